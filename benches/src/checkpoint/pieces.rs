@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the large buffer holds, made and looked at piece by piece, so that it is never in the process's own memory.
+
+use anyhow::{Result, ensure};
+use stasis::Buffer;
+
+use super::BYTES;
+
+const PIECE: usize = 16 << 20;
+
+/// The contents of a buffer of [`BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// Bytes that neither compress nor repeat, always the same.
+    Random,
+    /// Written zeros.
+    Zeros,
+}
+
+/// xorshift64*, eight bytes a step.
+fn random(into: &mut [u8], seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for word in into.as_chunks_mut::<8>().0 {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        *word = state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes();
+    }
+}
+
+impl Pieces {
+    /// As reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Zeros => "zeros",
+        }
+    }
+
+    fn each(self, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = vec![0; PIECE];
+        for n in 0..BYTES / PIECE {
+            if self == Self::Random {
+                random(&mut piece, 1 + n as u64);
+            }
+            take(n * PIECE, &piece)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the buffer.
+    pub fn write(self, buffer: &Buffer) -> Result<()> {
+        self.each(|at, piece| Ok(buffer.write(at as u64, piece)?))
+    }
+
+    /// Compares the buffer with what [`Pieces::write`] wrote.
+    pub fn verify(self, buffer: &Buffer) -> Result<()> {
+        let mut found = vec![0; PIECE];
+        self.each(|at, piece| {
+            buffer.read(at as u64, &mut found)?;
+            ensure!(found == piece, "the {PIECE} bytes at {at:#x} differ");
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_bytes_of_a_seed_are_the_same_and_of_another_differ() {
+        let bytes = |seed| {
+            let mut bytes = [0; 64];
+            random(&mut bytes, seed);
+            bytes
+        };
+        assert_eq!(bytes(1), bytes(1));
+        assert_ne!(bytes(1), bytes(2));
+        assert!(bytes(0).as_chunks::<8>().0.iter().all(|word| *word != [0; 8]));
+    }
+}

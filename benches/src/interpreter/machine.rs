@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A GPU address space of this process's own memory, with our kernels in it: no driver, no queue, no other process.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
+use queues::hsa::KernelDescriptor;
+use softgpu_waves::{Access, Control, Launch, Outcome, Vm, Workers, run_counted};
+use stasis::code_object::{CodeObject, Geometry, KernargBuilder};
+
+use super::jobs::{Job, Scalar};
+use crate::gpu::object;
+
+/// What the interpreter executes.
+const TARGET: &str = "gfx1100";
+const PAGE: usize = 4096;
+
+/// An address space, a worker and the loaded kernels.
+#[derive(Debug)]
+pub struct Machine {
+    vm: Arc<Vm>,
+    workers: Workers,
+    code: CodeObject,
+    base: u64,
+}
+
+/// A job in memory.
+#[derive(Debug)]
+pub struct Placed {
+    launch: Launch,
+    /// Address and elements of each buffer.
+    buffers: Vec<(u64, usize)>,
+}
+
+/// Memory at a page's start that is never given back, and its address for the GPU.
+fn reserve(vm: &Vm, bytes: usize, access: Access) -> Result<u64> {
+    let bytes = bytes.next_multiple_of(PAGE);
+    let memory = vec![0u8; bytes + PAGE].leak();
+    let start = memory.as_ptr().align_offset(PAGE);
+    let address = memory[start..].as_mut_ptr().expose_provenance() as u64;
+    vm.map(address..address + bytes as u64, access)?;
+    Ok(address)
+}
+
+impl Machine {
+    /// Loads the kernels.
+    pub fn new() -> Result<Self> {
+        let code = CodeObject::parse(object(TARGET)?)?;
+        let vm = Vm::new();
+        // CAST: a few KiB.
+        let base = reserve(&vm, code.plan().image_bytes() as usize, Access::ALL)?;
+        vm.write_bytes(base, &code.plan().relocate(base)?)?;
+        Ok(Self { vm, workers: Workers::with_threads(1), code, base })
+    }
+
+    fn buffer(&self, bytes: &[u8]) -> Result<u64> {
+        let address = reserve(&self.vm, bytes.len(), Access::READ_WRITE)?;
+        self.vm.write_bytes(address, bytes)?;
+        Ok(address)
+    }
+
+    /// Puts a job's data and arguments into memory.
+    pub fn launch(&self, job: &Job) -> Result<Placed> {
+        let kernel = self.code.kernel(job.kernel)?;
+        let buffers = job.buffers.iter().map(|b| Ok((self.buffer(bytemuck::cast_slice(b))?, b.len())));
+        let buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let mut arguments = KernargBuilder::new(kernel)?;
+        for (address, _) in &buffers {
+            arguments = arguments.address(*address);
+        }
+        for scalar in &job.scalars {
+            arguments = match scalar {
+                Scalar::F32(value) => arguments.bytes(&value.to_le_bytes()),
+                Scalar::U32(value) => arguments.bytes(&value.to_le_bytes()),
+            };
+        }
+        let kernarg_address = self.buffer(&arguments.build(&Geometry::new(job.grid, job.block))?)?;
+        let descriptor = KernelDescriptor::from_bytes(&kernel.descriptor);
+        let kernel_object = self.base + kernel.descriptor_offset;
+        let packet = KernelDispatch {
+            header: Header {
+                acquire: FenceScope::System,
+                release: FenceScope::System,
+                ..Header::new(PacketKind::KernelDispatch)
+            },
+            dimensions: 3,
+            workgroup: job.block,
+            grid: job.grid,
+            private_segment_bytes: descriptor.private_segment_fixed_size,
+            group_segment_bytes: descriptor.group_segment_fixed_size,
+            kernel_object,
+            kernarg_address,
+            completion_signal: 0,
+        };
+        let launch = Launch {
+            descriptor,
+            kernel_object,
+            entry: self.base + kernel.entry_offset,
+            packet,
+            packet_address: kernarg_address,
+            queue_address: kernarg_address,
+            dispatch_id: 0,
+            scratch: None,
+            doorbell: 0,
+        };
+        Ok(Placed { launch, buffers })
+    }
+
+    /// Runs a job to its end; gives the wave instructions executed.
+    pub fn complete(&self, placed: &Placed) -> Result<u64> {
+        match run_counted(&placed.launch, &self.vm, &self.workers, &Control::new(), None) {
+            (Outcome::Completed, instructions) => Ok(instructions),
+            (other, _) => bail!("the job did not complete: {other:?}"),
+        }
+    }
+
+    /// A buffer of a job.
+    pub fn read(&self, placed: &Placed, index: usize) -> Result<Vec<f32>> {
+        let (address, elements) = *placed.buffers.get(index).context("no such buffer")?;
+        let mut values = vec![0f32; elements];
+        self.vm.read_bytes(address, bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Measures what the README claims: `cargo xtask bench [NAME...] [--json]`.
+//!
+//! INVARIANT: every ratio is taken in one run against a peer measured beside it, and no timing is asserted; only results
+//! are checked. Each benchmark is a process of its own (this program again, with `--role`), because a process has one
+//! runtime, and ends within [`LIMIT`].
+#![deny(unsafe_code)]
+
+mod allocations;
+mod checkpoint;
+mod figure;
+mod gpu;
+mod interpreter;
+mod ping_pong;
+mod round_trip;
+mod submit;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+
+use self::figure::{Figure, Report, machine, table};
+
+/// TIMEOUT: how long one benchmark may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+/// Measures Stasis on this machine.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Which benchmarks, of submit, round-trip, checkpoint, criu and interpreter; all without a name.
+    names: Vec<String>,
+    /// Print one JSON object a figure instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// What this process is for another one of this program.
+    #[arg(long, hide = true)]
+    role: Option<String>,
+}
+
+type Bench = fn(&Report) -> Result<()>;
+
+/// The benchmarks, in the order they are run.
+const BENCHES: [(&str, Bench); 5] = [
+    ("submit", submit::run),
+    ("round-trip", round_trip::run),
+    ("checkpoint", checkpoint::run),
+    ("criu", checkpoint::criu::run),
+    ("interpreter", interpreter::run),
+];
+
+/// Starts this program again for a part that needs a process of its own.
+fn spawn(role: &str, arguments: &[&str]) -> Result<Command> {
+    let own = std::env::current_exe().context("Cannot find this program's own path")?;
+    let mut command = Command::new(own);
+    command.args(["--role", role]).args(arguments);
+    Ok(command)
+}
+
+fn play(role: &str, arguments: &[String]) -> Result<()> {
+    match role {
+        submit::ROLE => submit::traced::play(),
+        checkpoint::criu::ROLE => checkpoint::criu::play(arguments),
+        name => match BENCHES.iter().find(|(known, _)| *known == name) {
+            Some((name, run)) => run(&Report::new(name)),
+            None => bail!("there is no role {name}"),
+        },
+    }
+}
+
+/// Runs one benchmark in its process and hands on its figures as they come.
+fn measure(name: &str, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()> {
+    let mut command = spawn(name, &[])?;
+    // A device of its own, so that other processes' work is not measured with it.
+    command.env("STASIS_SOFTGPU_INSTANCE", format!("bench-{name}-{}", std::process::id()));
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("Cannot start a process")?;
+    let result = follow(&mut child, &mut take);
+    if result.is_err() {
+        // It may have ended by itself, with an error that it has printed.
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    checkpoint::sweep(child.id())?;
+    result.with_context(|| format!("Benchmark {name}"))?;
+    ensure!(status.success(), "Benchmark {name} failed ({status})");
+    Ok(())
+}
+
+fn follow(child: &mut Child, take: &mut impl FnMut(Figure) -> Result<()>) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let output = child.stdout.take().context("A process has no output")?;
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| send.send(line)));
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => take(serde_json::from_str(&line?).context("A process printed no figure")?)?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(mpsc::RecvTimeoutError::Timeout) => bail!("was not done after {} s", LIMIT.as_secs()),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.role {
+        Some(role) => play(role, &cli.names),
+        None => measure_all(&cli),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure_all(cli: &Cli) -> Result<()> {
+    for name in &cli.names {
+        let known = BENCHES.map(|(name, _)| name);
+        ensure!(
+            known.contains(&name.as_str()),
+            "there is no benchmark {name}; there are {}",
+            known.join(", ")
+        );
+    }
+    eprintln!("machine: {}", machine());
+    let mut failures = Vec::new();
+    for (name, _) in BENCHES {
+        if !cli.names.is_empty() && !cli.names.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let mut figures = Vec::new();
+        let measured = measure(name, |figure| {
+            if cli.json {
+                println!("{}", serde_json::to_string(&figure)?);
+            } else {
+                figures.push(figure);
+            }
+            Ok(())
+        });
+        print!("{}", table(&figures));
+        if let Err(error) = measured {
+            eprintln!("Error: {error:#}");
+            failures.push(name);
+        }
+    }
+    ensure!(failures.is_empty(), "{} could not be measured", failures.join(", "));
+    Ok(())
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The process that is traced: parts of submission work between two marks each.
+//!
+//! INVARIANT: tracer and traced go through [`PARTS`] in the same order; a mark is a signal that the tracer swallows. What
+//! marks cost themselves is counted by the parts that do nothing.
+
+use std::io::{Read, Write};
+
+use anyhow::Result;
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::line::{Bare, Line};
+
+/// Dispatches over which system calls are counted.
+pub const DISPATCHES: u32 = 100_000;
+/// Dispatches over which instructions are counted: the tracer is woken for each instruction.
+const STEPPED: u32 = 200;
+/// Room for all that is submitted while the processor is held.
+const PACKETS: u32 = 131_072;
+
+/// What is done between two marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Nothing, counting system calls.
+    Nothing,
+    /// Empty kernels to a processor at a barrier.
+    Held,
+    /// Empty kernels to a processor that was parked and runs them meanwhile.
+    Free,
+    /// Nothing, counting instructions.
+    NothingStepped,
+    /// Empty kernels, counting instructions.
+    EmptyStepped,
+    /// Kernels with arguments and completion, counting instructions.
+    AxpyStepped,
+    /// The bare loop, counting instructions.
+    BareStepped,
+}
+
+/// All of them, in their order.
+pub const PARTS: [Part; 7] = [
+    Part::Nothing,
+    Part::Held,
+    Part::Free,
+    Part::NothingStepped,
+    Part::EmptyStepped,
+    Part::AxpyStepped,
+    Part::BareStepped,
+];
+
+impl Part {
+    /// Whether instructions are counted, and not system calls.
+    pub fn is_stepped(self) -> bool {
+        self >= Part::NothingStepped
+    }
+
+    /// How many packets are submitted.
+    pub fn dispatches(self) -> u32 {
+        match self {
+            Part::Nothing | Part::NothingStepped => 0,
+            Part::Held | Part::Free => DISPATCHES,
+            Part::EmptyStepped | Part::AxpyStepped | Part::BareStepped => STEPPED,
+        }
+    }
+
+    fn run(self, line: &Line, bare: &mut Bare) -> Result<()> {
+        match self {
+            Part::Nothing | Part::NothingStepped => Ok(()),
+            Part::Held | Part::Free | Part::EmptyStepped => line.submit_empty(self.dispatches()),
+            Part::AxpyStepped => line.submit_axpy(self.dispatches()),
+            Part::BareStepped => {
+                bare.submit(self.dispatches());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn mark() -> Result<()> {
+    Ok(kill_process(getpid(), Signal::USR1)?)
+}
+
+/// Gets ready, says so, waits to be told that it is traced, and goes through the parts.
+pub fn play() -> Result<()> {
+    let line = Line::open(PACKETS)?;
+    let mut bare = Bare::new(1024);
+    println!("ready");
+    std::io::stdout().flush()?;
+    std::io::stdin().read_exact(&mut [0])?;
+    for part in PARTS {
+        if part != Part::Free {
+            line.hold()?;
+        } else {
+            // TIMEOUT: long after the soft device has parked.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        mark()?;
+        let done = part.run(&line, &mut bare);
+        mark()?;
+        done?;
+        line.release()?;
+    }
+    Ok(())
+}

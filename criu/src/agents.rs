@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis agents`: what is here, as we see it and, if asked, as the vendor's runtime does.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use hsa_sys::{SearchOptions, VendorRuntime};
+use serde::Serialize;
+use stasis::{Agent, Runtime};
+
+/// Arguments of `stasis agents`.
+#[derive(Debug, Args)]
+pub struct AgentsArgs {
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    json: bool,
+    /// Also ask the vendor's libhsa-runtime64 (searched in STASIS_LIBHSA_PATH, then by its sonames).
+    #[arg(long)]
+    vendor: bool,
+    /// The vendor's library, or a directory with it.
+    #[arg(long, value_name = "PATH", requires = "vendor")]
+    libhsa: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct AgentRow {
+    index: usize,
+    uuid: String,
+    target: &'static str,
+    name: String,
+    gpu_id: u32,
+    compute_units: u32,
+    vram_bytes: u64,
+    vram_available: u64,
+    host_visible: bool,
+    caches: Vec<CacheRow>,
+    links: Vec<LinkRow>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct CacheRow {
+    level: u32,
+    kib: u32,
+    count: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct LinkRow {
+    to_node: u32,
+    kind: &'static str,
+    weight: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct VendorRow {
+    name: String,
+    product: String,
+    uuid: String,
+    isas: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listing {
+    device: String,
+    agents: Vec<AgentRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vendor: Option<Result<Vec<VendorRow>, String>>,
+}
+
+fn row(agent: &Agent) -> Result<AgentRow> {
+    let mut caches: Vec<CacheRow> = Vec::new();
+    for cache in agent.caches() {
+        match caches.iter_mut().find(|c| (c.level, c.kib) == (cache.level, cache.size)) {
+            Some(same) => same.count += 1,
+            None => caches.push(CacheRow { level: cache.level, kib: cache.size, count: 1 }),
+        }
+    }
+    let kind = |link: u32| match link {
+        1 => "HyperTransport",
+        2 => "PCIe",
+        5 => "QPI",
+        11 => "XGMI",
+        _ => "other",
+    };
+    Ok(AgentRow {
+        index: agent.index(),
+        uuid: agent.uuid().to_owned(),
+        target: agent.name(),
+        name: agent.node().name.clone(),
+        gpu_id: agent.gpu_id().0,
+        compute_units: agent.compute_units(),
+        vram_bytes: agent.vram_bytes(),
+        vram_available: agent.vram_available()?,
+        host_visible: agent.vram().is_visible(),
+        caches,
+        links: agent
+            .links()
+            .map(|l| LinkRow { to_node: l.node_to, kind: kind(l.kind), weight: l.weight })
+            .collect(),
+    })
+}
+
+fn vendor(libhsa: Option<PathBuf>) -> Result<Vec<VendorRow>> {
+    let agents = VendorRuntime::open(&SearchOptions::from_env(libhsa))?.agents()?;
+    Ok(agents
+        .into_iter()
+        .map(|a| VendorRow { name: a.name, product: a.product, uuid: a.uuid, isas: a.isas })
+        .collect())
+}
+
+/// Lists the agents.
+pub fn run(args: &AgentsArgs) -> Result<()> {
+    let runtime = Runtime::open_default()?;
+    let agents =
+        runtime.agents().iter().map(row).collect::<Result<Vec<_>>>().context("Cannot ask the device")?;
+    let vendor = args.vendor.then(|| vendor(args.libhsa.clone()).map_err(|e| format!("{e:#}")));
+    let listing = Listing { device: runtime.transport_name().to_owned(), agents, vendor };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&listing)?);
+        return Ok(());
+    }
+    println!("Device {}", listing.device);
+    for a in &listing.agents {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        println!(
+            "  {} {} {}: {} compute units, {:.1} of {:.1} GiB free{}",
+            a.index,
+            a.uuid,
+            a.target,
+            a.compute_units,
+            gib(a.vram_available),
+            gib(a.vram_bytes),
+            if a.host_visible { ", visible to the host" } else { "" }
+        );
+        let caches: Vec<_> =
+            a.caches.iter().map(|c| format!("{} × L{} {} KiB", c.count, c.level, c.kib)).collect();
+        println!("    caches: {}", caches.join(", "));
+        for link in &a.links {
+            println!("    {} to node {}, weight {}", link.kind, link.to_node, link.weight);
+        }
+    }
+    match &listing.vendor {
+        None => {}
+        Some(Err(reason)) => println!("The vendor's runtime: {reason}"),
+        Some(Ok(rows)) => {
+            println!("The vendor's runtime");
+            for row in rows {
+                println!("  {} {} ({})", row.name, row.product, row.isas.join(", "));
+            }
+        }
+    }
+    Ok(())
+}

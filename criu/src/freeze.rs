@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis checkpoint` and `stasis restore`: the agent evacuates, CRIU freezes; CRIU thaws, the agent comes back.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use stasis::checkpoint::{CallError, CheckpointReport, Done, Request, RestoreReport, State, call};
+use stasis::image::Image;
+
+use crate::criu::{Criu, DumpOptions};
+use crate::manifest::{self, CRIU_DIRECTORY, LAYOUT, Manifest, ManifestError};
+
+/// Arguments of `stasis checkpoint`.
+#[derive(Debug, Args)]
+pub struct CheckpointArgs {
+    /// The process to freeze.
+    pid: i32,
+    /// Directory for the images: must be empty or not exist.
+    directory: PathBuf,
+    /// Let the process run on afterwards.
+    #[arg(long)]
+    leave_running: bool,
+    /// How long the queues may take to drain.
+    #[arg(long, default_value_t = 10_000, value_name = "MS")]
+    deadline_ms: u64,
+    /// How long the process waits for CRIU before it runs on by itself.
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    lease_ms: u64,
+    /// More arguments for `criu dump` (repeat as needed).
+    #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    criu_args: Vec<String>,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `stasis restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Directory made by `stasis checkpoint`.
+    directory: PathBuf,
+    /// How long the process may take to bring its device back.
+    #[arg(long, default_value_t = 120_000, value_name = "MS")]
+    deadline_ms: u64,
+    /// More arguments for `criu restore` (repeat as needed).
+    #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    criu_args: Vec<String>,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `stasis checkpoint --json` prints.
+#[derive(Debug, Serialize)]
+struct CheckpointOutcome {
+    pid: i32,
+    checkpoint_ms: f64,
+    criu_ms: f64,
+    #[serde(flatten)]
+    report: CheckpointReport,
+    criu_bytes: u64,
+    left_running: bool,
+}
+
+/// What `stasis restore --json` prints.
+#[derive(Debug, Serialize)]
+struct RestoreOutcome {
+    pid: i32,
+    restore_ms: f64,
+    criu_ms: f64,
+    #[serde(flatten)]
+    report: RestoreReport,
+}
+
+/// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
+const BURIAL: Duration = Duration::from_secs(10);
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+fn spinner(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Freezes a process into a directory.
+pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
+    let started = Instant::now();
+    let command = command_line(args.pid)?;
+    call(args.pid, &Request::Status, Duration::from_secs(5))?;
+    let criu = Criu::find()?;
+    let directory = manifest::prepare(&args.directory)?;
+    let bar = spinner(args.json);
+    let frozen = freeze(args, &criu, &directory, command, &bar);
+    bar.finish_and_clear();
+    let (report, criu_ms) = frozen.inspect_err(|_| {
+        if is_abandoned(args.pid, &directory) {
+            // Only logs are worth keeping of a checkpoint that did not come about; the images would mislead.
+            let _ = clear_failed(&directory);
+        }
+    })?;
+    let outcome = CheckpointOutcome {
+        pid: args.pid,
+        checkpoint_ms: milliseconds(started),
+        criu_ms,
+        criu_bytes: directory_bytes(&directory.join(CRIU_DIRECTORY)),
+        left_running: args.leave_running,
+        report,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!(
+            "Process {} is in {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, \
+             {:.0} CRIU){}",
+            outcome.pid,
+            directory.display(),
+            mebibytes(outcome.report.content_bytes),
+            mebibytes(outcome.report.image_bytes + outcome.criu_bytes),
+            outcome.checkpoint_ms,
+            outcome.report.lock_ms,
+            outcome.report.write_ms,
+            outcome.report.close_ms,
+            outcome.criu_ms,
+            if args.leave_running { "; it runs on" } else { "; it is gone" },
+        );
+    }
+    Ok(())
+}
+
+fn freeze(
+    args: &CheckpointArgs,
+    criu: &Criu,
+    directory: &Path,
+    command: Vec<String>,
+    bar: &ProgressBar,
+) -> Result<(CheckpointReport, f64)> {
+    bar.set_message("draining the queues and writing the buffers");
+    let order = Request::Checkpoint {
+        directory: directory.into(),
+        deadline_ms: args.deadline_ms,
+        lease_ms: args.lease_ms,
+    };
+    // Beyond the drain the time goes into writing; a disk may be slow.
+    let patience = Duration::from_millis(args.deadline_ms) + Duration::from_secs(600);
+    let report = match call(args.pid, &order, patience)? {
+        (State::Checkpointed, Done::Checkpointed(report)) => report,
+        (state, _) => bail!("the agent of process {} answered out of turn: it is {state}", args.pid),
+    };
+    bar.set_message("CRIU dumps the process");
+    let started = Instant::now();
+    let shell_job = has_terminal(args.pid);
+    let dumped = (|| -> Result<()> {
+        Manifest {
+            layout: LAYOUT,
+            pid: args.pid,
+            command,
+            criu: criu.version().to_owned(),
+            shell_job,
+            images: image_names(directory)?,
+            report: report.clone(),
+        }
+        .write_pending(directory)?;
+        let commit = write_commit_script(directory)?;
+        criu.dump(
+            args.pid,
+            &directory.join(CRIU_DIRECTORY),
+            &DumpOptions {
+                commit: &commit,
+                leave_running: args.leave_running,
+                shell_job,
+                extra: &args.criu_args,
+            },
+        )?;
+        Ok(())
+    })();
+    let criu_ms = milliseconds(started);
+    if args.leave_running || dumped.is_err() {
+        bar.set_message("the process takes its device back");
+        let resumed = resume(args.pid, None, Duration::from_secs(120));
+        if dumped.is_err() && resumed.is_ok() {
+            // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
+            manifest::retract(directory)?;
+        }
+        dumped.with_context(|| match &resumed {
+            Ok(_) => format!("Process {} was not frozen and runs on unharmed", args.pid),
+            Err(error) => {
+                format!("Process {} was not frozen, and did not come back by itself yet: {error}", args.pid)
+            }
+        })?;
+        resumed.context("The checkpoint is complete, but the process did not come back")?;
+    }
+    Ok((report, criu_ms))
+}
+
+/// Brings a process back from a directory.
+pub fn restore(args: &RestoreArgs) -> Result<()> {
+    let started = Instant::now();
+    let directory = args
+        .directory
+        .canonicalize()
+        .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
+    let manifest = Manifest::read(&directory)?;
+    let criu = Criu::find()?;
+    let bar = spinner(args.json);
+    bar.set_message("checking the images");
+    for name in &manifest.images {
+        Image::open(&directory.join(name))?.verify()?;
+    }
+    bar.set_message("waiting for the pid");
+    wait_for_pid(manifest.pid)?;
+    bar.set_message("CRIU restores the process");
+    let criu_started = Instant::now();
+    criu.restore(&directory.join(CRIU_DIRECTORY), manifest.shell_job, &args.criu_args)?;
+    let criu_ms = milliseconds(criu_started);
+    bar.set_message("the process rebuilds its device");
+    let report = resume(manifest.pid, Some(directory.clone()), Duration::from_millis(args.deadline_ms));
+    bar.finish_and_clear();
+    let report = report.with_context(|| {
+        format!(
+            "Process {} is restored but its gate stays shut; its contents are kept in {}, so the same \
+             `stasis restore` of the device can be tried again with `stasis resume {}`",
+            manifest.pid,
+            directory.display(),
+            manifest.pid
+        )
+    })?;
+    let outcome = RestoreOutcome { pid: manifest.pid, restore_ms: milliseconds(started), criu_ms, report };
+    if args.json {
+        println!("{}", serde_json::to_string(&outcome)?);
+    } else {
+        println!(
+            "Process {} runs again: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)",
+            outcome.pid,
+            mebibytes(outcome.report.content_bytes),
+            outcome.restore_ms,
+            outcome.criu_ms,
+            outcome.report.open_ms,
+            outcome.report.rebuild_ms,
+            outcome.report.fill_ms,
+        );
+    }
+    Ok(())
+}
+
+/// Orders the agent to take the device back; also the retry after a failed restore.
+pub fn resume(pid: i32, directory: Option<PathBuf>, patience: Duration) -> Result<RestoreReport> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let order = Request::Resume { directory: directory.clone() };
+        match call(
+            pid,
+            &order,
+            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
+        ) {
+            Ok((State::Running, Done::Running(report))) => return Ok(report),
+            Ok((state, _)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
+            // Just restored, the agent may not listen yet.
+            Err(CallError::NoAgent { .. }) if Instant::now() < deadline && alive(pid) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it.
+fn wait_for_pid(pid: i32) -> Result<()> {
+    let deadline = Instant::now() + BURIAL;
+    while alive(pid) {
+        let buried_soon = stat_field(pid, 0).is_some_and(|state| state == "Z" || state == "X");
+        if !buried_soon {
+            bail!(
+                "Process {pid} exists; the checkpoint needs its pid back: end that process, or restore in a pid \
+                 namespace of its own (unshare -pf --mount-proc)"
+            );
+        }
+        if Instant::now() >= deadline {
+            bail!(
+                "Process {pid} has ended, but its parent does not reap it; the checkpoint needs its pid back"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn alive(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn command_line(pid: i32) -> Result<Vec<String>> {
+    let raw = fs::read(format!("/proc/{pid}/cmdline"))
+        .with_context(|| format!("There is no process {pid} to checkpoint"))?;
+    Ok(raw
+        .split(|b| *b == 0)
+        .filter(|a| !a.is_empty())
+        .map(|a| String::from_utf8_lossy(a).into_owned())
+        .collect())
+}
+
+/// A field of /proc/PID/stat, counted from the one after the parenthesised name (the state, field 3).
+fn stat_field(pid: i32, index: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(index)?.to_owned())
+}
+
+/// Whether the process has a controlling terminal (`tty_nr`).
+fn has_terminal(pid: i32) -> bool {
+    stat_field(pid, 4).is_some_and(|tty| tty != "0")
+}
+
+fn image_names(directory: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".img") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The script CRIU calls at every stage; at `post-dump` it has this very program commit the manifest.
+fn write_commit_script(directory: &Path) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("Cannot find this program's own path")?;
+    let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
+    let quote = |p: &Path| format!("'{}'", p.display().to_string().replace('\'', r"'\''"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nexec {} commit {}\n",
+        quote(&own),
+        quote(directory)
+    );
+    fs::write(&path, script)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+    Ok(path)
+}
+
+/// Whether nobody needs the images: they are not complete, and the process has taken its contents back.
+fn is_abandoned(pid: i32, directory: &Path) -> bool {
+    let status = call(pid, &Request::Status, Duration::from_secs(5));
+    let needed = matches!(status, Ok((state, _)) if state != State::Running);
+    !needed && matches!(Manifest::read(directory), Err(ManifestError::Incomplete { .. }))
+}
+
+/// Leaves only CRIU's log of a failed checkpoint, or nothing where there is none.
+fn clear_failed(directory: &Path) -> std::io::Result<()> {
+    let log = directory.join(CRIU_DIRECTORY).join("dump.log");
+    let kept = fs::read(&log).ok();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
+    }
+    match kept {
+        Some(text) => {
+            fs::create_dir(directory.join(CRIU_DIRECTORY))?;
+            fs::write(log, text)
+        }
+        None => fs::remove_dir(directory),
+    }
+}
+
+fn directory_bytes(directory: &Path) -> u64 {
+    fs::read_dir(directory)
+        .map(|entries| entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum())
+        .unwrap_or(0)
+}

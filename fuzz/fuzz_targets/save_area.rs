@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Any context save area reads as waves or is refused.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|area: &[u8]| {
+    let _ = queues::save_area::read_waves(area);
+});

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The wrappers on a file that answers from a script.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::*;
+use crate::ids::{EventId, GpuId, MemoryHandle, QueueId};
+use crate::sys::{self, *};
+use crate::transport::{DoorbellSlice, File, ProtFlags};
+
+type Script = dyn FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send;
+
+struct Fake {
+    fd: OwnedFd,
+    script: Mutex<Box<Script>>,
+}
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fake")
+    }
+}
+
+impl File for Fake {
+    fn path(&self) -> &Path {
+        Path::new("/dev/kfd")
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
+        // SAFETY: the command encodes the argument's size.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(arg.cast(), sys::ioc_size(cmd)) };
+        (self.script.lock())(cmd, bytes)
+    }
+
+    unsafe fn mmap_fixed(&self, _: *mut u8, _: usize, _: ProtFlags, _: u64) -> Result<(), Errno> {
+        Err(Errno::NODEV)
+    }
+
+    unsafe fn map_doorbells(&self, _: *mut u8, _: usize, _: u64) -> Result<DoorbellSlice, Errno> {
+        Err(Errno::NODEV)
+    }
+}
+
+fn kfd(script: impl FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send + 'static) -> Kfd {
+    let fd = std::fs::File::open("/dev/null").unwrap().into();
+    Kfd::new(Arc::new(Fake { fd, script: Mutex::new(Box::new(script)) }))
+}
+
+fn edit<T: bytemuck::Pod>(arg: &mut [u8], change: impl FnOnce(&mut T)) {
+    let mut args: T = bytemuck::pod_read_unaligned(arg);
+    change(&mut args);
+    arg.copy_from_slice(bytemuck::bytes_of(&args));
+}
+
+#[test]
+fn interrupted_calls_are_repeated() {
+    let mut calls = 0;
+    let kfd = kfd(move |cmd, arg| {
+        calls += 1;
+        if calls < 4 {
+            return Err(Errno::INTR);
+        }
+        assert_eq!(cmd, AMDKFD_IOC_AVAILABLE_MEMORY);
+        edit(arg, |args: &mut kfd_ioctl_get_available_memory_args| {
+            args.available = u64::from(args.gpu_id) << 20
+        });
+        Ok(0)
+    });
+    assert_eq!(kfd.available_memory(GpuId(3)).unwrap(), 3 << 20);
+}
+
+#[test]
+fn interrupted_wait_goes_on_with_what_remains() {
+    let mut seen = Vec::new();
+    let kfd = kfd(move |_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_wait_events_args| {
+            seen.push(args.timeout);
+            match seen.len() {
+                // The driver says that 700 ms remain.
+                1 => args.timeout = 700,
+                // A driver that says nothing.
+                2 => std::thread::sleep(Duration::from_millis(20)),
+                _ => {
+                    assert_eq!(seen[..2], [1000, 700]);
+                    assert!(seen[2] <= 700);
+                    args.wait_result = KFD_IOC_WAIT_RESULT_TIMEOUT;
+                }
+            }
+        });
+        let args: kfd_ioctl_wait_events_args = bytemuck::pod_read_unaligned(arg);
+        if args.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT { Ok(0) } else { Err(Errno::INTR) }
+    });
+    let outcome = kfd.wait_events(&mut [kfd_event_data::new(1, 0)], true, Some(Duration::from_secs(1)));
+    assert_eq!(outcome.unwrap(), WaitOutcome::Timeout);
+}
+
+#[test]
+fn wait_rounds_up_polls_and_waits_forever() {
+    let wanted = |wanted: u32| {
+        kfd(move |_, arg| {
+            edit(arg, |args: &mut kfd_ioctl_wait_events_args| assert_eq!(args.timeout, wanted));
+            Ok(0)
+        })
+    };
+    wanted(1).wait_events(&mut [], true, Some(Duration::from_nanos(1))).unwrap();
+    wanted(0).wait_events(&mut [], true, Some(Duration::ZERO)).unwrap();
+    wanted(u32::MAX).wait_events(&mut [], true, None).unwrap();
+    wanted(u32::MAX).wait_events(&mut [], true, Some(Duration::MAX)).unwrap();
+    wanted(u32::MAX - 1).wait_events(&mut [], true, Some(Duration::from_secs(1 << 32))).unwrap();
+}
+
+#[test]
+fn failed_wait_without_errno_is_eio() {
+    let kfd = kfd(|_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_wait_events_args| args.wait_result = KFD_IOC_WAIT_RESULT_FAIL);
+        Ok(0)
+    });
+    assert_eq!(kfd.wait_events(&mut [], true, None).unwrap_err().errno, Errno::IO);
+}
+
+#[test]
+fn errors_say_which_ioctl_where_and_what_to_do() {
+    let text = |errno: i32, call: &dyn Fn(&Kfd) -> IoctlError| {
+        call(&kfd(move |_, _| Err(Errno::from_raw_os_error(errno)))).to_string()
+    };
+    let create = |kfd: &Kfd| kfd.create_queue(&CreateQueue::default()).unwrap_err();
+    assert_eq!(
+        text(libc::ESRCH, &create),
+        "CREATE_QUEUE on /dev/kfd failed with No such process (os error 3); call ACQUIRE_VM for this GPU first"
+    );
+    assert_eq!(
+        text(ENOTSUPP, &create),
+        "CREATE_QUEUE on /dev/kfd failed with ENOTSUPP (os error 524); no such queue type"
+    );
+    assert!(
+        text(libc::EPERM, &|kfd| kfd.free_memory(MemoryHandle(1)).unwrap_err())
+            .ends_with("as long as the process")
+    );
+    assert!(text(libc::ENODEV, &|kfd| kfd.get_version().unwrap_err()).contains("the GPU is gone"));
+    assert_eq!(
+        text(libc::EAGAIN, &|kfd| kfd.get_version().unwrap_err()),
+        "GET_VERSION on /dev/kfd failed with Resource temporarily unavailable (os error 11)"
+    );
+}
+
+#[test]
+fn partial_unmap_reports_how_far_it_came() {
+    let kfd = kfd(|_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_unmap_memory_from_gpu_args| args.n_success = 1);
+        Err(Errno::BUSY)
+    });
+    let error = kfd.unmap_memory(MemoryHandle(7), &[GpuId(1), GpuId(2)]).unwrap_err();
+    assert_eq!((error.done, error.wanted, error.source.ioctl), (1, 2, "UNMAP_MEMORY_FROM_GPU"));
+}
+
+#[test]
+fn created_queue_splits_its_doorbell_offset() {
+    let kfd = kfd(|_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_create_queue_args| {
+            assert_eq!((args.queue_type, args.sdma_engine_id), (KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID, 3));
+            args.queue_id = 4;
+            args.ring_size = 1024;
+            args.doorbell_offset = doorbell_cookie(args.gpu_id) | 0x48;
+        });
+        Ok(0)
+    });
+    let wanted = CreateQueue { gpu: GpuId(0xabcd), kind: QueueKind::SdmaEngine(3), ..Default::default() };
+    let queue = kfd.create_queue(&wanted).unwrap();
+    assert_eq!((queue.id, queue.ring_bytes, queue.doorbell_byte()), (QueueId(4), 1024, 0x48));
+    assert_eq!(queue.doorbell_cookie(), doorbell_cookie(0xabcd));
+}
+
+#[test]
+fn apertures_are_asked_for_by_count() {
+    let kfd = kfd(|_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_get_process_apertures_new_args| {
+            if args.num_of_nodes > 0 {
+                assert_eq!(args.num_of_nodes, 2);
+                let at: *mut kfd_process_device_apertures =
+                    std::ptr::with_exposed_provenance_mut(args.kfd_process_device_apertures_ptr as usize);
+                // SAFETY: the wrapper's array of two.
+                unsafe { at.add(1).write(kfd_process_device_apertures { gpu_id: 9, ..Default::default() }) };
+            }
+            args.num_of_nodes = 2;
+        });
+        Ok(0)
+    });
+    let apertures = kfd.get_process_apertures_new().unwrap();
+    assert_eq!((apertures.len(), apertures[1].gpu_id), (2, 9));
+}
+
+#[test]
+fn every_plain_wrapper_uses_its_command() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let kfd = kfd(move |cmd, _| {
+        log.lock().push(sys::command_name(cmd));
+        Ok(0)
+    });
+    let gpu = GpuId(1);
+    kfd.get_version().unwrap();
+    kfd.set_memory_policy(gpu, MemoryPolicy::default()).unwrap();
+    kfd.set_trap_handler(gpu, 1, 2).unwrap();
+    kfd.set_scratch_backing_va(gpu, 3).unwrap();
+    assert!(!kfd.xnack_mode().unwrap());
+    kfd.get_clock_counters(gpu).unwrap();
+    kfd.runtime_enable(0, true).unwrap();
+    kfd.update_queue(&UpdateQueue::default()).unwrap();
+    kfd.destroy_queue(QueueId(1)).unwrap();
+    kfd.set_cu_mask(QueueId(1), &[u32::MAX]).unwrap();
+    kfd.destroy_event(EventId(1)).unwrap();
+    kfd.set_event(EventId(1)).unwrap();
+    kfd.reset_event(EventId(1)).unwrap();
+    kfd.acquire_vm(gpu, kfd.file().as_fd()).unwrap();
+    kfd.import_dmabuf(gpu, 0, kfd.file().as_fd()).unwrap();
+    kfd.get_dmabuf_info(kfd.file().as_fd()).unwrap();
+    // SAFETY: the fake writes nothing.
+    unsafe { kfd.get_queue_wave_state(QueueId(1), 0x1000).unwrap() };
+    let wanted = [
+        "GET_VERSION",
+        "SET_MEMORY_POLICY",
+        "SET_TRAP_HANDLER",
+        "SET_SCRATCH_BACKING_VA",
+        "SET_XNACK_MODE",
+        "GET_CLOCK_COUNTERS",
+        "RUNTIME_ENABLE",
+        "UPDATE_QUEUE",
+        "DESTROY_QUEUE",
+        "SET_CU_MASK",
+        "DESTROY_EVENT",
+        "SET_EVENT",
+        "RESET_EVENT",
+        "ACQUIRE_VM",
+        "IMPORT_DMABUF",
+        "GET_DMABUF_INFO",
+        "GET_QUEUE_WAVE_STATE",
+    ];
+    assert_eq!(*seen.lock(), wanted);
+}

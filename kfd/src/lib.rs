@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The driver boundary: KFD's ABI, one typed wrapper per ioctl, the topology, and the transports that answer.
+//!
+//! Everything above this crate issues the real ioctl numbers with the real structs and the real mmap
+//! cookies; only [`transport`] knows whether a kernel driver or the software device answers them.
+//!
+//! INVARIANT: unsafe code lives only in the modules that carry an `allow(unsafe_code)` below them.
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod ids;
+pub mod ioctl;
+pub mod sys;
+pub mod topology;
+pub mod transport;
+
+pub use ids::{EventId, GpuId, MemoryHandle, NodeId, QueueId};
+pub use ioctl::{IoctlError, Kfd};
+pub use rustix::io::Errno;
+pub use topology::{Topology, TopologyError};
+pub use transport::{
+    DeviceSpec, Doorbell, DoorbellSlice, File, OpenError, ProtFlags, Transport, open_default,
+};

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The render node's ioctls that a compute process meets (`drm.h`, `amdgpu_drm.h`).
+
+abi_struct! {
+    /// DRM_IOCTL_VERSION; strings are copied up to the lengths given, the true lengths come back.
+    drm_version: 64 {
+        /// Major, out.
+        0 => version_major: i32,
+        /// Minor, out.
+        4 => version_minor: i32,
+        /// Patch level, out.
+        8 => version_patchlevel: i32,
+        /// Zero.
+        12 => pad: u32,
+        /// Bytes at `name`, in and out.
+        16 => name_len: u64,
+        /// Address for the driver's name.
+        24 => name: u64,
+        /// Bytes at `date`, in and out.
+        32 => date_len: u64,
+        /// Address for the date.
+        40 => date: u64,
+        /// Bytes at `desc`, in and out.
+        48 => desc_len: u64,
+        /// Address for the description.
+        56 => desc: u64,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_GEM_CLOSE.
+    drm_gem_close: 8 {
+        /// GEM handle, in.
+        0 => handle: u32,
+        /// Zero.
+        4 => pad: u32,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_GET_CAP.
+    drm_get_cap: 16 {
+        /// Capability, in.
+        0 => capability: u64,
+        /// Value, out.
+        8 => value: u64,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_PRIME_HANDLE_TO_FD and FD_TO_HANDLE.
+    drm_prime_handle: 12 {
+        /// GEM handle.
+        0 => handle: u32,
+        /// `O_CLOEXEC`, `O_RDWR`.
+        4 => flags: u32,
+        /// DMABuf.
+        8 => fd: i32,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_AMDGPU_INFO.
+    drm_amdgpu_info: 32 {
+        /// Address for the answer, in.
+        0 => return_pointer: u64,
+        /// Bytes there, in.
+        8 => return_size: u32,
+        /// `AMDGPU_INFO_*`, in.
+        12 => query: u32,
+        /// The C union, by query, in.
+        16 => args: [u32; 4],
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_AMDGPU_GEM_VA (40 bytes up to Linux 6.12).
+    drm_amdgpu_gem_va: 64 {
+        /// GEM handle, in.
+        0 => handle: u32,
+        /// Zero.
+        4 => pad: u32,
+        /// 1 map, 2 unmap, 3 clear, 4 replace, in.
+        8 => operation: u32,
+        /// Permissions and memory type, in.
+        12 => flags: u32,
+        /// GPU address, in.
+        16 => va_address: u64,
+        /// Offset in the buffer object, in.
+        24 => offset_in_bo: u64,
+        /// Bytes, in.
+        32 => map_size: u64,
+        /// Timeline point to signal, in.
+        40 => vm_timeline_point: u64,
+        /// Sync object to signal, in.
+        48 => vm_timeline_syncobj_out: u32,
+        /// Sync objects to wait for, in.
+        52 => num_syncobj_handles: u32,
+        /// Address of their handles, in.
+        56 => input_fence_syncobj_handles: u64,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_AMDGPU_GEM_OP.
+    drm_amdgpu_gem_op: 24 {
+        /// GEM handle, in.
+        0 => handle: u32,
+        /// 0 create info, 1 set placement, 2 mapping info, in.
+        4 => op: u32,
+        /// Address or value, by operation.
+        8 => value: u64,
+        /// Elements at `value`, in and out.
+        16 => num_entries: u32,
+        /// Zero.
+        20 => padding: u32,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES.
+    drm_amdgpu_gem_list_handles: 16 {
+        /// Address of the elements, in.
+        0 => entries: u64,
+        /// Elements, in and out.
+        8 => num_entries: u32,
+        /// Zero.
+        12 => padding: u32,
+    }
+}
+
+abi_struct! {
+    /// One element of GEM_LIST_HANDLES.
+    drm_amdgpu_gem_list_handles_entry: 40 {
+        /// GEM handle.
+        0 => gem_handle: u32,
+        /// 1: imported.
+        4 => flags: u32,
+        /// Bytes.
+        8 => size: u64,
+        /// Domains.
+        16 => preferred_domains: u64,
+        /// Flags it was created with.
+        24 => alloc_flags: u64,
+        /// Alignment in bytes.
+        32 => alignment: u64,
+    }
+}
+
+/// AMDGPU_INFO query: whether acceleration works (u32).
+pub const AMDGPU_INFO_ACCEL_WORKING: u32 = 0x00;
+/// AMDGPU_INFO query: VRAM in use (u64).
+pub const AMDGPU_INFO_VRAM_USAGE: u32 = 0x10;
+/// AMDGPU_INFO query: GTT in use (u64).
+pub const AMDGPU_INFO_GTT_USAGE: u32 = 0x11;
+/// AMDGPU_INFO query: total VRAM, visible VRAM, GTT (3 u64).
+pub const AMDGPU_INFO_VRAM_GTT: u32 = 0x14;
+/// AMDGPU_INFO query: registers.
+pub const AMDGPU_INFO_READ_MMR_REG: u32 = 0x15;
+/// AMDGPU_INFO query: device description (440 bytes).
+pub const AMDGPU_INFO_DEV_INFO: u32 = 0x16;
+/// AMDGPU_INFO query: memory totals (96 bytes).
+pub const AMDGPU_INFO_MEMORY: u32 = 0x19;

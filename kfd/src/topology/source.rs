@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where topology text comes from: a directory of the kernel's, or anything that answers like one.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Reads files and directories below the topology's root.
+pub trait SysfsSource {
+    /// The text of a file such as `nodes/0/properties` or `generation_id`.
+    ///
+    /// # Errors
+    /// As the kernel answers; EPERM for an agent this process may not use.
+    fn read(&self, path: &str) -> io::Result<String>;
+
+    /// The names in a directory such as `nodes`, in any order.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+}
+
+/// A directory in a file system, usually `/sys/class/kfd/kfd/topology`.
+#[derive(Clone, Debug)]
+pub struct DirSource {
+    root: PathBuf,
+}
+
+impl DirSource {
+    /// The directory `root`, which need not exist.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn locate(&self, path: &str) -> io::Result<PathBuf> {
+        let relative = Path::new(path);
+        // A path that leaves the root is a mistake of the caller, never a topology file.
+        if relative.components().all(|part| matches!(part, Component::Normal(_))) {
+            Ok(self.root.join(relative))
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
+    }
+}
+
+impl SysfsSource for DirSource {
+    fn read(&self, path: &str) -> io::Result<String> {
+        std::fs::read_to_string(self.locate(path)?)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.locate(path)?)? {
+            // A name that is not UTF-8 is none of KFD's.
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's driver: open, ioctl and mmap on the real paths, nothing else.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::{CloseError, DoorbellSlice, File, OpenError, Transport};
+use crate::topology::{DirSource, SysfsSource};
+
+/// Where KFD shows its topology.
+pub const TOPOLOGY_PATH: &str = "/sys/class/kfd/kfd/topology";
+
+/// The transport of the kernel's driver.
+#[derive(Debug)]
+pub struct KernelTransport {
+    sysfs: DirSource,
+}
+
+impl KernelTransport {
+    /// The driver of the running kernel, whether or not it is loaded.
+    pub fn new() -> Self {
+        Self { sysfs: DirSource::new(TOPOLOGY_PATH) }
+    }
+
+    /// Whether the topology shows a GPU node this process may use.
+    pub fn has_gpu(&self) -> bool {
+        let nodes = self.sysfs.list("nodes").unwrap_or_default();
+        nodes.iter().any(|node| {
+            let gpu_id = self.sysfs.read(&format!("nodes/{node}/gpu_id"));
+            gpu_id.is_ok_and(|text| text.trim().parse::<u32>().is_ok_and(|id| id != 0))
+        })
+    }
+}
+
+impl Default for KernelTransport {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Transport for KernelTransport {
+    fn name(&self) -> &str {
+        "kfd"
+    }
+
+    fn sysfs(&self) -> &dyn SysfsSource {
+        &self.sysfs
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError> {
+        match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => self.adopt(path, fd),
+            Err(errno) => Err(OpenError::File { path: path.to_owned(), transport: "kfd".to_owned(), errno }),
+        }
+    }
+
+    fn adopt(&self, path: &Path, fd: OwnedFd) -> Result<Arc<dyn File>, OpenError> {
+        Ok(Arc::new(KernelFile { path: path.to_owned(), fd }))
+    }
+
+    fn close(&self) -> Result<(), CloseError> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct KernelFile {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+impl File for KernelFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
+        // SAFETY: the caller's contract is the ioctl's.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
+        u32::try_from(result).map_err(|_| {
+            let raw = std::io::Error::last_os_error().raw_os_error();
+            raw.map_or(Errno::IO, Errno::from_raw_os_error)
+        })
+    }
+
+    unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the caller gave up what is mapped there.
+        unsafe { rustix::mm::mmap(at.cast(), len, prot, flags, &self.fd, offset) }.map(drop)
+    }
+
+    unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
+        // SAFETY: the caller keeps the mapping; nothing is rung before it exists.
+        let slice = unsafe { DoorbellSlice::new(at, len, None)? };
+        // SAFETY: the caller gave up what is mapped there.
+        unsafe { self.mmap_fixed(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
+        Ok(slice)
+    }
+}

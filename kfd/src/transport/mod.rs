@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Who answers: the kernel's driver or the software device, behind one pair of object-safe traits.
+//!
+//! INVARIANT: both transports take the real ioctl numbers, structs, and mmap cookies; a caller cannot
+//! tell them apart except by [`Transport::name`].
+
+mod doorbell;
+pub mod kernel;
+pub mod soft;
+mod spec;
+pub mod wire;
+
+use std::ffi::c_void;
+use std::fmt::Debug;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+pub use rustix::mm::ProtFlags;
+
+pub use self::doorbell::{Doorbell, DoorbellSlice};
+pub use self::soft::StartError;
+pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError};
+use crate::topology::SysfsSource;
+
+/// The path of KFD's character device.
+pub const KFD_PATH: &str = "/dev/kfd";
+
+/// The path of the render node with this minor number, the topology's `drm_render_minor`.
+pub fn render_node_path(minor: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/dri/renderD{minor}"))
+}
+
+/// A source of device files and of the topology.
+pub trait Transport: Send + Sync + Debug {
+    /// `kfd`, or the soft device's specification such as `soft:gfx1100`.
+    fn name(&self) -> &str;
+
+    /// The topology's files, for [`crate::Topology::read`].
+    fn sysfs(&self) -> &dyn SysfsSource;
+
+    /// Opens [`KFD_PATH`] or a render node, close-on-exec.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the path and what the driver, or the way to it, answered.
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError>;
+
+    /// Takes back an open file whose descriptor was kept elsewhere; it is the same open file as before.
+    ///
+    /// # Errors
+    /// As for [`Transport::open`]; the descriptor is closed then.
+    fn adopt(&self, path: &Path, fd: OwnedFd) -> Result<Arc<dyn File>, OpenError>;
+
+    /// Gives up whatever the transport itself holds (sockets), so that the process shows no trace of it.
+    /// Files are dropped before; a later [`Transport::open`] connects anew.
+    ///
+    /// # Errors
+    /// [`CloseError::Busy`] if a call is under way; nothing changed then.
+    fn close(&self) -> Result<(), CloseError>;
+}
+
+/// One open device file.
+#[allow(unsafe_code)] // Declares unsafe methods; the transports implement them.
+pub trait File: Send + Sync + Debug {
+    /// The path it was opened with.
+    fn path(&self) -> &Path;
+
+    /// The descriptor that is the file's identity: what ACQUIRE_VM's `drm_fd` names, what may be
+    /// duplicated or sent to another process and adopted later.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+
+    /// Issues one ioctl. EINTR is returned; the wrappers of [`crate::ioctl`] retry.
+    ///
+    /// # Errors
+    /// The driver's errno; ENODEV also if the soft device is gone, EBADF in a forked child.
+    ///
+    /// # Safety
+    /// `arg` must point to as many bytes as `cmd` encodes, readable and writable, and the pointers in
+    /// them must be what the ioctl expects.
+    unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno>;
+
+    /// Maps `len` bytes of the file at `offset` shared and fixed at `at`.
+    ///
+    /// # Errors
+    /// The errno of the driver's mmap.
+    ///
+    /// # Safety
+    /// What was mapped in `at..at + len` is replaced; nothing may rely on it.
+    unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno>;
+
+    /// Maps the process' doorbell slice that the cookie `offset` names at `at`.
+    ///
+    /// # Errors
+    /// EINVAL if `len` is no power of two of at least 8, else the errno of the driver's mmap.
+    ///
+    /// # Safety
+    /// As for [`File::mmap_fixed`]; and the mapping must stay writable at `at` for as long as the slice
+    /// or any doorbell of it is rung.
+    unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno>;
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file could not be opened.
+    #[error(
+        "Cannot open {path} on {transport} ({errno}); {}",
+        advice(*errno)
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The transport's name.
+        transport: String,
+        /// The driver's answer.
+        errno: Errno,
+    },
+    /// The soft device knows no such file or refuses this process.
+    #[error("The soft device refused {what} ({errno}): {message}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// The errno it gave.
+        errno: Errno,
+        /// Its own words.
+        message: String,
+    },
+    /// The soft device speaks another version of the protocol.
+    #[error("softgpud speaks protocol {found}, this library {wanted}; install the two from one build")]
+    Protocol {
+        /// The library's version.
+        wanted: u32,
+        /// The device's version.
+        found: u32,
+    },
+    /// Whoever holds the socket's name is another user.
+    #[error(
+        "The socket {name} belongs to user {found}, not to {wanted}; set STASIS_SOFTGPU_INSTANCE to another name"
+    )]
+    Peer {
+        /// The abstract socket's name.
+        name: String,
+        /// Our effective user.
+        wanted: u32,
+        /// The listener's user.
+        found: u32,
+    },
+    /// softgpud could not be started.
+    #[error("Cannot start softgpud for {devices}")]
+    Start {
+        /// The devices asked for.
+        devices: String,
+        /// Why.
+        #[source]
+        source: StartError,
+    },
+    /// softgpud did not answer in time.
+    #[error("No answer from softgpud on socket {name} within {seconds} s ({errno}); is it stopped?")]
+    Unreachable {
+        /// The abstract socket's name.
+        name: String,
+        /// How long was waited.
+        seconds: u64,
+        /// The last failure to connect.
+        errno: Errno,
+    },
+    /// The conversation with the soft device failed.
+    #[error("Cannot talk to the soft device about {what}")]
+    Wire {
+        /// What was asked.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: wire::WireError,
+    },
+}
+
+fn advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::NOENT => "is the amdgpu driver loaded?",
+        Errno::ACCESS | Errno::PERM => "is the user in the render group?",
+        Errno::INVAL => "the driver has no GPU, or it is resetting",
+        Errno::NODEV => "the device is gone",
+        Errno::MFILE | Errno::NFILE => "too many open files",
+        _ => "see the kernel log",
+    }
+}
+
+/// Why a transport could not be closed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// Calls are under way; end them (destroy the events they wait for) and try again.
+    #[error("Cannot close the transport while {calls} calls are under way")]
+    Busy {
+        /// How many.
+        calls: usize,
+    },
+    /// Pages lent to the device could not be made the process' own again.
+    #[error("Cannot take back the pages at {address:#x} (+{bytes:#x}) from the soft device ({errno})")]
+    Userptr {
+        /// First address.
+        address: usize,
+        /// Bytes.
+        bytes: usize,
+        /// The failing call's errno.
+        errno: Errno,
+    },
+}
+
+/// The transport that `spec` names; [`DeviceSpec::Auto`] is the kernel's if it has a GPU node, else soft.
+///
+/// # Errors
+/// [`OpenError`] if the soft device cannot be reached or started. The kernel's files are opened later.
+pub fn open_default(spec: DeviceSpec) -> Result<Arc<dyn Transport>, OpenError> {
+    let devices = match spec {
+        DeviceSpec::Kfd => return Ok(Arc::new(kernel::KernelTransport::new())),
+        DeviceSpec::Auto => {
+            let kernel = kernel::KernelTransport::new();
+            if kernel.has_gpu() {
+                return Ok(Arc::new(kernel));
+            }
+            spec::default_devices()
+        }
+        DeviceSpec::Soft(devices) => devices,
+    };
+    Ok(Arc::new(soft::SoftTransport::connect(&devices)?))
+}

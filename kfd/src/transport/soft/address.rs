@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where softgpud listens: an abstract socket named after the user and the instance.
+
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+
+use super::start::Start;
+
+/// The environment variable that names the instance of softgpud, instead of its devices.
+pub const INSTANCE_VARIABLE: &str = "STASIS_SOFTGPU_INSTANCE";
+
+/// Bytes an abstract name can have: `sun_path` less the leading zero.
+const MAX_NAME_BYTES: usize = 107;
+
+/// A softgpud, running or not.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    /// The socket's name without the leading zero byte.
+    pub name: String,
+    /// The targets, comma separated.
+    pub devices: String,
+    /// How it may be started.
+    pub start: Start,
+}
+
+impl Address {
+    /// The address for these targets, by user and [`INSTANCE_VARIABLE`].
+    pub fn new(devices: &str) -> Self {
+        let instance = std::env::var(INSTANCE_VARIABLE).ok().filter(|name| !name.is_empty());
+        let instance = instance.unwrap_or_else(|| format!("soft:{devices}"));
+        let user = rustix::process::geteuid().as_raw();
+        Self { name: socket_name(user, &instance), devices: devices.to_owned(), start: Start::Softgpud }
+    }
+
+    pub fn socket(&self) -> Result<SocketAddrUnix, Errno> {
+        SocketAddrUnix::new_abstract_name(self.name.as_bytes())
+    }
+}
+
+/// The abstract name; an instance too long for a socket keeps its beginning and gets a hash of the whole.
+fn socket_name(user: u32, instance: &str) -> String {
+    let name = format!("stasis-softgpud.{user}.{instance}");
+    if name.len() <= MAX_NAME_BYTES {
+        return name;
+    }
+    let hash = format!(".{:016x}", fnv1a(instance.as_bytes()));
+    let mut end = MAX_NAME_BYTES - hash.len();
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{hash}", &name[..end])
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_name_is_readable_when_it_fits() {
+        assert_eq!(socket_name(1000, "soft:gfx1100"), "stasis-softgpud.1000.soft:gfx1100");
+    }
+
+    #[test]
+    fn socket_name_of_long_instances_differ_and_fit() {
+        let (a, b) = ("gfx1100,".repeat(40) + "gfx1100", "gfx1100,".repeat(40) + "gfx1101");
+        let (a, b) = (socket_name(0, &a), socket_name(0, &b));
+        assert_ne!(a, b);
+        assert_eq!((a.len(), b.len()), (MAX_NAME_BYTES, MAX_NAME_BYTES));
+        assert!(socket_name(0, &"é".repeat(90)).len() <= MAX_NAME_BYTES);
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An open file of the software device: payloads out, results, memory and descriptors in.
+//!
+//! INVARIANT: the device can change no memory of this process but the argument and what the argument's
+//! pointers offered for writing.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::{Errno, FdFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::marshal::{self, Driver, Plan};
+use super::session::Session;
+use super::user_memory;
+use crate::sys;
+use crate::transport::doorbell::ParkedPage;
+use crate::transport::wire::{Reply, Request, Segment};
+use crate::transport::{DoorbellSlice, File, KFD_PATH};
+
+/// An open file.
+#[derive(Debug)]
+pub(super) struct SoftFile {
+    path: PathBuf,
+    driver: Driver,
+    number: u64,
+    token: OwnedFd,
+    session: Arc<Session>,
+}
+
+/// The device's answer to an ioctl, descriptors not yet installed.
+struct Answer {
+    result: i32,
+    arg: Option<Vec<u8>>,
+    segments: Vec<Segment>,
+    fds: Vec<(u16, OwnedFd)>,
+}
+
+impl SoftFile {
+    pub fn new(path: &Path, number: u64, token: OwnedFd, session: Arc<Session>) -> Self {
+        let driver = if path == Path::new(KFD_PATH) { Driver::Kfd } else { Driver::Drm };
+        Self { path: path.to_owned(), driver, number, token, session }
+    }
+
+    /// Sends one ioctl; `pages` backs the pages of a USERPTR object.
+    fn send(
+        &self,
+        cmd: u32,
+        arg: &[u8],
+        plan: &Plan,
+        pages: Option<BorrowedFd<'_>>,
+    ) -> Result<Answer, Errno> {
+        // Duplicates, so that a descriptor closed meanwhile by another thread cannot fail the message.
+        let mut fd_fields = Vec::new();
+        let mut duplicates = Vec::new();
+        for offset in &plan.fds {
+            if let Some(fd) = duplicate(arg, *offset)? {
+                fd_fields.push(*offset);
+                duplicates.push(fd);
+            }
+        }
+        let fds: Vec<BorrowedFd<'_>> = duplicates.iter().map(AsFd::as_fd).chain(pages).collect();
+        let segments =
+            marshal::segments(&plan.pointers, |address, into| user_memory::read(address, into).is_ok());
+        let request = Request::Ioctl { file: self.number, cmd, arg: arg.to_vec(), segments, fd_fields };
+        let (reply, fds) = self.session.exchange(&request, &fds).map_err(|error| error.errno())?;
+        match reply {
+            Reply::Ioctl { result, arg: new, segments, fd_fields, copy_back } => {
+                if fd_fields.len() != fds.len() || new.len() > arg.len() {
+                    return Err(Errno::PROTO);
+                }
+                let fds = fd_fields.into_iter().zip(fds).collect();
+                Ok(Answer { result, arg: copy_back.then_some(new), segments, fds })
+            }
+            Reply::Error { errno, .. } => Err(Errno::from_raw_os_error(errno)),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// As [`SoftFile::send`], lending and taking back the pages of USERPTR objects.
+    fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
+        const ALLOC: u32 = sys::ioc_nr(sys::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU);
+        const FREE: u32 = sys::ioc_nr(sys::AMDKFD_IOC_FREE_MEMORY_OF_GPU);
+        match (self.driver, sys::ioc_nr(cmd)) {
+            (Driver::Kfd, ALLOC) => {
+                let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);
+                if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
+                    return self.send(cmd, arg, plan, None);
+                }
+                // Held over the call: a second allocation of the same pages must find them lent.
+                let mut lent = self.session.lent.lock();
+                let frame = std::ptr::from_ref(&args).addr();
+                let pages = lent.lend(args.mmap_offset, args.size, args.flags, frame);
+                let outcome = self.send(cmd, arg, plan, pages.as_ref().map(|pages| pages.as_fd()));
+                let Some(pages) = pages else { return outcome };
+                match outcome.as_ref().ok().filter(|answer| answer.result >= 0).and_then(|a| a.arg.as_deref())
+                {
+                    Some(new) => {
+                        let new: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(new);
+                        lent.keep(&pages, new.handle);
+                    }
+                    None => lent.cancel(&pages),
+                }
+                outcome
+            }
+            (Driver::Kfd, FREE) => {
+                let args: sys::kfd_ioctl_free_memory_of_gpu_args = from_prefix(arg);
+                let mut lent = self.session.lent.lock();
+                if !lent.has(args.handle) {
+                    drop(lent);
+                    return self.send(cmd, arg, plan, None);
+                }
+                // Held over the call: the device may give the handle to another allocation at once.
+                let outcome = self.send(cmd, arg, plan, None);
+                if outcome.as_ref().is_ok_and(|answer| answer.result >= 0) {
+                    lent.release(args.handle);
+                }
+                outcome
+            }
+            _ => self.send(cmd, arg, plan, None),
+        }
+    }
+
+    /// Copies an answer into this process; nothing is changed if any of it is not acceptable.
+    ///
+    /// # Safety
+    /// `address` must be the argument's, and the plan's pointers must be given to the driver.
+    unsafe fn deliver(&self, address: u64, plan: &Plan, answer: Answer) -> Result<u32, Errno> {
+        if !answer.segments.iter().all(|segment| marshal::may_write(&plan.pointers, segment)) {
+            return Err(Errno::PROTO);
+        }
+        let mut installed = Vec::new();
+        if let Some(mut arg) = answer.arg {
+            for (offset, fd) in answer.fds {
+                let field = arg.get_mut(usize::from(offset)..).and_then(|rest| rest.first_chunk_mut::<4>());
+                *field.ok_or(Errno::PROTO)? = fd.as_raw_fd().to_ne_bytes();
+                if plan.inheritable {
+                    rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;
+                }
+                installed.push(fd);
+            }
+            // SAFETY: the argument is writable by the ioctl's contract.
+            unsafe { user_memory::write(address, &arg)? };
+        }
+        for segment in &answer.segments {
+            // SAFETY: the segment lies in memory that the caller offered, checked above.
+            unsafe { user_memory::write(segment.address, &segment.bytes)? };
+        }
+        // From here on the descriptors are the caller's, by number.
+        for fd in installed {
+            let _ = fd.into_raw_fd();
+        }
+        let result = answer.result;
+        u32::try_from(result).map_err(|_| Errno::from_raw_os_error(result.saturating_neg()))
+    }
+
+    fn map(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<Vec<OwnedFd>, Errno> {
+        let request = Request::Mmap { file: self.number, length: len as u64, offset, prot: prot.bits() };
+        let (reply, fds) = self.session.exchange(&request, &[]).map_err(|error| error.errno())?;
+        match (reply, fds.first()) {
+            (Reply::Mapped { offset }, Some(memory)) => {
+                let flags = MapFlags::SHARED | MapFlags::FIXED;
+                // SAFETY: the callers are unsafe functions whose caller gave up what is mapped there.
+                unsafe { rustix::mm::mmap(at.cast(), len, prot, flags, memory, offset)? };
+                Ok(fds)
+            }
+            (Reply::Error { errno, .. }, _) => Err(Errno::from_raw_os_error(errno)),
+            _ => Err(Errno::PROTO),
+        }
+    }
+}
+
+impl File for SoftFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.token.as_fd()
+    }
+
+    unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
+        let address = arg.expose_provenance() as u64;
+        let mut bytes = vec![0; sys::ioc_size(cmd)];
+        user_memory::read(address, &mut bytes)?;
+        let plan = marshal::plan(self.driver, cmd, &bytes);
+        let answer = self.send_with_pages(cmd, &bytes, &plan)?;
+        // SAFETY: the caller's contract covers the argument and its pointers.
+        unsafe { self.deliver(address, &plan, answer) }
+    }
+
+    unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {
+        self.map(at, len, prot, offset).map(drop)
+    }
+
+    unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
+        // SAFETY: only checks the shape; nothing is rung through it.
+        unsafe { DoorbellSlice::new(at, len, None)? };
+        let fds = self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)?;
+        // KFD marks doorbells VM_DONTCOPY: a forked child must not ring its parent's queues.
+        // SAFETY: changes nothing for this process.
+        unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxDontFork)? };
+        let parked = fds.get(1).ok_or(Errno::PROTO).and_then(ParkedPage::map)?;
+        // SAFETY: mapped above, and kept by the caller.
+        unsafe { DoorbellSlice::new(at, len, Some(parked)) }
+    }
+}
+
+/// The struct at the start of `bytes`, zero-extended as the drivers do.
+fn from_prefix<T: bytemuck::Pod>(bytes: &[u8]) -> T {
+    let mut value = T::zeroed();
+    let length = bytes.len().min(size_of::<T>());
+    bytemuck::bytes_of_mut(&mut value)[..length].copy_from_slice(&bytes[..length]);
+    value
+}
+
+/// A duplicate of the descriptor whose number is at `offset`; none if it is not open.
+fn duplicate(arg: &[u8], offset: u16) -> Result<Option<OwnedFd>, Errno> {
+    let Some(number) = arg.get(usize::from(offset)..).and_then(|rest| rest.first_chunk()) else {
+        return Ok(None);
+    };
+    // SAFETY: takes a number, whatever it names.
+    let fd = unsafe { libc::fcntl(i32::from_ne_bytes(*number), libc::F_DUPFD_CLOEXEC, 3) };
+    if fd >= 0 {
+        // SAFETY: just made, and ours alone.
+        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
+    }
+    match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::BADF) => Ok(None),
+        errno => Err(errno.unwrap_or(Errno::MFILE)),
+    }
+}

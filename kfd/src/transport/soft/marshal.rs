@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which fields of an ioctl's argument are pointers and descriptors: the table that lets a payload travel.
+//!
+//! INVARIANT: like the drivers, the table goes by the command's number alone and reads a field that a
+//! shorter struct lacks as zero. It never fails: what is wrong with a payload is the device's to say.
+
+use crate::sys;
+use crate::transport::wire::{MAX_MESSAGE_BYTES, Segment};
+
+/// Room left in a message for everything that is not memory.
+const MAX_SEGMENT_BYTES: usize = MAX_MESSAGE_BYTES - (64 << 10);
+
+/// Which driver answers a file's ioctls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Driver {
+    /// `/dev/kfd`.
+    Kfd,
+    /// A render node.
+    Drm,
+}
+
+/// Memory that an embedded pointer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pointer {
+    /// Where.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Whether the driver writes it.
+    pub writable: bool,
+}
+
+/// What travels beside an argument.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Memory.
+    pub pointers: Vec<Pointer>,
+    /// Offsets of descriptor fields the driver reads.
+    pub fds: Vec<u16>,
+    /// Whether descriptors the driver makes stay close-on-exec; KFD goes by the caller's flags.
+    pub inheritable: bool,
+}
+
+/// One argument struct's bytes.
+struct Fields<'a> {
+    arg: &'a [u8],
+    plan: Plan,
+}
+
+impl Fields<'_> {
+    fn u32(&self, offset: usize) -> u32 {
+        let field = self.arg.get(offset..).and_then(|rest| rest.first_chunk());
+        field.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    }
+
+    fn u64(&self, offset: usize) -> u64 {
+        let field = self.arg.get(offset..).and_then(|rest| rest.first_chunk());
+        field.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+
+    /// The pointer at `offset` names `count` elements of `size` bytes.
+    fn pointer(&mut self, offset: usize, count: u32, size: u32, writable: bool) {
+        self.memory(self.u64(offset), u64::from(count) * u64::from(size), writable);
+    }
+
+    fn memory(&mut self, address: u64, bytes: u64, writable: bool) {
+        if bytes > 0 {
+            self.plan.pointers.push(Pointer { address, bytes, writable });
+        }
+    }
+
+    fn fd(&mut self, offset: u16) {
+        if usize::from(offset) + 4 <= self.arg.len() {
+            self.plan.fds.push(offset);
+        }
+    }
+}
+
+/// What travels beside `arg`.
+pub(super) fn plan(driver: Driver, cmd: u32, arg: &[u8]) -> Plan {
+    let mut fields = Fields { arg, plan: Plan::default() };
+    match driver {
+        Driver::Kfd => kfd(sys::ioc_nr(cmd), &mut fields),
+        Driver::Drm => drm(sys::ioc_nr(cmd), &mut fields),
+    }
+    fields.plan
+}
+
+/// As [`sys::ioc_nr`], for patterns.
+const fn nr(cmd: u32) -> u32 {
+    sys::ioc_nr(cmd)
+}
+
+fn kfd(number: u32, fields: &mut Fields<'_>) {
+    const WAIT_EVENTS: u32 = nr(sys::AMDKFD_IOC_WAIT_EVENTS);
+    const GET_TILE_CONFIG: u32 = nr(sys::AMDKFD_IOC_GET_TILE_CONFIG);
+    const APERTURES_NEW: u32 = nr(sys::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW);
+    const ACQUIRE_VM: u32 = nr(sys::AMDKFD_IOC_ACQUIRE_VM);
+    const MAP: u32 = nr(sys::AMDKFD_IOC_MAP_MEMORY_TO_GPU);
+    const UNMAP: u32 = nr(sys::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU);
+    const SET_CU_MASK: u32 = nr(sys::AMDKFD_IOC_SET_CU_MASK);
+    const WAVE_STATE: u32 = nr(sys::AMDKFD_IOC_GET_QUEUE_WAVE_STATE);
+    const DMABUF_INFO: u32 = nr(sys::AMDKFD_IOC_GET_DMABUF_INFO);
+    const IMPORT_DMABUF: u32 = nr(sys::AMDKFD_IOC_IMPORT_DMABUF);
+    const EXPORT_DMABUF: u32 = nr(sys::AMDKFD_IOC_EXPORT_DMABUF);
+    const CRIU_OP: u32 = nr(sys::AMDKFD_IOC_CRIU_OP);
+    const DBG_TRAP: u32 = nr(sys::AMDKFD_IOC_DBG_TRAP);
+    match number {
+        WAIT_EVENTS => fields.pointer(0, fields.u32(8), 48, true),
+        GET_TILE_CONFIG => {
+            fields.pointer(0, fields.u32(16), 4, true);
+            fields.pointer(8, fields.u32(20), 4, true);
+        }
+        APERTURES_NEW => fields.pointer(0, fields.u32(8), 56, true),
+        ACQUIRE_VM => fields.fd(0),
+        MAP | UNMAP => fields.pointer(8, fields.u32(16), 4, false),
+        // The driver looks at 1024 bits at most.
+        SET_CU_MASK => fields.pointer(8, fields.u32(4).min(1024) / 32, 4, false),
+        // The wave state header.
+        WAVE_STATE => fields.pointer(0, 1, 16, true),
+        DMABUF_INFO => {
+            fields.pointer(8, fields.u32(16), 1, true);
+            fields.fd(28);
+        }
+        IMPORT_DMABUF => fields.fd(20),
+        EXPORT_DMABUF => fields.plan.inheritable = fields.u32(8) & libc::O_CLOEXEC.cast_unsigned() == 0,
+        CRIU_OP => {
+            fields.pointer(0, fields.u32(32), 16, true);
+            fields.pointer(8, fields.u32(36), 48, true);
+            fields.memory(fields.u64(16), fields.u64(24), true);
+        }
+        DBG_TRAP => dbg_trap(fields.u32(4), fields),
+        _ => {}
+    }
+}
+
+fn dbg_trap(op: u32, fields: &mut Fields<'_>) {
+    match op {
+        sys::KFD_IOC_DBG_TRAP_ENABLE => {
+            fields.pointer(16, fields.u32(24), 1, true);
+            fields.fd(28);
+        }
+        sys::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES => fields.pointer(16, fields.u32(24), 4, true),
+        sys::KFD_IOC_DBG_TRAP_RESUME_QUEUES => fields.pointer(8, fields.u32(16), 4, true),
+        sys::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO => fields.pointer(8, fields.u32(16), 1, true),
+        sys::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT | sys::KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT => {
+            fields.pointer(16, fields.u32(24), fields.u32(28), true);
+        }
+        _ => {}
+    }
+}
+
+fn drm(number: u32, fields: &mut Fields<'_>) {
+    const VERSION: u32 = nr(sys::DRM_IOCTL_VERSION);
+    const HANDLE_TO_FD: u32 = nr(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD);
+    const FD_TO_HANDLE: u32 = nr(sys::DRM_IOCTL_PRIME_FD_TO_HANDLE);
+    const INFO: u32 = nr(sys::DRM_IOCTL_AMDGPU_INFO);
+    const GEM_OP: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_OP);
+    const LIST_HANDLES: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES);
+    match number {
+        VERSION => {
+            for offset in [16, 32, 48] {
+                fields.memory(fields.u64(offset + 8), fields.u64(offset), true);
+            }
+        }
+        HANDLE_TO_FD => fields.plan.inheritable = fields.u32(4) & libc::O_CLOEXEC.cast_unsigned() == 0,
+        FD_TO_HANDLE => fields.fd(8),
+        INFO => fields.pointer(0, fields.u32(8), 1, true),
+        // GET_CREATE_INFO writes one struct of 32 bytes, GET_MAPPING_INFO an array.
+        GEM_OP if fields.u32(4) == 0 => fields.pointer(8, 1, 32, true),
+        GEM_OP if fields.u32(4) == 2 => fields.pointer(8, fields.u32(16), 32, true),
+        LIST_HANDLES => fields.pointer(0, fields.u32(8), 40, true),
+        _ => {}
+    }
+}
+
+/// Reads the memory of `pointers` with `read`; what cannot be read, or does not fit a message, is left out.
+pub(super) fn segments(pointers: &[Pointer], read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Segment> {
+    let mut room = MAX_SEGMENT_BYTES;
+    let mut segments = Vec::with_capacity(pointers.len());
+    for pointer in pointers {
+        let Some(length) = usize::try_from(pointer.bytes).ok().filter(|length| *length <= room) else {
+            continue;
+        };
+        let mut bytes = vec![0; length];
+        if read(pointer.address, &mut bytes) {
+            room -= length;
+            segments.push(Segment { address: pointer.address, bytes, writable: pointer.writable });
+        }
+    }
+    segments
+}
+
+/// Whether the device may write `segment`: it lies inside memory that was offered for writing.
+pub(super) fn may_write(pointers: &[Pointer], segment: &Segment) -> bool {
+    let end = |address: u64, bytes: u64| address.checked_add(bytes);
+    let wanted = end(segment.address, segment.bytes.len() as u64);
+    pointers.iter().any(|pointer| {
+        let offered = end(pointer.address, pointer.bytes);
+        pointer.writable
+            && pointer.address <= segment.address
+            && matches!((wanted, offered), (Some(wanted), Some(offered)) if wanted <= offered)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pointer(address: u64, bytes: u64, writable: bool) -> Pointer {
+        Pointer { address, bytes, writable }
+    }
+
+    fn kfd_plan<T: bytemuck::Pod>(cmd: u32, args: &T) -> Plan {
+        plan(Driver::Kfd, cmd, bytemuck::bytes_of(args))
+    }
+
+    #[test]
+    fn plan_finds_arrays_of_events_and_gpus() {
+        let args =
+            sys::kfd_ioctl_wait_events_args { events_ptr: 0x1000, num_events: 3, ..Default::default() };
+        assert_eq!(kfd_plan(sys::AMDKFD_IOC_WAIT_EVENTS, &args).pointers, [pointer(0x1000, 144, true)]);
+        let args = sys::kfd_ioctl_map_memory_to_gpu_args {
+            device_ids_array_ptr: 0x2000,
+            n_devices: 2,
+            ..Default::default()
+        };
+        assert_eq!(kfd_plan(sys::AMDKFD_IOC_MAP_MEMORY_TO_GPU, &args).pointers, [pointer(0x2000, 8, false)]);
+        assert_eq!(kfd_plan(sys::AMDKFD_IOC_WAIT_EVENTS, &[0_u64; 3]), Plan::default());
+    }
+
+    #[test]
+    fn plan_finds_descriptors_and_close_on_exec() {
+        let args =
+            sys::kfd_ioctl_get_dmabuf_info_args { metadata_ptr: 8, metadata_size: 4, ..Default::default() };
+        let found = kfd_plan(sys::AMDKFD_IOC_GET_DMABUF_INFO, &args);
+        assert_eq!((found.fds, found.pointers), (vec![28], vec![pointer(8, 4, true)]));
+        let mut args = sys::kfd_ioctl_export_dmabuf_args::default();
+        assert!(kfd_plan(sys::AMDKFD_IOC_EXPORT_DMABUF, &args).inheritable);
+        args.flags = libc::O_CLOEXEC.cast_unsigned();
+        assert!(!kfd_plan(sys::AMDKFD_IOC_EXPORT_DMABUF, &args).inheritable);
+    }
+
+    #[test]
+    fn plan_tells_the_drivers_apart() {
+        let args = sys::drm_prime_handle::default();
+        let bytes = bytemuck::bytes_of(&args);
+        assert_eq!(plan(Driver::Drm, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes).fds, [8]);
+        assert_eq!(plan(Driver::Kfd, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes), Plan::default());
+    }
+
+    #[test]
+    fn segments_leave_out_what_cannot_be_read_or_carried() {
+        let pointers =
+            [pointer(1, 8, true), pointer(2, 8, true), pointer(3, u64::MAX, true), pointer(4, 2 << 20, true)];
+        let found = segments(&pointers, |address, _| address != 2);
+        assert_eq!(found, [Segment { address: 1, bytes: vec![0; 8], writable: true }]);
+    }
+
+    #[test]
+    fn may_write_only_inside_offered_memory() {
+        let segment = |address, length| Segment { address, bytes: vec![0; length], writable: true };
+        let pointers = [pointer(0x100, 16, true), pointer(0x200, 16, false)];
+        assert!(may_write(&pointers, &segment(0x104, 12)));
+        assert!(!may_write(&pointers, &segment(0x104, 13)));
+        assert!(!may_write(&pointers, &segment(0x200, 1)));
+        assert!(!may_write(&pointers, &segment(u64::MAX, 2)));
+    }
+
+    proptest! {
+        #[test]
+        fn plan_takes_any_payload(cmd: u32, arg in proptest::collection::vec(any::<u8>(), 0..80), kfd: bool) {
+            let driver = if kfd { Driver::Kfd } else { Driver::Drm };
+            let found = plan(driver, cmd, &arg);
+            prop_assert!(found.fds.iter().all(|offset| usize::from(*offset) + 4 <= arg.len()));
+            prop_assert!(segments(&found.pointers, |_, _| false).is_empty());
+        }
+    }
+}

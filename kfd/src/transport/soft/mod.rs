@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The software device: the client side of [`super::wire`], which softgpud answers.
+//!
+//! INVARIANT: what belongs to one run of softgpud hangs on one `Session`. A session that ended stays
+//! ended: its files answer ENODEV (the device died), or EBADF (the transport was closed, or this is a
+//! forked child), and only [`Transport::open`] and [`Transport::adopt`] begin another.
+
+mod address;
+mod channel;
+mod file;
+mod marshal;
+mod session;
+mod start;
+mod user_memory;
+mod userptr;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use self::address::Address;
+pub use self::address::INSTANCE_VARIABLE;
+use self::file::SoftFile;
+use self::session::{CallError, Session};
+use self::start::Start;
+pub use self::start::{SOFTGPUD_VARIABLE, StartError};
+use super::wire::{Reply, Request, WireError};
+use super::{CloseError, File, OpenError, Transport};
+use crate::topology::SysfsSource;
+
+/// The transport of the software device.
+#[derive(Debug)]
+pub struct SoftTransport {
+    name: String,
+    address: Address,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+impl SoftTransport {
+    /// Connects to the softgpud that serves `devices` (targets such as `gfx1100`), starting it if there is
+    /// none.
+    ///
+    /// # Errors
+    /// [`OpenError`] if it cannot be found, started or talked to within ten seconds.
+    pub fn connect(devices: &[String]) -> Result<Self, OpenError> {
+        Self::connect_to(Address::new(&devices.join(",")))
+    }
+
+    /// Connects to a softgpud that somebody else started for `devices` on the abstract socket `name`
+    /// (without the leading zero byte); never starts one.
+    ///
+    /// # Errors
+    /// [`OpenError`] if nobody listens there or the greeting fails.
+    pub fn connect_socket(name: &str, devices: &[String]) -> Result<Self, OpenError> {
+        Self::connect_to(Address { name: name.to_owned(), devices: devices.join(","), start: Start::Never })
+    }
+
+    fn connect_to(address: Address) -> Result<Self, OpenError> {
+        let name = format!("soft:{}", address.devices);
+        let session = Session::connect(&address)?;
+        Ok(Self { name, address, session: Mutex::new(Some(session)) })
+    }
+
+    /// The session under way, or a new one; says which of the two.
+    fn session(&self) -> Result<(Arc<Session>, bool), OpenError> {
+        let mut current = self.session.lock();
+        if let Some(session) = current.as_ref() {
+            if session.is_usable() {
+                return Ok((Arc::clone(session), false));
+            }
+            session.abandon();
+        }
+        // The lock is kept so that concurrent callers share one new session.
+        let session = Session::connect(&self.address)?;
+        *current = Some(Arc::clone(&session));
+        Ok((session, true))
+    }
+
+    /// Exchanges one message, on a new session if the device was found dead only now.
+    fn exchange(
+        &self,
+        what: &'static str,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Arc<Session>, Reply, Vec<OwnedFd>), OpenError> {
+        loop {
+            let (session, fresh) = self.session()?;
+            match session.exchange(request, fds) {
+                Ok((Reply::Error { errno, message }, _)) => {
+                    return Err(OpenError::Refused { what, errno: Errno::from_raw_os_error(errno), message });
+                }
+                Ok((reply, fds)) => return Ok((session, reply, fds)),
+                Err(CallError::Wire(source)) => return Err(OpenError::Wire { what, source }),
+                Err(_) if fresh => return Err(OpenError::Wire { what, source: WireError::Closed }),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Transport for SoftTransport {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn sysfs(&self) -> &dyn SysfsSource {
+        self
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError> {
+        let request = Request::Open { path: path.to_string_lossy().into_owned() };
+        let (session, reply, fds) = match self.exchange("open", &request, &[]) {
+            // The device's refusal of a path is what open(2) would have said.
+            Err(OpenError::Refused { errno, .. }) => {
+                return Err(OpenError::File { path: path.to_owned(), transport: self.name.clone(), errno });
+            }
+            outcome => outcome?,
+        };
+        match (reply, fds.into_iter().next()) {
+            (Reply::Opened { file }, Some(token)) => Ok(Arc::new(SoftFile::new(path, file, token, session))),
+            _ => Err(OpenError::Wire { what: "open", source: WireError::UnexpectedReply }),
+        }
+    }
+
+    fn adopt(&self, path: &Path, fd: OwnedFd) -> Result<Arc<dyn File>, OpenError> {
+        let request = Request::Adopt { path: path.to_string_lossy().into_owned() };
+        let (session, reply, _) = self.exchange("adopt", &request, &[fd.as_fd()])?;
+        match reply {
+            Reply::Opened { file } => Ok(Arc::new(SoftFile::new(path, file, fd, session))),
+            _ => Err(OpenError::Wire { what: "adopt", source: WireError::UnexpectedReply }),
+        }
+    }
+
+    fn close(&self) -> Result<(), CloseError> {
+        let mut current = self.session.lock();
+        if let Some(session) = current.as_ref() {
+            session.close()?;
+        }
+        *current = None;
+        Ok(())
+    }
+}
+
+impl SysfsSource for SoftTransport {
+    fn read(&self, path: &str) -> io::Result<String> {
+        let request = Request::ReadSysfs { path: path.to_owned() };
+        match self.exchange("read the topology", &request, &[]).map_err(io::Error::other)? {
+            (_, Reply::Sysfs(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
+            _ => Err(io::Error::other(WireError::UnexpectedReply)),
+        }
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let request = Request::ListSysfs { path: path.to_owned() };
+        match self.exchange("list the topology", &request, &[]).map_err(io::Error::other)? {
+            (_, Reply::List(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
+            _ => Err(io::Error::other(WireError::UnexpectedReply)),
+        }
+    }
+}

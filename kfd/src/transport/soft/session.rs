@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Everything that belongs to one run of softgpud: its channels, and the pages lent to it.
+//!
+//! INVARIANT: each call has a channel of its own, so a blocking one never holds up another; when the
+//! device dies, every channel is cut, so that none hangs.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+use rustix::process::Pid;
+
+use super::address::Address;
+use super::channel::{Channel, ConnectError, GREETING_TIMEOUT};
+use super::start::Start;
+use super::userptr::Lent;
+use crate::transport::wire::{Reply, Request, WireError};
+use crate::transport::{CloseError, OpenError};
+
+/// Channels kept for later calls; what a burst of threads needed beyond that is closed again.
+const MAX_IDLE: usize = 16;
+
+/// How long a softgpud that was started has to bind its socket before another is started.
+const RESTART_AFTER: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Live,
+    Lost,
+    Closed,
+}
+
+#[derive(Debug)]
+struct State {
+    status: Status,
+    idle: Vec<Channel>,
+    busy: BTreeMap<u64, Arc<OwnedFd>>,
+    /// Calls under way, including those that are still connecting.
+    calls: usize,
+    next: u64,
+}
+
+/// A connection to one run of softgpud.
+#[derive(Debug)]
+pub(super) struct Session {
+    address: Address,
+    owner: Pid,
+    state: Mutex<State>,
+    /// Pages of USERPTR objects.
+    pub lent: Mutex<Lent>,
+}
+
+/// Why a call got no reply.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// The device is gone.
+    Lost,
+    /// The session was closed, or belongs to the parent process.
+    Closed,
+    /// The message itself failed.
+    Wire(WireError),
+}
+
+impl CallError {
+    /// What an ioctl answers.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Lost | Self::Wire(WireError::Closed) => Errno::NODEV,
+            Self::Closed => Errno::BADF,
+            Self::Wire(WireError::TooLarge { .. } | WireError::TooManyFds { .. }) => Errno::MSGSIZE,
+            Self::Wire(WireError::LostFds) => Errno::MFILE,
+            Self::Wire(WireError::System { errno, .. }) => *errno,
+            Self::Wire(WireError::Codec { .. } | WireError::UnexpectedReply) => Errno::PROTO,
+        }
+    }
+}
+
+impl Session {
+    /// Connects, starting softgpud if nobody listens.
+    pub fn connect(address: &Address) -> Result<Arc<Self>, OpenError> {
+        let channel = first_channel(address)?;
+        let state =
+            State { status: Status::Live, idle: vec![channel], busy: BTreeMap::new(), calls: 0, next: 0 };
+        Ok(Arc::new(Self {
+            address: address.clone(),
+            owner: rustix::process::getpid(),
+            state: Mutex::new(state),
+            lent: Mutex::default(),
+        }))
+    }
+
+    /// Whether calls may be made: the device lives and this is not a forked child.
+    pub fn is_usable(&self) -> bool {
+        self.is_ours() && self.state.lock().status == Status::Live
+    }
+
+    fn is_ours(&self) -> bool {
+        rustix::process::getpid() == self.owner
+    }
+
+    /// Sends one request and waits for the reply.
+    pub fn exchange(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), CallError> {
+        let (key, mut channel) = self.take()?;
+        let outcome = channel.exchange(request, fds);
+        let keep = match &outcome {
+            // The datagram was refused before it left, or was consumed whole: the channel is in step.
+            Ok(_)
+            | Err(
+                WireError::TooLarge { .. }
+                | WireError::TooManyFds { .. }
+                | WireError::LostFds
+                | WireError::Codec { .. }
+                | WireError::UnexpectedReply,
+            ) => Some(channel),
+            Err(_) => None,
+        };
+        self.put_back(key, keep);
+        match outcome {
+            Ok(received) => Ok((received.message, received.fds)),
+            Err(WireError::Closed) => {
+                self.lose();
+                Err(CallError::Lost)
+            }
+            Err(source) => Err(CallError::Wire(source)),
+        }
+    }
+
+    fn take(&self) -> Result<(u64, Channel), CallError> {
+        if !self.is_ours() {
+            return Err(CallError::Closed);
+        }
+        let idle = {
+            let mut state = self.state.lock();
+            match state.status {
+                Status::Live => {}
+                Status::Lost => return Err(CallError::Lost),
+                Status::Closed => return Err(CallError::Closed),
+            }
+            state.calls += 1;
+            state.idle.pop()
+        };
+        let connected = match idle {
+            Some(channel) => Ok(channel),
+            None => Channel::connect(&self.address),
+        };
+        match connected {
+            Ok(channel) => self.register(channel),
+            Err(error) => {
+                self.state.lock().calls -= 1;
+                tracing::debug!(target: "kfd", ?error, "no further channel to softgpud");
+                if let ConnectError::Local(errno) = error {
+                    return Err(CallError::Wire(WireError::System { call: "socket", errno }));
+                }
+                self.lose();
+                Err(CallError::Lost)
+            }
+        }
+    }
+
+    fn register(&self, channel: Channel) -> Result<(u64, Channel), CallError> {
+        let mut state = self.state.lock();
+        // The device may have been lost while this channel was made; nobody would cut it any more.
+        if state.status != Status::Live {
+            state.calls -= 1;
+            return Err(CallError::Lost);
+        }
+        let key = state.next;
+        state.next += 1;
+        state.busy.insert(key, Arc::clone(channel.socket()));
+        Ok((key, channel))
+    }
+
+    fn put_back(&self, key: u64, channel: Option<Channel>) {
+        let mut state = self.state.lock();
+        state.busy.remove(&key);
+        state.calls -= 1;
+        if let Some(channel) = channel
+            && state.status == Status::Live
+            && state.idle.len() < MAX_IDLE
+        {
+            state.idle.push(channel);
+        }
+    }
+
+    /// Marks the device as gone and cuts every channel, so that blocked calls return.
+    fn lose(&self) {
+        let mut state = self.state.lock();
+        if state.status == Status::Live {
+            tracing::warn!(target: "kfd", socket = %self.address.name, "softgpud is gone");
+            state.status = Status::Lost;
+        }
+        state.idle.clear();
+        for socket in state.busy.values() {
+            // A socket that is cut already needs no cutting.
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+    }
+
+    /// Closes every socket and takes back lent pages; refused while calls are under way.
+    pub fn close(&self) -> Result<(), CloseError> {
+        if !self.is_ours() {
+            self.abandon();
+            return Ok(());
+        }
+        // Lock order: lent, then state, as in a call that lends. One under way holds the first.
+        let Some(mut lent) = self.lent.try_lock() else {
+            return Err(CloseError::Busy { calls: 1 });
+        };
+        let mut state = self.state.lock();
+        if state.calls > 0 {
+            return Err(CloseError::Busy { calls: state.calls });
+        }
+        lent.take_back_all()?;
+        state.status = Status::Closed;
+        state.idle.clear();
+        Ok(())
+    }
+
+    /// Drops this process' idle sockets of a session that is of no more use, and makes lent pages its own.
+    /// In a forked child a thread that no longer exists may hold a lock; what it guards stays then: sockets
+    /// are close-on-exec, pages stay shared with the parent.
+    pub fn abandon(&self) {
+        if let Some(mut lent) = self.lent.try_lock()
+            && let Err(error) = lent.take_back_all()
+        {
+            tracing::warn!(target: "kfd", %error, "pages stay shared");
+        }
+        if let Some(mut state) = self.state.try_lock() {
+            state.idle.clear();
+        }
+    }
+}
+
+fn first_channel(address: &Address) -> Result<Channel, OpenError> {
+    let begun = Instant::now();
+    let mut started: Option<Instant> = None;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let errno = match Channel::connect(address) {
+            Ok(channel) => return Ok(channel),
+            Err(ConnectError::Final(error)) => return Err(error),
+            Err(ConnectError::Local(errno)) => {
+                let source = WireError::System { call: "socket", errno };
+                return Err(OpenError::Wire { what: "the connection", source });
+            }
+            Err(ConnectError::Nobody(errno)) => errno,
+        };
+        if address.start == Start::Never || begun.elapsed() >= GREETING_TIMEOUT {
+            let seconds = begun.elapsed().as_secs();
+            return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
+        }
+        // Two that are started at once settle it by who binds the name; the other exits.
+        if started.is_none_or(|at| at.elapsed() >= RESTART_AFTER) && errno != Errno::AGAIN {
+            super::start::start(address)
+                .map_err(|source| OpenError::Start { devices: address.devices.clone(), source })?;
+            started = Some(Instant::now());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}

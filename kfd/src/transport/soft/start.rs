@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finds softgpud and starts it outside this process' tree.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::Access;
+
+use super::address::Address;
+
+/// The environment variable that names the softgpud to start.
+pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
+
+/// Whether a missing softgpud may be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// It is found and started.
+    Softgpud,
+    /// Somebody else starts it.
+    Never,
+}
+
+/// Why softgpud could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is none.
+    #[error(
+        "No softgpud found; build it (cargo build -p softgpu) or set {SOFTGPUD_VARIABLE}. Tried: {}",
+        list(tried)
+    )]
+    NotFound {
+        /// Every path that was tried.
+        tried: Vec<PathBuf>,
+    },
+    /// It could not be executed.
+    #[error("Cannot execute {}", path.display())]
+    Execute {
+        /// The program.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Starts softgpud for `address` and returns when it has been executed.
+pub(super) fn start(address: &Address) -> Result<(), StartError> {
+    let tried = candidates(
+        std::env::var_os(SOFTGPUD_VARIABLE).as_deref(),
+        std::env::current_exe().ok().as_deref(),
+        std::env::var_os("PATH").as_deref(),
+    );
+    let runnable =
+        |path: &&PathBuf| path.is_file() && rustix::fs::access(path.as_path(), Access::EXEC_OK).is_ok();
+    match tried.iter().find(runnable) {
+        Some(path) => execute(path, address),
+        None => Err(StartError::NotFound { tried }),
+    }
+}
+
+/// Where softgpud may be: exactly where the user says, else beside the executable, above it (`target/debug`
+/// for a test in `deps`), and on the search path.
+fn candidates(explicit: Option<&OsStr>, executable: Option<&Path>, search: Option<&OsStr>) -> Vec<PathBuf> {
+    if let Some(explicit) = explicit.filter(|path| !path.is_empty()) {
+        return vec![explicit.into()];
+    }
+    let directories = executable.into_iter().flat_map(|path| path.ancestors().skip(1).take(2));
+    let search = search.map(std::env::split_paths).into_iter().flatten();
+    let search = search.filter(|directory| !directory.as_os_str().is_empty());
+    directories.map(Path::to_path_buf).chain(search).map(|directory| directory.join("softgpud")).collect()
+}
+
+fn execute(path: &Path, address: &Address) -> Result<(), StartError> {
+    tracing::debug!(target: "kfd", path = %path.display(), devices = %address.devices, "starting softgpud");
+    let mut command = Command::new(path);
+    command.args(["serve", "--devices", &address.devices, "--socket", &address.name]);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: the closure only makes async-signal-safe system calls.
+    unsafe { command.pre_exec(detach) };
+    let execute_error = |source| StartError::Execute { path: path.to_owned(), source };
+    // What is spawned is the intermediate process, which is gone at once; spawn returns when its child has
+    // executed softgpud.
+    let mut intermediate = command.spawn().map_err(execute_error)?;
+    intermediate.wait().map(drop).map_err(execute_error)
+}
+
+/// Runs between fork and exec: makes a session of its own, and a second fork that lets init inherit it.
+fn detach() -> io::Result<()> {
+    // SAFETY: no arguments; only the calling process is concerned.
+    if unsafe { libc::setsid() } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A descriptor that the application left inheritable must not live on in the device.
+    // SAFETY: marks descriptors from 3 on close-on-exec, touching no memory. An old kernel refuses: no harm.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
+    // SAFETY: the child goes on to exec and only makes async-signal-safe calls until then.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(()),
+        // SAFETY: ends the intermediate process without running anything of the application's.
+        _ => unsafe { libc::_exit(0) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_of_an_explicit_path_are_that_path() {
+        let found = candidates(Some(OsStr::new("/opt/softgpud")), Some(Path::new("/a/b/c")), None);
+        assert_eq!(found, [Path::new("/opt/softgpud")]);
+    }
+
+    #[test]
+    fn candidates_are_beside_above_and_on_the_path() {
+        let search = OsStr::new("/usr/bin::/bin");
+        let found = candidates(None, Some(Path::new("/t/debug/deps/test")), Some(search));
+        let wanted = ["/t/debug/deps/softgpud", "/t/debug/softgpud", "/usr/bin/softgpud", "/bin/softgpud"]
+            .map(Path::new);
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn not_found_names_every_path() {
+        let tried = vec![PathBuf::from("/a/softgpud"), PathBuf::from("/b/softgpud")];
+        let text = StartError::NotFound { tried }.to_string();
+        assert!(text.ends_with("Tried: /a/softgpud, /b/softgpud"), "{text}");
+    }
+
+    #[test]
+    fn execute_detaches_and_reports_a_program_that_cannot_run() {
+        let address = Address::new("gfx1100");
+        let missing = execute(Path::new("/nonexistent/softgpud"), &address);
+        assert!(
+            matches!(missing, Err(StartError::Execute { source, .. }) if source.kind() == io::ErrorKind::NotFound)
+        );
+
+        // A stand-in that records its arguments, parent and session.
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("softgpud");
+        let record = directory.path().join("record");
+        let partial = directory.path().join("partial");
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" $$ $(cut -d' ' -f6 /proc/$$/stat) > {0}\nmv {0} {1}\n",
+            partial.display(),
+            record.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        execute(&program, &address).unwrap();
+        let begun = std::time::Instant::now();
+        while !record.exists() && begun.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let text = std::fs::read_to_string(&record).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words[..5], ["serve", "--devices", "gfx1100", "--socket", &address.name]);
+        // Read, not asked of getsid: in a container whose first process did not start a session, the session is 0.
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let own = stat.rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap();
+        assert_ne!(words[6], own, "its own session");
+        assert_ne!(words[5], words[6], "not the session's leader");
+    }
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What travels with an ioctl or a mapping, and what comes back.
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::{Errno, FdFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+
+use super::server::{answer, bare, elements, memfd, with_fds};
+use super::*;
+use crate::ids::{GpuId, MemoryHandle};
+use crate::ioctl::{AllocMemory, CreateEvent, WaitOutcome};
+use crate::sys::{self, *};
+use crate::transport::wire::Segment;
+use crate::{IoctlError, Topology};
+
+const EFAULT: i32 = 14;
+
+#[test]
+fn argument_goes_out_and_comes_back() {
+    let (_server, transport, kfd) = kfd(|call| {
+        assert_eq!(call.cmd, AMDKFD_IOC_GET_VERSION);
+        answer(0, &kfd_ioctl_get_version_args { major_version: 1, minor_version: 23 }, vec![])
+    });
+    assert_eq!(transport.name(), "soft:gfx1100");
+    assert_eq!(kfd.get_version().unwrap().minor, 23);
+}
+
+#[test]
+fn argument_is_copied_back_on_failure_too() {
+    let (_server, _, kfd) = kfd(|call| {
+        let mut args: kfd_ioctl_map_memory_to_gpu_args = call.args();
+        let ids = call.segment(args.device_ids_array_ptr).unwrap();
+        assert_eq!((elements::<u32>(&ids.bytes), ids.writable), (vec![11, 12], false));
+        args.n_success = 1;
+        answer(-22, &args, vec![])
+    });
+    let error = kfd.map_memory(MemoryHandle(5), &[GpuId(11), GpuId(12)]).unwrap_err();
+    assert_eq!((error.done, error.wanted, error.source.errno), (1, 2, Errno::INVAL));
+}
+
+#[test]
+fn waiting_returns_what_the_device_wrote_into_the_array() {
+    let (_server, _, kfd) = kfd(|call| {
+        let mut args: kfd_ioctl_wait_events_args = call.args();
+        let mut segment = call.segment(args.events_ptr).unwrap().clone();
+        let mut events: Vec<kfd_event_data> = elements(&segment.bytes);
+        let fault = kfd_hsa_memory_exception_data { va: 0x5000, gpu_id: 9, ..Default::default() };
+        events[1].set_memory_exception_data(fault);
+        segment.bytes = bytemuck::cast_slice(&events).to_vec();
+        args.wait_result = KFD_IOC_WAIT_RESULT_COMPLETE;
+        answer(0, &args, vec![segment])
+    });
+    let mut events = [kfd_event_data::new(1, 4), kfd_event_data::new(2, 0)];
+    assert_eq!(kfd.wait_events(&mut events, false, None).unwrap(), WaitOutcome::Complete);
+    assert_eq!((events[0].last_event_age(), events[1].memory_exception_data().va), (4, 0x5000));
+}
+
+#[test]
+fn largest_wait_fits_a_message() {
+    let (_server, _, kfd) = kfd(|call| {
+        let args: kfd_ioctl_wait_events_args = call.args();
+        let segment = call.segment(args.events_ptr).unwrap().clone();
+        assert_eq!(segment.bytes.len(), 4096 * 48);
+        answer(0, &args, vec![segment])
+    });
+    let mut events = vec![kfd_event_data::default(); 4096];
+    assert_eq!(kfd.wait_events(&mut events, true, None).unwrap(), WaitOutcome::Complete);
+}
+
+/// Issues `cmd` with a hand-made argument.
+fn raw<T: bytemuck::Pod>(kfd: &Kfd, cmd: u32, args: &mut T) -> Result<u32, Errno> {
+    // SAFETY: the argument has the command's size; the tests' bad pointers are never followed.
+    unsafe { kfd.file().ioctl(cmd, std::ptr::from_mut(args).cast()) }
+}
+
+#[test]
+fn bad_embedded_pointer_is_a_missing_segment() {
+    let (_server, _, kfd) = kfd(|call| if call.segments.is_empty() { bare(-EFAULT) } else { bare(0) });
+    let mut args = kfd_ioctl_wait_events_args { events_ptr: 0x1000, num_events: 1, ..Default::default() };
+    assert_eq!(raw(&kfd, AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+    let mut args =
+        kfd_ioctl_set_cu_mask_args { num_cu_mask: 32, cu_mask_ptr: u64::MAX, ..Default::default() };
+    assert_eq!(raw(&kfd, AMDKFD_IOC_SET_CU_MASK, &mut args), Err(Errno::FAULT));
+    let mut apertures =
+        kfd_ioctl_get_process_apertures_new_args { num_of_nodes: u32::MAX, ..Default::default() };
+    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &mut apertures), Err(Errno::FAULT));
+}
+
+#[test]
+fn bad_argument_pointer_is_efault() {
+    let (_server, _, kfd) = kfd(|_| bare(0));
+    for address in [std::ptr::null_mut(), std::ptr::without_provenance_mut(0x1000)] {
+        // SAFETY: deliberately bad; the transport reads it by a system call.
+        assert_eq!(unsafe { kfd.file().ioctl(AMDKFD_IOC_GET_VERSION, address) }, Err(Errno::FAULT));
+    }
+}
+
+#[test]
+fn memory_that_became_read_only_is_efault() {
+    let (_server, _, kfd) = kfd(|call| {
+        let args: kfd_ioctl_get_dmabuf_info_args = call.args();
+        let segment = call.segment(args.metadata_ptr).unwrap().clone();
+        answer(0, &args, vec![segment])
+    });
+    // SAFETY: a new read-only mapping.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) };
+    let metadata_ptr = page.unwrap().addr() as u64;
+    let mut args = kfd_ioctl_get_dmabuf_info_args { metadata_ptr, metadata_size: 8, ..Default::default() };
+    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_DMABUF_INFO, &mut args), Err(Errno::FAULT));
+}
+
+#[test]
+fn descriptor_fields_travel_as_descriptors() {
+    let (_server, transport, kfd) = kfd(|call| {
+        if call.fds.is_empty() {
+            return bare(-22);
+        }
+        assert_eq!((call.fd_fields.as_slice(), call.fds.len()), (&[0_u16][..], 1));
+        // The inode is the file's identity.
+        let inode = rustix::fs::fstat(&call.fds[0]).unwrap().st_ino;
+        let number = i32::from_ne_bytes(call.arg[..4].try_into().unwrap());
+        let own = std::fs::metadata(format!("/proc/self/fd/{number}")).unwrap();
+        bare(if std::os::unix::fs::MetadataExt::ino(&own) == inode { 0 } else { -77 })
+    });
+    let render = transport.open(std::path::Path::new("/dev/dri/renderD128")).unwrap();
+    kfd.acquire_vm(GpuId(1), render.as_fd()).unwrap();
+    let mut args = kfd_ioctl_acquire_vm_args { drm_fd: 1 << 20, gpu_id: 1 };
+    assert_eq!(raw(&kfd, AMDKFD_IOC_ACQUIRE_VM, &mut args), Err(Errno::INVAL), "no such descriptor");
+}
+
+#[test]
+fn exported_descriptor_is_installed_with_the_callers_flags() {
+    let (_server, _, kfd) = kfd(|call| {
+        let args: kfd_ioctl_export_dmabuf_args = call.args();
+        with_fds(0, &args, vec![], vec![12], vec![memfd(4096)])
+    });
+    let dmabuf = kfd.export_dmabuf(MemoryHandle(1)).unwrap();
+    assert_eq!(rustix::fs::fstat(&dmabuf).unwrap().st_size, 4096);
+    assert_eq!(rustix::io::fcntl_getfd(&dmabuf).unwrap(), FdFlags::CLOEXEC);
+    let mut args = kfd_ioctl_export_dmabuf_args::default();
+    raw(&kfd, AMDKFD_IOC_EXPORT_DMABUF, &mut args).unwrap();
+    // SAFETY: just installed for us.
+    let fd = unsafe {
+        <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.dmabuf_fd.cast_signed())
+    };
+    assert_eq!(rustix::io::fcntl_getfd(&fd).unwrap(), FdFlags::empty());
+}
+
+#[test]
+fn hostile_answers_change_nothing() {
+    let (_server, _, kfd) = kfd(|call| {
+        let mut args: kfd_ioctl_create_event_args = call.args();
+        args.event_id = 99;
+        let evil = |address| vec![Segment { address, bytes: vec![1; 64], writable: true }];
+        match args.event_type {
+            0 => answer(0, &args, evil(0x1000)),
+            3 => answer(0, &[0_u8; 4096], vec![]),
+            5 => with_fds(0, &args, vec![], vec![400], vec![memfd(0)]),
+            _ => with_fds(0, &args, vec![], vec![1, 2, 3], vec![]),
+        }
+    });
+    for kind in [
+        crate::ioctl::EventKind::Signal,
+        crate::ioctl::EventKind::HwException,
+        crate::ioctl::EventKind::Debug,
+        crate::ioctl::EventKind::Memory,
+    ] {
+        let IoctlError { errno, .. } =
+            kfd.create_event(&CreateEvent { kind, ..Default::default() }).unwrap_err();
+        assert_eq!(errno, Errno::PROTO, "{kind:?}");
+    }
+}
+
+#[test]
+fn userptr_pages_are_lent_until_freed() {
+    let (_server, transport, kfd) = kfd(|call| {
+        if sys::ioc_nr(call.cmd) == 0x17 {
+            return bare(0);
+        }
+        let mut args: kfd_ioctl_alloc_memory_of_gpu_args = call.args();
+        let Some(pages) = call.fds.first() else { return bare(-EFAULT) };
+        if args.gpu_id != 1 {
+            return answer(-22, &args, vec![]);
+        }
+        rustix::io::pwrite(pages, b"device", 0).unwrap();
+        args.handle = 1 << 32;
+        answer(0, &args, vec![])
+    });
+    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping.
+    let page =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, rw, MapFlags::PRIVATE) }.unwrap();
+    let flags = KFD_IOC_ALLOC_MEM_FLAGS_USERPTR | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
+    let user_address = page.expose_provenance() as u64;
+    let what = AllocMemory { gpu: GpuId(1), va: user_address, bytes: 4096, flags, user_address };
+    let private = || {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = text.lines().find(|line| line.starts_with(&format!("{user_address:x}-")));
+        !line.is_some_and(|line| line.contains("stasis-userptr"))
+    };
+    let allocation = kfd.alloc_memory(&what).unwrap();
+    // SAFETY: six bytes of the page.
+    assert_eq!(unsafe { page.cast::<[u8; 6]>().read_volatile() }, *b"device");
+    assert!(!private());
+    kfd.free_memory(allocation.handle).unwrap();
+    assert!(private());
+    // SAFETY: as above.
+    assert_eq!(unsafe { page.cast::<[u8; 6]>().read_volatile() }, *b"device");
+
+    let refused = kfd.alloc_memory(&AllocMemory { gpu: GpuId(2), ..what }).unwrap_err();
+    assert_eq!((refused.errno, private()), (Errno::INVAL, true));
+    let refused = kfd.alloc_memory(&AllocMemory { user_address: 0x1000, ..what }).unwrap_err();
+    assert_eq!(refused.errno, Errno::FAULT);
+
+    kfd.alloc_memory(&what).unwrap();
+    assert!(!private());
+    drop(kfd);
+    transport.close().unwrap();
+    assert!(private(), "closing takes pages back");
+}
+
+#[test]
+fn doorbell_stores_and_wakes_a_parked_device_only() {
+    let (server, _, kfd) = kfd(|_| bare(0));
+    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    let map = |fd: &std::os::fd::OwnedFd, bytes| {
+        // SAFETY: a new mapping.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, rw, MapFlags::SHARED, fd, 0) }.unwrap()
+    };
+    let (slice, parked) = (map(server.bells().0, 8192), map(server.bells().1, 4096));
+    // SAFETY: mapped for the rest of the process.
+    let (slot, parked) =
+        unsafe { (AtomicU64::from_ptr(slice.byte_add(16).cast()), AtomicU32::from_ptr(parked.cast())) };
+    // SAFETY: a new mapping, to be replaced.
+    let at = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::empty(), MapFlags::PRIVATE)
+    };
+    let at = at.unwrap().cast();
+    // SAFETY: stays mapped.
+    let bells = unsafe { kfd.file().map_doorbells(at, 8192, doorbell_cookie(0x1234)) }.unwrap();
+    let bell = bells.doorbell(0x2010);
+    assert_eq!(bell.offset(), 16);
+    bell.ring(5);
+    assert_eq!((slot.load(Ordering::Acquire), parked.load(Ordering::Acquire)), (5, 0));
+
+    parked.store(1, Ordering::SeqCst);
+    let device = std::thread::spawn(move || {
+        while parked.load(Ordering::SeqCst) == 1 {
+            // A wait that begins after the wake finds the word changed.
+            let _ = futex::wait(parked, futex::Flags::empty(), 1, None);
+        }
+        slot.load(Ordering::Acquire)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bell.ring(6);
+    assert_eq!(device.join().unwrap(), 6);
+    assert_eq!(parked.load(Ordering::Acquire), 0);
+}
+
+#[test]
+fn mappings_report_the_devices_errno_and_their_shape() {
+    let (_server, _, kfd) = kfd(|_| bare(0));
+    let file = kfd.file();
+    // SAFETY: nothing is mapped, the calls fail.
+    unsafe {
+        assert_eq!(file.mmap_fixed(std::ptr::null_mut(), 4096, ProtFlags::READ, 0), Err(Errno::ACCESS));
+        let cookie = doorbell_cookie(1);
+        assert_eq!(file.map_doorbells(std::ptr::null_mut(), 8191, cookie).unwrap_err(), Errno::INVAL);
+    }
+}
+
+#[test]
+fn topology_is_read_through_the_transport() {
+    let server = Server::start(|_| bare(0));
+    let transport = connect(&server);
+    let topology = Topology::read(transport.sysfs()).unwrap();
+    assert_eq!((topology.generation, topology.nodes.len()), (7, 0));
+    let error = transport.sysfs().read("nodes/9/name").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn every_descriptor_is_close_on_exec() {
+    let (_server, _transport, kfd) = kfd(|_| bare(0));
+    kfd.runtime_disable().unwrap();
+    let flags = rustix::io::fcntl_getfd(kfd.file().as_fd()).unwrap();
+    assert_eq!(flags, FdFlags::CLOEXEC);
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let number: i32 = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+        let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("02000000").trim();
+        let target = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
+        let socket = target.to_string_lossy().starts_with("socket:");
+        let inheritable = i64::from_str_radix(flags, 8).unwrap() & i64::from(libc::O_CLOEXEC) == 0;
+        assert!(number <= 2 || !socket || !inheritable, "{number} -> {target:?}");
+    }
+    assert!(kfd.file().as_fd().as_raw_fd() > 2);
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A softgpud for tests: a thread per connection that speaks the wire protocol.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::sys;
+use crate::transport::wire::{self, PROTOCOL, Reply, Request, Segment, WireError};
+
+/// An ioctl as the device sees it.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub cmd: u32,
+    pub arg: Vec<u8>,
+    pub segments: Vec<Segment>,
+    pub fd_fields: Vec<u16>,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Call {
+    pub fn args<T: bytemuck::Pod>(&self) -> T {
+        bytemuck::pod_read_unaligned(&self.arg)
+    }
+
+    /// The segment at `address`, as a device finds user memory.
+    pub fn segment(&self, address: u64) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.address == address)
+    }
+}
+
+/// The elements of an array in user memory.
+pub(super) fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// What the device answers; `None` drops the connection.
+pub(super) type Answer = Option<(Reply, Vec<OwnedFd>)>;
+
+/// `result` with the argument copied back.
+pub(super) fn answer<T: bytemuck::Pod>(result: i32, args: &T, segments: Vec<Segment>) -> Answer {
+    with_fds(result, args, segments, vec![], vec![])
+}
+
+pub(super) fn with_fds<T: bytemuck::Pod>(
+    result: i32,
+    args: &T,
+    segments: Vec<Segment>,
+    fd_fields: Vec<u16>,
+    fds: Vec<OwnedFd>,
+) -> Answer {
+    let arg = bytemuck::bytes_of(args).to_vec();
+    Some((Reply::Ioctl { result, arg, segments, fd_fields, copy_back: true }, fds))
+}
+
+/// `result` with nothing copied back.
+pub(super) fn bare(result: i32) -> Answer {
+    Some((
+        Reply::Ioctl { result, arg: vec![], segments: vec![], fd_fields: vec![], copy_back: false },
+        vec![],
+    ))
+}
+
+pub(super) fn memfd(bytes: u64) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("fake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, bytes).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    fd
+}
+
+type Handler = dyn Fn(Call) -> Answer + Send + Sync;
+
+struct Shared {
+    handler: Box<Handler>,
+    /// Doorbell slice and parked page.
+    bells: (OwnedFd, OwnedFd),
+    sysfs: BTreeMap<String, String>,
+    protocol: u32,
+    connections: Mutex<Vec<Arc<OwnedFd>>>,
+    live: AtomicUsize,
+    opened: AtomicUsize,
+}
+
+pub(super) struct Server {
+    name: String,
+    listener: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+pub(super) fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("stasis-test.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Server {
+    pub fn start(handler: impl Fn(Call) -> Answer + Send + Sync + 'static) -> Self {
+        Self::start_as(&unique_name(), PROTOCOL, handler)
+    }
+
+    pub fn start_as(
+        name: &str,
+        protocol: u32,
+        handler: impl Fn(Call) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        let flags = SocketFlags::CLOEXEC;
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        // Before listen: accepted sockets inherit it, so that even the first message is signed.
+        rustix::net::sockopt::set_socket_passcred(&listener, true).unwrap();
+        rustix::net::listen(&listener, 16).unwrap();
+        let shared = Arc::new(Shared {
+            handler: Box::new(handler),
+            bells: (memfd(8192), memfd(4096)),
+            sysfs: BTreeMap::from([("generation_id".to_owned(), "7\n".to_owned())]),
+            protocol,
+            connections: Mutex::default(),
+            live: AtomicUsize::new(0),
+            opened: AtomicUsize::new(0),
+        });
+        let listener = Arc::new(listener);
+        let accepting = (Arc::clone(&listener), Arc::clone(&shared));
+        std::thread::spawn(move || accept(&accepting.0, &accepting.1));
+        Self { name: name.to_owned(), listener, shared }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Connections that were ever accepted.
+    pub fn opened(&self) -> usize {
+        self.shared.opened.load(Ordering::SeqCst)
+    }
+
+    /// Waits until `count` connections are open.
+    pub fn wait_for_live(&self, count: usize) {
+        let begun = Instant::now();
+        while self.shared.live.load(Ordering::SeqCst) != count {
+            assert!(begun.elapsed() < Duration::from_secs(10), "connections stay open");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn bells(&self) -> (&OwnedFd, &OwnedFd) {
+        (&self.shared.bells.0, &self.shared.bells.1)
+    }
+
+    /// Dies as a killed process does: the name is free and all connections are cut.
+    pub fn kill(&self) {
+        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        for connection in self.shared.connections.lock().drain(..) {
+            let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
+    while let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        shared.opened.fetch_add(1, Ordering::SeqCst);
+        shared.live.fetch_add(1, Ordering::SeqCst);
+        let connection = Arc::new(connection);
+        shared.connections.lock().push(Arc::clone(&connection));
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            serve(&connection, &shared);
+            let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
+            shared.live.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+fn serve(connection: &OwnedFd, shared: &Shared) {
+    wire::prepare_socket(connection.as_fd()).unwrap();
+    let mut buffer = wire::receive_buffer();
+    loop {
+        let received = match wire::receive::<Request>(connection.as_fd(), &mut buffer) {
+            Err(WireError::Closed) => return,
+            received => received.unwrap(),
+        };
+        let sender = received.credentials.expect("SO_PASSCRED names the sender");
+        assert_eq!(sender.pid, rustix::process::getpid());
+        let Some((reply, fds)) = reply_to(received.message, received.fds, shared) else { return };
+        if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
+            return;
+        }
+    }
+}
+
+fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
+    let plain = |reply| Some((reply, vec![]));
+    match request {
+        Request::Hello { devices, .. } if devices == "gfx1100" => {
+            plain(Reply::Welcome { protocol: shared.protocol })
+        }
+        Request::Hello { devices, .. } => {
+            plain(Reply::Error { errno: 22, message: format!("serves no {devices}") })
+        }
+        Request::Open { path } if path.starts_with("/dev/") => {
+            Some((Reply::Opened { file: 1 }, vec![memfd(0)]))
+        }
+        Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
+        Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),
+        Request::Adopt { .. } => plain(Reply::Error { errno: 22, message: "no token".to_owned() }),
+        Request::Ioctl { cmd, arg, segments, fd_fields, .. } => {
+            (shared.handler)(Call { cmd, arg, segments, fd_fields, fds })
+        }
+        Request::Mmap { offset, length, .. }
+            if offset & sys::KFD_MMAP_TYPE_MASK == sys::KFD_MMAP_TYPE_DOORBELL =>
+        {
+            assert_eq!(length, 8192);
+            let (slice, parked) = (shared.bells.0.try_clone().unwrap(), shared.bells.1.try_clone().unwrap());
+            Some((Reply::Mapped { offset: 0 }, vec![slice, parked]))
+        }
+        Request::Mmap { .. } => plain(Reply::Error { errno: 13, message: "not allowed".to_owned() }),
+        Request::ReadSysfs { path } => plain(Reply::Sysfs(shared.sysfs.get(&path).cloned().ok_or(2))),
+        Request::ListSysfs { path } => plain(Reply::List(if path == "nodes" { Ok(vec![]) } else { Err(2) })),
+    }
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The protocol between a client and softgpud: postcard messages, one per SEQPACKET datagram, file
+//! descriptors beside them by SCM_RIGHTS.
+//!
+//! INVARIANT: a connection ("channel") carries one request at a time, answered by exactly one reply; the
+//! first request is [`Request::Hello`]. File numbers are valid on every channel of one process.
+//!
+//! The listener sets SO_PASSCRED before it listens: accepted sockets inherit it. Set after accept, it misses
+//! a first message that was quick.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, UCred,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Version of the protocol; the two sides must agree exactly.
+pub const PROTOCOL: u32 = 1;
+
+/// Most bytes of an encoded message, and what both sides raise their socket buffers to.
+pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// Most descriptors beside one message.
+pub const MAX_FDS: usize = 32;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First on every connection; answered by [`Reply::Welcome`].
+    Hello {
+        /// [`PROTOCOL`].
+        protocol: u32,
+        /// The targets, comma separated and without `soft:`, exactly as `softgpud serve --devices` got them.
+        devices: String,
+    },
+    /// Opens a device file; answered by [`Reply::Opened`] with one descriptor: the file's identity token, a
+    /// sealed memfd whose inode names the open file.
+    Open {
+        /// `/dev/kfd` or `/dev/dri/renderD<minor>`.
+        path: String,
+    },
+    /// Takes up an open file again; its token is the message's one descriptor. Answered by [`Reply::Opened`]
+    /// without a descriptor.
+    Adopt {
+        /// The path it was opened with.
+        path: String,
+    },
+    /// One ioctl. Descriptors: one per element of `fd_fields`, in that order; then, for an
+    /// ALLOC_MEMORY_OF_GPU with USERPTR, the memfd that now backs the client's pages (its offset 0 is the
+    /// address rounded down to a page). A USERPTR request without that descriptor names pages the client
+    /// could not lend: EFAULT.
+    Ioctl {
+        /// The file's number.
+        file: u64,
+        /// The command as the client passed it.
+        cmd: u32,
+        /// As many bytes as the command's size field says.
+        arg: Vec<u8>,
+        /// The memory that embedded pointers name; one that is missing could not be read: EFAULT.
+        segments: Vec<Segment>,
+        /// Byte offsets in `arg` of the 32-bit descriptor fields whose descriptors were sent. A field the
+        /// table knows but which is missing here held no open descriptor.
+        fd_fields: Vec<u16>,
+    },
+    /// Asks for the memory behind a mapping; answered by [`Reply::Mapped`] with one descriptor, and for
+    /// doorbell cookies a second: a 4096-byte page whose first u32 is the parked word.
+    Mmap {
+        /// The file's number.
+        file: u64,
+        /// Bytes of the mapping.
+        length: u64,
+        /// Offset or cookie.
+        offset: u64,
+        /// `PROT_*` bits.
+        prot: u32,
+    },
+    /// Reads a topology file; answered by [`Reply::Sysfs`].
+    ReadSysfs {
+        /// Path relative to the topology's root.
+        path: String,
+    },
+    /// Lists a topology directory; answered by [`Reply::List`].
+    ListSysfs {
+        /// Path relative to the topology's root.
+        path: String,
+    },
+}
+
+/// Client memory that an embedded pointer names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Its address in the client.
+    pub address: u64,
+    /// Its contents when the client read it.
+    pub bytes: Vec<u8>,
+    /// Whether the reply may carry it back.
+    pub writable: bool,
+}
+
+/// What the device answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Welcome {
+        /// [`PROTOCOL`].
+        protocol: u32,
+    },
+    /// To [`Request::Open`] and [`Request::Adopt`].
+    Opened {
+        /// The file's number.
+        file: u64,
+    },
+    /// To [`Request::Ioctl`]. Descriptors: one per element of `fd_fields`.
+    Ioctl {
+        /// The result if not negative, else `-errno`.
+        result: i32,
+        /// The argument to copy back if `copy_back`; no longer than the request's.
+        arg: Vec<u8>,
+        /// Memory to copy back; each must lie in a writable segment of the request.
+        segments: Vec<Segment>,
+        /// Byte offsets in `arg` where the client must put the numbers of the descriptors it received.
+        fd_fields: Vec<u16>,
+        /// Whether `arg` is copied back (KFD does so even when the handler failed).
+        copy_back: bool,
+    },
+    /// To [`Request::Mmap`].
+    Mapped {
+        /// Offset in the descriptor sent beside.
+        offset: u64,
+    },
+    /// To [`Request::ReadSysfs`]: the text or an errno.
+    Sysfs(Result<String, i32>),
+    /// To [`Request::ListSysfs`]: the names or an errno.
+    List(Result<Vec<String>, i32>),
+    /// To anything: the request as such failed.
+    Error {
+        /// Positive errno.
+        errno: i32,
+        /// For a human.
+        message: String,
+    },
+}
+
+/// Why a message could not be sent or received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The message does not fit the socket.
+    #[error("A message of {bytes} bytes exceeds the socket's limit of {limit}")]
+    TooLarge {
+        /// Encoded bytes (0 if unknown, on receipt).
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many descriptors for one message.
+    #[error("A message with {found} descriptors exceeds the limit of {limit}")]
+    TooManyFds {
+        /// How many.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Descriptors were lost on receipt.
+    #[error(
+        "Descriptors beside a message were dropped; the process may be out of descriptors (see ulimit -n)"
+    )]
+    LostFds,
+    /// The message is not of the protocol.
+    #[error("A message could not be encoded or decoded")]
+    Codec {
+        /// Why.
+        #[source]
+        source: postcard::Error,
+    },
+    /// The other side is gone.
+    #[error("The other side closed the connection")]
+    Closed,
+    /// The answer does not belong to the question.
+    #[error("The answer does not match the request")]
+    UnexpectedReply,
+    /// A system call on the socket failed.
+    #[error("{call} on the device's socket failed ({errno})")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its errno.
+        errno: Errno,
+    },
+}
+
+impl WireError {
+    fn system(call: &'static str, errno: Errno) -> Self {
+        match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::SHUTDOWN => Self::Closed,
+            _ => Self::System { call, errno },
+        }
+    }
+}
+
+/// A received message.
+#[derive(Debug)]
+pub struct Received<M> {
+    /// The message.
+    pub message: M,
+    /// The descriptors beside it, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+    /// The sender, if the socket has SO_PASSCRED.
+    pub credentials: Option<UCred>,
+}
+
+/// Raises the socket's buffers so that a message of [`MAX_MESSAGE_BYTES`] fits, as far as the user may;
+/// returns the most bytes one datagram can have.
+///
+/// # Errors
+/// [`WireError::System`] if the socket's options cannot be read or set.
+pub fn prepare_socket(socket: BorrowedFd<'_>) -> Result<usize, WireError> {
+    // Beyond net.core.wmem_max only with CAP_NET_ADMIN.
+    if sockopt::set_socket_send_buffer_size_force(socket, MAX_MESSAGE_BYTES).is_err() {
+        sockopt::set_socket_send_buffer_size(socket, MAX_MESSAGE_BYTES)
+            .map_err(|errno| WireError::system("setsockopt(SO_SNDBUF)", errno))?;
+    }
+    let bytes = sockopt::socket_send_buffer_size(socket)
+        .map_err(|errno| WireError::system("getsockopt(SO_SNDBUF)", errno))?;
+    // unix_dgram_sendmsg keeps 32 bytes of the buffer for itself.
+    Ok(bytes.saturating_sub(32).min(MAX_MESSAGE_BYTES))
+}
+
+/// Sends one message with `fds` beside it, without SIGPIPE.
+///
+/// # Errors
+/// [`WireError::Closed`] if the other side is gone, [`WireError::TooLarge`] and [`WireError::TooManyFds`]
+/// before anything is sent.
+pub fn send<M: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &M,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), WireError> {
+    let bytes = postcard::to_stdvec(message).map_err(|source| WireError::Codec { source })?;
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        return Err(WireError::TooLarge { bytes: bytes.len(), limit: MAX_MESSAGE_BYTES });
+    }
+    if fds.len() > MAX_FDS {
+        return Err(WireError::TooManyFds { found: fds.len(), limit: MAX_FDS });
+    }
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(WireError::TooManyFds { found: fds.len(), limit: MAX_FDS });
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::MSGSIZE) => {
+                let limit = sockopt::socket_send_buffer_size(socket).unwrap_or(0).saturating_sub(32);
+                return Err(WireError::TooLarge { bytes: bytes.len(), limit });
+            }
+            Err(errno) => return Err(WireError::system("sendmsg", errno)),
+        }
+    }
+}
+
+/// Receives one message. `buffer` is scratch memory; [`receive_buffer`] makes one of the right size.
+///
+/// # Errors
+/// [`WireError::Closed`] at the end of the connection, [`WireError::TooLarge`] if the message was cut off
+/// by `buffer`.
+pub fn receive<M: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<Received<M>, WireError> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let outcome = loop {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            outcome => break outcome.map_err(|errno| WireError::system("recvmsg", errno))?,
+        }
+    };
+    let mut fds = Vec::new();
+    let mut credentials = None;
+    for message in control.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(received) => fds.extend(received),
+            RecvAncillaryMessage::ScmCredentials(sender) => credentials = Some(sender),
+            _ => {}
+        }
+    }
+    if outcome.flags.contains(ReturnFlags::TRUNC) {
+        return Err(WireError::TooLarge { bytes: 0, limit: buffer.len() });
+    }
+    if outcome.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(WireError::LostFds);
+    }
+    // A message is never empty, so nothing received is the end of the connection.
+    if outcome.bytes == 0 {
+        return Err(WireError::Closed);
+    }
+    let message = decode(buffer.get(..outcome.bytes).unwrap_or_default())?;
+    Ok(Received { message, fds, credentials })
+}
+
+/// Decodes one datagram.
+///
+/// # Errors
+/// [`WireError::Codec`] if it is no message of this protocol.
+pub fn decode<M: DeserializeOwned>(datagram: &[u8]) -> Result<M, WireError> {
+    postcard::from_bytes(datagram).map_err(|source| WireError::Codec { source })
+}
+
+/// Scratch memory for [`receive`]; its pages are only touched by messages that need them.
+pub fn receive_buffer() -> Vec<u8> {
+    vec![0; MAX_MESSAGE_BYTES]
+}
+
+/// Borrows each of `fds`, as [`send`] wants them.
+pub fn borrow_all(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+    fds.iter().map(AsFd::as_fd).collect()
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Structures that host, firmware and kernels share byte for byte.
+//!
+//! Invariant: sizes and offsets are those of `amd_hsa_signal.h`, `amd_hsa_queue.h` and
+//! `amd_hsa_kernel_code.h`, asserted at compile time beside each structure. Every field is a plain integer
+//! and there is no padding, so that each is [`bytemuck::Pod`] and any bytes are a valid value.
+
+mod descriptor;
+mod queue;
+mod signal;
+#[cfg(test)]
+mod tests;
+mod user_sgprs;
+
+pub use descriptor::{DescriptorError, KernelDescriptor};
+pub use queue::{AmdQueue, queue_properties};
+pub use signal::{AmdSignal, signal_kind};
+pub use user_sgprs::UserSgprs;
+
+/// Asserts a structure's size and the offsets of its fields at compile time.
+macro_rules! assert_layout {
+    ($type:ty, $size:literal, align $align:literal, { $($offset:literal $field:ident,)* }) => {
+        const _: () = {
+            assert!(size_of::<$type>() == $size);
+            assert!(align_of::<$type>() == $align);
+            $(assert!(std::mem::offset_of!($type, $field) == $offset);)*
+        };
+    };
+}
+pub(crate) use assert_layout;

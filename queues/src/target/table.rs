@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rows. Each chip names what distinguishes it from the base of its family.
+
+use super::{
+    CriuSupport, CwsrSizes, Family, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
+};
+
+const WAVE64_ONLY: &[u32] = &[64];
+const WAVE32_FIRST: &[u32] = &[32, 64];
+
+/// 256 registers per SIMD.
+const GFX9_VGPRS: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 256, addressable: 256 };
+/// 512 registers per SIMD, architectural and accumulation in one file.
+const UNIFIED_VGPRS: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 512, addressable: 512 };
+const GFX10_1_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 1024, addressable: 256 };
+const GFX10_1_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 512, addressable: 256 };
+const SMALL_WAVE32: VgprFile = VgprFile { allocation: 16, ..GFX10_1_WAVE32 };
+const SMALL_WAVE64: VgprFile = VgprFile { allocation: 8, ..GFX10_1_WAVE64 };
+/// Half as many registers again.
+const LARGE_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 24, total: 1536, addressable: 256 };
+const LARGE_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 12, total: 768, addressable: 256 };
+
+const SMALL_VGPR_BYTES: u32 = 0x40000;
+const LARGE_VGPR_BYTES: u32 = 0x60000;
+const CDNA_VGPR_BYTES: u32 = 0x80000;
+
+const GFX9_CWSR: CwsrSizes = CwsrSizes {
+    waves: WaveRule::FortyPerCuWithin512PerEngine,
+    sgpr_bytes_per_cu: 0x4000,
+    lds_per_cu: LdsSize::Fixed(0x10000),
+    hwreg_bytes_per_cu: 0x1000,
+    control_stack_bytes_per_wave: 8,
+    control_stack_limit: None,
+};
+const GFX11_CWSR: CwsrSizes =
+    CwsrSizes { waves: WaveRule::ThirtyTwoPerCu, control_stack_bytes_per_wave: 12, ..GFX9_CWSR };
+const GFX10_CWSR: CwsrSizes = CwsrSizes { control_stack_limit: Some(0x7000), ..GFX11_CWSR };
+
+const GFX9_SCRATCH: ScratchFormat = ScratchFormat {
+    descriptor_word1: 0x8000_0000,
+    descriptor_word3: 0x00ea_4fac,
+    wave_size_unit: 1024,
+    waves_per_engine: false,
+};
+const GFX10_SCRATCH: ScratchFormat = ScratchFormat { descriptor_word3: 0x2181_4fac, ..GFX9_SCRATCH };
+const GFX11_SCRATCH: ScratchFormat = ScratchFormat {
+    descriptor_word1: 0x4000_0000,
+    descriptor_word3: 0x2081_4fac,
+    wave_size_unit: 256,
+    waves_per_engine: true,
+};
+
+/// What all gfx9 chips share; the name and numbers are placeholders that every row replaces.
+const GFX9: Target = Target {
+    name: "",
+    gfx_version: 0,
+    major: 9,
+    minor: 0,
+    stepping: 0,
+    family: Family::Gfx9,
+    elf_mach: 0,
+    xnack: true,
+    sramecc: true,
+    drm_family: 141,
+    asic_name: "ip discovery",
+    wave_sizes: WAVE64_ONLY,
+    simd_per_cu: 4,
+    max_waves_per_simd: 10,
+    vgprs_wave64: GFX9_VGPRS,
+    vgprs_wave32: None,
+    vgpr_bytes_per_cu: SMALL_VGPR_BYTES,
+    max_group_segment_bytes: 0x10000,
+    architected_flat_scratch: false,
+    packed_workitem_ids: false,
+    kernarg_preload: false,
+    workgroup_ids_in_ttmps: false,
+    user_sgpr_init16_erratum: false,
+    scratch: Some(GFX9_SCRATCH),
+    cwsr: GFX9_CWSR,
+    eop_bytes: 4096,
+    max_queues_per_process: 127,
+    mes: false,
+    message_event_bits: 24,
+    criu: CriuSupport::Full,
+    privilege: PrivilegeRule::Never,
+};
+
+const CDNA2: Target = Target {
+    max_waves_per_simd: 8,
+    vgprs_wave64: UNIFIED_VGPRS,
+    vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
+    packed_workitem_ids: true,
+    kernarg_preload: true,
+    ..GFX9
+};
+
+const CDNA3: Target = Target { architected_flat_scratch: true, max_queues_per_process: 255, ..CDNA2 };
+
+const GFX10_1: Target = Target {
+    major: 10,
+    minor: 1,
+    family: Family::Gfx10,
+    sramecc: false,
+    drm_family: 143,
+    wave_sizes: WAVE32_FIRST,
+    simd_per_cu: 2,
+    max_waves_per_simd: 20,
+    vgprs_wave64: GFX10_1_WAVE64,
+    vgprs_wave32: Some(GFX10_1_WAVE32),
+    scratch: Some(GFX10_SCRATCH),
+    cwsr: GFX10_CWSR,
+    message_event_bits: 23,
+    ..GFX9
+};
+
+const GFX10_3: Target = Target {
+    minor: 3,
+    xnack: false,
+    max_waves_per_simd: 16,
+    vgprs_wave64: SMALL_WAVE64,
+    vgprs_wave32: Some(SMALL_WAVE32),
+    ..GFX10_1
+};
+
+const GFX11_0: Target = Target {
+    major: 11,
+    minor: 0,
+    family: Family::Gfx11,
+    drm_family: 145,
+    architected_flat_scratch: true,
+    packed_workitem_ids: true,
+    scratch: Some(GFX11_SCRATCH),
+    cwsr: GFX11_CWSR,
+    mes: true,
+    message_event_bits: 24,
+    criu: CriuSupport::DumpOnly,
+    ..GFX10_3
+};
+
+const GFX11_5: Target = Target { minor: 5, drm_family: 150, ..GFX11_0 };
+
+const GFX12: Target = Target {
+    major: 12,
+    minor: 0,
+    family: Family::Gfx12,
+    drm_family: 152,
+    vgprs_wave64: LARGE_WAVE64,
+    vgprs_wave32: Some(LARGE_WAVE32),
+    vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
+    workgroup_ids_in_ttmps: true,
+    scratch: None,
+    criu: CriuSupport::None,
+    ..GFX11_0
+};
+
+/// Every known target, by version.
+pub static TARGETS: &[Target] = &[
+    Target {
+        name: "gfx900",
+        gfx_version: 90000,
+        elf_mach: 0x2c,
+        sramecc: false,
+        asic_name: "vega10",
+        ..GFX9
+    },
+    Target { name: "gfx906", gfx_version: 90006, stepping: 6, elf_mach: 0x2f, asic_name: "vega20", ..GFX9 },
+    Target {
+        name: "gfx908",
+        gfx_version: 90008,
+        stepping: 8,
+        elf_mach: 0x30,
+        asic_name: "arcturus",
+        vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
+        ..GFX9
+    },
+    Target {
+        name: "gfx90a",
+        gfx_version: 90010,
+        stepping: 10,
+        elf_mach: 0x3f,
+        asic_name: "aldebaran",
+        ..CDNA2
+    },
+    Target { name: "gfx942", gfx_version: 90402, minor: 4, stepping: 2, elf_mach: 0x4c, ..CDNA3 },
+    Target {
+        name: "gfx950",
+        gfx_version: 90500,
+        minor: 5,
+        elf_mach: 0x4f,
+        max_group_segment_bytes: 160 << 10,
+        cwsr: CwsrSizes { lds_per_cu: LdsSize::FromNode, ..GFX9_CWSR },
+        ..CDNA3
+    },
+    Target { name: "gfx1010", gfx_version: 100_100, elf_mach: 0x33, asic_name: "navi10", ..GFX10_1 },
+    Target {
+        name: "gfx1012",
+        gfx_version: 100_102,
+        stepping: 2,
+        elf_mach: 0x35,
+        asic_name: "navi14",
+        ..GFX10_1
+    },
+    Target { name: "gfx1030", gfx_version: 100_300, elf_mach: 0x36, asic_name: "sienna_cichlid", ..GFX10_3 },
+    Target {
+        name: "gfx1100",
+        gfx_version: 110_000,
+        elf_mach: 0x41,
+        vgprs_wave64: LARGE_WAVE64,
+        vgprs_wave32: Some(LARGE_WAVE32),
+        vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
+        user_sgpr_init16_erratum: true,
+        privilege: PrivilegeRule::Always,
+        ..GFX11_0
+    },
+    Target {
+        name: "gfx1101",
+        gfx_version: 110_001,
+        stepping: 1,
+        elf_mach: 0x46,
+        vgprs_wave64: LARGE_WAVE64,
+        vgprs_wave32: Some(LARGE_WAVE32),
+        vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
+        privilege: PrivilegeRule::Always,
+        ..GFX11_0
+    },
+    Target {
+        name: "gfx1102",
+        gfx_version: 110_002,
+        stepping: 2,
+        elf_mach: 0x47,
+        user_sgpr_init16_erratum: true,
+        privilege: PrivilegeRule::Always,
+        ..GFX11_0
+    },
+    Target {
+        name: "gfx1103",
+        gfx_version: 110_003,
+        stepping: 3,
+        elf_mach: 0x44,
+        drm_family: 148,
+        privilege: PrivilegeRule::SeveralArrays,
+        ..GFX11_0
+    },
+    // Only in topologies of Linux 6.3 to 6.7, for some gfx1101 boards; no compiler ever had the name, so
+    // there is no code object number, and KFD's formula has no entry for it.
+    Target {
+        name: "gfx1105",
+        gfx_version: 110_005,
+        stepping: 5,
+        elf_mach: 0,
+        privilege: PrivilegeRule::Always,
+        ..GFX11_0
+    },
+    Target { name: "gfx1150", gfx_version: 110_500, elf_mach: 0x43, ..GFX11_5 },
+    Target {
+        name: "gfx1151",
+        gfx_version: 110_501,
+        stepping: 1,
+        elf_mach: 0x4a,
+        vgprs_wave64: LARGE_WAVE64,
+        vgprs_wave32: Some(LARGE_WAVE32),
+        vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
+        ..GFX11_5
+    },
+    Target { name: "gfx1152", gfx_version: 110_502, stepping: 2, elf_mach: 0x55, ..GFX11_5 },
+    Target { name: "gfx1200", gfx_version: 120_000, elf_mach: 0x48, ..GFX12 },
+    Target { name: "gfx1201", gfx_version: 120_001, stepping: 1, elf_mach: 0x4e, ..GFX12 },
+];

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table against itself. `tests/llvm.rs` compares it with clang.
+
+use super::*;
+
+#[test]
+fn required_targets_are_found_by_every_key() {
+    for (name, version) in [
+        ("gfx900", 90000),
+        ("gfx906", 90006),
+        ("gfx908", 90008),
+        ("gfx90a", 90010),
+        ("gfx942", 90402),
+        ("gfx950", 90500),
+        ("gfx1030", 100_300),
+        ("gfx1100", 110_000),
+        ("gfx1101", 110_001),
+        ("gfx1102", 110_002),
+        ("gfx1103", 110_003),
+        ("gfx1150", 110_500),
+        ("gfx1151", 110_501),
+        ("gfx1200", 120_000),
+        ("gfx1201", 120_001),
+    ] {
+        let target = Target::by_name(name).unwrap();
+        assert_eq!(target.to_string(), name);
+        assert_eq!(target.gfx_version, version);
+        assert_eq!(Target::from_gfx_version(version), Some(target));
+        assert_eq!(Target::from_elf_mach(target.elf_mach), Some(target));
+    }
+    assert_eq!(Target::by_name("gfx1"), None);
+    assert_eq!(Target::from_gfx_version(0), None);
+    assert_eq!(Target::from_elf_mach(0), None);
+}
+
+#[test]
+fn rows_are_consistent() {
+    for (position, target) in TARGETS.iter().enumerate() {
+        let Target { major, minor, stepping, .. } = *target;
+        assert_eq!(target.gfx_version, major * 10000 + minor * 100 + stepping, "{target}");
+        assert_eq!(target.name, format!("gfx{major}{minor}{stepping:x}"));
+        let family = match major {
+            9 => Family::Gfx9,
+            10 => Family::Gfx10,
+            11 => Family::Gfx11,
+            12 => Family::Gfx12,
+            _ => panic!("{target}"),
+        };
+        assert_eq!(target.family, family);
+        assert_eq!(target.wave_front_size(), if family == Family::Gfx9 { 64 } else { 32 });
+        assert_eq!(target.wave_sizes.contains(&32), target.vgprs_wave32.is_some());
+        assert_eq!(target.mes, major >= 11);
+        for other in &TARGETS[position + 1..] {
+            assert!(target.gfx_version < other.gfx_version, "{target} and {other}");
+            assert!(target.elf_mach == 0 || target.elf_mach != other.elf_mach, "{target} and {other}");
+        }
+    }
+}
+
+#[test]
+fn vgpr_bytes_follow_from_the_register_files() {
+    for target in TARGETS {
+        let bytes = |file: VgprFile, lanes: u32| target.simd_per_cu * file.total * lanes * 4;
+        // gfx908 has a second file, as large, for accumulation.
+        let files = if target.name == "gfx908" { 2 } else { 1 };
+        assert_eq!(files * bytes(target.vgprs_wave64, 64), target.vgpr_bytes_per_cu, "{target}");
+        assert_eq!(target.vgprs(false), target.vgprs_wave64);
+        if let Some(file) = target.vgprs_wave32 {
+            assert_eq!(bytes(file, 32), target.vgpr_bytes_per_cu, "{target}");
+            assert_eq!(target.vgprs(true), file);
+        }
+    }
+}
+
+#[test]
+fn privileged_dispatch_is_true_for_five_chips_only() {
+    for target in TARGETS {
+        for arrays in [0, 1, 2, 12, u32::MAX] {
+            let expected = match target.gfx_version {
+                110_000 | 110_001 | 110_002 | 110_005 => true,
+                110_003 => arrays > 1,
+                _ => false,
+            };
+            assert_eq!(privileged_dispatch(target, arrays), expected, "{target} with {arrays} arrays");
+        }
+    }
+}

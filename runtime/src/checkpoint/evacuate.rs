@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The way down: drains the queues, then takes every object out of the driver while its entry stays.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{CheckpointError, device};
+use crate::device::Device;
+use crate::gate::Closed;
+use crate::image::Extent;
+use crate::queue::live::QueueLive;
+use crate::registry::Registry;
+use crate::registry::state::{BoKey, BoKind, BoRole, QueueKey};
+
+/// How long a drain sleeps between looks once it has looked for a while.
+const DRAIN_POLL: Duration = Duration::from_micros(50);
+
+/// The live parts of all queues; taken before the wait so that the registry is not locked during it.
+pub(super) fn queues(registry: &Registry) -> Vec<(QueueKey, Arc<QueueLive>)> {
+    registry.queues.iter().filter_map(|(key, queue)| Some((key, Arc::clone(queue.live.as_ref()?)))).collect()
+}
+
+/// Waits until every packet of every queue has completed.
+///
+/// A read index at the end says that the packets were taken, not that they have completed, so a marker behind them
+/// has to complete too. A queue that failed has nothing left to wait for.
+pub(super) fn drain(
+    queues: &[(QueueKey, Arc<QueueLive>)],
+    closed: &Closed,
+    started: Instant,
+    deadline: Instant,
+) -> Result<(), CheckpointError> {
+    for (key, queue) in queues {
+        if queue.is_destroyed() {
+            continue;
+        }
+        let mut marked = false;
+        let mut looks = 0u32;
+        while queue.fault().is_none() {
+            if queue.marker_pending() {
+                // An earlier drain gave up while its marker was under way, or ours is.
+            } else if marked {
+                break;
+            } else {
+                marked = queue.submit_marker(&closed.pass());
+            }
+            if Instant::now() >= deadline {
+                return Err(CheckpointError::Drain { queue: *key, waited: started.elapsed() });
+            }
+            looks += 1;
+            if looks > 1000 {
+                std::thread::sleep(DRAIN_POLL);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The buffer objects whose bytes are saved, in the order of the image's extents.
+pub(super) fn saved(registry: &Registry) -> Result<Vec<BoKey>, CheckpointError> {
+    let mut keys = Vec::new();
+    for (key, bo) in registry.bos.iter() {
+        // A userptr's bytes are the process's own memory: CRIU has them.
+        if !bo.state.role.has_contents() || !matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt) {
+            continue;
+        }
+        if !bo.state.cpu_mapped {
+            return Err(CheckpointError::Hidden { bo: key });
+        }
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+/// The host mappings of `keys`, for the image.
+pub(super) fn extents(registry: &Registry, keys: &[BoKey]) -> Vec<Extent> {
+    keys.iter()
+        .filter_map(|&key| {
+            let state = &registry.bos.get(key)?.state;
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize))?;
+            // SAFETY: the entry is CPU-mapped at `va` for `bytes` (`saved` has seen to it, or `rebuild` just mapped
+            // it), the gate is closed so that nobody frees it, and the queues are drained.
+            Some(unsafe { Extent::new(start, state.bytes) })
+        })
+        .collect()
+}
+
+/// Takes everything out of the driver: queues, events, buffer objects. Entries keep their state.
+///
+/// On failure some objects are gone and some are not; [`super::rebuild::rebuild`] makes what is missing.
+pub(super) fn evacuate(
+    registry: &mut Registry,
+    from: &Device,
+    closed: &mut Closed,
+) -> Result<(), CheckpointError> {
+    let Registry { bos, queues, events, .. } = registry;
+    for (_, queue) in queues.iter_mut() {
+        if let Some(live) = &queue.live {
+            queue.state = live.save(&queue.state);
+            live.detach(closed);
+        }
+        from.destroy_queue(queue).map_err(device("to destroy a queue"))?;
+    }
+    for (_, event) in events.iter_mut() {
+        from.destroy_event(event).map_err(device("to destroy an event"))?;
+    }
+    // The event page last: it cannot be freed, only left.
+    for last in [false, true] {
+        for (_, bo) in bos.iter_mut().filter(|(_, bo)| (bo.state.role == BoRole::EventPage) == last) {
+            from.destroy_bo(bo).map_err(device("to free a buffer"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Keeps the render-node files open in another process while this one must not hold them.
+//!
+//! KFD ties a process's GPU VM to one open render file for the life of the address space (`ACQUIRE_VM` with another
+//! file: EBUSY, `kfd_process.c`), so a process that runs on after a checkpoint needs that very file again. An orphaned
+//! fork holds it: outside the process tree that CRIU dumps, found again by a socket name, gone with its original.
+//!
+//! The fork of a process with threads may only make async-signal-safe calls: everything it needs is prepared before,
+//! and its loop allocates nothing.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
+    SocketType, recvmsg,
+};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+/// Most files one keeper holds: one render node a GPU.
+const MAX_FILES: usize = 64;
+
+/// Where the files went.
+#[derive(Debug)]
+pub struct Keeper {
+    name: Vec<u8>,
+    files: usize,
+}
+
+impl Keeper {
+    /// Hands `files` to a keeper; the caller's descriptors are closed.
+    ///
+    /// # Errors
+    /// When the system refuses a socket or a fork; the files are then closed all the same.
+    pub fn hold(files: Vec<OwnedFd>) -> io::Result<Self> {
+        if files.len() > MAX_FILES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than 64 render files"));
+        }
+        static NONCE: AtomicU32 = AtomicU32::new(0);
+        let pid = getpid();
+        let name =
+            format!("stasis-keeper.{}.{}", pid.as_raw_nonzero(), NONCE.fetch_add(1, Ordering::Relaxed))
+                .into_bytes();
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(&name)?)?;
+        rustix::net::listen(&listener, 1)?;
+        let original = pidfd_open(pid, PidfdFlags::empty())?;
+        let post = Post::new(&listener, &original, &files, pid.as_raw_nonzero().get());
+        // SAFETY: the child runs `Post::serve` only, which keeps to async-signal-safe calls on prepared memory.
+        let child = unsafe { libc::fork() };
+        match child {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => post.detach_and_serve(),
+            _ => {}
+        }
+        let mut status = 0;
+        // SAFETY: plain system call; the intermediate child exits at once.
+        while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                // Somebody else reaped it (SIGCHLD ignored): it is gone all the same.
+                break;
+            }
+        }
+        Ok(Self { name, files: files.len() })
+    }
+
+    /// Takes the files back, in the order they were given; the keeper ends.
+    ///
+    /// # Errors
+    /// When the keeper is gone: the device of this process is then lost for good.
+    pub fn fetch(self) -> io::Result<Vec<OwnedFd>> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(&self.name)?)?;
+        let mut byte = [0u8; 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        loop {
+            match recvmsg(
+                &socket,
+                &mut [io::IoSliceMut::new(&mut byte)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
+            }
+        }
+        let mut files = Vec::with_capacity(self.files);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                files.extend(fds);
+            }
+        }
+        if files.len() == self.files {
+            Ok(files)
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the keeper gave back fewer files than it was given",
+            ))
+        }
+    }
+}
+
+/// What the fork needs, laid out before it.
+struct Post {
+    listener: RawFd,
+    original: RawFd,
+    owner: i32,
+    kept: [RawFd; MAX_FILES + 2],
+    count: usize,
+    control: [u64; 64],
+    control_bytes: usize,
+}
+
+impl Post {
+    fn new(listener: &OwnedFd, original: &OwnedFd, files: &[OwnedFd], owner: i32) -> Self {
+        let mut kept = [RawFd::MAX; MAX_FILES + 2];
+        kept[0] = listener.as_raw_fd();
+        kept[1] = original.as_raw_fd();
+        for (slot, file) in kept[2..].iter_mut().zip(files) {
+            *slot = file.as_fd().as_raw_fd();
+        }
+        kept.sort_unstable();
+        let fd_bytes = (files.len() * size_of::<RawFd>()) as u32;
+        let mut control = [0u64; 64];
+        // SAFETY: CMSG_LEN/CMSG_SPACE compute sizes; `control` (512 B, 8-byte aligned) holds a header and 64 fds.
+        let control_bytes = unsafe {
+            let header = control.as_mut_ptr().cast::<libc::cmsghdr>();
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(fd_bytes) as usize;
+            let mut data = libc::CMSG_DATA(header).cast::<RawFd>();
+            for file in files {
+                data.write_unaligned(file.as_raw_fd());
+                data = data.add(1);
+            }
+            libc::CMSG_SPACE(fd_bytes) as usize
+        };
+        Self {
+            listener: listener.as_raw_fd(),
+            original: original.as_raw_fd(),
+            owner,
+            kept,
+            count: files.len() + 2,
+            control,
+            control_bytes,
+        }
+    }
+
+    /// Runs in the fork: leaves session and parent, then serves. Never returns.
+    fn detach_and_serve(mut self) -> ! {
+        // SAFETY: async-signal-safe calls only (setsid, fork, _exit and those of `serve`).
+        unsafe {
+            libc::setsid();
+            match libc::fork() {
+                0 => self.serve(),
+                _ => libc::_exit(0),
+            }
+        }
+    }
+
+    /// # Safety
+    /// Must run in a fork that does nothing else.
+    unsafe fn serve(&mut self) -> ! {
+        // SAFETY: every call is async-signal-safe and works on memory prepared before the fork; descriptors are ours.
+        unsafe {
+            let mut from: u32 = 0;
+            for &fd in &self.kept[..self.count] {
+                let fd = fd as u32;
+                if fd > from {
+                    libc::syscall(libc::SYS_close_range, from, fd - 1, 0);
+                }
+                from = fd + 1;
+            }
+            libc::syscall(libc::SYS_close_range, from, u32::MAX, 0);
+            loop {
+                let mut wait = [
+                    libc::pollfd { fd: self.original, events: libc::POLLIN, revents: 0 },
+                    libc::pollfd { fd: self.listener, events: libc::POLLIN, revents: 0 },
+                ];
+                if libc::poll(wait.as_mut_ptr(), 2, -1) < 0 {
+                    continue;
+                }
+                if wait[0].revents != 0 {
+                    libc::_exit(0);
+                }
+                let peer = libc::accept4(
+                    self.listener,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    libc::SOCK_CLOEXEC,
+                );
+                if peer >= 0 && self.is_owner(peer) && self.give(peer) {
+                    libc::_exit(0);
+                }
+                libc::close(peer);
+            }
+        }
+    }
+
+    unsafe fn is_owner(&self, peer: RawFd) -> bool {
+        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: plain system call into a local of the right size.
+        let result = unsafe {
+            libc::getsockopt(
+                peer,
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut length,
+            )
+        };
+        result == 0 && credentials.pid == self.owner
+    }
+
+    unsafe fn give(&mut self, peer: RawFd) -> bool {
+        let mut byte = 1u8;
+        let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: msghdr is plain data; all pointers name locals or `self` and outlive the call.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = self.control.as_mut_ptr().cast();
+            message.msg_controllen = self.control_bytes;
+            libc::sendmsg(peer, &raw const message, libc::MSG_NOSIGNAL) == 1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fetch_returns_the_same_open_files() {
+        let make = |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let files = vec![make("a"), make("b")];
+        let inodes: Vec<_> = files.iter().map(|f| rustix::fs::fstat(f).unwrap().st_ino).collect();
+        let keeper = Keeper::hold(files).unwrap();
+        let back = keeper.fetch().unwrap();
+        assert_eq!(back.iter().map(|f| rustix::fs::fstat(f).unwrap().st_ino).collect::<Vec<_>>(), inodes);
+    }
+
+    #[test]
+    fn fetch_after_the_keeper_died_is_an_error() {
+        let keeper = Keeper { name: b"stasis-keeper.nobody".to_vec(), files: 1 };
+        assert!(keeper.fetch().is_err());
+    }
+}

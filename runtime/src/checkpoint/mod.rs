@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Freeze and thaw: `RUNNING → lock → LOCKED → checkpoint → CHECKPOINTED → restore → LOCKED → unlock → RUNNING`.
+//!
+//! INVARIANT: a verb that fails leaves the state it found, and everything the state promises. While CHECKPOINTED the
+//! process holds no descriptor, mapping or socket of the device; its registry says how to make everything again, and
+//! the image has the bytes.
+//!
+//! The state machine lives in the process. It is driven through [`crate::Runtime`], or by the agent thread on behalf of
+//! a controller outside ([`protocol`]).
+
+mod admit;
+pub(crate) mod agent_thread;
+mod audit;
+mod evacuate;
+mod incarnation;
+mod keeper;
+pub mod protocol;
+mod rebuild;
+mod session;
+mod verbs;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use self::admit::{AgentIdentity, Difference};
+pub use self::audit::Culprit;
+pub use self::protocol::{CallError, CheckpointReport, Done, Reply, Request, RestoreReport, call};
+pub use self::session::Metadata;
+pub(crate) use self::session::Session;
+use crate::error::{CloseError, DeviceError, Lost, OpenError};
+use crate::image::ImageError;
+use crate::pool::window::WindowError;
+use crate::queue::fault::QueueFault;
+use crate::registry::state::{BoKey, QueueKey};
+
+/// Name of the runtime's image in a checkpoint directory.
+pub const IMAGE_FILE: &str = "runtime-0.img";
+
+/// Where a process is between running and frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum State {
+    /// Calls pass.
+    Running = 0,
+    /// Calls wait at the gate; the queues are drained; the device is still open.
+    Locked = 1,
+    /// The contents are in an image and the device is closed.
+    Checkpointed = 2,
+}
+
+impl State {
+    fn from_raw(raw: u8) -> Self {
+        match raw {
+            0 => Self::Running,
+            1 => Self::Locked,
+            _ => Self::Checkpointed,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Locked => "locked",
+            Self::Checkpointed => "checkpointed",
+        })
+    }
+}
+
+/// A verb was refused or failed. The state is the one before.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The verb does not fit the state.
+    #[error("Cannot {verb} while {state}; it needs {wanted}")]
+    State {
+        /// The verb.
+        verb: &'static str,
+        /// The state now.
+        state: State,
+        /// The state it needs.
+        wanted: State,
+    },
+    /// The gate could not be closed.
+    #[error("Calls in flight did not leave the runtime")]
+    Gate(#[from] CloseError),
+    /// A queue did not drain in time.
+    #[error(
+        "Queue {queue} has not drained after {} ms; let its kernels end, or give a later deadline", waited.as_millis()
+    )]
+    Drain {
+        /// Which queue.
+        queue: QueueKey,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Somebody would not leave the device.
+    #[error("A thread was still inside the device after {} ms", waited.as_millis())]
+    Busy {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// A buffer's bytes cannot be reached by the CPU.
+    #[error("Buffer {bo} is not visible to the CPU and cannot be saved yet: allocate it host-visible")]
+    Hidden {
+        /// Which buffer.
+        bo: BoKey,
+    },
+    /// A process with exported memory.
+    #[error(
+        "{count} DMABufs are exported: sharing is not carried through a checkpoint yet; close them first"
+    )]
+    Exports {
+        /// How many.
+        count: usize,
+    },
+    /// The image could not be written or taken.
+    #[error("The image cannot be used")]
+    Image(#[from] ImageError),
+    /// The image is another one.
+    #[error("{} is another process's or another time's image: it has id {found}, this process wants {wanted}", path.display())]
+    OtherImage {
+        /// The file.
+        path: PathBuf,
+        /// Id in the file.
+        found: String,
+        /// Id this process waits for.
+        wanted: String,
+    },
+    /// Taking an object down or making it again was refused by the driver.
+    #[error("The driver refused {what}")]
+    Device {
+        /// Which step.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: DeviceError,
+    },
+    /// The device could not be opened again.
+    #[error("The device could not be opened again; the contents are kept, try again")]
+    Open(#[source] OpenError),
+    /// The addresses of the buffers were given to something else.
+    #[error("The buffers cannot go back to their addresses")]
+    Window(#[from] WindowError),
+    /// The agents here are not those the process had.
+    #[error("The agents here are not those of the checkpoint: {}", list(differences))]
+    Agents {
+        /// Every difference.
+        differences: Vec<Difference>,
+    },
+    /// A queue came back failed.
+    #[error("A queue failed while it was drained")]
+    Queue(#[source] std::sync::Arc<QueueFault>),
+    /// The audit found something of the device.
+    #[error("The process still holds: {}", list(culprits))]
+    Audit {
+        /// What and where.
+        culprits: Vec<Culprit>,
+    },
+    /// The system refused something outside the device.
+    #[error("Cannot {act}")]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The driver gave an object another number than it had, which memory already names.
+    #[error("The driver calls {what} {found} where it was {wanted}")]
+    Identity {
+        /// What.
+        what: &'static str,
+        /// The number it had.
+        wanted: u32,
+        /// The number it has now.
+        found: u32,
+    },
+    /// The failure was undone only in part.
+    #[error("{failure}; and going back failed, so the gate stays shut: {undo}")]
+    Stuck {
+        /// What failed first.
+        failure: Box<CheckpointError>,
+        /// What failed on the way back.
+        undo: Box<CheckpointError>,
+    },
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {
+    move |source| CheckpointError::Device { what, source }
+}
+
+fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
+    move |source| CheckpointError::System { act, source }
+}

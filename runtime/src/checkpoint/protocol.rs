@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a controller and the in-process agent thread say to each other: one JSON message a datagram.
+//!
+//! The agent listens on an abstract SEQPACKET socket named after its pid, answers one controller at a time, and takes
+//! orders only from its own user or root. A controller that dies leaves nothing behind but a lease that runs out.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with, sockopt,
+};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::State;
+use crate::image::{ReadStats, WriteStats};
+
+/// Longest message, bytes.
+pub(super) const MAX_MESSAGE: usize = 64 << 10;
+
+/// An order to the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// Asks for the state only.
+    Status,
+    /// Lock, write the images into `directory`, close the device. Undone by the agent itself after `lease_ms` unless
+    /// the process was frozen or `Resume` came.
+    Checkpoint {
+        /// Absolute path of an existing directory.
+        directory: PathBuf,
+        /// How long stopping the queues may take, milliseconds.
+        deadline_ms: u64,
+        /// How long the gate may stay closed without further orders, milliseconds.
+        lease_ms: u64,
+    },
+    /// Restore from `directory` (or from where the contents were written) and unlock.
+    Resume {
+        /// Where the images are now, if they were moved.
+        directory: Option<PathBuf>,
+    },
+}
+
+/// What a checkpoint moved and how long its phases took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// Time to close the gate and stop the queues, milliseconds.
+    pub lock_ms: f64,
+    /// Time to write the contents, milliseconds.
+    pub write_ms: f64,
+    /// Time to take down and close the device and to audit, milliseconds.
+    pub close_ms: f64,
+    /// Buffers' bytes.
+    pub content_bytes: u64,
+    /// Bytes stored (zeros cost nothing).
+    pub stored_bytes: u64,
+    /// Length of the image files.
+    pub image_bytes: u64,
+}
+
+impl CheckpointReport {
+    pub(super) fn add_written(&mut self, stats: WriteStats) {
+        self.content_bytes += stats.content_bytes;
+        self.stored_bytes += stats.stored_bytes;
+        self.image_bytes += stats.file_bytes;
+    }
+}
+
+/// What a restore moved and how long its phases took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RestoreReport {
+    /// Time to reopen the device and admit its agents, milliseconds.
+    pub open_ms: f64,
+    /// Time to recreate buffers, events and queues, milliseconds.
+    pub rebuild_ms: f64,
+    /// Time to read the contents back, milliseconds.
+    pub fill_ms: f64,
+    /// Buffers' bytes.
+    pub content_bytes: u64,
+    /// Bytes read from the images.
+    pub read_bytes: u64,
+}
+
+impl RestoreReport {
+    pub(super) fn add_read(&mut self, stats: ReadStats) {
+        self.content_bytes += stats.content_bytes;
+        self.read_bytes += stats.read_bytes;
+    }
+}
+
+/// The agent's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// State after the order.
+    pub state: State,
+    /// What was done.
+    pub done: Result<Done, String>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Done {
+    /// Nothing was asked.
+    Status {
+        /// Runtimes open in the process.
+        runtimes: usize,
+        /// Why the last restore failed, if the gate is shut because of it.
+        last_error: Option<String>,
+    },
+    /// The device is closed; freeze at will.
+    Checkpointed(CheckpointReport),
+    /// The process runs.
+    Running(RestoreReport),
+}
+
+/// Why the agent of a process could not be spoken to.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Nobody listens.
+    #[error("Process {pid} has no Stasis agent: it is gone, or it has not opened a Stasis runtime")]
+    NoAgent {
+        /// The process.
+        pid: i32,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection failed while an order was under way.
+    #[error("The agent of process {pid} did not answer within {} ms", waited.as_millis())]
+    NoAnswer {
+        /// The process.
+        pid: i32,
+        /// How long was waited.
+        waited: Duration,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The answer is not one of this version's.
+    #[error("The agent of process {pid} gave an answer of another version")]
+    Answer {
+        /// The process.
+        pid: i32,
+        /// The parser's words.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The order was refused or failed; the process is in `state`, unharmed.
+    #[error("The agent of process {pid} is {state} and says: {message}")]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// Its state now.
+        state: State,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// Name of a process's agent socket in the abstract namespace.
+pub(super) fn socket_name(pid: i32) -> Vec<u8> {
+    format!("stasis-agent.{pid}").into_bytes()
+}
+
+/// Gives the agent of `pid` an order and waits for the answer; the connection is closed on both sides afterwards.
+///
+/// # Errors
+/// [`CallError`]; [`CallError::Refused`] carries the agent's own words.
+pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Done), CallError> {
+    let no_agent = |source: rustix::io::Errno| CallError::NoAgent { pid, source: source.into() };
+    let address = SocketAddrUnix::new_abstract_name(&socket_name(pid)).map_err(no_agent)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(no_agent)?;
+    connect(&socket, &address).map_err(no_agent)?;
+    let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: timeout, source };
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
+        .map_err(|e| no_answer(e.into()))?;
+    let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
+    send(&socket, &order, SendFlags::NOSIGNAL).map_err(|e| no_answer(e.into()))?;
+    let mut answer = vec![0; MAX_MESSAGE];
+    let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty()))
+        .map_err(|e| no_answer(e.into()))?;
+    if length == 0 {
+        return Err(no_answer(io::ErrorKind::UnexpectedEof.into()));
+    }
+    // The agent closes its end after the answer; CRIU must find neither half.
+    let mut rest = [0u8; 1];
+    let _ = rustix::io::retry_on_intr(|| recv(&socket, &mut rest[..], RecvFlags::empty()));
+    let reply: Reply =
+        serde_json::from_slice(&answer[..length]).map_err(|source| CallError::Answer { pid, source })?;
+    match reply.done {
+        Ok(done) => Ok((reply.state, done)),
+        Err(message) => Err(CallError::Refused { pid, state: reply.state, message }),
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The way up: makes every registered object again, with the same addresses and numbers.
+//!
+//! Order: buffer objects, events in the order of their ids, contents, queues in the order of theirs. The driver hands
+//! out the lowest free number, so the same order gives the same numbers; gaps are filled with events that are
+//! destroyed again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{CheckpointError, device};
+use crate::device::Device;
+use crate::gate::Closed;
+use crate::queue;
+use crate::queue::QueueLive;
+use crate::registry::state::{BoRole, EventKind, EventState, QueueKey};
+use crate::registry::{Event, Registry};
+
+/// TIMEOUT: a processor needs microseconds for a ring of no-ops; one that takes longer is busy elsewhere, and the worst
+/// that comes of going on is a queue that is full for a moment.
+const NOOPS: Duration = Duration::from_secs(1);
+/// How long to sleep between looks.
+const NOOP_POLL: Duration = Duration::from_micros(20);
+
+/// Makes the buffer objects that are not there.
+pub(super) fn buffers(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
+    for (_, bo) in registry.bos.iter_mut() {
+        if bo.kernel.is_none() {
+            on.create_bo(bo).map_err(device("to make a buffer again"))?;
+        } else if bo.state.role == BoRole::EventPage {
+            on.map_cpu(bo).map_err(device("to map the event page again"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the events again under their ids. `page_is_set`: this process's event page is set already.
+pub(super) fn events(registry: &mut Registry, on: &Device, page_is_set: bool) -> Result<(), CheckpointError> {
+    let page = registry.fixtures.event_page;
+    let mut page_is_set = page_is_set;
+    let mut fillers = Vec::new();
+    for key in registry.events_by_id() {
+        let Registry { bos, events, .. } = &mut *registry;
+        let Some(event) = events.get_mut(key) else { continue };
+        if event.created {
+            continue;
+        }
+        let wanted = event.state.id;
+        loop {
+            let page = page.filter(|_| !page_is_set).and_then(|page| bos.get(page));
+            let mut made =
+                Event::new(EventState { auto_reset: event.state.auto_reset, ..event.state.clone() });
+            on.create_event(&mut made, page).map_err(device("to make an event again"))?;
+            page_is_set = true;
+            let found = made.state.id;
+            if found == wanted {
+                event.live.id.store(found, Ordering::Relaxed);
+                event.live.age.store(1, Ordering::Release);
+                event.created = true;
+                break;
+            }
+            fillers.push(made);
+            if found > wanted {
+                destroy(on, &mut fillers);
+                let what = if event.state.kind == EventKind::Signal { "a signal event" } else { "an event" };
+                return Err(CheckpointError::Identity { what, wanted, found });
+            }
+        }
+    }
+    destroy(on, &mut fillers);
+    Ok(())
+}
+
+fn destroy(on: &Device, fillers: &mut Vec<Event>) {
+    for mut filler in fillers.drain(..) {
+        if let Err(error) = on.destroy_event(&mut filler) {
+            tracing::warn!(target: "checkpoint", %error, "a placeholder event was not destroyed");
+        }
+    }
+}
+
+/// Makes the queues again over their buffers, whose contents are back, and lets them continue where they were.
+pub(super) fn queues(
+    registry: &mut Registry,
+    on: &Device,
+    closed: &mut Closed,
+) -> Result<(), CheckpointError> {
+    let mut made = Vec::new();
+    for key in registry.queues_by_id() {
+        let Some((live, logical)) =
+            registry.queues.get(key).and_then(|q| Some((Arc::clone(q.live.as_ref()?), q.state.write_index)))
+        else {
+            continue;
+        };
+        let doorbell =
+            queue::bring_up(on, registry, key, &live, logical).map_err(device("to make a queue again"))?;
+        live.attach(closed, doorbell);
+        made.push((key, live));
+    }
+    await_noops(&made);
+    Ok(())
+}
+
+/// Waits until the no-ops before the queues' next packets are consumed: they take room in the ring that the process,
+/// which knows nothing of them, counts on.
+fn await_noops(made: &[(QueueKey, Arc<QueueLive>)]) {
+    let deadline = Instant::now() + NOOPS;
+    for (key, live) in made {
+        while live.pending() > 0 && live.fault().is_none() {
+            if Instant::now() >= deadline {
+                tracing::warn!(target: "checkpoint", queue = %key, "a queue is slow to take up its work");
+                return;
+            }
+            std::thread::sleep(NOOP_POLL);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verbs as the process itself calls them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{CheckpointError, CheckpointReport, RestoreReport, State};
+use crate::runtime::Runtime;
+
+impl Runtime {
+    /// Where the process is between running and frozen. Never blocks.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.inner().session().state()
+    }
+
+    /// RUNNING → LOCKED: holds calls at the gate and drains the queues, within `deadline`. Calls in flight finish, later
+    /// ones wait.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Gate`], [`CheckpointError::Drain`]; the process runs on.
+    pub fn lock(&self, deadline: Duration) -> Result<(), CheckpointError> {
+        self.inner().session().lock(self.inner(), deadline).map(drop)
+    }
+
+    /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the process
+    /// holds no descriptor or mapping of the device.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the process is LOCKED, with everything as it was, except after [`CheckpointError::Stuck`].
+    pub fn checkpoint(&self, directory: &Path) -> Result<CheckpointReport, CheckpointError> {
+        self.inner().session().checkpoint(self.inner(), directory)
+    }
+
+    /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written or,
+    /// if it was moved, from `directory`.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the process stays CHECKPOINTED and the call can be tried again.
+    pub fn restore(&self, directory: Option<&Path>) -> Result<RestoreReport, CheckpointError> {
+        self.inner().session().restore(self.inner(), directory)
+    }
+
+    /// LOCKED → RUNNING.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`] in any other state.
+    pub fn unlock(&self) -> Result<(), CheckpointError> {
+        self.inner().session().unlock()
+    }
+}

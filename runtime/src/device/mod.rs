@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The live side of a runtime: open device files and what is done through them.
+//!
+//! INVARIANT: everything here can be torn down and made again under the registry's entries. Every function takes an
+//! entry, asks the driver, and fills the entry's kernel-side fields; the public API and checkpoint/restore call the
+//! same functions, there is no second way to make an object.
+//!
+//! Who needs the device for one call borrows it under a pass ([`crate::runtime::Inner::device`]). Who sleeps in it
+//! clones the `Arc` and drops it on waking; [`Device::reclaim`] gets them all out.
+
+mod bo;
+mod event;
+mod queue;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kfd::ioctl::{ClockCounters, MemoryPolicy};
+use kfd::transport::render_node_path;
+use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Transport};
+use parking_lot::Mutex;
+
+pub use self::bo::flags;
+pub use self::event::DeviceEvents;
+use crate::agent::AgentInfo;
+use crate::error::{DeviceError, OpenError};
+use crate::registry::state::AgentIndex;
+
+/// Oldest KFD interface that will do: event ages in WAIT_EVENTS came with 1.14.
+pub const MIN_KFD_MINOR: u32 = 14;
+
+/// One agent's open files and numbers.
+#[derive(Debug)]
+pub struct DeviceNode {
+    /// KFD's id of the GPU; may differ after a restore.
+    pub gpu: GpuId,
+    /// Its render node, whose VM was acquired.
+    pub render: Arc<dyn File>,
+    /// High half of the LDS aperture.
+    pub lds_aperture_hi: u32,
+    /// High half of the scratch aperture.
+    pub scratch_aperture_hi: u32,
+    /// What is known of the agent.
+    pub info: Arc<AgentInfo>,
+}
+
+/// The open device.
+pub struct Device {
+    transport: Arc<dyn Transport>,
+    kfd: Kfd,
+    nodes: Vec<DeviceNode>,
+    /// Doorbell slices by agent, mapped with the first queue.
+    doorbells: Mutex<Vec<Option<DoorbellSlice>>>,
+    /// Whether RUNTIME_ENABLE was granted.
+    exceptions: bool,
+    xnack: bool,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("transport", &self.transport.name())
+            .field("nodes", &self.nodes.len())
+            .finish()
+    }
+}
+
+/// The open files of a device, kept while the rest of it is gone: a VM stays tied to its render file for as long as
+/// the process's memory lives (`ACQUIRE_VM` with another one is EBUSY).
+#[derive(Debug)]
+pub struct RenderFiles {
+    /// In the order of the agents.
+    pub files: Vec<Arc<dyn File>>,
+}
+
+pub(crate) fn ioctl(what: &'static str) -> impl FnOnce(IoctlError) -> DeviceError {
+    move |source| DeviceError::Ioctl { what, source }
+}
+
+impl Device {
+    /// Opens the device for `agents` and takes it up to where objects can be made (`kfd-abi` §11): version, render
+    /// nodes, apertures, VMs, memory policy, exceptions. `renders` are files kept from before in the same process.
+    ///
+    /// # Errors
+    /// [`OpenError::Version`], [`OpenError::Bringup`]. Nothing stays open.
+    pub fn open(
+        transport: Arc<dyn Transport>,
+        agents: &[Arc<AgentInfo>],
+        renders: Option<RenderFiles>,
+    ) -> Result<Self, OpenError> {
+        let kfd = Kfd::open(&*transport).map_err(DeviceError::Open)?;
+        let version = kfd.get_version().map_err(ioctl("the interface version"))?;
+        if version.major != 1 || version.minor < MIN_KFD_MINOR {
+            let (major, minor) = (version.major, version.minor);
+            return Err(OpenError::Version { major, minor, wanted: MIN_KFD_MINOR });
+        }
+        let files = match renders {
+            Some(renders) => renders.files,
+            None => open_renders(&*transport, agents)?,
+        };
+        let apertures = kfd.get_process_apertures_new().map_err(ioctl("the apertures"))?;
+        let mut nodes = Vec::with_capacity(agents.len());
+        for (info, render) in agents.iter().zip(files) {
+            let gpu = info.gpu();
+            kfd.acquire_vm(gpu, render.as_fd()).map_err(ioctl("a GPU address space"))?;
+            // Everything is coherent by default, what need not be says so in its allocation flags.
+            kfd.set_memory_policy(gpu, MemoryPolicy::default()).map_err(ioctl("the memory policy"))?;
+            let aperture = apertures.iter().find(|aperture| aperture.gpu_id == gpu.0);
+            // CAST: the high half of 64 bits.
+            let high = |base: Option<u64>| (base.unwrap_or(0) >> 32) as u32;
+            nodes.push(DeviceNode {
+                gpu,
+                render,
+                lds_aperture_hi: high(aperture.map(|a| a.lds_base)),
+                scratch_aperture_hi: high(aperture.map(|a| a.scratch_base)),
+                info: Arc::clone(info),
+            });
+        }
+        let exceptions = enable_exceptions(&kfd, agents)?;
+        let doorbells = Mutex::new(vec![None; nodes.len()]);
+        // A driver that cannot say has it off.
+        let xnack = kfd.xnack_mode().unwrap_or(false);
+        Ok(Device { transport, kfd, nodes, doorbells, exceptions, xnack })
+    }
+
+    /// Who answers.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    /// The open `/dev/kfd`.
+    pub fn kfd(&self) -> &Kfd {
+        &self.kfd
+    }
+
+    /// All agents' files and numbers.
+    pub fn nodes(&self) -> &[DeviceNode] {
+        &self.nodes
+    }
+
+    /// Whether page faults of the agents are retried.
+    pub fn xnack(&self) -> bool {
+        self.xnack
+    }
+
+    /// An agent's files and numbers.
+    ///
+    /// # Errors
+    /// [`DeviceError::Absent`] if it is not open.
+    pub fn node(&self, agent: AgentIndex) -> Result<&DeviceNode, DeviceError> {
+        self.nodes.get(agent.at()).ok_or(DeviceError::Absent { what: "the agent" })
+    }
+
+    /// The agent of a GPU id.
+    pub fn agent_of(&self, gpu: GpuId) -> Option<AgentIndex> {
+        // CAST: there are at most 64 agents.
+        self.nodes.iter().position(|node| node.gpu == gpu).map(|at| AgentIndex(at as u32))
+    }
+
+    fn gpus(&self, agents: &[AgentIndex]) -> Result<Vec<GpuId>, DeviceError> {
+        agents.iter().map(|&agent| self.node(agent).map(|node| node.gpu)).collect()
+    }
+
+    /// Bytes that can still be allocated on an agent.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`].
+    pub fn available(&self, agent: AgentIndex) -> Result<u64, DeviceError> {
+        self.kfd.available_memory(self.node(agent)?.gpu).map_err(ioctl("the memory available"))
+    }
+
+    /// The clocks of an agent and the host.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`].
+    pub fn clocks(&self, agent: AgentIndex) -> Result<ClockCounters, DeviceError> {
+        self.kfd.get_clock_counters(self.node(agent)?.gpu).map_err(ioctl("the clocks"))
+    }
+
+    /// Gets everyone out of the device who sleeps in it and returns it alone. The gate must be closed and the event
+    /// thread stopped; `wake` is the id of the wake event, which stays set.
+    ///
+    /// # Errors
+    /// The device as it was if someone is still in it at the deadline.
+    pub fn reclaim(mut device: Arc<Device>, wake: u32, deadline: Instant) -> Result<Device, Arc<Device>> {
+        loop {
+            device = match Arc::try_unwrap(device) {
+                Ok(device) => return Ok(device),
+                Err(shared) => shared,
+            };
+            if Instant::now() >= deadline {
+                return Err(device);
+            }
+            if let Err(error) = device.set_event(wake) {
+                tracing::debug!(target: "device", %error, "the wake event could not be set");
+            }
+            // TIMEOUT: a woken thread needs microseconds to let go.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Closes the files; the render nodes are given back for whoever must keep them. Objects of the driver are the
+    /// caller's to destroy before.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`] if the driver would not end the exception reporting; all is closed nevertheless.
+    pub fn close(self) -> (RenderFiles, Arc<dyn Transport>, Result<(), DeviceError>) {
+        let disabled = match self.exceptions {
+            true => self.kfd.runtime_disable().map_err(ioctl("the end of exception reporting")),
+            false => Ok(()),
+        };
+        let files = self.nodes.into_iter().map(|node| node.render).collect();
+        (RenderFiles { files }, self.transport, disabled)
+    }
+}
+
+fn open_renders(
+    transport: &dyn Transport,
+    agents: &[Arc<AgentInfo>],
+) -> Result<Vec<Arc<dyn File>>, DeviceError> {
+    let open = |info: &Arc<AgentInfo>| {
+        transport.open(&render_node_path(info.node().properties.drm_render_minor)).map_err(DeviceError::Open)
+    };
+    agents.iter().map(open).collect()
+}
+
+/// RUNTIME_ENABLE, where every agent's firmware can report exceptions (capability bit 29).
+fn enable_exceptions(kfd: &Kfd, agents: &[Arc<AgentInfo>]) -> Result<bool, DeviceError> {
+    const DEBUG_FIRMWARE: u32 = 1 << 29;
+    if !agents.iter().all(|info| info.node().properties.capability & DEBUG_FIRMWARE != 0) {
+        return Ok(false);
+    }
+    match kfd.runtime_enable(0, true) {
+        Ok(()) => Ok(true),
+        // Enabled by an earlier life of this process whose close was cut short.
+        Err(error) if error.errno == Errno::BUSY => Ok(true),
+        Err(error) => Err(ioctl("exception reporting")(error)),
+    }
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors, one family per kind of operation: what failed, with which numbers, and what to do about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kfd::{Errno, GpuId};
+
+pub use crate::code_object::{CodeObjectError, KernargError, LaunchError};
+pub use crate::gate::{CloseError, Lost};
+pub use crate::pool::arena::ArenaError;
+pub use crate::pool::window::WindowError;
+use crate::queue::fault::QueueFault;
+use crate::registry::BoUse;
+use crate::registry::state::{BoKey, QueueKey};
+
+/// The driver refused something. Kept as the cause of the families below.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// An ioctl failed.
+    #[error("The driver refused {what}")]
+    Ioctl {
+        /// What was being done, in HSA words.
+        what: &'static str,
+        /// Which ioctl, on which file, with which errno.
+        #[source]
+        source: kfd::IoctlError,
+    },
+    /// A device file could not be opened.
+    #[error("A device file could not be opened")]
+    Open(#[source] kfd::OpenError),
+    /// A buffer object could not be mapped for the CPU.
+    #[error("Cannot map {bytes} bytes of {path} at {va:#x} (offset {offset:#x}): {errno}")]
+    Mmap {
+        /// The device file.
+        path: std::path::PathBuf,
+        /// Where.
+        va: u64,
+        /// How much.
+        bytes: u64,
+        /// The driver's cookie.
+        offset: u64,
+        /// Why.
+        errno: Errno,
+    },
+    /// The reservation could not be put back.
+    #[error("Cannot put the address reservation back at {va:#x} (+{bytes:#x}): {errno}")]
+    PutBack {
+        /// Where.
+        va: u64,
+        /// How much.
+        bytes: u64,
+        /// Why.
+        errno: Errno,
+    },
+    /// The topology has no GPU with the id an agent had.
+    #[error("GPU {gpu} is not in the topology any more")]
+    NoGpu {
+        /// KFD's id of the GPU.
+        gpu: GpuId,
+    },
+    /// The object is not in the driver, or the registry holds no such entry.
+    #[error("INVARIANT: {what} does not exist in the driver")]
+    Absent {
+        /// What.
+        what: &'static str,
+    },
+}
+
+/// [`crate::Runtime::open`] failed. Nothing is left open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// `STASIS_DEVICE` is not understood.
+    #[error("STASIS_DEVICE cannot be used")]
+    Device(#[source] kfd::transport::SpecError),
+    /// The list of agents is not understood, or names what is not here.
+    #[error("The agent list cannot be used")]
+    Agents(#[from] crate::agent::spec::SpecError),
+    /// No way to a device.
+    #[error("No device answers")]
+    Transport(#[source] kfd::OpenError),
+    /// The topology cannot be read.
+    #[error("The topology of {transport} cannot be read")]
+    Topology {
+        /// The transport's name.
+        transport: String,
+        /// Why.
+        #[source]
+        source: kfd::TopologyError,
+    },
+    /// There is no GPU.
+    #[error("{transport} has no GPU; set STASIS_DEVICE=soft:gfx1100 to use the software device")]
+    NoAgents {
+        /// The transport's name.
+        transport: String,
+    },
+    /// A GPU of an unknown generation.
+    #[error("GPU {uuid} has gfx_target_version {version}, which is not in the table of targets")]
+    UnknownTarget {
+        /// Its unique id.
+        uuid: String,
+        /// KFD's number.
+        version: u32,
+    },
+    /// The save area of a GPU cannot be sized.
+    #[error("The context save area of GPU {uuid} cannot be sized")]
+    Geometry {
+        /// Its unique id.
+        uuid: String,
+        /// Why.
+        #[source]
+        source: queues::cwsr::GeometryError,
+    },
+    /// The driver's interface is too old or too new.
+    #[error("KFD interface {major}.{minor} is not supported, wanted 1.{wanted} or newer")]
+    Version {
+        /// Found.
+        major: u32,
+        /// Found.
+        minor: u32,
+        /// Oldest that works.
+        wanted: u32,
+    },
+    /// No addresses.
+    #[error("No address window can be had")]
+    Window(#[from] WindowError),
+    /// The driver refused a step of the bring-up.
+    #[error("The device could not be brought up")]
+    Bringup(#[from] DeviceError),
+    /// One of the runtime's own objects could not be made.
+    #[error("The runtime's own {what} could not be made")]
+    Fixture {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: AllocError,
+    },
+    /// A process has one context in the driver; it was opened with other agents.
+    #[error("The process has a runtime on {open} already and cannot have another on {wanted}")]
+    AlreadyOpen {
+        /// The agents of the open one.
+        open: String,
+        /// The agents asked for.
+        wanted: String,
+    },
+    /// The agent that takes orders for checkpoints could not be started.
+    #[error(
+        "The checkpoint agent could not be started; does another process of this pid's name hold its socket?"
+    )]
+    Agent(#[source] std::io::Error),
+    /// A thread could not be started.
+    #[error("The event thread could not be started")]
+    Thread(#[source] std::io::Error),
+    /// The process's runtime exists and its device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Memory could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The agent has not that much left.
+    #[error(
+        "{agent} is out of memory: {wanted} bytes wanted, {available} available; free buffers or use less"
+    )]
+    OutOfMemory {
+        /// Whose memory: an agent's name, or `gtt`.
+        agent: String,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes that could be had.
+        available: u64,
+    },
+    /// No addresses.
+    #[error("No addresses are left")]
+    Address(#[from] ArenaError),
+    /// Nothing was asked for.
+    #[error("A buffer of 0 bytes cannot be allocated")]
+    Empty,
+    /// All signal events and slots are in use.
+    #[error("No signal can be made: {live} exist")]
+    Signals {
+        /// How many there are.
+        live: usize,
+    },
+    /// The driver refused.
+    #[error("The allocation failed")]
+    Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Memory could not be given back; it is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// It was freed before.
+    #[error("Buffer {key} was freed before")]
+    Stale {
+        /// Its key.
+        key: BoKey,
+    },
+    /// Something lives in it.
+    #[error("Buffer {key} is in use by {user:?}: destroy that first, or wait for it")]
+    InUse {
+        /// Its key.
+        key: BoKey,
+        /// By what.
+        user: BoUse,
+    },
+    /// Packets that were submitted with it have not completed.
+    #[error(
+        "Buffer {key} is an argument of packets that queue {queue} has not completed: wait for them first"
+    )]
+    Pending {
+        /// Its key.
+        key: BoKey,
+        /// Where they are.
+        queue: QueueKey,
+    },
+    /// The driver refused.
+    #[error("Freeing failed")]
+    Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// A queue could not be made, changed or destroyed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// A ring of that size cannot be.
+    #[error("A queue holds {min} to {max} packets, a power of two; found {packets}")]
+    Packets {
+        /// Asked for.
+        packets: u32,
+        /// Least.
+        min: u32,
+        /// Most.
+        max: u32,
+    },
+    /// A kernel-argument slot of that size cannot be.
+    #[error("Kernel-argument slots have 64 to 65536 bytes, a power of two; found {bytes}")]
+    KernargSlot {
+        /// Asked for.
+        bytes: u32,
+    },
+    /// Priority out of range.
+    #[error("Queue priorities are 0 to 15, found {priority}")]
+    Priority {
+        /// Asked for.
+        priority: u32,
+    },
+    /// Scratch that the hardware's field cannot hold.
+    #[error("Scratch of {bytes} bytes a lane is more than the {max} a queue can have")]
+    Scratch {
+        /// Asked for.
+        bytes: u32,
+        /// Most.
+        max: u32,
+    },
+    /// Its memory could not be had.
+    #[error("The queue's {what} could not be allocated")]
+    Memory {
+        /// Which part.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: AllocError,
+    },
+    /// It still runs packets.
+    #[error("Queue {queue} has {pending} packets that have not been consumed: wait for them first")]
+    Busy {
+        /// Which.
+        queue: QueueKey,
+        /// How many.
+        pending: u64,
+    },
+    /// It was destroyed before.
+    #[error("Queue {queue} was destroyed before")]
+    Stale {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// The driver refused.
+    #[error("The driver refused the queue")]
+    Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Packets could not be submitted. None of them was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The ring has no room.
+    #[error("The queue is full: {wanted} packets wanted, {free} of {packets} free; wait for earlier ones")]
+    WouldBlock {
+        /// Asked for.
+        wanted: u64,
+        /// Free now.
+        free: u64,
+        /// Size of the ring.
+        packets: u64,
+    },
+    /// The queue stopped with an exception.
+    #[error(transparent)]
+    Queue(#[from] Arc<QueueFault>),
+    /// The queue was destroyed.
+    #[error("Queue {queue} was destroyed")]
+    Stale {
+        /// Which.
+        queue: QueueKey,
+    },
+    /// An argument's buffer was freed.
+    #[error("Argument {index} is buffer {key}, which was freed")]
+    FreedBuffer {
+        /// Which argument.
+        index: usize,
+        /// The buffer's key.
+        key: BoKey,
+    },
+    /// The kernel's image was unloaded, or is on another agent.
+    #[error("Kernel {kernel} is loaded on {loaded}, the queue is on {queue}")]
+    OtherAgent {
+        /// The kernel.
+        kernel: String,
+        /// Where it is.
+        loaded: String,
+        /// Where the queue is.
+        queue: String,
+    },
+    /// A dispatch without a grid.
+    #[error("Kernel {kernel}: no grid was given")]
+    NoGrid {
+        /// The kernel.
+        kernel: String,
+    },
+    /// The kernel cannot be launched so.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The arguments are not the kernel's.
+    #[error(transparent)]
+    Arguments(#[from] KernargError),
+    /// The arguments do not fit the queue's slots.
+    #[error(
+        "Kernel {kernel} takes {bytes} bytes of arguments, the queue's slots have {slot}: create it with larger ones"
+    )]
+    KernargSlot {
+        /// The kernel.
+        kernel: String,
+        /// Needed.
+        bytes: u64,
+        /// There.
+        slot: u64,
+    },
+    /// The kernel needs scratch.
+    #[error(
+        "Kernel {kernel} needs {wanted} bytes of scratch a lane, the queue has {found}: create it with QueueOptions::scratch_lane_bytes"
+    )]
+    Scratch {
+        /// The kernel.
+        kernel: String,
+        /// Needed.
+        wanted: u32,
+        /// There.
+        found: u32,
+    },
+    /// More dependencies than a barrier packet holds.
+    #[error("A barrier packet waits for at most 5 signals, found {found}")]
+    Dependencies {
+        /// How many.
+        found: usize,
+    },
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// A wait ended without its condition.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// Time is up.
+    #[error("The signal is still {value} after {waited:?}")]
+    Timeout {
+        /// Its value.
+        value: i64,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The queue that was to complete it stopped.
+    #[error(transparent)]
+    Queue(#[from] Arc<QueueFault>),
+    /// The driver refused the wait.
+    #[error("Waiting for the signal failed")]
+    Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// A code object could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file is not usable here.
+    #[error(transparent)]
+    CodeObject(#[from] CodeObjectError),
+    /// A kernel's descriptor is not one for this target.
+    #[error("Kernel {kernel}: its descriptor is not valid")]
+    Descriptor {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        #[source]
+        source: queues::hsa::DescriptorError,
+    },
+    /// A kernel's arguments make no sense.
+    #[error(transparent)]
+    Arguments(#[from] KernargError),
+    /// Its image could not be allocated.
+    #[error("The image could not be allocated")]
+    Memory(#[from] AllocError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// A copy or fill could not be started or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// A range outside its buffer.
+    #[error("Bytes {offset}..{offset}+{bytes} are outside buffer {key} of {len} bytes")]
+    Range {
+        /// The buffer.
+        key: BoKey,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// The buffer's length.
+        len: u64,
+    },
+    /// The buffer was freed.
+    #[error("Buffer {key} was freed")]
+    Freed {
+        /// The buffer.
+        key: BoKey,
+    },
+    /// The CPU does not see the buffer's memory.
+    #[error("Buffer {key} is not visible to the CPU: copy it on the agent instead")]
+    NotVisible {
+        /// The buffer.
+        key: BoKey,
+    },
+    /// A fill pattern of an impossible length.
+    #[error("Fill patterns have 1, 2, 4, 8 or 16 bytes, found {found}")]
+    Pattern {
+        /// Bytes given.
+        found: usize,
+    },
+    /// Source and destination share bytes.
+    #[error("Copying {bytes} bytes within buffer {key}: source and destination overlap")]
+    Overlap {
+        /// The buffer.
+        key: BoKey,
+        /// How many.
+        bytes: u64,
+    },
+    /// Source and destination differ in length.
+    #[error("Cannot copy {from} bytes to {to}")]
+    Length {
+        /// Bytes of the destination.
+        to: u64,
+        /// Bytes of the source.
+        from: u64,
+    },
+    /// The agent cannot address one of the buffers.
+    #[error("The agent that is to copy cannot address the other agent's memory")]
+    Peer(#[source] DeviceError),
+    /// There are no kernels for the agent.
+    #[error("The copy kernels for this agent are not built in")]
+    NoKernels(#[source] device_lib::DeviceLibError),
+    /// No system memory to copy through.
+    #[error("The staging buffer could not be allocated")]
+    Stage(#[source] Box<AllocError>),
+    /// The kernels could not be loaded.
+    #[error("The copy kernels could not be loaded")]
+    Load(#[source] Box<LoadError>),
+    /// The internal queue could not be made.
+    #[error("The copy queue could not be made")]
+    Queue(#[source] Box<QueueError>),
+    /// A signal could not be made.
+    #[error("The completion signal could not be made")]
+    Signal(#[source] Box<AllocError>),
+    /// The packet could not be submitted.
+    #[error("The copy could not be submitted")]
+    Submit(#[source] Box<SubmitError>),
+    /// It did not complete.
+    #[error("The copy did not complete")]
+    Wait(#[source] Box<WaitError>),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The event thread: hears of memory faults, queue exceptions and resets, finds out whose they are, and tells
+//! everyone who waits.
+//!
+//! INVARIANT: the thread touches shared memory only while it holds the device, and is stopped before the device is
+//! let go; so it needs no pass and works while the gate is closed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kfd::GpuId;
+use kfd::sys::{kfd_event_data, kfd_hsa_memory_exception_data};
+use queues::aql::ExceptionCode;
+use queues::save_area::{WaveRecord, read_waves};
+
+use crate::device::{Device, DeviceEvents};
+use crate::error::DeviceError;
+use crate::gate::Lost;
+use crate::pool::mapped::view;
+use crate::queue::fault::{FaultingWave, MemoryViolation, QueueFault};
+use crate::registry::state::{AgentIndex, QueueKey};
+use crate::registry::{EventLive, Registry};
+use crate::runtime::Inner;
+
+/// TIMEOUT: a memory fault and the queue exception that belongs to it are raised one after the other; how long to
+/// wait for the second before the waves are searched instead.
+const PAIR_GRACE: Duration = Duration::from_millis(50);
+/// Bits of TRAPSTS: memory violation, illegal instruction.
+const TRAPSTS_FAULTS: u32 = 1 << 8 | 1 << 11;
+/// Longest instruction, bytes.
+const INSTRUCTION_BYTES: u64 = 12;
+
+/// The running thread.
+#[derive(Debug)]
+pub struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    wake: Arc<EventLive>,
+}
+
+impl Watch {
+    /// Starts the thread on `device`.
+    ///
+    /// # Errors
+    /// What spawning a thread fails with.
+    pub fn start(inner: &Arc<Inner>, device: Arc<Device>) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (weak, halt) = (Arc::downgrade(inner), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
+            while !halt.load(Ordering::Acquire) {
+                let Some(inner) = weak.upgrade() else { return };
+                if !inner.watch_once(&device, &halt) {
+                    return;
+                }
+            }
+        })?;
+        Ok(Watch { stop, thread, wake: Arc::clone(&inner.wake) })
+    }
+
+    /// Stops it and waits for it. Leaves the wake event set.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`] if it could not be woken; it then ends with the device.
+    pub fn stop(self, device: &Device) -> Result<(), DeviceError> {
+        self.stop.store(true, Ordering::Release);
+        device.set_event(self.wake.id.load(Ordering::Relaxed))?;
+        if self.thread.join().is_err() {
+            tracing::error!(target: "exceptions", "the event thread panicked");
+        }
+        Ok(())
+    }
+}
+
+/// What one sleep brought.
+#[derive(Debug, Default)]
+struct Raised {
+    memory: Option<kfd_hsa_memory_exception_data>,
+    reset: Option<GpuId>,
+}
+
+impl Raised {
+    fn read(data: &[kfd_event_data; 4]) -> Self {
+        let memory = data[0].memory_exception_data();
+        let reset = data[1].hw_exception_data();
+        Raised {
+            // A GPU id is never 0, and the driver fills in the payload of raised events only.
+            memory: (memory.gpu_id != 0).then_some(memory),
+            reset: (reset.gpu_id != 0).then_some(GpuId(reset.gpu_id)),
+        }
+    }
+}
+
+impl Inner {
+    /// Sleeps once and handles what came. `false` ends the thread.
+    fn watch_once(&self, device: &Device, halt: &AtomicBool) -> bool {
+        let (events, exception) = {
+            let registry = self.registry.lock();
+            let live = |key: Option<_>| {
+                key.and_then(|key| registry.events.get(key)).map(|event| Arc::clone(&event.live))
+            };
+            let fixtures = &registry.fixtures;
+            let (Some(memory), Some(hw), Some(queue)) =
+                (live(fixtures.memory), live(fixtures.hw_exception), live(fixtures.queue_exception))
+            else {
+                return false;
+            };
+            let id = |event: &EventLive| event.id.load(Ordering::Relaxed);
+            let events = DeviceEvents {
+                memory: id(&memory),
+                hw_exception: id(&hw),
+                queue_exception: id(&queue),
+                wake: id(&self.wake),
+            };
+            (events, queue)
+        };
+        let age = exception.age.load(Ordering::Relaxed);
+        match device.sleep_on_exceptions(events, age) {
+            Ok(data) => {
+                if data[2].last_event_age() != 0 {
+                    exception.age.store(data[2].last_event_age(), Ordering::Relaxed);
+                }
+                if !halt.load(Ordering::Acquire) {
+                    self.handle(device, &Raised::read(&data));
+                }
+                true
+            }
+            Err(_) if halt.load(Ordering::Acquire) => false,
+            Err(error) => {
+                self.lose(device, error);
+                false
+            }
+        }
+    }
+
+    /// The device does not answer any more.
+    fn lose(&self, device: &Device, error: DeviceError) {
+        tracing::error!(target: "exceptions", %error, "the device is lost");
+        self.gate.lose(Lost {
+            what: "it does not answer; if it is softgpud, it was killed",
+            source: Some(Arc::new(error)),
+        });
+        self.wake_everyone(device);
+    }
+
+    fn handle(&self, device: &Device, raised: &Raised) {
+        if let Some(gpu) = raised.reset {
+            self.fail_agent(device, gpu);
+        }
+        let mut found = self.collect(raised);
+        if raised.memory.is_some() && found.is_empty() {
+            let deadline = Instant::now() + PAIR_GRACE;
+            while found.is_empty() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+                found = self.collect(raised);
+            }
+        }
+        let mut registry = self.registry.lock();
+        if let (Some(memory), true) = (raised.memory, found.is_empty()) {
+            found = suspects(device, &mut registry, GpuId(memory.gpu_id));
+        }
+        for (queue, bits) in found {
+            let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(violation);
+            diagnose(device, &mut registry, queue, bits, memory);
+        }
+        if let Some(memory) = raised.memory
+            && let Some(agent) = device.agent_of(GpuId(memory.gpu_id))
+        {
+            // Kernels up to 6.12 and beyond take all of a process's queues off the GPU for good
+            // (`kfd_dqm_evict_pasid`): better told than waited for.
+            for queue in on_agent(&registry, agent) {
+                let evicted = registry.queues.get(queue).is_some_and(|q| device.is_evicted(q, &registry.bos));
+                if !evicted {
+                    continue;
+                }
+                diagnose(
+                    device,
+                    &mut registry,
+                    queue,
+                    bit(ExceptionCode::PreemptionError),
+                    Some(violation(memory)),
+                );
+            }
+        }
+        drop(registry);
+        self.wake_everyone(device);
+    }
+
+    /// Queues with exception bits, which are taken.
+    fn collect(&self, _raised: &Raised) -> Vec<(QueueKey, u64)> {
+        let registry = self.registry.lock();
+        let bits =
+            |key| registry.signals.get(key).and_then(|s| s.live.as_ref()).map_or(0, |live| live.take_bits());
+        let queues = registry.queues.iter().map(|(key, queue)| (key, bits(queue.state.exceptions)));
+        queues.filter(|&(_, bits)| bits != 0).collect()
+    }
+
+    /// A reset takes all queues of a GPU with it.
+    fn fail_agent(&self, device: &Device, gpu: GpuId) {
+        let Some(agent) = device.agent_of(gpu) else { return };
+        let mut registry = self.registry.lock();
+        let queues: Vec<_> = on_agent(&registry, agent);
+        for queue in queues {
+            diagnose(device, &mut registry, queue, 1 << (ExceptionCode::PreemptionError as u32 - 1), None);
+        }
+    }
+
+    /// Raises every event that somebody sleeps on: they look at the gate and at their signal's fault.
+    pub(crate) fn wake_everyone(&self, device: &Device) {
+        let sleeping: Vec<u32> = {
+            let registry = self.registry.lock();
+            let events = registry.events.iter().map(|(_, event)| &event.live);
+            events
+                .filter(|live| live.waiters.load(Ordering::SeqCst) > 0)
+                .map(|live| live.id.load(Ordering::Relaxed))
+                .collect()
+        };
+        for id in sleeping {
+            if let Err(error) = device.set_event(id) {
+                tracing::debug!(target: "exceptions", %error, id, "a sleeper could not be woken");
+            }
+        }
+    }
+}
+
+fn on_agent(registry: &Registry, agent: AgentIndex) -> Vec<QueueKey> {
+    let healthy = |queue: &crate::registry::Queue| {
+        queue.state.agent == agent && queue.live.as_ref().is_some_and(|live| live.fault().is_none())
+    };
+    registry.queues.iter().filter(|(_, queue)| healthy(queue)).map(|(key, _)| key).collect()
+}
+
+const fn bit(code: ExceptionCode) -> u64 {
+    1 << (code as u32 - 1)
+}
+
+const fn memory_bits() -> u64 {
+    bit(ExceptionCode::WaveMemoryViolation) | bit(ExceptionCode::WaveApertureViolation)
+}
+
+fn violation(data: kfd_hsa_memory_exception_data) -> MemoryViolation {
+    MemoryViolation {
+        address: data.va,
+        not_present: data.failure.NotPresent != 0,
+        read_only: data.failure.ReadOnly != 0,
+        no_execute: data.failure.NoExecute != 0,
+    }
+}
+
+/// The queues of a GPU that have a wave with a memory violation. The others go on; if there is no such wave at all,
+/// every queue with packets in flight is suspected.
+fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> Vec<(QueueKey, u64)> {
+    let Some(agent) = device.agent_of(gpu) else { return Vec::new() };
+    let bits = bit(ExceptionCode::WaveMemoryViolation);
+    let queues = on_agent(registry, agent);
+    let (mut guilty, mut busy) = (Vec::new(), Vec::new());
+    for &key in &queues {
+        let waves = park_and_read(device, registry, key);
+        if waves.iter().any(|wave| wave.trapsts & TRAPSTS_FAULTS != 0) {
+            guilty.push((key, bits));
+        } else if registry
+            .queues
+            .get(key)
+            .and_then(|q| q.live.as_ref())
+            .is_some_and(|live| live.pending() > 0)
+        {
+            busy.push((key, bits));
+        }
+    }
+    let blamed = if guilty.is_empty() { busy } else { guilty };
+    for key in queues {
+        if !blamed.iter().any(|&(blamed, _)| blamed == key) {
+            let Registry { queues, bos, .. } = &mut *registry;
+            if let Some(queue) = queues.get_mut(key)
+                && let Err(error) = device.resume_queue(queue, bos)
+            {
+                tracing::warn!(target: "exceptions", %error, %key, "an innocent queue could not be resumed");
+            }
+        }
+    }
+    blamed
+}
+
+/// Takes a queue off the hardware and reads the waves in its save area.
+fn park_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec<WaveRecord> {
+    let Registry { queues, bos, .. } = registry;
+    let Some(queue) = queues.get_mut(key) else { return Vec::new() };
+    let sizes = device.park_queue(queue, bos).and_then(|()| device.wave_state(queue, bos));
+    let (Ok(sizes), Some(area)) = (sizes, bos.get(queue.state.bos.save_area)) else { return Vec::new() };
+    let Some(memory) = view(area.state.va, area.state.bytes) else { return Vec::new() };
+    let Ok(node) = device.node(queue.state.agent) else { return Vec::new() };
+    // Only the first XCC's area, up to the end of its records.
+    let used = u64::from(node.info.geometry().control_stack_bytes) + u64::from(sizes.wave_state_bytes);
+    // CAST: below the area's size, which fits.
+    let mut bytes = vec![0; used.min(memory.bytes()) as usize];
+    memory.read(0, &mut bytes);
+    read_waves(&bytes).unwrap_or_else(|error| {
+        tracing::warn!(target: "exceptions", %error, %key, "the save area is not readable");
+        Vec::new()
+    })
+}
+
+/// Puts a queue in the error state and breaks the promises of its packets.
+fn diagnose(
+    device: &Device,
+    registry: &mut Registry,
+    key: QueueKey,
+    bits: u64,
+    memory: Option<MemoryViolation>,
+) {
+    let waves = park_and_read(device, registry, key);
+    let Some(queue) = registry.queues.get(key) else { return };
+    let Some(live) = queue.live.clone() else { return };
+    let codes = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
+    let guilty = waves.iter().find(|wave| wave.trapsts & TRAPSTS_FAULTS != 0).or(waves.first());
+    let packet = match guilty {
+        Some(_) => None,
+        None => Some(print_packet(&live.packet_at(live.hardware_read()))),
+    };
+    let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
+    let wave = guilty.map(|wave| locate(registry, wave));
+    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, wave, packet });
+    tracing::error!(target: "exceptions", %fault);
+    let fault = live.fail(fault);
+    // A hash set would not pay: a ring has at most a few thousand open completions once in a queue's life.
+    let handles = live.completion_handles();
+    for (_, signal) in registry.signals.iter() {
+        if let Some(signal) = &signal.live
+            && handles.contains(&signal.handle())
+            && !signal.is_settled()
+        {
+            signal.break_with(fault);
+        }
+    }
+}
+
+fn locate(registry: &Registry, wave: &WaveRecord) -> FaultingWave {
+    let at = registry.executable_at(wave.pc);
+    let kernel = at.and_then(|(_, executable, _)| executable.program.as_ref()?.kernel_at(wave.pc));
+    let kernel = kernel.map(|(name, offset)| (name.to_owned(), offset));
+    let bytes = at
+        .and_then(|(_, executable, base)| {
+            let image = &registry.bos.get(executable.image)?.state;
+            let offset = wave.pc - base;
+            let mut bytes = vec![0; INSTRUCTION_BYTES.min(image.bytes - offset) as usize];
+            view(base, image.bytes).filter(|_| image.cpu_mapped)?.read(offset, &mut bytes);
+            Some(bytes)
+        })
+        .unwrap_or_default();
+    FaultingWave { pc: wave.pc, kernel, bytes, workgroup: [wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]] }
+}
+
+fn print_packet(raw: &queues::aql::RawPacket) -> String {
+    match queues::aql::Packet::decode(raw) {
+        Ok(packet) => packet.to_string(),
+        Err(_) => raw.iter().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(" "),
+    }
+}

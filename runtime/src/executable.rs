@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Executables: code objects placed in an agent's memory.
+//!
+//! INVARIANT: an image never moves, so kernel addresses in packets stay right across checkpoints; and it is freed
+//! only when no handle on the executable or one of its kernels is left and no queue may still run it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytemuck::pod_read_unaligned;
+use queues::hsa::KernelDescriptor;
+
+use crate::agent::Agent;
+use crate::code_object::{CodeObject, CodeObjectError, KernargError, KernargLayout};
+use crate::device::flags;
+use crate::error::{DeviceError, FreeError, LoadError};
+use crate::pool::Request;
+use crate::registry;
+use crate::registry::state::{BoRole, ExecutableKey, QueueKey};
+use crate::runtime::Inner;
+
+/// TIMEOUT: how long dropping an executable waits for its last dispatches; then its image stays until the process
+/// ends.
+const DROP_GRACE: Duration = Duration::from_millis(100);
+
+/// What is known of a loaded code object without the device.
+#[derive(Debug)]
+pub struct Program {
+    object: CodeObject,
+    base: u64,
+    layouts: BTreeMap<String, Result<Arc<KernargLayout>, KernargError>>,
+}
+
+impl Program {
+    /// Checks a file against an agent's instruction set.
+    ///
+    /// # Errors
+    /// [`LoadError::CodeObject`], [`LoadError::Descriptor`].
+    pub fn check(agent: &Agent, bytes: &[u8]) -> Result<CodeObject, LoadError> {
+        let object = CodeObject::parse(bytes)?;
+        object.check_agent(agent.target(), agent.features()?)?;
+        for kernel in object.kernels() {
+            let descriptor: KernelDescriptor = pod_read_unaligned(&kernel.descriptor);
+            descriptor
+                .validate(agent.target())
+                .map_err(|source| LoadError::Descriptor { kernel: kernel.name.clone(), source })?;
+        }
+        Ok(object)
+    }
+
+    /// A checked code object placed at `base`.
+    pub fn new(object: CodeObject, base: u64) -> Self {
+        let layout = |kernel: &crate::code_object::Kernel| {
+            (kernel.name.clone(), KernargLayout::new(&kernel.metadata).map(Arc::new))
+        };
+        let layouts = object.kernels().iter().map(layout).collect();
+        Program { object, base, layouts }
+    }
+
+    /// The code object.
+    pub fn object(&self) -> &CodeObject {
+        &self.object
+    }
+
+    /// Address of its image.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The kernel whose code is the last to start at or before `pc`, and the offset of `pc` in it.
+    pub fn kernel_at(&self, pc: u64) -> Option<(&str, u64)> {
+        let offset = pc.checked_sub(self.base)?;
+        let before = self.object.kernels().iter().filter(|kernel| kernel.entry_offset <= offset);
+        let kernel = before.max_by_key(|kernel| kernel.entry_offset)?;
+        Some((&kernel.name, offset - kernel.entry_offset))
+    }
+}
+
+/// A handle on a loaded code object; clones name the same one, which is unloaded with the last.
+#[derive(Clone)]
+pub struct Executable(Arc<Handle>);
+
+struct Handle {
+    agent: Agent,
+    key: ExecutableKey,
+    program: Arc<Program>,
+    /// Queues that ran it: bit = key index mod 64.
+    uses: AtomicU64,
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable").field("key", &self.0.key).field("base", &self.0.program.base).finish()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let inner = &self.agent.inner;
+        let Ok(pass) = inner.gate.enter() else { return };
+        let image = {
+            let mut registry = inner.registry.lock();
+            registry.executables.remove(self.key).map(|executable| {
+                // From here on the image is an ordinary buffer that packets may still use.
+                if let Some(bo) = registry.bos.get_mut(executable.image) {
+                    bo.state.role = BoRole::User;
+                }
+                executable.image
+            })
+        };
+        let Some(image) = image else { return };
+        let uses = *self.uses.get_mut();
+        match inner.free_bo(&pass, image, uses, DROP_GRACE) {
+            Ok(()) | Err(FreeError::Stale { .. } | FreeError::Lost(_)) => {}
+            Err(_) => inner.deferred.lock().push((image, uses)),
+        }
+    }
+}
+
+/// A kernel of a loaded executable.
+#[derive(Clone)]
+pub struct Kernel {
+    executable: Executable,
+    pub(crate) kernel: Arc<crate::code_object::Kernel>,
+    pub(crate) layout: Arc<KernargLayout>,
+    pub(crate) object_va: u64,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").field("name", &self.kernel.name).field("object", &self.object_va).finish()
+    }
+}
+
+impl Executable {
+    /// Loads a code object (an ELF file, versions 4 to 6) on `agent`.
+    ///
+    /// # Errors
+    /// [`LoadError::CodeObject`] if the file is not one, or for another target; [`LoadError::Descriptor`],
+    /// [`LoadError::Memory`], [`LoadError::Lost`].
+    pub fn load(agent: &Agent, bytes: &[u8]) -> Result<Self, LoadError> {
+        let object = Program::check(agent, bytes)?;
+        let inner = &agent.inner;
+        let index = agent.info.index();
+        let plan = object.plan();
+        // Where the CPU does not see the agent's memory, code runs from system memory.
+        let visible = agent.info.is_visible();
+        let place = match visible {
+            true => Request::vram(BoRole::Image, plan.image_bytes(), index, true),
+            false => Request::queue_memory(BoRole::Image, plan.image_bytes(), index),
+        };
+        let request = Request { flags: place.flags | flags::EXECUTABLE, align: plan.alignment(), ..place };
+        let pass = inner.gate.enter()?;
+        inner.free_deferred(&pass);
+        let mut registry = inner.registry.lock();
+        let device = inner.device_or_lost(&pass)?;
+        let image = inner.make_bo(&mut registry, device, request)?;
+        let view = Inner::view(&registry, image);
+        let relocated = view
+            .ok_or(LoadError::Memory(DeviceError::Absent { what: "the image's mapping" }.into()))
+            .and_then(|view| Ok((view, plan.relocate(view.va())?)));
+        let (view, bytes_at) = match relocated {
+            Ok(relocated) => relocated,
+            Err(error) => {
+                inner.unmake_bo(&mut registry, device, image);
+                return Err(error);
+            }
+        };
+        view.write(0, &bytes_at);
+        let program = Arc::new(Program::new(object, view.va()));
+        let key = registry.executables.insert(registry::Executable {
+            agent: index,
+            code_object: Arc::from(bytes),
+            image,
+            program: Some(Arc::clone(&program)),
+        });
+        Ok(Executable(Arc::new(Handle { agent: agent.clone(), key, program, uses: AtomicU64::new(0) })))
+    }
+
+    /// Its key in the registry.
+    pub fn key(&self) -> ExecutableKey {
+        self.0.key
+    }
+
+    /// Where it is loaded.
+    pub fn agent(&self) -> &Agent {
+        &self.0.agent
+    }
+
+    /// The code object.
+    pub fn object(&self) -> &CodeObject {
+        &self.0.program.object
+    }
+
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// [`LoadError::CodeObject`] with the names there are, [`LoadError::Arguments`] if its arguments make no sense.
+    pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
+        let kernel = self.0.program.object.kernel(name)?;
+        let layout = self.0.program.layouts.get(name).cloned();
+        let layout = layout
+            .ok_or_else(|| CodeObjectError::NoSuchKernel { name: name.to_owned(), known: Vec::new() })??;
+        Ok(Kernel {
+            executable: self.clone(),
+            object_va: self.0.program.base + kernel.descriptor_offset,
+            kernel: Arc::new(kernel.clone()),
+            layout,
+        })
+    }
+
+    /// The address of an exported variable.
+    pub fn global(&self, name: &str) -> Option<u64> {
+        let global = self.0.program.object.globals().iter().find(|global| global.name == name)?;
+        Some(self.0.program.base + global.offset)
+    }
+
+    #[inline]
+    pub(crate) fn note_use(&self, queue: QueueKey) {
+        let bit = 1u64 << (queue.index() % 64);
+        if self.0.uses.load(Ordering::Relaxed) & bit == 0 {
+            self.0.uses.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Kernel {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.kernel.name
+    }
+
+    /// The executable it belongs to.
+    pub fn executable(&self) -> &Executable {
+        &self.executable
+    }
+
+    /// What the compiler says about it.
+    pub fn metadata(&self) -> &crate::code_object::KernelMetadata {
+        &self.kernel.metadata
+    }
+
+    /// Where its arguments lie.
+    pub fn arguments(&self) -> &KernargLayout {
+        &self.layout
+    }
+
+    /// `kernel_object` of its dispatches: the address of its descriptor.
+    pub fn object_va(&self) -> u64 {
+        self.object_va
+    }
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bytes of an image: header, section table and chunk table, encoded and distrustfully decoded.
+//!
+//! ```text
+//! 0      "STASISIM"            magic
+//! 8      u16 major, u16 minor  version; readers take the same major and any minor not newer than theirs
+//! 12     u32                   flags, zero
+//! 16     u64                   length of the whole file
+//! 24     u32, u32              number of sections (3), zero
+//! 32     32 B                  BLAKE3 of bytes 0..32 and of the section table
+//! 64     3 x 64 B              sections {u32 kind, u32 zero, u64 offset, u64 length, 32 B BLAKE3, u64 zero}
+//! 4096   ...                   contents: chunks, each at a multiple of 4096
+//! ...                          chunk table: 64 B each {u32 extent, u32 zero, u64 offset in extent, u64 length,
+//!                              u64 offset in file, 32 B BLAKE3}
+//! ...                          metadata: JSON
+//! ```
+//! All numbers are little-endian. The contents section's hash is that of the chunk table, which holds theirs.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Format generation; a reader refuses any other.
+pub const MAJOR: u16 = 1;
+/// Additions a reader of the same major can live without; a reader refuses a newer one.
+pub const MINOR: u16 = 0;
+
+pub(super) const MAGIC: [u8; 8] = *b"STASISIM";
+pub(super) const HEADER_BYTES: usize = 64;
+pub(super) const SECTION_BYTES: usize = 64;
+pub(super) const CHUNK_ENTRY_BYTES: usize = 64;
+pub(super) const CONTENTS_OFFSET: u64 = 4096;
+/// Bound on the metadata before it is read into memory.
+pub(super) const MAX_META_BYTES: u64 = 1 << 30;
+/// Bound on the chunk table: 16 TiB of contents.
+pub(super) const MAX_CHUNKS: u64 = 1 << 23;
+
+/// Why an image could not be written or taken.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// A file operation failed.
+    #[error("Cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file does not start like an image.
+    #[error("{} is not a Stasis image: its first bytes are {found:02x?}; check the directory", path.display())]
+    NotAnImage {
+        /// The file.
+        path: PathBuf,
+        /// Its first eight bytes.
+        found: [u8; 8],
+    },
+    /// The image is of another format generation.
+    #[error(
+        "{} has image format {major}.{minor}; this program reads {MAJOR}.0 to {MAJOR}.{MINOR}: use the version of \
+         Stasis that wrote it, or a newer one", path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its major version.
+        major: u16,
+        /// Its minor version.
+        minor: u16,
+    },
+    /// The file is shorter or longer than its header says.
+    #[error("{} has {found} bytes where its header says {expected}: it is truncated or was appended to", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the header promises.
+        expected: u64,
+        /// Bytes there are.
+        found: u64,
+    },
+    /// A number in the image lies outside its bounds, or a hash does not fit.
+    #[error("{} is corrupt in section {section} at offset {offset}: {what}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// `header`, `sections`, `chunks`, `contents` or `metadata`.
+        section: &'static str,
+        /// Byte offset in the file.
+        offset: u64,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// The metadata is not the JSON it should be.
+    #[error("{} holds metadata that does not fit this version's schema", path.display())]
+    Metadata {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The extents given do not fit those the image was made from.
+    #[error("The image holds {expected} buffers' contents, {found} were given to fill")]
+    Extents {
+        /// Extents in the image.
+        expected: usize,
+        /// Extents given.
+        found: usize,
+    },
+    /// An extent's length differs from the one in the image.
+    #[error("Buffer {extent} has {found} bytes where the image has a chunk ending at {expected}")]
+    ExtentLength {
+        /// Which extent.
+        extent: usize,
+        /// Bytes the image needs.
+        expected: u64,
+        /// Bytes the extent has.
+        found: u64,
+    },
+}
+
+/// The section kinds, in the order of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SectionKind {
+    Contents = 1,
+    Chunks = 2,
+    Metadata = 3,
+}
+
+/// One row of the section table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Section {
+    pub kind: SectionKind,
+    pub offset: u64,
+    pub length: u64,
+    pub hash: [u8; 32],
+}
+
+/// One non-zero piece of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// Index of the extent it belongs to.
+    pub extent: u32,
+    /// Byte offset in the extent.
+    pub offset: u64,
+    /// Length in bytes, at most [`super::CHUNK_BYTES`].
+    pub length: u64,
+    /// Byte offset in the file.
+    pub file_offset: u64,
+    /// BLAKE3 of its bytes.
+    pub hash: [u8; 32],
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+fn hash_at(bytes: &[u8], at: usize) -> [u8; 32] {
+    let mut hash = [0; 32];
+    if let Some(found) = bytes.get(at..at + 32) {
+        hash.copy_from_slice(found);
+    }
+    hash
+}
+
+impl Chunk {
+    pub(super) fn encode(&self) -> [u8; CHUNK_ENTRY_BYTES] {
+        let mut out = [0; CHUNK_ENTRY_BYTES];
+        out[0..4].copy_from_slice(&self.extent.to_le_bytes());
+        out[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        out[16..24].copy_from_slice(&self.length.to_le_bytes());
+        out[24..32].copy_from_slice(&self.file_offset.to_le_bytes());
+        out[32..64].copy_from_slice(&self.hash);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        Self {
+            extent: u32_at(bytes, 0),
+            offset: u64_at(bytes, 8),
+            length: u64_at(bytes, 16),
+            file_offset: u64_at(bytes, 24),
+            hash: hash_at(bytes, 32),
+        }
+    }
+}
+
+/// Encodes header and section table: the first bytes of the file.
+pub(super) fn encode_front(file_bytes: u64, sections: &[Section; 3]) -> Vec<u8> {
+    let mut table = Vec::with_capacity(sections.len() * SECTION_BYTES);
+    for section in sections {
+        let mut row = [0; SECTION_BYTES];
+        row[0..4].copy_from_slice(&(section.kind as u32).to_le_bytes());
+        row[8..16].copy_from_slice(&section.offset.to_le_bytes());
+        row[16..24].copy_from_slice(&section.length.to_le_bytes());
+        row[24..56].copy_from_slice(&section.hash);
+        table.extend_from_slice(&row);
+    }
+    let mut front = Vec::with_capacity(HEADER_BYTES + table.len());
+    front.extend_from_slice(&MAGIC);
+    front.extend_from_slice(&MAJOR.to_le_bytes());
+    front.extend_from_slice(&MINOR.to_le_bytes());
+    front.extend_from_slice(&0u32.to_le_bytes());
+    front.extend_from_slice(&file_bytes.to_le_bytes());
+    front.extend_from_slice(&3u32.to_le_bytes());
+    front.extend_from_slice(&0u32.to_le_bytes());
+    let hash = blake3::Hasher::new().update(&front).update(&table).finalize();
+    front.extend_from_slice(hash.as_bytes());
+    front.extend_from_slice(&table);
+    front
+}
+
+/// Decodes and checks header and section table.
+pub(super) fn decode_front(
+    path: &std::path::Path,
+    front: &[u8],
+    file_bytes: u64,
+) -> Result<[Section; 3], ImageError> {
+    let corrupt = |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
+    let mut found = [0; 8];
+    if let Some(start) = front.get(0..8) {
+        found.copy_from_slice(start);
+    }
+    if found != MAGIC {
+        return Err(ImageError::NotAnImage { path: path.into(), found });
+    }
+    let too_short = || ImageError::Length { path: path.into(), expected: CONTENTS_OFFSET, found: file_bytes };
+    if front.len() < 12 {
+        return Err(too_short());
+    }
+    let version = u32_at(front, 8);
+    // CAST: the two halves of the version word.
+    let (major, minor) = (version as u16, (version >> 16) as u16);
+    if major != MAJOR || minor > MINOR {
+        return Err(ImageError::Version { path: path.into(), major, minor });
+    }
+    if front.len() < HEADER_BYTES + 3 * SECTION_BYTES {
+        return Err(too_short());
+    }
+    let table = &front[HEADER_BYTES..HEADER_BYTES + 3 * SECTION_BYTES];
+    let hash = blake3::Hasher::new().update(&front[..32]).update(table).finalize();
+    if *hash.as_bytes() != hash_at(front, 32) {
+        return Err(corrupt("header", 32, "the hash of header and section table does not fit"));
+    }
+    let expected = u64_at(front, 16);
+    if expected != file_bytes {
+        return Err(ImageError::Length { path: path.into(), expected, found: file_bytes });
+    }
+    if u32_at(front, 24) != 3 {
+        return Err(corrupt("header", 24, "the number of sections is not 3"));
+    }
+    let kinds = [SectionKind::Contents, SectionKind::Chunks, SectionKind::Metadata];
+    let mut at = CONTENTS_OFFSET;
+    let mut sections = [Section { kind: SectionKind::Contents, offset: 0, length: 0, hash: [0; 32] }; 3];
+    for (n, (kind, out)) in kinds.into_iter().zip(&mut sections).enumerate() {
+        let row = &table[n * SECTION_BYTES..];
+        let place = (HEADER_BYTES + n * SECTION_BYTES) as u64;
+        if u32_at(row, 0) != kind as u32 {
+            return Err(corrupt(
+                "sections",
+                place,
+                "the sections are not contents, chunks, metadata in this order",
+            ));
+        }
+        *out = Section { kind, offset: u64_at(row, 8), length: u64_at(row, 16), hash: hash_at(row, 24) };
+        if out.offset != at {
+            return Err(corrupt("sections", place + 8, "a section does not start where the one before ends"));
+        }
+        at = at
+            .checked_add(out.length)
+            .filter(|end| *end <= file_bytes)
+            .ok_or_else(|| corrupt("sections", place + 16, "a section ends beyond the file"))?;
+    }
+    if at != file_bytes {
+        return Err(corrupt("sections", HEADER_BYTES as u64, "the sections do not cover the file"));
+    }
+    if sections[2].length > MAX_META_BYTES {
+        return Err(corrupt("sections", HEADER_BYTES as u64 + 144, "the metadata is longer than 1 GiB"));
+    }
+    let chunk_bytes = sections[1].length;
+    if chunk_bytes % CHUNK_ENTRY_BYTES as u64 != 0 || chunk_bytes / CHUNK_ENTRY_BYTES as u64 > MAX_CHUNKS {
+        return Err(corrupt(
+            "sections",
+            HEADER_BYTES as u64 + 80,
+            "the chunk table has an impossible length",
+        ));
+    }
+    Ok(sections)
+}

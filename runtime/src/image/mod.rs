@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The checkpoint image: one file holding the registry's state and every buffer's bytes.
+//!
+//! An image exists completely or not at all: it is written under a temporary name, synced, and renamed. Nothing in it
+//! is trusted: [`Image::open`] checks magic, version, lengths and hashes of everything but the bulk before it returns,
+//! and every chunk of the bulk is checked against its own BLAKE3 when it is read. `docs/image-format.md` draws it.
+
+mod extent;
+mod format;
+mod reader;
+mod worker;
+mod writer;
+
+pub use extent::Extent;
+pub use format::{Chunk, ImageError, MAJOR, MINOR};
+pub use reader::{Image, ReadStats};
+pub use writer::{ImageWriter, WriteStats};
+
+/// Bytes handled at a time by one worker; also the granularity of zero detection and of hashes.
+pub const CHUNK_BYTES: u64 = 2 << 20;
+
+#[cfg(test)]
+mod tests;

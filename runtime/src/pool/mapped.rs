@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The only place where memory shared with a device is touched: ranges of the window, through atomics and copies.
+//!
+//! INVARIANT: a [`Mapped`] is made for a range that stays mapped readable and writable for as long as the gate can be
+//! passed and its buffer object is registered; while the device is let go the range is reserved but inaccessible,
+//! and nobody who keeps the gate's rule is looking. Nothing ever forms a `&[u8]` or `&mut [u8]` over it.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// A range of memory shared with a device. Offsets are in bytes from its start.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped {
+    base: NonNull<u8>,
+    bytes: u64,
+}
+
+// SAFETY: it is an address; all access goes through atomics, or through copies whose races the caller orders.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+/// A view of a registered buffer object that is mapped for the CPU.
+pub(crate) fn view(va: u64, bytes: u64) -> Option<Mapped> {
+    // SAFETY: this is the module's invariant: the ranges of CPU-mapped entries are mapped whenever the gate can be
+    // passed, and views are used only by holders of a pass or of the closed gate before the device is let go.
+    unsafe { Mapped::new(va, bytes) }
+}
+
+impl Mapped {
+    /// A view of `[va, va + bytes)`; `None` for a null address.
+    ///
+    /// # Safety
+    /// The range must be mapped readable and writable whenever a method is called (see the module's invariant), and
+    /// no Rust reference into it may exist.
+    pub unsafe fn new(va: u64, bytes: u64) -> Option<Self> {
+        // CAST: u64 and usize are the same on every target that has this driver.
+        let base = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(va as usize))?;
+        Some(Mapped { base, bytes })
+    }
+
+    /// The address of its start.
+    pub fn va(self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    /// Length in bytes.
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// The part at `offset` of length `bytes`.
+    ///
+    /// # Panics
+    /// If it is not inside.
+    pub fn part(self, offset: u64, bytes: u64) -> Self {
+        Mapped { base: self.at(offset, bytes), bytes }
+    }
+
+    /// Whether `bytes` at `offset` are inside.
+    pub fn holds(self, offset: u64, bytes: u64) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+
+    #[inline]
+    fn at(self, offset: u64, bytes: u64) -> NonNull<u8> {
+        assert!(self.holds(offset, bytes), "INVARIANT: accesses stay inside their buffer object");
+        // SAFETY: `offset` is inside the range, as just checked. CAST: see `new`.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    #[inline]
+    fn aligned<T>(self, offset: u64) -> *mut T {
+        let at = self.at(offset, size_of::<T>() as u64).cast::<T>();
+        assert!(at.is_aligned(), "INVARIANT: atomics are naturally aligned");
+        at.as_ptr()
+    }
+
+    #[inline]
+    fn u64_at(&self, offset: u64) -> &AtomicU64 {
+        // SAFETY: inside, aligned, mapped by the type's contract, and all accesses to shared words are atomic.
+        unsafe { AtomicU64::from_ptr(self.aligned(offset)) }
+    }
+
+    /// Loads 64 bits.
+    #[inline]
+    pub fn load(self, offset: u64, order: Ordering) -> u64 {
+        self.u64_at(offset).load(order)
+    }
+
+    /// Stores 64 bits.
+    #[inline]
+    pub fn store(self, offset: u64, value: u64, order: Ordering) {
+        self.u64_at(offset).store(value, order);
+    }
+
+    /// Adds to 64 signed bits and returns what they were.
+    #[inline]
+    pub fn add_signed(self, offset: u64, value: i64, order: Ordering) -> i64 {
+        // SAFETY: as for `u64_at`.
+        unsafe { AtomicI64::from_ptr(self.aligned(offset)) }.fetch_add(value, order)
+    }
+
+    /// Replaces 64 bits if they are `current`; `Err` with what they are instead.
+    ///
+    /// # Errors
+    /// The value found.
+    #[inline]
+    pub fn replace(self, offset: u64, current: u64, new: u64) -> Result<u64, u64> {
+        self.u64_at(offset).compare_exchange_weak(current, new, Ordering::AcqRel, Ordering::Relaxed)
+    }
+
+    /// Swaps 64 bits.
+    #[inline]
+    pub fn swap(self, offset: u64, value: u64) -> u64 {
+        self.u64_at(offset).swap(value, Ordering::AcqRel)
+    }
+
+    /// Loads 32 bits.
+    #[inline]
+    pub fn load32(self, offset: u64, order: Ordering) -> u32 {
+        // SAFETY: as for `u64_at`.
+        unsafe { AtomicU32::from_ptr(self.aligned(offset)) }.load(order)
+    }
+
+    /// Stores 32 bits.
+    #[inline]
+    pub fn store32(self, offset: u64, value: u32, order: Ordering) {
+        // SAFETY: as for `u64_at`.
+        unsafe { AtomicU32::from_ptr(self.aligned(offset)) }.store(value, order);
+    }
+
+    /// Copies `from` to `offset`. A device or thread that looks at the same bytes meanwhile sees any mixture; order
+    /// it with a signal.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn write(self, offset: u64, from: &[u8]) {
+        let to = self.at(offset, from.len() as u64);
+        // SAFETY: `to` is mapped for `from.len()` bytes; `from` is a Rust slice and cannot overlap the window, into
+        // which no reference exists. The bytes have no validity to break.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+    }
+
+    /// Copies from `offset` into `to`. See [`Mapped::write`] about concurrent writers.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn read(self, offset: u64, to: &mut [u8]) {
+        let from = self.at(offset, to.len() as u64);
+        // SAFETY: as in `write`, with the roles changed.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies `bytes` from another range; the two may overlap.
+    ///
+    /// # Panics
+    /// If either is too short.
+    pub fn copy_from(self, offset: u64, from: Mapped, from_offset: u64, bytes: u64) {
+        let (to, from) = (self.at(offset, bytes), from.at(from_offset, bytes));
+        // SAFETY: both are mapped for `bytes`; overlap is allowed. CAST: see `new`.
+        unsafe { to.as_ptr().copy_from(from.as_ptr(), bytes as usize) };
+    }
+
+    /// Sets `bytes` from `offset` to `value`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn fill(self, offset: u64, bytes: u64, value: u8) {
+        let to = self.at(offset, bytes);
+        // SAFETY: mapped for `bytes`. CAST: see `new`.
+        unsafe { to.as_ptr().write_bytes(value, bytes as usize) };
+    }
+
+    /// Its start as a pointer, for callers that want to do it themselves.
+    pub fn as_ptr(self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn over(words: &mut [u64; 8]) -> Mapped {
+        let va = words.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: the array outlives the view in every test and is not touched meanwhile.
+        unsafe { Mapped::new(va, 64) }.unwrap()
+    }
+
+    #[test]
+    fn write_then_read_gives_the_bytes() {
+        let mut words = [0; 8];
+        let mapped = over(&mut words);
+        mapped.write(3, b"stasis");
+        let mut back = [0; 6];
+        mapped.read(3, &mut back);
+        assert_eq!(&back, b"stasis");
+        mapped.copy_from(4, mapped, 3, 6);
+        mapped.read(4, &mut back);
+        assert_eq!(&back, b"stasis");
+    }
+
+    #[test]
+    #[should_panic(expected = "INVARIANT")]
+    fn access_past_the_end_panics() {
+        let mut words = [0; 8];
+        over(&mut words).load(60, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn replace_fails_with_what_it_found() {
+        let mut words = [7; 8];
+        let mapped = over(&mut words);
+        assert_eq!(mapped.replace(8, 1, 2), Err(7));
+        while mapped.replace(8, 7, 9).is_err() {}
+        assert_eq!(mapped.load(8, Ordering::Relaxed), 9);
+        assert_eq!(mapped.add_signed(8, -10, Ordering::Relaxed), 9);
+        assert_eq!(mapped.load(8, Ordering::Relaxed), u64::MAX);
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory: the address window, the pools, and the buffers allocated from them.
+//!
+//! INVARIANT: a buffer has one address for its whole life, the same for the CPU and every agent, across checkpoints
+//! too.
+
+pub mod arena;
+mod buffer;
+pub mod mapped;
+pub mod window;
+
+use std::fmt;
+use std::sync::Arc;
+
+use kfd::Errno;
+
+use self::arena::page_align;
+pub use self::buffer::{Buffer, HostGuard};
+use self::mapped::Mapped;
+use crate::agent::Agent;
+use crate::device::{Device, flags};
+use crate::error::{AllocError, DeviceError};
+use crate::gate::Pass;
+use crate::registry::Registry;
+use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState};
+use crate::runtime::Inner;
+
+/// What a pool's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolKind {
+    /// An agent's own memory.
+    Vram,
+    /// System memory that all agents map, coherent.
+    Gtt,
+    /// System memory for kernel arguments.
+    Kernarg,
+}
+
+/// Where buffers come from.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+    kind: PoolKind,
+    agent: AgentIndex,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("kind", &self.kind).field("agent", &self.agent).finish()
+    }
+}
+
+/// Memory to be made for the runtime itself or a buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub kind: BoKind,
+    pub role: BoRole,
+    pub bytes: u64,
+    pub flags: u32,
+    pub agent: AgentIndex,
+    pub mapped: Vec<AgentIndex>,
+    pub cpu_mapped: bool,
+    /// Power of two, at least a page.
+    pub align: u64,
+}
+
+impl Request {
+    /// System memory for the runtime's own structures, mapped to one agent.
+    pub fn queue_memory(role: BoRole, bytes: u64, agent: AgentIndex) -> Self {
+        Request {
+            kind: BoKind::Gtt,
+            role,
+            bytes,
+            flags: flags::QUEUE,
+            agent,
+            mapped: vec![agent],
+            cpu_mapped: true,
+            align: arena::PAGE,
+        }
+    }
+
+    /// System memory mapped to all `agents` agents.
+    pub fn shared(role: BoRole, bytes: u64, agents: usize) -> Self {
+        // CAST: there are at most 64 agents.
+        let mapped = (0..agents as u32).map(AgentIndex).collect();
+        Request { mapped, flags: flags::GTT, ..Request::queue_memory(role, bytes, AgentIndex(0)) }
+    }
+
+    /// An agent's memory; the CPU sees it if it can.
+    pub fn vram(role: BoRole, bytes: u64, agent: AgentIndex, visible: bool) -> Self {
+        Request {
+            kind: BoKind::Vram,
+            flags: if visible { flags::VRAM_VISIBLE } else { flags::VRAM_HIDDEN },
+            cpu_mapped: visible,
+            ..Request::queue_memory(role, bytes, agent)
+        }
+    }
+}
+
+impl Request {
+    /// Its entry's state, for the pages it takes; the address is chosen at registration.
+    pub fn into_state(self) -> BoState {
+        let Request { kind, role, bytes, flags, agent, mapped, cpu_mapped, align: _ } = self;
+        // Saturates above any window's length; the registration refuses it then.
+        let bytes = page_align(bytes).unwrap_or(!(arena::PAGE - 1));
+        BoState { kind, role, bytes, va: 0, flags, agent, mapped, cpu_mapped }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(inner: &Arc<Inner>, kind: PoolKind, agent: AgentIndex) -> Self {
+        Pool { inner: Arc::clone(inner), kind, agent }
+    }
+
+    /// What its memory is.
+    pub fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// Whether the CPU sees its memory.
+    pub fn is_visible(&self) -> bool {
+        self.kind != PoolKind::Vram || self.inner.agents[self.agent.at()].is_visible()
+    }
+
+    /// Allocates a buffer of at least `bytes` bytes, zeroed or with what a buffer before it left.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`] with what is available, [`AllocError::Empty`], [`AllocError::Address`],
+    /// [`AllocError::Device`], [`AllocError::Lost`].
+    pub fn alloc(&self, bytes: u64) -> Result<Buffer, AllocError> {
+        let request = match self.kind {
+            PoolKind::Vram => Request::vram(BoRole::User, bytes, self.agent, self.is_visible()),
+            PoolKind::Gtt | PoolKind::Kernarg => {
+                Request::shared(BoRole::User, bytes, self.inner.agents.len())
+            }
+        };
+        let pass = self.inner.gate.enter()?;
+        self.inner.free_deferred(&pass);
+        let mut registry = self.inner.registry.lock();
+        let device = self.inner.device_or_lost(&pass)?;
+        let key = self.inner.make_bo(&mut registry, device, request)?;
+        Ok(Buffer::new(&self.inner, &registry, key, bytes))
+    }
+}
+
+impl Inner {
+    /// Registers and makes a buffer object.
+    pub(crate) fn make_bo(
+        &self,
+        registry: &mut Registry,
+        device: &Device,
+        request: Request,
+    ) -> Result<BoKey, AllocError> {
+        let Request { kind, agent, bytes: wanted, align, .. } = request;
+        if wanted == 0 {
+            return Err(AllocError::Empty);
+        }
+        let key = registry.add_aligned_bo(request.into_state(), align)?;
+        let Some(bo) = registry.bos.get_mut(key) else {
+            return Err(DeviceError::Absent { what: "the entry" }.into());
+        };
+        match device.create_bo(bo) {
+            Ok(()) => Ok(key),
+            Err(error) => {
+                registry.remove_bo(key);
+                Err(self.alloc_error(device, kind, agent, wanted, error))
+            }
+        }
+    }
+
+    /// Says how much there is when there was not enough.
+    fn alloc_error(
+        &self,
+        device: &Device,
+        kind: BoKind,
+        agent: AgentIndex,
+        wanted: u64,
+        error: DeviceError,
+    ) -> AllocError {
+        let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::NOMEM);
+        if !no_memory {
+            return error.into();
+        }
+        let (name, available) = match kind {
+            BoKind::Vram => {
+                let info = &self.agents[agent.at()];
+                let name = format!("{} ({})", info.target().name, info.uuid());
+                (name, device.available(agent).unwrap_or(0))
+            }
+            _ => ("gtt".to_owned(), host_memory_available()),
+        };
+        AllocError::OutOfMemory { agent: name, wanted, available }
+    }
+
+    /// A view of a buffer object the CPU sees.
+    pub(crate) fn view(registry: &Registry, key: BoKey) -> Option<Mapped> {
+        let state = &registry.bos.get(key)?.state;
+        if !state.cpu_mapped {
+            return None;
+        }
+        mapped::view(state.va, state.bytes)
+    }
+
+    pub(crate) fn device_or_lost<'p>(
+        &'p self,
+        pass: &'p Pass<'_>,
+    ) -> Result<&'p Arc<Device>, crate::error::Lost> {
+        self.device(pass)
+            .ok_or(crate::error::Lost { what: "the device was closed under an open gate", source: None })
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo` in bytes, 0 if it cannot be read.
+fn host_memory_available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+impl Agent {
+    /// System memory for kernel arguments.
+    pub fn kernarg(&self) -> Pool {
+        Pool::new(&self.inner, PoolKind::Kernarg, self.info.index())
+    }
+}

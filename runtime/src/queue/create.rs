@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Making and unmaking a queue: seven buffers, a signal, an entry, and the hardware queue over them.
+//!
+//! INVARIANT: a failure at any step leaves nothing registered and nothing allocated.
+
+use std::sync::Arc;
+
+use kfd::sys::DOORBELL_SLICE_BYTES;
+use queues::hsa::AmdQueue;
+use queues::ring::Ring;
+use queues::target::ScratchFormat;
+
+use super::live::{QueueLive, QueueMemory};
+use super::{Handle, MAX_PACKETS, MIN_PACKETS, Queue, QueueOptions, bring_up};
+use crate::agent::{Agent, AgentInfo};
+use crate::device::{Device, flags};
+use crate::error::{AllocError, DeviceError, QueueError};
+use crate::gate::Pass;
+use crate::pool::Request;
+use crate::registry;
+use crate::registry::Registry;
+use crate::registry::state::{
+    AgentIndex, BoKey, BoKind, BoRole, BoState, QueueBos, QueueKey, QueueKind, QueueState, SignalKey,
+};
+use crate::runtime::Inner;
+
+/// Bytes of the page both indices are in; the driver wants exactly one.
+const PAGE_BYTES: u64 = 4096;
+/// Lanes of the widest wave.
+const WAVE_LANES: u64 = 64;
+
+impl QueueOptions {
+    fn check(&self, info: &AgentInfo) -> Result<(), QueueError> {
+        let packets = self.packets;
+        if !packets.is_power_of_two() || !(MIN_PACKETS..=MAX_PACKETS).contains(&packets) {
+            return Err(QueueError::Packets { packets, min: MIN_PACKETS, max: MAX_PACKETS });
+        }
+        let bytes = self.kernarg_slot_bytes;
+        if !bytes.is_power_of_two() || !(64..=65536).contains(&bytes) {
+            return Err(QueueError::KernargSlot { bytes });
+        }
+        if self.priority > kfd::sys::KFD_MAX_QUEUE_PRIORITY {
+            return Err(QueueError::Priority { priority: self.priority });
+        }
+        let max = info.target().scratch.map_or(0, |format| max_lane_bytes(&format));
+        if self.scratch_lane_bytes > max {
+            return Err(QueueError::Scratch { bytes: self.scratch_lane_bytes, max });
+        }
+        Ok(())
+    }
+}
+
+/// What the WAVESIZE field of COMPUTE_TMPRING_SIZE can say, per lane: 15 bits on chips that count per engine, else
+/// 13.
+fn max_lane_bytes(format: &ScratchFormat) -> u32 {
+    let field = if format.waves_per_engine { 0x7fff } else { 0x1fff };
+    field * format.wave_size_unit / WAVE_LANES as u32
+}
+
+/// Scratch bytes of one wave.
+fn wave_bytes(lane_bytes: u32, format: &ScratchFormat) -> u64 {
+    (u64::from(lane_bytes) * WAVE_LANES).next_multiple_of(u64::from(format.wave_size_unit))
+}
+
+/// Fills in the scratch fields of an `amd_queue_t` (ROCr `AqlQueue::InitScratchSRD`).
+pub(super) fn describe_scratch(
+    queue: &mut AmdQueue,
+    memory: &BoState,
+    lane_bytes: u32,
+    info: &AgentInfo,
+    format: ScratchFormat,
+) {
+    let properties = &info.node().properties;
+    let engines = match format.waves_per_engine {
+        true => properties.array_count.checked_div(properties.simd_arrays_per_engine).unwrap_or(1).max(1),
+        false => 1,
+    };
+    let waves = (info.geometry().waves / engines).min(0xfff);
+    let units = wave_bytes(lane_bytes, &format) / u64::from(format.wave_size_unit);
+    // CAST: `check` bounded the field to 15 bits.
+    queue.compute_tmpring_size = waves | (units as u32) << 12;
+    // CAST: the halves of an address, and a size below 4 GiB where words 1 to 3 are used at all.
+    let (low, high) = (memory.va as u32, (memory.va >> 32) as u32);
+    let size = u32::try_from(memory.bytes).unwrap_or(u32::MAX);
+    queue.scratch_resource_descriptor =
+        [low, high & 0xffff | format.descriptor_word1, size, format.descriptor_word3];
+    queue.scratch_backing_memory_location = memory.va;
+    queue.scratch_backing_memory_byte_size = memory.bytes;
+    queue.scratch_wave64_lane_byte_size = lane_bytes;
+}
+
+/// What has been made of a queue so far; unmade on drop unless it was completed.
+struct Parts<'a> {
+    inner: &'a Inner,
+    registry: &'a mut Registry,
+    device: &'a Device,
+    bos: Vec<BoKey>,
+    signal: Option<SignalKey>,
+    entry: Option<QueueKey>,
+}
+
+impl Parts<'_> {
+    fn bo(&mut self, what: &'static str, request: Request) -> Result<BoKey, QueueError> {
+        let made = self.inner.make_bo(self.registry, self.device, request);
+        let key = made.map_err(|source| QueueError::Memory { what, source })?;
+        self.bos.push(key);
+        Ok(key)
+    }
+}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            self.registry.queues.remove(entry);
+        }
+        if let Some(signal) = self.signal {
+            self.inner.drop_signal(self.registry, signal);
+        }
+        for key in self.bos.drain(..) {
+            self.inner.unmake_bo(self.registry, self.device, key);
+        }
+    }
+}
+
+impl Inner {
+    /// Frees one of the runtime's own objects; what the driver will not free stays registered.
+    pub(crate) fn unmake_bo(&self, registry: &mut Registry, device: &Device, key: BoKey) {
+        let Some(bo) = registry.bos.get_mut(key) else { return };
+        match device.destroy_bo(bo) {
+            Ok(()) => drop(registry.remove_bo(key)),
+            Err(error) => tracing::warn!(target: "pools", %error, %key, "memory could not be freed"),
+        }
+    }
+
+    pub(crate) fn create_queue(
+        self: &Arc<Self>,
+        pass: &Pass<'_>,
+        agent: &Agent,
+        options: QueueOptions,
+        internal: bool,
+    ) -> Result<Queue, QueueError> {
+        options.check(&agent.info)?;
+        self.free_deferred(pass);
+        let device = Arc::clone(self.device_or_lost(pass)?);
+        let (exceptions, signal) = self
+            .new_signal(pass, 0)
+            .map_err(|source| QueueError::Memory { what: "exception signal", source })?;
+        let mut registry = self.registry.lock();
+        let mut parts = Parts {
+            inner: self,
+            registry: &mut registry,
+            device: &device,
+            bos: Vec::new(),
+            signal: Some(exceptions),
+            entry: None,
+        };
+        let index = agent.info.index();
+        let bos = parts.queue_memory(&options, &agent.info)?;
+        parts.doorbell_slice(index)?;
+        let state = QueueState {
+            agent: index,
+            kind: QueueKind::Aql,
+            packets: options.packets,
+            priority: options.priority,
+            percentage: 100,
+            bos,
+            kernarg_slot_bytes: options.kernarg_slot_bytes,
+            scratch_lane_bytes: options.scratch_lane_bytes,
+            exceptions,
+            queue_id: 0,
+            doorbell_offset: 0,
+            bias: 0,
+            write_index: 0,
+            internal,
+        };
+        let live = queue_live(self, parts.registry, &state)?;
+        let key = parts.registry.queues.insert(registry::Queue { state, created: false, live: None });
+        parts.entry = Some(key);
+        let doorbell = bring_up(&device, parts.registry, key, &live, 0)?;
+        let live = Arc::new(live.with_doorbell(&self.gate, doorbell));
+        if let Some(queue) = parts.registry.queues.get_mut(key) {
+            queue.live = Some(Arc::clone(&live));
+        }
+        // Complete: nothing is left for the drop to undo.
+        (parts.entry, parts.signal) = (None, None);
+        parts.bos.clear();
+        drop(parts);
+        drop(signal);
+        let node = device.node(index)?;
+        let page_va = live.memory().page.va();
+        let (private_base_hi, shared_base_hi) = (node.scratch_aperture_hi, node.lds_aperture_hi);
+        let (inner, agent) = (Arc::clone(self), agent.clone());
+        Ok(Queue(Arc::new(Handle { inner, key, live, agent, page_va, private_base_hi, shared_base_hi })))
+    }
+
+    pub(crate) fn destroy_queue(
+        &self,
+        pass: &Pass<'_>,
+        key: QueueKey,
+        live: &QueueLive,
+    ) -> Result<(), QueueError> {
+        let device = Arc::clone(self.device_or_lost(pass)?);
+        let mut registry = self.registry.lock();
+        let Some(queue) = registry.queues.get_mut(key) else { return Err(QueueError::Stale { queue: key }) };
+        live.mark_destroyed();
+        device.destroy_queue(queue)?;
+        let Some(queue) = registry.queues.remove(key) else { return Ok(()) };
+        for bo in queue.state.bos.all() {
+            self.unmake_bo(&mut registry, &device, bo);
+        }
+        self.drop_signal(&mut registry, queue.state.exceptions);
+        Ok(())
+    }
+}
+
+/// The live part of a queue over its registered memory.
+///
+/// # Errors
+/// [`DeviceError::Absent`] if part of it is not registered or not mapped for the CPU.
+pub(crate) fn queue_live(
+    inner: &Inner,
+    registry: &Registry,
+    state: &QueueState,
+) -> Result<QueueLive, QueueError> {
+    let absent = || QueueError::Device(DeviceError::Absent { what: "a queue's memory" });
+    let memory = |key| Inner::view(registry, key).ok_or_else(absent);
+    let views = QueueMemory {
+        ring: memory(state.bos.ring)?,
+        page: memory(state.bos.page)?,
+        kernargs: memory(state.bos.kernargs)?,
+        kernarg_slot: u64::from(state.kernarg_slot_bytes),
+    };
+    let ring = Ring::new(u64::from(state.packets)).map_err(|_| QueueError::Packets {
+        packets: state.packets,
+        min: MIN_PACKETS,
+        max: MAX_PACKETS,
+    })?;
+    Ok(QueueLive::new(&inner.gate, ring, views, state))
+}
+
+impl Parts<'_> {
+    /// All buffers of a queue (`kfd-abi` §2.4).
+    fn queue_memory(&mut self, options: &QueueOptions, info: &AgentInfo) -> Result<QueueBos, QueueError> {
+        let (agent, geometry) = (info.index(), info.geometry());
+        let own = |role, bytes| Request::queue_memory(role, bytes, agent);
+        let packets = u64::from(options.packets);
+        let ring = self.bo("ring", own(BoRole::Ring, packets * queues::aql::PACKET_BYTES as u64))?;
+        let page = self.bo("index page", own(BoRole::QueuePage, PAGE_BYTES))?;
+        let eop = Request {
+            flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,
+            kind: BoKind::Vram,
+            cpu_mapped: false,
+            ..own(BoRole::Eop, u64::from(geometry.eop_bytes))
+        };
+        let eop = self.bo("end-of-pipe area", eop)?;
+        let save_area = self.bo("context save area", own(BoRole::SaveArea, geometry.total_bytes))?;
+        let arguments = packets * 2 * u64::from(options.kernarg_slot_bytes);
+        let kernargs = self.bo("kernel-argument area", own(BoRole::Kernargs, arguments))?;
+        let scratch = match info.target().scratch.filter(|_| options.scratch_lane_bytes > 0) {
+            None => None,
+            Some(format) => {
+                let bytes = u64::from(geometry.waves) * wave_bytes(options.scratch_lane_bytes, &format);
+                Some(self.bo("scratch", Request::vram(BoRole::Scratch, bytes, agent, false))?)
+            }
+        };
+        Ok(QueueBos { ring, page, eop, save_area, kernargs, scratch })
+    }
+
+    /// Sees to it that the agent's doorbell slice has its addresses. It stays when the queue goes.
+    fn doorbell_slice(&mut self, agent: AgentIndex) -> Result<(), QueueError> {
+        if self.registry.fixtures.doorbells.contains_key(&agent) {
+            return Ok(());
+        }
+        let request = Request {
+            kind: BoKind::Doorbell,
+            ..Request::queue_memory(BoRole::Doorbell, DOORBELL_SLICE_BYTES as u64, agent)
+        };
+        let made = self.inner.make_bo(self.registry, self.device, request);
+        let key = made.map_err(|source: AllocError| QueueError::Memory { what: "doorbells", source })?;
+        self.registry.fixtures.doorbells.insert(agent, key);
+        Ok(())
+    }
+}

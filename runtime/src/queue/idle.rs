@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Knowing that a queue has completed what it was given.
+//!
+//! INVARIANT: consumed is not completed. Only a packet with the barrier bit that has itself completed proves that all
+//! before it have.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
+
+use super::live::QueueLive;
+use crate::error::{AllocError, Lost, SubmitError, WaitError};
+use crate::gate::Pass;
+use crate::registry::state::{QueueKey, SignalKey};
+use crate::runtime::Inner;
+use crate::signal::{Condition, SignalLive, WaitMode};
+
+/// A barrier packet in flight and the signal it completes.
+struct Marker<'i> {
+    inner: &'i Inner,
+    key: SignalKey,
+    signal: Arc<SignalLive>,
+}
+
+impl Drop for Marker<'_> {
+    fn drop(&mut self) {
+        if let Ok(pass) = self.inner.gate.enter() {
+            self.inner.retire_signal(&pass, self.key);
+        }
+    }
+}
+
+impl Inner {
+    /// The queues whose key index mod 64 is set in `uses`.
+    pub(crate) fn queues_of(&self, uses: u64) -> Vec<(QueueKey, Arc<QueueLive>)> {
+        let registry = self.registry.lock();
+        let used = registry.queues.iter().filter(|(key, _)| uses & 1 << (key.index() % 64) != 0);
+        used.filter_map(|(key, queue)| Some((key, queue.live.clone()?))).collect()
+    }
+
+    fn mark(&self, pass: &Pass<'_>, live: &QueueLive) -> Result<Option<Marker<'_>>, WaitError> {
+        let (key, signal) = self.new_signal(pass, 1).map_err(|error| match error {
+            AllocError::Lost(lost) => WaitError::Lost(lost),
+            AllocError::Device(error) => WaitError::Device(error),
+            _ => WaitError::Device(crate::error::DeviceError::Absent { what: "a signal for the wait" }),
+        })?;
+        let marker = Marker { inner: self, key, signal };
+        let header = Header {
+            barrier: true,
+            acquire: FenceScope::System,
+            release: FenceScope::System,
+            ..Header::new(PacketKind::BarrierAnd)
+        };
+        let packet = Barrier { header, completion_signal: marker.signal.handle(), ..Barrier::noop() };
+        let mut slot = match live.reserve(pass, 1) {
+            Ok(slot) => slot,
+            Err(SubmitError::Queue(fault)) => return Err(fault.into()),
+            Err(_) => return Ok(None),
+        };
+        marker.signal.promise();
+        slot.publish(Packet::BarrierAnd(packet).encode());
+        drop(slot);
+        self.submitted(pass, live, Some(&marker.signal));
+        Ok(Some(marker))
+    }
+
+    /// Whether a queue has completed everything, or never will; looks until `deadline`.
+    pub(crate) fn is_idle(&self, pass: &Pass<'_>, live: &QueueLive, deadline: Instant) -> Result<bool, Lost> {
+        if live.is_destroyed() || live.fault().is_some() || live.hardware_write() == 0 {
+            return Ok(true);
+        }
+        let marker = match self.mark(pass, live) {
+            Ok(Some(marker)) => marker,
+            Ok(None) => return Ok(false),
+            Err(WaitError::Lost(lost)) => return Err(lost),
+            Err(WaitError::Queue(_)) => return Ok(true),
+            Err(_) => return Ok(false),
+        };
+        loop {
+            if marker.signal.load() <= 0 || live.fault().is_some() {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a queue has completed everything submitted so far.
+    pub(crate) fn wait_idle(&self, live: &QueueLive, timeout: Option<Duration>) -> Result<(), WaitError> {
+        let start = Instant::now();
+        let marker = loop {
+            let pass = self.gate.enter()?;
+            if live.hardware_write() == 0 || live.is_destroyed() {
+                return Ok(());
+            }
+            if let Some(marker) = self.mark(&pass, live)? {
+                break marker;
+            }
+            drop(pass);
+            let waited = start.elapsed();
+            if timeout.is_some_and(|limit| waited >= limit) {
+                return Err(WaitError::Timeout { value: 1, waited });
+            }
+            // TIMEOUT: a full ring makes room with the next packet consumed.
+            std::thread::sleep(Duration::from_micros(100));
+        };
+        let left = timeout.map(|limit| limit.saturating_sub(start.elapsed()));
+        self.wait_signal(&marker.signal, Condition::LessThan(1), left, WaitMode::Auto).map(drop)
+    }
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every object handed out, under generational keys; what checkpoint walks and restore fills again.
+//!
+//! INVARIANT: an object exists in the driver only if it has an entry here, and the kernel-side fields of an entry
+//! (`kernel`, `live`) are `Some` exactly while it does.
+//!
+//! Lock order: gate pass, then the device slot (`Runtime::device`, read), then the registry's one mutex. Nothing
+//! is waited for under the registry's lock but ioctls that cannot block on a client. Objects that hot paths touch
+//! (`live` parts) are shared out by `Arc`, so that no dispatch and no wait takes the lock.
+
+pub mod key;
+pub mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub use self::key::{Key, Table, TableError};
+use self::state::{
+    AgentIndex, BoKey, BoState, EventKey, EventState, ExecutableKey, ExecutableState, ExportState, Fixtures,
+    QueueKey, QueueState, RegistryState, SignalKey, SignalState,
+};
+use crate::executable::Program;
+use crate::pool::arena::{Arena, ArenaError, Window};
+use crate::queue::QueueLive;
+use crate::signal::{SignalLive, SignalSlots};
+
+/// What the driver calls a buffer object; different after every restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelBo {
+    /// `ALLOC_MEMORY_OF_GPU.handle`.
+    pub handle: u64,
+    /// `ALLOC_MEMORY_OF_GPU.mmap_offset`: the cookie for the render node.
+    pub mmap_offset: u64,
+}
+
+/// A registered buffer object.
+#[derive(Debug)]
+pub struct Bo {
+    /// What is saved.
+    pub state: BoState,
+    /// What the driver calls it.
+    pub kernel: Option<KernelBo>,
+}
+
+/// An event's live part, shared with those who wait.
+#[derive(Debug)]
+pub struct EventLive {
+    /// The driver's id now.
+    pub id: AtomicU32,
+    /// Newest event age seen (`kfd_event_data.last_event_age`).
+    pub age: AtomicU64,
+    /// Threads that are, or are about to be, asleep on it.
+    pub waiters: AtomicU32,
+}
+
+/// A registered event.
+#[derive(Debug)]
+pub struct Event {
+    /// What is saved.
+    pub state: EventState,
+    /// The live part; outlives re-creation.
+    pub live: Arc<EventLive>,
+    /// Whether it exists in the driver.
+    pub created: bool,
+    /// Signals that use it.
+    pub users: u32,
+}
+
+/// A registered signal.
+#[derive(Debug)]
+pub struct Signal {
+    /// What is saved.
+    pub state: SignalState,
+    /// The live part, shared with its handles. `None` only after [`Registry::restore`].
+    pub live: Option<Arc<SignalLive>>,
+}
+
+/// A registered queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// What is saved.
+    pub state: QueueState,
+    /// Whether it exists in the driver.
+    pub created: bool,
+    /// The live part, shared with its handles. `None` only after [`Registry::restore`].
+    pub live: Option<Arc<QueueLive>>,
+}
+
+/// A registered executable.
+#[derive(Debug)]
+pub struct Executable {
+    /// Where it is loaded.
+    pub agent: AgentIndex,
+    /// The file as it was given.
+    pub code_object: Arc<[u8]>,
+    /// The buffer object of its image.
+    pub image: BoKey,
+    /// Its kernels and symbols. `None` only after [`Registry::restore`].
+    pub program: Option<Arc<Program>>,
+}
+
+/// A registered DMABuf export.
+#[derive(Debug)]
+pub struct Export {
+    /// What is saved.
+    pub state: ExportState,
+}
+
+/// What holds a buffer object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BoUse {
+    /// A live queue lives in it.
+    Queue(QueueKey),
+    /// A loaded executable's image is in it.
+    Executable(ExecutableKey),
+    /// It is a page of signals.
+    Signals,
+    /// It is one of the runtime's own.
+    Fixture,
+}
+
+/// A saved registry that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A table is malformed.
+    #[error("The saved table of {table} is malformed")]
+    Table {
+        /// Which.
+        table: &'static str,
+        /// How.
+        #[source]
+        source: TableError,
+    },
+    /// Two buffer objects overlap, or one lies outside the window.
+    #[error("The saved address of buffer object {bo} cannot be had")]
+    Address {
+        /// Which.
+        bo: BoKey,
+        /// Why.
+        #[source]
+        source: ArenaError,
+    },
+    /// Two signals have the same slot, or it does not exist.
+    #[error("The saved signal {signal} has slot {slot} of page {page}, which is taken or not there")]
+    Slot {
+        /// The signal.
+        signal: SignalKey,
+        /// Its page.
+        page: BoKey,
+        /// Its slot.
+        slot: u32,
+    },
+    /// An object names one that is not there.
+    #[error("The saved {what} {index} names a {missing} that is not saved")]
+    Dangling {
+        /// Kind of the naming object.
+        what: &'static str,
+        /// Its index.
+        index: u32,
+        /// Kind of the missing object.
+        missing: &'static str,
+    },
+}
+
+/// The registry. Lives behind one mutex, see the module documentation.
+#[derive(Debug)]
+pub struct Registry {
+    /// Addresses.
+    pub arena: Arena,
+    /// Buffer objects.
+    pub bos: Table<Bo>,
+    /// Events.
+    pub events: Table<Event>,
+    /// Signals.
+    pub signals: Table<Signal>,
+    /// Queues.
+    pub queues: Table<Queue>,
+    /// Executables.
+    pub executables: Table<Executable>,
+    /// DMABuf exports.
+    pub exports: Table<Export>,
+    /// The singletons.
+    pub fixtures: Fixtures,
+    /// Free slots of the signal pages; follows from `signals`.
+    pub slots: SignalSlots,
+    /// Signals without handles whose promised completions have not all happened.
+    pub retired: Vec<SignalKey>,
+}
+
+impl Bo {
+    /// An entry the driver does not know yet.
+    pub fn new(state: BoState) -> Self {
+        Bo { state, kernel: None }
+    }
+}
+
+impl Event {
+    /// An entry the driver does not know yet.
+    pub fn new(state: EventState) -> Self {
+        let live =
+            EventLive { id: AtomicU32::new(state.id), age: AtomicU64::new(1), waiters: AtomicU32::new(0) };
+        Event { state, live: Arc::new(live), created: false, users: 0 }
+    }
+}
+
+impl Registry {
+    /// An empty registry over a reserved window.
+    pub fn new(window: Window) -> Self {
+        Registry {
+            arena: Arena::new(window),
+            bos: Table::default(),
+            events: Table::default(),
+            signals: Table::default(),
+            queues: Table::default(),
+            executables: Table::default(),
+            exports: Table::default(),
+            fixtures: Fixtures::default(),
+            slots: SignalSlots::default(),
+            retired: Vec::new(),
+        }
+    }
+
+    /// Takes addresses for `state` (whose `va` is ignored) and registers it. The driver is not asked.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`].
+    pub fn add_bo(&mut self, state: BoState) -> Result<BoKey, ArenaError> {
+        self.add_aligned_bo(state, 1)
+    }
+
+    /// As [`Registry::add_bo`], at a multiple of `align`, a power of two.
+    ///
+    /// # Errors
+    /// [`ArenaError::Full`].
+    pub fn add_aligned_bo(&mut self, mut state: BoState, align: u64) -> Result<BoKey, ArenaError> {
+        state.va = self.arena.take_aligned(state.bytes, align)?;
+        Ok(self.bos.insert(Bo::new(state)))
+    }
+
+    /// Forgets a buffer object that the driver no longer knows and gives its addresses back.
+    pub fn remove_bo(&mut self, key: BoKey) -> Option<Bo> {
+        let bo = self.bos.remove(key)?;
+        self.arena.give_back(bo.state.va, bo.state.bytes);
+        Some(bo)
+    }
+
+    /// What holds a buffer object, if anything does.
+    pub fn bo_use(&self, key: BoKey) -> Option<BoUse> {
+        let bo = self.bos.get(key)?;
+        match bo.state.role {
+            state::BoRole::User => None,
+            state::BoRole::Signals => Some(BoUse::Signals),
+            state::BoRole::EventPage | state::BoRole::Doorbell => Some(BoUse::Fixture),
+            state::BoRole::Image => {
+                self.executables.iter().find(|(_, e)| e.image == key).map(|(k, _)| BoUse::Executable(k))
+            }
+            _ => self
+                .queues
+                .iter()
+                .find(|(_, q)| q.state.bos.all().any(|bo| bo == key))
+                .map(|(k, _)| BoUse::Queue(k)),
+        }
+    }
+
+    /// The buffer object whose range holds `va`.
+    pub fn bo_at(&self, va: u64) -> Option<(BoKey, &Bo)> {
+        self.bos.iter().find(|(_, bo)| va >= bo.state.va && va - bo.state.va < bo.state.bytes)
+    }
+
+    /// The executable whose image holds `pc`, and where its image starts.
+    pub fn executable_at(&self, pc: u64) -> Option<(ExecutableKey, &Executable, u64)> {
+        let (bo, entry) = self.bo_at(pc)?;
+        self.executables.iter().find(|(_, e)| e.image == bo).map(|(k, e)| (k, e, entry.state.va))
+    }
+
+    /// The events in the order in which their ids were given, so that making them again in that order on a fresh
+    /// process gives the same ids (`kfd_events.c`: lowest free id first).
+    pub fn events_by_id(&self) -> Vec<EventKey> {
+        let mut keys: Vec<_> = self.events.iter().map(|(key, event)| (event.state.id, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// The queues in the order of their ids, for the same reason (`kfd_process_queue_manager.c`: lowest free bit).
+    pub fn queues_by_id(&self) -> Vec<QueueKey> {
+        let mut keys: Vec<_> = self.queues.iter().map(|(key, queue)| (queue.state.queue_id, key)).collect();
+        keys.sort_unstable();
+        keys.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// Everything's plain state. Queues must be drained or parked for their indices to mean anything.
+    pub fn save(&self) -> RegistryState {
+        RegistryState {
+            window: self.arena.window(),
+            bos: self.bos.save(|bo| bo.state.clone()),
+            events: self.events.save(|event| EventState {
+                id: event.live.id.load(Ordering::Relaxed),
+                ..event.state.clone()
+            }),
+            signals: self.signals.save(|signal| signal.state.clone()),
+            queues: self.queues.save(|queue| match &queue.live {
+                Some(live) => live.save(&queue.state),
+                None => queue.state.clone(),
+            }),
+            executables: self.executables.save(|executable| ExecutableState {
+                agent: executable.agent,
+                code_object: executable.code_object.to_vec(),
+                image: executable.image,
+            }),
+            exports: self.exports.save(|export| export.state.clone()),
+            fixtures: self.fixtures.clone(),
+        }
+    }
+
+    /// The registry whose [`Registry::save`] is `state`, with no kernel-side or live part.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when the state contradicts itself. Nothing outside is touched.
+    pub fn restore(state: &RegistryState) -> Result<Self, RegistryError> {
+        let table = |table| move |source| RegistryError::Table { table, source };
+        let registry = Registry {
+            arena: Arena::new(state.window),
+            bos: Table::restore(&state.bos, |s| Bo::new(s.clone())).map_err(table("buffer objects"))?,
+            events: Table::restore(&state.events, |s| Event::new(s.clone())).map_err(table("events"))?,
+            signals: Table::restore(&state.signals, |s| Signal { state: s.clone(), live: None })
+                .map_err(table("signals"))?,
+            queues: Table::restore(&state.queues, |s| Queue { state: s.clone(), created: false, live: None })
+                .map_err(table("queues"))?,
+            executables: Table::restore(&state.executables, |s| Executable {
+                agent: s.agent,
+                code_object: Arc::from(s.code_object.as_slice()),
+                image: s.image,
+                program: None,
+            })
+            .map_err(table("executables"))?,
+            exports: Table::restore(&state.exports, |s| Export { state: s.clone() })
+                .map_err(table("exports"))?,
+            fixtures: state.fixtures.clone(),
+            slots: SignalSlots::default(),
+            retired: Vec::new(),
+        };
+        registry.claim_addresses()?.check_names()
+    }
+
+    fn claim_addresses(mut self) -> Result<Self, RegistryError> {
+        for (bo, entry) in self.bos.iter() {
+            if entry.state.role == state::BoRole::Signals {
+                self.slots.add_page(bo);
+            }
+            let BoState { va, bytes, .. } = entry.state;
+            self.arena.claim(va, bytes).map_err(|source| RegistryError::Address { bo, source })?;
+        }
+        Ok(self)
+    }
+
+    /// Every key inside an entry names a living entry; counts who uses which event.
+    fn check_names(mut self) -> Result<Self, RegistryError> {
+        let dangling = |what, index, missing| RegistryError::Dangling { what, index, missing };
+        let has_bo = |key| self.bos.get(key).is_some();
+        for (key, queue) in self.queues.iter() {
+            if !queue.state.bos.all().all(has_bo) {
+                return Err(dangling("queue", key.index(), "buffer object"));
+            }
+            if self.signals.get(queue.state.exceptions).is_none() {
+                return Err(dangling("queue", key.index(), "signal"));
+            }
+        }
+        for (key, executable) in self.executables.iter() {
+            if !has_bo(executable.image) {
+                return Err(dangling("executable", key.index(), "buffer object"));
+            }
+        }
+        for (key, export) in self.exports.iter() {
+            if !has_bo(export.state.bo) {
+                return Err(dangling("export", key.index(), "buffer object"));
+            }
+        }
+        for (key, signal) in self.signals.iter() {
+            let SignalState { page, slot, .. } = signal.state;
+            if !has_bo(page) {
+                return Err(dangling("signal", key.index(), "buffer object"));
+            }
+            if !self.slots.claim(page, slot) {
+                return Err(RegistryError::Slot { signal: key, page, slot });
+            }
+            if let Some(event) = signal.state.event {
+                let Some(event) = self.events.get_mut(event) else {
+                    return Err(dangling("signal", key.index(), "event"));
+                };
+                event.users += 1;
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

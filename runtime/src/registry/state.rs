@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is saved of every registered object: names and numbers, no pointer, file descriptor or kernel handle.
+//!
+//! INVARIANT: an entry's state together with the contents of memory is enough to make the object again with the
+//! functions of the `device` module, under the same public key and at the same addresses.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::key::{Key, TableState};
+use super::{Bo, Event, Executable, Export, Queue, Signal};
+use crate::pool::arena::Window;
+
+/// Position of an agent among the selected ones; what `ROCR_VISIBLE_DEVICES` calls its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AgentIndex(pub u32);
+
+impl AgentIndex {
+    /// As an index into slices.
+    pub const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What lies behind a buffer object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BoKind {
+    /// The owning agent's memory.
+    Vram,
+    /// System memory the GPUs map.
+    Gtt,
+    /// Memory the process had before, at this CPU address.
+    Userptr {
+        /// Its CPU address.
+        address: u64,
+    },
+    /// The process's doorbell slice on the owning agent: mapped through `/dev/kfd`, no buffer object in the driver.
+    Doorbell,
+}
+
+/// What a buffer object is for; decides what of it is saved and who may free it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BoRole {
+    /// A `Buffer` of the caller.
+    User,
+    /// A page of signal slots.
+    Signals,
+    /// The event page. The driver never lets go of it (`FREE_MEMORY_OF_GPU`: EPERM).
+    EventPage,
+    /// A doorbell slice.
+    Doorbell,
+    /// A queue's packets.
+    Ring,
+    /// A queue's `amd_queue_t` with both its indices.
+    QueuePage,
+    /// A queue's end-of-pipe area.
+    Eop,
+    /// A queue's context save area.
+    SaveArea,
+    /// A queue's kernel arguments.
+    Kernargs,
+    /// A queue's scratch memory.
+    Scratch,
+    /// A loaded code object.
+    Image,
+}
+
+impl BoRole {
+    /// Whether the bytes of a drained process mean anything: they do not where packets that have completed, or
+    /// waves that are not there, were the only readers.
+    pub const fn has_contents(self) -> bool {
+        matches!(self, BoRole::User | BoRole::Signals | BoRole::QueuePage | BoRole::Image)
+    }
+}
+
+/// A buffer object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoState {
+    /// What lies behind it.
+    pub kind: BoKind,
+    /// What it is for.
+    pub role: BoRole,
+    /// Length in bytes, whole pages.
+    pub bytes: u64,
+    /// CPU and GPU address, in the window. (A userptr's CPU address is in its kind.)
+    pub va: u64,
+    /// `KFD_IOC_ALLOC_MEM_FLAGS_*` it is allocated with.
+    pub flags: u32,
+    /// The agent it is allocated on (for GTT: through).
+    pub agent: AgentIndex,
+    /// Agents it is mapped to, in order of mapping.
+    pub mapped: Vec<AgentIndex>,
+    /// Whether it is mapped for the CPU, at `va`.
+    pub cpu_mapped: bool,
+}
+
+/// What an event tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EventKind {
+    /// Signals; takes a slot of the event page.
+    Signal,
+    /// Memory faults.
+    Memory,
+    /// GPU resets.
+    HwException,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventState {
+    /// What it tells of.
+    pub kind: EventKind,
+    /// Whether a wait consumes it.
+    pub auto_reset: bool,
+    /// The driver's id for it; for `Signal` also its slot in the event page. Signal slots in memory name it, so a
+    /// restore that gets another id rewrites them.
+    pub id: u32,
+}
+
+/// A signal. Its value is memory: the slot `slot` of the page `page`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalState {
+    /// The page its slot is in.
+    pub page: Key<Bo>,
+    /// Which 64-byte slot.
+    pub slot: u32,
+    /// The event its completion raises.
+    pub event: Option<Key<Event>>,
+}
+
+/// A user-mode queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueState {
+    /// Where it runs.
+    pub agent: AgentIndex,
+    /// Its packet language.
+    pub kind: QueueKind,
+    /// Packets in the ring, a power of two.
+    pub packets: u32,
+    /// KFD priority, 0..=15.
+    pub priority: u32,
+    /// Share of the hardware in percent; 0 = parked.
+    pub percentage: u32,
+    /// The buffer objects it lives in.
+    pub bos: QueueBos,
+    /// Bytes of one kernel-argument slot; there are `2 * packets`.
+    pub kernarg_slot_bytes: u32,
+    /// Scratch bytes a lane can have; 0 = none.
+    pub scratch_lane_bytes: u32,
+    /// The signal its exceptions are or-ed into (`err_payload_addr`).
+    pub exceptions: Key<Signal>,
+    /// The driver's id for it.
+    pub queue_id: u32,
+    /// Byte offset of its doorbell in the agent's slice.
+    pub doorbell_offset: u32,
+    /// What the hardware's packet indices lack: `logical = hardware + bias`.
+    pub bias: u64,
+    /// Logical index of the next packet to be written, as of the last [`super::Registry::save`] of a drained queue.
+    pub write_index: u64,
+    /// Made by the runtime for its own copies: not the caller's to destroy.
+    pub internal: bool,
+}
+
+/// A queue's packet language (`KFD_IOC_QUEUE_TYPE_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueueKind {
+    /// HSA packets.
+    Aql,
+}
+
+/// The buffer objects a queue lives in. Each is one exactly sized mapping, as `kfd_queue_acquire_buffers` demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueBos {
+    /// The packets.
+    pub ring: Key<Bo>,
+    /// The 4096-byte page of its `amd_queue_t`.
+    pub page: Key<Bo>,
+    /// The end-of-pipe area.
+    pub eop: Key<Bo>,
+    /// The context save area.
+    pub save_area: Key<Bo>,
+    /// The kernel arguments.
+    pub kernargs: Key<Bo>,
+    /// Scratch, if it has any.
+    pub scratch: Option<Key<Bo>>,
+}
+
+impl QueueBos {
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = Key<Bo>> + use<> {
+        [self.ring, self.page, self.eop, self.save_area, self.kernargs].into_iter().chain(self.scratch)
+    }
+}
+
+/// A loaded code object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutableState {
+    /// The agent it is loaded on.
+    pub agent: AgentIndex,
+    /// The file as it was given.
+    #[serde(with = "hex")]
+    pub code_object: Vec<u8>,
+    /// The buffer object holding its relocated image; the image's contents are saved with it.
+    pub image: Key<Bo>,
+}
+
+/// A DMABuf that was made of a buffer object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportState {
+    /// Of which.
+    pub bo: Key<Bo>,
+    /// `O_CLOEXEC`, `O_RDWR`.
+    pub flags: u32,
+}
+
+/// The objects every runtime has exactly once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fixtures {
+    /// The 32 KiB event page.
+    pub event_page: Option<Key<Bo>>,
+    /// Manual-reset event that ends every wait: set while the device is to be let go.
+    pub wake: Option<Key<Event>>,
+    /// Memory faults.
+    pub memory: Option<Key<Event>>,
+    /// GPU resets.
+    pub hw_exception: Option<Key<Event>>,
+    /// Queue exceptions (`err_event_id` of every save area).
+    pub queue_exception: Option<Key<Event>>,
+    /// Doorbell slice of each agent that has had a queue.
+    pub doorbells: BTreeMap<AgentIndex, Key<Bo>>,
+}
+
+/// Everything registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegistryState {
+    /// The address window.
+    pub window: Window,
+    /// Buffer objects.
+    pub bos: TableState<BoState>,
+    /// Events, in order of creation where that decides their ids.
+    pub events: TableState<EventState>,
+    /// Signals.
+    pub signals: TableState<SignalState>,
+    /// Queues.
+    pub queues: TableState<QueueState>,
+    /// Executables.
+    pub executables: TableState<ExecutableState>,
+    /// DMABufs.
+    pub exports: TableState<ExportState>,
+    /// The singletons.
+    pub fixtures: Fixtures,
+}
+
+/// Bytes as one string of hex digits: a list of numbers would take twice the room and a page a kernel.
+mod hex {
+    use serde::Deserialize;
+    use serde::Deserializer;
+    use serde::Serializer;
+    use serde::de::Error;
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
+        to.serialize_str(
+            &bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect::<String>(),
+        )
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        // CAST: a digit is below 16.
+        let half = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+        let bytes: Option<Vec<u8>> =
+            pairs.iter().map(|[high, low]| Some(half(*high)? << 4 | half(*low)?)).collect();
+        bytes.filter(|_| rest.is_empty()).ok_or_else(|| D::Error::custom("not a string of hex digits"))
+    }
+}
+
+/// Names for keys in signatures: `Key<Bo>` is a [`BoKey`].
+pub type BoKey = Key<Bo>;
+/// Key of an event.
+pub type EventKey = Key<Event>;
+/// Key of a signal.
+pub type SignalKey = Key<Signal>;
+/// Key of a queue.
+pub type QueueKey = Key<Queue>;
+/// Key of an executable.
+pub type ExecutableKey = Key<Executable>;
+/// Key of a DMABuf export.
+pub type ExportKey = Key<Export>;

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Save and restore of a registry that holds one of everything.
+
+use super::state::*;
+use super::*;
+use crate::pool::arena::WINDOW_BASE;
+
+fn bo(role: BoRole, bytes: u64) -> BoState {
+    BoState {
+        kind: BoKind::Gtt,
+        role,
+        bytes,
+        va: 0,
+        flags: 0xd600_0002,
+        agent: AgentIndex(0),
+        mapped: vec![AgentIndex(0)],
+        cpu_mapped: true,
+    }
+}
+
+fn one_of_each() -> Registry {
+    let mut registry = Registry::new(Window { base: WINDOW_BASE, bytes: 1 << 30 });
+    let mut add = |role, bytes| registry.add_bo(bo(role, bytes)).unwrap();
+    let (user, gone, page, image) = (
+        add(BoRole::User, 1 << 20),
+        add(BoRole::User, 4096),
+        add(BoRole::Signals, 4096),
+        add(BoRole::Image, 8192),
+    );
+    let bos = QueueBos {
+        ring: add(BoRole::Ring, 4096),
+        page: add(BoRole::QueuePage, 4096),
+        eop: add(BoRole::Eop, 4096),
+        save_area: add(BoRole::SaveArea, 0x2c0_2000),
+        kernargs: add(BoRole::Kernargs, 1 << 19),
+        scratch: None,
+    };
+    registry.remove_bo(gone).unwrap();
+    let event =
+        registry.events.insert(Event::new(EventState { kind: EventKind::Signal, auto_reset: true, id: 1 }));
+    let signal = registry
+        .signals
+        .insert(Signal { state: SignalState { page, slot: 3, event: Some(event) }, live: None });
+    registry.queues.insert(Queue {
+        state: QueueState {
+            agent: AgentIndex(0),
+            kind: QueueKind::Aql,
+            packets: 64,
+            priority: 7,
+            percentage: 100,
+            bos,
+            kernarg_slot_bytes: 4096,
+            scratch_lane_bytes: 0,
+            exceptions: signal,
+            queue_id: 0,
+            doorbell_offset: 8,
+            bias: 128,
+            write_index: 150,
+            internal: false,
+        },
+        created: false,
+        live: None,
+    });
+    registry.executables.insert(Executable {
+        agent: AgentIndex(0),
+        code_object: Arc::from(&b"ELF"[..]),
+        image,
+        program: None,
+    });
+    registry.exports.insert(Export { state: ExportState { bo: user, flags: 0 } });
+    registry.fixtures.wake = Some(event);
+    registry
+}
+
+#[test]
+fn save_restore_save_is_equal() {
+    let registry = one_of_each();
+    let state = registry.save();
+    let copy = Registry::restore(&state).unwrap();
+    assert_eq!(copy.save(), state);
+    assert_eq!(copy.arena, registry.arena);
+    let bytes = serde_json::to_vec(&state).unwrap();
+    assert_eq!(serde_json::from_slice::<RegistryState>(&bytes).unwrap(), state);
+}
+
+#[test]
+fn save_after_a_change_differs() {
+    let mut registry = one_of_each();
+    let before = registry.save();
+    registry.add_bo(bo(BoRole::User, 4096)).unwrap();
+    assert_ne!(registry.save(), before);
+}
+
+#[test]
+fn restore_rejects_overlap_and_dangling_keys() {
+    let good = one_of_each().save();
+    let mut overlap = good.clone();
+    overlap.bos.entries[1].1.va = overlap.bos.entries[0].1.va;
+    assert!(matches!(Registry::restore(&overlap), Err(RegistryError::Address { .. })));
+    let mut outside = good.clone();
+    outside.bos.entries[0].1.va = 0;
+    assert!(matches!(Registry::restore(&outside), Err(RegistryError::Address { .. })));
+    let mut stale = good.clone();
+    stale.exports.entries[0].1.bo = Key::from_raw(0, 9);
+    let error = Registry::restore(&stale).unwrap_err();
+    assert_eq!(error, RegistryError::Dangling { what: "export", index: 0, missing: "buffer object" });
+    let mut no_event = good;
+    no_event.events.entries.clear();
+    assert!(matches!(Registry::restore(&no_event), Err(RegistryError::Dangling { missing: "event", .. })));
+}
+
+#[test]
+fn bo_use_names_the_holder() {
+    let registry = one_of_each();
+    let (queue, ring) = registry.queues.iter().map(|(k, q)| (k, q.state.bos.ring)).next().unwrap();
+    assert_eq!(registry.bo_use(ring), Some(BoUse::Queue(queue)));
+    let (executable, image) = registry.executables.iter().map(|(k, e)| (k, e.image)).next().unwrap();
+    assert_eq!(registry.bo_use(image), Some(BoUse::Executable(executable)));
+    let user = registry.exports.iter().next().unwrap().1.state.bo;
+    assert_eq!(registry.bo_use(user), None);
+}
+
+#[test]
+fn executable_at_finds_the_image_of_a_pc() {
+    let registry = one_of_each();
+    let (key, image) = registry.executables.iter().map(|(k, e)| (k, e.image)).next().unwrap();
+    let va = registry.bos.get(image).unwrap().state.va;
+    let (found, _, base) = registry.executable_at(va + 8191).unwrap();
+    assert_eq!((found, base), (key, va));
+    assert!(registry.executable_at(va + 8192).is_none());
+}

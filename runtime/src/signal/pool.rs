@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where signals come from and go to: slots of shared pages, events shared by several signals.
+//!
+//! INVARIANT: a signal is forgotten, and its slot reused, only when it is settled.
+
+use std::sync::Arc;
+
+use super::live::{SLOT_BYTES, SignalLive};
+use super::slots::PAGE_BYTES;
+use crate::device::Device;
+use crate::error::AllocError;
+use crate::gate::Pass;
+use crate::pool::Request;
+use crate::queue::QueueLive;
+use crate::registry::state::{BoRole, EventKey, EventKind, EventState, SignalKey, SignalState};
+use crate::registry::{Event, Registry, Signal};
+use crate::runtime::Inner;
+
+/// Events made for signals before they are shared. Each costs an ioctl when it is made and at every restore; sharing
+/// costs sleepers of other signals a look at their value. KFD has 4095.
+const MAX_EVENTS: usize = 256;
+
+impl Inner {
+    /// Makes and registers a signal.
+    pub(crate) fn new_signal(
+        &self,
+        pass: &Pass<'_>,
+        initial: i64,
+    ) -> Result<(SignalKey, Arc<SignalLive>), AllocError> {
+        let mut registry = self.registry.lock();
+        let device = Arc::clone(self.device_or_lost(pass)?);
+        self.collect_retired(&mut registry);
+        let (page, slot) = match registry.slots.take() {
+            Some(place) => place,
+            None => {
+                let request = Request::shared(BoRole::Signals, PAGE_BYTES, self.agents.len());
+                let page = self.make_bo(&mut registry, &device, request)?;
+                registry.slots.add_page(page);
+                registry.slots.take().ok_or(AllocError::Signals { live: registry.signals.len() })?
+            }
+        };
+        let view =
+            Self::view(&registry, page).map(|page| page.part(u64::from(slot) * SLOT_BYTES, SLOT_BYTES));
+        let event = signal_event(&mut registry, &device);
+        let (Some(view), Ok(event)) = (view, &event) else {
+            registry.slots.give_back(page, slot);
+            return Err(event.err().map_or(AllocError::Signals { live: registry.signals.len() }, Into::into));
+        };
+        let event = *event;
+        let event_live = registry.events.get_mut(event).map(|event| {
+            event.users += 1;
+            Arc::clone(&event.live)
+        });
+        let live = Arc::new(SignalLive::create(view, event_live, self.event_page_va, initial));
+        let state = SignalState { page, slot, event: Some(event) };
+        let key = registry.signals.insert(Signal { state, live: Some(Arc::clone(&live)) });
+        Ok((key, live))
+    }
+
+    /// Forgets a signal whose handles are gone, now or once it is settled.
+    pub(crate) fn retire_signal(&self, _pass: &Pass<'_>, key: SignalKey) {
+        self.drop_signal(&mut self.registry.lock(), key);
+    }
+
+    /// As [`Inner::retire_signal`], with the registry locked.
+    pub(crate) fn drop_signal(&self, registry: &mut Registry, key: SignalKey) {
+        let settled = match registry.signals.get(key) {
+            Some(signal) => {
+                signal.live.as_ref().is_none_or(|live| live.is_settled() || live.fault().is_some())
+            }
+            None => return,
+        };
+        if !settled {
+            registry.retired.push(key);
+            return;
+        }
+        if let Some(signal) = registry.signals.remove(key) {
+            registry.slots.give_back(signal.state.page, signal.state.slot);
+            let event = signal.state.event.and_then(|event| registry.events.get_mut(event));
+            if let Some(event) = event {
+                event.users = event.users.saturating_sub(1);
+            }
+        }
+    }
+
+    fn collect_retired(&self, registry: &mut Registry) {
+        for key in std::mem::take(&mut registry.retired) {
+            self.drop_signal(registry, key);
+        }
+    }
+
+    /// What every submission ends with: if the queue failed meanwhile, the event thread may have looked at the ring
+    /// before the packet was there, so its completion signal is broken here.
+    #[inline]
+    pub(crate) fn submitted(&self, pass: &Pass<'_>, queue: &QueueLive, completion: Option<&Arc<SignalLive>>) {
+        if let (Some(fault), Some(signal)) = (queue.fault(), completion) {
+            signal.break_with(fault);
+            // The sleepers look at the fault on waking; if they cannot be woken they find it within their longest
+            // sleep.
+            let _ = self.wake_sleepers(pass, signal);
+        }
+    }
+}
+
+/// The event for a new signal: one nobody uses, or a new one, or the least used.
+fn signal_event(registry: &mut Registry, device: &Device) -> Result<EventKey, crate::error::DeviceError> {
+    let fixtures = [registry.fixtures.wake, registry.fixtures.queue_exception];
+    let mut pool: Vec<(u32, EventKey)> = registry
+        .events
+        .iter()
+        .filter(|(key, event)| event.state.kind == EventKind::Signal && !fixtures.contains(&Some(*key)))
+        .map(|(key, event)| (event.users, key))
+        .collect();
+    pool.sort_unstable();
+    match pool.first() {
+        Some(&(users, key)) if users == 0 || pool.len() >= MAX_EVENTS => return Ok(key),
+        _ => {}
+    }
+    let mut event = Event::new(EventState { kind: EventKind::Signal, auto_reset: true, id: 0 });
+    match (device.create_event(&mut event, None), pool.first()) {
+        (Ok(()), _) => Ok(registry.events.insert(event)),
+        // The driver has no more: share.
+        (Err(_), Some(&(_, key))) => Ok(key),
+        (Err(error), None) => Err(error),
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! gfx machine code: one declarative table of operations, and the decoder, disassembler and def/use sets made from it.
+//!
+//! Invariant: a slot that is not in the table never decodes; what decodes prints as LLVM's assembler prints it.
+//! The crate is pure: no state, no I/O, no unsafe code, and no input makes it panic.
+//!
+//! ```
+//! let inst = softgpu_isa::decode(&[0x0602_0501]).expect("a VOP2 word");
+//! assert_eq!(inst.to_string(), "v_add_f32_e32 v1, v1, v2");
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod decode;
+mod effects;
+mod info;
+mod inst;
+mod layout;
+mod print;
+mod table;
+
+pub use decode::{decode, decode_for};
+pub use effects::{Effects, RegSet};
+pub use info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};
+pub use inst::{DecodeError, Dpp, Enc, Inst, Operand, Second, WaveSize};
+pub use print::Text;
+pub use table::{Op, info, rows};

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffer objects, their backing memory, and the table that hands out their numbers.
+//!
+//! INVARIANT: a backing exists once per memory (own, imported or shared), and what it took from the ledger goes
+//! back when its last handle is gone.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::PAGE;
+use super::ledger::{LedgerSlot, Resource};
+use super::memfd::{self, Identity};
+use kfd::sys::*;
+use std::sync::Arc;
+
+/// Unit of VRAM accounting (`VRAM_AVAILABLITY_ALIGN` of amdgpu_amdkfd_gpuvm.c).
+pub(super) const VRAM_UNIT: u64 = 2 << 20;
+
+/// Where a buffer's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Domain {
+    Vram { public: bool },
+    Gtt,
+    Userptr,
+    Doorbell,
+    Mmio,
+}
+
+impl Domain {
+    /// The name of the memfd; import recognises VRAM and GTT by it.
+    pub(super) fn memfd_name(self, gpu_id: u32) -> String {
+        match self {
+            Self::Vram { public: true } => format!("softgpu:vram-public:{gpu_id}"),
+            Self::Vram { public: false } => format!("softgpu:vram:{gpu_id}"),
+            Self::Gtt => format!("softgpu:gtt:{gpu_id}"),
+            Self::Userptr => format!("softgpu:userptr:{gpu_id}"),
+            Self::Doorbell => format!("softgpu:doorbell:{gpu_id}"),
+            Self::Mmio => format!("softgpu:mmio:{gpu_id}"),
+        }
+    }
+
+    /// What a DMABuf's memfd name says: its domain and the GPU id of its exporter.
+    pub(super) fn of_dmabuf(name: &str) -> Option<(Self, u32)> {
+        let (domain, gpu_id) = name.strip_prefix("softgpu:")?.split_once(':')?;
+        let domain = match domain {
+            "vram" => Self::Vram { public: false },
+            "vram-public" => Self::Vram { public: true },
+            "gtt" => Self::Gtt,
+            _ => return None,
+        };
+        Some((domain, gpu_id.parse().ok()?))
+    }
+
+    /// The allocation flag of the domain.
+    pub(super) fn flag(self) -> u32 {
+        match self {
+            Self::Vram { .. } => KFD_IOC_ALLOC_MEM_FLAGS_VRAM,
+            Self::Gtt => KFD_IOC_ALLOC_MEM_FLAGS_GTT,
+            Self::Userptr => KFD_IOC_ALLOC_MEM_FLAGS_USERPTR,
+            Self::Doorbell => KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL,
+            Self::Mmio => KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP,
+        }
+    }
+}
+
+/// What a backing took from the ledger; given back on drop.
+#[derive(Debug)]
+pub(super) struct Charge {
+    slot: LedgerSlot,
+    items: Vec<(Resource, u64)>,
+}
+
+impl Charge {
+    /// Nothing.
+    pub(super) fn none(slot: &LedgerSlot) -> Self {
+        Self { slot: slot.clone(), items: Vec::new() }
+    }
+
+    /// Takes all of `items` or nothing.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn take(slot: &LedgerSlot, items: &[(Resource, u64)]) -> Result<Self, Errno> {
+        let mut charge = Self::none(slot);
+        for (resource, amount) in items {
+            slot.reserve(*resource, *amount)?;
+            charge.items.push((*resource, *amount));
+        }
+        Ok(charge)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        for (resource, amount) in &self.items {
+            self.slot.release(*resource, *amount);
+        }
+    }
+}
+
+/// Memory.
+#[derive(Debug)]
+pub(super) struct Backing {
+    pub(super) fd: OwnedFd,
+    pub(super) identity: Identity,
+    pub(super) bytes: u64,
+    pub(super) domain: Domain,
+    /// GPU that owns it (VRAM) or allocated it.
+    pub(super) gpu: usize,
+    _charge: Charge,
+}
+
+impl Backing {
+    pub(super) fn new(
+        fd: OwnedFd,
+        bytes: u64,
+        domain: Domain,
+        gpu: usize,
+        charge: Charge,
+    ) -> Result<Arc<Self>, Errno> {
+        let identity = memfd::identity(fd.as_fd())?;
+        Ok(Arc::new(Self { fd, identity, bytes, domain, gpu, _charge: charge }))
+    }
+}
+
+/// A handle's object (`struct kgd_mem`).
+#[derive(Debug)]
+pub(super) struct Bo {
+    pub(super) backing: Arc<Backing>,
+    /// Address recorded at allocation; 0 for a handle without one.
+    pub(super) va: u64,
+    /// `KFD_IOC_ALLOC_MEM_FLAGS_*` as allocated.
+    pub(super) flags: u32,
+    /// Offset on the acquired render node.
+    pub(super) mmap_offset: u64,
+    /// Bit per GPU that maps it.
+    pub(super) mapped: u32,
+}
+
+impl Bo {
+    /// How often the backing appears at the address: AQL_QUEUE_MEM maps it twice, back to back.
+    pub(super) fn copies(&self) -> u64 {
+        if self.flags & KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM != 0 { 2 } else { 1 }
+    }
+
+    pub(super) fn is_mapped_on(&self, gpu: usize) -> bool {
+        self.mapped & (1 << gpu) != 0
+    }
+
+    pub(super) fn writable(&self) -> bool {
+        self.flags & KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE != 0
+    }
+}
+
+/// Numbers for objects: always the lowest free one (the kernel's idr), from 0.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    entries: Vec<Option<T>>,
+    /// No entry below this is free.
+    first_free: usize,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), first_free: 0 }
+    }
+}
+
+impl<T> Slots<T> {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
+        let at = (self.first_free..self.entries.len())
+            .find(|at| self.entries[*at].is_none())
+            .unwrap_or(self.entries.len());
+        if at == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[at] = Some(value);
+        self.first_free = at + 1;
+        // CAST: each entry owns a descriptor or a bitmap slot; there are never 2^32 of them.
+        at as u32
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&T> {
+        self.entries.get(id as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.entries.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, id: u32) -> Option<T> {
+        let value = self.entries.get_mut(id as usize)?.take()?;
+        self.first_free = self.first_free.min(id as usize);
+        Some(value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        // CAST: as in `insert`.
+        self.entries.iter_mut().enumerate().filter_map(|(id, entry)| Some((id as u32, entry.as_mut()?)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.iter().flatten().count()
+    }
+}
+
+/// Rounds up to accounting units.
+pub(super) fn vram_charge(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(VRAM_UNIT)
+}
+
+const _: () = assert!(VRAM_UNIT.is_multiple_of(PAGE));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn dmabuf_name_round_trips_vram_and_gtt_only() {
+        for domain in [Domain::Vram { public: true }, Domain::Vram { public: false }, Domain::Gtt] {
+            assert_eq!(Domain::of_dmabuf(&domain.memfd_name(77)), Some((domain, 77)));
+        }
+        for name in ["softgpu:userptr:1", "softgpu:file", "softgpu:vram:x", "vram:1", ""] {
+            assert_eq!(Domain::of_dmabuf(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn slots_always_give_the_lowest_free_number(steps in prop::collection::vec((any::<bool>(), 0u32..20), 0..200)) {
+            let mut slots = Slots::default();
+            let mut model = BTreeMap::new();
+            for (add, id) in steps {
+                if add {
+                    let lowest = (0..).find(|id| !model.contains_key(id)).unwrap();
+                    prop_assert_eq!(slots.insert(id), lowest);
+                    model.insert(lowest, id);
+                } else {
+                    prop_assert_eq!(slots.remove(id), model.remove(&id));
+                }
+                prop_assert_eq!(slots.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ioctls about a GPU or the process as a whole: version, clocks, apertures, address space, policies, runtime.
+//!
+//! INVARIANT: what these record is returned or kept, but changes nothing about how queues run.
+
+use std::mem::offset_of;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::mmap::acquired_file;
+use super::process::{KfdProcess, MemoryPolicy};
+use super::{Call, INTERFACE_VERSION};
+
+/// Windows of gfx9 and later (`kfd_flat_memory.c`): each 4 GiB, above all user addresses.
+const LDS_BASE: u64 = 0x0001_0000_0000_0000;
+const SCRATCH_BASE: u64 = 0x0002_0000_0000_0000;
+const WINDOW: u64 = 0xffff_ffff;
+/// First and last address a buffer may have.
+const GPUVM_BASE: u64 = 0x1_0000;
+const GPUVM_LIMIT: u64 = 0x7fff_ffff_ffff;
+/// Entries of the tile tables, all zero since gfx9.
+const TILE_CONFIGS: u32 = 32;
+const MACRO_TILE_CONFIGS: u32 = 16;
+/// Nanoseconds per second.
+const NS: u64 = 1_000_000_000;
+
+impl KfdProcess {
+    pub(super) fn get_version(
+        &self,
+        args: &mut kfd_ioctl_get_version_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        (args.major_version, args.minor_version) = INTERFACE_VERSION;
+        Ok(())
+    }
+
+    pub(super) fn get_clock_counters(
+        &self,
+        args: &mut kfd_ioctl_get_clock_counters_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // An unknown GPU is no error: only its counter stays 0.
+        args.gpu_clock_counter = if self.gpu_by_id(args.gpu_id).is_ok() { self.hardware.clock() } else { 0 };
+        args.cpu_clock_counter = nanoseconds(ClockId::MonotonicRaw);
+        args.system_clock_counter = nanoseconds(ClockId::Boottime);
+        args.system_clock_freq = NS;
+        Ok(())
+    }
+
+    pub(super) fn get_process_apertures(
+        &self,
+        args: &mut kfd_ioctl_get_process_apertures_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        args.num_of_nodes = 0;
+        for (slot, gpu) in args.process_apertures.iter_mut().zip(self.gpus.iter()) {
+            *slot = apertures(gpu.gpu_id());
+            args.num_of_nodes += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn get_process_apertures_new(
+        &self,
+        args: &mut kfd_ioctl_get_process_apertures_new_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // CAST: at most sixteen GPUs.
+        let gpus = self.gpus.len() as u32;
+        if args.num_of_nodes == 0 {
+            args.num_of_nodes = gpus;
+            return Ok(());
+        }
+        // Topology devices: the GPUs and the CPU.
+        if args.num_of_nodes > gpus + 1 {
+            return Err(Errno::INVAL);
+        }
+        let wanted = args.num_of_nodes.min(gpus);
+        let entries: Vec<_> =
+            self.gpus.iter().take(wanted as usize).map(|gpu| apertures(gpu.gpu_id())).collect();
+        args.num_of_nodes = wanted;
+        call.memory.write(args.kfd_process_device_apertures_ptr, bytemuck::cast_slice(&entries))
+    }
+
+    pub(super) fn acquire_vm(
+        &self,
+        args: &mut kfd_ioctl_acquire_vm_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        const DRM_FD: u16 = offset_of!(kfd_ioctl_acquire_vm_args, drm_fd) as u16;
+        let fd = call.fds.take_in(DRM_FD).ok_or(Errno::INVAL)?;
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let mut state = self.state.lock();
+        let file = acquired_file(&state, &fd);
+        if let Some(acquired) = state.pdds[gpu].render {
+            return if file.is_some_and(|(file, _)| file == acquired) { Ok(()) } else { Err(Errno::BUSY) };
+        }
+        match file {
+            Some((file, of_gpu)) if of_gpu == gpu => {
+                state.pdds[gpu].render = Some(file);
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn set_memory_policy(
+        &self,
+        args: &mut kfd_ioctl_set_memory_policy_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let known =
+            |policy| matches!(policy, KFD_IOC_CACHE_POLICY_COHERENT | KFD_IOC_CACHE_POLICY_NONCOHERENT);
+        if !known(args.default_policy) || !known(args.alternate_policy) {
+            return Err(Errno::INVAL);
+        }
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let mut state = self.state.lock();
+        state.bound(gpu).map_err(|_| Errno::SRCH)?.settings.memory_policy = MemoryPolicy {
+            default: args.default_policy,
+            alternate: args.alternate_policy,
+            alternate_base: args.alternate_aperture_base,
+            alternate_bytes: args.alternate_aperture_size,
+        };
+        Ok(())
+    }
+
+    pub(super) fn set_trap_handler(
+        &self,
+        args: &mut kfd_ioctl_set_trap_handler_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let mut state = self.state.lock();
+        let pdd = state.bound(gpu).map_err(|_| Errno::SRCH)?;
+        pdd.settings.trap_handler = (args.tba_addr, args.tma_addr);
+        Ok(())
+    }
+
+    pub(super) fn set_scratch_backing_va(
+        &self,
+        args: &mut kfd_ioctl_set_scratch_backing_va_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        self.state.lock().bound(gpu)?.settings.scratch_va = args.va_addr;
+        Ok(())
+    }
+
+    pub(super) fn get_tile_config(
+        &self,
+        args: &mut kfd_ioctl_get_tile_config_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        args.gb_addr_config = self.gpus[gpu].gb_addr_config();
+        args.num_banks = 0;
+        args.num_ranks = 0;
+        args.num_tile_configs = args.num_tile_configs.min(TILE_CONFIGS);
+        if call.memory.write(args.tile_config_ptr, &vec![0; 4 * args.num_tile_configs as usize]).is_err() {
+            args.num_tile_configs = 0;
+            return Err(Errno::FAULT);
+        }
+        args.num_macro_tile_configs = args.num_macro_tile_configs.min(MACRO_TILE_CONFIGS);
+        let zeros = vec![0; 4 * args.num_macro_tile_configs as usize];
+        if call.memory.write(args.macro_tile_config_ptr, &zeros).is_err() {
+            args.num_macro_tile_configs = 0;
+            return Err(Errno::FAULT);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_xnack_mode(
+        &self,
+        args: &mut kfd_ioctl_set_xnack_mode_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // gfx11 cannot retry faults: the only mode is off.
+        if args.xnack_enabled < 0 {
+            args.xnack_enabled = 0;
+        } else if !self.state.lock().queues.is_empty() {
+            return Err(Errno::BUSY);
+        } else if args.xnack_enabled != 0 {
+            return Err(Errno::PERM);
+        }
+        Ok(())
+    }
+
+    pub(super) fn runtime_enable(
+        &self,
+        args: &mut kfd_ioctl_runtime_enable_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if args.mode_mask & KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK == 0 {
+            state.runtime = super::process::Runtime::default();
+            return Ok(());
+        }
+        if state.runtime.enabled {
+            return Err(Errno::BUSY);
+        }
+        if state.pdds.iter().any(|pdd| pdd.queue_count > 0) {
+            return Err(Errno::EXIST);
+        }
+        state.runtime.enabled = true;
+        state.runtime.r_debug = args.r_debug;
+        state.runtime.ttmp_setup = args.mode_mask & KFD_RUNTIME_ENABLE_MODE_TTMP_SAVE_MASK != 0;
+        Ok(())
+    }
+
+    /// The debugger interface of before 1.13: always refused.
+    pub(super) fn removed_debug_command<T>(&self, _args: &mut T, _call: &Call<'_>) -> Result<(), Errno> {
+        Err(Errno::PERM)
+    }
+
+    /// No debugger interface yet; the answer is that of a kernel without a hardware scheduler.
+    pub(super) fn dbg_trap(
+        &self,
+        _args: &mut kfd_ioctl_dbg_trap_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        Err(Errno::INVAL)
+    }
+
+    /// Answers like a kernel built without HSA_AMD_SVM; the topology's capability word says the same.
+    pub(super) fn svm(&self, _args: &mut kfd_ioctl_svm_args, _call: &Call<'_>) -> Result<(), Errno> {
+        Err(Errno::PERM)
+    }
+
+    /// No event stream yet; the answer is that of a kernel that cannot allocate the stream's queue.
+    pub(super) fn smi_events(
+        &self,
+        args: &mut kfd_ioctl_smi_events_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        self.gpu_by_id(args.gpuid)?;
+        Err(Errno::NOMEM)
+    }
+}
+
+fn apertures(gpu_id: u32) -> kfd_process_device_apertures {
+    kfd_process_device_apertures {
+        lds_base: LDS_BASE,
+        lds_limit: LDS_BASE | WINDOW,
+        scratch_base: SCRATCH_BASE,
+        scratch_limit: SCRATCH_BASE | WINDOW,
+        gpuvm_base: GPUVM_BASE,
+        gpuvm_limit: GPUVM_LIMIT,
+        gpu_id,
+        pad: 0,
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // These clocks count from boot; a negative part would be a broken kernel.
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(time.tv_sec).saturating_mul(NS).saturating_add(part(time.tv_nsec))
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events, the event page, and who waits for what (`kfd_events.c`): data only, no locks and no ioctls.
+//!
+//! INVARIANT: an event of a signalable type has a slot of the page for as long as it lives, set to all ones when the
+//! event is made; a waiter is listed with each of its events until its wait ends or the event is destroyed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::shared::SharedWords;
+
+/// Slots of the page that old user code expects when the driver makes it (`KFD_SIGNAL_EVENT_LIMIT` are allocated).
+const DRIVER_PAGE_SLOTS: u32 = 256;
+
+/// The event page: a u64 slot for each signalable event.
+#[derive(Debug)]
+pub(super) struct EventPage {
+    words: SharedWords,
+    /// Ids below this may be given out.
+    pub(super) usable: u32,
+    /// The page's memory when the driver made it, for `mmap`.
+    pub(super) own: Option<OwnedFd>,
+}
+
+impl EventPage {
+    /// A page in memory of the client's; the slots the driver scans are reset.
+    pub(super) fn of_client(words: SharedWords) -> Self {
+        let usable = u32::try_from(words.words().len()).unwrap_or(u32::MAX);
+        Self::reset(Self { words, usable, own: None })
+    }
+
+    /// A page that the driver makes for a client that brought none.
+    pub(super) fn of_driver(words: SharedWords, fd: OwnedFd) -> Self {
+        Self::reset(Self { words, usable: DRIVER_PAGE_SLOTS, own: Some(fd) })
+    }
+
+    fn reset(self) -> Self {
+        for id in 0..KFD_SIGNAL_EVENT_LIMIT {
+            self.acknowledge(id);
+        }
+        self
+    }
+
+    /// Whether the slot was written since it was last acknowledged.
+    fn is_written(&self, id: u32) -> bool {
+        // ORDERING: Acquire pairs with the hardware's mailbox store, which comes before its interrupt.
+        self.words
+            .words()
+            .get(id as usize)
+            .is_some_and(|slot| slot.load(Ordering::Acquire) != UNSIGNALED_EVENT_SLOT)
+    }
+
+    fn acknowledge(&self, id: u32) {
+        if let Some(slot) = self.words.words().get(id as usize) {
+            slot.store(UNSIGNALED_EVENT_SLOT, Ordering::Release);
+        }
+    }
+}
+
+/// One event.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) event_type: u32,
+    pub(super) auto_reset: bool,
+    pub(super) signaled: bool,
+    /// Counts signals; never 0 or, after the first, 1.
+    pub(super) age: u64,
+    pub(super) memory_exception: kfd_hsa_memory_exception_data,
+    pub(super) hw_exception: kfd_hsa_hw_exception_data,
+    /// Waits that stand in the event's queue: wait number and position in it.
+    waiters: Vec<(u64, usize)>,
+}
+
+/// One entry of a wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    /// `None` once the event was destroyed.
+    pub(super) event: Option<u32>,
+    pub(super) activated: bool,
+    pub(super) compares_age: bool,
+}
+
+/// Everything about events.
+#[derive(Debug, Default)]
+pub(super) struct EventState {
+    pub(super) page: Option<EventPage>,
+    events: BTreeMap<u32, Event>,
+    waits: HashMap<u64, Vec<Waiter>>,
+    next_wait: u64,
+    pub(super) cancelled: bool,
+}
+
+/// Types with a slot in the page, which the GPU can signal.
+pub(super) fn has_slot(event_type: u32) -> bool {
+    matches!(event_type, KFD_IOC_EVENT_SIGNAL | KFD_IOC_EVENT_DEBUG_EVENT)
+}
+
+impl EventState {
+    /// Makes an event and answers its id.
+    ///
+    /// # Errors
+    /// `ENOSPC` when all ids of its kind are taken.
+    pub(super) fn create(&mut self, event_type: u32, auto_reset: bool) -> Result<u32, Errno> {
+        let id = if has_slot(event_type) {
+            let usable = self.page.as_ref().ok_or(Errno::NOMEM)?.usable;
+            // Id 0 is never given out.
+            self.lowest_free(1, usable.min(KFD_FIRST_NONSIGNAL_EVENT_ID))?
+        } else {
+            self.lowest_free(KFD_FIRST_NONSIGNAL_EVENT_ID, i32::MAX.unsigned_abs())?
+        };
+        if let Some(page) = self.page.as_ref().filter(|_| has_slot(event_type)) {
+            page.acknowledge(id);
+        }
+        let event = Event {
+            event_type,
+            auto_reset,
+            signaled: false,
+            age: 1,
+            memory_exception: kfd_hsa_memory_exception_data::default(),
+            hw_exception: kfd_hsa_hw_exception_data::default(),
+            waiters: Vec::new(),
+        };
+        self.events.insert(id, event);
+        Ok(id)
+    }
+
+    fn lowest_free(&self, first: u32, end: u32) -> Result<u32, Errno> {
+        let mut free = first;
+        for taken in self.events.range(first..end).map(|(id, _)| *id) {
+            if taken != free {
+                break;
+            }
+            free += 1;
+        }
+        if free < end { Ok(free) } else { Err(Errno::NOSPC) }
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&Event> {
+        self.events.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Event> {
+        self.events.get_mut(&id)
+    }
+
+    /// Ids of all events of a type.
+    pub(super) fn of_type(&self, event_type: u32) -> Vec<u32> {
+        self.events.iter().filter(|(_, event)| event.event_type == event_type).map(|(id, _)| *id).collect()
+    }
+
+    /// Destroys an event; its waiters will see that it is gone.
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(super) fn destroy(&mut self, id: u32) -> Result<(), Errno> {
+        self.events.remove(&id).ok_or(Errno::INVAL)?;
+        for waiter in self.waits.values_mut().flatten().filter(|waiter| waiter.event == Some(id)) {
+            waiter.event = None;
+        }
+        Ok(())
+    }
+
+    /// Signals an event: one more age, every queued waiter activated. An auto-reset event that woke someone is
+    /// unsignalled at once.
+    pub(super) fn set(&mut self, id: u32) {
+        let Some(event) = self.events.get_mut(&id) else { return };
+        event.signaled = !event.auto_reset || event.waiters.is_empty();
+        event.age = event.age.checked_add(1).unwrap_or(2);
+        for (wait, at) in &event.waiters {
+            if let Some(waiter) = self.waits.get_mut(wait).and_then(|waiters| waiters.get_mut(*at)) {
+                waiter.activated = true;
+            }
+        }
+    }
+
+    /// An interrupt that names `id` (`kfd_signal_event_interrupt`): the slot must have been written. If it was not,
+    /// or there is no such event, every event whose slot was written is signalled instead.
+    pub(super) fn interrupt(&mut self, id: u32) {
+        let Some(page) = &self.page else { return };
+        let named = id < KFD_SIGNAL_EVENT_LIMIT && page.is_written(id) && self.events.contains_key(&id);
+        let ids = if named { vec![id] } else { self.written() };
+        for id in ids {
+            self.set_from_interrupt(id);
+        }
+    }
+
+    /// Events whose slot was written. The kernel walks its list when there are few and the page when there are many;
+    /// the answer is the same, since a slot without an event counts for nothing.
+    fn written(&self) -> Vec<u32> {
+        let Some(page) = &self.page else { return Vec::new() };
+        let ids = self.events.range(1..KFD_SIGNAL_EVENT_LIMIT).map(|(id, _)| *id);
+        ids.filter(|id| page.is_written(*id)).collect()
+    }
+
+    fn set_from_interrupt(&mut self, id: u32) {
+        if !self.events.get(&id).is_some_and(|event| has_slot(event.event_type)) {
+            return;
+        }
+        if let Some(page) = &self.page {
+            page.acknowledge(id);
+        }
+        self.set(id);
+    }
+
+    /// Enters a wait without entries.
+    pub(super) fn begin_wait(&mut self) -> u64 {
+        self.next_wait += 1;
+        self.waits.insert(self.next_wait, Vec::new());
+        self.next_wait
+    }
+
+    /// Adds an entry to a wait, consuming an auto-reset event that is signalled (`init_event_waiter`).
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown event.
+    pub(super) fn add_waiter(&mut self, wait: u64, id: u32, last_age: u64) -> Result<(), Errno> {
+        let event = self.events.get_mut(&id).ok_or(Errno::INVAL)?;
+        let waiters = self.waits.get_mut(&wait).ok_or(Errno::INVAL)?;
+        let compares_age = event.event_type == KFD_IOC_EVENT_SIGNAL && last_age != 0;
+        let activated = event.signaled || (compares_age && event.age != last_age);
+        event.signaled = event.signaled && !event.auto_reset;
+        if !activated {
+            event.waiters.push((wait, waiters.len()));
+        }
+        waiters.push(Waiter { event: Some(id), activated, compares_age });
+        Ok(())
+    }
+
+    /// The entries of a wait.
+    pub(super) fn waiters(&self, wait: u64) -> &[Waiter] {
+        self.waits.get(&wait).map_or(&[], Vec::as_slice)
+    }
+
+    /// Leaves every event's queue. `undo` signals again what an interrupted wait had consumed.
+    pub(super) fn end_wait(&mut self, wait: u64, undo: bool) {
+        let waiters = self.waits.remove(&wait).unwrap_or_default();
+        for waiter in &waiters {
+            if let Some(event) = waiter.event.and_then(|id| self.events.get_mut(&id)) {
+                event.waiters.retain(|(other, _)| *other != wait);
+            }
+        }
+        if undo {
+            let consumed = waiters.iter().filter(|waiter| waiter.activated).filter_map(|waiter| waiter.event);
+            for id in consumed.collect::<Vec<_>>() {
+                if self.events.get(&id).is_some_and(|event| event.auto_reset) {
+                    self.set(id);
+                }
+            }
+        }
+    }
+
+    /// Waits in progress.
+    #[cfg(test)]
+    pub(super) fn waiters_now(&self) -> usize {
+        self.waits.len()
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CREATE, DESTROY, SET and RESET_EVENT, and the lock around all events.
+//!
+//! INVARIANT: the lock is held only for as long as the state changes; whoever signals wakes all waits, and each looks
+//! for itself.
+
+use std::os::fd::AsFd;
+
+use kfd::sys::*;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
+
+use super::bo::Domain;
+use super::event_state::{EventPage, EventState, has_slot};
+use super::process::{KfdProcess, State, split_handle};
+use super::shared::SharedWords;
+use super::{Call, memfd};
+
+/// The events of a process.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    pub(super) state: Mutex<EventState>,
+    /// Notified after every change a wait could be interested in.
+    pub(super) changed: Condvar,
+}
+
+impl Events {
+    pub(super) fn lock(&self) -> MutexGuard<'_, EventState> {
+        self.state.lock()
+    }
+
+    /// Changes events and lets every wait look again.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut EventState) -> R) -> R {
+        let answer = change(&mut self.state.lock());
+        self.changed.notify_all();
+        answer
+    }
+
+    /// Ends all waits for good.
+    pub(super) fn cancel(&self) {
+        self.change(|state| state.cancelled = true);
+    }
+}
+
+impl KfdProcess {
+    pub(super) fn create_event(
+        &self,
+        args: &mut kfd_ioctl_create_event_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // Both locks: pages are set and events created one at a time.
+        let mut state = self.state.lock();
+        let mut events = self.events.lock();
+        if args.event_page_offset != 0 {
+            self.set_event_page(&mut state, &mut events, args.event_page_offset)?;
+        }
+        let slotted = has_slot(args.event_type);
+        if slotted && events.page.is_none() {
+            events.page = Some(own_page()?);
+        }
+        args.event_page_offset = 0;
+        let id = events.create(args.event_type, args.auto_reset != 0)?;
+        if slotted {
+            args.event_page_offset = KFD_MMAP_TYPE_EVENTS;
+            args.event_slot_index = id;
+        }
+        args.event_id = id;
+        args.event_trigger_data = id;
+        Ok(())
+    }
+
+    /// Takes a buffer of the client's as event page, for the life of the process (`kfd_kmap_event_page`).
+    fn set_event_page(&self, state: &mut State, events: &mut EventState, handle: u64) -> Result<(), Errno> {
+        if events.page.is_some() {
+            return Err(Errno::INVAL);
+        }
+        let (gpu_id, index) = split_handle(handle);
+        let gpu = self.gpu_by_id(gpu_id)?;
+        state.bound(gpu)?;
+        let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
+        if bo.backing.bytes < EVENT_PAGE_BYTES as u64 || bo.backing.domain != Domain::Gtt {
+            return Err(Errno::INVAL);
+        }
+        let words = usize::try_from(bo.backing.bytes / 8).map_err(|_| Errno::NOMEM)?;
+        events.page = Some(EventPage::of_client(SharedWords::map(bo.backing.fd.as_fd(), words)?));
+        state.event_page = Some(handle);
+        Ok(())
+    }
+
+    pub(super) fn destroy_event(
+        &self,
+        args: &mut kfd_ioctl_destroy_event_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        self.events.change(|events| events.destroy(args.event_id))
+    }
+
+    pub(super) fn set_event(
+        &self,
+        args: &mut kfd_ioctl_set_event_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        self.events.change(|events| {
+            signal_event(events, args.event_id)?;
+            events.set(args.event_id);
+            Ok(())
+        })
+    }
+
+    pub(super) fn reset_event(
+        &self,
+        args: &mut kfd_ioctl_reset_event_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut events = self.events.lock();
+        signal_event(&events, args.event_id)?;
+        if let Some(event) = events.get_mut(args.event_id) {
+            event.signaled = false;
+        }
+        Ok(())
+    }
+}
+
+/// SET and RESET are for events of type SIGNAL only.
+fn signal_event(events: &EventState, id: u32) -> Result<(), Errno> {
+    match events.get(id) {
+        Some(event) if event.event_type == KFD_IOC_EVENT_SIGNAL => Ok(()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The page the 6.12 driver makes when the first event comes without one.
+fn own_page() -> Result<EventPage, Errno> {
+    let fd = memfd::create("softgpu:events", EVENT_PAGE_BYTES as u64)?;
+    let words = SharedWords::map(fd.as_fd(), EVENT_PAGE_BYTES / 8)?;
+    Ok(EventPage::of_driver(words, fd))
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Open files of one client process: `/dev/kfd` and the render nodes.
+//!
+//! An open file is named by its token, a sealed memfd whose inode is the file's identity however often its
+//! descriptor is duplicated or passed on. INVARIANT: the driver keeps one descriptor of every token, so that the
+//! inode cannot be reused while the client process lives.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::memfd::{self, Identity};
+
+/// First minor of the render nodes.
+pub(super) const FIRST_RENDER_MINOR: u32 = 128;
+
+/// What a path under `/dev` opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    Kfd,
+    Render { gpu: usize },
+}
+
+/// One open file description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFile {
+    id: u64,
+    node: Node,
+}
+
+impl OpenFile {
+    /// Number of the file, unique within its process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn node(&self) -> Node {
+        self.node
+    }
+}
+
+/// All files the process ever opened.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    by_token: BTreeMap<Identity, (OpenFile, OwnedFd)>,
+}
+
+impl Files {
+    /// Opens a path for a process that sees `gpus` GPUs; the token goes to the client.
+    ///
+    /// # Errors
+    /// `ENOENT` for any other path.
+    pub(super) fn open(&mut self, path: &str, gpus: usize) -> Result<(OpenFile, OwnedFd), Errno> {
+        let node = parse(path, gpus).ok_or(Errno::NOENT)?;
+        let token = memfd::create("softgpu:file", 0)?;
+        let for_client = memfd::duplicate(&token)?;
+        // CAST: usize to u64 on a 64-bit target.
+        let file = OpenFile { id: self.by_token.len() as u64 + 1, node };
+        self.by_token.insert(memfd::identity(token.as_fd())?, (file, token));
+        Ok((file, for_client))
+    }
+
+    /// The open file that a descriptor refers to.
+    pub(super) fn find(&self, fd: BorrowedFd<'_>) -> Option<OpenFile> {
+        let identity = memfd::identity(fd).ok()?;
+        self.by_token.get(&identity).map(|(file, _)| *file)
+    }
+}
+
+/// The node behind a path; `None` when there is none.
+pub(super) fn parse(path: &str, gpus: usize) -> Option<Node> {
+    if path == "/dev/kfd" {
+        return Some(Node::Kfd);
+    }
+    let minor: u32 = path.strip_prefix("/dev/dri/renderD")?.parse().ok()?;
+    let gpu = minor.checked_sub(FIRST_RENDER_MINOR)? as usize;
+    (gpu < gpus).then_some(Node::Render { gpu })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_knows_kfd_and_the_render_nodes_that_exist() {
+        let mut files = Files::default();
+        let (kfd, token) = files.open("/dev/kfd", 2).unwrap();
+        assert_eq!(kfd.node(), Node::Kfd);
+        assert_eq!(files.find(token.as_fd()), Some(kfd));
+        assert_eq!(files.open("/dev/dri/renderD129", 2).unwrap().0.node(), Node::Render { gpu: 1 });
+        for path in ["/dev/dri/renderD130", "/dev/dri/renderD127", "/dev/dri/renderDx", "/dev/null", ""] {
+            assert_eq!(files.open(path, 2).unwrap_err(), Errno::NOENT, "{path}");
+        }
+    }
+
+    #[test]
+    fn find_recognises_duplicates_and_nothing_else() {
+        let mut files = Files::default();
+        let (file, token) = files.open("/dev/dri/renderD128", 1).unwrap();
+        let twin = memfd::duplicate(&token).unwrap();
+        drop(token);
+        assert_eq!(files.find(twin.as_fd()), Some(file));
+        assert_eq!(files.find(memfd::create("other", 0).unwrap().as_fd()), None);
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! MAP_MEMORY_TO_GPU and UNMAP_MEMORY_FROM_GPU.
+//!
+//! INVARIANT: GPUs are done one after another from `n_success`, which always says how many are done, so that a call
+//! that stopped half-way can be repeated as it is. Memory that a queue uses stays mapped.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::bo::Domain;
+use super::process::{KfdProcess, State, split_handle};
+use super::vm::VmMapping;
+use super::{Call, PAGE};
+use crate::hardware::{GpuMapping, PageAccess};
+
+/// First address above the lower half of the GPU's address space.
+const VA_END: u64 = 0x8000_0000_0000;
+
+/// One of the buffer's mappings to be entered.
+struct Part {
+    va: u64,
+    bytes: u64,
+}
+
+impl KfdProcess {
+    pub(super) fn map_memory(
+        &self,
+        args: &mut kfd_ioctl_map_memory_to_gpu_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let ids = device_ids(args.n_devices, args.n_success, args.device_ids_array_ptr, call)?;
+        let mut state = self.state.lock();
+        let (owner_id, index) = split_handle(args.handle);
+        let owner = self.gpu_by_id(owner_id)?;
+        state.bound(owner)?;
+        state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        for id in &ids[args.n_success as usize..] {
+            let gpu = self.gpu_by_id(*id)?;
+            state.bound(gpu)?;
+            self.map_on(&mut state, owner, index, gpu)?;
+            args.n_success += 1;
+        }
+        Ok(())
+    }
+
+    /// Maps a buffer on one GPU; does nothing if it is mapped there.
+    fn map_on(&self, state: &mut State, owner: usize, index: u32, gpu: usize) -> Result<(), Errno> {
+        let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        if bo.is_mapped_on(gpu) {
+            return Ok(());
+        }
+        let local_only = matches!(bo.backing.domain, Domain::Vram { .. } | Domain::Doorbell | Domain::Mmio);
+        if local_only && !self.peer_accessible(bo.backing.gpu, gpu) {
+            return Err(Errno::INVAL);
+        }
+        let parts = parts(bo.va, bo.backing.bytes, bo.copies())?;
+        let vm = &state.pdds[gpu].vm;
+        if parts.iter().any(|part| vm.overlaps(part.va, part.bytes)) {
+            return Err(Errno::INVAL);
+        }
+        let execute = bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
+        let access = PageAccess { write: bo.writable(), execute };
+        let backing = Arc::clone(&bo.backing);
+        for (done, part) in parts.iter().enumerate() {
+            let mapping =
+                GpuMapping { va: part.va, bytes: part.bytes, access, backing: backing.fd.as_fd(), offset: 0 };
+            if let Err(errno) = self.hardware.map(gpu, &mapping) {
+                for undone in &parts[..done] {
+                    self.hardware.unmap(gpu, undone.va, undone.bytes);
+                }
+                return Err(errno);
+            }
+        }
+        let vm = &mut state.pdds[gpu].vm;
+        for part in &parts {
+            vm.insert(part.va, VmMapping { bytes: part.bytes, backing: Arc::clone(&backing), offset: 0 });
+        }
+        if let Some(bo) = state.bo_mut(owner, index) {
+            bo.mapped |= 1 << gpu;
+        }
+        Ok(())
+    }
+
+    /// Whether `gpu` reaches memory on `owner`: the same one, or over PCIe when all of it is visible there.
+    fn peer_accessible(&self, owner: usize, gpu: usize) -> bool {
+        owner == gpu || (self.gpus[owner].large_bar() && self.gpus[gpu].large_bar())
+    }
+
+    pub(super) fn unmap_memory(
+        &self,
+        args: &mut kfd_ioctl_unmap_memory_from_gpu_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let ids = device_ids(args.n_devices, args.n_success, args.device_ids_array_ptr, call)?;
+        let mut state = self.state.lock();
+        let (owner_id, index) = split_handle(args.handle);
+        let owner = self.gpu_by_id(owner_id)?;
+        state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        for id in &ids[args.n_success as usize..] {
+            let gpu = self.gpu_by_id(*id)?;
+            self.unmap_on(&mut state, owner, index, gpu)?;
+            args.n_success += 1;
+        }
+        Ok(())
+    }
+
+    fn unmap_on(&self, state: &mut State, owner: usize, index: u32, gpu: usize) -> Result<(), Errno> {
+        let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        // Also the answer for a GPU whose address space was never acquired: nothing can be mapped there.
+        if !bo.is_mapped_on(gpu) {
+            return Err(Errno::INVAL);
+        }
+        if state.pdds[gpu].vm.is_held(bo.backing.identity) {
+            return Err(Errno::BUSY);
+        }
+        for part in parts(bo.va, bo.backing.bytes, bo.copies())? {
+            self.hardware.unmap(gpu, part.va, part.bytes);
+            state.pdds[gpu].vm.remove(part.va);
+        }
+        if let Some(bo) = state.bo_mut(owner, index) {
+            bo.mapped &= !(1 << gpu);
+        }
+        Ok(())
+    }
+}
+
+/// Reads the array of GPU ids, after the checks that come before it.
+fn device_ids(n_devices: u32, n_success: u32, pointer: u64, call: &Call<'_>) -> Result<Vec<u32>, Errno> {
+    if n_devices == 0 || n_success > n_devices {
+        return Err(Errno::INVAL);
+    }
+    call.read_u32s(pointer, n_devices)
+}
+
+/// The mappings of a buffer at its recorded address (`amdgpu_vm_bo_map`'s checks).
+fn parts(va: u64, bytes: u64, copies: u64) -> Result<Vec<Part>, Errno> {
+    let total = bytes.checked_mul(copies).ok_or(Errno::INVAL)?;
+    let end = va.checked_add(total).ok_or(Errno::INVAL)?;
+    if va == 0 || !va.is_multiple_of(PAGE) || end > VA_END {
+        return Err(Errno::INVAL);
+    }
+    Ok((0..copies).map(|copy| Part { va: va + copy * bytes, bytes }).collect())
+}

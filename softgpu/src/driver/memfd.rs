@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memfd that stands for a buffer object, and what its name and inode say.
+//!
+//! INVARIANT: every memfd that crosses to a client is sealed against shrinking, so that neither side can make the
+//! other's mapping raise SIGBUS. The inode is the buffer's identity: a DMABuf is a duplicate of the same file.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    open,
+};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+/// What names a file while someone keeps it open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// Creates a zero-filled memfd of `bytes`, sealed in size.
+///
+/// # Errors
+/// `ENOMEM` when the size cannot be had, or no further descriptor: a buffer costs the kernel only memory.
+pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|_| Errno::NOMEM)?;
+    ftruncate(&fd, bytes).map_err(|_| Errno::NOMEM)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(fd)
+}
+
+/// The identity of an open file.
+///
+/// # Errors
+/// What `fstat` says.
+pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
+    let stat = fstat(fd)?;
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// Bytes of a memfd that cannot shrink; `None` for every other file.
+pub(super) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    let seals = fcntl_get_seals(fd).ok()?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return None;
+    }
+    u64::try_from(fstat(fd).ok()?.st_size).ok()
+}
+
+/// Another descriptor of the same file, close-on-exec.
+///
+/// # Errors
+/// `EMFILE`.
+pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
+    fcntl_dupfd_cloexec(fd, 0)
+}
+
+/// A descriptor of the same file that cannot be mapped for writing.
+///
+/// # Errors
+/// What opening `/proc/self/fd` says.
+pub(super) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The name a memfd was created with; `None` for other files.
+pub(super) fn name(fd: BorrowedFd<'_>) -> Option<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let name = link.to_str()?.strip_prefix("/memfd:")?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! ALLOC, FREE and AVAILABLE_MEMORY (`amdgpu_amdkfd_gpuvm.c`), checked in the kernel's order.
+//!
+//! INVARIANT: allocation records an address without mapping it; nothing is charged or created before every check
+//! has passed.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::bo::{Backing, Bo, Charge, Domain, VRAM_UNIT, vram_charge};
+use super::ledger::Resource;
+use super::process::{KfdProcess, State, split_handle};
+use super::{Call, PAGE, memfd, page_align};
+
+/// What ALLOC decided to make.
+struct Wanted {
+    domain: Domain,
+    /// Page-rounded size of the memory; half of what was asked for with AQL_QUEUE_MEM.
+    bytes: u64,
+}
+
+impl KfdProcess {
+    pub(super) fn alloc_memory(
+        &self,
+        args: &mut kfd_ioctl_alloc_memory_of_gpu_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        if args.size == 0 {
+            return Err(Errno::INVAL);
+        }
+        // SVM ranges would be compared here (EADDRINUSE); this kernel is built without SVM, so there are none.
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let public = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC != 0;
+        if public && args.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 && !self.gpus[gpu].large_bar() {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.state.lock();
+        state.bound(gpu)?;
+        let wanted = wanted(args)?;
+        let charge = self.charge(gpu, &wanted)?;
+        let fd = self.memory_for(&mut state, gpu, &wanted, call)?;
+        let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
+        if matches!(wanted.domain, Domain::Vram { .. } | Domain::Gtt) {
+            state.backings.retain(|_, known| known.strong_count() > 0);
+            state.backings.insert(backing.identity, Arc::downgrade(&backing));
+        }
+        let mmap_offset = match wanted.domain {
+            Domain::Userptr => args.mmap_offset,
+            Domain::Mmio => KFD_MMAP_TYPE_MMIO | kfd_mmap_gpu_id(args.gpu_id),
+            _ => state.take_mmap_offset(wanted.bytes),
+        };
+        let bo = Bo { backing, va: args.va_addr, flags: args.flags, mmap_offset, mapped: 0 };
+        args.handle = self.insert_bo(&mut state, gpu, bo);
+        args.mmap_offset = mmap_offset;
+        Ok(())
+    }
+
+    /// Gives a buffer its handle.
+    pub(super) fn insert_bo(&self, state: &mut State, gpu: usize, bo: Bo) -> u64 {
+        let index = state.pdds[gpu].bos.insert(bo);
+        u64::from(self.gpus[gpu].gpu_id()) << 32 | u64::from(index)
+    }
+
+    /// Accounts for the memory (`amdgpu_amdkfd_reserve_mem_limit`).
+    fn charge(&self, gpu: usize, wanted: &Wanted) -> Result<Charge, Errno> {
+        match wanted.domain {
+            Domain::Vram { .. } => {
+                let bytes = vram_charge(wanted.bytes).ok_or(Errno::NOMEM)?;
+                let charge = Charge::take(&self.slot, &[(Resource::Vram(gpu), bytes)])?;
+                let limit = self.gpus[gpu].vram_bytes().saturating_sub(self.page_table_estimate());
+                // Checked after the reservation, so that racing processes see each other.
+                if self.slot.ledger().used(Resource::Vram(gpu)) > limit {
+                    return Err(Errno::NOMEM);
+                }
+                Ok(charge)
+            }
+            Domain::Gtt => {
+                Charge::take(&self.slot, &[(Resource::System, wanted.bytes), (Resource::Ttm, wanted.bytes)])
+            }
+            Domain::Userptr => Charge::take(&self.slot, &[(Resource::System, wanted.bytes)]),
+            Domain::Doorbell | Domain::Mmio => Ok(Charge::none(&self.slot)),
+        }
+    }
+
+    fn memory_for(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        wanted: &Wanted,
+        call: &Call<'_>,
+    ) -> Result<OwnedFd, Errno> {
+        match wanted.domain {
+            Domain::Vram { .. } | Domain::Gtt => {
+                memfd::create(&wanted.domain.memfd_name(self.gpus[gpu].gpu_id()), wanted.bytes)
+            }
+            Domain::Userptr => {
+                // get_user_pages fails where nothing is mapped: no descriptor came, or one that is too short.
+                let fd = call.fds.userptr().ok_or(Errno::FAULT)?;
+                let bytes = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::FAULT)?;
+                if bytes < wanted.bytes { Err(Errno::FAULT) } else { Ok(fd) }
+            }
+            Domain::Doorbell => Ok(self.hardware.doorbells(gpu)?.0),
+            Domain::Mmio => self.mmio_page(state, gpu),
+        }
+    }
+
+    /// The remapped HDP flush registers of a GPU: this device's memory is coherent, so writing them does nothing.
+    pub(super) fn mmio_page(&self, state: &mut State, gpu: usize) -> Result<OwnedFd, Errno> {
+        let page = &mut state.pdds[gpu].mmio_page;
+        if page.is_none() {
+            *page = Some(memfd::create(&Domain::Mmio.memfd_name(self.gpus[gpu].gpu_id()), PAGE)?);
+        }
+        page.as_ref().ok_or(Errno::NOMEM).and_then(memfd::duplicate)
+    }
+
+    pub(super) fn free_memory(
+        &self,
+        args: &mut kfd_ioctl_free_memory_of_gpu_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.event_page == Some(args.handle) {
+            return Err(Errno::PERM);
+        }
+        let (gpu_id, index) = split_handle(args.handle);
+        let gpu = self.gpu_by_id(gpu_id)?;
+        let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
+        if bo.mapped != 0 {
+            return Err(Errno::BUSY);
+        }
+        state.pdds[gpu].bos.remove(index);
+        Ok(())
+    }
+
+    pub(super) fn available_memory(
+        &self,
+        args: &mut kfd_ioctl_get_available_memory_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let used = self.slot.ledger().used(Resource::Vram(gpu)).saturating_add(self.page_table_estimate());
+        let available = self.gpus[gpu].vram_bytes().saturating_sub(used);
+        args.available = available - available % VRAM_UNIT;
+        Ok(())
+    }
+
+    /// What KFD sets aside for page tables: all GPUs' VRAM / 16384, at least 8 MiB.
+    fn page_table_estimate(&self) -> u64 {
+        let total: u64 = self.gpus.iter().map(|gpu| gpu.vram_bytes()).sum();
+        (total >> 14).max(8 << 20)
+    }
+}
+
+/// The domain that the flags ask for and the size, or what is wrong with them.
+fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted, Errno> {
+    let flags = args.flags;
+    let has = |flag: u32| flags & flag != 0;
+    if has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL) && args.size != DOORBELL_SLICE_BYTES as u64 {
+        return Err(Errno::INVAL);
+    }
+    if !has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL)
+        && has(KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP)
+        && args.size != MMIO_REMAP_BYTES as u64
+    {
+        return Err(Errno::INVAL);
+    }
+    let domain = if has(KFD_IOC_ALLOC_MEM_FLAGS_VRAM) {
+        Domain::Vram { public: has(KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC) }
+    } else if has(KFD_IOC_ALLOC_MEM_FLAGS_GTT) {
+        Domain::Gtt
+    } else if has(KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) {
+        if args.mmap_offset == 0 {
+            return Err(Errno::INVAL);
+        }
+        Domain::Userptr
+    } else if has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL) {
+        Domain::Doorbell
+    } else if has(KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP) {
+        Domain::Mmio
+    } else {
+        return Err(Errno::INVAL);
+    };
+    let size = if has(KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM) { args.size / 2 } else { args.size };
+    if size == 0 {
+        return Err(Errno::INVAL);
+    }
+    // No limit is near 2^64: a size that cannot be rounded up cannot be had either.
+    Ok(Wanted { domain, bytes: page_align(size).ok_or(Errno::NOMEM)? })
+}

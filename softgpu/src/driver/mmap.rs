@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `mmap` on `/dev/kfd` and on a render node maps (`kfd_mmap`, `amdgpu_gem_object_mmap`).
+//!
+//! INVARIANT: a buffer can be mapped only through the render file whose address space was acquired for its GPU.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::bo::{Bo, Domain};
+use super::files::{Node, OpenFile};
+use super::process::{KfdProcess, State};
+use super::{memfd, page_align};
+
+/// Memory for the client to map, shared.
+#[derive(Debug)]
+pub struct Mapped {
+    /// The file to map.
+    pub fd: OwnedFd,
+    /// Where in it, bytes.
+    pub offset: u64,
+    /// For doorbells: the page whose first u32 tells whether the device sleeps.
+    pub parked: Option<OwnedFd>,
+}
+
+impl Mapped {
+    fn plain(fd: OwnedFd) -> Self {
+        Self { fd, offset: 0, parked: None }
+    }
+}
+
+impl KfdProcess {
+    /// Answers `mmap(length, offset)` on an open file.
+    ///
+    /// # Errors
+    /// On `/dev/kfd`: `ENODEV` for an unknown GPU, `EINVAL` for a wrong size or type. On a render node: `EINVAL` when
+    /// no buffer starts at the offset or it is shorter, `EACCES` when the file is not the acquired one, `EPERM` for
+    /// memory that the CPU cannot map.
+    pub fn mmap(&self, file: &OpenFile, length: u64, offset: u64) -> Result<Mapped, Errno> {
+        let length = page_align(length).filter(|length| *length > 0).ok_or(Errno::INVAL)?;
+        match file.node() {
+            Node::Kfd => self.mmap_kfd(length, offset),
+            Node::Render { .. } => self.mmap_render(file, length, offset),
+        }
+    }
+
+    fn mmap_kfd(&self, length: u64, offset: u64) -> Result<Mapped, Errno> {
+        let gpu = || self.gpu_by_id(kfd_mmap_get_gpu_id(offset)).map_err(|_| Errno::NODEV);
+        match offset & KFD_MMAP_TYPE_MASK {
+            KFD_MMAP_TYPE_DOORBELL => {
+                let gpu = gpu()?;
+                if length != DOORBELL_SLICE_BYTES as u64 {
+                    return Err(Errno::INVAL);
+                }
+                let (fd, parked) = self.hardware.doorbells(gpu)?;
+                Ok(Mapped { fd, offset: 0, parked: Some(parked) })
+            }
+            KFD_MMAP_TYPE_EVENTS => self.mmap_events(length),
+            KFD_MMAP_TYPE_MMIO => {
+                let gpu = gpu()?;
+                if length != MMIO_REMAP_BYTES as u64 {
+                    return Err(Errno::INVAL);
+                }
+                Ok(Mapped::plain(self.mmio_page(&mut self.state.lock(), gpu)?))
+            }
+            // The reserved type was the trap page of gfx8 APUs, which this device has not.
+            _ => gpu().and(Err(Errno::INVAL)),
+        }
+    }
+
+    /// The page that the driver made for a client that brought none; 6.12 lets it map that page.
+    fn mmap_events(&self, length: u64) -> Result<Mapped, Errno> {
+        if length > EVENT_PAGE_BYTES as u64 {
+            return Err(Errno::INVAL);
+        }
+        let mut events = self.events.lock();
+        let page = events.page.as_mut().ok_or(Errno::INVAL)?;
+        let fd = page.own.as_ref().ok_or(Errno::INVAL).and_then(memfd::duplicate)?;
+        // From now on as many ids are given out as the client can see slots.
+        page.usable = u32::try_from(length / 8).map_err(|_| Errno::INVAL)?;
+        Ok(Mapped::plain(fd))
+    }
+
+    fn mmap_render(&self, file: &OpenFile, length: u64, offset: u64) -> Result<Mapped, Errno> {
+        let state = self.state.lock();
+        let (gpu, bo) = find_by_offset(&state, offset).ok_or(Errno::INVAL)?;
+        if state.pdds[gpu].render != Some(*file) {
+            return Err(Errno::ACCESS);
+        }
+        if length > bo.backing.bytes {
+            return Err(Errno::INVAL);
+        }
+        match bo.backing.domain {
+            Domain::Gtt | Domain::Vram { public: true } => {
+                Ok(Mapped::plain(memfd::duplicate(&bo.backing.fd)?))
+            }
+            // Allocated without CPU access, or the user's own memory.
+            Domain::Vram { public: false } | Domain::Userptr => Err(Errno::PERM),
+            // Registers of the device: /dev/kfd maps them.
+            Domain::Doorbell | Domain::Mmio => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// The buffer at exactly this offset.
+fn find_by_offset(state: &State, offset: u64) -> Option<(usize, &Bo)> {
+    state.pdds.iter().enumerate().find_map(|(gpu, pdd)| {
+        let mut on_render =
+            pdd.bos.iter().filter(|bo| !matches!(bo.backing.domain, Domain::Userptr | Domain::Mmio));
+        Some((gpu, on_render.find(|bo| bo.mmap_offset == offset)?))
+    })
+}
+
+/// Kept beside `mmap`: a render file's descriptor names the address space to acquire.
+pub(super) fn acquired_file(state: &State, fd: &OwnedFd) -> Option<(OpenFile, usize)> {
+    let file = state.files.find(fd.as_fd())?;
+    match file.node() {
+        Node::Render { gpu } => Some((file, gpu)),
+        Node::Kfd => None,
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! KFD's half of the device: every ioctl and mmap of one client process, answered as Linux 6.12 (interface 1.17) does.
+//!
+//! INVARIANT: state belongs to the client's address space, not to its open files: it lives until the client process
+//! is gone, whatever it closes (`kfd_process.c`). Nothing here knows of sockets or waves; the device is asked
+//! through [`Hardware`](crate::hardware::Hardware), the client's memory and descriptors through the two traits below.
+//!
+//! Lock order: `State` (handles, mappings, queues), then `EventState`. Interrupts take only the second, so the
+//! hardware may be asked to stop something, synchronously, under the first.
+
+mod bo;
+mod criu;
+mod device;
+mod dispatch;
+mod dmabuf;
+mod doorbells;
+mod event_state;
+mod events;
+mod files;
+mod interrupts;
+mod kernel;
+pub mod ledger;
+mod mapping;
+mod memfd;
+mod memory;
+mod mmap;
+mod process;
+mod queue_buffers;
+mod queue_control;
+mod queues;
+mod shared;
+mod vm;
+mod wait;
+
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+pub use files::OpenFile;
+pub use kernel::{KernelModel, KernelModelError};
+pub use ledger::{Ledger, LedgerError, LedgerSlot};
+pub use mmap::Mapped;
+pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ProcessOptions, Runtime};
+
+/// Interface version modelled: major 1, minor 17 (Linux 6.12).
+pub const INTERFACE_VERSION: (u32, u32) = (1, 17);
+
+/// The CPU's page size, which is also the GPU's smallest.
+pub(crate) const PAGE: u64 = 4096;
+
+/// First address a user process cannot have (x86-64, four-level tables): what `access_ok` compares with.
+const USER_LIMIT: u64 = 0x7fff_ffff_f000;
+
+/// Who issues an ioctl, as the dispatcher asks (`kfd_chardev.c:kfd_ioctl`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The caller is the process that opened the file; anyone else gets `EBADF`.
+    pub same_process: bool,
+    /// The caller has `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN` in the initial user namespace.
+    pub checkpoint_restore: bool,
+}
+
+impl Default for Caller {
+    fn default() -> Self {
+        Self { same_process: true, checkpoint_restore: false }
+    }
+}
+
+/// The client's memory, for the pointers embedded in ioctl arguments.
+pub trait UserMemory {
+    /// Copies from the client.
+    ///
+    /// # Errors
+    /// `EFAULT` when any byte of it cannot be read.
+    fn read(&self, address: u64, buf: &mut [u8]) -> Result<(), Errno>;
+
+    /// Copies to the client.
+    ///
+    /// # Errors
+    /// `EFAULT` when any byte of it cannot be written.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Who is calling; the owner without capabilities unless overridden.
+    fn caller(&self) -> Caller {
+        Caller::default()
+    }
+}
+
+/// File descriptors that travel with an ioctl.
+pub trait FdTable {
+    /// The descriptor that the client named in the argument field at `field_offset`, if it was an open one.
+    fn take_in(&self, field_offset: u16) -> Option<OwnedFd>;
+
+    /// The memory behind a USERPTR allocation: a memfd sealed against shrinking whose offset 0 is the page of
+    /// `mmap_offset`.
+    fn userptr(&self) -> Option<OwnedFd>;
+
+    /// Installs a descriptor in the client; its number goes into the argument field at `field_offset`.
+    fn give_out(&self, field_offset: u16, fd: OwnedFd);
+}
+
+/// `access_ok`: whether the range can be a user range at all. Presence of pages is not looked at.
+fn access_ok(address: u64, bytes: u64) -> bool {
+    address.checked_add(bytes).is_some_and(|end| end <= USER_LIMIT)
+}
+
+/// Rounds up to whole pages; `None` when the result does not fit.
+fn page_align(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(PAGE)
+}
+
+/// What a handler gets beside its argument struct.
+struct Call<'a> {
+    memory: &'a dyn UserMemory,
+    fds: &'a dyn FdTable,
+}
+
+impl Call<'_> {
+    /// Reads `count` little-endian u32 from the client.
+    ///
+    /// # Errors
+    /// `EFAULT`, and `ENOMEM` for more than the kernel would allocate (4 MiB).
+    fn read_u32s(&self, address: u64, count: u32) -> Result<Vec<u32>, Errno> {
+        if count > 1 << 20 {
+            return Err(Errno::NOMEM);
+        }
+        let mut words = vec![0u32; count as usize];
+        self.memory.read(address, bytemuck::cast_slice_mut(&mut words))?;
+        Ok(words)
+    }
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! All state of one client process, and the lookups that every ioctl starts with.
+//!
+//! INVARIANT: the process sees each GPU of the machine from its first ioctl to its end (`kfd_process_device`); a GPU
+//! takes memory and queues only after a render node's address space was acquired for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::bo::{Backing, Bo, Slots};
+use super::doorbells::DoorbellMap;
+use super::events::Events;
+use super::files::{Files, OpenFile};
+use super::kernel::KernelModel;
+use super::ledger::LedgerSlot;
+use super::memfd::Identity;
+use super::queues::QueueTable;
+use super::vm::Vm;
+use super::{Caller, FdTable, UserMemory};
+use crate::hardware::{Hardware, QueueKind};
+use crate::sysfs::GpuModel;
+
+/// What a [`KfdProcess`] is made of.
+pub struct ProcessOptions {
+    /// The machine's GPUs.
+    pub gpus: Arc<[GpuModel]>,
+    /// The hardware behind them, as this process has it.
+    pub hardware: Arc<dyn Hardware>,
+    /// This executor's share of the device.
+    pub slot: LedgerSlot,
+    /// Whose behaviour is imitated where kernels differ.
+    pub kernel: KernelModel,
+}
+
+impl fmt::Debug for ProcessOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessOptions")
+            .field("gpus", &self.gpus)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The driver's state for one client process (`struct kfd_process`).
+pub struct KfdProcess {
+    pub(super) gpus: Arc<[GpuModel]>,
+    pub(super) hardware: Arc<dyn Hardware>,
+    pub(super) slot: LedgerSlot,
+    pub(super) kernel: KernelModel,
+    pub(super) state: Mutex<State>,
+    pub(super) events: Events,
+    /// Self, for work that an interrupt defers.
+    pub(super) this: Weak<Self>,
+}
+
+impl fmt::Debug for KfdProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KfdProcess")
+            .field("gpus", &self.gpus.len())
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything that ioctls change, except events.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) files: Files,
+    pub(super) pdds: Vec<Pdd>,
+    pub(super) queues: QueueTable,
+    /// Memory by identity, to recognise a DMABuf of our own.
+    pub(super) backings: HashMap<Identity, Weak<Backing>>,
+    /// Handle of the event page; it can never be freed.
+    pub(super) event_page: Option<u64>,
+    pub(super) runtime: Runtime,
+    /// Next offset on the render nodes, in bytes.
+    pub(super) next_mmap_offset: u64,
+}
+
+/// One GPU in this process (`struct kfd_process_device`).
+#[derive(Debug, Default)]
+pub(super) struct Pdd {
+    /// The render file whose address space was acquired.
+    pub(super) render: Option<OpenFile>,
+    pub(super) bos: Slots<Bo>,
+    pub(super) vm: Vm,
+    pub(super) doorbells: DoorbellMap,
+    pub(super) queue_count: u32,
+    /// Queues of this GPU are kept off the hardware since a memory fault.
+    pub(super) evicted: bool,
+    /// A queue holds the GPU's global wave sync.
+    pub(super) gws_queue: Option<u32>,
+    pub(super) mmio_page: Option<OwnedFd>,
+    pub(super) settings: GpuSettings,
+}
+
+/// What a client set for one GPU. Kept for inspection: nothing in this device depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuSettings {
+    /// `SET_MEMORY_POLICY`.
+    pub memory_policy: MemoryPolicy,
+    /// `SET_TRAP_HANDLER`: address of the second-level handler's code and of its data.
+    pub trap_handler: (u64, u64),
+    /// `SET_SCRATCH_BACKING_VA`.
+    pub scratch_va: u64,
+}
+
+/// `SET_MEMORY_POLICY`'s arguments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPolicy {
+    /// `KFD_IOC_CACHE_POLICY_*` outside the alternate aperture.
+    pub default: u32,
+    /// `KFD_IOC_CACHE_POLICY_*` in it.
+    pub alternate: u32,
+    /// First address of the alternate aperture.
+    pub alternate_base: u64,
+    /// Its bytes.
+    pub alternate_bytes: u64,
+}
+
+/// `RUNTIME_ENABLE`'s state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runtime {
+    /// The runtime takes exceptions through the save area's header.
+    pub enabled: bool,
+    /// Address of the debugger's rendezvous struct.
+    pub r_debug: u64,
+    /// TTMP registers are set up at wave launch.
+    pub ttmp_setup: bool,
+}
+
+/// First offset DRM gives to a buffer (`DRM_FILE_PAGE_OFFSET_START`), bytes.
+const FIRST_MMAP_OFFSET: u64 = 0x10_0000 * super::PAGE;
+
+impl KfdProcess {
+    /// The state of a process that has just opened `/dev/kfd` for the first time.
+    pub fn new(options: ProcessOptions) -> Arc<Self> {
+        let ProcessOptions { gpus, hardware, slot, kernel } = options;
+        let pdds = gpus.iter().map(|_| Pdd::default()).collect();
+        let state = State { pdds, next_mmap_offset: FIRST_MMAP_OFFSET, ..State::default() };
+        Arc::new_cyclic(|this| Self {
+            gpus,
+            hardware,
+            slot,
+            kernel,
+            state: Mutex::new(state),
+            events: Events::default(),
+            this: Weak::clone(this),
+        })
+    }
+
+    /// Opens `/dev/kfd` or a render node. The descriptor is the file's token, for the client to keep.
+    ///
+    /// # Errors
+    /// `ENOENT` for another path, `EMFILE`.
+    pub fn open(&self, path: &str) -> Result<(OpenFile, OwnedFd), Errno> {
+        self.state.lock().files.open(path, self.gpus.len())
+    }
+
+    /// The open file that a token names, if it is one of `path`.
+    ///
+    /// # Errors
+    /// `EBADF` when the descriptor is no token of this process, `EINVAL` when it is one of another path.
+    pub fn adopt(&self, path: &str, token: BorrowedFd<'_>) -> Result<OpenFile, Errno> {
+        let file = self.state.lock().files.find(token).ok_or(Errno::BADF)?;
+        match super::files::parse(path, self.gpus.len()) {
+            Some(node) if node == file.node() => Ok(file),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Answers an ioctl. `arg` holds the bytes that `cmd` encodes the size of, and is written as the kernel writes
+    /// the user's struct: also on failure, for commands that return something.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn ioctl(
+        &self,
+        file: &OpenFile,
+        cmd: u32,
+        arg: &mut [u8],
+        memory: &dyn UserMemory,
+        fds: &dyn FdTable,
+    ) -> Result<u32, Errno> {
+        let result = super::dispatch::ioctl(self, file, cmd, arg, memory, fds);
+        if let Err(errno) = result {
+            let name = kfd::sys::command_name(cmd);
+            tracing::debug!(target: "driver", ioctl = name, errno = errno.raw_os_error(), "ioctl refused");
+        }
+        result
+    }
+
+    /// A handle with which a waiting ioctl can be ended when the client is gone.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(Weak::clone(&self.this))
+    }
+
+    /// What the client set for a GPU.
+    pub fn gpu_settings(&self, gpu: usize) -> Option<GpuSettings> {
+        self.state.lock().pdds.get(gpu).map(|pdd| pdd.settings)
+    }
+
+    /// What the client said of its runtime.
+    pub fn runtime(&self) -> Runtime {
+        self.state.lock().runtime
+    }
+
+    /// The CU mask of a queue, empty when none was set.
+    pub fn cu_mask(&self, queue_id: u32) -> Option<Vec<u32>> {
+        self.state.lock().queues.get(queue_id).map(|queue| queue.cu_mask.clone())
+    }
+
+    /// The GPU with this id (`kfd_process_device_data_by_id`).
+    ///
+    /// # Errors
+    /// `EINVAL`; 0 is never an id.
+    pub(super) fn gpu_by_id(&self, gpu_id: u32) -> Result<usize, Errno> {
+        self.gpus.iter().position(|gpu| gpu.gpu_id() == gpu_id).ok_or(Errno::INVAL)
+    }
+
+    /// Takes every queue of a GPU off the hardware, for good (`kfd_dqm_evict_pasid`).
+    pub(super) fn evict(&self, gpu: usize) {
+        let mut state = self.state.lock();
+        let Some(pdd) = state.pdds.get_mut(gpu) else { return };
+        pdd.evicted = true;
+        for (id, queue) in state.queues.iter_mut() {
+            if queue.gpu == gpu && queue.running {
+                queue.saved = self.hardware.stop_queue(gpu, id);
+                queue.running = false;
+            }
+        }
+    }
+}
+
+impl State {
+    /// A GPU that can take memory and queues (`kfd_bind_process_to_device`).
+    ///
+    /// # Errors
+    /// `ENODEV` before ACQUIRE_VM.
+    pub(super) fn bound(&mut self, gpu: usize) -> Result<&mut Pdd, Errno> {
+        self.pdds.get_mut(gpu).filter(|pdd| pdd.render.is_some()).ok_or(Errno::NODEV)
+    }
+
+    /// The buffer object behind the low half of a handle.
+    pub(super) fn bo(&self, gpu: usize, index: u32) -> Option<&Bo> {
+        self.pdds.get(gpu)?.bos.get(index)
+    }
+
+    pub(super) fn bo_mut(&mut self, gpu: usize, index: u32) -> Option<&mut Bo> {
+        self.pdds.get_mut(gpu)?.bos.get_mut(index)
+    }
+
+    /// Takes an offset for a buffer of `bytes` on the render node.
+    pub(super) fn take_mmap_offset(&mut self, bytes: u64) -> u64 {
+        let offset = self.next_mmap_offset;
+        self.next_mmap_offset = offset.saturating_add(bytes);
+        offset
+    }
+}
+
+/// Splits a handle into GPU id and index (`kfd_priv.h`).
+pub(super) fn split_handle(handle: u64) -> (u32, u32) {
+    // CAST: the two halves.
+    ((handle >> 32) as u32, handle as u32)
+}
+
+/// Ends the waits of a process whose client is gone.
+#[derive(Clone, Debug)]
+pub struct Canceller(Weak<KfdProcess>);
+
+impl Canceller {
+    /// Makes every wait, running and future, answer `EINTR`.
+    pub fn cancel(&self) {
+        if let Some(process) = self.0.upgrade() {
+            process.events.cancel();
+        }
+    }
+}
+
+/// A caller check of the dispatcher, kept here so that its order can be read beside the table.
+pub(super) fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), Errno> {
+    // The kernel lets a ptracer issue CRIU_OP on a stolen descriptor; that needs the capability all the same.
+    match (caller.same_process, checkpoint_restore, caller.checkpoint_restore) {
+        (false, false, _) | (false, true, false) => Err(Errno::BADF),
+        (true, true, false) => Err(Errno::ACCESS),
+        (true, ..) | (false, true, true) => Ok(()),
+    }
+}
+
+/// What the hardware needs to know of a queue type.
+pub(super) fn kind_of(queue_type: u32) -> QueueKind {
+    match queue_type {
+        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE => QueueKind::Compute,
+        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL => QueueKind::Aql,
+        _ => QueueKind::Sdma,
+    }
+}

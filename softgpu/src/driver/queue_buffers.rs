@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The mappings a queue leans on, checked to the byte (`kfd_queue.c:kfd_queue_acquire_buffers`).
+//!
+//! INVARIANT: what is compared is the mapping in the queue's own GPU address space, never the buffer object: one
+//! large object mapped once cannot back several of a queue's buffers.
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::bo::Domain;
+use super::memfd::Identity;
+use super::page_align;
+use super::process::State;
+use super::vm::{Vm, VmMapping};
+use crate::sysfs::GpuModel;
+
+/// Smallest end-of-pipe buffer, bytes.
+const MIN_EOP_BYTES: u64 = 4096;
+
+/// Memory that a queue holds.
+#[derive(Debug)]
+pub(super) struct QueueBuffers {
+    /// The ring's, exchanged by UPDATE_QUEUE.
+    pub(super) ring: Identity,
+    /// Pointers, end-of-pipe buffer and save area, with repetitions.
+    pub(super) others: Vec<Identity>,
+}
+
+/// Finds all buffers of a queue that is about to be made on `gpu`.
+///
+/// # Errors
+/// `EINVAL` for the first one that is not mapped exactly as it must be.
+pub(super) fn find(
+    state: &State,
+    gpu: usize,
+    model: &GpuModel,
+    args: &kfd_ioctl_create_queue_args,
+) -> Result<QueueBuffers, Errno> {
+    let vm = &state.pdds[gpu].vm;
+    let mut others = vec![
+        exact(vm, args.write_pointer_address, 4096)?.backing.identity,
+        exact(vm, args.read_pointer_address, 4096)?.backing.identity,
+    ];
+    // metadata_ring_size came with 1.22; to this kernel the word is padding.
+    let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::INVAL)?;
+    let ring = exact(vm, args.ring_base_address, ring_bytes)?.backing.identity;
+    let compute = matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
+    if compute {
+        find_compute(vm, model, args, &mut others)?;
+    }
+    Ok(QueueBuffers { ring, others })
+}
+
+/// The buffers that only compute queues have.
+fn find_compute(
+    vm: &Vm,
+    model: &GpuModel,
+    args: &kfd_ioctl_create_queue_args,
+    others: &mut Vec<Identity>,
+) -> Result<(), Errno> {
+    if args.eop_buffer_address != 0 {
+        if args.eop_buffer_size < MIN_EOP_BYTES {
+            return Err(Errno::INVAL);
+        }
+        let bytes = page_align(args.eop_buffer_size).ok_or(Errno::INVAL)?;
+        others.push(exact(vm, args.eop_buffer_address, bytes)?.backing.identity);
+    }
+    let geometry = model.geometry();
+    if args.ctl_stack_size != geometry.control_stack_bytes || args.ctx_save_restore_size < geometry.save_bytes
+    {
+        return Err(Errno::INVAL);
+    }
+    let per_xcc = u64::from(args.ctx_save_restore_size) + u64::from(geometry.debug_bytes);
+    let bytes = per_xcc.checked_mul(u64::from(geometry.num_xcc)).and_then(page_align).ok_or(Errno::INVAL)?;
+    // SVM ranges could cover the area instead; this kernel is built without SVM.
+    others.push(exact(vm, args.ctx_save_restore_address, bytes)?.backing.identity);
+    Ok(())
+}
+
+fn exact(vm: &Vm, va: u64, bytes: u64) -> Result<&VmMapping, Errno> {
+    vm.exact(va, bytes).ok_or(Errno::INVAL)
+}
+
+/// Finds the ring that UPDATE_QUEUE names. A ring smaller than a page is compared by its start only.
+///
+/// # Errors
+/// `EFAULT`, where CREATE_QUEUE says `EINVAL`.
+pub(super) fn find_ring(state: &State, gpu: usize, va: u64, ring_bytes: u32) -> Result<Identity, Errno> {
+    let whole_pages = u64::from(ring_bytes) / super::PAGE * super::PAGE;
+    let mapping = state.pdds[gpu].vm.exact(va, whole_pages).ok_or(Errno::FAULT)?;
+    Ok(mapping.backing.identity)
+}
+
+/// A scheduler in firmware (MES, gfx11 on) pins the write pointer into the GPU's own system memory window: it must
+/// be system memory of the same GPU.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn check_write_pointer(state: &State, gpu: usize, va: u64) -> Result<(), Errno> {
+    let backing = &exact(&state.pdds[gpu].vm, va, 4096)?.backing;
+    let system = matches!(backing.domain, Domain::Gtt | Domain::Userptr);
+    if system && backing.gpu == gpu { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+impl QueueBuffers {
+    /// Counts the queue as a user of each buffer.
+    pub(super) fn hold(&self, vm: &mut Vm) {
+        self.all().for_each(|memory| vm.hold(memory));
+    }
+
+    /// Undoes `hold`.
+    pub(super) fn release(&self, vm: &mut Vm) {
+        self.all().for_each(|memory| vm.release(memory));
+    }
+
+    fn all(&self) -> impl Iterator<Item = Identity> {
+        self.others.iter().copied().chain([self.ring])
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ioctls on a queue that exists: UPDATE_QUEUE, SET_CU_MASK, GET_QUEUE_WAVE_STATE, ALLOC_QUEUE_GWS.
+//!
+//! INVARIANT: a parked queue (ring 0 or percentage 0) is off the hardware when the ioctl returns, its waves saved;
+//! its ring stays held.
+
+use std::os::fd::AsFd;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::process::{KfdProcess, State};
+use super::queue_buffers::find_ring;
+use super::queues::check_properties;
+use super::{Call, access_ok};
+
+/// Bits of a CU mask that count; more are ignored.
+const MAX_CU_MASK_BITS: u32 = 1024;
+/// First target whose CUs come in pairs (work-group processors).
+const FIRST_WGP_TARGET: u32 = 100_100;
+
+impl KfdProcess {
+    pub(super) fn update_queue(
+        &self,
+        args: &mut kfd_ioctl_update_queue_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let ring_bytes = check_properties(
+            args.queue_percentage,
+            args.queue_priority,
+            args.ring_base_address,
+            args.ring_size,
+        )?;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let gpu = state.queues.get(args.queue_id).ok_or(Errno::FAULT)?.gpu;
+        if args.ring_base_address != 0 {
+            let ring = find_ring(state, gpu, args.ring_base_address, ring_bytes)?;
+            let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+            let vm = &mut state.pdds[gpu].vm;
+            vm.release(queue.buffers.ring);
+            vm.hold(ring);
+            queue.buffers.ring = ring;
+        }
+        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+        queue.ring_va = args.ring_base_address;
+        queue.ring_bytes = ring_bytes;
+        queue.percent = args.queue_percentage & 0xff;
+        queue.priority = args.queue_priority;
+        self.apply(state, gpu, args.queue_id)
+    }
+
+    /// Puts the hardware into the state that the queue's properties describe.
+    fn apply(&self, state: &mut State, gpu: usize, id: u32) -> Result<(), Errno> {
+        let queue = state.queues.get_mut(id).ok_or(Errno::FAULT)?;
+        // A queue that is on the hardware comes off even to be changed: new properties need a new hardware queue.
+        if queue.running {
+            queue.saved = self.hardware.stop_queue(gpu, id);
+            queue.running = false;
+        }
+        if queue.is_active(&state.pdds[gpu]) {
+            self.hardware.start_queue(gpu, &queue.for_hardware(id))?;
+            queue.running = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_cu_mask(
+        &self,
+        args: &mut kfd_ioctl_set_cu_mask_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        if args.num_cu_mask == 0 || !args.num_cu_mask.is_multiple_of(32) {
+            return Err(Errno::INVAL);
+        }
+        let bits = args.num_cu_mask.min(MAX_CU_MASK_BITS);
+        let mask = call.read_u32s(args.cu_mask_ptr, bits / 32)?;
+        let mut state = self.state.lock();
+        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+        let pairs = self.gpus[queue.gpu].shape().gfx_target_version >= FIRST_WGP_TARGET;
+        // Both CUs of a pair or none: bit 2k must equal bit 2k + 1.
+        if pairs && mask.iter().any(|word| (word ^ word >> 1) & 0x5555_5555 != 0) {
+            return Err(Errno::INVAL);
+        }
+        queue.cu_mask = mask;
+        Ok(())
+    }
+
+    pub(super) fn get_queue_wave_state(
+        &self,
+        args: &mut kfd_ioctl_get_queue_wave_state_args,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let state = self.state.lock();
+        let queue = state.queues.get(args.queue_id).ok_or(Errno::FAULT)?;
+        if !queue.is_compute() || queue.running || queue.is_active(&state.pdds[queue.gpu]) {
+            return Err(Errno::INVAL);
+        }
+        let saved = queue.saved;
+        let words = [
+            saved.control_stack_offset,
+            saved.control_stack_bytes,
+            saved.wave_state_offset,
+            saved.wave_state_bytes,
+        ];
+        self.write_user(&state, queue.gpu, args.ctl_stack_address, bytemuck::cast_slice(&words), call)?;
+        args.ctl_stack_used_size = saved.control_stack_bytes;
+        args.save_area_used_size = saved.wave_state_bytes;
+        Ok(())
+    }
+
+    /// Writes to the client at an address that is usually one of its own GPU mappings: a buffer lies at the same
+    /// address on both sides, and may reach the driver only as such.
+    fn write_user(
+        &self,
+        state: &State,
+        gpu: usize,
+        address: u64,
+        bytes: &[u8],
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // CAST: a header of a few words.
+        if !access_ok(address, bytes.len() as u64) {
+            return Err(Errno::FAULT);
+        }
+        match call.memory.write(address, bytes) {
+            Err(Errno::FAULT) => {
+                let memory = state.pdds[gpu].vm.resolve(address, bytes.len() as u64);
+                let (backing, offset) = memory.ok_or(Errno::FAULT)?;
+                rustix::io::pwrite(backing.fd.as_fd(), bytes, offset).map(drop).map_err(|_| Errno::FAULT)
+            }
+            answer => answer,
+        }
+    }
+
+    pub(super) fn alloc_queue_gws(
+        &self,
+        args: &mut kfd_ioctl_alloc_queue_gws_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let gpu = state.queues.get(args.queue_id).ok_or(Errno::INVAL)?.gpu;
+        if !self.gpus[gpu].has_gws() {
+            return Err(Errno::NODEV);
+        }
+        let holder = &mut state.pdds[gpu].gws_queue;
+        match (args.num_gws, *holder) {
+            (0, None) => return Err(Errno::INVAL),
+            (0, Some(_)) => *holder = None,
+            (_, Some(_)) => return Err(Errno::BUSY),
+            (_, None) => *holder = Some(args.queue_id),
+        }
+        args.first_gws = 0;
+        Ok(())
+    }
+}

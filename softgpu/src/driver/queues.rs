@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CREATE_QUEUE and DESTROY_QUEUE (`kfd_chardev.c`, `kfd_process_queue_manager.c`), in the kernel's order of checks.
+//!
+//! INVARIANT: a queue is on the hardware exactly when it is active: ring and percentage non-zero, and its GPU not
+//! evicted. Ids are process-wide and always the lowest free one.
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::bo::Slots;
+use super::doorbells::{DOORBELL_BYTES, sdma_doorbell};
+use super::ledger::Resource;
+use super::process::{KfdProcess, Pdd, State, kind_of};
+use super::queue_buffers::{self, QueueBuffers};
+use super::{Call, access_ok};
+use crate::hardware::{HwQueue, SavedWaves};
+
+/// Queues one process may have on one GPU.
+const MAX_QUEUES_PER_GPU: u32 = 127;
+/// Queues one process may have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
+const MAX_QUEUES: usize = 1024;
+
+/// One queue (`struct queue_properties`).
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) gpu: usize,
+    pub(super) queue_type: u32,
+    pub(super) ring_va: u64,
+    pub(super) ring_bytes: u32,
+    pub(super) percent: u32,
+    pub(super) priority: u32,
+    pub(super) read_pointer_va: u64,
+    pub(super) write_pointer_va: u64,
+    pub(super) cwsr_va: u64,
+    pub(super) cwsr_bytes: u32,
+    pub(super) control_stack_bytes: u32,
+    doorbell: Doorbell,
+    pub(super) buffers: QueueBuffers,
+    /// It is on the hardware.
+    pub(super) running: bool,
+    /// What the last stop left in its save area.
+    pub(super) saved: SavedWaves,
+    /// As SET_CU_MASK gave it; no wave placement depends on it here.
+    pub(super) cu_mask: Vec<u32>,
+}
+
+/// Where a queue's doorbell comes from, and so where it returns to.
+#[derive(Clone, Copy, Debug)]
+enum Doorbell {
+    Compute { id: u32 },
+    Sdma { id: u32, doorbell: u32 },
+}
+
+impl Doorbell {
+    fn byte_offset(self) -> u32 {
+        match self {
+            Self::Compute { id } => id * DOORBELL_BYTES,
+            Self::Sdma { doorbell, .. } => doorbell * DOORBELL_BYTES,
+        }
+    }
+}
+
+impl Queue {
+    pub(super) fn is_active(&self, pdd: &Pdd) -> bool {
+        self.ring_bytes > 0 && self.ring_va != 0 && self.percent > 0 && !pdd.evicted
+    }
+
+    pub(super) fn is_compute(&self) -> bool {
+        matches!(self.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL)
+    }
+
+    pub(super) fn for_hardware(&self, id: u32) -> HwQueue {
+        HwQueue {
+            id,
+            kind: kind_of(self.queue_type),
+            ring_va: self.ring_va,
+            ring_bytes: u64::from(self.ring_bytes),
+            read_ptr_va: self.read_pointer_va,
+            write_ptr_va: self.write_pointer_va,
+            doorbell_offset: self.doorbell.byte_offset(),
+            cwsr_va: self.cwsr_va,
+            cwsr_bytes: self.cwsr_bytes,
+            control_stack_bytes: self.control_stack_bytes,
+            priority: self.priority,
+        }
+    }
+}
+
+/// The process's queues by id.
+#[derive(Debug, Default)]
+pub(super) struct QueueTable {
+    slots: Slots<Queue>,
+}
+
+impl QueueTable {
+    pub(super) fn get(&self, id: u32) -> Option<&Queue> {
+        self.slots.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Queue> {
+        self.slots.get_mut(id)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Queue)> {
+        self.slots.iter_mut()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.len() == 0
+    }
+}
+
+/// Percentage, priority, ring address and ring size, in that order; answers the ring size to use.
+pub(super) fn check_properties(
+    percent: u32,
+    priority: u32,
+    ring: u64,
+    ring_bytes: u32,
+) -> Result<u32, Errno> {
+    if percent & 0xff > KFD_MAX_QUEUE_PERCENTAGE || priority > KFD_MAX_QUEUE_PRIORITY {
+        return Err(Errno::INVAL);
+    }
+    if ring != 0 && !access_ok(ring, 8) {
+        return Err(Errno::FAULT);
+    }
+    if ring_bytes != 0 && !ring_bytes.is_power_of_two() {
+        return Err(Errno::INVAL);
+    }
+    Ok(ring_bytes.max(KFD_MIN_QUEUE_RING_SIZE))
+}
+
+impl KfdProcess {
+    pub(super) fn create_queue(
+        &self,
+        args: &mut kfd_ioctl_create_queue_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        args.ring_size = check_properties(
+            args.queue_percentage,
+            args.queue_priority,
+            args.ring_base_address,
+            args.ring_size,
+        )?;
+        check_addresses(args)?;
+        if args.queue_type > KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID {
+            return Err(Errno::from_raw_os_error(ENOTSUPP));
+        }
+        let gpu = self.gpu_by_id(args.gpu_id)?;
+        let model = &self.gpus[gpu];
+        let mut state = self.state.lock();
+        state.bound(gpu).map_err(|_| Errno::SRCH)?;
+        let engines = model.sdma_engines() + model.sdma_xgmi_engines();
+        if args.queue_type == KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID && args.sdma_engine_id >= engines {
+            return Err(Errno::INVAL);
+        }
+        // Makes the slice if it does not exist yet; its descriptors are asked for again by mmap.
+        self.hardware.doorbells(gpu)?;
+        let buffers = queue_buffers::find(&state, gpu, model, args)?;
+        let counted = self.count_queue(&state, gpu, args)?;
+        let doorbell = self.take_doorbell(&mut state, gpu, args)?;
+        let queue = new_queue(gpu, args, doorbell, buffers);
+        let id = self.add_queue(&mut state, queue)?;
+        counted.keep();
+        args.queue_id = id;
+        args.doorbell_offset =
+            KFD_MMAP_TYPE_DOORBELL | kfd_mmap_gpu_id(args.gpu_id) | u64::from(doorbell.byte_offset());
+        Ok(())
+    }
+
+    /// Counts one more queue, here and on the device.
+    fn count_queue(
+        &self,
+        state: &State,
+        gpu: usize,
+        args: &kfd_ioctl_create_queue_args,
+    ) -> Result<Counted<'_>, Errno> {
+        if state.pdds[gpu].queue_count >= MAX_QUEUES_PER_GPU {
+            return Err(Errno::NOSPC);
+        }
+        if state.queues.slots.len() >= MAX_QUEUES {
+            return Err(Errno::NOMEM);
+        }
+        queue_buffers::check_write_pointer(state, gpu, args.write_pointer_address)?;
+        self.slot.reserve(Resource::Queues(gpu), 1).map_err(|_| Errno::PERM)?;
+        Ok(Counted { process: self, gpu, kept: false })
+    }
+
+    fn take_doorbell(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        args: &kfd_ioctl_create_queue_args,
+    ) -> Result<Doorbell, Errno> {
+        let model = &self.gpus[gpu];
+        let engines = model.sdma_engines();
+        let ids = model.sdma_queue_ids();
+        let id = match args.queue_type {
+            KFD_IOC_QUEUE_TYPE_SDMA => self.slot.reserve_sdma(gpu, ids),
+            KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID => {
+                self.slot.reserve_sdma(gpu, ids.filter(|id| id % engines.max(1) == args.sdma_engine_id))
+            }
+            // No GPU of this device has an XGMI engine.
+            KFD_IOC_QUEUE_TYPE_SDMA_XGMI => None,
+            _ => {
+                let id = state.pdds[gpu].doorbells.take().ok_or(Errno::BUSY)?;
+                return Ok(Doorbell::Compute { id });
+            }
+        };
+        let id = id.ok_or(Errno::NOMEM)?;
+        Ok(Doorbell::Sdma { id, doorbell: sdma_doorbell(id, engines) })
+    }
+
+    /// Puts a queue into the table and, if it is active, on the hardware.
+    fn add_queue(&self, state: &mut State, queue: Queue) -> Result<u32, Errno> {
+        let (gpu, doorbell) = (queue.gpu, queue.doorbell);
+        queue.buffers.hold(&mut state.pdds[gpu].vm);
+        let id = state.queues.slots.insert(queue);
+        let pdd = &mut state.pdds[gpu];
+        let started = match state.queues.slots.get_mut(id) {
+            Some(queue) if queue.is_active(pdd) => {
+                let started = self.hardware.start_queue(gpu, &queue.for_hardware(id));
+                queue.running = started.is_ok();
+                started
+            }
+            _ => Ok(()),
+        };
+        if let Err(errno) = started {
+            if let Some(queue) = state.queues.slots.remove(id) {
+                queue.buffers.release(&mut pdd.vm);
+            }
+            self.give_back_doorbell(pdd, gpu, doorbell);
+            return Err(errno);
+        }
+        pdd.queue_count += 1;
+        Ok(id)
+    }
+
+    fn give_back_doorbell(&self, pdd: &mut Pdd, gpu: usize, doorbell: Doorbell) {
+        match doorbell {
+            Doorbell::Compute { id } => pdd.doorbells.release(id),
+            Doorbell::Sdma { id, .. } => self.slot.release_sdma(gpu, id),
+        }
+    }
+
+    pub(super) fn destroy_queue(
+        &self,
+        args: &mut kfd_ioctl_destroy_queue_args,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let queue = state.queues.slots.remove(args.queue_id).ok_or(Errno::INVAL)?;
+        let gpu = queue.gpu;
+        self.hardware.destroy_queue(gpu, args.queue_id);
+        let pdd = &mut state.pdds[gpu];
+        queue.buffers.release(&mut pdd.vm);
+        self.give_back_doorbell(pdd, gpu, queue.doorbell);
+        pdd.queue_count -= 1;
+        if pdd.gws_queue == Some(args.queue_id) {
+            pdd.gws_queue = None;
+        }
+        self.slot.release(Resource::Queues(gpu), 1);
+        Ok(())
+    }
+}
+
+/// A queue counted on the device; uncounted again unless kept.
+struct Counted<'a> {
+    process: &'a KfdProcess,
+    gpu: usize,
+    kept: bool,
+}
+
+impl Counted<'_> {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.process.slot.release(Resource::Queues(self.gpu), 1);
+        }
+    }
+}
+
+/// User addresses that the kernel will touch later: only their range is checked now.
+fn check_addresses(args: &kfd_ioctl_create_queue_args) -> Result<(), Errno> {
+    let given = |address: u64| address == 0 || access_ok(address, 4);
+    let all = [
+        args.read_pointer_address,
+        args.write_pointer_address,
+        args.eop_buffer_address,
+        args.ctx_save_restore_address,
+    ];
+    if all.into_iter().all(given) { Ok(()) } else { Err(Errno::FAULT) }
+}
+
+fn new_queue(
+    gpu: usize,
+    args: &kfd_ioctl_create_queue_args,
+    doorbell: Doorbell,
+    buffers: QueueBuffers,
+) -> Queue {
+    Queue {
+        gpu,
+        queue_type: args.queue_type,
+        ring_va: args.ring_base_address,
+        ring_bytes: args.ring_size,
+        percent: args.queue_percentage & 0xff,
+        priority: args.queue_priority,
+        read_pointer_va: args.read_pointer_address,
+        write_pointer_va: args.write_pointer_address,
+        cwsr_va: args.ctx_save_restore_address,
+        cwsr_bytes: args.ctx_save_restore_size,
+        control_stack_bytes: args.ctl_stack_size,
+        doorbell,
+        buffers,
+        running: false,
+        // As the MQD is initialised: both parts empty, growing away from the boundary between them.
+        saved: SavedWaves {
+            control_stack_offset: args.ctl_stack_size,
+            control_stack_bytes: 0,
+            wave_state_offset: args.ctl_stack_size,
+            wave_state_bytes: 0,
+        },
+        cu_mask: Vec::new(),
+    }
+}

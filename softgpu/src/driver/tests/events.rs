@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events: the page, ids, ages, auto reset, interrupts, waiting.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::harness::*;
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use crate::driver::memfd;
+use crate::hardware::{Interrupts, MemoryFault};
+
+const SIGNAL: u32 = KFD_IOC_EVENT_SIGNAL;
+const COMPLETE: u32 = KFD_IOC_WAIT_RESULT_COMPLETE;
+const TIMEOUT: u32 = KFD_IOC_WAIT_RESULT_TIMEOUT;
+const FAIL: u32 = KFD_IOC_WAIT_RESULT_FAIL;
+
+/// A client with an event page and one manual-reset signal event.
+fn with_event() -> (Client, u32) {
+    let client = Client::ready();
+    let page = client.event_page();
+    let event = client.create_event(SIGNAL, false, page).unwrap();
+    (client, event)
+}
+
+/// What the hardware does to a slot before it interrupts.
+fn write_slot(client: &Client, id: u32, value: u64) {
+    let state = client.process.state.lock();
+    let page = memfd::duplicate(&state.bo(0, 0).unwrap().backing.fd).unwrap();
+    rustix::io::pwrite(&page, &value.to_le_bytes(), u64::from(id) * 8).unwrap();
+}
+
+fn read_slot(client: &Client, id: u32) -> u64 {
+    let state = client.process.state.lock();
+    let mut bytes = [0; 8];
+    rustix::io::pread(&state.bo(0, 0).unwrap().backing.fd, &mut bytes, u64::from(id) * 8).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+#[test]
+fn event_page_is_set_once_and_never_freed() {
+    // 14, 15.
+    let client = Client::ready();
+    let page = client.event_page();
+    assert_eq!(client.create_event(SIGNAL, false, page), Ok(1), "id 0 is never given out");
+    assert_eq!(client.create_event(SIGNAL, false, page), Err(Errno::INVAL));
+    assert_eq!(client.create_event(SIGNAL, false, 0), Ok(2));
+    assert_eq!(client.free(page), Err(Errno::PERM));
+    client.unmap(page, 0).unwrap();
+    assert_eq!(client.free(page), Err(Errno::PERM));
+    assert_eq!(read_slot(&client, 4095), u64::MAX);
+}
+
+#[test]
+fn event_page_refusals() {
+    let client = Client::new("gfx1100*2");
+    client.acquire(0);
+    let small = client.alloc(0, 0, 28672, GTT).unwrap();
+    let vram = client.alloc(0, 0, 32768, VRAM).unwrap();
+    for page in [small, vram, vram + 1, 5, u64::from(client.id(0) ^ 1) << 32] {
+        assert_eq!(client.create_event(SIGNAL, false, page), Err(Errno::INVAL), "{page:#x}");
+    }
+    assert_eq!(client.create_event(SIGNAL, false, u64::from(client.id(1)) << 32), Err(Errno::NODEV));
+}
+
+#[test]
+fn create_answers_by_type() {
+    let (client, _) = with_event();
+    let mut args = kfd_ioctl_create_event_args { event_type: SIGNAL, ..Default::default() };
+    client.call(AMDKFD_IOC_CREATE_EVENT, &mut args).unwrap();
+    assert_eq!((args.event_id, args.event_trigger_data, args.event_slot_index), (2, 2, 2));
+    assert_eq!(args.event_page_offset, 2 << 62);
+    let mut args = kfd_ioctl_create_event_args { event_type: KFD_IOC_EVENT_MEMORY, ..Default::default() };
+    client.call(AMDKFD_IOC_CREATE_EVENT, &mut args).unwrap();
+    assert_eq!((args.event_id, args.event_page_offset), (0x4000_0000, 0));
+    // An unknown type is as good as any other; a debug event has a slot.
+    assert_eq!(client.create_event(77, false, 0), Ok(0x4000_0001));
+    assert_eq!(client.create_event(KFD_IOC_EVENT_DEBUG_EVENT, false, 0), Ok(3));
+    client.destroy_event(2).unwrap();
+    assert_eq!(client.create_event(SIGNAL, false, 0), Ok(2));
+}
+
+#[test]
+fn slots_run_out() {
+    let (client, _) = with_event();
+    for id in 2..4096 {
+        assert_eq!(client.create_event(SIGNAL, false, 0), Ok(id));
+    }
+    assert_eq!(client.create_event(SIGNAL, false, 0), Err(Errno::NOSPC));
+    assert!(client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).is_ok());
+}
+
+#[test]
+fn without_page_the_driver_makes_one_that_can_be_mapped() {
+    let client = Client::new("gfx1100");
+    assert_eq!(client.process.mmap(&client.kfd, 32768, 2 << 62).unwrap_err(), Errno::INVAL);
+    assert_eq!(client.create_event(SIGNAL, false, 0), Ok(1));
+    assert!(client.process.mmap(&client.kfd, 32768, 2 << 62).is_ok());
+    assert_eq!(client.process.mmap(&client.kfd, 65536, 2 << 62).unwrap_err(), Errno::INVAL);
+    client.acquire(0);
+    assert_eq!(client.create_event(SIGNAL, false, client.event_page()), Err(Errno::INVAL));
+}
+
+#[test]
+fn set_and_reset_are_for_signal_events() {
+    // 18.
+    let (client, event) = with_event();
+    let memory = client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).unwrap();
+    let debug = client.create_event(KFD_IOC_EVENT_DEBUG_EVENT, false, 0).unwrap();
+    for id in [memory, debug, 0, 999, u32::MAX] {
+        assert_eq!(client.set(id), Err(Errno::INVAL), "{id}");
+        assert_eq!(client.reset(id), Err(Errno::INVAL), "{id}");
+    }
+    assert_eq!(client.destroy_event(999), Err(Errno::INVAL));
+    client.set(event).unwrap();
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), COMPLETE);
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), COMPLETE);
+    client.reset(event).unwrap();
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+}
+
+#[test]
+fn poll_of_an_unsignaled_event_times_out_successfully() {
+    // 16.
+    let (client, event) = with_event();
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+    let start = Instant::now();
+    client.wait(&[(event, 0)], false, 30).is(Ok(0), TIMEOUT);
+    assert!(start.elapsed() >= Duration::from_millis(30));
+}
+
+#[test]
+fn wait_refusals() {
+    let (client, event) = with_event();
+    client.wait(&[], false, 0).is(Ok(0), COMPLETE);
+    client.wait(&[], true, 0).is(Ok(0), COMPLETE);
+    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::INVAL), FAIL);
+    client.wait(&vec![(event, 0); 4097], false, 0).is(Err(Errno::NOMEM), FAIL);
+    client.wait(&vec![(event, 0); 4096], false, 0).is(Ok(0), TIMEOUT);
+    let mut args = kfd_ioctl_wait_events_args { events_ptr: 8, num_events: 1, ..Default::default() };
+    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+    assert_eq!(args.wait_result, FAIL);
+    (args.events_ptr, args.num_events) = (u64::MAX - 50, 2);
+    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+}
+
+#[test]
+fn age_mismatch_completes_at_once_and_brings_the_age() {
+    // 17.
+    let (client, event) = with_event();
+    client.wait(&[(event, 1)], false, 0).is(Ok(0), TIMEOUT);
+    let waited = client.wait(&[(event, 7)], false, 0);
+    waited.is(Ok(0), COMPLETE);
+    assert_eq!(waited.data[0].last_event_age(), 1);
+    client.set(event).unwrap();
+    client.reset(event).unwrap();
+    let waited = client.wait(&[(event, 1)], false, 0);
+    waited.is(Ok(0), COMPLETE);
+    assert_eq!(waited.data[0].last_event_age(), 2);
+    client.wait(&[(event, 2)], false, 0).is(Ok(0), TIMEOUT);
+    // Age 0 asks for no comparison, and none is written.
+    client.set(event).unwrap();
+    assert_eq!(client.wait(&[(event, 0)], false, 0).data[0].last_event_age(), 0);
+}
+
+#[test]
+fn age_is_only_compared_for_signal_events() {
+    let (client, _) = with_event();
+    let memory = client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).unwrap();
+    client.wait(&[(memory, 5)], false, 0).is(Ok(0), TIMEOUT);
+}
+
+#[test]
+fn auto_reset_event_satisfies_one_wait() {
+    let (client, _) = with_event();
+    let event = client.create_event(SIGNAL, true, 0).unwrap();
+    client.set(event).unwrap();
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), COMPLETE);
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+    // Twice in one array: only the first entry is satisfied.
+    client.set(event).unwrap();
+    client.wait(&[(event, 0), (event, 0)], true, 0).is(Ok(0), TIMEOUT);
+    // Consumed even though a later entry is invalid.
+    client.set(event).unwrap();
+    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::INVAL), FAIL);
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+}
+
+#[test]
+fn wait_for_all_needs_all() {
+    let (client, first) = with_event();
+    let second = client.create_event(SIGNAL, false, 0).unwrap();
+    client.set(first).unwrap();
+    client.wait(&[(first, 0), (second, 0)], true, 0).is(Ok(0), TIMEOUT);
+    client.wait(&[(second, 0), (first, 0)], false, 0).is(Ok(0), COMPLETE);
+    client.set(second).unwrap();
+    client.wait(&[(first, 0), (second, 0)], true, 0).is(Ok(0), COMPLETE);
+}
+
+/// Runs `wait` on another thread, and `act` once it stands in the events' queues.
+fn while_waiting(
+    client: &Arc<Client>,
+    events: Vec<(u32, u64)>,
+    all: bool,
+    act: impl FnOnce(&Client),
+) -> Waited {
+    let waiter = {
+        let client = Arc::clone(client);
+        thread::spawn(move || client.wait(&events, all, u32::MAX))
+    };
+    while client.process.events.lock().waiters_now() == 0 {
+        thread::yield_now();
+    }
+    act(client);
+    waiter.join().unwrap()
+}
+
+#[test]
+fn set_wakes_a_sleeping_wait_and_other_ioctls_run_meanwhile() {
+    let (client, event) = with_event();
+    let client = Arc::new(client);
+    let waited = while_waiting(&client, vec![(event, 1)], false, |client| {
+        client.buffer(0, 0x900_0000, 4096, GTT);
+        client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).unwrap();
+        client.set(event).unwrap();
+    });
+    waited.is(Ok(0), COMPLETE);
+    assert_eq!(waited.data[0].last_event_age(), 2);
+}
+
+#[test]
+fn auto_reset_event_wakes_all_sleepers_and_stays_unsignaled() {
+    let (client, _) = with_event();
+    let event = client.create_event(SIGNAL, true, 0).unwrap();
+    let client = Arc::new(client);
+    while_waiting(&client, vec![(event, 0)], false, |client| {
+        client.set(event).unwrap();
+    })
+    .is(Ok(0), COMPLETE);
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+}
+
+#[test]
+fn destroying_a_waited_event_fails_the_wait_with_eio() {
+    let (client, event) = with_event();
+    let client = Arc::new(client);
+    let waited = while_waiting(&client, vec![(event, 0)], false, |client| {
+        client.destroy_event(event).unwrap();
+    });
+    waited.is(Err(Errno::IO), FAIL);
+    assert_eq!(client.create_event(SIGNAL, false, 0), Ok(event), "the id is free at once");
+}
+
+#[test]
+fn cancelled_wait_answers_eintr_and_undoes_what_it_consumed() {
+    let (client, never) = with_event();
+    let consumed = client.create_event(SIGNAL, true, 0).unwrap();
+    client.set(consumed).unwrap();
+    let client = Arc::new(client);
+    let waited = while_waiting(&client, vec![(consumed, 0), (never, 0)], true, |client| {
+        client.process.canceller().cancel();
+    });
+    waited.is(Err(Errno::INTR), FAIL);
+    client.wait(&[(consumed, 0)], false, 0).is(Ok(0), COMPLETE);
+    client.wait(&[(never, 0)], false, u32::MAX).is(Err(Errno::INTR), FAIL);
+}
+
+#[test]
+fn interrupt_needs_a_written_slot_and_acknowledges_it() {
+    let (client, event) = with_event();
+    client.process.end_of_pipe(event);
+    client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
+    write_slot(&client, event, u64::from(event));
+    client.process.end_of_pipe(event);
+    assert_eq!(read_slot(&client, event), u64::MAX);
+    client.wait(&[(event, 1)], false, 0).is(Ok(0), COMPLETE);
+}
+
+#[test]
+fn two_completions_before_the_acknowledgement_are_one_signal() {
+    let (client, event) = with_event();
+    write_slot(&client, event, u64::from(event));
+    write_slot(&client, event, u64::from(event));
+    client.process.end_of_pipe(event);
+    client.process.end_of_pipe(event);
+    assert_eq!(client.wait(&[(event, 99)], false, 0).data[0].last_event_age(), 2);
+}
+
+#[test]
+fn interrupt_that_finds_nothing_scans_the_page() {
+    let (client, first) = with_event();
+    let second = client.create_event(SIGNAL, false, 0).unwrap();
+    write_slot(&client, second, 1);
+    for stray in [first, 3000, 5000, u32::MAX] {
+        client.process.end_of_pipe(stray);
+        client.wait(&[(second, 0)], false, 0).is(Ok(0), COMPLETE);
+        client.wait(&[(first, 0)], false, 0).is(Ok(0), TIMEOUT);
+        client.reset(second).unwrap();
+        write_slot(&client, second, 1);
+    }
+    // Context id 0 means that no event was asked for.
+    client.process.end_of_pipe(0);
+    client.wait(&[(second, 0)], false, 0).is(Ok(0), TIMEOUT);
+}
+
+#[test]
+fn new_event_finds_its_slot_unsignaled() {
+    let (client, event) = with_event();
+    client.destroy_event(event).unwrap();
+    write_slot(&client, event, 1);
+    assert_eq!(client.create_event(SIGNAL, false, 0), Ok(event));
+    assert_eq!(read_slot(&client, event), u64::MAX);
+}
+
+#[test]
+fn memory_fault_signals_memory_events_with_the_page() {
+    let (client, _) = with_event();
+    let event = client.create_event(KFD_IOC_EVENT_MEMORY, true, 0).unwrap();
+    let fault = MemoryFault { address: 0x1234_5678, not_present: false, read_only: true, no_execute: false };
+    client.process.memory_fault(0, fault);
+    let waited = client.wait(&[(event, 0)], false, 0);
+    waited.is(Ok(0), COMPLETE);
+    let data = waited.data[0].memory_exception_data();
+    assert_eq!((data.va, data.gpu_id, data.ErrorType), (0x1234_5000, client.id(0), 0));
+    assert_eq!((data.failure.NotPresent, data.failure.ReadOnly, data.failure.NoExecute), (0, 1, 0));
+}
+
+#[test]
+fn waits_leave_nothing_behind() {
+    let (client, event) = with_event();
+    for _ in 0..100 {
+        client.wait(&[(event, 0)], false, 0);
+        client.wait(&[(event, 0), (999, 0)], false, 0);
+    }
+    assert_eq!(client.process.events.lock().waiters_now(), 0);
+}

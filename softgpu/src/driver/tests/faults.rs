@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What faults and exceptions do to queues, and how the client learns of them.
+
+use super::harness::*;
+use super::queues::{BASE, update, wave_state};
+use kfd::sys::*;
+use queues::aql::ExceptionCode;
+
+use crate::driver::KernelModel;
+use crate::hardware::{Interrupts, MemoryFault};
+
+/// Deferred work has a thread of its own.
+fn eventually(mut done: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("deferred work never happened");
+}
+
+#[test]
+fn memory_fault_leaves_the_other_queues_alone() {
+    let client = Client::pair();
+    let event = client.create_event(KFD_IOC_EVENT_MEMORY, true, client.event_page()).unwrap();
+    let mut args = client.queue_parts(0, BASE).args;
+    client.create(&mut args).unwrap();
+    client.hardware.take();
+    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    client.process.memory_fault(0, fault);
+    client.wait(&[(event, 0)], false, 5000).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
+    assert_eq!(client.hardware.take(), []);
+}
+
+#[test]
+fn memory_fault_on_6_12_takes_the_gpus_queues_off_for_good() {
+    let client = Client::pair_under(KernelModel::V6_12);
+    let mut first = client.queue_parts(0, BASE).args;
+    let mut second = client.queue_parts(1, BASE).args;
+    let (victim, other) = (client.create(&mut first).unwrap(), client.create(&mut second).unwrap());
+    client.hardware.take();
+    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    client.process.memory_fault(0, fault);
+    eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
+    update(&client, victim, BASE + 0x1_0000, 0x4000, 100).unwrap();
+    update(&client, other, BASE + 0x1_0000, 0x4000, 0).unwrap();
+    assert_eq!(client.hardware.take(), [Step::Stop { gpu: 1, id: other }]);
+    client.create(&mut first).unwrap();
+    assert_eq!(client.hardware.take(), [], "a new queue of that GPU does not run either");
+    assert_eq!(wave_state(&client, victim, BASE + 0x10_0000).0, Ok(0));
+}
+
+#[test]
+fn exception_reaches_the_runtime_through_the_save_areas_header() {
+    let client = Client::ready();
+    let mut enable = kfd_ioctl_runtime_enable_args { mode_mask: 1, ..Default::default() };
+    client.call(AMDKFD_IOC_RUNTIME_ENABLE, &mut enable).unwrap();
+    let event = client.create_event(KFD_IOC_EVENT_SIGNAL, false, client.event_page()).unwrap();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let memory_of = |handle: u64| {
+        let state = client.process.state.lock();
+        crate::driver::memfd::duplicate(&state.bo(0, handle as u32).unwrap().backing.fd).unwrap()
+    };
+    let (area, pointers) = (memory_of(parts.cwsr), memory_of(parts.pointers));
+    let payload = BASE + 0x100;
+    rustix::io::pwrite(&area, &payload.to_le_bytes(), 24).unwrap();
+    rustix::io::pwrite(&area, &event.to_le_bytes(), 32).unwrap();
+    rustix::io::pwrite(&pointers, &1u64.to_le_bytes(), 0x100).unwrap();
+    client.process.queue_exception(0, id, ExceptionCode::PacketDispatchDimInvalid);
+    client.wait(&[(event, 0)], false, 5000).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
+    let mut word = [0; 8];
+    rustix::io::pread(&pointers, &mut word, 0x100).unwrap();
+    assert_eq!(u64::from_le_bytes(word), 1 | 1 << 15);
+}

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A client with memory and descriptors of its own, and hardware that writes down what it is asked.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytemuck::Pod;
+use kfd::sys::*;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::driver::ledger::{Capacities, Ledger};
+use crate::driver::{Caller, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd};
+use crate::hardware::{GpuMapping, Hardware, HwQueue, SavedWaves};
+use crate::sysfs::GpuModel;
+
+pub const VRAM: u32 =
+    KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
+pub const GTT: u32 = KFD_IOC_ALLOC_MEM_FLAGS_GTT | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
+/// `errno` 524.
+pub const NOTSUPP: Errno = Errno::from_raw_os_error(ENOTSUPP);
+
+/// One thing the driver asked of the hardware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    Map { gpu: usize, va: u64, bytes: u64, write: bool, execute: bool },
+    Unmap { gpu: usize, va: u64, bytes: u64 },
+    Start { gpu: usize, queue: HwQueue },
+    Stop { gpu: usize, id: u32 },
+    Destroy { gpu: usize, id: u32 },
+}
+
+#[derive(Default)]
+pub struct Diary {
+    steps: Mutex<Vec<Step>>,
+    doorbells: Mutex<HashMap<usize, (OwnedFd, OwnedFd)>>,
+    pub refuse_start: AtomicBool,
+    pub refuse_map: AtomicBool,
+    pub saved: Mutex<SavedWaves>,
+}
+
+impl Diary {
+    pub fn take(&self) -> Vec<Step> {
+        std::mem::take(&mut self.steps.lock())
+    }
+
+    fn write(&self, step: Step) {
+        self.steps.lock().push(step);
+    }
+}
+
+impl Hardware for Diary {
+    fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
+        if self.refuse_map.load(Ordering::Relaxed) {
+            return Err(Errno::NOMEM);
+        }
+        let (write, execute) = (mapping.access.write, mapping.access.execute);
+        self.write(Step::Map { gpu, va: mapping.va, bytes: mapping.bytes, write, execute });
+        Ok(())
+    }
+
+    fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
+        self.write(Step::Unmap { gpu, va, bytes });
+    }
+
+    fn start_queue(&self, gpu: usize, queue: &HwQueue) -> Result<(), Errno> {
+        if self.refuse_start.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        self.write(Step::Start { gpu, queue: *queue });
+        Ok(())
+    }
+
+    fn stop_queue(&self, gpu: usize, id: u32) -> SavedWaves {
+        self.write(Step::Stop { gpu, id });
+        *self.saved.lock()
+    }
+
+    fn destroy_queue(&self, gpu: usize, id: u32) {
+        self.write(Step::Destroy { gpu, id });
+    }
+
+    fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
+        let mut all = self.doorbells.lock();
+        let (slice, parked) = all.entry(gpu).or_insert_with(|| {
+            (memfd::create("softgpu:slice", 8192).unwrap(), memfd::create("softgpu:parked", 4096).unwrap())
+        });
+        Ok((memfd::duplicate(&*slice)?, memfd::duplicate(&*parked)?))
+    }
+
+    fn clock(&self) -> u64 {
+        42
+    }
+}
+
+/// Memory of the client: a few regions at chosen addresses.
+#[derive(Default)]
+pub struct Memory {
+    regions: RefCell<BTreeMap<u64, Vec<u8>>>,
+    caller: Caller,
+}
+
+impl Memory {
+    pub fn of(caller: Caller) -> Self {
+        Self { caller, ..Self::default() }
+    }
+
+    pub fn with(address: u64, bytes: &[u8]) -> Self {
+        let memory = Self::default();
+        memory.regions.borrow_mut().insert(address, bytes.to_vec());
+        memory
+    }
+
+    pub fn bytes(&self, address: u64) -> Vec<u8> {
+        self.regions.borrow()[&address].clone()
+    }
+}
+
+impl UserMemory for Memory {
+    fn read(&self, address: u64, buf: &mut [u8]) -> Result<(), Errno> {
+        let regions = self.regions.borrow();
+        let (start, region) = regions.range(..=address).next_back().ok_or(Errno::FAULT)?;
+        let from = usize::try_from(address - start).map_err(|_| Errno::FAULT)?;
+        let end = from.checked_add(buf.len()).ok_or(Errno::FAULT)?;
+        buf.copy_from_slice(region.get(from..end).ok_or(Errno::FAULT)?);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut regions = self.regions.borrow_mut();
+        let (start, region) = regions.range_mut(..=address).next_back().ok_or(Errno::FAULT)?;
+        let from = usize::try_from(address - start).map_err(|_| Errno::FAULT)?;
+        let end = from.checked_add(bytes.len()).ok_or(Errno::FAULT)?;
+        region.get_mut(from..end).ok_or(Errno::FAULT)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn caller(&self) -> Caller {
+        self.caller
+    }
+}
+
+#[derive(Default)]
+pub struct Fds {
+    incoming: RefCell<HashMap<u16, OwnedFd>>,
+    userptr: RefCell<Option<OwnedFd>>,
+    outgoing: RefCell<Vec<(u16, OwnedFd)>>,
+}
+
+impl Fds {
+    pub fn field(offset: u16, fd: impl AsFd) -> Self {
+        let this = Self::default();
+        this.incoming.borrow_mut().insert(offset, memfd::duplicate(fd).unwrap());
+        this
+    }
+
+    pub fn memory(fd: OwnedFd) -> Self {
+        Self { userptr: RefCell::new(Some(fd)), ..Self::default() }
+    }
+
+    pub fn taken_out(self) -> Vec<(u16, OwnedFd)> {
+        self.outgoing.into_inner()
+    }
+}
+
+impl FdTable for Fds {
+    fn take_in(&self, field_offset: u16) -> Option<OwnedFd> {
+        self.incoming.borrow_mut().remove(&field_offset)
+    }
+
+    fn userptr(&self) -> Option<OwnedFd> {
+        self.userptr.borrow_mut().take()
+    }
+
+    fn give_out(&self, field_offset: u16, fd: OwnedFd) {
+        self.outgoing.borrow_mut().push((field_offset, fd));
+    }
+}
+
+/// A client process with `/dev/kfd` open.
+pub struct Client {
+    pub process: Arc<KfdProcess>,
+    pub hardware: Arc<Diary>,
+    pub ledger: Ledger,
+    pub gpus: Arc<[GpuModel]>,
+    pub kfd: OpenFile,
+}
+
+/// Address of the client's id arrays.
+pub const ARRAY: u64 = 0x1000;
+
+fn ledger_of(gpus: &[GpuModel]) -> Ledger {
+    let vram = gpus.iter().map(GpuModel::vram_bytes).collect();
+    Ledger::create(&Capacities { vram, queues: 4096, system: 1 << 34, ttm: 1 << 33 }).unwrap()
+}
+
+impl Client {
+    pub fn new(spec: &str) -> Self {
+        let gpus: Arc<[GpuModel]> = GpuModel::parse_spec(spec).unwrap().into();
+        let ledger = ledger_of(&gpus);
+        Self::beside(gpus, ledger)
+    }
+
+    /// Another process on the same device.
+    pub fn beside(gpus: Arc<[GpuModel]>, ledger: Ledger) -> Self {
+        Self::under(KernelModel::default(), gpus, ledger)
+    }
+
+    /// A process under a certain kernel's driver.
+    pub fn under(kernel: KernelModel, gpus: Arc<[GpuModel]>, ledger: Ledger) -> Self {
+        let hardware = Arc::new(Diary::default());
+        let slot = ledger.claim(1).unwrap();
+        let options = ProcessOptions { gpus: Arc::clone(&gpus), hardware: hardware.clone(), slot, kernel };
+        let process = KfdProcess::new(options);
+        let (kfd, _token) = process.open("/dev/kfd").unwrap();
+        Self { process, hardware, ledger, gpus, kfd }
+    }
+
+    /// One GPU, its address space acquired.
+    pub fn ready() -> Self {
+        let client = Self::new("gfx1100");
+        client.acquire(0);
+        client
+    }
+
+    /// Two GPUs, both acquired.
+    pub fn pair() -> Self {
+        Self::pair_under(KernelModel::default())
+    }
+
+    /// Two GPUs, both acquired, under a certain kernel's driver.
+    pub fn pair_under(kernel: KernelModel) -> Self {
+        let gpus: Arc<[GpuModel]> = GpuModel::parse_spec("gfx1100*2").unwrap().into();
+        let client = Self::under(kernel, Arc::clone(&gpus), ledger_of(&gpus));
+        client.acquire(0);
+        client.acquire(1);
+        client
+    }
+
+    pub fn id(&self, gpu: usize) -> u32 {
+        self.gpus[gpu].gpu_id()
+    }
+
+    pub fn call<T: Pod>(&self, cmd: u32, args: &mut T) -> Result<u32, Errno> {
+        self.call_with(cmd, args, &Memory::default(), &Fds::default())
+    }
+
+    pub fn call_with<T: Pod>(
+        &self,
+        cmd: u32,
+        args: &mut T,
+        memory: &Memory,
+        fds: &Fds,
+    ) -> Result<u32, Errno> {
+        self.process.ioctl(&self.kfd, cmd, bytemuck::bytes_of_mut(args), memory, fds)
+    }
+
+    /// Opens the render node of a GPU and acquires its address space.
+    pub fn acquire(&self, gpu: usize) -> OpenFile {
+        let (file, token) = self.render(gpu);
+        self.acquire_with(gpu, &token).unwrap();
+        file
+    }
+
+    pub fn render(&self, gpu: usize) -> (OpenFile, OwnedFd) {
+        self.process.open(&format!("/dev/dri/renderD{}", self.gpus[gpu].render_minor())).unwrap()
+    }
+
+    pub fn acquire_with(&self, gpu: usize, token: impl AsFd) -> Result<u32, Errno> {
+        let mut args = kfd_ioctl_acquire_vm_args { drm_fd: 3, gpu_id: self.id(gpu) };
+        self.call_with(AMDKFD_IOC_ACQUIRE_VM, &mut args, &Memory::default(), &Fds::field(0, token))
+    }
+
+    pub fn alloc_args(
+        &self,
+        gpu: usize,
+        va: u64,
+        size: u64,
+        flags: u32,
+    ) -> kfd_ioctl_alloc_memory_of_gpu_args {
+        kfd_ioctl_alloc_memory_of_gpu_args {
+            va_addr: va,
+            size,
+            gpu_id: self.id(gpu),
+            flags,
+            ..Default::default()
+        }
+    }
+
+    pub fn alloc(&self, gpu: usize, va: u64, size: u64, flags: u32) -> Result<u64, Errno> {
+        let mut args = self.alloc_args(gpu, va, size, flags);
+        self.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args).map(|_| args.handle)
+    }
+
+    pub fn free(&self, handle: u64) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_FREE_MEMORY_OF_GPU, &mut kfd_ioctl_free_memory_of_gpu_args { handle })
+    }
+
+    /// MAP with this list; answers the result and `n_success`.
+    pub fn map_list(&self, handle: u64, ids: &[u32], n_success: u32) -> (Result<u32, Errno>, u32) {
+        let mut args = kfd_ioctl_map_memory_to_gpu_args {
+            handle,
+            device_ids_array_ptr: ARRAY,
+            n_devices: ids.len() as u32,
+            n_success,
+        };
+        let memory = Memory::with(ARRAY, bytemuck::cast_slice(ids));
+        let result = self.call_with(AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args, &memory, &Fds::default());
+        (result, args.n_success)
+    }
+
+    pub fn unmap_list(&self, handle: u64, ids: &[u32], n_success: u32) -> (Result<u32, Errno>, u32) {
+        let mut args = kfd_ioctl_unmap_memory_from_gpu_args {
+            handle,
+            device_ids_array_ptr: ARRAY,
+            n_devices: ids.len() as u32,
+            n_success,
+        };
+        let memory = Memory::with(ARRAY, bytemuck::cast_slice(ids));
+        let result = self.call_with(AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, &mut args, &memory, &Fds::default());
+        (result, args.n_success)
+    }
+
+    pub fn map(&self, handle: u64, gpu: usize) -> Result<u32, Errno> {
+        self.map_list(handle, &[self.id(gpu)], 0).0
+    }
+
+    pub fn unmap(&self, handle: u64, gpu: usize) -> Result<u32, Errno> {
+        self.unmap_list(handle, &[self.id(gpu)], 0).0
+    }
+
+    /// Allocates and maps.
+    pub fn buffer(&self, gpu: usize, va: u64, size: u64, flags: u32) -> u64 {
+        let handle = self.alloc(gpu, va, size, flags).unwrap();
+        self.map(handle, gpu).unwrap();
+        handle
+    }
+
+    /// All buffers of an AQL queue at `base`, and the arguments to create it.
+    pub fn queue_parts(&self, gpu: usize, base: u64) -> QueueParts {
+        let geometry = *self.gpus[gpu].geometry();
+        let at = |offset: u64| base + offset;
+        let pointers = self.buffer(gpu, at(0), 4096, GTT);
+        let ring = self.buffer(gpu, at(0x1_0000), 0x4000, GTT);
+        let eop = self.buffer(gpu, at(0x2_0000), 4096, VRAM);
+        let cwsr = self.buffer(gpu, at(0x10_0000), geometry.total_bytes, VRAM);
+        let args = kfd_ioctl_create_queue_args {
+            ring_base_address: at(0x1_0000),
+            write_pointer_address: at(8),
+            read_pointer_address: at(0x80),
+            ring_size: 0x4000,
+            gpu_id: self.id(gpu),
+            queue_type: KFD_IOC_QUEUE_TYPE_COMPUTE_AQL,
+            queue_percentage: 100,
+            queue_priority: 7,
+            eop_buffer_address: at(0x2_0000),
+            eop_buffer_size: 4096,
+            ctx_save_restore_address: at(0x10_0000),
+            ctx_save_restore_size: geometry.save_bytes,
+            ctl_stack_size: geometry.control_stack_bytes,
+            ..Default::default()
+        };
+        QueueParts { pointers, ring, eop, cwsr, args }
+    }
+
+    pub fn create(&self, args: &mut kfd_ioctl_create_queue_args) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_CREATE_QUEUE, args).map(|_| args.queue_id)
+    }
+
+    pub fn destroy(&self, queue_id: u32) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_DESTROY_QUEUE, &mut kfd_ioctl_destroy_queue_args { queue_id, pad: 0 })
+    }
+
+    pub fn create_event(&self, event_type: u32, auto_reset: bool, page: u64) -> Result<u32, Errno> {
+        let mut args = kfd_ioctl_create_event_args {
+            event_page_offset: page,
+            event_type,
+            auto_reset: u32::from(auto_reset),
+            ..Default::default()
+        };
+        self.call(AMDKFD_IOC_CREATE_EVENT, &mut args).map(|_| args.event_id)
+    }
+
+    pub fn set(&self, event_id: u32) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_SET_EVENT, &mut kfd_ioctl_set_event_args { event_id, pad: 0 })
+    }
+
+    pub fn reset(&self, event_id: u32) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_RESET_EVENT, &mut kfd_ioctl_reset_event_args { event_id, pad: 0 })
+    }
+
+    pub fn destroy_event(&self, event_id: u32) -> Result<u32, Errno> {
+        self.call(AMDKFD_IOC_DESTROY_EVENT, &mut kfd_ioctl_destroy_event_args { event_id, pad: 0 })
+    }
+
+    /// WAIT_EVENTS; answers the result, `wait_result` and the array.
+    pub fn wait(&self, events: &[(u32, u64)], all: bool, timeout: u32) -> Waited {
+        let data: Vec<_> = events.iter().map(|(id, age)| kfd_event_data::new(*id, *age)).collect();
+        let memory = Memory::with(ARRAY, bytemuck::cast_slice(&data));
+        let mut args = kfd_ioctl_wait_events_args {
+            events_ptr: ARRAY,
+            num_events: data.len() as u32,
+            wait_for_all: u32::from(all),
+            timeout,
+            wait_result: 99,
+        };
+        let result = self.call_with(AMDKFD_IOC_WAIT_EVENTS, &mut args, &memory, &Fds::default());
+        let bytes = memory.bytes(ARRAY);
+        let data = bytes.chunks_exact(48).map(bytemuck::pod_read_unaligned).collect();
+        Waited { result, outcome: args.wait_result, data }
+    }
+
+    /// The first event page, mapped; answers its handle.
+    pub fn event_page(&self) -> u64 {
+        self.buffer(0, 0x7000_0000, 32768, GTT)
+    }
+}
+
+pub struct QueueParts {
+    pub pointers: u64,
+    pub ring: u64,
+    pub eop: u64,
+    pub cwsr: u64,
+    pub args: kfd_ioctl_create_queue_args,
+}
+
+pub struct Waited {
+    pub result: Result<u32, Errno>,
+    pub outcome: u32,
+    pub data: Vec<kfd_event_data>,
+}
+
+impl Waited {
+    pub fn is(&self, result: Result<u32, Errno>, outcome: u32) {
+        assert_eq!((self.result, self.outcome), (result, outcome));
+    }
+}

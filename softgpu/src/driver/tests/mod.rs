@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The conformance vectors of the KFD reference and every errno row that can be reached, against a hardware that
+//! only keeps a diary.
+
+mod device;
+mod events;
+mod faults;
+mod fuzz;
+mod harness;
+mod memory;
+mod queues;
+mod sharing;

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CREATE, UPDATE and DESTROY_QUEUE, the buffers they lean on, CU masks and wave state.
+
+use std::sync::atomic::Ordering;
+
+use super::harness::*;
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use crate::driver::ledger::Resource;
+use crate::hardware::{HwQueue, QueueKind, SavedWaves};
+
+pub const BASE: u64 = 0x1_0000_0000;
+
+pub fn update(client: &Client, id: u32, ring: u64, bytes: u32, percent: u32) -> Result<u32, Errno> {
+    let mut args = kfd_ioctl_update_queue_args {
+        ring_base_address: ring,
+        queue_id: id,
+        ring_size: bytes,
+        queue_percentage: percent,
+        queue_priority: 7,
+    };
+    client.call(AMDKFD_IOC_UPDATE_QUEUE, &mut args)
+}
+
+pub fn wave_state(
+    client: &Client,
+    id: u32,
+    address: u64,
+) -> (Result<u32, Errno>, kfd_ioctl_get_queue_wave_state_args) {
+    let mut args = kfd_ioctl_get_queue_wave_state_args {
+        ctl_stack_address: address,
+        queue_id: id,
+        ..Default::default()
+    };
+    (client.call(AMDKFD_IOC_GET_QUEUE_WAVE_STATE, &mut args), args)
+}
+
+#[test]
+fn create_gives_id_cookie_and_hardware_queue() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    client.hardware.take();
+    assert_eq!(client.create(&mut parts.args), Ok(0));
+    let cookie = 3 << 62 | u64::from(client.id(0)) << 46;
+    assert_eq!(parts.args.doorbell_offset, cookie);
+    let queue = HwQueue {
+        id: 0,
+        kind: QueueKind::Aql,
+        ring_va: BASE + 0x1_0000,
+        ring_bytes: 0x4000,
+        read_ptr_va: BASE + 0x80,
+        write_ptr_va: BASE + 8,
+        doorbell_offset: 0,
+        cwsr_va: BASE + 0x10_0000,
+        cwsr_bytes: 46_047_232,
+        control_stack_bytes: 40_960,
+        priority: 7,
+    };
+    assert_eq!(client.hardware.take(), [Step::Start { gpu: 0, queue }]);
+    // A second queue on the same buffers: next id, next doorbell.
+    assert_eq!(client.create(&mut parts.args), Ok(1));
+    assert_eq!(parts.args.doorbell_offset, cookie + 8);
+}
+
+#[test]
+fn create_checks_its_numbers() {
+    // 3, 4.
+    let client = Client::ready();
+    let good = client.queue_parts(0, BASE).args;
+    let refused = |change: &dyn Fn(&mut kfd_ioctl_create_queue_args)| {
+        let mut args = good;
+        change(&mut args);
+        client.create(&mut args).unwrap_err()
+    };
+    assert_eq!(refused(&|args| args.queue_priority = 16), Errno::INVAL);
+    assert_eq!(refused(&|args| args.queue_percentage = 101), Errno::INVAL);
+    assert_eq!(refused(&|args| args.ring_size = 3000), Errno::INVAL);
+    assert_eq!(refused(&|args| args.queue_type = 9), NOTSUPP);
+    assert_eq!(refused(&|args| args.queue_type = 5), NOTSUPP);
+    assert_eq!(refused(&|args| args.gpu_id = 0), Errno::INVAL);
+    let beyond = 0x7fff_ffff_f000;
+    assert_eq!(refused(&|args| args.ring_base_address = beyond), Errno::FAULT);
+    assert_eq!(refused(&|args| args.read_pointer_address = beyond), Errno::FAULT);
+    assert_eq!(refused(&|args| args.write_pointer_address = u64::MAX), Errno::FAULT);
+    assert_eq!(refused(&|args| args.eop_buffer_address = beyond), Errno::FAULT);
+    assert_eq!(refused(&|args| args.ctx_save_restore_address = beyond), Errno::FAULT);
+    assert_eq!(refused(&|args| args.ring_base_address = 0), Errno::INVAL);
+}
+
+#[test]
+fn create_checks_in_the_kernels_order() {
+    let client = Client::ready();
+    let mut args = client.queue_parts(0, BASE).args;
+    // Everything is wrong; each correction uncovers the next check.
+    args.queue_percentage = 255;
+    args.ring_base_address = u64::MAX;
+    args.ring_size = 3;
+    args.write_pointer_address = u64::MAX;
+    args.queue_type = 9;
+    args.gpu_id = 0;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    args.queue_percentage = 0x1_ff00 + 100;
+    assert_eq!(client.create(&mut args), Err(Errno::FAULT));
+    args.ring_base_address = BASE + 0x1_0000;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    args.ring_size = 0;
+    assert_eq!(client.create(&mut args), Err(Errno::FAULT));
+    assert_eq!(args.ring_size, 1024, "the raised ring size is written back even by a failing call");
+    args.write_pointer_address = BASE + 8;
+    assert_eq!(client.create(&mut args), Err(NOTSUPP));
+    args.queue_type = KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+}
+
+#[test]
+fn create_before_acquire_vm_is_esrch() {
+    // 5.
+    let client = Client::new("gfx1100");
+    let mut args = kfd_ioctl_create_queue_args { gpu_id: client.id(0), ..Default::default() };
+    assert_eq!(client.create(&mut args), Err(Errno::SRCH));
+}
+
+#[test]
+fn create_wants_every_buffer_mapped_exactly() {
+    // 6, 7, 8.
+    let client = Client::ready();
+    let good = client.queue_parts(0, BASE).args;
+    let geometry = *client.gpus[0].geometry();
+    let refused = |change: &dyn Fn(&mut kfd_ioctl_create_queue_args)| {
+        let mut args = good;
+        change(&mut args);
+        assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    };
+    client.buffer(0, BASE + 0x3_0000, 8192, GTT);
+    refused(&|args| args.read_pointer_address = BASE + 0x3_0000);
+    refused(&|args| args.write_pointer_address = BASE + 0x3_0000);
+    refused(&|args| args.read_pointer_address = 0);
+    refused(&|args| args.ring_size = 0x2000);
+    refused(&|args| args.ring_size = 0x8000);
+    refused(&|args| args.eop_buffer_size = 4095);
+    refused(&|args| args.eop_buffer_size = 4097);
+    refused(&|args| args.eop_buffer_size = u64::MAX);
+    refused(&|args| args.ctl_stack_size += 4096);
+    refused(&|args| args.ctx_save_restore_size -= 4096);
+    refused(&|args| args.ctx_save_restore_size += 4096);
+    refused(&|args| args.ctx_save_restore_size = u32::MAX);
+    // The old size, without the debugger's tail.
+    let old = BASE + 0x1000_0000;
+    client.buffer(0, old, u64::from(geometry.save_bytes), VRAM);
+    refused(&|args| args.ctx_save_restore_address = old);
+    // Larger than the node's, with memory to match.
+    let larger = BASE + 0x2000_0000;
+    client.buffer(0, larger, geometry.total_bytes + 4096, VRAM);
+    let mut args = good;
+    args.ctx_save_restore_address = larger;
+    args.ctx_save_restore_size += 4096;
+    client.create(&mut args).unwrap();
+}
+
+#[test]
+fn create_without_end_of_pipe_buffer_passes_the_driver() {
+    let client = Client::ready();
+    let mut args = client.queue_parts(0, BASE).args;
+    args.eop_buffer_address = 0;
+    args.eop_buffer_size = 0;
+    client.create(&mut args).unwrap();
+}
+
+#[test]
+fn create_wants_the_write_pointer_in_system_memory_of_the_same_gpu() {
+    let client = Client::pair();
+    let mut args = client.queue_parts(0, BASE).args;
+    client.buffer(0, BASE + 0x3_0000, 4096, VRAM);
+    args.write_pointer_address = BASE + 0x3_0000;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    let of_peer = client.alloc(1, BASE + 0x4_0000, 4096, GTT).unwrap();
+    client.map(of_peer, 0).unwrap();
+    args.write_pointer_address = BASE + 0x4_0000;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+}
+
+#[test]
+fn create_takes_the_old_struct_of_88_bytes() {
+    let client = Client::ready();
+    let args = client.queue_parts(0, BASE).args;
+    let mut bytes = bytemuck::bytes_of(&args)[..88].to_vec();
+    let (memory, fds) = (Memory::default(), Fds::default());
+    client.process.ioctl(&client.kfd, 0xc058_4b02, &mut bytes, &memory, &fds).unwrap();
+    assert_ne!(bytes[24..32], [0; 8], "the doorbell offset came back");
+}
+
+#[test]
+fn live_queue_holds_its_buffers() {
+    // 9, and the lifetime table.
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let all = [parts.pointers, parts.ring, parts.eop, parts.cwsr];
+    for handle in all {
+        assert_eq!(client.unmap(handle, 0), Err(Errno::BUSY));
+        assert_eq!(client.free(handle), Err(Errno::BUSY));
+    }
+    client.destroy(id).unwrap();
+    for handle in all {
+        client.unmap(handle, 0).unwrap();
+        client.free(handle).unwrap();
+    }
+}
+
+#[test]
+fn two_queues_on_one_buffer_are_counted_separately() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let first = client.create(&mut parts.args).unwrap();
+    let second = client.create(&mut parts.args).unwrap();
+    client.destroy(first).unwrap();
+    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::BUSY));
+    client.destroy(second).unwrap();
+    client.unmap(parts.ring, 0).unwrap();
+}
+
+#[test]
+fn refused_queue_holds_nothing() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    client.hardware.refuse_start.store(true, Ordering::Relaxed);
+    assert_eq!(client.create(&mut parts.args), Err(Errno::IO));
+    assert_eq!(client.ledger.used(Resource::Queues(0)), 0);
+    client.unmap(parts.cwsr, 0).unwrap();
+    client.map(parts.cwsr, 0).unwrap();
+    client.hardware.refuse_start.store(false, Ordering::Relaxed);
+    assert_eq!(client.create(&mut parts.args), Ok(0));
+    assert_eq!(parts.args.doorbell_offset & 0x1fff, 0, "the doorbell came back too");
+}
+
+#[test]
+fn ids_are_process_wide_and_doorbells_per_gpu() {
+    let client = Client::pair();
+    let mut on_first = client.queue_parts(0, BASE).args;
+    let mut on_second = client.queue_parts(1, BASE).args;
+    assert_eq!(client.create(&mut on_first), Ok(0));
+    assert_eq!(client.create(&mut on_second), Ok(1));
+    assert_eq!(on_second.doorbell_offset & 0x1fff, 0);
+    assert_eq!(client.create(&mut on_first), Ok(2));
+    client.destroy(0).unwrap();
+    assert_eq!(client.create(&mut on_second), Ok(0), "lowest free id");
+    assert_eq!(on_second.doorbell_offset & 0x1fff, 8);
+}
+
+#[test]
+fn a_process_has_127_queues_on_a_gpu() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    for id in 0..127 {
+        assert_eq!(client.create(&mut parts.args), Ok(id));
+    }
+    assert_eq!(client.create(&mut parts.args), Err(Errno::NOSPC));
+    client.destroy(5).unwrap();
+    assert_eq!(client.create(&mut parts.args), Ok(5));
+    assert_eq!(client.ledger.used(Resource::Queues(0)), 127);
+}
+
+#[test]
+fn a_full_device_refuses_with_eperm() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let other = client.ledger.claim(9).unwrap();
+    other.reserve(Resource::Queues(0), 4096).unwrap();
+    assert_eq!(client.create(&mut parts.args), Err(Errno::PERM));
+    client.ledger.clear(other.index()).unwrap();
+    client.create(&mut parts.args).unwrap();
+}
+
+#[test]
+fn sdma_queues_alternate_engines_and_run_out() {
+    let client = Client::ready();
+    let mut args = client.queue_parts(0, BASE).args;
+    args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
+    // Only rings and pointers are looked at.
+    (args.ctl_stack_size, args.ctx_save_restore_size, args.ctx_save_restore_address) = (1, 1, 0x1234);
+    let mut offsets = Vec::new();
+    for _ in 0..12 {
+        client.create(&mut args).unwrap();
+        offsets.push((args.doorbell_offset & 0x1fff) / 8);
+    }
+    assert_eq!(offsets[..4], [0x101, 0x10b, 0x301, 0x30b]);
+    assert_eq!(client.create(&mut args), Err(Errno::NOMEM));
+    args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA_XGMI;
+    assert_eq!(client.create(&mut args), Err(Errno::NOMEM));
+    assert_eq!(client.ledger.used(Resource::Queues(0)), 12);
+    client.destroy(3).unwrap();
+    args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID;
+    args.sdma_engine_id = 0;
+    assert_eq!(client.create(&mut args), Err(Errno::NOMEM), "the free one is on engine 1");
+    args.sdma_engine_id = 1;
+    assert_eq!(client.create(&mut args), Ok(3));
+    assert_eq!((args.doorbell_offset & 0x1fff) / 8, 0x30b);
+    // 28.
+    args.sdma_engine_id = 2;
+    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+}
+
+#[test]
+fn update_parks_and_resumes() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let ring = BASE + 0x1_0000;
+    client.hardware.take();
+    update(&client, id, ring, 0x4000, 0).unwrap();
+    assert_eq!(client.hardware.take(), [Step::Stop { gpu: 0, id }]);
+    update(&client, id, ring, 0x4000, 100).unwrap();
+    assert!(matches!(client.hardware.take()[..], [Step::Start { gpu: 0, .. }]));
+    update(&client, id, 0, 0x4000, 100).unwrap();
+    assert_eq!(client.hardware.take(), [Step::Stop { gpu: 0, id }]);
+    // Parked with ring 0, the ring is still held.
+    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::BUSY));
+    update(&client, id, ring, 0x4000, 100).unwrap();
+    client.destroy(id).unwrap();
+    client.unmap(parts.ring, 0).unwrap();
+}
+
+#[test]
+fn update_exchanges_the_ring() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let other = client.buffer(0, BASE + 0x5_0000, 0x2000, GTT);
+    update(&client, id, BASE + 0x5_0000, 0x2000, 100).unwrap();
+    client.unmap(parts.ring, 0).unwrap();
+    assert_eq!(client.unmap(other, 0), Err(Errno::BUSY));
+    client.destroy(id).unwrap();
+    client.unmap(other, 0).unwrap();
+}
+
+#[test]
+fn update_refusals() {
+    // 29, 30.
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let ring = BASE + 0x1_0000;
+    assert_eq!(update(&client, id, 0x55_0000, 0x4000, 100), Err(Errno::FAULT));
+    assert_eq!(update(&client, id, ring, 0x2000, 100), Err(Errno::FAULT));
+    assert_eq!(update(&client, id, ring, 3000, 100), Err(Errno::INVAL));
+    assert_eq!(update(&client, id, ring, 0x4000, 101), Err(Errno::INVAL));
+    assert_eq!(update(&client, id, u64::MAX, 0x4000, 100), Err(Errno::FAULT));
+    assert_eq!(update(&client, id + 1, ring, 0x4000, 100), Err(Errno::FAULT));
+    // Less than a page: only the start is compared.
+    assert_eq!(update(&client, id, ring, 2048, 100), Ok(0));
+    assert_eq!(client.destroy(id + 1), Err(Errno::INVAL));
+    client.destroy(id).unwrap();
+    assert_eq!(client.destroy(id), Err(Errno::INVAL));
+}
+
+#[test]
+fn queue_created_with_percentage_zero_never_starts() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    parts.args.queue_percentage = 0;
+    client.hardware.take();
+    let id = client.create(&mut parts.args).unwrap();
+    assert_eq!(client.hardware.take(), []);
+    let (answer, args) = wave_state(&client, id, BASE + 0x10_0000);
+    assert_eq!((answer, args.ctl_stack_used_size, args.save_area_used_size), (Ok(0), 0, 0));
+}
+
+#[test]
+fn wave_state_of_a_parked_queue() {
+    // 22.
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let area = BASE + 0x10_0000;
+    assert_eq!(wave_state(&client, id, area).0, Err(Errno::INVAL));
+    assert_eq!(wave_state(&client, id + 1, area).0, Err(Errno::FAULT));
+    *client.hardware.saved.lock() = SavedWaves {
+        control_stack_offset: 40_900,
+        control_stack_bytes: 60,
+        wave_state_offset: 50_000,
+        wave_state_bytes: 9_040,
+    };
+    update(&client, id, BASE + 0x1_0000, 0x4000, 0).unwrap();
+    let (answer, args) = wave_state(&client, id, area);
+    assert_eq!((answer, args.ctl_stack_used_size, args.save_area_used_size), (Ok(0), 60, 9_040));
+    // The header is where the client's own mapping of the buffer shows it.
+    let acquired = client.process.state.lock().pdds[0].render.unwrap();
+    let offset = client.process.state.lock().bo(0, 3).unwrap().mmap_offset;
+    let memory = client.process.mmap(&acquired, 4096, offset).unwrap();
+    let mut header = [0u32; 4];
+    let bytes: &mut [u8] = bytemuck::bytes_of_mut(&mut header);
+    rustix::io::pread(&memory.fd, bytes, 0).unwrap();
+    assert_eq!(header, [40_900, 60, 50_000, 9_040]);
+    assert_eq!(wave_state(&client, id, 0x10).0, Err(Errno::FAULT));
+    assert_eq!(wave_state(&client, id, u64::MAX).0, Err(Errno::FAULT));
+}
+
+#[test]
+fn wave_state_of_a_copy_queue_is_einval() {
+    let client = Client::ready();
+    let mut args = client.queue_parts(0, BASE).args;
+    args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
+    args.queue_percentage = 0;
+    let id = client.create(&mut args).unwrap();
+    assert_eq!(wave_state(&client, id, BASE).0, Err(Errno::INVAL));
+}
+
+#[test]
+fn cu_mask_wants_whole_words_and_whole_pairs() {
+    // 27.
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let id = client.create(&mut parts.args).unwrap();
+    let set = |queue_id, bits, words: &[u32]| {
+        let memory = Memory::with(ARRAY, bytemuck::cast_slice(words));
+        let mut args = kfd_ioctl_set_cu_mask_args { queue_id, num_cu_mask: bits, cu_mask_ptr: ARRAY };
+        client.call_with(AMDKFD_IOC_SET_CU_MASK, &mut args, &memory, &Fds::default())
+    };
+    assert_eq!(set(id, 33, &[3, 3]), Err(Errno::INVAL));
+    assert_eq!(set(id, 0, &[]), Err(Errno::INVAL));
+    assert_eq!(set(id, 32, &[0b01]), Err(Errno::INVAL));
+    assert_eq!(set(id, 64, &[3, 0x8000_0000]), Err(Errno::INVAL));
+    assert_eq!(set(id, 64, &[3]), Err(Errno::FAULT));
+    assert_eq!(set(id + 1, 32, &[1]), Err(Errno::FAULT), "the queue is looked up before the pairs");
+    assert_eq!(set(id, 64, &[3, 0xc000_0000]), Ok(0));
+    assert_eq!(client.process.cu_mask(id), Some(vec![3, 0xc000_0000]));
+    assert_eq!(set(id, 2048, &[0xffff_ffff; 32]), Ok(0), "more than 1024 bits are not read");
+}
+
+#[test]
+fn gws_belongs_to_one_queue() {
+    let client = Client::ready();
+    let mut parts = client.queue_parts(0, BASE);
+    let (first, second) = (client.create(&mut parts.args).unwrap(), client.create(&mut parts.args).unwrap());
+    let alloc = |queue_id, num_gws| {
+        let mut args = kfd_ioctl_alloc_queue_gws_args { queue_id, num_gws, first_gws: 7, pad: 0 };
+        client.call(AMDKFD_IOC_ALLOC_QUEUE_GWS, &mut args).map(|_| args.first_gws)
+    };
+    assert_eq!(alloc(9, 1), Err(Errno::INVAL));
+    assert_eq!(alloc(first, 0), Err(Errno::INVAL));
+    assert_eq!(alloc(first, 64), Ok(0));
+    assert_eq!(alloc(second, 64), Err(Errno::BUSY));
+    client.destroy(first).unwrap();
+    assert_eq!(alloc(second, 64), Ok(0));
+    assert_eq!(alloc(second, 0), Ok(0));
+}

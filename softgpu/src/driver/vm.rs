@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One GPU's address space of the process: which mapping lies where, and how many queues lean on its memory.
+//!
+//! INVARIANT: mappings never overlap. The unit is the mapping (`amdgpu_bo_va_mapping`), not the buffer object; the
+//! queue reference count belongs to the pair of memory and address space (`bo_va->queue_refcount`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::PAGE;
+use super::bo::Backing;
+use super::memfd::Identity;
+
+/// One mapping.
+#[derive(Clone, Debug)]
+pub(super) struct VmMapping {
+    pub(super) bytes: u64,
+    pub(super) backing: Arc<Backing>,
+    /// Offset in the backing.
+    pub(super) offset: u64,
+}
+
+/// An address space.
+#[derive(Debug, Default)]
+pub(super) struct Vm {
+    mappings: BTreeMap<u64, VmMapping>,
+    queue_refs: HashMap<Identity, u32>,
+}
+
+impl Vm {
+    /// Whether anything is mapped in the range. The caller has checked that it does not wrap.
+    pub(super) fn overlaps(&self, va: u64, bytes: u64) -> bool {
+        let end = va.saturating_add(bytes);
+        self.mappings.range(..end).next_back().is_some_and(|(start, mapping)| start + mapping.bytes > va)
+    }
+
+    pub(super) fn insert(&mut self, va: u64, mapping: VmMapping) {
+        self.mappings.insert(va, mapping);
+    }
+
+    pub(super) fn remove(&mut self, va: u64) -> Option<VmMapping> {
+        self.mappings.remove(&va)
+    }
+
+    /// The mapping that starts at the page of `va` and is exactly `bytes` long (`kfd_queue_buffer_get`). `bytes` 0
+    /// asks for any length.
+    pub(super) fn exact(&self, va: u64, bytes: u64) -> Option<&VmMapping> {
+        let mapping = self.mappings.get(&(va & !(PAGE - 1)))?;
+        (bytes == 0 || mapping.bytes == bytes).then_some(mapping)
+    }
+
+    /// The mapping around `va` and the offset of `va` in its backing, if `bytes` more fit.
+    pub(super) fn resolve(&self, va: u64, bytes: u64) -> Option<(&Arc<Backing>, u64)> {
+        let (start, mapping) = self.mappings.range(..=va).next_back()?;
+        let inside = va - start;
+        (inside.checked_add(bytes)? <= mapping.bytes).then_some((&mapping.backing, mapping.offset + inside))
+    }
+
+    pub(super) fn hold(&mut self, memory: Identity) {
+        *self.queue_refs.entry(memory).or_default() += 1;
+    }
+
+    pub(super) fn release(&mut self, memory: Identity) {
+        if let Some(count) = self.queue_refs.get_mut(&memory) {
+            *count -= 1;
+            if *count == 0 {
+                self.queue_refs.remove(&memory);
+            }
+        }
+    }
+
+    /// Whether a queue uses this memory here.
+    pub(super) fn is_held(&self, memory: Identity) -> bool {
+        self.queue_refs.contains_key(&memory)
+    }
+}

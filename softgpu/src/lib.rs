@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The software GPU: a device that keeps KFD's contract and executes real packets and real machine code.
+//!
+//! `driver` answers ioctls as the kernel does and knows neither sockets nor waves; `processor` is the hardware it
+//! drives; `server` puts both behind a Unix socket. They meet in the two traits of `hardware`.
+
+pub mod driver;
+pub mod hardware;
+pub mod processor;
+pub mod server;
+pub mod sysfs;

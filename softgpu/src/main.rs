@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `softgpud`: the software GPU as a process. Clients start it on demand; nobody needs to run it by hand.
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use softgpu::server::{ServeOptions, execute, install_log, serve};
+
+/// The software GPU.
+#[derive(Debug, Parser)]
+#[command(version, about, after_help = "STASIS_LOG=FILTER logs to stderr, or to the file STASIS_LOG_FILE.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serves devices on an abstract Unix socket until the last client is gone.
+    Serve {
+        /// The devices, comma separated, such as gfx1100,gfx1100
+        #[arg(long)]
+        devices: String,
+        /// The abstract socket's name
+        #[arg(long)]
+        socket: String,
+    },
+    /// Executes for one client; started by `serve` with its end of a socket pair as stdin.
+    #[command(hide = true)]
+    Executor,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    install_log();
+    match arguments.command {
+        Command::Serve { devices, socket } => {
+            serve(&ServeOptions { devices, socket }).context("softgpud cannot serve")
+        }
+        Command::Executor => execute().context("softgpud's executor cannot go on"),
+    }
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The GPU clock counter: 100 MHz ticks of `CLOCK_MONOTONIC_RAW`, so that every executor reads the same clock.
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::hardware::CLOCK_HZ;
+
+const NANOSECONDS_PER_TICK: u64 = 1_000_000_000 / CLOCK_HZ;
+
+/// The counter now, in ticks of [`CLOCK_HZ`].
+pub(super) fn ticks() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds.wrapping_mul(CLOCK_HZ).wrapping_add(nanoseconds / NANOSECONDS_PER_TICK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_twenty_milliseconds_is_two_million() {
+        let before = ticks();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let passed = ticks() - before;
+        assert!((2_000_000..20_000_000).contains(&passed), "{passed} ticks");
+    }
+}

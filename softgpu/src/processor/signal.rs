@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! HSA signals as the command processor uses them: dependencies and completion (`amd_hsa_signal.h`).
+//!
+//! Invariant: everything a completion needs of the signal is read before its value changes, because whoever waits
+//! for the value may free the signal.
+
+use std::mem::offset_of;
+
+use queues::hsa::AmdSignal;
+use softgpu_waves::{MemoryFault, Vm};
+
+use super::gpu::Gpu;
+
+const fn field(signal: u64, offset: usize) -> u64 {
+    // CAST: an offset within 64 bytes.
+    signal.wrapping_add(offset as u64)
+}
+
+/// The value of a dependency.
+///
+/// # Errors
+/// The fault, if there is no readable signal.
+pub(super) fn value(vm: &Vm, signal: u64) -> Result<u64, MemoryFault> {
+    vm.read_u64(field(signal, offset_of!(AmdSignal, value)))
+}
+
+/// Completes a packet: time stamps, value, mailbox, interrupt, in the order `kfd_events.c` relies on.
+///
+/// # Errors
+/// The fault, if the signal or its mailbox is not there.
+pub(super) fn complete(gpu: &Gpu, signal: u64, start: u64, end: u64) -> Result<(), MemoryFault> {
+    if signal == 0 {
+        return Ok(());
+    }
+    let vm = &gpu.vm;
+    let mailbox = vm.read_u64(field(signal, offset_of!(AmdSignal, event_mailbox_ptr)))?;
+    let event = vm.read_u32(field(signal, offset_of!(AmdSignal, event_id)))?;
+    vm.write_u64(field(signal, offset_of!(AmdSignal, start_ts)), start)?;
+    vm.write_u64(field(signal, offset_of!(AmdSignal, end_ts)), end)?;
+    // ORDERING: the atomic is SeqCst; whoever sees the new value sees all the packet's work.
+    vm.atomic_add_u64(field(signal, offset_of!(AmdSignal, value)), u64::MAX)?;
+    gpu.bell.strike();
+    if mailbox != 0 {
+        vm.write_u64(mailbox, u64::from(event))?;
+        if let Some(interrupts) = gpu.interrupts() {
+            interrupts.end_of_pipe(event);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The broker: accepts connections and hands each to the executor of the process that made it.
+//!
+//! The bound socket name is the lock that makes softgpud one per instance. KFD keeps a process's state until the
+//! process is gone, not until it closes its files; so an executor lives as long as its client, and the broker, which
+//! knows the device-wide ledger, as long as any executor and [`GRACE`] more.
+//!
+//! Executors do not die with the broker: their clients go on with the connections they have, and only new ones fail
+//! (a new broker would start a new executor that knows nothing of the old files).
+//!
+//! Invariant: the broker reads no byte that a client sent, and never waits for a client or an executor.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kfd::transport::wire::{self, Reply};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+
+use super::devices::Devices;
+use super::error::ServeError;
+use super::peer::Peer;
+use super::{log, sys, window};
+use crate::driver::KernelModel;
+use crate::driver::Ledger;
+
+/// How long the broker stays when its last executor is gone.
+const GRACE: Duration = Duration::from_millis(200);
+/// How long it stays when nobody ever connected.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 256;
+/// What goes to an executor with a connection. Any byte would do, but a message must not be empty.
+const CONNECTION: u8 = 1;
+
+/// What `softgpud serve` is told.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The targets, comma separated: `gfx1100,gfx1100`.
+    pub devices: String,
+    /// The abstract socket's name, without the leading NUL.
+    pub socket: String,
+}
+
+/// An executor and its client.
+#[derive(Debug)]
+struct Executor {
+    client: Peer,
+    control: OwnedFd,
+    child: Child,
+    /// Readable when the child has ended.
+    exit: OwnedFd,
+    slot: usize,
+}
+
+#[derive(Debug)]
+struct Broker {
+    devices: Devices,
+    listener: OwnedFd,
+    ledger: Ledger,
+    executors: Vec<Executor>,
+    /// When to leave if there is no executor.
+    deadline: Instant,
+}
+
+/// Serves until nobody is left. Returns at once, successfully, when another instance has the socket's name.
+///
+/// # Errors
+/// [`ServeError`] for an unknown device, an impossible name, or want of resources at the start.
+pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
+    let devices = Devices::parse(&options.devices)?;
+    // Executors read it again; a name that means nothing is refused before anyone connects.
+    KernelModel::from_env().map_err(ServeError::Kernel)?;
+    let Some(listener) = listen(&options.socket)? else {
+        tracing::info!(target: "server", socket = options.socket, "another instance serves");
+        return Ok(());
+    };
+    let ledger = devices.ledger()?;
+    // Whoever started us may wait for the end of our output, or for its directory to be free.
+    sys::null_stdio(log::is_wanted()).map_err(ServeError::system("dup2"))?;
+    rustix::process::chdir("/").map_err(ServeError::system("chdir"))?;
+    window::limit_stack()?;
+    let deadline = Instant::now() + PATIENCE;
+    tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
+    Broker { devices, listener, ledger, executors: Vec::new(), deadline }.run()
+}
+
+/// Binds the name; `None` when it is taken.
+fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
+        .map_err(|errno| ServeError::SocketName { name: name.to_owned(), errno })?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(ServeError::system("socket"))?;
+    // Before anyone connects: a first message may be sent before its connection is accepted.
+    rustix::net::sockopt::set_socket_passcred(&listener, true)
+        .map_err(ServeError::system("setsockopt(SO_PASSCRED)"))?;
+    match rustix::net::bind(&listener, &address) {
+        Err(Errno::ADDRINUSE) => return Ok(None),
+        bound => bound.map_err(ServeError::system("bind"))?,
+    }
+    rustix::net::listen(&listener, BACKLOG).map_err(ServeError::system("listen"))?;
+    Ok(Some(listener))
+}
+
+impl Broker {
+    fn run(mut self) -> Result<(), ServeError> {
+        loop {
+            self.sleep()?;
+            self.bury_the_dead();
+            let accepted = self.accept_all();
+            if self.executors.is_empty() && !accepted && Instant::now() >= self.deadline {
+                tracing::info!(target: "server", "nobody left");
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until somebody connects, an executor ends, or the deadline passes.
+    fn sleep(&self) -> Result<(), ServeError> {
+        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        fds.extend(self.executors.iter().map(|executor| PollFd::new(&executor.exit, PollFlags::IN)));
+        let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let left =
+            Timespec::try_from(left).map_err(|_| ServeError::System { what: "poll", errno: Errno::INVAL })?;
+        match poll(&mut fds, self.executors.is_empty().then_some(&left)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(ServeError::System { what: "poll", errno }),
+        }
+    }
+
+    /// Reaps executors that have ended and gives their share of the device back.
+    fn bury_the_dead(&mut self) {
+        let ledger = &self.ledger;
+        let before = self.executors.len();
+        self.executors.retain_mut(|executor| match executor.child.try_wait() {
+            Ok(None) => true,
+            outcome => {
+                tracing::info!(target: "server", client = %executor.client.pid, ?outcome, "executor gone");
+                if let Err(error) = ledger.clear(executor.slot) {
+                    tracing::error!(target: "server", %error, slot = executor.slot, "slot not cleared");
+                }
+                false
+            }
+        });
+        if before > 0 && self.executors.is_empty() {
+            self.deadline = Instant::now() + GRACE;
+        }
+    }
+
+    /// Takes every connection that waits; whether there was any.
+    fn accept_all(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(connection) => {
+                    any = true;
+                    self.route(connection);
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return any,
+                Err(error) => {
+                    tracing::error!(target: "server", %error, "accept");
+                    // Probably out of descriptors; the connection stays in the backlog.
+                    std::thread::sleep(Duration::from_millis(10));
+                    return any;
+                }
+            }
+        }
+    }
+
+    fn route(&mut self, connection: OwnedFd) {
+        let peer = match Peer::of(connection.as_fd()) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::info!(target: "server", %error, "peer is gone");
+                return;
+            }
+        };
+        if peer.uid != rustix::process::geteuid().as_raw() {
+            tracing::warn!(target: "server", uid = peer.uid, pid = %peer.pid, "connection of another user refused");
+            refuse(&connection, Errno::PERM, "softgpud serves its own user only");
+            return;
+        }
+        let pid = peer.pid;
+        let index = match self.executor_of(peer) {
+            Ok(index) => index,
+            Err(error) => {
+                tracing::error!(target: "server", %error, %pid, "no executor");
+                refuse(&connection, Errno::NOMEM, &error.to_string());
+                return;
+            }
+        };
+        if let Err(error) =
+            wire::send(self.executors[index].control.as_fd(), &CONNECTION, &[connection.as_fd()])
+        {
+            tracing::error!(target: "server", %error, %pid, "executor does not take connections");
+            refuse(&connection, Errno::IO, "the executor is gone or overwhelmed");
+        }
+    }
+
+    /// The executor of a process, started if need be. A pid alone does not name a process, so one whose client has
+    /// ended is never chosen.
+    fn executor_of(&mut self, peer: Peer) -> Result<usize, ServeError> {
+        let known = |executor: &Executor| executor.client.pid == peer.pid && !executor.client.is_gone();
+        if let Some(index) = self.executors.iter().position(known) {
+            return Ok(index);
+        }
+        let executor = self.start(peer)?;
+        self.executors.push(executor);
+        Ok(self.executors.len() - 1)
+    }
+
+    fn start(&self, client: Peer) -> Result<Executor, ServeError> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(ServeError::system("socketpair"))?;
+        // CAST: a pid is positive.
+        let slot = self
+            .ledger
+            .claim(client.pid.as_raw_nonzero().get().cast_unsigned())
+            .map_err(ServeError::Ledger)?
+            .index();
+        let executor = self.spawn(client, ours, theirs, slot);
+        if executor.is_err()
+            && let Err(error) = self.ledger.clear(slot)
+        {
+            tracing::error!(target: "server", %error, slot, "slot not cleared");
+        }
+        executor
+    }
+
+    fn spawn(
+        &self,
+        client: Peer,
+        control: OwnedFd,
+        theirs: OwnedFd,
+        slot: usize,
+    ) -> Result<Executor, ServeError> {
+        let mut child = Command::new("/proc/self/exe")
+            .arg0("softgpud")
+            .arg("executor")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(ServeError::Spawn)?;
+        let seed = (slot, self.devices.spec().to_owned());
+        let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
+        let sent = wire::send(control.as_fd(), &seed, &fds).map_err(ServeError::Control).and_then(|()| {
+            rustix::io::ioctl_fionbio(&control, true).map_err(ServeError::system("ioctl(FIONBIO)"))?;
+            pidfd_of(&child).map_err(ServeError::system("pidfd_open"))
+        });
+        match sent {
+            Ok(exit) => {
+                tracing::info!(target: "server", client = %client.pid, executor = child.id(), slot, "executor started");
+                Ok(Executor { client, control, child, exit, slot })
+            }
+            Err(error) => {
+                // Our own child, just started; it ends anyway when its control socket closes.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn pidfd_of(child: &Child) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// Answers the client's first request before it is read, and closes.
+fn refuse(connection: &OwnedFd, errno: Errno, message: &str) {
+    let reply = Reply::Error { errno: errno.raw_os_error(), message: message.to_owned() };
+    if let Err(error) = wire::send(connection.as_fd(), &reply, &[] as &[BorrowedFd<'_>]) {
+        tracing::debug!(target: "server", %error, "refusal not delivered");
+    }
+}

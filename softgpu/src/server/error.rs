@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why softgpud cannot start or go on.
+
+use kfd::transport::wire::WireError;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::driver::{KernelModelError, LedgerError};
+use crate::sysfs::SpecError;
+
+/// A failure of the broker or of an executor as a whole. One client's mistakes are never among them.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The device list cannot be had.
+    #[error("Cannot model the devices {spec:?}")]
+    Devices {
+        /// The list.
+        spec: String,
+        /// What is wrong with it.
+        #[source]
+        source: SpecError,
+    },
+    /// `SOFTGPU_KERNEL` names no kernel.
+    #[error("Cannot imitate that kernel")]
+    Kernel(#[source] KernelModelError),
+    /// A chip of the list is missing from the target table.
+    #[error("Device {name} has a topology but no entry in the target table; this build is inconsistent")]
+    Target {
+        /// The chip.
+        name: &'static str,
+    },
+    /// The socket's name cannot be one.
+    #[error("{name:?} cannot be the name of an abstract socket (1 to 107 bytes) ({errno})")]
+    SocketName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        errno: Errno,
+    },
+    /// A system call failed.
+    #[error("{what} failed ({errno})")]
+    System {
+        /// The act.
+        what: &'static str,
+        /// Its errno.
+        errno: Errno,
+    },
+    /// An executor could not be started.
+    #[error("Cannot start an executor from /proc/self/exe")]
+    Spawn(#[source] std::io::Error),
+    /// A thread could not be started.
+    #[error("Cannot start a thread of the executor")]
+    Thread(#[source] std::io::Error),
+    /// The ledger of the device cannot be used.
+    #[error("Cannot use the device's ledger")]
+    Ledger(#[source] LedgerError),
+    /// This process's own mappings are not known.
+    #[error("Cannot read /proc/self/maps")]
+    Maps(#[source] std::io::Error),
+    /// Something of this process lies where clients keep their buffers.
+    #[error(
+        "The addresses from 16 to 80 TiB must be free, found {mapping:?}; run softgpud with a limited stack (ulimit -s)"
+    )]
+    Window {
+        /// The line of `/proc/self/maps`.
+        mapping: String,
+    },
+    /// Broker and executor do not understand each other.
+    #[error("Broker and executor cannot talk; both must come from one build")]
+    Control(#[source] WireError),
+    /// The broker's first message lacks something.
+    #[error(
+        "The broker sent {found} descriptors for a new executor, wanted the client's pidfd and the ledger"
+    )]
+    Seed {
+        /// Descriptors that came.
+        found: usize,
+    },
+}
+
+impl ServeError {
+    /// For `map_err` behind a system call.
+    pub(super) fn system(what: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::System { what, errno }
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The executor: everything one client process has of the device, in a process of its own.
+//!
+//! It takes connections from the broker and answers each on a thread of its own, so that a call that blocks blocks
+//! nobody else. It ends when the client process is gone (`pidfd`), whatever is running; not when the client closes
+//! its connections, and not when the broker dies.
+//!
+//! Invariant: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kfd::transport::wire::{self, WireError};
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::channel::Channel;
+use super::devices::Devices;
+use super::error::ServeError;
+use super::host::Host;
+use super::peer;
+use super::{sys, window};
+use crate::driver::Ledger;
+
+/// Connections that one client may have at a time.
+const MAX_CHANNELS: usize = 1024;
+
+/// Runs an executor to the end of its client. The broker is at the other end of stdin.
+///
+/// # Errors
+/// [`ServeError`] when the broker's first message or the device it describes is no good.
+pub fn execute() -> Result<(), ServeError> {
+    let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)
+        .map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
+    sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
+    window::check()?;
+    let mut buffer = wire::receive_buffer();
+    let seed = wire::receive::<(usize, String)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
+    let (slot, spec) = seed.message;
+    let [pidfd, ledger] =
+        <[OwnedFd; 2]>::try_from(seed.fds).map_err(|fds| ServeError::Seed { found: fds.len() })?;
+    let client = pid_of(&pidfd).map_err(ServeError::system("reading the client's pidfd"))?;
+    let ledger = Ledger::open(ledger).map_err(ServeError::Ledger)?;
+    let share = ledger.slot(slot).map_err(ServeError::Ledger)?;
+    let host = Arc::new(Host::new(&Devices::parse(&spec)?, share, client)?);
+
+    std::thread::Builder::new()
+        .name("client".to_owned())
+        .spawn({
+            let pidfd = rustix::io::fcntl_dupfd_cloexec(&pidfd, 3).map_err(ServeError::system("fcntl"))?;
+            move || {
+                peer::wait_gone(pidfd.as_fd());
+                tracing::info!(target: "server", %client, "client gone");
+                // Whatever still runs has lost its client; the kernel cleans up.
+                std::process::exit(0);
+            }
+        })
+        .map_err(ServeError::Thread)?;
+    take_connections(&control, &mut buffer, &host);
+    peer::wait_gone(pidfd.as_fd());
+    Ok(())
+}
+
+/// Until the broker is gone.
+fn take_connections(control: &OwnedFd, buffer: &mut [u8], host: &Arc<Host>) {
+    let channels = Arc::new(AtomicUsize::new(0));
+    loop {
+        match wire::receive::<u8>(control.as_fd(), buffer) {
+            Ok(received) => {
+                for connection in received.fds {
+                    start_channel(connection, host, &channels);
+                }
+            }
+            Err(WireError::LostFds) => {
+                tracing::error!(target: "server", "connection lost: out of descriptors")
+            }
+            Err(error) => {
+                tracing::warn!(target: "server", %error, "broker gone; no new connections");
+                return;
+            }
+        }
+    }
+}
+
+fn start_channel(connection: OwnedFd, host: &Arc<Host>, channels: &Arc<AtomicUsize>) {
+    if channels.fetch_add(1, Ordering::Relaxed) >= MAX_CHANNELS {
+        channels.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!(target: "server", "more than {MAX_CHANNELS} connections");
+        return;
+    }
+    let (host, count) = (Arc::clone(host), Arc::clone(channels));
+    let spawned = std::thread::Builder::new().name("channel".to_owned()).spawn(move || {
+        let _left = Left(count);
+        Channel::new(connection, host).run();
+    });
+    if let Err(error) = spawned {
+        channels.fetch_sub(1, Ordering::Relaxed);
+        tracing::error!(target: "server", %error, "no thread for a connection");
+    }
+}
+
+/// Counts a channel out, also when its thread panics.
+struct Left(Arc<AtomicUsize>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The process that a pidfd names (`/proc/self/fdinfo`, field `Pid`).
+fn pid_of(pidfd: &OwnedFd) -> Result<Pid, Errno> {
+    use std::os::fd::AsRawFd;
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))
+        .map_err(|_| Errno::SRCH)?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    pid.and_then(Pid::from_raw).ok_or(Errno::SRCH)
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The client process as its executor sees it: driver state, hardware, topology, and answers to requests.
+//!
+//! Invariant: answers depend on the request and on the driver's state only, never on which connection asks.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
+use kfd::transport::wire::{PROTOCOL, Reply, Request, Segment};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use super::devices::Devices;
+use super::error::ServeError;
+use super::user::{Descriptors, Segments};
+use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
+use crate::hardware::Interrupts;
+use crate::processor::Processor;
+use crate::sysfs::SysfsTree;
+
+/// A reply and the descriptors beside it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) reply: Reply,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self { reply, fds: Vec::new() }
+    }
+}
+
+/// The answer to a request that failed as such.
+pub(super) fn error(errno: Errno, message: impl Into<String>) -> Answer {
+    Reply::Error { errno: errno.raw_os_error(), message: message.into() }.into()
+}
+
+/// Everything an executor holds for its client.
+#[derive(Debug)]
+pub(super) struct Host {
+    client: Pid,
+    spec: String,
+    process: Arc<KfdProcess>,
+    topology: SysfsTree,
+    files: Mutex<HashMap<u64, OpenFile>>,
+}
+
+impl Host {
+    /// Makes a device of which this client has nothing yet.
+    ///
+    /// # Errors
+    /// [`ServeError::System`] when the hardware's memory or threads cannot be had.
+    pub(super) fn new(devices: &Devices, slot: LedgerSlot, client: Pid) -> Result<Self, ServeError> {
+        let processor = Processor::new(devices.targets()).map_err(ServeError::system("making the GPUs"))?;
+        let processor = Arc::new(processor);
+        let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
+        let options = ProcessOptions {
+            gpus: devices.gpus().into(),
+            hardware: Arc::clone(&processor) as _,
+            slot,
+            kernel,
+        };
+        let process = KfdProcess::new(options);
+        let interrupts: Weak<dyn Interrupts> = Arc::downgrade(&process) as _;
+        processor.connect(interrupts);
+        Ok(Self {
+            client,
+            spec: devices.spec().to_owned(),
+            process,
+            topology: devices.topology(),
+            files: Mutex::default(),
+        })
+    }
+
+    /// The process this is for.
+    pub(super) fn client(&self) -> Pid {
+        self.client
+    }
+
+    /// Greets a client; whether it speaks our protocol and wants our devices, so that the connection goes on.
+    pub(super) fn hello(&self, protocol: u32, devices: &str) -> (Answer, bool) {
+        if protocol == PROTOCOL && devices != self.spec {
+            return (
+                error(Errno::NODEV, format!("this softgpud serves {}, not {devices}", self.spec)),
+                false,
+            );
+        }
+        // Another protocol is no error: the client compares, and names both versions.
+        (Reply::Welcome { protocol: PROTOCOL }.into(), protocol == PROTOCOL)
+    }
+
+    /// Answers any request but Hello. `same_process` says whether the client itself sent it, by the kernel's word.
+    pub(super) fn answer(&self, request: Request, fds: Vec<OwnedFd>, same_process: bool) -> Answer {
+        match request {
+            Request::Hello { .. } => error(Errno::PROTO, "Hello twice"),
+            Request::ReadSysfs { path } => {
+                Reply::Sysfs(self.topology.read_file(&path).map_err(Errno::raw_os_error)).into()
+            }
+            Request::ListSysfs { path } => {
+                Reply::List(self.topology.list_directory(&path).map_err(Errno::raw_os_error)).into()
+            }
+            Request::Ioctl { file, cmd, arg, segments, fd_fields } => {
+                let Some(file) = self.file(file) else { return failed_ioctl(Errno::BADF) };
+                if arg.len() != ioc_size(cmd) {
+                    return error(
+                        Errno::BADMSG,
+                        format!("{} argument bytes for command {cmd:#x}", arg.len()),
+                    );
+                }
+                let caller = Caller { same_process, checkpoint_restore: self.may_checkpoint(cmd) };
+                self.ioctl(&file, cmd, arg, Segments::new(segments, caller), &fd_fields, fds)
+            }
+            _ if !same_process => error(Errno::BADF, "the connection belongs to another process"),
+            Request::Open { path } => match self.process.open(&path) {
+                Ok((file, token)) => Answer { reply: self.opened(file), fds: vec![token] },
+                Err(errno) => error(errno, path),
+            },
+            Request::Adopt { path } => {
+                let Some(token) = fds.first() else { return error(Errno::BADF, "no token came with Adopt") };
+                match self.process.adopt(&path, token.as_fd()) {
+                    Ok(file) => self.opened(file).into(),
+                    Err(errno) => error(errno, path),
+                }
+            }
+            // The descriptor's own mode says what may be mapped how.
+            Request::Mmap { file, length, offset, prot: _ } => self.mmap(file, length, offset),
+        }
+    }
+
+    fn file(&self, id: u64) -> Option<OpenFile> {
+        self.files.lock().get(&id).copied()
+    }
+
+    fn opened(&self, file: OpenFile) -> Reply {
+        self.files.lock().insert(file.id(), file);
+        Reply::Opened { file: file.id() }
+    }
+
+    fn ioctl(
+        &self,
+        file: &OpenFile,
+        cmd: u32,
+        mut arg: Vec<u8>,
+        memory: Segments,
+        fd_fields: &[u16],
+        fds: Vec<OwnedFd>,
+    ) -> Answer {
+        let descriptors = match Descriptors::new(fd_fields, fds) {
+            Ok(descriptors) => descriptors,
+            Err(errno) => return error(errno, "descriptors and their fields do not match"),
+        };
+        let before = arg.clone();
+        let result = match self.process.ioctl(file, cmd, &mut arg, &memory, &descriptors) {
+            Ok(value) => i32::try_from(value).unwrap_or(i32::MAX),
+            Err(errno) => -errno.raw_os_error(),
+        };
+        let (fd_fields, fds) = descriptors.into_outgoing();
+        // The driver leaves the argument alone where the kernel would copy nothing back.
+        let copy_back = arg != before || !fd_fields.is_empty();
+        let segments: Vec<Segment> = memory.into_written();
+        Answer { reply: Reply::Ioctl { result, arg, segments, fd_fields, copy_back }, fds }
+    }
+
+    fn mmap(&self, file: u64, length: u64, offset: u64) -> Answer {
+        let Some(file) = self.file(file) else { return error(Errno::BADF, "no such file") };
+        match self.process.mmap(&file, length, offset) {
+            Ok(mapped) => {
+                let fds = std::iter::once(mapped.fd).chain(mapped.parked).collect();
+                Answer { reply: Reply::Mapped { offset: mapped.offset }, fds }
+            }
+            Err(errno) => error(errno, "mmap"),
+        }
+    }
+
+    /// Whether the client may issue this command if it is the one that needs a capability.
+    fn may_checkpoint(&self, cmd: u32) -> bool {
+        ioc_nr(cmd) == ioc_nr(AMDKFD_IOC_CRIU_OP) && has_checkpoint_capability(self.client)
+    }
+}
+
+fn failed_ioctl(errno: Errno) -> Answer {
+    let (arg, segments, fd_fields) = (Vec::new(), Vec::new(), Vec::new());
+    Reply::Ioctl { result: -errno.raw_os_error(), arg, segments, fd_fields, copy_back: false }.into()
+}
+
+/// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`, in our own user namespace.
+fn has_checkpoint_capability(pid: Pid) -> bool {
+    const WANTED: u64 = 1 << 40 | 1 << 21;
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    let pid = pid.as_raw_nonzero().to_string();
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let ours = namespace("self");
+    effective & WANTED != 0 && ours.is_some() && namespace(&pid) == ours
+}

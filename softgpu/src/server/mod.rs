@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! softgpud: the device behind a Unix socket, one executor process for each client process.
+//!
+//! ```text
+//!  client ──connect──► broker ──spawns──► executor (driver + processor + the client's memory)
+//!     └───────────────── the same connection, passed on ─────────────────────┘
+//! ```
+//!
+//! Invariant: a client can end its own executor at worst. Every byte from a socket is checked where it is decoded.
+
+mod broker;
+mod channel;
+mod devices;
+mod error;
+mod executor;
+mod host;
+mod log;
+mod peer;
+mod sys;
+mod user;
+mod window;
+
+pub use broker::{ServeOptions, serve};
+pub use error::ServeError;
+pub use executor::execute;
+pub use log::{LOG_FILE_VARIABLE, LOG_VARIABLE, install as install_log};

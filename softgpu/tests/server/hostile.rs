@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Bytes that no honest client sends.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use kfd::transport::wire::{self, PROTOCOL, Reply, Request, Segment, WireError};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{Client, Server};
+
+fn connect(server: &Server) -> OwnedFd {
+    let address = SocketAddrUnix::new_abstract_name(server.socket.as_bytes()).unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    socket
+}
+
+fn reply(socket: &OwnedFd) -> Result<Reply, WireError> {
+    wire::receive(socket.as_fd(), &mut wire::receive_buffer()).map(|received| received.message)
+}
+
+fn exchange(socket: &OwnedFd, request: &Request) -> Result<Reply, WireError> {
+    wire::send(socket.as_fd(), request, &[])?;
+    reply(socket)
+}
+
+fn greeted(server: &Server) -> OwnedFd {
+    let socket = connect(server);
+    let hello = Request::Hello { protocol: PROTOCOL, devices: "gfx1100".to_owned() };
+    assert_eq!(exchange(&socket, &hello).unwrap(), Reply::Welcome { protocol: PROTOCOL });
+    socket
+}
+
+fn assert_refused(outcome: Result<Reply, WireError>) {
+    match outcome {
+        Ok(Reply::Error { .. }) | Err(WireError::Closed) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn garbage_earns_an_error_or_the_end_and_nothing_else() {
+    let server = Server::start();
+    let client = Client::connect(&server.socket);
+    let executor = server.executors();
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..300_usize {
+        let socket = if round % 2 == 0 { connect(&server) } else { greeted(&server) };
+        let bytes: Vec<u8> = (0..round % 97 + 1)
+            .map(|_| {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                // Mostly small numbers, so that many are variants and lengths.
+                (seed >> 32) as u8 & if round % 3 == 0 { 0xff } else { 0x07 }
+            })
+            .collect();
+        rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
+        // Some of it may well be a request; any reply will do, a hang or a crash will not.
+        if let Err(error) = reply(&socket) {
+            assert!(matches!(error, WireError::Closed), "{error:?}");
+        }
+    }
+    client.kfd.get_version().unwrap();
+    assert_eq!(server.executors(), executor, "still the same process");
+}
+
+#[test]
+fn requests_before_hello_and_unknown_files_are_refused() {
+    let server = Server::start();
+    let client = Client::connect(&server.socket);
+    assert_refused(exchange(&connect(&server), &Request::Open { path: "/dev/kfd".into() }));
+    let wrong = Request::Hello { protocol: PROTOCOL, devices: "gfx1100,gfx1100".into() };
+    assert_refused(exchange(&connect(&server), &wrong));
+    let other = Request::Hello { protocol: PROTOCOL + 1, devices: String::new() };
+    assert_eq!(exchange(&connect(&server), &other).unwrap(), Reply::Welcome { protocol: PROTOCOL });
+    let socket = greeted(&server);
+    assert_refused(exchange(&socket, &Request::Open { path: "/dev/null".into() }));
+    assert_refused(exchange(&socket, &Request::Adopt { path: "/dev/kfd".into() }));
+    let mmap = Request::Mmap { file: u64::MAX, length: 4096, offset: 0, prot: 3 };
+    assert_refused(exchange(&socket, &mmap));
+    client.kfd.get_version().unwrap();
+}
+
+#[test]
+fn ioctls_with_nonsense_around_them_are_refused() {
+    let server = Server::start();
+    let client = Client::connect(&server.socket);
+    let socket = greeted(&server);
+    let Ok(Reply::Opened { file }) = exchange(&socket, &Request::Open { path: "/dev/kfd".into() }) else {
+        panic!("open");
+    };
+    let version = kfd::sys::AMDKFD_IOC_GET_VERSION;
+    let ioctl = |cmd, arg, fd_fields| Request::Ioctl { file, cmd, arg, segments: Vec::new(), fd_fields };
+    assert_refused(exchange(&socket, &ioctl(version, vec![0; 3], vec![])));
+    assert_refused(exchange(&socket, &ioctl(version, vec![0; 8], vec![4])));
+    let segments = vec![Segment { address: u64::MAX, bytes: vec![0; 64], writable: true }; 4];
+    let cmd = kfd::sys::AMDKFD_IOC_WAIT_EVENTS;
+    let arg = vec![0xff; kfd::sys::ioc_size(cmd)];
+    let wait = Request::Ioctl { file, cmd, arg, segments, fd_fields: Vec::new() };
+    assert!(matches!(exchange(&socket, &wait).unwrap(), Reply::Ioctl { result: ..0, .. }));
+    for nr in 0..=0xff_u32 {
+        for size in [0, 8, 64] {
+            let cmd = 3 << 30 | size << 16 | 0x4b << 8 | nr;
+            // Anything but a wait for ever, which all ones would be.
+            let arg = vec![if nr == 0x0c { 0 } else { 0xff }; size as usize];
+            assert!(
+                matches!(exchange(&socket, &ioctl(cmd, arg, vec![])).unwrap(), Reply::Ioctl { .. }),
+                "{cmd:#x}"
+            );
+        }
+    }
+    client.kfd.get_version().unwrap();
+}

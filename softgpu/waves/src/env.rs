@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a wave sees beside its own registers while it runs: memory permissions, LDS, dispatch identity.
+//!
+//! INVARIANT: an `Env` lives no longer than the map lock it borrows from, so its cached ranges cannot outlive a mapping.
+
+use crate::exception::{AccessKind, Cause};
+use crate::step::Flow;
+use crate::vm::{Map, MemoryFault};
+use crate::wave::Wave;
+
+/// Dwords of LDS a workgroup can have.
+pub(crate) const LDS_DWORDS: usize = 16 * 1024;
+
+/// LDS of one workgroup, aligned like a cache line: most accesses are whole lines.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Lds([u32; LDS_DWORDS]);
+
+impl Lds {
+    /// Zeroed LDS on the heap.
+    pub(crate) fn new() -> Box<Lds> {
+        Box::new(Lds([0; LDS_DWORDS]))
+    }
+}
+
+impl std::ops::Deref for Lds {
+    type Target = [u32; LDS_DWORDS];
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Lds {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+/// Values that messages return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub doorbell: u32,
+    pub dispatch_id: u64,
+    pub trap_memory: u64,
+}
+
+/// Ranges that recent accesses were found in, valid for one generation of the map.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    generation: u64,
+    read: [(u64, u64); 4],
+    write: [(u64, u64); 4],
+    next: usize,
+}
+
+impl Hot {
+    pub(crate) fn new() -> Hot {
+        Hot { generation: u64::MAX, read: [(1, 0); 4], write: [(1, 0); 4], next: 0 }
+    }
+}
+
+/// Everything outside the wave's registers.
+pub(crate) struct Env<'a> {
+    pub map: &'a Map,
+    pub lds: &'a mut Lds,
+    pub identity: Identity,
+    hot: &'a mut Hot,
+    /// Instructions executed, for statistics.
+    pub executed: u64,
+}
+
+impl<'a> Env<'a> {
+    pub(crate) fn new(map: &'a Map, lds: &'a mut Lds, hot: &'a mut Hot, identity: Identity) -> Env<'a> {
+        if hot.generation != map.generation {
+            *hot = Hot { generation: map.generation, ..Hot::new() };
+        }
+        Env { map, lds, identity, hot, executed: 0 }
+    }
+
+    /// Whether `lo..hi` lies in one readable or writable range; remembers the range.
+    #[inline(always)]
+    pub(crate) fn allows(&mut self, lo: u64, hi: u64, kind: AccessKind) -> bool {
+        let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
+        for &(start, end) in hot {
+            if lo >= start && hi <= end && lo < hi {
+                return true;
+            }
+        }
+        self.look_up(lo, hi, kind)
+    }
+
+    /// The allowed range that holds `address`.
+    #[inline(always)]
+    pub(crate) fn range_of(&mut self, address: u64, kind: AccessKind) -> Option<(u64, u64)> {
+        let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
+        for &(start, end) in hot {
+            if address >= start && address < end {
+                return Some((start, end));
+            }
+        }
+        let one = address.checked_add(1)?;
+        if !self.look_up(address, one, kind) {
+            return None;
+        }
+        let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
+        Some(hot[self.hot.next])
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&mut self, lo: u64, hi: u64, kind: AccessKind) -> bool {
+        let Ok(range) = self.map.range_around(lo, kind) else { return false };
+        self.hot.next = (self.hot.next + 1) % 4;
+        let next = self.hot.next;
+        let hot = if kind == AccessKind::Write { &mut self.hot.write } else { &mut self.hot.read };
+        hot[next] = range;
+        lo < hi && hi <= range.1
+    }
+
+    /// The fault of an access, for the exception.
+    #[cold]
+    pub(crate) fn fault(&self, address: u64, len: u64, kind: AccessKind) -> MemoryFault {
+        self.map.check(address, len, kind).err().unwrap_or(MemoryFault {
+            address,
+            access: kind,
+            not_present: false,
+            read_only: false,
+            no_execute: false,
+        })
+    }
+}
+
+/// Stops the wave with `cause`.
+#[cold]
+pub(crate) fn stop(w: &mut Wave, cause: impl Into<Cause>) -> Flow {
+    w.cause = Some(cause.into());
+    Flow::Stop
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A running dispatch: which workgroups are to come, which are resident, and how it ends.
+//!
+//! INVARIANT: `next` only grows; a workgroup below it is finished, resident in `Progress`, or held by exactly one worker.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLockReadGuard};
+use queues::save_area::WaveRecord;
+
+use crate::exception::WaveException;
+use crate::group::{Group, Turn};
+use crate::interp::{Code, Command, Control};
+use crate::launch::{Launch, Plan};
+use crate::level::Level;
+use crate::vm::Vm;
+use crate::workers::Workers;
+
+/// How long a workgroup runs before others get a turn.
+const SLICE: Duration = Duration::from_millis(4);
+/// How long a worker stays with one grid when others wait.
+const STAY: Duration = Duration::from_millis(10);
+/// How often the waiting thread looks at the control when no worker can tell it.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// A paused dispatch: plain data, enough to go on with identical results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GridState {
+    /// Index (x fastest) of the first workgroup that has not started.
+    pub next_workgroup: u64,
+    /// Waves of resident workgroups; `first_in_group` and `last_in_group` delimit them, the first holds the LDS. Waves
+    /// that have ended are not here; a wave that waited at a barrier is in front of it.
+    pub waves: Vec<WaveRecord>,
+}
+
+/// How a dispatch ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All workgroups finished.
+    Completed,
+    /// Paused as asked.
+    Paused(Box<GridState>),
+    /// Aborted as asked.
+    Aborted,
+    /// A wave stopped.
+    Exception(Box<WaveException>),
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    resident: VecDeque<Box<Group>>,
+    /// Workgroups that have started and not finished, resident or held by a worker.
+    started: usize,
+    slots: Vec<usize>,
+    active: usize,
+    closed: bool,
+    exception: Option<Box<WaveException>>,
+    prefer_fresh: bool,
+}
+
+/// One dispatch in flight.
+#[derive(Debug)]
+pub(crate) struct Grid {
+    plan: Plan,
+    vm: Arc<Vm>,
+    control: Control,
+    next: AtomicU64,
+    /// Set with `Progress::exception`.
+    failed: AtomicBool,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    executed: AtomicU64,
+}
+
+impl Grid {
+    fn new(plan: Plan, vm: Arc<Vm>, control: Control, resume: Option<Box<GridState>>) -> Grid {
+        let mut progress = Progress::default();
+        let mut next = 0;
+        let mut used = Vec::new();
+        if let Some(state) = resume {
+            next = state.next_workgroup;
+            let mut start = 0;
+            for (k, r) in state.waves.iter().enumerate() {
+                if r.last_in_group {
+                    let group = Group::restore(&plan, &state.waves[start..=k]);
+                    used.push(group.slot);
+                    progress.resident.push_back(group);
+                    start = k + 1;
+                }
+            }
+        }
+        progress.started = progress.resident.len();
+        // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
+        progress.slots = (0..plan.max_resident).rev().filter(|s| !used.contains(s)).collect();
+        Grid {
+            plan,
+            vm,
+            control,
+            next: AtomicU64::new(next),
+            failed: AtomicBool::new(false),
+            progress: Mutex::new(progress),
+            changed: Condvar::new(),
+            executed: AtomicU64::new(0),
+        }
+    }
+
+    fn halted(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.control.command() != Command::Run
+    }
+
+    fn exhausted(&self, p: &Progress) -> bool {
+        p.started == 0 && self.next.load(Ordering::Relaxed) >= self.plan.total
+    }
+
+    /// A workgroup to run: a resident one whose turn it is, or a fresh one in `room`.
+    fn take(&self, room: &mut Option<Box<Group>>) -> Option<Box<Group>> {
+        let mut p = self.progress.lock();
+        let fresh_left = self.next.load(Ordering::Relaxed) < self.plan.total;
+        let can_start = fresh_left && p.started < self.plan.max_resident && !p.slots.is_empty();
+        p.prefer_fresh = !p.prefer_fresh;
+        if (!can_start || !p.prefer_fresh)
+            && let Some(group) = p.resident.pop_front()
+        {
+            return Some(group);
+        }
+        if !can_start {
+            return None;
+        }
+        let slot = p.slots.pop()?;
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        p.started += 1;
+        drop(p);
+        let mut group = room.take().unwrap_or_else(Group::new);
+        group.start(&self.plan, self.plan.group_id(index), slot);
+        Some(group)
+    }
+
+    fn finish(&self, group: Box<Group>, room: &mut Option<Box<Group>>) {
+        let mut p = self.progress.lock();
+        p.started -= 1;
+        p.slots.push(group.slot);
+        drop(p);
+        *room = Some(group);
+    }
+
+    /// Whether a worker would find something to do.
+    pub(crate) fn has_work(&self) -> bool {
+        if self.halted() {
+            return false;
+        }
+        let p = self.progress.lock();
+        let fresh = self.next.load(Ordering::Relaxed) < self.plan.total && p.started < self.plan.max_resident;
+        !p.closed && (fresh || !p.resident.is_empty())
+    }
+
+    /// Works on this grid until nothing is left, it is halted, or it is another grid's turn.
+    pub(crate) fn work(&self, workers: &Workers, room: &mut Option<Box<Group>>) {
+        {
+            let mut p = self.progress.lock();
+            if p.closed {
+                return;
+            }
+            p.active += 1;
+        }
+        let mut executed = 0;
+        self.work_active(workers, room, &mut executed);
+        self.executed.fetch_add(executed, Ordering::Relaxed);
+        let mut p = self.progress.lock();
+        p.active -= 1;
+        self.changed.notify_all();
+    }
+
+    fn work_active(&self, workers: &Workers, room: &mut Option<Box<Group>>, executed: &mut u64) {
+        let leave = Instant::now() + STAY;
+        let mut map = self.vm.lock();
+        let level = Level::current();
+        let main = workers.cache().get(&map, level, self.plan.shape, self.plan.entry);
+        let mut code = Code {
+            cache: workers.cache(),
+            level,
+            shape: self.plan.shape,
+            programs: vec![main],
+            hot: crate::env::Hot::new(),
+        };
+        while !self.halted() {
+            let Some(mut group) = self.take(room) else { return };
+            let deadline = Instant::now() + SLICE;
+            match group.run(&self.plan, &mut map, &mut code, &self.control, deadline, executed) {
+                Turn::Done => self.finish(group, room),
+                Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
+                Turn::Exception(exception) => {
+                    let mut p = self.progress.lock();
+                    p.resident.push_back(group);
+                    p.exception.get_or_insert(exception);
+                    self.failed.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+            RwLockReadGuard::bump(&mut map);
+            if deadline > leave && workers.others_waiting() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the grid is over, closes it and says how it ended.
+    fn wait(&self) -> Outcome {
+        let mut p = self.progress.lock();
+        while p.active > 0 || !(self.exhausted(&p) || self.halted()) {
+            self.changed.wait_for(&mut p, LOOK);
+        }
+        p.closed = true;
+        if let Some(exception) = p.exception.take() {
+            return Outcome::Exception(exception);
+        }
+        if self.exhausted(&p) {
+            return Outcome::Completed;
+        }
+        if self.control.command() == Command::Abort {
+            return Outcome::Aborted;
+        }
+        let next_workgroup = self.next.load(Ordering::Relaxed).min(self.plan.total);
+        let waves = p.resident.iter().flat_map(|group| group.records()).collect();
+        Outcome::Paused(Box::new(GridState { next_workgroup, waves }))
+    }
+}
+
+fn refused(launch: &Launch, cause: crate::exception::Cause) -> Outcome {
+    let w = crate::wave::Wave::new(32, 8);
+    Outcome::Exception(Box::new(WaveException {
+        cause,
+        pc: launch.entry,
+        workgroup: [0; 3],
+        wave_in_group: 0,
+        record: w.record(),
+    }))
+}
+
+/// Runs a dispatch, or goes on with a paused one, until it completes, is stopped through `control`, or a wave raises an
+/// exception. Blocks the caller; the waves run on `workers`.
+pub fn run(
+    launch: &Launch,
+    vm: &Arc<Vm>,
+    workers: &Workers,
+    control: &Control,
+    resume: Option<Box<GridState>>,
+) -> Outcome {
+    run_counted(launch, vm, workers, control, resume).0
+}
+
+/// As [`run`], and the number of instructions executed (all encoded ones, waits and hints included).
+pub fn run_counted(
+    launch: &Launch,
+    vm: &Arc<Vm>,
+    workers: &Workers,
+    control: &Control,
+    resume: Option<Box<GridState>>,
+) -> (Outcome, u64) {
+    let plan = match Plan::new(launch) {
+        Ok(plan) => plan,
+        Err(cause) => return (refused(launch, cause), 0),
+    };
+    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume));
+    workers.add(grid.clone());
+    let outcome = grid.wait();
+    workers.remove(&grid);
+    (outcome, grid.executed.load(Ordering::Relaxed))
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A workgroup: its waves as coroutines over one LDS.
+//!
+//! INVARIANT: one worker runs a workgroup at a time, its waves round-robin; a wave at a barrier goes on when every wave
+//! that has not ended is there.
+
+use std::time::Instant;
+
+use parking_lot::RwLockReadGuard;
+use queues::save_area::WaveRecord;
+
+use crate::env::{Env, Hot, Lds};
+use crate::exception::WaveException;
+use crate::interp::{Code, Control, WaveStop, run_wave};
+use crate::launch::Plan;
+use crate::vm::Map;
+use crate::wave::{Wave, WaveStatus};
+
+/// Steps a wave runs before the next one of its workgroup.
+const QUANTUM: u32 = 20_000;
+
+/// A workgroup that has started.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub id: [u32; 3],
+    pub waves: Vec<Wave>,
+    pub lds: Box<Lds>,
+    /// Number of its scratch slot (each slot holds `max_waves` waves).
+    pub slot: usize,
+    /// Waves in `waves` that belong to this workgroup; the rest are left over from a larger one.
+    live: usize,
+}
+
+/// How a turn of a workgroup ended.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    Done,
+    /// Time is up; it wants another turn.
+    Again,
+    /// The control interrupted it.
+    Interrupted,
+    Exception(Box<WaveException>),
+}
+
+impl Group {
+    /// Room for workgroups of `plan`.
+    pub(crate) fn new() -> Box<Group> {
+        Box::new(Group { id: [0; 3], waves: Vec::new(), lds: Lds::new(), slot: 0, live: 0 })
+    }
+
+    fn make_room(&mut self, plan: &Plan, waves: usize) {
+        let fits = |w: &Wave| w.halves == plan.shape.halves && w.vgprs() == plan.shape.vgprs;
+        self.waves.retain(fits);
+        while self.waves.len() < waves {
+            self.waves.push(Wave::new(plan.shape.halves * 32, plan.shape.vgprs));
+        }
+        self.live = waves;
+    }
+
+    /// Starts workgroup `id` in this room.
+    pub(crate) fn start(&mut self, plan: &Plan, id: [u32; 3], slot: usize) {
+        let waves = plan.wave_count(id);
+        self.make_room(plan, waves);
+        self.id = id;
+        self.slot = slot;
+        self.lds[..plan.lds_bytes as usize / 4].fill(0);
+        for (k, w) in self.waves[..waves].iter_mut().enumerate() {
+            plan.start(w, id, k, (slot * plan.max_waves + k) as u64);
+        }
+    }
+
+    /// Rebuilds a workgroup from the records of its waves that had not ended.
+    pub(crate) fn restore(plan: &Plan, records: &[WaveRecord]) -> Box<Group> {
+        let mut group = Group::new();
+        group.make_room(plan, records.len());
+        for (w, r) in group.waves.iter_mut().zip(records) {
+            w.restore(plan, r);
+        }
+        if let Some(lds) = records.first().and_then(|r| r.lds.as_ref()) {
+            for (d, &x) in group.lds.iter_mut().zip(lds) {
+                *d = x;
+            }
+        }
+        if let Some(w) = group.waves.first() {
+            group.id = w.group;
+            let base = plan.scratch.map_or(0, |s| s.base);
+            let wave = w.flat_scratch.wrapping_sub(base).checked_div(plan.wave_scratch).unwrap_or(0);
+            group.slot = (wave / plan.max_waves.max(1) as u64) as usize;
+        }
+        group
+    }
+
+    /// Records of the waves that have not ended. A wave at a barrier is saved in front of it, so that it arrives again.
+    pub(crate) fn records(&self) -> Vec<WaveRecord> {
+        let mut records: Vec<WaveRecord> = self.waves[..self.live]
+            .iter()
+            .filter(|w| w.state != WaveStatus::Ended)
+            .map(|w| {
+                let mut r = w.record();
+                if w.state == WaveStatus::AtBarrier {
+                    r.pc = r.pc.wrapping_sub(4);
+                }
+                r
+            })
+            .collect();
+        let lds = self.waves.first().map_or(0, |w| w.lds_bytes as usize / 4);
+        if let Some(first) = records.first_mut() {
+            first.first_in_group = true;
+            first.lds = (lds > 0).then(|| self.lds[..lds].to_vec());
+        }
+        if let Some(last) = records.last_mut() {
+            last.last_in_group = true;
+        }
+        records
+    }
+
+    /// Runs until the workgroup is done or `deadline`. The map lock is offered to writers after every quantum.
+    pub(crate) fn run(
+        &mut self,
+        plan: &Plan,
+        map: &mut RwLockReadGuard<'_, Map>,
+        code: &mut Code<'_>,
+        control: &Control,
+        deadline: Instant,
+        executed: &mut u64,
+    ) -> Turn {
+        let mut hot = std::mem::replace(&mut code.hot, Hot::new());
+        let turn = self.turns(plan, map, code, control, deadline, executed, &mut hot);
+        code.hot = hot;
+        turn
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn turns(
+        &mut self,
+        plan: &Plan,
+        map: &mut RwLockReadGuard<'_, Map>,
+        code: &mut Code<'_>,
+        control: &Control,
+        deadline: Instant,
+        executed: &mut u64,
+        hot: &mut Hot,
+    ) -> Turn {
+        loop {
+            let mut ended = 0;
+            let mut waiting = 0;
+            for k in 0..self.live {
+                match self.waves[k].state {
+                    WaveStatus::Ended => ended += 1,
+                    WaveStatus::AtBarrier => waiting += 1,
+                    WaveStatus::Ready => {
+                        let mut env = Env::new(map, &mut self.lds, hot, plan.identity);
+                        let stop = run_wave(&mut self.waves[k], &mut env, code, control, QUANTUM);
+                        *executed += env.executed;
+                        match stop {
+                            WaveStop::Ended => ended += 1,
+                            WaveStop::Barrier => waiting += 1,
+                            WaveStop::Quantum => {
+                                RwLockReadGuard::bump(map);
+                                if Instant::now() >= deadline {
+                                    return Turn::Again;
+                                }
+                            }
+                            WaveStop::Interrupted => return Turn::Interrupted,
+                            WaveStop::Exception => return Turn::Exception(Box::new(self.exception(k))),
+                        }
+                    }
+                }
+            }
+            if ended == self.live {
+                return Turn::Done;
+            }
+            if waiting + ended == self.live {
+                for w in &mut self.waves[..self.live] {
+                    if w.state == WaveStatus::AtBarrier {
+                        w.state = WaveStatus::Ready;
+                    }
+                }
+            }
+        }
+    }
+
+    fn exception(&mut self, k: usize) -> WaveException {
+        let w = &mut self.waves[k];
+        let cause = w.cause.take().unwrap_or(crate::exception::Cause::Trap(0));
+        let mut record = w.record();
+        record.first_in_group = k == 0;
+        record.last_in_group = k + 1 == self.live;
+        WaveException { cause, pc: w.pc, workgroup: self.id, wave_in_group: w.wave_in_group, record }
+    }
+}

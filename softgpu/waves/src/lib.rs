@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Executes waves: the reference interpreter of gfx1100 machine code, workgroups and grids.
+//!
+//! INVARIANT: exact at every instruction. All architectural state of a wave is in one struct between instructions, so a
+//! grid can be paused anywhere, moved as plain data, and resumed with the same results; no input (code, packet,
+//! descriptor, memory) makes it panic.
+//!
+//! ```text
+//! run(Launch) ── Workers ── Grid ── Group (LDS) ── Wave ── steps of a Program ── handlers (valu, salu, mem)
+//!                                                            └─ Vm: permission intervals, GPU VA == host VA
+//! ```
+#![deny(missing_docs)]
+#![deny(unsafe_code)]
+// Registers are 32-bit patterns read as signed, unsigned or float by turns: casts are the subject matter here.
+#![allow(clippy::needless_range_loop)]
+
+mod env;
+mod exception;
+mod grid;
+mod group;
+mod interp;
+mod launch;
+mod level;
+mod mem;
+mod predecode;
+mod program;
+mod salu;
+mod step;
+mod valu;
+mod vm;
+mod wave;
+mod workers;
+
+pub use exception::{AccessKind, Cause, WaveException};
+pub use grid::{GridState, Outcome, run, run_counted};
+pub use interp::{Command, Control};
+pub use launch::{Launch, Scratch};
+pub use level::Level;
+pub use vm::{Access, MemoryFault, Overlap, Vm};
+pub use wave::{Lanes, Row, Wave, WaveStatus};
+pub use workers::Workers;

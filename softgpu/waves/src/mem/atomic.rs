@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What atomics compute, for global, LDS and buffer forms alike.
+//!
+//! INVARIANT: lanes act in lane order; each lane is one host atomic operation on global memory.
+
+use std::sync::atomic::Ordering;
+
+use super::raw;
+use crate::valu::fp;
+
+/// The operation of an atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Atomic {
+    Swap,
+    CmpSwap,
+    Add,
+    Sub,
+    Rsub,
+    CSub,
+    MinI,
+    MinU,
+    MaxI,
+    MaxU,
+    And,
+    Or,
+    Xor,
+    Inc,
+    Dec,
+    MskOr,
+    Wrap,
+    FAdd,
+    FMin,
+    FMax,
+    FCmpSwap,
+}
+
+const ALL: [Atomic; 21] = [
+    Atomic::Swap,
+    Atomic::CmpSwap,
+    Atomic::Add,
+    Atomic::Sub,
+    Atomic::Rsub,
+    Atomic::CSub,
+    Atomic::MinI,
+    Atomic::MinU,
+    Atomic::MaxI,
+    Atomic::MaxU,
+    Atomic::And,
+    Atomic::Or,
+    Atomic::Xor,
+    Atomic::Inc,
+    Atomic::Dec,
+    Atomic::MskOr,
+    Atomic::Wrap,
+    Atomic::FAdd,
+    Atomic::FMin,
+    Atomic::FMax,
+    Atomic::FCmpSwap,
+];
+
+impl Atomic {
+    /// The operation with number `n`, as stored in a step.
+    #[inline(always)]
+    pub(crate) fn from_number(n: u16) -> Atomic {
+        ALL.get(n as usize).copied().unwrap_or(Atomic::Swap)
+    }
+
+    /// The operation and whether it is 64 bits wide, from the mnemonic behind its prefix, such as `add_u32`.
+    pub(crate) fn from_name(name: &str) -> Option<(Atomic, bool)> {
+        let (base, ty) = name.rsplit_once('_')?;
+        let wide = ty.ends_with("64");
+        let float = ty.starts_with('f');
+        let signed = ty.starts_with('i');
+        let op = match base {
+            "swap" | "storexchg" => Atomic::Swap,
+            "cmpswap" | "cmpstore" if float => Atomic::FCmpSwap,
+            "cmpswap" | "cmpstore" => Atomic::CmpSwap,
+            "add" if float => Atomic::FAdd,
+            "add" => Atomic::Add,
+            "sub" => Atomic::Sub,
+            "rsub" => Atomic::Rsub,
+            "csub" => Atomic::CSub,
+            "min" if float => Atomic::FMin,
+            "max" if float => Atomic::FMax,
+            "min" if signed => Atomic::MinI,
+            "min" => Atomic::MinU,
+            "max" if signed => Atomic::MaxI,
+            "max" => Atomic::MaxU,
+            "and" => Atomic::And,
+            "or" => Atomic::Or,
+            "xor" => Atomic::Xor,
+            "inc" => Atomic::Inc,
+            "dec" => Atomic::Dec,
+            "mskor" => Atomic::MskOr,
+            "wrap" => Atomic::Wrap,
+            _ => return None,
+        };
+        Some((op, wide))
+    }
+
+    /// The new 32-bit value. `other` is the compare value, mask or wrap limit of operations that have one.
+    #[inline(always)]
+    pub(crate) fn apply32(self, old: u32, data: u32, other: u32) -> u32 {
+        let f = f32::from_bits;
+        match self {
+            Atomic::Swap => data,
+            Atomic::CmpSwap => {
+                if old == other {
+                    data
+                } else {
+                    old
+                }
+            }
+            Atomic::Add => old.wrapping_add(data),
+            Atomic::Sub => old.wrapping_sub(data),
+            Atomic::Rsub => data.wrapping_sub(old),
+            Atomic::CSub => old.saturating_sub(data),
+            Atomic::MinI => (old as i32).min(data as i32) as u32,
+            Atomic::MinU => old.min(data),
+            Atomic::MaxI => (old as i32).max(data as i32) as u32,
+            Atomic::MaxU => old.max(data),
+            Atomic::And => old & data,
+            Atomic::Or => old | data,
+            Atomic::Xor => old ^ data,
+            Atomic::Inc => {
+                if old >= data {
+                    0
+                } else {
+                    old + 1
+                }
+            }
+            Atomic::Dec => {
+                if old == 0 || old > data {
+                    data
+                } else {
+                    old - 1
+                }
+            }
+            Atomic::MskOr => old & !data | other,
+            Atomic::Wrap => {
+                if old >= data {
+                    old - data
+                } else {
+                    old.wrapping_add(other)
+                }
+            }
+            Atomic::FAdd => (f(old) + f(data)).to_bits(),
+            Atomic::FMin => fp::min_f32(old, data, true),
+            Atomic::FMax => fp::max_f32(old, data, true),
+            Atomic::FCmpSwap => {
+                if f(old) == f(other) {
+                    data
+                } else {
+                    old
+                }
+            }
+        }
+    }
+
+    /// The new 64-bit value.
+    #[inline(always)]
+    pub(crate) fn apply64(self, old: u64, data: u64, other: u64) -> u64 {
+        let f = f64::from_bits;
+        match self {
+            Atomic::Swap => data,
+            Atomic::CmpSwap => {
+                if old == other {
+                    data
+                } else {
+                    old
+                }
+            }
+            Atomic::Add => old.wrapping_add(data),
+            Atomic::Sub => old.wrapping_sub(data),
+            Atomic::Rsub => data.wrapping_sub(old),
+            Atomic::CSub => old.saturating_sub(data),
+            Atomic::MinI => (old as i64).min(data as i64) as u64,
+            Atomic::MinU => old.min(data),
+            Atomic::MaxI => (old as i64).max(data as i64) as u64,
+            Atomic::MaxU => old.max(data),
+            Atomic::And => old & data,
+            Atomic::Or => old | data,
+            Atomic::Xor => old ^ data,
+            Atomic::Inc => {
+                if old >= data {
+                    0
+                } else {
+                    old + 1
+                }
+            }
+            Atomic::Dec => {
+                if old == 0 || old > data {
+                    data
+                } else {
+                    old - 1
+                }
+            }
+            Atomic::MskOr => old & !data | other,
+            Atomic::Wrap => {
+                if old >= data {
+                    old - data
+                } else {
+                    old.wrapping_add(other)
+                }
+            }
+            Atomic::FAdd => (f(old) + f(data)).to_bits(),
+            Atomic::FMin => fp::min_f64(old, data, true),
+            Atomic::FMax => fp::max_f64(old, data, true),
+            Atomic::FCmpSwap => {
+                if f(old) == f(other) {
+                    data
+                } else {
+                    old
+                }
+            }
+        }
+    }
+
+    /// Does it to shared memory; the old value, or `None` if the address is misaligned.
+    pub(crate) fn global32(self, address: u64, data: u32, other: u32) -> Option<u32> {
+        raw::with_atomic_u32(address, |a| {
+            if self == Atomic::Add {
+                return a.fetch_add(data, Ordering::SeqCst);
+            }
+            let mut old = a.load(Ordering::Relaxed);
+            loop {
+                let new = self.apply32(old, data, other);
+                match a.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+                    Ok(_) => return old,
+                    Err(now) => old = now,
+                }
+            }
+        })
+    }
+
+    /// As `global32` for 64 bits.
+    pub(crate) fn global64(self, address: u64, data: u64, other: u64) -> Option<u64> {
+        raw::with_atomic_u64(address, |a| {
+            let mut old = a.load(Ordering::Relaxed);
+            loop {
+                let new = self.apply64(old, data, other);
+                match a.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+                    Ok(_) => return old,
+                    Err(now) => old = now,
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Predecoded code: all instructions reachable from an entry by direct branches, as one array of steps.
+//!
+//! INVARIANT: a program keeps the words it was made from; it is used only while memory still holds the same words, which
+//! is compared at every dispatch. Steps are sorted by address, and after the last step of every straight run there is
+//! one that cannot fall through.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use softgpu_isa::{Flags, Inst, info};
+
+use crate::env::{Env, stop};
+use crate::exception::{AccessKind, Cause};
+use crate::level::Level;
+use crate::mem::raw;
+use crate::predecode::{Lowered, Shape, blank, lower};
+use crate::step::{Flow, Step};
+use crate::vm::{Map, MemoryFault};
+use crate::wave::Wave;
+
+/// Instructions a program may have; more is taken for a runaway decode.
+const MAX_INSTRUCTIONS: usize = 1 << 18;
+
+/// Why there is no step to run at an address.
+#[derive(Clone, Debug)]
+enum Gap {
+    Illegal(Vec<u32>),
+    Fault(MemoryFault),
+}
+
+/// Predecoded steps of one entry.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub steps: Vec<Step>,
+    /// Address of every decoded instruction (dropped ones too), sorted.
+    addresses: Vec<u64>,
+    /// Words by address range, for the comparison.
+    words: Vec<(u64, Vec<u32>)>,
+    gaps: HashMap<u64, Gap>,
+    /// Address and step index of the entry.
+    pub entry: (u64, usize),
+}
+
+enum Fetched {
+    Inst(Inst, Vec<u32>),
+    Gap(Gap),
+}
+
+fn fetch(map: &Map, pc: u64) -> Fetched {
+    let mut words = Vec::with_capacity(3);
+    for k in 0..3 {
+        let address = pc.wrapping_add(4 * k);
+        match map.check(address, 4, AccessKind::Execute) {
+            Ok(()) => words.push(raw::read_dwords::<1>(address)[0]),
+            Err(fault) if k == 0 => return Fetched::Gap(Gap::Fault(fault)),
+            Err(_) => break,
+        }
+    }
+    match softgpu_isa::decode(&words) {
+        Ok(inst) => {
+            words.truncate(inst.size as usize / 4);
+            Fetched::Inst(inst, words)
+        }
+        Err(_) => Fetched::Gap(Gap::Illegal(words)),
+    }
+}
+
+fn gap_step(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    // What is there is looked at again: the step only marks the place.
+    let cause = match fetch(env.map, s.pc) {
+        Fetched::Gap(Gap::Fault(fault)) => Cause::from(fault),
+        Fetched::Gap(Gap::Illegal(words)) | Fetched::Inst(_, words) => Cause::IllegalInstruction { words },
+    };
+    stop(w, cause)
+}
+
+/// Direct branch target.
+fn branch_target(inst: &Inst, pc: u64) -> Option<u64> {
+    use softgpu_isa::Op::*;
+    let direct =
+        info(inst.op).any(Flags::BRANCH) && !matches!(inst.op, S_SETPC_B64 | S_SWAPPC_B64 | S_RFE_B64);
+    direct.then(|| pc.wrapping_add(u64::from(inst.size)).wrapping_add((i64::from(inst.imm) * 4) as u64))
+}
+
+/// Whether control never goes on behind `inst`.
+fn ends_run(inst: &Inst) -> bool {
+    use softgpu_isa::Op::*;
+    matches!(
+        inst.op,
+        S_BRANCH | S_SETPC_B64 | S_SWAPPC_B64 | S_RFE_B64 | S_ENDPGM | S_ENDPGM_SAVED | S_CODE_END
+    )
+}
+
+impl Program {
+    /// Decodes what is reachable from `entry`.
+    pub(crate) fn build(map: &Map, level: Level, shape: Shape, entry: u64) -> Program {
+        let mut found: BTreeMap<u64, (Inst, Vec<u32>)> = BTreeMap::new();
+        let mut gaps = HashMap::new();
+        let mut work = vec![entry & !3];
+        while let Some(mut pc) = work.pop() {
+            while !found.contains_key(&pc) && !gaps.contains_key(&pc) {
+                let fetched = if found.len() < MAX_INSTRUCTIONS {
+                    fetch(map, pc)
+                } else {
+                    Fetched::Gap(Gap::Illegal(vec![]))
+                };
+                match fetched {
+                    Fetched::Gap(gap) => {
+                        gaps.insert(pc, gap);
+                    }
+                    Fetched::Inst(inst, words) => {
+                        let next = pc.wrapping_add(u64::from(inst.size));
+                        if let Some(target) = branch_target(&inst, pc) {
+                            work.push(target);
+                        }
+                        let ends = ends_run(&inst);
+                        found.insert(pc, (inst, words));
+                        if ends {
+                            break;
+                        }
+                        pc = next;
+                    }
+                }
+            }
+        }
+        let mut program = Program::lay_out(level, shape, &found, gaps);
+        program.entry = (entry, program.index_of(entry & !3).unwrap_or(program.steps.len() - 1));
+        program
+    }
+
+    fn lay_out(
+        level: Level,
+        shape: Shape,
+        found: &BTreeMap<u64, (Inst, Vec<u32>)>,
+        gaps: HashMap<u64, Gap>,
+    ) -> Program {
+        let mut program =
+            Program { steps: Vec::new(), addresses: Vec::new(), words: Vec::new(), gaps, entry: (0, 0) };
+        let mut all: Vec<u64> = found.keys().chain(program.gaps.keys()).copied().collect();
+        all.sort_unstable();
+        let gap_at = |pc, size| {
+            let mut step = blank(pc, size);
+            step.run = gap_step;
+            step
+        };
+        let mut targets = Vec::new();
+        for (ordinal, &pc) in all.iter().enumerate() {
+            program.addresses.push(pc);
+            let start = program.steps.len();
+            match found.get(&pc) {
+                None => program.steps.push(gap_at(pc, 4)),
+                Some((inst, words)) => {
+                    program.keep_words(pc, words);
+                    match lower(level, shape, pc, inst) {
+                        Lowered::Dropped => {}
+                        Lowered::Steps(steps) => program.steps.extend(steps),
+                        Lowered::Illegal => program.steps.push(gap_at(pc, inst.size)),
+                    }
+                    if let (Some(target), true) = (branch_target(inst, pc), program.steps.len() > start) {
+                        targets.push((program.steps.len() - 1, target));
+                    }
+                }
+            }
+            for step in &mut program.steps[start..] {
+                step.ordinal = ordinal as u32;
+            }
+        }
+        // A run that falls off the last decoded instruction (only dropped ones behind it) must not leave the array.
+        let end = all.last().map_or(0, |&pc| pc.wrapping_add(4));
+        program.steps.push(gap_at(end, 4));
+        for (index, target) in targets {
+            program.steps[index].target = program.index_of(target).unwrap_or(program.steps.len() - 1) as u32;
+        }
+        program
+    }
+
+    fn keep_words(&mut self, pc: u64, words: &[u32]) {
+        match self.words.last_mut() {
+            Some((start, run)) if *start + run.len() as u64 * 4 == pc => run.extend_from_slice(words),
+            _ => self.words.push((pc, words.to_vec())),
+        }
+    }
+
+    /// Whether step `index` is the first to run at `pc`: the entry's, one with that address, or one behind the step that
+    /// ended there.
+    pub(crate) fn starts_at(&self, index: usize, pc: u64) -> bool {
+        let Some(step) = self.steps.get(index) else { return false };
+        match index.checked_sub(1).map(|before| &self.steps[before]) {
+            _ if (pc, index) == self.entry => true,
+            Some(before) => before.next_pc() == pc || (step.pc == pc && before.pc != pc),
+            None => step.pc == pc,
+        }
+    }
+
+    /// Index of the first step of the instruction at `pc`, or of the one behind it when it has no steps.
+    pub(crate) fn index_of(&self, pc: u64) -> Option<usize> {
+        self.addresses.binary_search(&pc).ok()?;
+        Some(self.steps.partition_point(|s| s.pc < pc))
+    }
+
+    /// Whether memory still holds the words this was made from.
+    fn is_current(&self, map: &Map) -> bool {
+        let words = self.words.iter().all(|(start, run)| {
+            let len = run.len() as u64 * 4;
+            let mut bytes = vec![0u8; len as usize];
+            if map.check(*start, len, AccessKind::Execute).is_err() {
+                return false;
+            }
+            raw::read(*start, &mut bytes);
+            bytes.chunks_exact(4).zip(run).all(|(b, &w)| b == w.to_le_bytes())
+        });
+        words
+            && self.gaps.iter().all(|(&pc, gap)| match (gap, fetch(map, pc)) {
+                (Gap::Fault(old), Fetched::Gap(Gap::Fault(new))) => *old == new,
+                (Gap::Illegal(old), Fetched::Gap(Gap::Illegal(new))) => old.is_empty() || *old == new,
+                _ => false,
+            })
+    }
+}
+
+/// Programs by entry address and register shape.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    programs: Mutex<HashMap<(u64, Shape), Arc<Program>>>,
+}
+
+/// Programs kept before the cache starts over.
+const MAX_PROGRAMS: usize = 1024;
+
+impl Cache {
+    /// The program for `entry`, predecoded now if it is new or its code changed.
+    pub(crate) fn get(&self, map: &Map, level: Level, shape: Shape, entry: u64) -> Arc<Program> {
+        let key = (entry, shape);
+        let known = self.programs.lock().get(&key).cloned();
+        if let Some(program) = known.filter(|p| p.is_current(map)) {
+            return program;
+        }
+        let program = Arc::new(Program::build(map, level, shape, entry));
+        let mut programs = self.programs.lock();
+        if programs.len() >= MAX_PROGRAMS {
+            programs.clear();
+        }
+        programs.insert(key, program.clone());
+        program
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Branches, calls, barriers, messages, traps, and the end of a wave.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use softgpu_isa::Op;
+
+use crate::env::{Env, stop};
+use crate::exception::Cause;
+use crate::step::{Flow, Handler, Step};
+use crate::valu::shapes::scalar64;
+use crate::wave::{M0, Wave, WaveStatus};
+
+/// STATUS.NO_VGPRS: the wave gave its VGPRs back and only ends.
+const NO_VGPRS: u32 = 1 << 24;
+/// STATUS.HALT.
+const HALT: u32 = 1 << 13;
+
+/// Handlers of program control.
+pub(crate) fn table(op: Op) -> Option<Handler> {
+    Some(match op {
+        Op::S_BRANCH => branch as Handler,
+        Op::S_CBRANCH_SCC0 => scc0 as Handler,
+        Op::S_CBRANCH_SCC1 => scc1 as Handler,
+        Op::S_CBRANCH_VCCZ => vccz as Handler,
+        Op::S_CBRANCH_VCCNZ => vccnz as Handler,
+        Op::S_CBRANCH_EXECZ => execz as Handler,
+        Op::S_CBRANCH_EXECNZ => execnz as Handler,
+        // No debugger is attached: never taken.
+        Op::S_CBRANCH_CDBGSYS
+        | Op::S_CBRANCH_CDBGUSER
+        | Op::S_CBRANCH_CDBGSYS_OR_USER
+        | Op::S_CBRANCH_CDBGSYS_AND_USER => nothing as Handler,
+        Op::S_GETPC_B64 => getpc as Handler,
+        Op::S_SETPC_B64 => setpc as Handler,
+        Op::S_SWAPPC_B64 => swappc as Handler,
+        Op::S_CALL_B64 => call as Handler,
+        Op::S_ENDPGM | Op::S_ENDPGM_SAVED => end as Handler,
+        Op::S_BARRIER => barrier as Handler,
+        Op::S_SLEEP | Op::S_WAKEUP => give_way as Handler,
+        Op::S_SETHALT => sethalt as Handler,
+        Op::S_TRAP => trap as Handler,
+        Op::S_SENDMSG => message as Handler,
+        Op::S_SENDMSGHALT => message_halt as Handler,
+        Op::S_SENDMSG_RTN_B32 => ask as Handler,
+        Op::S_SENDMSG_RTN_B64 => ask64 as Handler,
+        _ => return None,
+    })
+}
+
+fn nothing(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    Flow::Next
+}
+
+fn branch(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    Flow::Jump
+}
+
+fn jump_if(taken: bool) -> Flow {
+    if taken { Flow::Jump } else { Flow::Next }
+}
+
+fn scc0(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(w.scc == 0)
+}
+
+fn scc1(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(w.scc != 0)
+}
+
+fn vccz(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(w.vccz())
+}
+
+fn vccnz(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(!w.vccz())
+}
+
+fn execz(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(w.execz())
+}
+
+fn execnz(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    jump_if(!w.execz())
+}
+
+fn getpc(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    w.set_s64(s.dst as usize, s.next_pc());
+    Flow::Next
+}
+
+fn setpc(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    w.pc = scalar64(w, &s.src[0]) & !3;
+    Flow::Indirect
+}
+
+fn swappc(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    w.pc = scalar64(w, &s.src[0]) & !3;
+    w.set_s64(s.dst as usize, s.next_pc());
+    Flow::Indirect
+}
+
+fn call(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    w.set_s64(s.dst as usize, s.next_pc());
+    Flow::Jump
+}
+
+fn end(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    w.state = WaveStatus::Ended;
+    Flow::End
+}
+
+fn barrier(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    w.state = WaveStatus::AtBarrier;
+    Flow::Barrier
+}
+
+fn give_way(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
+    Flow::Yield
+}
+
+fn sethalt(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    if s.imm & 1 != 0 {
+        w.status |= HALT;
+        // A halted wave waits for a debugger; nobody but the queue's owner can end it.
+        return Flow::Yield;
+    }
+    w.status &= !HALT;
+    Flow::Next
+}
+
+fn trap(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    stop(w, Cause::Trap(s.imm as u8))
+}
+
+fn message(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    match s.imm & 0xFF {
+        1 => {
+            let m0 = w.s[M0];
+            stop(w, Cause::Aborted(m0))
+        }
+        3 => {
+            w.status |= NO_VGPRS;
+            Flow::Next
+        }
+        _ => Flow::Next,
+    }
+}
+
+fn message_halt(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    match message(w, env, s) {
+        Flow::Next => {
+            w.status |= HALT;
+            Flow::Yield
+        }
+        flow => flow,
+    }
+}
+
+/// The 64-bit answer to a message: doorbell, dispatch id, trap memory, 100 MHz clock.
+fn answer(env: &Env<'_>, s: &Step) -> u64 {
+    match s.imm & 0xFF {
+        128 => u64::from(env.identity.doorbell),
+        129 => env.identity.dispatch_id,
+        130 => env.identity.trap_memory,
+        131 => realtime(),
+        _ => 0,
+    }
+}
+
+/// The constant 100 MHz counter.
+fn realtime() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs().wrapping_mul(100_000_000).wrapping_add(u64::from(now.subsec_nanos() / 10))
+}
+
+fn ask(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    w.s[s.dst as usize] = answer(env, s) as u32;
+    Flow::Next
+}
+
+fn ask64(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    let value = answer(env, s);
+    w.set_s64(s.dst as usize, value);
+    Flow::Next
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The address space of one client process on one GPU: what is mapped, with which permission.
+//!
+//! INVARIANT: a GPU virtual address is the same host virtual address in this process; memory in a mapped interval is
+//! backed by host memory for as long as the interval is mapped. Workers hold the map's read lock while they touch
+//! memory and give it up at every quantum, so `unmap` returns only when nobody can still be in the range.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use crate::exception::{AccessKind, Cause};
+use crate::mem::raw;
+
+/// What a GPU may do with an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Loads.
+    pub read: bool,
+    /// Stores and atomics.
+    pub write: bool,
+    /// Instruction fetch.
+    pub execute: bool,
+}
+
+impl Access {
+    /// Loads and stores.
+    pub const READ_WRITE: Access = Access { read: true, write: true, execute: false };
+    /// Everything.
+    pub const ALL: Access = Access { read: true, write: true, execute: true };
+
+    fn allows(self, kind: AccessKind) -> bool {
+        match kind {
+            AccessKind::Read => self.read,
+            AccessKind::Write => self.write,
+            AccessKind::Execute => self.execute,
+        }
+    }
+}
+
+/// A range that overlaps one already mapped, or is empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Range {start:#x}..{end:#x} is empty or overlaps a mapped one")]
+pub struct Overlap {
+    /// First byte of the refused range.
+    pub start: u64,
+    /// One past its last byte.
+    pub end: u64,
+}
+
+/// An access that the map does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "No {access:?} access at {address:#x} (not present: {not_present}, read only: {read_only}, no execute: {no_execute})"
+)]
+pub struct MemoryFault {
+    /// First byte that is not accessible.
+    pub address: u64,
+    /// What was attempted.
+    pub access: AccessKind,
+    /// Nothing is mapped there.
+    pub not_present: bool,
+    /// Mapped, but not for writing.
+    pub read_only: bool,
+    /// Mapped, but not for execution.
+    pub no_execute: bool,
+}
+
+impl From<MemoryFault> for Cause {
+    fn from(f: MemoryFault) -> Cause {
+        Cause::MemoryViolation {
+            address: f.address,
+            access: f.access,
+            not_present: f.not_present,
+            read_only: f.read_only,
+            no_execute: f.no_execute,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    start: u64,
+    end: u64,
+    access: Access,
+}
+
+/// The permission intervals, sorted and disjoint.
+#[derive(Debug, Default)]
+pub(crate) struct Map {
+    intervals: Vec<Interval>,
+    /// Grows with every change.
+    pub(crate) generation: u64,
+}
+
+impl Map {
+    /// The widest range around `address` in which `kind` is allowed.
+    pub(crate) fn range_around(&self, address: u64, kind: AccessKind) -> Result<(u64, u64), MemoryFault> {
+        let k = self.intervals.partition_point(|i| i.end <= address);
+        let fault = |not_present| MemoryFault {
+            address,
+            access: kind,
+            not_present,
+            read_only: !not_present && kind == AccessKind::Write,
+            no_execute: !not_present && kind == AccessKind::Execute,
+        };
+        let hit = self.intervals.get(k).filter(|i| i.start <= address).ok_or(fault(true))?;
+        if !hit.access.allows(kind) {
+            return Err(fault(false));
+        }
+        let (mut start, mut end) = (hit.start, hit.end);
+        for i in &self.intervals[k + 1..] {
+            if i.start != end || !i.access.allows(kind) {
+                break;
+            }
+            end = i.end;
+        }
+        for i in self.intervals[..k].iter().rev() {
+            if i.end != start || !i.access.allows(kind) {
+                break;
+            }
+            start = i.start;
+        }
+        Ok((start, end))
+    }
+
+    pub(crate) fn check(&self, address: u64, len: u64, kind: AccessKind) -> Result<(), MemoryFault> {
+        if len == 0 {
+            return Ok(());
+        }
+        let (_, end) = self.range_around(address, kind)?;
+        match address.checked_add(len) {
+            Some(last) if last <= end => Ok(()),
+            // The first byte behind the range is the one that faults.
+            _ => self.range_around(end, kind).map(|_| ()).and(Err(MemoryFault {
+                address: end,
+                access: kind,
+                not_present: true,
+                read_only: false,
+                no_execute: false,
+            })),
+        }
+    }
+}
+
+/// One (process, GPU) address space.
+#[derive(Debug, Default)]
+pub struct Vm {
+    map: RwLock<Map>,
+}
+
+impl Vm {
+    /// An address space with nothing mapped.
+    pub fn new() -> Arc<Vm> {
+        Arc::default()
+    }
+
+    /// Allows `access` to `range`, which the caller has backed with host memory at the same addresses.
+    ///
+    /// # Errors
+    /// [`Overlap`] if part of it is mapped already.
+    pub fn map(&self, range: Range<u64>, access: Access) -> Result<(), Overlap> {
+        let mut map = self.map.write();
+        let k = map.intervals.partition_point(|i| i.end <= range.start);
+        let overlaps = map.intervals.get(k).is_some_and(|i| i.start < range.end);
+        if range.start >= range.end || overlaps {
+            return Err(Overlap { start: range.start, end: range.end });
+        }
+        map.generation += 1;
+        map.intervals.insert(k, Interval { start: range.start, end: range.end, access });
+        Ok(())
+    }
+
+    /// Takes away all access to `range`; returns when no worker can still touch it. Parts that are not mapped are fine.
+    pub fn unmap(&self, range: Range<u64>) {
+        if range.start >= range.end {
+            return;
+        }
+        let mut map = self.map.write();
+        let mut kept = Vec::with_capacity(map.intervals.len() + 1);
+        for i in &map.intervals {
+            if i.end <= range.start || i.start >= range.end {
+                kept.push(*i);
+                continue;
+            }
+            if i.start < range.start {
+                kept.push(Interval { end: range.start, ..*i });
+            }
+            if i.end > range.end {
+                kept.push(Interval { start: range.end, ..*i });
+            }
+        }
+        map.generation += 1;
+        map.intervals = kept;
+    }
+
+    /// Whether `len` bytes at `address` allow `kind`.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] names the first byte that does not.
+    pub fn check(&self, address: u64, len: u64, kind: AccessKind) -> Result<(), MemoryFault> {
+        self.map.read().check(address, len, kind)
+    }
+
+    pub(crate) fn lock(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read()
+    }
+
+    /// Copies bytes out of GPU memory.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]; then `buffer` is unchanged.
+    pub fn read_bytes(&self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryFault> {
+        let map = self.map.read();
+        map.check(address, buffer.len() as u64, AccessKind::Read)?;
+        raw::read(address, buffer);
+        Ok(())
+    }
+
+    /// Copies bytes into GPU memory.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]; then nothing is written.
+    pub fn write_bytes(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
+        let map = self.map.read();
+        map.check(address, bytes.len() as u64, AccessKind::Write)?;
+        raw::write(address, bytes);
+        Ok(())
+    }
+
+    /// Acquire load of an aligned u32 (a misaligned address is read bytewise).
+    ///
+    /// # Errors
+    /// [`MemoryFault`].
+    pub fn read_u32(&self, address: u64) -> Result<u32, MemoryFault> {
+        let map = self.map.read();
+        map.check(address, 4, AccessKind::Read)?;
+        Ok(raw::load_acquire_u32(address))
+    }
+
+    /// Acquire load of an aligned u64.
+    ///
+    /// # Errors
+    /// [`MemoryFault`].
+    pub fn read_u64(&self, address: u64) -> Result<u64, MemoryFault> {
+        let map = self.map.read();
+        map.check(address, 8, AccessKind::Read)?;
+        Ok(raw::load_acquire_u64(address))
+    }
+
+    /// Release store of an aligned u32.
+    ///
+    /// # Errors
+    /// [`MemoryFault`].
+    pub fn write_u32(&self, address: u64, value: u32) -> Result<(), MemoryFault> {
+        let map = self.map.read();
+        map.check(address, 4, AccessKind::Write)?;
+        raw::store_release_u32(address, value);
+        Ok(())
+    }
+
+    /// Release store of an aligned u64.
+    ///
+    /// # Errors
+    /// [`MemoryFault`].
+    pub fn write_u64(&self, address: u64, value: u64) -> Result<(), MemoryFault> {
+        let map = self.map.read();
+        map.check(address, 8, AccessKind::Write)?;
+        raw::store_release_u64(address, value);
+        Ok(())
+    }
+
+    /// Atomic wrapping add to a u64, sequentially consistent; returns the old value.
+    ///
+    /// # Errors
+    /// [`MemoryFault`], also for a misaligned address.
+    pub fn atomic_add_u64(&self, address: u64, value: u64) -> Result<u64, MemoryFault> {
+        let map = self.map.read();
+        map.check(address, 8, AccessKind::Write)?;
+        raw::fetch_add_u64(address, value).ok_or(MemoryFault {
+            address,
+            access: AccessKind::Write,
+            not_present: false,
+            read_only: false,
+            no_execute: false,
+        })
+    }
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The architectural state of one wave, held in one plain struct.
+//!
+//! INVARIANT: between two instructions every architectural bit is in this struct; nothing lives in host registers,
+//! so a wave can be paused, saved, moved to another thread and resumed at any instruction boundary.
+
+use crate::exception::Cause;
+
+/// Lanes of one register half: 32 lanes of 32 bits.
+pub type Lanes = [u32; 32];
+
+/// One VGPR of 32 lanes (a wave64 register is two consecutive rows).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Row(pub Lanes);
+
+impl Row {
+    pub(crate) const ZERO: Row = Row([0; 32]);
+}
+
+/// Index of VCC_LO in the scalar file; numbers are the operand encodings of gfx11.
+pub(crate) const VCC: usize = 106;
+/// Index of TTMP0.
+pub(crate) const TTMP: usize = 108;
+/// Index of M0.
+pub(crate) const M0: usize = 125;
+/// Index of EXEC_LO.
+pub(crate) const EXEC: usize = 126;
+/// Where writes to NULL land; never read.
+pub(crate) const SINK: usize = 128;
+/// Entries of the scalar file: 128 operand encodings and a sink wide enough for a 512-bit scalar load.
+pub(crate) const SCALARS: usize = 128 + 16;
+/// Scratch VGPRs that predecode uses behind the allocated ones (VOPD cross reads, DPP).
+pub(crate) const SPARE_VGPRS: usize = 2;
+
+/// Where a wave stands with its workgroup's scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaveStatus {
+    /// Can run.
+    Ready,
+    /// Executed `s_barrier` (PC is already behind it) and waits for the rest of the workgroup.
+    AtBarrier,
+    /// Executed `s_endpgm`.
+    Ended,
+}
+
+/// MODE bits as numbered by gfx11.
+pub(crate) mod mode {
+    /// Denormals kept everywhere, round to nearest even.
+    pub const FP_DEFAULT: u32 = 0xF0;
+    /// f32 part of the default: round 1:0, denorm 5:4.
+    pub const F32_MASK: u32 = 0x33;
+    /// f32 fields of the default mode.
+    pub const F32_DEFAULT: u32 = 0x30;
+    /// f16/f64 part: round 3:2, denorm 7:6.
+    pub const F16_64_MASK: u32 = 0xCC;
+    /// f16/f64 fields of the default mode.
+    pub const F16_64_DEFAULT: u32 = 0xC0;
+    /// Clamp turns NaN into 0.
+    pub const DX10_CLAMP: u32 = 1 << 8;
+    /// IEEE: signalling NaNs are quieted, output modifiers off.
+    pub const IEEE: u32 = 1 << 9;
+}
+
+/// All architectural state of a wave of 32 or 64 lanes.
+#[derive(Clone, Debug)]
+pub struct Wave {
+    /// VGPR rows, register-major: register `r`, half `h` is row `r * halves + h`.
+    pub(crate) v: Box<[Row]>,
+    /// Scalar file by operand encoding: SGPRs 0..=105, VCC 106, TTMPs 108, NULL 124 (always 0), M0 125, EXEC 126, sink 128.
+    pub(crate) s: [u32; SCALARS],
+    /// Halves of 32 lanes: 1 or 2.
+    pub(crate) halves: usize,
+    /// SCC, 0 or 1.
+    pub(crate) scc: u32,
+    pub(crate) mode: u32,
+    pub(crate) status: u32,
+    pub(crate) trapsts: u32,
+    pub(crate) pc: u64,
+    pub(crate) flat_scratch: u64,
+    /// Bytes of private memory per lane; bounds FLAT and SCRATCH accesses.
+    pub(crate) private_bytes: u32,
+    /// Bytes of LDS that the workgroup was given.
+    pub(crate) lds_bytes: u32,
+    pub(crate) wave_in_group: u32,
+    pub(crate) group: [u32; 3],
+    pub(crate) state: WaveStatus,
+    /// EXEC while a DPP instruction runs with some lanes masked off.
+    pub(crate) dpp_exec: [u32; 2],
+    /// Set by the handler that returns `Flow::Stop`.
+    pub(crate) cause: Option<Cause>,
+    /// Step index that `pc` had in the program it last ran in; only a hint.
+    pub(crate) hint: usize,
+}
+
+impl Wave {
+    /// Zeroed state of a wave with `vgprs` registers of `lanes` (32 or 64) lanes.
+    pub fn new(lanes: usize, vgprs: usize) -> Wave {
+        let halves = if lanes > 32 { 2 } else { 1 };
+        Wave {
+            v: vec![Row::ZERO; (vgprs + SPARE_VGPRS) * halves].into_boxed_slice(),
+            s: [0; SCALARS],
+            halves,
+            scc: 0,
+            mode: mode::FP_DEFAULT | mode::IEEE | mode::DX10_CLAMP,
+            status: 0,
+            trapsts: 0,
+            pc: 0,
+            flat_scratch: 0,
+            private_bytes: 0,
+            lds_bytes: 0,
+            wave_in_group: 0,
+            group: [0; 3],
+            state: WaveStatus::Ready,
+            dpp_exec: [0; 2],
+            cause: None,
+            hint: 0,
+        }
+    }
+
+    /// Lanes of this wave: 32 or 64.
+    pub fn lanes(&self) -> usize {
+        self.halves * 32
+    }
+
+    /// VGPRs allocated.
+    pub fn vgprs(&self) -> usize {
+        self.v.len() / self.halves - SPARE_VGPRS
+    }
+
+    /// Program counter: the address of the next instruction.
+    pub fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    /// EXEC; the upper half is zero for wave32.
+    pub fn exec(&self) -> u64 {
+        let lo = u64::from(self.s[EXEC]);
+        if self.halves == 2 { lo | u64::from(self.s[EXEC + 1]) << 32 } else { lo }
+    }
+
+    /// Sets EXEC.
+    pub fn set_exec(&mut self, exec: u64) {
+        self.s[EXEC] = exec as u32;
+        self.s[EXEC + 1] = if self.halves == 2 { (exec >> 32) as u32 } else { 0 };
+    }
+
+    /// Scalar register by operand encoding (0..=127), as the instruction encoding numbers it.
+    pub fn sgpr(&self, index: usize) -> u32 {
+        self.s.get(index).copied().unwrap_or(0)
+    }
+
+    /// Writes the scalar register with operand encoding `index` (NULL and unknown ones are dropped).
+    pub fn set_sgpr(&mut self, index: usize, value: u32) {
+        if index < SINK && index != 124 {
+            self.s[index] = value;
+        }
+    }
+
+    /// One lane of a VGPR; 0 when either does not exist.
+    pub fn vgpr(&self, register: usize, lane: usize) -> u32 {
+        if register >= self.vgprs() || lane >= self.lanes() {
+            return 0;
+        }
+        self.v[register * self.halves + lane / 32].0[lane % 32]
+    }
+
+    /// Writes one lane of a VGPR; dropped when either does not exist.
+    pub fn set_vgpr(&mut self, register: usize, lane: usize, value: u32) {
+        if register < self.vgprs() && lane < self.lanes() {
+            self.v[register * self.halves + lane / 32].0[lane % 32] = value;
+        }
+    }
+
+    /// SCC.
+    pub fn scc(&self) -> bool {
+        self.scc != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_scc(&mut self, on: bool) {
+        self.scc = u32::from(on);
+    }
+
+    #[inline(always)]
+    pub(crate) fn exec_half(&self, half: usize) -> u32 {
+        self.s[EXEC + half]
+    }
+
+    #[inline(always)]
+    pub(crate) fn s64(&self, index: usize) -> u64 {
+        u64::from(self.s[index]) | u64::from(self.s[index + 1]) << 32
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_s64(&mut self, index: usize, value: u64) {
+        self.s[index] = value as u32;
+        self.s[index + 1] = (value >> 32) as u32;
+    }
+
+    /// VCC is zero over the lanes this wave has.
+    pub(crate) fn vccz(&self) -> bool {
+        self.s[VCC] == 0 && (self.halves == 1 || self.s[VCC + 1] == 0)
+    }
+
+    pub(crate) fn execz(&self) -> bool {
+        self.exec() == 0
+    }
+
+    /// f32 arithmetic rounds to nearest even and keeps denormals.
+    #[inline(always)]
+    pub(crate) fn f32_default(&self) -> bool {
+        self.mode & mode::F32_MASK == mode::F32_DEFAULT
+    }
+
+    /// f16 and f64 arithmetic rounds to nearest even and keeps denormals.
+    #[inline(always)]
+    pub(crate) fn f16_64_default(&self) -> bool {
+        self.mode & mode::F16_64_MASK == mode::F16_64_DEFAULT
+    }
+
+    #[inline(always)]
+    pub(crate) fn ieee(&self) -> bool {
+        self.mode & mode::IEEE != 0
+    }
+
+    /// STATUS as a register read sees it, with the derived bits in place.
+    pub(crate) fn status_word(&self) -> u32 {
+        let derived = self.scc | u32::from(self.execz()) << 9 | u32::from(self.vccz()) << 10;
+        (self.status & !(1 | 1 << 9 | 1 << 10)) | derived
+    }
+}

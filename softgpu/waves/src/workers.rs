@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The threads that run waves, one per core, shared by all grids.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::grid::Grid;
+use crate::program::Cache;
+
+#[derive(Debug, Default)]
+struct Queue {
+    grids: Vec<Arc<Grid>>,
+    turn: usize,
+    closing: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    cache: Cache,
+}
+
+/// A pool of worker threads.
+#[derive(Debug)]
+pub struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    /// A pool with one thread per core.
+    pub fn new() -> Workers {
+        Workers::with_threads(std::thread::available_parallelism().map_or(1, |n| n.get()))
+    }
+
+    /// A pool with `count` threads (at least one).
+    pub fn with_threads(count: usize) -> Workers {
+        let shared = Arc::new(Shared::default());
+        let threads = (0..count.max(1))
+            .filter_map(|k| {
+                let view = Workers { shared: shared.clone(), threads: Vec::new() };
+                std::thread::Builder::new().name(format!("waves-{k}")).spawn(move || view.serve()).ok()
+            })
+            .collect();
+        Workers { shared, threads }
+    }
+
+    /// Thread handles' pthread ids are not public; this is how many threads run.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    pub(crate) fn add(&self, grid: Arc<Grid>) {
+        self.shared.queue.lock().grids.push(grid);
+        self.shared.wake.notify_all();
+    }
+
+    pub(crate) fn remove(&self, grid: &Arc<Grid>) {
+        self.shared.queue.lock().grids.retain(|g| !Arc::ptr_eq(g, grid));
+    }
+
+    /// Whether more than one grid wants workers.
+    pub(crate) fn others_waiting(&self) -> bool {
+        self.shared.queue.lock().grids.len() > 1
+    }
+
+    fn next(&self) -> Option<Arc<Grid>> {
+        let mut q = self.shared.queue.lock();
+        loop {
+            if q.closing {
+                return None;
+            }
+            let n = q.grids.len();
+            let found = (0..n).map(|k| (q.turn + k) % n).find(|&k| q.grids[k].has_work());
+            if let Some(k) = found {
+                q.turn = k + 1;
+                return Some(q.grids[k].clone());
+            }
+            if n == 0 {
+                self.shared.wake.wait(&mut q);
+            } else {
+                // A grid without work for this thread may get some when a workgroup's turn ends.
+                self.shared.wake.wait_for(&mut q, std::time::Duration::from_micros(200));
+            }
+        }
+    }
+
+    fn serve(&self) {
+        let mut room = None;
+        while let Some(grid) = self.next() {
+            grid.work(self, &mut room);
+        }
+    }
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Workers::new()
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        self.shared.queue.lock().closing = true;
+        self.shared.wake.notify_all();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}

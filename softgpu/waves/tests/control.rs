@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pausing, resuming, aborting, and the exceptions a wave can raise.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Arguments, Device, Random};
+use softgpu_waves::{Access, AccessKind, Cause, Control, Outcome};
+
+fn exception(outcome: Outcome) -> Box<softgpu_waves::WaveException> {
+    match outcome {
+        Outcome::Exception(e) => e,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn pause_and_resume_give_the_same_memory() {
+    let d = Device::with_kernels(2);
+    let mut r = Random(20);
+    let x: Vec<u32> = (0..2048).map(|_| r.u32()).collect();
+    let rounds = 400;
+    let whole = d.buffer(&x);
+    d.complete(&d.launch(
+        "long_mix",
+        [2048, 1, 1],
+        [256, 1, 1],
+        Arguments::new().buffer(&whole).u32(rounds).bytes(),
+    ));
+    let mut pauses = 0;
+    for trial in 0..10u64 {
+        let data = d.buffer(&x);
+        let launch = d.launch(
+            "long_mix",
+            [2048, 1, 1],
+            [256, 1, 1],
+            Arguments::new().buffer(&data).u32(rounds).bytes(),
+        );
+        let mut state = None;
+        loop {
+            let control = Control::new();
+            let remote = control.clone();
+            let after = Duration::from_micros(300 + trial * 170 + u64::from(r.u32() % 2000));
+            let timer = std::thread::spawn(move || {
+                std::thread::sleep(after);
+                remote.pause();
+            });
+            let outcome = d.run(&launch, &control, state.take());
+            timer.join().expect("timer");
+            match outcome {
+                Outcome::Completed => break,
+                Outcome::Paused(s) => {
+                    pauses += 1;
+                    state = Some(s.clone());
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(data.get(), whole.get(), "trial {trial}");
+    }
+    assert!(pauses > 5, "only {pauses} pauses");
+}
+
+#[test]
+fn endless_kernel_pauses_resumes_and_aborts_quickly() {
+    let d = Device::with_kernels(2);
+    let out = d.buffer(&[0u32; 64]);
+    let launch = d.launch("spin", [256, 1, 1], [64, 1, 1], Arguments::new().buffer(&out).bytes());
+    let mut state = None;
+    for command in ["pause", "pause", "abort"] {
+        let control = Control::new();
+        let (outcome, late) = std::thread::scope(|scope| {
+            let run = scope.spawn(|| (d.run(&launch, &control, state.take()), Instant::now()));
+            std::thread::sleep(Duration::from_millis(30));
+            let asked = Instant::now();
+            if command == "pause" {
+                control.pause()
+            } else {
+                control.abort()
+            }
+            let (outcome, done) = run.join().expect("run");
+            (outcome, done - asked)
+        });
+        assert!(late < Duration::from_millis(100), "{command} took {late:?}");
+        match (command, outcome) {
+            ("pause", Outcome::Paused(s)) => {
+                assert_eq!(s.waves.len(), 8);
+                state = Some(s);
+            }
+            ("abort", Outcome::Aborted) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn more_spinning_workgroups_than_workers_make_progress() {
+    let d = Device::with_kernels(1);
+    let flag = d.buffer(&[0u32; 16]);
+    let launch = d.launch("endless", [8 * 32, 1, 1], [32, 1, 1], Arguments::new().buffer(&flag).bytes());
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| d.run(&launch, &Control::new(), None));
+        std::thread::sleep(Duration::from_millis(50));
+        d.vm.write_u32(flag.address, 1).expect("flag is mapped");
+        assert!(matches!(run.join().expect("run"), Outcome::Completed));
+    });
+    assert_eq!(&flag.get()[1..9], &[7; 8]);
+}
+
+#[test]
+fn wild_store_is_a_memory_violation_with_its_address() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 32]);
+    let args = Arguments::new().buffer(&out).u64(0xdead_0000);
+    let launch = d.launch("wild", [32, 1, 1], [32, 1, 1], args.bytes());
+    let e = exception(d.run(&launch, &Control::new(), None));
+    let want = Cause::MemoryViolation {
+        address: 0xdead_0000,
+        access: AccessKind::Write,
+        not_present: true,
+        read_only: false,
+        no_execute: false,
+    };
+    assert_eq!(e.cause, want);
+    assert_eq!(e.record.pc, e.pc);
+    assert_eq!(e.record.exec, 1 << 5);
+}
+
+#[test]
+fn store_to_read_only_memory_says_so() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 32]);
+    let constant = common::reserve(4096, 4096);
+    d.vm.map(constant..constant + 4096, Access { read: true, write: false, execute: false }).expect("map");
+    let args = Arguments::new().buffer(&out).u64(constant + 8);
+    let e = exception(d.run(&d.launch("wild", [32, 1, 1], [32, 1, 1], args.bytes()), &Control::new(), None));
+    assert!(
+        matches!(e.cause, Cause::MemoryViolation { read_only: true, not_present: false, address, .. } if address == constant + 8)
+    );
+}
+
+#[test]
+fn trap_builtin_aborts_the_queue() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[1u32, 0]);
+    let e = exception(d.run(
+        &d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes()),
+        &Control::new(),
+        None,
+    ));
+    assert!(matches!(e.cause, Cause::Aborted(_) | Cause::Trap(_)), "{:?}", e.cause);
+}
+
+#[test]
+fn code_without_execute_permission_faults() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 64]);
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
+    launch.entry = out.address;
+    let e = exception(d.run(&launch, &Control::new(), None));
+    assert!(matches!(e.cause, Cause::MemoryViolation { no_execute: true, access: AccessKind::Execute, .. }));
+}
+
+#[test]
+fn undecodable_words_are_an_illegal_instruction() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 64]);
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
+    let code = common::reserve(4096, 4096);
+    d.vm.map(code..code + 4096, Access::ALL).expect("map");
+    d.vm.write_bytes(code, &[0x00, 0x00, 0x80, 0xBF, 0xFF, 0xFF, 0xFF, 0xFF]).expect("write");
+    launch.entry = code;
+    let e = exception(d.run(&launch, &Control::new(), None));
+    assert!(matches!(&e.cause, Cause::IllegalInstruction { words } if words[0] == u32::MAX), "{:?}", e.cause);
+    assert_eq!(e.pc, code + 4);
+}
+
+#[test]
+fn code_that_changed_is_predecoded_again() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 64]);
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
+    let code = common::reserve(4096, 4096);
+    d.vm.map(code..code + 4096, Access::ALL).expect("map");
+    launch.entry = code;
+    // s_trap 2, then s_endpgm in its place.
+    d.vm.write_bytes(code, &0xBF90_0002u32.to_le_bytes()).expect("write");
+    let e = exception(d.run(&launch, &Control::new(), None));
+    assert_eq!(e.cause, Cause::Trap(2));
+    d.vm.write_bytes(code, &0xBFB0_0000u32.to_le_bytes()).expect("write");
+    assert!(matches!(d.run(&launch, &Control::new(), None), Outcome::Completed));
+}
+
+#[test]
+fn scratch_that_does_not_fit_is_refused() {
+    let d = Device::with_kernels(1);
+    let out = d.buffer(&[0u32; 64]);
+    let mut launch =
+        d.launch("spill", [64, 1, 1], [64, 1, 1], Arguments::new().buffer(&out).buffer(&out).bytes());
+    launch.scratch = None;
+    let e = exception(d.run(&launch, &Control::new(), None));
+    assert!(matches!(e.cause, Cause::ScratchTooSmall { .. }));
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Computes on the GPU and checks every value on the CPU, until it is told to stop: what the tests freeze and thaw.
+//!
+//! It knows nothing of checkpoints. Whatever it finds wrong ends it with `Error` and without `done`.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use stasis::{Arg, Buffer, Condition, Executable, Kernel, Queue, QueueOptions, Runtime, Signal, WaitMode};
+use stasis_tests::gpu::{Numbers, compute_object};
+
+const CELLS: u32 = 4096;
+const BALLAST_BYTES: usize = 3 << 20;
+
+/// What the command line says.
+#[derive(Debug, Default)]
+struct Args {
+    until: PathBuf,
+    threads: u64,
+    /// Connects to this socket and holds the connection: CRIU cannot dump one end of it.
+    connect: Option<PathBuf>,
+    /// Holds an io_uring: CRIU cannot dump that either.
+    io_uring: bool,
+}
+
+fn args() -> Result<Args> {
+    let mut args = Args { threads: 1, ..Args::default() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().with_context(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--until" => args.until = value()?.into(),
+            "--threads" => args.threads = value()?.parse()?,
+            "--connect" => args.connect = Some(value()?.into()),
+            "--io-uring" => args.io_uring = true,
+            _ => bail!("{word} is not understood"),
+        }
+    }
+    Ok(args)
+}
+
+/// Memory that nothing touches after it was filled.
+struct Ballast {
+    buffer: Buffer,
+    expected: Vec<u8>,
+}
+
+impl Ballast {
+    fn new(buffer: Buffer, seed: u64) -> Result<Self> {
+        // A seed of 0 gives zeros: an image leaves those out.
+        let byte = |number: u32| if seed == 0 { 0 } else { (number >> 11) as u8 };
+        let expected: Vec<u8> = Numbers(seed).take(buffer.len() as usize).map(byte).collect();
+        buffer.upload(0, &expected)?;
+        Ok(Self { buffer, expected })
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut found = vec![0; self.expected.len()];
+        self.buffer.download(0, &mut found)?;
+        let wrong = found.iter().zip(&self.expected).position(|(found, expected)| found != expected);
+        ensure!(wrong.is_none(), "{:?} has changed at byte {wrong:?}", self.buffer);
+        Ok(())
+    }
+}
+
+/// One thread's cells, with the CPU's opinion of them.
+struct Lane<'a> {
+    runtime: &'a Runtime,
+    queue: Queue,
+    kernel: Kernel,
+    cells: Buffer,
+    address: Buffer,
+    done: Signal,
+    expected: Vec<u32>,
+    salt: u32,
+}
+
+impl<'a> Lane<'a> {
+    fn new(runtime: &'a Runtime, kernel: &Kernel, salt: u32) -> Result<Self> {
+        let agent = runtime.agent(0).context("no agent")?;
+        let lane = Self {
+            runtime,
+            queue: Queue::create(&agent, QueueOptions { packets: 64, ..QueueOptions::default() })?,
+            kernel: kernel.clone(),
+            cells: agent.vram().alloc(u64::from(CELLS) * 4)?,
+            address: runtime.gtt().alloc(8)?,
+            done: Signal::new(runtime, 0)?,
+            expected: vec![0; CELLS as usize],
+            salt,
+        };
+        lane.cells.upload(0, &vec![0; CELLS as usize * 4])?;
+        Ok(lane)
+    }
+
+    /// Three steps on the GPU and on the CPU, and what else must never change.
+    fn round(&mut self) -> Result<()> {
+        const STEPS: u32 = 3;
+        let before = self.queue.write_index()?;
+        self.done.store(STEPS.into())?;
+        for _ in 0..STEPS {
+            let arguments =
+                [Arg::Buffer(&self.cells), Arg::Buffer(&self.address), Arg::U32(CELLS), Arg::U32(self.salt)];
+            let dispatch = self.queue.dispatch(&self.kernel).grid([CELLS, 1, 1]).block([256, 1, 1]);
+            let dispatch = dispatch.args(&arguments).completion(&self.done);
+            dispatch.submit()?;
+            for (cell, i) in self.expected.iter_mut().zip(0..) {
+                *cell = cell.wrapping_mul(1_664_525).wrapping_add(1_013_904_223).wrapping_add(i ^ self.salt);
+            }
+        }
+        // Made and dropped across freezes: slots and events must stay consistent.
+        let other = Signal::new(self.runtime, 1)?;
+        self.queue.barrier(&[&self.done], Some(&other))?;
+        other.wait(Condition::Equal(0), Some(Duration::from_secs(120)), WaitMode::Blocked)?;
+        self.done.wait(Condition::Equal(0), Some(Duration::from_secs(120)), WaitMode::Blocked)?;
+        let after = self.queue.write_index()?;
+        ensure!(after > before && after - before < 100, "the write index went from {before} to {after}");
+        let mut bytes = vec![0; CELLS as usize * 4];
+        self.cells.download(0, &mut bytes)?;
+        let found: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        ensure!(found == self.expected, "the cells are not those of the CPU");
+        let mut address = [0; 8];
+        self.address.download(0, &mut address)?;
+        ensure!(u64::from_le_bytes(address) == self.cells.va(), "the GPU sees the cells elsewhere");
+        Ok(())
+    }
+}
+
+fn hold_io_uring() -> Result<()> {
+    let mut parameters = [0u8; 120];
+    // SAFETY: the structure io_uring_setup takes has 120 bytes, all zero for no options; the descriptor is kept.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
+    ensure!(fd >= 0, "io_uring_setup: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+fn work(args: &Args) -> Result<()> {
+    let _connection = args.connect.as_ref().map(UnixStream::connect).transpose()?;
+    if args.io_uring {
+        hold_io_uring()?;
+    }
+    let runtime = Runtime::open_default()?;
+    let agent = runtime.agent(0).context("no agent")?;
+    let kernel = Executable::load(&agent, compute_object(agent.name()))?.kernel("step")?;
+    let ballast = [
+        Ballast::new(agent.vram().alloc(BALLAST_BYTES as u64)?, 1)?,
+        Ballast::new(runtime.gtt().alloc(BALLAST_BYTES as u64)?, 2)?,
+        Ballast::new(agent.vram().alloc(5)?, 3)?,
+        Ballast::new(agent.vram().alloc(BALLAST_BYTES as u64)?, 0)?,
+    ];
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (1..args.threads)
+            .map(|salt| {
+                let (stop, runtime, kernel) = (Arc::clone(&stop), &runtime, &kernel);
+                scope.spawn(move || -> Result<()> {
+                    let mut lane = Lane::new(runtime, kernel, salt as u32)?;
+                    while !stop.load(Ordering::Relaxed) {
+                        lane.round()?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let worked = (|| -> Result<()> {
+            let mut lane = Lane::new(&runtime, &kernel, 0)?;
+            for round in 1u64.. {
+                lane.round()?;
+                println!("round {round}");
+                std::io::stdout().flush()?;
+                if round % 64 == 0 {
+                    ballast.iter().try_for_each(Ballast::check)?;
+                }
+                if args.until.exists() || lanes.iter().any(|lane| lane.is_finished()) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        for lane in lanes {
+            lane.join().unwrap_or_else(|_| bail!("a thread panicked"))?;
+        }
+        worked
+    })?;
+    ballast.iter().try_for_each(Ballast::check)?;
+    println!("done");
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    work(&args()?)
+}

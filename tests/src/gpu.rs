@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A test's own runtime, and short words for loading, filling, running and reading.
+//!
+//! INVARIANT: every process has a `softgpud` of its own, so that no test sees another's memory, queues or failures.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Once;
+use std::time::Duration;
+
+use bytemuck::Pod;
+use stasis::{Agent, Arg, Buffer, Executable, Kernel, Options, Queue, QueueOptions, Runtime, Signal};
+
+mod objects {
+    include!(concat!(env!("OUT_DIR"), "/compute.rs"));
+    pub(super) fn compute() -> &'static [(&'static str, &'static [u8])] {
+        OBJECTS
+    }
+}
+mod faulty {
+    include!(concat!(env!("OUT_DIR"), "/faults.rs"));
+    pub(super) fn faults() -> &'static [(&'static str, &'static [u8])] {
+        OBJECTS
+    }
+}
+
+/// TIMEOUT: how long anything that is to happen may take on a busy machine.
+pub const SOON: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Whether the suite is run over the kernel's driver (`STASIS_DEVICE=kfd`).
+#[must_use]
+pub fn is_kernel_driver() -> bool {
+    std::env::var("STASIS_DEVICE").is_ok_and(|device| device == "kfd")
+}
+
+/// Whether a test that only the software device can bear must be skipped; says why.
+#[must_use]
+pub fn skip_on_kernel_driver(reason: &str) -> bool {
+    if is_kernel_driver() {
+        println!("ignored: {reason}");
+    }
+    is_kernel_driver()
+}
+
+/// Gives this process a software device of its own. Called before the runtime opens.
+pub fn isolate() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let instance = format!("tests-{}", std::process::id());
+        // SAFETY: the variable is set once, before this process opens a runtime; until then nothing in it reads the
+        // environment but through std, which has a lock for that.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::env::set_var("STASIS_SOFTGPU_INSTANCE", instance);
+        }
+    });
+}
+
+/// The runtime on the device the suite is run over: one software gfx1100, or what the kernel's driver has.
+///
+/// # Panics
+/// When it does not open.
+#[must_use]
+pub fn open() -> Runtime {
+    if is_kernel_driver() { open_on("kfd", None) } else { open_on("soft:gfx1100", None) }
+}
+
+/// The runtime on this device with these agents.
+///
+/// # Panics
+/// When it does not open.
+#[must_use]
+pub fn open_on(device: &str, agents: Option<&str>) -> Runtime {
+    isolate();
+    let device = Some(device.parse().expect("a device specification"));
+    Runtime::open(Options { device, agents: agents.map(str::to_owned) }).expect("a runtime")
+}
+
+/// The code object of `tests/kernels/compute.c` for a target.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn compute_object(target: &str) -> &'static [u8] {
+    find(objects::compute(), target)
+}
+
+/// The code object of `tests/kernels/faults.c` for a target.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn faults_object(target: &str) -> &'static [u8] {
+    find(faulty::faults(), target)
+}
+
+fn find(objects: &[(&str, &'static [u8])], target: &str) -> &'static [u8] {
+    let found = objects.iter().find(|(name, _)| *name == target);
+    found.unwrap_or_else(|| panic!("the tests' kernels are not compiled for {target}")).1
+}
+
+/// Compiles a file of `tests/kernels` with the device compiler and these flags.
+///
+/// # Panics
+/// When the compiler fails.
+#[must_use]
+pub fn compile(source: &str, target: &str, flags: &[&str]) -> Vec<u8> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let object = directory.path().join("object");
+    let clang = std::env::var_os("STASIS_CLANG").unwrap_or_else(|| "clang-19".into());
+    let output = Command::new(clang)
+        .args([
+            "--target=amdgcn-amd-amdhsa",
+            "-O2",
+            "-ffreestanding",
+            "-nogpulib",
+            &format!("-mcpu={target}"),
+        ])
+        .args(flags)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(source))
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .expect("the device compiler: run `cargo xtask setup`");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read(object).expect("what the compiler wrote")
+}
+
+/// A runtime's first agent with a queue.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// The process's runtime.
+    pub runtime: Runtime,
+    /// The agent.
+    pub agent: Agent,
+    /// A queue with the default options.
+    pub queue: Queue,
+}
+
+impl Gpu {
+    /// The first agent of [`open`].
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::on(&open(), 0)
+    }
+
+    /// An agent of a runtime.
+    ///
+    /// # Panics
+    /// When there is no such agent or no queue to be had.
+    #[must_use]
+    pub fn on(runtime: &Runtime, index: usize) -> Self {
+        let agent = runtime.agent(index).expect("an agent");
+        let queue = Queue::create(&agent, QueueOptions::default()).expect("a queue");
+        Self { runtime: runtime.clone(), agent, queue }
+    }
+
+    /// A kernel of `compute.c` or else of `faults.c`.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    #[must_use]
+    pub fn kernel(&self, name: &str) -> Kernel {
+        let compute = self.load(compute_object(self.agent.name()));
+        compute.kernel(name).unwrap_or_else(|_| {
+            self.load(faults_object(self.agent.name())).kernel(name).expect("a kernel of the tests")
+        })
+    }
+
+    /// Loads a code object.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    pub fn load(&self, object: &[u8]) -> Executable {
+        Executable::load(&self.agent, object).expect("a code object that loads")
+    }
+
+    /// A buffer in the agent's memory with these values.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    #[must_use]
+    pub fn buffer<T: Pod>(&self, values: &[T]) -> Buffer {
+        let buffer = self.agent.vram().alloc(size_of_val(values) as u64).expect("memory");
+        buffer.upload(0, bytemuck::cast_slice(values)).expect("an upload");
+        buffer
+    }
+
+    /// Runs a kernel and waits for it.
+    ///
+    /// # Panics
+    /// When it is refused or fails.
+    pub fn run(&self, kernel: &Kernel, grid: [u32; 3], block: [u16; 3], args: &[Arg<'_>]) {
+        let done = Signal::new(&self.runtime, 1).expect("a signal");
+        let dispatch = self.queue.dispatch(kernel).grid(grid).block(block).args(args).completion(&done);
+        dispatch.submit().expect("a dispatch that is taken");
+        done.wait_done(SOON).expect("a dispatch that completes");
+    }
+}
+
+impl Default for Gpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What is in a buffer.
+///
+/// # Panics
+/// When it cannot be read.
+#[must_use]
+pub fn values<T: Pod>(buffer: &Buffer) -> Vec<T> {
+    // CAST: u64 and usize are the same here.
+    let mut bytes = vec![0; buffer.len() as usize];
+    buffer.download(0, &mut bytes).expect("a download");
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+/// Numbers that look random and are the same every time.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers(pub u64);
+
+impl Iterator for Numbers {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // CAST: the high half of 64 bits.
+        Some((self.0 >> 32) as u32)
+    }
+}
+
+/// `n` floats between -1 and 1.
+#[must_use]
+pub fn floats(seed: u64, n: usize) -> Vec<f32> {
+    Numbers(seed).take(n).map(|number| (number >> 8) as f32 / 8_388_608.0 - 1.0).collect()
+}

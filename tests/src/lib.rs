@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the integration tests share: where the programs under test are, a runtime of one's own, a worker to freeze.
+
+pub mod gpu;
+pub mod worker;
+
+use std::path::{Path, PathBuf};
+
+/// A program of this workspace, where cargo put it for this build.
+///
+/// # Panics
+/// When it was not built: `cargo xtask test` builds everything first.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().expect("a test knows its own path");
+    let found = own.ancestors().skip(1).take(3).map(|d| d.join(name)).find(|p| p.is_file());
+    found.unwrap_or_else(|| panic!("{name} is not beside {}: run `cargo xtask test`", own.display()))
+}
+
+/// The CRIU that `cargo xtask setup` found or installed.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn criu() -> PathBuf {
+    let named = std::env::var_os("STASIS_CRIU").map(PathBuf::from);
+    let prefix = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.stasis/criu/bin/criu");
+    named
+        .into_iter()
+        .chain([prefix, "/usr/sbin/criu".into()])
+        .find(|p| p.is_file())
+        .expect("no CRIU: run `cargo xtask setup`")
+}

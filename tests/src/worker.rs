@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker process that computes and checks itself without end, and what is done to it from outside.
+//!
+//! INVARIANT: the worker (`src/bin/counter-worker.rs`) compares every value with its own computation on the CPU, and
+//! ends with `done` only if all were right; so whoever sees `done` needs no other run to compare with.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::{criu, program};
+
+/// TIMEOUT: how long anything that is to happen may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One worker, in a directory and (on the software device) on a device of its own. Ends with its handle.
+#[derive(Debug)]
+pub struct Worker {
+    directory: TempDir,
+    child: Child,
+    instance: String,
+}
+
+impl Worker {
+    /// Starts a worker with these arguments and waits for its first round.
+    ///
+    /// # Panics
+    /// When it does not start to work.
+    #[must_use]
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::start_program(&program("counter-worker"), arguments)
+    }
+
+    /// The same with a copy of the program.
+    ///
+    /// # Panics
+    /// When it does not start to work.
+    #[must_use]
+    pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let log = || {
+            let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
+            options.expect("a log")
+        };
+        let instance = format!("worker-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        // A session of its own: CRIU takes no process that hangs on a terminal.
+        let child = Command::new("setsid")
+            .arg(program)
+            .arg("--until")
+            .arg(directory.path().join("stop"))
+            .args(arguments)
+            .env("STASIS_SOFTGPU_INSTANCE", &instance)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log())
+            .stderr(log())
+            .spawn()
+            .expect("setsid (util-linux)");
+        let worker = Self { directory, child, instance };
+        worker.wait_rounds(1);
+        worker
+    }
+
+    /// A path in its directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Rounds that have been right.
+    #[must_use]
+    pub fn rounds(&self) -> u64 {
+        let log = self.log();
+        log.lines().filter_map(|line| line.strip_prefix("round ")?.parse().ok()).next_back().unwrap_or(0)
+    }
+
+    /// Whether it exists and is not a zombie.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        is_alive(self.pid())
+    }
+
+    /// Waits until it has done `more` rounds from now on.
+    ///
+    /// # Panics
+    /// When it ends or stands still.
+    pub fn wait_rounds(&self, more: u64) {
+        let (start, deadline) = (self.rounds(), Instant::now() + PATIENCE);
+        while self.rounds() < start + more {
+            assert!(self.is_alive(), "the worker ended: {}", self.log());
+            assert!(Instant::now() < deadline, "the worker stands still: {}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Has it end, and makes sure that it found everything right.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn finish(mut self) {
+        fs::write(self.path("stop"), "").expect("the stop file");
+        wait_until("the worker's end", || !self.is_alive());
+        let _ = self.child.try_wait();
+        assert!(self.log().lines().any(|line| line == "done"), "{}", self.log());
+    }
+
+    /// Runs `stasis` with these arguments.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn stasis(&self, arguments: &[&str]) -> Output {
+        stasis(arguments, &criu())
+    }
+
+    /// `stasis checkpoint` into the directory `name` of the worker's.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn checkpoint(&self, name: &str, more: &[&str]) -> Output {
+        self.checkpoint_with(&criu(), name, more)
+    }
+
+    /// The same with another CRIU.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn checkpoint_with(&self, criu: &Path, name: &str, more: &[&str]) -> Output {
+        let (pid, directory) = (self.pid().to_string(), self.path(name));
+        let mut arguments = vec!["checkpoint", "--json", &pid, text(&directory)];
+        arguments.extend(more);
+        stasis(&arguments, criu)
+    }
+
+    /// Freezes it into `name` and buries it.
+    ///
+    /// # Panics
+    /// When it is not frozen, or not gone.
+    pub fn freeze(&mut self, name: &str) -> serde_json::Value {
+        let outcome = succeeded(&self.checkpoint(name, &[]));
+        // Of the first generation it is our child: its zombie would keep the pid.
+        let _ = self.child.wait();
+        wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{}", self.pid())).exists());
+        outcome
+    }
+
+    /// `stasis restore` from `name`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn restore(&self, name: &str) -> Output {
+        self.stasis(&["restore", "--json", text(&self.path(name))])
+    }
+
+    /// Pids of its software device: broker and executors.
+    #[must_use]
+    pub fn devices(&self) -> Vec<i32> {
+        devices(&self.instance)
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        kill(self.pid());
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Restored, it is not our child any more; nobody else has this pid while its log is the worker's.
+        let ours = fs::read_link(format!("/proc/{}/fd/1", self.pid()));
+        if ours.is_ok_and(|log| log == self.path("log")) {
+            self.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is UTF-8")
+}
+
+/// Runs `stasis` with these arguments and this CRIU.
+///
+/// # Panics
+/// When it cannot be started.
+#[must_use]
+pub fn stasis(arguments: &[&str], criu: &Path) -> Output {
+    Command::new(program("stasis")).args(arguments).env("STASIS_CRIU", criu).output().expect("stasis")
+}
+
+/// What a program that succeeded printed as JSON.
+///
+/// # Panics
+/// When it failed or printed something else.
+pub fn succeeded(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What a program that failed said.
+///
+/// # Panics
+/// When it succeeded.
+#[must_use]
+pub fn refused(output: &Output) -> String {
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits for something to become true.
+///
+/// # Panics
+/// When it does not.
+pub fn wait_until(what: &str, mut held: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !held() {
+        assert!(Instant::now() < deadline, "{what} did not happen within {} s", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process exists and is not a zombie.
+#[must_use]
+pub fn is_alive(pid: i32) -> bool {
+    stat(pid).is_some_and(|fields| fields[0] != "Z")
+}
+
+/// Processor time of a process in clock ticks.
+#[must_use]
+pub fn ticks(pid: i32) -> u64 {
+    let fields = stat(pid).unwrap_or_default();
+    let field = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    field(11) + field(12)
+}
+
+/// The fields of /proc/PID/stat after the parenthesised name; the first is the state.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(text.rsplit_once(')')?.1.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// Pids of the software device of this instance: its broker, known by its arguments, and the broker's executors.
+#[must_use]
+pub fn devices(instance: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let serves = |pid: &i32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments).into_owned();
+        arguments.contains("softgpud") && arguments.contains(&format!(".{instance}\0"))
+    };
+    let brokers: Vec<i32> = pids.iter().copied().filter(serves).collect();
+    let is_executor = |pid: &i32| {
+        let parent = stat(*pid).and_then(|fields| fields.get(1)?.parse::<i32>().ok());
+        parent.is_some_and(|parent| brokers.contains(&parent))
+    };
+    let executors = pids.iter().copied().filter(is_executor);
+    executors.chain(brokers.iter().copied()).collect()
+}
+
+/// Sends SIGKILL.
+pub fn kill(pid: i32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis dispatch` and `stasis agents`: a kernel from the shell, with files as its arguments.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use stasis_tests::gpu::{compute_object, faults_object, floats, open};
+use stasis_tests::program;
+use stasis_tests::worker::{refused, succeeded};
+use tempfile::TempDir;
+
+struct Shell {
+    directory: TempDir,
+    target: String,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let target = open().agent(0).unwrap().name().to_owned();
+        fs::write(directory.path().join("compute.co"), compute_object(&target)).unwrap();
+        fs::write(directory.path().join("faults.co"), faults_object(&target)).unwrap();
+        Self { directory, target }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `stasis` with these words, in the directory.
+    fn run(&self, line: &str) -> Output {
+        let device = std::env::var("STASIS_DEVICE").unwrap_or_else(|_| "soft:gfx1100".to_owned());
+        Command::new(program("stasis"))
+            .args(line.split_whitespace())
+            .current_dir(self.directory.path())
+            .env("STASIS_DEVICE", device)
+            .output()
+            .unwrap()
+    }
+
+    fn dispatch(&self, line: &str) -> String {
+        let output = self.run(&format!("dispatch {line}"));
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn refused(&self, line: &str) -> String {
+        refused(&self.run(&format!("dispatch {line}")))
+    }
+}
+
+/// A version 1.0 `.npy` file of one dimension, as NumPy writes it.
+fn write_npy(path: &Path, descr: &str, bytes: &[u8], length: usize) {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({length},), }}");
+    let padded = format!("{header:<117}\n");
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((padded.len() as u16).to_le_bytes());
+    file.extend(padded.as_bytes());
+    file.extend(bytes);
+    fs::write(path, file).unwrap();
+}
+
+/// The header's text and the data of a `.npy` file.
+fn read_npy(path: &Path) -> (String, Vec<u8>) {
+    let file = fs::read(path).unwrap();
+    assert_eq!(file[..6], *b"\x93NUMPY");
+    let (length, start) = match file[6] {
+        1 => (usize::from(u16::from_le_bytes([file[8], file[9]])), 10),
+        _ => (u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize, 12),
+    };
+    let header = String::from_utf8(file[start..start + length].to_vec()).unwrap();
+    (header, file[start + length..].to_vec())
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+#[test]
+fn dispatch_computes_on_npy_files_and_saves_them() {
+    let shell = Shell::new();
+    let (x, y) = (floats(1, 1000), floats(2, 1000));
+    write_npy(&shell.path("x.npy"), "<f4", &bytes_of(&x), 1000);
+    write_npy(&shell.path("y.npy"), "<f4", &bytes_of(&y), 1000);
+    let said = shell.dispatch(
+        "compute.co --kernel axpy --grid 1000,1,1 --block 256,1,1 --arg in:x.npy --arg inout:y.npy --arg f32:-2.5 \
+         --arg u32:1000 --save 1=z.npy",
+    );
+    assert!(said.contains("axpy") && said.contains("ms on GPU-"), "{said}");
+    let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x.mul_add(-2.5, *y)).collect();
+    let (header, data) = read_npy(&shell.path("z.npy"));
+    assert!(header.contains("<f4") && header.replace(' ', "").contains("(1000,)"), "{header}");
+    assert_eq!(data, bytes_of(&expected));
+}
+
+#[test]
+fn dispatch_makes_outputs_and_saves_them_as_raw_bytes_too() {
+    let shell = Shell::new();
+    let line = "faults.co --kernel store --grid 64 --block 64 --arg out:u32[64] --arg u32:4294967295";
+    shell.dispatch(&format!("{line} --save 0=all.bin --save 0=all.npy"));
+    assert_eq!(fs::read(shell.path("all.bin")).unwrap(), [0xff; 256]);
+    let (header, data) = read_npy(&shell.path("all.npy"));
+    assert!(header.contains("<u4") && data == [0xff; 256], "{header}");
+}
+
+#[test]
+fn dispatch_reads_raw_files_and_gives_dynamic_lds() {
+    let shell = Shell::new();
+    let values: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(shell.path("from.bin"), &values).unwrap();
+    shell.dispatch(
+        "compute.co --kernel mirror --grid 64 --block 64 --lds 256 --arg in:from.bin --arg out:u32[64] --save 1=to.bin",
+    );
+    let expected: Vec<u8> = (0..64u32).rev().flat_map(u32::to_le_bytes).collect();
+    assert_eq!(fs::read(shell.path("to.bin")).unwrap(), expected);
+}
+
+#[test]
+fn dispatch_takes_a_raw_kernarg_block() {
+    let shell = Shell::new();
+    shell.dispatch(
+        "faults.co --kernel store --grid 4 --block 4 --arg out:u32[4] --arg-bytes {0}efbeadde --save 0=out.bin",
+    );
+    assert_eq!(fs::read(shell.path("out.bin")).unwrap(), [0xef, 0xbe, 0xad, 0xde].repeat(4));
+}
+
+#[test]
+fn dispatch_gives_scratch_to_kernels_that_need_it() {
+    let shell = Shell::new();
+    let values: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(shell.path("from.bin"), values).unwrap();
+    let line = "compute.co --kernel scratch --grid 64 --block 64 --arg in:from.bin --arg out:u32[64]";
+    shell.dispatch(&format!("{line} --save 1=to.bin"));
+    assert!(fs::read(shell.path("to.bin")).unwrap().iter().any(|&byte| byte != 0));
+}
+
+#[test]
+fn dispatch_refuses_wrong_arguments_with_what_would_be_right() {
+    let shell = Shell::new();
+    let axpy = "compute.co --kernel axpy --grid 4 --block 4";
+    let store = "faults.co --kernel store --grid 4 --block 4";
+    for (line, said) in [
+        (format!("{axpy} --arg out:f32[4]"), "axpy takes 4 arguments, 1 were given"),
+        (format!("{store} --arg out:u32[4] --arg u64:1"), "is 4 bytes, 8 were given"),
+        (format!("{store} --arg out:u32[4] --arg u8:256"), "is not an argument"),
+        (format!("{store} --arg out:u32[4] --arg f16:1"), "is not an argument"),
+        (format!("{store} --arg in:missing.npy --arg u32:1"), "missing.npy"),
+        (format!("{store} --arg out:u32[4] --arg u32:1 --save 1=x.npy"), "names no buffer"),
+        (format!("{store} --arg out:u32[4] --arg u32:1 --save 7=x.npy"), "names no buffer"),
+        (format!("{store} --arg out:u32[4] --arg-bytes {{3}}"), "names no buffer"),
+        (format!("{store} --arg out:u32[4] --arg-bytes 123"), "hex digits"),
+        ("compute.co --kernel nothing --grid 1 --block 1".to_owned(), "No kernel nothing"),
+        ("missing.co --kernel store --grid 1 --block 1".to_owned(), "Cannot read missing.co"),
+        ("faults.co --kernel store --grid 1,2,3,4 --block 1".to_owned(), "dimensions"),
+        ("faults.co --kernel store --grid x --block 1".to_owned(), "not a number"),
+        (format!("{store} --agent 5 --arg out:u32[4] --arg u32:1"), "no agent 5"),
+        (
+            "faults.co --kernel store --grid 2048 --block 2048 --arg out:u32[4] --arg u32:1".to_owned(),
+            "at most 1024",
+        ),
+    ] {
+        let error = shell.refused(&line);
+        assert!(error.contains(said), "{line}\nwanted {said:?}: {error}");
+    }
+    assert!(!shell.path("x.npy").exists());
+}
+
+#[test]
+fn dispatch_refuses_files_it_cannot_use() {
+    let shell = Shell::new();
+    let (other, line) = (if shell.target == "gfx942" { "gfx1100" } else { "gfx942" }, "--grid 1 --block 1");
+    fs::write(shell.path("other.co"), compute_object(other)).unwrap();
+    let error = shell.refused(&format!("other.co --kernel axpy {line}"));
+    assert!(error.contains(other) && error.contains(&shell.target), "{error}");
+    fs::write(shell.path("text.co"), "no code at all").unwrap();
+    assert!(shell.refused(&format!("text.co --kernel axpy {line}")).contains("Not an ELF file"));
+    write_npy(&shell.path("big.npy"), ">f4", &[0; 16], 4);
+    write_npy(&shell.path("short.npy"), "<f4", &[0; 15], 4);
+    write_npy(&shell.path("complex.npy"), "<c8", &[0; 32], 4);
+    fs::write(shell.path("not.npy"), "text").unwrap();
+    for (name, said) in [
+        ("big", "big-endian"),
+        ("short", "15 bytes of data where its header says 16"),
+        ("complex", "types known"),
+        ("not", "is no .npy file"),
+    ] {
+        let error =
+            shell.refused(&format!("faults.co --kernel store {line} --arg in:{name}.npy --arg u32:1"));
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn dispatch_that_faults_says_where_and_fails() {
+    let shell = Shell::new();
+    let error = shell.refused("faults.co --kernel write_at --grid 1 --block 1 --arg u64:4096 --arg u32:1");
+    assert!(error.contains("0x1000") && error.contains("write_at+0x"), "{error}");
+    let error = shell.refused("faults.co --kernel spin --grid 1 --block 1 --arg out:u32[1] --timeout-ms 100");
+    assert!(error.contains("still 1 after"), "{error}");
+}
+
+#[test]
+fn agents_are_listed_as_json_and_prose() {
+    let shell = Shell::new();
+    let listing = succeeded(&shell.run("agents --json"));
+    let agents = listing["agents"].as_array().unwrap();
+    assert!(!agents.is_empty());
+    for agent in agents {
+        assert!(agent["uuid"].as_str().unwrap().starts_with("GPU-"));
+        assert!(agent["vram_bytes"].as_u64() >= agent["vram_available"].as_u64());
+        assert!(agent["compute_units"].as_u64() > Some(0));
+        assert!(
+            !agent["caches"].as_array().unwrap().is_empty() && !agent["links"].as_array().unwrap().is_empty()
+        );
+    }
+    let prose = shell.run("agents");
+    let text = String::from_utf8_lossy(&prose.stdout).into_owned();
+    assert!(prose.status.success() && text.contains(agents[0]["uuid"].as_str().unwrap()), "{text}");
+}
+
+#[test]
+fn vendor_runtime_is_asked_and_what_it_says_is_reported() {
+    let shell = Shell::new();
+    let listing = succeeded(&shell.run("agents --json --vendor"));
+    // It may be absent, or find no device of its own: that is said, and our agents are listed all the same.
+    let vendor = listing["vendor"].as_object().unwrap();
+    assert!(vendor.contains_key("Ok") || vendor["Err"].as_str().unwrap().len() > 20, "{vendor:?}");
+    assert!(!listing["agents"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn inspect_of_what_is_no_checkpoint_is_refused() {
+    let shell = Shell::new();
+    let error = refused(&shell.run("inspect --json compute.co"));
+    assert!(error.contains("not a Stasis image"), "{error}");
+    let error = refused(&shell.run("inspect ."));
+    assert!(error.contains("not a complete checkpoint"), "{error}");
+    assert!(refused(&shell.run("inspect nothing")).contains("Cannot find nothing"));
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask demo`: heat diffuses on the GPU, is frozen in the middle, thawed, and ends as if nothing had happened.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::setup::Installed;
+use crate::workspace::{self, Built};
+
+/// How the demo is run.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Steps of the diffusion.
+    #[arg(long, default_value_t = 300)]
+    steps: u32,
+    /// Cells a side.
+    #[arg(long, default_value_t = 2048)]
+    size: u32,
+    /// Where pictures, logs and the checkpoint go.
+    #[arg(long, default_value = "out")]
+    out: PathBuf,
+}
+
+/// One heat process with what it writes.
+struct Run<'a> {
+    args: &'a DemoArgs,
+    built: &'a Built,
+    installed: &'a Installed,
+    log: PathBuf,
+    cells: PathBuf,
+}
+
+impl Run<'_> {
+    fn start(&self, instance: &str) -> Result<Child> {
+        let log = File::create(&self.log)?;
+        drop(log);
+        let append = || OpenOptions::new().append(true).open(&self.log);
+        // A session of its own: CRIU takes no process that hangs on a terminal.
+        let mut command = Command::new("setsid");
+        command
+            .arg(&self.built.heat)
+            .args(["--steps", &self.args.steps.to_string(), "--size", &self.args.size.to_string()])
+            .arg("--picture")
+            .arg(workspace::root().join("examples/heat/snowflake.png"))
+            .arg("--before")
+            .arg(self.args.out.join("before.png"))
+            .arg("--after")
+            .arg(self.args.out.join("after.png"))
+            .arg("--cells")
+            .arg(&self.cells)
+            .stdin(Stdio::null())
+            .stdout(append()?)
+            .stderr(append()?)
+            .env("STASIS_SOFTGPUD", &self.built.softgpud)
+            .env("STASIS_SOFTGPU_INSTANCE", instance);
+        command.spawn().context("Cannot start heat through setsid (util-linux)")
+    }
+
+    /// The last step the log reports, and whether the run is over.
+    fn progress(&self) -> Result<(u32, bool)> {
+        let text = fs::read_to_string(&self.log)?;
+        if let Some(error) = text.lines().find(|l| l.starts_with("Error")) {
+            bail!("heat failed, see {}: {error}", self.log.display());
+        }
+        let step =
+            text.lines().filter_map(|l| l.strip_prefix("step ")?.parse().ok()).next_back().unwrap_or(0);
+        Ok((step, text.lines().any(|l| l == "done")))
+    }
+
+    /// Follows the run until `until` steps are done; `alive` tells whether the process still is.
+    fn follow(&self, bar: &ProgressBar, until: u32, alive: &mut dyn FnMut() -> bool) -> Result<()> {
+        let mut said = 0;
+        loop {
+            let was_alive = alive();
+            let (step, done) = self.progress()?;
+            bar.set_position(u64::from(step));
+            // Without a terminal there is no bar; a line now and then does.
+            if bar.is_hidden() && step >= said + self.args.steps.div_ceil(4) {
+                said = step;
+                println!("   step {step} of {}", self.args.steps);
+            }
+            if done || step >= until && until < self.args.steps {
+                return Ok(());
+            }
+            ensure!(was_alive, "heat ended early, see {}", self.log.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn stasis(&self, arguments: &[&str]) -> Result<serde_json::Value> {
+        let mut command = Command::new(&self.built.stasis);
+        self.installed.export(&mut command);
+        let output = command
+            .args(arguments)
+            .arg("--json")
+            .output()
+            .with_context(|| format!("Cannot start {}", self.built.stasis.display()))?;
+        if !output.status.success() {
+            bail!(
+                "stasis {} failed: {}",
+                arguments.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        serde_json::from_slice(&output.stdout).context("stasis --json did not print JSON")
+    }
+}
+
+fn bar(steps: u32, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(u64::from(steps));
+    if let Ok(style) = ProgressStyle::with_template("  {msg:<28} [{bar:40}] step {pos}/{len} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Pids of the software device that serves `instance`: its broker, known by its arguments, and the broker's executors.
+fn devices(instance: &str) -> Vec<u32> {
+    let pids = || {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let arguments = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let contains = |pid: u32, text: &str| String::from_utf8_lossy(&arguments(pid)).contains(text);
+    let brokers: Vec<u32> =
+        pids().filter(|&pid| contains(pid, "softgpud") && contains(pid, &format!(".{instance}"))).collect();
+    let executors = pids().filter(|&pid| parent(pid).is_some_and(|parent| brokers.contains(&parent)));
+    brokers.iter().copied().chain(executors).collect()
+}
+
+/// Field 4 of /proc/PID/stat, after the parenthesised name.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn wait_until(what: &str, patience: Duration, mut held: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !held() {
+        ensure!(Instant::now() < deadline, "{what} did not happen within {} s", patience.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Runs the demo; the last line it prints is the verdict.
+pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
+    let built = workspace::build_release(installed)?;
+    fs::create_dir_all(&args.out)?;
+    let image = args.out.join("checkpoint");
+    if image.exists() {
+        fs::remove_dir_all(&image)?;
+    }
+    let make = |name: &str| Run {
+        args,
+        built: &built,
+        installed,
+        log: args.out.join(format!("{name}.log")),
+        cells: args.out.join(format!("{name}.f32")),
+    };
+
+    println!("\n1. Heat on the GPU, uninterrupted: {0}x{0} cells, {1} steps", args.size, args.steps);
+    let plain = make("uninterrupted");
+    let progress = bar(args.steps, "uninterrupted");
+    let mut child = plain.start("demo-uninterrupted")?;
+    plain.follow(&progress, args.steps, &mut || matches!(child.try_wait(), Ok(None)))?;
+    ensure!(child.wait()?.success(), "heat failed, see {}", plain.log.display());
+    progress.finish();
+
+    println!("2. The same again, frozen in the middle");
+    let frozen = make("frozen");
+    let progress = bar(args.steps, "before the freeze");
+    let instance = "demo-frozen";
+    let mut child = frozen.start(instance)?;
+    let pid = child.id();
+    frozen.follow(&progress, args.steps / 2, &mut || matches!(child.try_wait(), Ok(None)))?;
+    progress.abandon();
+    let device_before = devices(instance);
+    ensure!(!device_before.is_empty(), "no softgpud serves the process: cannot show that it goes");
+    println!("   process {pid} runs on softgpud {device_before:?}");
+    let image_text = image.to_string_lossy().into_owned();
+    let checkpoint = frozen.stasis(&["checkpoint", &pid.to_string(), &image_text])?;
+    // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
+    child.wait()?;
+    wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
+        !exists(pid) && devices(instance).is_empty()
+    })?;
+    println!("   {image_text} written; process {pid}: gone, softgpud {device_before:?}: gone");
+
+    println!("3. Thawed");
+    let restore = frozen.stasis(&["restore", &image_text])?;
+    println!(
+        "   process {pid}: {}, softgpud {:?}",
+        if exists(pid) { "runs" } else { "has ended" },
+        devices(instance)
+    );
+    let progress = bar(args.steps, "after the thaw");
+    frozen.follow(&progress, args.steps, &mut || exists(pid))?;
+    progress.finish();
+    wait_until("the end of the thawed process", Duration::from_secs(10), || !exists(pid))?;
+
+    println!("4. Comparing with the uninterrupted run and with the CPU");
+    let (a, b) = (fs::read(&plain.cells)?, fs::read(&frozen.cells)?);
+    let identical = !a.is_empty() && a == b;
+    let status = Command::new(&built.heat)
+        .args(["--steps", &args.steps.to_string(), "--size", &args.size.to_string()])
+        .arg("--picture")
+        .arg(workspace::root().join("examples/heat/snowflake.png"))
+        .arg("--compare")
+        .arg(&frozen.cells)
+        .status()?;
+    ensure!(status.success(), "the result is not what the CPU computes");
+    ensure!(identical, "the frozen run's cells differ from the uninterrupted run's");
+    let number =
+        |v: &serde_json::Value, k: &str| v[k].as_f64().with_context(|| format!("no {k} in stasis's JSON"));
+    let image_bytes = number(&checkpoint, "image_bytes")? + number(&checkpoint, "criu_bytes")?;
+    println!(
+        "demo: OK steps={} checkpoint_ms={:.0} restore_ms={:.0} image_bytes={image_bytes:.0} identical={identical}",
+        args.steps,
+        number(&checkpoint, "checkpoint_ms")?,
+        number(&restore, "restore_ms")?,
+    );
+    Ok(())
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The repository's own chores, each a subcommand: what a fresh machine needs is always set up first.
+
+mod demo;
+mod setup;
+mod workspace;
+
+use clap::Parser;
+use clap::Subcommand;
+
+/// Sets up the machine and runs the repository's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Installs what the build, the tests and the demo need; does nothing where it is already there.
+    Setup(setup::Options),
+    /// Sets up, then freezes and thaws a heat simulation and compares it with an uninterrupted one.
+    Demo(demo::DemoArgs),
+    /// Sets up, then runs the whole test suite.
+    Test {
+        /// Arguments for `cargo nextest run`, such as a filter.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Sets up, then runs every fuzz target for a while.
+    Fuzz {
+        /// How long each target runs.
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+    },
+    /// Sets up, then measures: one benchmark by name, or all.
+    Bench {
+        /// Arguments for the benchmark program: names, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let command = Cli::parse().command;
+    let options = match &command {
+        Command::Setup(options) => options.clone(),
+        _ => setup::Options::default(),
+    };
+    let installed = setup::run(&options)?;
+    match command {
+        Command::Setup(_) => println!("{installed}"),
+        Command::Demo(arguments) => demo::run(&arguments, &installed)?,
+        Command::Test { arguments } => workspace::test(&arguments, &installed)?,
+        Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
+        Command::Bench { arguments } => workspace::bench(&arguments, &installed)?,
+    }
+    Ok(())
+}

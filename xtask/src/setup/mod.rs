@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask setup`: brings a Debian machine to where everything here builds and runs.
+//!
+//! INVARIANT: nothing is installed unannounced, nothing of the system is replaced, and a second run
+//! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
+//! the system's goes to `.stasis/` in the repository.
+
+mod criu;
+mod packages;
+mod private;
+mod process;
+
+pub use criu::Criu;
+
+use anyhow::Context;
+use anyhow::Result;
+use anyhow::bail;
+use clap::Args;
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What to set up.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Options {
+    /// Leave CRIU out (enough for a build without checkpoint tests).
+    #[arg(long)]
+    pub without_criu: bool,
+    /// Leave cargo-nextest out.
+    #[arg(long)]
+    pub without_nextest: bool,
+}
+
+/// Where everything is, once it is there.
+#[derive(Debug, Clone)]
+pub struct Installed {
+    /// The C compiler for device code.
+    pub clang: PathBuf,
+    /// The linker for device code.
+    pub lld: PathBuf,
+    /// The directory of `libclang.so`, for bindgen.
+    pub libclang: PathBuf,
+    /// A CRIU that passed `criu check`; absent if it was not asked for.
+    pub criu: Option<Criu>,
+}
+
+impl Installed {
+    /// Gives a child process what later steps look for in the environment.
+    pub fn export(&self, command: &mut Command) {
+        command.env("STASIS_CLANG", &self.clang).env("LIBCLANG_PATH", &self.libclang);
+        if let Some(criu) = &self.criu {
+            command.env("STASIS_CRIU", &criu.path);
+        }
+    }
+}
+
+impl fmt::Display for Installed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "setup: clang {}\nsetup: lld {}\nsetup: libclang {}",
+            self.clang.display(),
+            self.lld.display(),
+            self.libclang.display()
+        )?;
+        if let Some(criu) = &self.criu {
+            write!(f, "\nsetup: criu {} ({}) {}", criu.version, criu.origin, criu.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// The root of this repository.
+pub fn repository() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Installs what is missing and says where everything is.
+///
+/// # Errors
+/// Names the packages that are missing and cannot be installed (no root, no package manager, no network),
+/// or the CRIU that was found and what is wrong with it.
+pub fn run(options: &Options) -> Result<Installed> {
+    let root = repository();
+    let private = root.join(".stasis");
+    std::fs::create_dir_all(&private)
+        .with_context(|| format!("Could not create the private directory {}", private.display()))?;
+    let _lock = lock(&private.join("setup.lock"))?;
+
+    packages::install_missing()?;
+    if !options.without_nextest {
+        install_nextest()?;
+    }
+    let criu = if options.without_criu { None } else { Some(criu::find_or_install(&private)?) };
+    Ok(Installed {
+        clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
+        lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
+        libclang: packages::libclang_dir().context("libclang vanished after its installation")?,
+        criu,
+    })
+}
+
+/// Two setups at once would write the same prefix; the second waits for the first.
+fn lock(path: &Path) -> Result<File> {
+    let file =
+        File::create(path).with_context(|| format!("Could not create the lock file {}", path.display()))?;
+    if file.try_lock().is_err() {
+        announce("waiting for another setup to finish");
+        file.lock().with_context(|| format!("Could not lock {}", path.display()))?;
+    }
+    Ok(file)
+}
+
+fn install_nextest() -> Result<()> {
+    let present = Command::new("cargo").args(["nextest", "--version"]).output();
+    if present.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    announce("installing cargo-nextest with `cargo install --locked cargo-nextest` (takes some minutes)");
+    let status = Command::new("cargo")
+        .args(["install", "--locked", "cargo-nextest"])
+        // The caller's target directory may be locked by the cargo that runs us.
+        .env_remove("CARGO_TARGET_DIR")
+        .status()
+        .context("Could not start cargo")?;
+    if !status.success() {
+        bail!("`cargo install --locked cargo-nextest` failed ({status}); install it by hand and run again");
+    }
+    Ok(())
+}
+
+/// One line of progress.
+fn announce(text: impl fmt::Display) {
+    eprintln!("setup: {text}");
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The Debian packages that the build needs.
+//!
+//! A package counts as missing when what we use of it is missing, so that a toolchain installed by other
+//! means is left alone.
+
+use super::announce;
+use super::process;
+use anyhow::Context;
+use anyhow::Result;
+use anyhow::bail;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The device compiler's program name.
+pub const CLANG: &str = "clang-19";
+/// The device linker's program name.
+pub const LLD: &str = "ld.lld-19";
+
+enum Probe {
+    Program(&'static str),
+    File(&'static str),
+    Libclang,
+}
+
+impl Probe {
+    fn found(&self) -> bool {
+        match self {
+            Probe::Program(name) => process::find(name).is_some(),
+            Probe::File(path) => Path::new(path).exists(),
+            Probe::Libclang => libclang_dir().is_some(),
+        }
+    }
+}
+
+struct Package {
+    name: &'static str,
+    purpose: &'static str,
+    probe: Probe,
+}
+
+const PACKAGES: [Package; 7] = [
+    Package { name: "clang-19", purpose: "device kernels, AMDGPU target", probe: Probe::Program(CLANG) },
+    Package { name: "lld-19", purpose: "links device kernels", probe: Probe::Program(LLD) },
+    Package {
+        name: "llvm-19",
+        purpose: "assembler the decoder is tested against",
+        probe: Probe::Program("llvm-mc-19"),
+    },
+    Package { name: "libclang-19-dev", purpose: "bindgen", probe: Probe::Libclang },
+    Package {
+        name: "libhsa-runtime-dev",
+        purpose: "the vendor's HSA headers",
+        probe: Probe::File("/usr/include/hsa/hsa.h"),
+    },
+    Package {
+        name: "libdrm-dev",
+        purpose: "DRM headers",
+        probe: Probe::File("/usr/include/libdrm/amdgpu_drm.h"),
+    },
+    Package {
+        name: "linux-libc-dev",
+        purpose: "KFD headers",
+        probe: Probe::File("/usr/include/linux/kfd_ioctl.h"),
+    },
+];
+
+/// The directory that holds libclang: LIBCLANG_PATH if it does, else Debian's.
+pub fn libclang_dir() -> Option<PathBuf> {
+    std::env::var_os("LIBCLANG_PATH")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(["/usr/lib/llvm-19/lib", "/usr/lib/x86_64-linux-gnu"].map(PathBuf::from))
+        .find(|dir| dir.join("libclang.so").exists() || dir.join("libclang-19.so").exists())
+}
+
+/// Installs the missing packages with apt-get.
+///
+/// # Errors
+/// Lists the missing packages when they cannot be installed here.
+pub fn install_missing() -> Result<()> {
+    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.probe.found()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
+    let list = names.join(" ");
+    if process::find("apt-get").is_none() {
+        bail!(
+            "This system has no apt-get; install what corresponds to Debian's packages {list}, then run again"
+        );
+    }
+    if !process::is_root() {
+        bail!("Packages are missing and only root can install them; run `sudo apt-get install {list}`");
+    }
+    for package in &missing {
+        announce(format_args!("installing Debian package {} ({})", package.name, package.purpose));
+    }
+    if !known(&names) {
+        update()?;
+        install(&names)?;
+    } else if let Err(first) = install(&names) {
+        // Lists that are older than the mirror name files that are gone.
+        announce(format_args!("{first:#}; refreshing the package lists and trying again"));
+        update()?;
+        install(&names)?;
+    }
+    let still: Vec<&str> = missing.iter().filter(|p| !p.probe.found()).map(|p| p.name).collect();
+    if !still.is_empty() {
+        bail!("apt-get installed {} but what they should bring is not there", still.join(" "));
+    }
+    Ok(())
+}
+
+fn known(names: &[&str]) -> bool {
+    names.iter().all(|name| {
+        process::output(Command::new("apt-cache").args(["policy", name]))
+            .is_ok_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
+    })
+}
+
+fn apt() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["-q", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"]);
+    command
+}
+
+fn update() -> Result<()> {
+    announce("refreshing the package lists (apt-get update)");
+    process::shown(apt().arg("update")).context("Could not refresh the package lists")
+}
+
+fn install(names: &[&str]) -> Result<()> {
+    process::shown(apt().args(["install", "-y", "--no-install-recommends"]).args(names))
+        .with_context(|| format!("Could not install {}", names.join(" ")))
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running other programs: a failure always says which command, how it ended and the last it printed.
+
+use anyhow::Context;
+use anyhow::Result;
+use anyhow::bail;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Looks a program up on PATH and in the directories of system tools that a user's PATH may lack.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Whether we may install system packages.
+pub fn is_root() -> bool {
+    // The effective uid is the second number of the `Uid:` line.
+    std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        Some(line.split_whitespace().nth(1)? == "0")
+    }) == Some(true)
+}
+
+/// Runs a command to its end and returns its standard output.
+///
+/// # Errors
+/// The command could not start or ended with a failure: its text and the tail of what it said.
+pub fn output(command: &mut Command) -> Result<String> {
+    let shown = describe(command);
+    let output = command.output().with_context(|| format!("Could not start `{shown}`"))?;
+    if !output.status.success() {
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        bail!("`{shown}` failed ({}):\n{}", output.status, tail(&said, 12));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a command to its end with its output shown.
+///
+/// # Errors
+/// The command could not start or ended with a failure.
+pub fn shown(command: &mut Command) -> Result<()> {
+    let text = describe(command);
+    let status = command.status().with_context(|| format!("Could not start `{text}`"))?;
+    if !status.success() {
+        bail!("`{text}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// The command as a person would type it; apt's `-o=` settings would bury it.
+fn describe(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args().map(|argument| argument.to_string_lossy()) {
+        if !argument.starts_with("-o=") {
+            text.push(' ');
+            text.push_str(&argument);
+        }
+    }
+    text
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_failing_command_names_it_and_what_it_said() {
+        let error = output(Command::new("sh").args(["-c", "echo lost >&2; exit 3"])).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("sh -c") && text.contains("lost") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn find_shell_is_on_the_path() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program-as-this").is_none());
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The workspace as xtask sees it: where it is, and its programs, built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::setup::Installed;
+
+/// The programs the demo runs.
+#[derive(Debug)]
+pub struct Built {
+    /// The software device.
+    pub softgpud: PathBuf,
+    /// The `stasis` command.
+    pub stasis: PathBuf,
+    /// The heat example.
+    pub heat: PathBuf,
+}
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// `cargo` with these arguments in the root, inheriting the terminal.
+fn cargo(arguments: &[&str], installed: &Installed) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    installed.export(&mut command);
+    let status = command
+        .args(arguments)
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("Cannot start cargo {}", arguments.join(" ")))?;
+    ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));
+    Ok(())
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Builds the programs with optimisation.
+pub fn build_release(installed: &Installed) -> Result<Built> {
+    let packages = ["-p", "softgpu", "-p", "stasis-criu", "-p", "stasis-examples"];
+    cargo(&[&["build", "--release", "--locked"], &packages[..]].concat(), installed)?;
+    let directory = target().join("release");
+    let at = |name: &str| -> Result<PathBuf> {
+        let path = directory.join(name);
+        ensure!(path.exists(), "{} was not built", path.display());
+        path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))
+    };
+    Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")? })
+}
+
+/// Runs the whole test suite: examples in the documentation first, so that the runner's summary closes the output.
+pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
+    // The integration tests start softgpud, stasis and the examples from where cargo puts them.
+    cargo(&["build", "--workspace", "--locked"], installed)?;
+    if arguments.is_empty() {
+        cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
+    }
+    let mut all = vec!["nextest", "run", "--workspace", "--locked"];
+    all.extend(arguments.iter().map(String::as_str));
+    cargo(&all, installed)
+}
+
+/// Runs the benchmarks, optimised.
+pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
+    let built = build_release(installed)?;
+    let mut all = vec!["run", "--release", "--locked", "--quiet", "-p", "stasis-benches", "--"];
+    all.extend(arguments.iter().map(String::as_str));
+    // Beside the other programs, whatever the working directory.
+    ensure!(built.softgpud.exists(), "softgpud was not built");
+    cargo(&all, installed)
+}
+
+/// Runs every fuzz target for `seconds` each; what a target finds stays in `fuzz/artifacts`.
+pub fn fuzz(seconds: u32, installed: &Installed) -> Result<()> {
+    let found = Command::new("cargo-fuzz").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("Installing cargo-fuzz with cargo");
+        cargo(&["install", "--locked", "cargo-fuzz"], installed)?;
+    }
+    let mut targets: Vec<String> = std::fs::read_dir(root().join("fuzz/fuzz_targets"))?
+        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    targets.sort();
+    let limit = format!("-max_total_time={seconds}");
+    for target in &targets {
+        println!("Fuzzing {target} for {seconds} s");
+        // The stable toolchain has no sanitizers; panics and broken assertions are what is looked for.
+        cargo(&["fuzz", "run", "--sanitizer", "none", target, "--", &limit], installed)?;
+    }
+    Ok(())
+}
