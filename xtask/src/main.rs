@@ -2,6 +2,7 @@
 //! The repository's own chores, each a subcommand: what a fresh machine needs is always set up first.
 
 mod demo;
+mod inherited;
 mod setup;
 mod workspace;
 
@@ -44,6 +45,9 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
+    if let Err(error) = inherited::close_on_exec() {
+        eprintln!("xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them");
+    }
     let options = match &command {
         Command::Setup(options) => options.clone(),
         _ => setup::Options::default(),
