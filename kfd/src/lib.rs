@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+pub mod blob;
 pub mod ids;
 pub mod ioctl;
 pub mod sys;

@@ -8,11 +8,13 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`aql`] | 64-byte packets of a user-mode queue, and the exception each malformed one raises |
+//! | [`pm4`] | packets of compute queues: registers, dispatches, waits, caches, interrupts |
 //! | [`ring`] | wrapping packet indices, fullness, and where a restored queue must continue |
 //! | [`hsa`] | structures that host, firmware and kernels share byte for byte |
 //! | [`target`] | the one table of chips |
 //! | [`cwsr`] | how large a queue's context save area must be |
 //! | [`save_area`] | what is inside that area |
+//! | [`sdma`] | the packet stream of a copy engine's queue |
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -20,6 +22,8 @@
 pub mod aql;
 pub mod cwsr;
 pub mod hsa;
+pub mod pm4;
 pub mod ring;
 pub mod save_area;
+pub mod sdma;
 pub mod target;

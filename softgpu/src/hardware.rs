@@ -84,6 +84,88 @@ pub struct SavedWaves {
     pub wave_state_bytes: u32,
 }
 
+/// Bytes of a queue's memory descriptor (`v11_compute_mqd`).
+pub const MQD_BYTES: usize = 2048;
+
+/// A queue's memory queue descriptor: all that the hardware knows of a queue that is off it, beside the queue's
+/// buffers. The driver keeps it, moves it, and looks only at the fields below; the words behind dword 256 are the
+/// firmware's own. All zero means a queue that has never run.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Mqd {
+    bytes: [u8; MQD_BYTES],
+}
+
+/// Dword offsets of `v11_compute_mqd` that the driver reads (`v11_structs.h`).
+pub mod mqd_field {
+    /// Offset of the used control stack in the save area, bytes; it ends at [`CONTROL_STACK_SIZE`].
+    pub const CONTROL_STACK_OFFSET: usize = 174;
+    /// `ctl_stack_size`.
+    pub const CONTROL_STACK_SIZE: usize = 175;
+    /// End of the wave records in the save area, bytes; they begin at [`CONTROL_STACK_SIZE`].
+    pub const WAVE_STATE_OFFSET: usize = 176;
+    /// Bytes of one XCC's save area.
+    pub const SAVE_AREA_SIZE: usize = 177;
+    /// First dword that only the firmware reads.
+    pub const FIRMWARE: usize = 256;
+}
+
+impl Default for Mqd {
+    fn default() -> Self {
+        Self { bytes: [0; MQD_BYTES] }
+    }
+}
+
+impl std::fmt::Debug for Mqd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mqd").field("waves", &self.waves()).finish_non_exhaustive()
+    }
+}
+
+impl Mqd {
+    /// Takes a descriptor's bytes; missing ones are zero (an SDMA descriptor has 512), further ones are ignored.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut mqd = Self::default();
+        for (place, byte) in mqd.bytes.iter_mut().zip(bytes) {
+            *place = *byte;
+        }
+        mqd
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; MQD_BYTES] {
+        &self.bytes
+    }
+
+    /// A dword; 0 beyond the end.
+    #[must_use]
+    pub fn word(&self, index: usize) -> u32 {
+        self.bytes.as_chunks::<4>().0.get(index).copied().map_or(0, u32::from_le_bytes)
+    }
+
+    /// Sets a dword; nothing happens beyond the end.
+    pub fn set_word(&mut self, index: usize, value: u32) {
+        if let Some(place) = self.bytes.as_chunks_mut::<4>().0.get_mut(index) {
+            *place = value.to_le_bytes();
+        }
+    }
+
+    /// What the save area holds, as the fields of `kfd_device_queue_manager.c:get_wave_state` say.
+    #[must_use]
+    pub fn waves(&self) -> SavedWaves {
+        let stack_offset = self.word(mqd_field::CONTROL_STACK_OFFSET);
+        let stack_bytes = self.word(mqd_field::CONTROL_STACK_SIZE);
+        let wave_offset = self.word(mqd_field::WAVE_STATE_OFFSET);
+        SavedWaves {
+            control_stack_offset: stack_offset,
+            control_stack_bytes: stack_bytes.saturating_sub(stack_offset),
+            wave_state_offset: wave_offset,
+            wave_state_bytes: wave_offset.saturating_sub(stack_bytes),
+        }
+    }
+}
+
 /// Memory fault as KFD reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFault {
@@ -108,16 +190,23 @@ pub trait Hardware: Send + Sync {
     /// Removes a mapping; returns once no wave can touch it any more.
     fn unmap(&self, gpu: usize, va: u64, bytes: u64);
 
-    /// Puts a queue on the hardware (new, updated, or again after `stop_queue`).
+    /// Puts a queue on the hardware in the state that `mqd` and the queue's save area hold, which is all that is left
+    /// of an earlier run; a default `mqd` is a new queue at read pointer 0.
     ///
     /// # Errors
-    /// `EIO` when its memory is not mapped.
-    fn start_queue(&self, gpu: usize, queue: &HwQueue) -> Result<(), Errno>;
+    /// `EIO` when its memory is not mapped, `EINVAL` when `mqd` is none of this hardware's, `EBUSY` when a queue of
+    /// this id is on the hardware.
+    fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno>;
 
-    /// Takes a queue off the hardware and waits until it is off. Its state is kept for a later `start_queue`.
-    fn stop_queue(&self, gpu: usize, id: u32) -> SavedWaves;
+    /// Takes a queue off the hardware, saves its waves into its save area, and forgets it. Returns once it is off; the
+    /// answer is what a later `start_queue` needs. Of an id that is not on the hardware, `None`.
+    ///
+    /// # Errors
+    /// `ETIME` when its waves do not stop: the GPU hangs, which it has reported ([`Interrupts::hang`]); the queue is
+    /// lost.
+    fn stop_queue(&self, gpu: usize, id: u32) -> Result<Option<Box<Mqd>>, Errno>;
 
-    /// Forgets a queue; whatever it was running is abandoned. Waits until it is off.
+    /// Forgets a queue that is on the hardware; whatever it was running is abandoned. Waits until it is off.
     fn destroy_queue(&self, gpu: usize, id: u32);
 
     /// The doorbell slice of this process on a GPU (8192 B, one u64 a slot) and the page holding its parked word.
@@ -140,6 +229,9 @@ pub trait Interrupts: Send + Sync {
 
     /// VM fault on a GPU. The hardware has halted the waves of the queue that caused it.
     fn memory_fault(&self, gpu: usize, fault: MemoryFault);
+
+    /// The hardware scheduler could not preempt a queue: the GPU hangs, and every queue on it is lost with the reset.
+    fn hang(&self, gpu: usize);
 
     /// A queue raised an exception and halted.
     fn queue_exception(&self, gpu: usize, queue_id: u32, code: ExceptionCode);

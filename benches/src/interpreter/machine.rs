@@ -94,6 +94,7 @@ impl Machine {
             completion_signal: 0,
         };
         let launch = Launch {
+            target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
             descriptor,
             kernel_object,
             entry: self.base + kernel.entry_offset,
@@ -103,6 +104,9 @@ impl Machine {
             dispatch_id: 0,
             scratch: None,
             doorbell: 0,
+            priority: 7,
+            user_data: None,
+            first_workgroup: [0; 3],
         };
         Ok(Placed { launch, buffers })
     }

@@ -106,7 +106,10 @@ fn by_ioctl(ioctl: &str, errno: Errno) -> Option<&'static str> {
         ("RUNTIME_ENABLE", Errno::EXIST) => "enable before the first queue is created",
         ("RUNTIME_ENABLE", Errno::BUSY) => "it is enabled already",
         ("SET_XNACK_MODE", Errno::BUSY) => "destroy all queues first",
-        ("CRIU_OP", Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE is needed",
+        ("CRIU_OP", Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
+        ("CRIU_OP", Errno::OPNOTSUPP) => "the driver cannot take the queues of this GPU; destroy them first",
+        ("CRIU_OP", Errno::SRCH) => "there is no such process, or it has not opened the device",
+        ("CRIU_OP", Errno::MFILE) => "raise the limit of open files (ulimit -n) above the number of buffers",
         _ => return None,
     })
 }

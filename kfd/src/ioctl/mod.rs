@@ -6,6 +6,7 @@
 //! caller's business, as it is the driver's.
 
 mod call;
+mod criu;
 mod error;
 mod event;
 mod memory;
@@ -18,6 +19,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::criu::{Checkpoint, ProcessInfo, RestoreDevice};
 pub use self::error::{IoctlError, MapError};
 pub use self::event::{CreateEvent, CreatedEvent, EventKind, WaitOutcome};
 pub use self::memory::{AllocMemory, Allocation, DmabufInfo};

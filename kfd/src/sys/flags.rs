@@ -123,6 +123,24 @@ constants! {
     KFD_CRIU_OP_RESTORE: u32 = 3;
     /// CRIU_OP operation.
     KFD_CRIU_OP_RESUME: u32 = 4;
+    /// Version of CRIU_OP's private blob (`KFD_CRIU_PRIV_VERSION`, since 1.7 to 7.3).
+    KFD_CRIU_PRIV_VERSION: u32 = 1;
+    /// Object in the blob: a queue.
+    KFD_CRIU_OBJECT_TYPE_QUEUE: u32 = 0;
+    /// Object in the blob: an event.
+    KFD_CRIU_OBJECT_TYPE_EVENT: u32 = 1;
+    /// Object in the blob: a range of shared virtual memory.
+    KFD_CRIU_OBJECT_TYPE_SVM_RANGE: u32 = 2;
+    /// Queue type in the blob (the driver's own number): compute, PM4 or AQL.
+    KFD_QUEUE_TYPE_COMPUTE: u32 = 0;
+    /// Queue type in the blob: SDMA, whichever way its engine was chosen.
+    KFD_QUEUE_TYPE_SDMA: u32 = 1;
+    /// Packet language in the blob.
+    KFD_QUEUE_FORMAT_PM4: u32 = 0;
+    /// Packet language in the blob.
+    KFD_QUEUE_FORMAT_AQL: u32 = 1;
+    /// GPUs that a buffer object's entry in the blob has room for (`MAX_GPU_INSTANCE`).
+    KFD_CRIU_MAX_GPUS: usize = 64;
 
     /// SVM operation.
     KFD_IOCTL_SVM_OP_SET_ATTR: u32 = 0;

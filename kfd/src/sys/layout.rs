@@ -11,9 +11,16 @@ macro_rules! abi_struct {
     ) => {
         $(#[$meta])*
         #[repr(C)]
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
         pub struct $name {
             $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        impl Default for $name {
+            /// All zero, as the driver clears what it was not given.
+            fn default() -> Self {
+                bytemuck::Zeroable::zeroed()
+            }
         }
 
         const _: () = {

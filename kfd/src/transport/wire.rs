@@ -22,13 +22,21 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Most bytes of an encoded message, and what both sides raise their socket buffers to.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// Most descriptors beside one message.
+/// Most descriptors beside one message. A reply may have more to give: see [`Request::MoreFds`].
 pub const MAX_FDS: usize = 32;
+
+/// Most bytes of client memory that travel inside a message: with them it fits the socket buffers that a user may have
+/// without privilege (`net.core.wmem_default`, 208 KiB doubled).
+pub const MAX_INLINE_BYTES: usize = 320 << 10;
+
+/// Most bytes of client memory that travel in a memfd beside a message: 64 MiB, the private blob of a checkpoint of
+/// more than 240 000 buffers.
+pub const MAX_SHARED_BYTES: u64 = 64 << 20;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +60,8 @@ pub enum Request {
         /// The path it was opened with.
         path: String,
     },
-    /// One ioctl. Descriptors: one per element of `fd_fields`, in that order; then, for an
-    /// ALLOC_MEMORY_OF_GPU with USERPTR, the memfd that now backs the client's pages (its offset 0 is the
+    /// One ioctl. Descriptors: one per element of `fd_places`, in that order; one per element of `shared`; then, for
+    /// an ALLOC_MEMORY_OF_GPU with USERPTR, the memfd that now backs the client's pages (its offset 0 is the
     /// address rounded down to a page). A USERPTR request without that descriptor names pages the client
     /// could not lend: EFAULT.
     Ioctl {
@@ -65,10 +73,16 @@ pub enum Request {
         arg: Vec<u8>,
         /// The memory that embedded pointers name; one that is missing could not be read: EFAULT.
         segments: Vec<Segment>,
-        /// Byte offsets in `arg` of the 32-bit descriptor fields whose descriptors were sent. A field the
-        /// table knows but which is missing here held no open descriptor.
-        fd_fields: Vec<u16>,
+        /// As `segments`, for memory that is too large for a message: its contents are in a memfd sealed against
+        /// shrinking, from offset 0, where the device also leaves what it writes.
+        shared: Vec<SharedSegment>,
+        /// The 32-bit descriptor fields whose descriptors were sent. A field the table knows but which is
+        /// missing here held no open descriptor.
+        fd_places: Vec<FdPlace>,
     },
+    /// Fetches up to [`MAX_FDS`] further descriptors of the reply before, on the same connection; answered by
+    /// [`Reply::Fds`]. Any other request makes the device forget them.
+    MoreFds,
     /// Asks for the memory behind a mapping; answered by [`Reply::Mapped`] with one descriptor, and for
     /// doorbell cookies a second: a 4096-byte page whose first u32 is the parked word.
     Mmap {
@@ -104,6 +118,26 @@ pub struct Segment {
     pub writable: bool,
 }
 
+/// Where the number of a descriptor that travels stands: a 32-bit word of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum FdPlace {
+    /// At this byte offset in the argument.
+    Field(u16),
+    /// At this address, inside memory that one of the argument's pointers names.
+    Memory(u64),
+}
+
+/// Client memory that travels beside a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedSegment {
+    /// Its address in the client.
+    pub address: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Whether the device may write it.
+    pub writable: bool,
+}
+
 /// What the device answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
@@ -117,7 +151,8 @@ pub enum Reply {
         /// The file's number.
         file: u64,
     },
-    /// To [`Request::Ioctl`]. Descriptors: one per element of `fd_fields`.
+    /// To [`Request::Ioctl`]. Descriptors: one per element of `fd_places`; beyond [`MAX_FDS`] by
+    /// [`Request::MoreFds`].
     Ioctl {
         /// The result if not negative, else `-errno`.
         result: i32,
@@ -125,11 +160,15 @@ pub enum Reply {
         arg: Vec<u8>,
         /// Memory to copy back; each must lie in a writable segment of the request.
         segments: Vec<Segment>,
-        /// Byte offsets in `arg` where the client must put the numbers of the descriptors it received.
-        fd_fields: Vec<u16>,
+        /// Ranges of writable shared segments, address and bytes, that were written.
+        written: Vec<(u64, u64)>,
+        /// Where the client must put the numbers of the descriptors it received.
+        fd_places: Vec<FdPlace>,
         /// Whether `arg` is copied back (KFD does so even when the handler failed).
         copy_back: bool,
     },
+    /// To [`Request::MoreFds`], with at least one descriptor.
+    Fds,
     /// To [`Request::Mmap`].
     Mapped {
         /// Offset in the descriptor sent beside.

@@ -14,14 +14,15 @@ pub enum PacketError {
     Unpublished,
     /// The kind is none that this queue executes.
     #[error(
-        "Packet kind {kind} is not supported, wanted kernel dispatch (2), barrier-and (3) or barrier-or (5)"
+        "Packet kind {kind} is not supported by a GPU queue, wanted vendor (0), kernel dispatch (2), \
+         barrier-and (3) or barrier-or (5)"
     )]
     Unsupported {
         /// The header's low byte.
         kind: u8,
     },
     /// The packet is the vendor's own.
-    #[error("Vendor packet format {format} is not supported")]
+    #[error("Vendor packet format {format} is not supported, wanted PM4-IB (1) or barrier-value (2)")]
     Vendor {
         /// Byte 2 of the packet, `amd_format`.
         format: u8,
@@ -41,6 +42,33 @@ pub enum PacketError {
         field: &'static str,
         /// The bits that are set.
         value: u64,
+    },
+    /// A word that is the same in every packet of its kind is different.
+    #[error("The {field} must be {wanted:#x}, found {found:#x}")]
+    Constant {
+        /// Which word.
+        field: &'static str,
+        /// What the packet holds.
+        found: u32,
+        /// What every such packet holds.
+        wanted: u32,
+    },
+    /// A barrier-value packet compares in no way that HSA defines.
+    #[error("Signal condition must be 0 (eq), 1 (ne), 2 (lt) or 3 (gte), found {condition}")]
+    Condition {
+        /// What the packet holds.
+        condition: u32,
+    },
+    /// The commands of a PM4-IB packet cannot be fetched.
+    #[error(
+        "Indirect buffer must have 1 to 1048575 dwords at a multiple of 4 below 2^48, \
+         found {dwords} dwords at {address:#x}"
+    )]
+    IndirectBuffer {
+        /// GPU address of the commands.
+        address: u64,
+        /// How many dwords.
+        dwords: u32,
     },
     /// A fence scope is 3.
     #[error("The {fence} fence scope must be 0 (none), 1 (agent) or 2 (system), found 3")]
@@ -123,8 +151,12 @@ impl PacketError {
             Self::Unpublished | Self::Unsupported { .. } | Self::KindMismatch { .. } => {
                 ExceptionCode::PacketUnsupported
             }
-            Self::Vendor { .. } => ExceptionCode::PacketVendorUnsupported,
-            Self::Reserved { .. } | Self::FenceScope { .. } => ExceptionCode::PacketReserved,
+            Self::Vendor { .. } | Self::Constant { .. } | Self::IndirectBuffer { .. } => {
+                ExceptionCode::PacketVendorUnsupported
+            }
+            Self::Reserved { .. } | Self::FenceScope { .. } | Self::Condition { .. } => {
+                ExceptionCode::PacketReserved
+            }
             Self::Dimensions { .. } | Self::UnusedDimension { .. } | Self::EmptyGrid { .. } => {
                 ExceptionCode::PacketDispatchDimInvalid
             }

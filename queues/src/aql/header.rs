@@ -36,6 +36,13 @@ pub enum PacketKind {
 }
 
 impl PacketKind {
+    /// The kind's number in a header's low byte.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        // CAST: the discriminant itself.
+        self as u8
+    }
+
     /// The kind in a header's low byte, if it is one that HSA defines.
     ///
     /// This looks at nothing else, as a processor that polls an unpublished slot must.

@@ -34,8 +34,18 @@ fn barrier(kind: PacketKind) -> Barrier {
     }
 }
 
+fn agent_dispatch() -> AgentDispatch {
+    AgentDispatch {
+        header: Header { acquire: FenceScope::System, ..Header::new(PacketKind::AgentDispatch) },
+        function: 0x8001,
+        return_address: 0x1000_0040_0000,
+        arguments: [1, 2, 3, 0x4444_4444_5555_5555],
+        completion_signal: 0x1000_0030_0100,
+    }
+}
+
 /// Bytes in rows of 16, then the packet in words.
-fn picture(packet: &Packet) -> String {
+pub(super) fn picture(packet: &Packet) -> String {
     let mut text = String::new();
     for (row, chunk) in packet.encode().chunks(4).enumerate() {
         write!(text, "{:02x}:", row * 16).unwrap();
@@ -61,6 +71,11 @@ fn barrier_and_bytes_and_text() {
 #[test]
 fn barrier_or_bytes_and_text() {
     insta::assert_snapshot!(picture(&Packet::BarrierOr(barrier(PacketKind::BarrierOr))));
+}
+
+#[test]
+fn agent_dispatch_bytes_and_text() {
+    insta::assert_snapshot!(picture(&agent_dispatch().into()));
 }
 
 #[test]
@@ -100,9 +115,11 @@ fn kinds_that_are_not_executed_name_themselves() {
         raw[0] = word0;
         Packet::decode(&raw).unwrap_err()
     };
-    assert_eq!(decode(0x0001_0000), PacketError::Vendor { format: 1 });
-    assert_eq!(decode(0x0001_0000).exception_code(), ExceptionCode::PacketVendorUnsupported);
-    assert_eq!(decode(4), PacketError::Unsupported { kind: 4 });
+    for format in (0..=255).filter(|format| ![1, 2].contains(format)) {
+        let error = decode(u32::from(format) << 16);
+        assert_eq!(error, PacketError::Vendor { format });
+        assert_eq!(error.exception_code(), ExceptionCode::PacketVendorUnsupported);
+    }
     for kind in 6..=255 {
         assert_eq!(decode(kind).exception_code(), ExceptionCode::PacketUnsupported);
     }
@@ -110,7 +127,25 @@ fn kinds_that_are_not_executed_name_themselves() {
 
 #[test]
 fn every_reserved_bit_is_refused() {
-    let cases: [(Packet, &[(usize, u32)]); 3] = [
+    let cases: [(Packet, &[(usize, u32)]); 6] = [
+        (agent_dispatch().into(), &[(0, 0x0000_e000), (1, u32::MAX), (12, u32::MAX), (13, u32::MAX)]),
+        (
+            Pm4Ib::new(0x1000, 8).into(),
+            &[
+                (0, 0xff00_e000),
+                (2, 3),
+                (3, 0xffff_0000),
+                (4, 0xff70_0000),
+                (6, u32::MAX),
+                (7, u32::MAX),
+                (12, u32::MAX),
+                (13, u32::MAX),
+            ],
+        ),
+        (
+            BarrierValue::new(0x1000, Condition::Eq, 0).into(),
+            &[(0, 0xff00_e000), (1, u32::MAX), (9, u32::MAX), (10, u32::MAX), (13, u32::MAX)],
+        ),
         (
             Packet::KernelDispatch(dispatch()),
             &[(0, 0xfffc_e000), (2, 0xffff_0000), (12, u32::MAX), (13, u32::MAX)],
@@ -208,10 +243,13 @@ fn error_texts() {
     let errors = [
         PacketError::Unpublished,
         PacketError::Unsupported { kind: 4 },
-        PacketError::Vendor { format: 2 },
+        PacketError::Vendor { format: 3 },
         PacketError::KindMismatch { found: PacketKind::BarrierOr, wanted: PacketKind::BarrierAnd },
         PacketError::Reserved { field: "setup", value: 0x10 },
         PacketError::FenceScope { fence: "acquire" },
+        PacketError::Constant { field: "IB_VALID bit", found: 0, wanted: 0x80_0000 },
+        PacketError::Condition { condition: 4 },
+        PacketError::IndirectBuffer { address: 0x1002, dwords: 8 },
         PacketError::Dimensions { dimensions: 0 },
         PacketError::UnusedDimension { dimensions: 1, axis: 2, workgroup: 1, grid: 7 },
         PacketError::EmptyGrid { grid: [1, 0, 1] },
@@ -286,6 +324,27 @@ fn dispatches() -> impl Strategy<Value = Packet> {
         })
 }
 
+/// Agent dispatches and vendor packets.
+fn others() -> impl Strategy<Value = Packet> {
+    let agent = (headers(PacketKind::AgentDispatch), any::<u16>(), any::<[u64; 6]>()).prop_map(
+        |(header, function, [return_address, a, b, c, d, completion_signal])| {
+            let arguments = [a, b, c, d];
+            AgentDispatch { header, function, return_address, arguments, completion_signal }.into()
+        },
+    );
+    let ib = (headers(PacketKind::VendorSpecific), 0_u64..1 << 46, 0..=Pm4Ib::MAX_DWORDS, any::<u64>())
+        .prop_map(|(header, quarter, dwords, completion_signal)| {
+            Pm4Ib { header, address: quarter * 4, dwords, completion_signal }.into()
+        });
+    let conditions =
+        proptest::sample::select(vec![Condition::Eq, Condition::Ne, Condition::Lt, Condition::Gte]);
+    let value = (headers(PacketKind::VendorSpecific), conditions, any::<[i64; 2]>(), any::<[u64; 2]>())
+        .prop_map(|(header, condition, [value, mask], [signal, completion_signal])| {
+            BarrierValue { header, signal, value, mask, condition, completion_signal }.into()
+        });
+    prop_oneof![agent, ib, value]
+}
+
 fn packets() -> impl Strategy<Value = Packet> {
     let barriers = |kind| {
         (headers(kind), any::<[u64; 5]>(), any::<u64>()).prop_map(
@@ -294,7 +353,7 @@ fn packets() -> impl Strategy<Value = Packet> {
             },
         )
     };
-    prop_oneof![dispatches(), barriers(PacketKind::BarrierAnd), barriers(PacketKind::BarrierOr)]
+    prop_oneof![dispatches(), barriers(PacketKind::BarrierAnd), barriers(PacketKind::BarrierOr), others(),]
 }
 
 /// Words that often look like a packet: a random body under a plausible header.
@@ -302,6 +361,7 @@ fn raw_packets() -> impl Strategy<Value = RawPacket> {
     let sparse = prop_oneof![4 => Just(0_u32), 1 => any::<u32>()];
     let word0 = prop_oneof![
         (0_u32..6).prop_flat_map(|kind| (0_u32..0x20).prop_map(move |hi| kind | hi << 8)),
+        (0_u32..0x20, 0_u32..4).prop_map(|(hi, format)| hi << 8 | format << 16),
         any::<u32>()
     ];
     (word0, proptest::array::uniform15(sparse)).prop_map(|(word0, rest)| {

@@ -13,6 +13,8 @@ mod tests;
 
 use std::fmt;
 
+use crate::sdma::Generation;
+
 pub use table::TARGETS;
 
 /// Instruction set generation.
@@ -175,6 +177,8 @@ pub struct Target {
     pub mes: bool,
     /// Valid bits of the event id in a wave's interrupt message.
     pub message_event_bits: u32,
+    /// Which packets its SDMA engines understand; `None` where [`crate::sdma`] does not know them.
+    pub sdma: Option<Generation>,
     /// What KFD's own checkpointing can do with its queues.
     pub criu: CriuSupport,
     privilege: PrivilegeRule,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rows. Each chip names what distinguishes it from the base of its family.
 
+use crate::sdma::Generation;
+
 use super::{
     CriuSupport, CwsrSizes, Family, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
 };
@@ -81,6 +83,7 @@ const GFX9: Target = Target {
     max_queues_per_process: 127,
     mes: false,
     message_event_bits: 24,
+    sdma: Some(Generation::V4),
     criu: CriuSupport::Full,
     privilege: PrivilegeRule::Never,
 };
@@ -91,6 +94,7 @@ const CDNA2: Target = Target {
     vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
     packed_workitem_ids: true,
     kernarg_preload: true,
+    sdma: Some(Generation::V4_4),
     ..GFX9
 };
 
@@ -110,6 +114,7 @@ const GFX10_1: Target = Target {
     scratch: Some(GFX10_SCRATCH),
     cwsr: GFX10_CWSR,
     message_event_bits: 23,
+    sdma: Some(Generation::V5),
     ..GFX9
 };
 
@@ -119,6 +124,7 @@ const GFX10_3: Target = Target {
     max_waves_per_simd: 16,
     vgprs_wave64: SMALL_WAVE64,
     vgprs_wave32: Some(SMALL_WAVE32),
+    sdma: Some(Generation::V5_2),
     ..GFX10_1
 };
 
@@ -133,6 +139,7 @@ const GFX11_0: Target = Target {
     cwsr: GFX11_CWSR,
     mes: true,
     message_event_bits: 24,
+    sdma: Some(Generation::V6),
     criu: CriuSupport::DumpOnly,
     ..GFX10_3
 };
@@ -149,6 +156,7 @@ const GFX12: Target = Target {
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
     workgroup_ids_in_ttmps: true,
     scratch: None,
+    sdma: None,
     criu: CriuSupport::None,
     ..GFX11_0
 };

@@ -12,6 +12,7 @@ use super::PAGE;
 use super::ledger::{LedgerSlot, Resource};
 use super::memfd::{self, Identity};
 use kfd::sys::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Unit of VRAM accounting (`VRAM_AVAILABLITY_ALIGN` of amdgpu_amdkfd_gpuvm.c).
@@ -153,59 +154,69 @@ impl Bo {
     }
 }
 
-/// Numbers for objects: always the lowest free one (the kernel's idr), from 0.
+/// Numbers for objects: the lowest free one (the kernel's idr), from 0, or one that is asked for.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    entries: Vec<Option<T>>,
-    /// No entry below this is free.
-    first_free: usize,
+    entries: BTreeMap<u32, T>,
+    /// No number below this is free.
+    first_free: u32,
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), first_free: 0 }
+        Self { entries: BTreeMap::new(), first_free: 0 }
     }
 }
 
 impl<T> Slots<T> {
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        let at = (self.first_free..self.entries.len())
-            .find(|at| self.entries[*at].is_none())
-            .unwrap_or(self.entries.len());
-        if at == self.entries.len() {
-            self.entries.push(None);
+        let mut at = self.first_free;
+        for taken in self.entries.range(at..).map(|(id, _)| *id) {
+            if taken != at {
+                break;
+            }
+            at += 1;
         }
-        self.entries[at] = Some(value);
+        self.entries.insert(at, value);
         self.first_free = at + 1;
-        // CAST: each entry owns a descriptor or a bitmap slot; there are never 2^32 of them.
-        at as u32
+        at
+    }
+
+    /// Gives a certain number; not if it is taken, or none the kernel would give (`INT_MAX` is its last).
+    #[must_use]
+    pub(super) fn insert_at(&mut self, id: u32, value: T) -> bool {
+        let free = id <= i32::MAX.unsigned_abs() && !self.entries.contains_key(&id);
+        if free {
+            self.entries.insert(id, value);
+        }
+        free
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&T> {
-        self.entries.get(id as usize)?.as_ref()
+        self.entries.get(&id)
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        self.entries.get_mut(id as usize)?.as_mut()
+        self.entries.get_mut(&id)
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<T> {
-        let value = self.entries.get_mut(id as usize)?.take()?;
-        self.first_free = self.first_free.min(id as usize);
+        let value = self.entries.remove(&id)?;
+        self.first_free = self.first_free.min(id);
         Some(value)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().flatten()
+    /// By number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.entries.iter().map(|(id, value)| (*id, value))
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        // CAST: as in `insert`.
-        self.entries.iter_mut().enumerate().filter_map(|(id, entry)| Some((id as u32, entry.as_mut()?)))
+        self.entries.iter_mut().map(|(id, value)| (*id, value))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.iter().flatten().count()
+        self.entries.len()
     }
 }
 
@@ -220,7 +231,6 @@ const _: () = assert!(VRAM_UNIT.is_multiple_of(PAGE));
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     #[test]
     fn dmabuf_name_round_trips_vram_and_gtt_only() {
@@ -234,11 +244,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slots_always_give_the_lowest_free_number(steps in prop::collection::vec((any::<bool>(), 0u32..20), 0..200)) {
+        fn slots_always_give_the_lowest_free_number(steps in prop::collection::vec((0..3, 0u32..20), 0..200)) {
             let mut slots = Slots::default();
             let mut model = BTreeMap::new();
-            for (add, id) in steps {
-                if add {
+            for (step, id) in steps {
+                if step == 2 {
+                    let free = !model.contains_key(&id);
+                    prop_assert_eq!(slots.insert_at(id, id), free);
+                    model.entry(id).or_insert(id);
+                } else if step == 1 {
                     let lowest = (0..).find(|id| !model.contains_key(id)).unwrap();
                     prop_assert_eq!(slots.insert(id), lowest);
                     model.insert(lowest, id);
@@ -248,5 +262,13 @@ mod tests {
                 prop_assert_eq!(slots.len(), model.len());
             }
         }
+    }
+
+    #[test]
+    fn insert_at_gives_no_number_beyond_the_kernels_last() {
+        let mut slots = Slots::default();
+        assert!(!slots.insert_at(1 << 31, ()));
+        assert!(slots.insert_at((1 << 31) - 1, ()));
+        assert_eq!(slots.insert(()), 0);
     }
 }

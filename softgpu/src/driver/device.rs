@@ -11,18 +11,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::mmap::acquired_file;
 use super::process::{KfdProcess, MemoryPolicy};
-use super::{Call, INTERFACE_VERSION};
+use super::{Call, FdPlace};
 
 /// Windows of gfx9 and later (`kfd_flat_memory.c`): each 4 GiB, above all user addresses.
 const LDS_BASE: u64 = 0x0001_0000_0000_0000;
 const SCRATCH_BASE: u64 = 0x0002_0000_0000_0000;
 const WINDOW: u64 = 0xffff_ffff;
 /// First and last address a buffer may have.
-const GPUVM_BASE: u64 = 0x1_0000;
+pub(super) const GPUVM_BASE: u64 = 0x1_0000;
 const GPUVM_LIMIT: u64 = 0x7fff_ffff_ffff;
 /// Entries of the tile tables, all zero since gfx9.
 const TILE_CONFIGS: u32 = 32;
 const MACRO_TILE_CONFIGS: u32 = 16;
+/// What PROFILER says of itself.
+const PROFILER_VERSION: u32 = 1;
 /// Nanoseconds per second.
 const NS: u64 = 1_000_000_000;
 
@@ -32,7 +34,7 @@ impl KfdProcess {
         args: &mut kfd_ioctl_get_version_args,
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
-        (args.major_version, args.minor_version) = INTERFACE_VERSION;
+        (args.major_version, args.minor_version) = self.kernel.interface_version();
         Ok(())
     }
 
@@ -90,7 +92,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         const DRM_FD: u16 = offset_of!(kfd_ioctl_acquire_vm_args, drm_fd) as u16;
-        let fd = call.fds.take_in(DRM_FD).ok_or(Errno::INVAL)?;
+        let fd = call.fds.take_in(FdPlace::Field(DRM_FD)).ok_or(Errno::INVAL)?;
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
         let file = acquired_file(&state, &fd);
@@ -227,6 +229,23 @@ impl KfdProcess {
     /// Answers like a kernel built without HSA_AMD_SVM; the topology's capability word says the same.
     pub(super) fn svm(&self, _args: &mut kfd_ioctl_svm_args, _call: &Call<'_>) -> Result<(), Errno> {
         Err(Errno::PERM)
+    }
+
+    /// No secondary contexts: the answer is that to a file which is one already.
+    pub(super) fn create_process(&self, _args: &mut [u8; 0], _call: &Call<'_>) -> Result<(), Errno> {
+        Err(Errno::INVAL)
+    }
+
+    /// The profiler's version; its locks are for those with `perfmon_capable`, whom no client is here.
+    pub(super) fn profiler(&self, args: &mut kfd_ioctl_profiler_args, _call: &Call<'_>) -> Result<(), Errno> {
+        match args.op {
+            KFD_IOC_PROFILER_PMC => Err(Errno::PERM),
+            KFD_IOC_PROFILER_VERSION => {
+                args.args[0] = PROFILER_VERSION;
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
     }
 
     /// No event stream yet; the answer is that of a kernel that cannot allocate the stream's queue.

@@ -12,9 +12,6 @@ use super::files::{Node, OpenFile};
 use super::process::{KfdProcess, may_call};
 use super::{Call, FdTable, UserMemory};
 
-/// First number that is no command on Linux 6.12.
-const COMMAND_END: u32 = 0x27;
-
 type Handler = fn(&KfdProcess, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
 /// A row of the kernel's own table; its direction counts, not the one in the user's command.
@@ -92,6 +89,8 @@ fn lookup(nr: u32) -> Option<Entry> {
         0x24 => entry!(AMDKFD_IOC_EXPORT_DMABUF, kfd_ioctl_export_dmabuf_args, P::export_dmabuf),
         0x25 => entry!(AMDKFD_IOC_RUNTIME_ENABLE, kfd_ioctl_runtime_enable_args, P::runtime_enable),
         0x26 => entry!(AMDKFD_IOC_DBG_TRAP, kfd_ioctl_dbg_trap_args, P::dbg_trap),
+        0x27 => entry!(AMDKFD_IOC_CREATE_PROCESS, [u8; 0], P::create_process),
+        0x28 => entry!(AMDKFD_IOC_PROFILER, kfd_ioctl_profiler_args, P::profiler),
         _ => return None,
     })
 }
@@ -109,7 +108,7 @@ pub(super) fn ioctl(
         return Err(if ioc_type(cmd) == DRM_IOCTL_BASE { Errno::INVAL } else { Errno::NOTTY });
     }
     let nr = ioc_nr(cmd);
-    if nr == 0 || nr >= COMMAND_END {
+    if nr == 0 || nr >= process.kernel.command_end() {
         return Err(Errno::NOTTY);
     }
     let entry = lookup(nr).ok_or(Errno::INVAL)?;

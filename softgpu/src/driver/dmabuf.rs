@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::bo::{Backing, Bo, Charge, Domain};
 use super::process::{KfdProcess, State, split_handle};
-use super::{Call, memfd};
+use super::{Call, FdPlace, memfd};
 
 /// Offsets of the descriptor fields in their structs.
 const IMPORT_FD: u16 = std::mem::offset_of!(kfd_ioctl_import_dmabuf_args, dmabuf_fd) as u16;
@@ -26,7 +26,8 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let (gpu_id, index) = split_handle(args.handle);
-        let gpu = self.gpu_by_id(gpu_id)?;
+        // Unlike everywhere else the handle's half is compared with the hardware's own id.
+        let gpu = self.gpu_by_actual_id(gpu_id)?;
         let state = self.state.lock();
         let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
         match bo.backing.domain {
@@ -40,7 +41,7 @@ impl KfdProcess {
             memfd::reopen_read_only(bo.backing.fd.as_fd())?
         };
         // The number goes into the argument when the client installs it, with O_CLOEXEC as `flags` says.
-        call.fds.give_out(EXPORT_FD, fd);
+        call.fds.give_out(FdPlace::Field(EXPORT_FD), fd);
         Ok(())
     }
 
@@ -52,7 +53,7 @@ impl KfdProcess {
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
         state.bound(gpu)?;
-        let fd = call.fds.take_in(IMPORT_FD).ok_or(Errno::BADF)?;
+        let fd = call.fds.take_in(FdPlace::Field(IMPORT_FD)).ok_or(Errno::BADF)?;
         let backing = self.backing_of(&mut state, fd)?;
         // Memory of another GPU is attached as system memory, whatever it is at home.
         let home = if backing.gpu == gpu { backing.domain.flag() } else { Domain::Gtt.flag() };
@@ -84,7 +85,7 @@ impl KfdProcess {
         let name = memfd::name(fd).ok_or(Errno::INVAL)?;
         let (domain, gpu_id) = Domain::of_dmabuf(&name).ok_or(Errno::INVAL)?;
         let bytes = memfd::sealed_bytes(fd).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(super::PAGE));
-        Ok((domain, self.gpu_by_id(gpu_id)?, bytes.ok_or(Errno::INVAL)?))
+        Ok((domain, self.gpu_by_actual_id(gpu_id)?, bytes.ok_or(Errno::INVAL)?))
     }
 
     pub(super) fn get_dmabuf_info(
@@ -95,7 +96,7 @@ impl KfdProcess {
         if self.gpus.is_empty() {
             return Err(Errno::INVAL);
         }
-        let fd = call.fds.take_in(INFO_FD).ok_or(Errno::BADF)?;
+        let fd = call.fds.take_in(FdPlace::Field(INFO_FD)).ok_or(Errno::BADF)?;
         let (domain, gpu, bytes) = self.describe(fd.as_fd())?;
         args.size = bytes;
         // Only graphics drivers attach metadata (tiling); buffers made here have none.

@@ -46,6 +46,16 @@ impl DoorbellMap {
         u32::try_from(id).ok()
     }
 
+    /// Takes a certain doorbell; whether it was free.
+    pub(super) fn take_at(&mut self, id: u32) -> bool {
+        let id = id as usize;
+        let free = self.used.get(id / 64).is_some_and(|word| word & 1 << (id % 64) == 0);
+        if free {
+            self.set(id);
+        }
+        free
+    }
+
     /// Gives a doorbell back.
     pub(super) fn release(&mut self, id: u32) {
         if let Some(word) = self.used.get_mut(id as usize / 64) {
@@ -74,6 +84,11 @@ mod tests {
         assert!(taken.iter().all(|id| !(0x100..=0x190).contains(id) && !(0x300..=0x390).contains(id)));
         map.release(1);
         assert_eq!((map.take(), map.take()), (Some(1), None));
+        map.release(7);
+        assert_eq!(
+            [7, 7, 0x100, 1024, u32::MAX].map(|id| map.take_at(id)),
+            [true, false, false, false, false]
+        );
     }
 
     #[test]

@@ -139,6 +139,85 @@ impl EventState {
         if free < end { Ok(free) } else { Err(Errno::NOSPC) }
     }
 
+    /// Makes an event again that was checkpointed, with its payload and whether it is signalled; its age begins at 0
+    /// and its slot is cleared (`kfd_criu_restore_event`).
+    ///
+    /// # Errors
+    /// `EINVAL` for a type that is not restored or a number no event has, `ENOMEM` without a page, `ENOSPC` when the
+    /// number is taken.
+    pub(super) fn restore(&mut self, saved: &kfd_criu_event_priv_data) -> Result<(), Errno> {
+        let id = saved.event_id;
+        let payload = kfd_event_data { payload: saved.payload, ..Default::default() };
+        let mut event = Event {
+            event_type: saved.event_type,
+            auto_reset: saved.auto_reset != 0,
+            signaled: saved.signaled != 0,
+            age: 0,
+            memory_exception: kfd_hsa_memory_exception_data::default(),
+            hw_exception: kfd_hsa_hw_exception_data::default(),
+            waiters: Vec::new(),
+        };
+        let last = match saved.event_type {
+            slotted if has_slot(slotted) => {
+                if self.page.is_none() {
+                    return Err(Errno::NOMEM);
+                }
+                KFD_SIGNAL_EVENT_LIMIT - 1
+            }
+            KFD_IOC_EVENT_MEMORY => {
+                event.memory_exception = payload.memory_exception_data();
+                i32::MAX.unsigned_abs()
+            }
+            KFD_IOC_EVENT_HW_EXCEPTION => {
+                event.hw_exception = payload.hw_exception_data();
+                i32::MAX.unsigned_abs()
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        if id > last {
+            return Err(Errno::INVAL);
+        }
+        if self.events.contains_key(&id) {
+            return Err(Errno::NOSPC);
+        }
+        if let Some(page) = self.page.as_ref().filter(|_| has_slot(saved.event_type)) {
+            page.acknowledge(id);
+        }
+        self.events.insert(id, event);
+        Ok(())
+    }
+
+    /// All events as a checkpoint stores them, by number. The first one carries the handle of the event page.
+    pub(super) fn checkpoint(&self, page: Option<u64>) -> Vec<kfd_criu_event_priv_data> {
+        let save = |(id, event): (&u32, &Event)| {
+            let mut data = kfd_event_data::default();
+            match event.event_type {
+                KFD_IOC_EVENT_MEMORY => data.set_memory_exception_data(event.memory_exception),
+                KFD_IOC_EVENT_HW_EXCEPTION => data.set_hw_exception_data(event.hw_exception),
+                _ => {}
+            }
+            kfd_criu_event_priv_data {
+                object_type: KFD_CRIU_OBJECT_TYPE_EVENT,
+                event_id: *id,
+                auto_reset: u32::from(event.auto_reset),
+                event_type: event.event_type,
+                signaled: u32::from(event.signaled),
+                payload: data.payload,
+                ..Default::default()
+            }
+        };
+        let mut events: Vec<_> = self.events.iter().map(save).collect();
+        if let Some(first) = events.first_mut() {
+            first.user_handle = page.unwrap_or(0);
+        }
+        events
+    }
+
+    /// How many events there are.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+
     pub(super) fn get(&self, id: u32) -> Option<&Event> {
         self.events.get(&id)
     }

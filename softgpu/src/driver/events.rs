@@ -70,7 +70,12 @@ impl KfdProcess {
     }
 
     /// Takes a buffer of the client's as event page, for the life of the process (`kfd_kmap_event_page`).
-    fn set_event_page(&self, state: &mut State, events: &mut EventState, handle: u64) -> Result<(), Errno> {
+    pub(super) fn set_event_page(
+        &self,
+        state: &mut State,
+        events: &mut EventState,
+        handle: u64,
+    ) -> Result<(), Errno> {
         if events.page.is_some() {
             return Err(Errno::INVAL);
         }

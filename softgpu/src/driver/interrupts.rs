@@ -29,7 +29,9 @@ impl Interrupts for KfdProcess {
     }
 
     fn memory_fault(&self, gpu: usize, fault: MemoryFault) {
-        let Some(model) = self.gpus.get(gpu) else { return };
+        if gpu >= self.gpus.len() {
+            return;
+        }
         let failure = kfd_memory_exception_failure {
             NotPresent: u32::from(fault.not_present),
             ReadOnly: u32::from(fault.read_only),
@@ -39,17 +41,27 @@ impl Interrupts for KfdProcess {
         let data = kfd_hsa_memory_exception_data {
             failure,
             va: fault.address & !(PAGE - 1),
-            gpu_id: model.gpu_id(),
+            gpu_id: self.user_id(gpu),
             ErrorType: KFD_MEM_ERR_NO_RAS,
         };
         if self.kernel.evicts_on_fault() {
             // Eviction first: whoever hears of the fault finds the queues off (`kfd_int_process_v11.c`).
             self.defer(move |process| {
-                process.evict(gpu);
+                process.evict_after_fault(gpu);
                 process.signal_memory_fault(data);
             });
         } else {
             self.signal_memory_fault(data);
+        }
+    }
+
+    fn hang(&self, gpu: usize) {
+        if gpu < self.gpus.len() {
+            // An ioctl that waits for the preemption holds the state's lock.
+            self.defer(move |process| {
+                process.lose_queues(gpu);
+                process.signal_reset(gpu);
+            });
         }
     }
 
@@ -68,6 +80,29 @@ impl KfdProcess {
                 events.set(id);
             }
         });
+    }
+
+    /// Tells of the reset that ended a hang: HW_EXCEPTION events of the whole GPU, MEMORY events because its memory is
+    /// lost (`kfd_signal_reset_event`).
+    fn signal_reset(&self, gpu: usize) {
+        let gpu_id = self.user_id(gpu);
+        let hardware = kfd_hsa_hw_exception_data {
+            reset_type: KFD_HW_EXCEPTION_WHOLE_GPU_RESET,
+            reset_cause: KFD_HW_EXCEPTION_GPU_HANG,
+            memory_lost: 1,
+            gpu_id,
+        };
+        let memory =
+            kfd_hsa_memory_exception_data { gpu_id, ErrorType: KFD_MEM_ERR_GPU_HANG, ..Default::default() };
+        self.events.change(|events| {
+            for id in events.of_type(KFD_IOC_EVENT_HW_EXCEPTION) {
+                if let Some(event) = events.get_mut(id) {
+                    event.hw_exception = hardware;
+                }
+                events.set(id);
+            }
+        });
+        self.signal_memory_fault(memory);
     }
 
     fn defer(&self, work: impl FnOnce(Arc<Self>) + Send + 'static) {

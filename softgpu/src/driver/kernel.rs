@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use kfd::sys::AMDKFD_COMMAND_END;
+use queues::target::{CriuSupport, Target};
 use thiserror::Error;
 
 /// The environment variable that chooses.
@@ -13,16 +15,19 @@ pub const VARIABLE: &str = "SOFTGPU_KERNEL";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelModel {
     /// Linux 6.12: a memory fault takes all of the process's queues on that GPU off the hardware for good
-    /// (`kfd_dqm_evict_pasid`).
+    /// (`kfd_dqm_evict_pasid`), and every CRIU_OP PROCESS_INFO evicts once more.
     V6_12,
-    /// A kernel whose faults stop the queue that caused them and no other.
+    /// Linux 7.3: as 6.12, but PROCESS_INFO of a paused process evicts nothing more.
+    V7_3,
+    /// A kernel that nobody has released yet: a fault stops the queue that caused it and no other, and CRIU_OP can
+    /// restore the queues of chips whose scheduler is firmware (MES, gfx11 on).
     #[default]
     Fixed,
 }
 
 /// The variable names no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{VARIABLE} is {0:?}; it can be 6.12 or fixed (the default)")]
+#[error("{VARIABLE} is {0:?}; it can be 6.12, 7.3 or fixed (the default)")]
 pub struct KernelModelError(String);
 
 impl FromStr for KernelModel {
@@ -31,6 +36,7 @@ impl FromStr for KernelModel {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "6.12" => Ok(Self::V6_12),
+            "7.3" => Ok(Self::V7_3),
             "" | "fixed" => Ok(Self::Fixed),
             other => Err(KernelModelError(other.to_owned())),
         }
@@ -41,6 +47,7 @@ impl fmt::Display for KernelModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V6_12 => "6.12",
+            Self::V7_3 => "7.3",
             Self::Fixed => "fixed",
         })
     }
@@ -55,9 +62,49 @@ impl KernelModel {
         std::env::var(VARIABLE).unwrap_or_default().parse()
     }
 
+    /// The interface version it reports: major and minor. Linux 6.12 says 1.17 and Linux 7.3 says 1.23; 1.24 is our
+    /// assumption of the first one that can restore queues of MES chips.
+    #[must_use]
+    pub fn interface_version(self) -> (u32, u32) {
+        match self {
+            Self::V6_12 => (1, 17),
+            Self::V7_3 => (1, 23),
+            Self::Fixed => (1, 24),
+        }
+    }
+
+    /// First number that is no command (`AMDKFD_COMMAND_END`).
+    pub(super) fn command_end(self) -> u32 {
+        match self {
+            Self::V6_12 => 0x27,
+            Self::V7_3 | Self::Fixed => AMDKFD_COMMAND_END,
+        }
+    }
+
     /// Whether a memory fault costs the process all its queues on the GPU.
     pub(super) fn evicts_on_fault(self) -> bool {
+        self != Self::Fixed
+    }
+
+    /// Whether PROCESS_INFO evicts the queues of a process that is paused already.
+    pub(super) fn evicts_again(self) -> bool {
         self == Self::V6_12
+    }
+
+    /// Whether CHECKPOINT can take a queue of this chip: gfx12 has no `checkpoint_mqd`.
+    pub(super) fn dumps_queues(self, target: Option<&Target>) -> bool {
+        self == Self::Fixed || target.is_some_and(|target| target.criu != CriuSupport::None)
+    }
+
+    /// Whether RESTORE can make a queue of this chip. On MES chips it passes no write pointer buffer on: Linux 7.3
+    /// answers EINVAL, and 6.12 follows a null pointer, for which EINVAL stands here too.
+    pub(super) fn restores_queues(self, target: Option<&Target>) -> bool {
+        self == Self::Fixed || target.is_some_and(|target| !target.mes)
+    }
+
+    /// Whether a restored queue holds its buffers as a created one does; before, they can be unmapped under it.
+    pub(super) fn holds_restored_buffers(self) -> bool {
+        self == Self::Fixed
     }
 }
 
@@ -67,10 +114,25 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_others_are_refused() {
-        for model in [KernelModel::V6_12, KernelModel::Fixed] {
+        for model in [KernelModel::V6_12, KernelModel::V7_3, KernelModel::Fixed] {
             assert_eq!(model.to_string().parse(), Ok(model));
         }
         assert_eq!("".parse(), Ok(KernelModel::Fixed));
         assert!("5.4".parse::<KernelModel>().unwrap_err().to_string().contains("5.4"));
+    }
+
+    #[test]
+    fn criu_support_is_the_chips_until_it_is_fixed() {
+        let support = |kernel: KernelModel, name| {
+            let target = Target::by_name(name);
+            (kernel.dumps_queues(target), kernel.restores_queues(target))
+        };
+        for kernel in [KernelModel::V6_12, KernelModel::V7_3] {
+            assert_eq!(support(kernel, "gfx90a"), (true, true));
+            assert_eq!(support(kernel, "gfx1030"), (true, true));
+            assert_eq!(support(kernel, "gfx1100"), (true, false));
+            assert_eq!(support(kernel, "gfx1201"), (false, false));
+        }
+        assert_eq!(support(KernelModel::Fixed, "gfx1201"), (true, true));
     }
 }

@@ -47,7 +47,13 @@ impl KfdProcess {
     }
 
     /// Maps a buffer on one GPU; does nothing if it is mapped there.
-    fn map_on(&self, state: &mut State, owner: usize, index: u32, gpu: usize) -> Result<(), Errno> {
+    pub(super) fn map_on(
+        &self,
+        state: &mut State,
+        owner: usize,
+        index: u32,
+        gpu: usize,
+    ) -> Result<(), Errno> {
         let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
         if bo.is_mapped_on(gpu) {
             return Ok(());

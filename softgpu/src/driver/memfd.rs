@@ -40,7 +40,7 @@ pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
 }
 
 /// Bytes of a memfd that cannot shrink; `None` for every other file.
-pub(super) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+pub(crate) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     let seals = fcntl_get_seals(fd).ok()?;
     if !seals.contains(SealFlags::SHRINK) {
         return None;

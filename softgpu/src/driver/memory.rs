@@ -5,7 +5,6 @@
 //! has passed.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use kfd::sys::*;
 use rustix::io::Errno;
@@ -16,8 +15,8 @@ use super::process::{KfdProcess, State, split_handle};
 use super::{Call, PAGE, memfd, page_align};
 
 /// What ALLOC decided to make.
-struct Wanted {
-    domain: Domain,
+pub(super) struct Wanted {
+    pub(super) domain: Domain,
     /// Page-rounded size of the memory; half of what was asked for with AQL_QUEUE_MEM.
     bytes: u64,
 }
@@ -40,28 +39,42 @@ impl KfdProcess {
         let mut state = self.state.lock();
         state.bound(gpu)?;
         let wanted = wanted(args)?;
-        let charge = self.charge(gpu, &wanted)?;
-        let fd = self.memory_for(&mut state, gpu, &wanted, call)?;
+        let bo = self.new_bo(&mut state, gpu, &wanted, args, || call.fds.userptr())?;
+        args.mmap_offset = match wanted.domain {
+            Domain::Mmio => KFD_MMAP_TYPE_MMIO | kfd_mmap_gpu_id(args.gpu_id),
+            _ => bo.mmap_offset,
+        };
+        args.handle = self.insert_bo(&mut state, gpu, bo);
+        Ok(())
+    }
+
+    /// Makes a buffer without giving it a handle; `userptr` has the client's pages, should they be wanted.
+    pub(super) fn new_bo(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        wanted: &Wanted,
+        args: &kfd_ioctl_alloc_memory_of_gpu_args,
+        userptr: impl FnOnce() -> Option<OwnedFd>,
+    ) -> Result<Bo, Errno> {
+        let charge = self.charge(gpu, wanted)?;
+        let fd = self.memory_for(state, gpu, wanted, userptr)?;
         let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
         if matches!(wanted.domain, Domain::Vram { .. } | Domain::Gtt) {
-            state.backings.retain(|_, known| known.strong_count() > 0);
-            state.backings.insert(backing.identity, Arc::downgrade(&backing));
+            state.remember(&backing);
         }
         let mmap_offset = match wanted.domain {
             Domain::Userptr => args.mmap_offset,
-            Domain::Mmio => KFD_MMAP_TYPE_MMIO | kfd_mmap_gpu_id(args.gpu_id),
+            Domain::Mmio => 0,
             _ => state.take_mmap_offset(wanted.bytes),
         };
-        let bo = Bo { backing, va: args.va_addr, flags: args.flags, mmap_offset, mapped: 0 };
-        args.handle = self.insert_bo(&mut state, gpu, bo);
-        args.mmap_offset = mmap_offset;
-        Ok(())
+        Ok(Bo { backing, va: args.va_addr, flags: args.flags, mmap_offset, mapped: 0 })
     }
 
     /// Gives a buffer its handle.
     pub(super) fn insert_bo(&self, state: &mut State, gpu: usize, bo: Bo) -> u64 {
         let index = state.pdds[gpu].bos.insert(bo);
-        u64::from(self.gpus[gpu].gpu_id()) << 32 | u64::from(index)
+        u64::from(self.user_id(gpu)) << 32 | u64::from(index)
     }
 
     /// Accounts for the memory (`amdgpu_amdkfd_reserve_mem_limit`).
@@ -90,7 +103,7 @@ impl KfdProcess {
         state: &mut State,
         gpu: usize,
         wanted: &Wanted,
-        call: &Call<'_>,
+        userptr: impl FnOnce() -> Option<OwnedFd>,
     ) -> Result<OwnedFd, Errno> {
         match wanted.domain {
             Domain::Vram { .. } | Domain::Gtt => {
@@ -98,7 +111,7 @@ impl KfdProcess {
             }
             Domain::Userptr => {
                 // get_user_pages fails where nothing is mapped: no descriptor came, or one that is too short.
-                let fd = call.fds.userptr().ok_or(Errno::FAULT)?;
+                let fd = userptr().ok_or(Errno::FAULT)?;
                 let bytes = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::FAULT)?;
                 if bytes < wanted.bytes { Err(Errno::FAULT) } else { Ok(fd) }
             }
@@ -155,7 +168,10 @@ impl KfdProcess {
 }
 
 /// The domain that the flags ask for and the size, or what is wrong with them.
-fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted, Errno> {
+///
+/// # Errors
+/// `EINVAL`, `ENOMEM`, in the kernel's order.
+pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted, Errno> {
     let flags = args.flags;
     let has = |flag: u32| flags & flag != 0;
     if has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL) && args.size != DOORBELL_SLICE_BYTES as u64 {

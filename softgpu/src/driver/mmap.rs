@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use super::bo::{Bo, Domain};
 use super::files::{Node, OpenFile};
+use super::kernel::KernelModel;
 use super::process::{KfdProcess, State};
 use super::{memfd, page_align};
 
@@ -46,7 +47,16 @@ impl KfdProcess {
     }
 
     fn mmap_kfd(&self, length: u64, offset: u64) -> Result<Mapped, Errno> {
-        let gpu = || self.gpu_by_id(kfd_mmap_get_gpu_id(offset)).map_err(|_| Errno::NODEV);
+        let gpu = || {
+            let id = kfd_mmap_get_gpu_id(offset);
+            // Linux 6.12 compares with the hardware's own id, 7.3 with the one that the process knows.
+            let found = if self.kernel == KernelModel::V6_12 {
+                self.gpu_by_actual_id(id)
+            } else {
+                self.gpu_by_id(id)
+            };
+            found.map_err(|_| Errno::NODEV)
+        };
         match offset & KFD_MMAP_TYPE_MASK {
             KFD_MMAP_TYPE_DOORBELL => {
                 let gpu = gpu()?;
@@ -106,8 +116,11 @@ impl KfdProcess {
 /// The buffer at exactly this offset.
 fn find_by_offset(state: &State, offset: u64) -> Option<(usize, &Bo)> {
     state.pdds.iter().enumerate().find_map(|(gpu, pdd)| {
-        let mut on_render =
-            pdd.bos.iter().filter(|bo| !matches!(bo.backing.domain, Domain::Userptr | Domain::Mmio));
+        let mut on_render = pdd
+            .bos
+            .iter()
+            .map(|(_, bo)| bo)
+            .filter(|bo| !matches!(bo.backing.domain, Domain::Userptr | Domain::Mmio));
         Some((gpu, on_render.find(|bo| bo.mmap_offset == offset)?))
     })
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! KFD's half of the device: every ioctl and mmap of one client process, answered as Linux 6.12 (interface 1.17) does.
+//! KFD's half of the device: every ioctl and mmap of one client process, answered as the modelled kernel
+//! ([`KernelModel`]) does.
 //!
 //! INVARIANT: state belongs to the client's address space, not to its open files: it lives until the client process
 //! is gone, whatever it closes (`kfd_process.c`). Nothing here knows of sockets or waves; the device is asked
@@ -10,12 +11,14 @@
 
 mod bo;
 mod criu;
+mod cu_mask;
 mod device;
 mod dispatch;
 mod dmabuf;
 mod doorbells;
 mod event_state;
 mod events;
+mod evict;
 mod files;
 mod interrupts;
 mod kernel;
@@ -41,12 +44,11 @@ use rustix::io::Errno;
 
 pub use files::OpenFile;
 pub use kernel::{KernelModel, KernelModelError};
+pub use kfd::transport::wire::FdPlace;
 pub use ledger::{Ledger, LedgerError, LedgerSlot};
+pub(crate) use memfd::sealed_bytes;
 pub use mmap::Mapped;
 pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ProcessOptions, Runtime};
-
-/// Interface version modelled: major 1, minor 17 (Linux 6.12).
-pub const INTERFACE_VERSION: (u32, u32) = (1, 17);
 
 /// The CPU's page size, which is also the GPU's smallest.
 pub(crate) const PAGE: u64 = 4096;
@@ -91,15 +93,15 @@ pub trait UserMemory {
 
 /// File descriptors that travel with an ioctl.
 pub trait FdTable {
-    /// The descriptor that the client named in the argument field at `field_offset`, if it was an open one.
-    fn take_in(&self, field_offset: u16) -> Option<OwnedFd>;
+    /// The descriptor that the client named at `place`, if it was an open one.
+    fn take_in(&self, place: FdPlace) -> Option<OwnedFd>;
 
     /// The memory behind a USERPTR allocation: a memfd sealed against shrinking whose offset 0 is the page of
     /// `mmap_offset`.
     fn userptr(&self) -> Option<OwnedFd>;
 
-    /// Installs a descriptor in the client; its number goes into the argument field at `field_offset`.
-    fn give_out(&self, field_offset: u16, fd: OwnedFd);
+    /// Installs a descriptor in the client if the ioctl succeeds; its number goes to `place`.
+    fn give_out(&self, place: FdPlace, fd: OwnedFd);
 }
 
 /// `access_ok`: whether the range can be a user range at all. Presence of pages is not looked at.

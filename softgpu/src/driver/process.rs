@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::bo::{Backing, Bo, Slots};
+use super::criu::CriuState;
 use super::doorbells::DoorbellMap;
 use super::events::Events;
 use super::files::{Files, OpenFile};
@@ -35,6 +37,8 @@ pub struct ProcessOptions {
     pub slot: LedgerSlot,
     /// Whose behaviour is imitated where kernels differ.
     pub kernel: KernelModel,
+    /// The process's number in its own PID namespace.
+    pub pid: u32,
 }
 
 impl fmt::Debug for ProcessOptions {
@@ -52,6 +56,9 @@ pub struct KfdProcess {
     pub(super) hardware: Arc<dyn Hardware>,
     pub(super) slot: LedgerSlot,
     pub(super) kernel: KernelModel,
+    pub(super) pid: u32,
+    /// The ids by which the process knows the GPUs: the hardware's own until a RESTORE says otherwise.
+    user_ids: Box<[AtomicU32]>,
     pub(super) state: Mutex<State>,
     pub(super) events: Events,
     /// Self, for work that an interrupt defers.
@@ -75,9 +82,12 @@ pub(super) struct State {
     pub(super) queues: QueueTable,
     /// Memory by identity, to recognise a DMABuf of our own.
     pub(super) backings: HashMap<Identity, Weak<Backing>>,
+    /// How many of them were alive when last counted.
+    live_backings: usize,
     /// Handle of the event page; it can never be freed.
     pub(super) event_page: Option<u64>,
     pub(super) runtime: Runtime,
+    pub(super) criu: CriuState,
     /// Next offset on the render nodes, in bytes.
     pub(super) next_mmap_offset: u64,
 }
@@ -91,8 +101,8 @@ pub(super) struct Pdd {
     pub(super) vm: Vm,
     pub(super) doorbells: DoorbellMap,
     pub(super) queue_count: u32,
-    /// Queues of this GPU are kept off the hardware since a memory fault.
-    pub(super) evicted: bool,
+    /// Reasons to keep the queues of this GPU off the hardware (`qpd->evicted`).
+    pub(super) evicted: u32,
     /// A queue holds the GPU's global wave sync.
     pub(super) gws_queue: Option<u32>,
     pub(super) mmio_page: Option<OwnedFd>,
@@ -140,7 +150,8 @@ const FIRST_MMAP_OFFSET: u64 = 0x10_0000 * super::PAGE;
 impl KfdProcess {
     /// The state of a process that has just opened `/dev/kfd` for the first time.
     pub fn new(options: ProcessOptions) -> Arc<Self> {
-        let ProcessOptions { gpus, hardware, slot, kernel } = options;
+        let ProcessOptions { gpus, hardware, slot, kernel, pid } = options;
+        let user_ids = gpus.iter().map(|gpu| AtomicU32::new(gpu.gpu_id())).collect();
         let pdds = gpus.iter().map(|_| Pdd::default()).collect();
         let state = State { pdds, next_mmap_offset: FIRST_MMAP_OFFSET, ..State::default() };
         Arc::new_cyclic(|this| Self {
@@ -148,6 +159,8 @@ impl KfdProcess {
             hardware,
             slot,
             kernel,
+            pid,
+            user_ids,
             state: Mutex::new(state),
             events: Events::default(),
             this: Weak::clone(this),
@@ -210,29 +223,37 @@ impl KfdProcess {
         self.state.lock().runtime
     }
 
-    /// The CU mask of a queue, empty when none was set.
-    pub fn cu_mask(&self, queue_id: u32) -> Option<Vec<u32>> {
-        self.state.lock().queues.get(queue_id).map(|queue| queue.cu_mask.clone())
+    /// Which compute units a queue may use: a word for each shader engine, shader array 0 in its lower half.
+    pub fn cu_mask(&self, queue_id: u32) -> Option<[u32; 8]> {
+        self.state.lock().queues.get(queue_id).map(|queue| super::cu_mask::read(&queue.mqd))
     }
 
-    /// The GPU with this id (`kfd_process_device_data_by_id`).
+    /// The GPU that the process knows by this id (`kfd_process_device_data_by_id`).
     ///
     /// # Errors
     /// `EINVAL`; 0 is never an id.
     pub(super) fn gpu_by_id(&self, gpu_id: u32) -> Result<usize, Errno> {
+        self.user_ids.iter().position(|id| id.load(Ordering::Relaxed) == gpu_id).ok_or(Errno::INVAL)
+    }
+
+    /// The GPU whose own id this is (`kfd_device_by_id`).
+    ///
+    /// # Errors
+    /// `EINVAL`.
+    pub(super) fn gpu_by_actual_id(&self, gpu_id: u32) -> Result<usize, Errno> {
         self.gpus.iter().position(|gpu| gpu.gpu_id() == gpu_id).ok_or(Errno::INVAL)
     }
 
-    /// Takes every queue of a GPU off the hardware, for good (`kfd_dqm_evict_pasid`).
-    pub(super) fn evict(&self, gpu: usize) {
-        let mut state = self.state.lock();
-        let Some(pdd) = state.pdds.get_mut(gpu) else { return };
-        pdd.evicted = true;
-        for (id, queue) in state.queues.iter_mut() {
-            if queue.gpu == gpu && queue.running {
-                queue.saved = self.hardware.stop_queue(gpu, id);
-                queue.running = false;
-            }
+    /// The id by which the process knows a GPU; 0 if there is none.
+    pub(super) fn user_id(&self, gpu: usize) -> u32 {
+        // ORDERING: Relaxed: an id changes only in RESTORE, before the process can know the new one.
+        self.user_ids.get(gpu).map_or(0, |id| id.load(Ordering::Relaxed))
+    }
+
+    /// Gives a GPU the id that the process knew in its earlier life.
+    pub(super) fn set_user_id(&self, gpu: usize, gpu_id: u32) {
+        if let Some(id) = self.user_ids.get(gpu) {
+            id.store(gpu_id, Ordering::Relaxed);
         }
     }
 }
@@ -253,6 +274,16 @@ impl State {
 
     pub(super) fn bo_mut(&mut self, gpu: usize, index: u32) -> Option<&mut Bo> {
         self.pdds.get_mut(gpu)?.bos.get_mut(index)
+    }
+
+    /// Makes a backing known, to recognise its DMABuf.
+    pub(super) fn remember(&mut self, backing: &Arc<Backing>) {
+        // Looking through all of them for each new one would make a thousand allocations a million steps.
+        if self.backings.len() >= 2 * self.live_backings + 64 {
+            self.backings.retain(|_, known| known.strong_count() > 0);
+            self.live_backings = self.backings.len();
+        }
+        self.backings.insert(backing.identity, Arc::downgrade(backing));
     }
 
     /// Takes an offset for a buffer of `bytes` on the render node.

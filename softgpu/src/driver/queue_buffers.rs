@@ -17,11 +17,11 @@ use crate::sysfs::GpuModel;
 /// Smallest end-of-pipe buffer, bytes.
 const MIN_EOP_BYTES: u64 = 4096;
 
-/// Memory that a queue holds.
-#[derive(Debug)]
+/// Memory that a queue holds; nothing by default.
+#[derive(Debug, Default)]
 pub(super) struct QueueBuffers {
     /// The ring's, exchanged by UPDATE_QUEUE.
-    pub(super) ring: Identity,
+    pub(super) ring: Option<Identity>,
     /// Pointers, end-of-pipe buffer and save area, with repetitions.
     pub(super) others: Vec<Identity>,
 }
@@ -48,7 +48,7 @@ pub(super) fn find(
     if compute {
         find_compute(vm, model, args, &mut others)?;
     }
-    Ok(QueueBuffers { ring, others })
+    Ok(QueueBuffers { ring: Some(ring), others })
 }
 
 /// The buffers that only compute queues have.
@@ -114,6 +114,6 @@ impl QueueBuffers {
     }
 
     fn all(&self) -> impl Iterator<Item = Identity> {
-        self.others.iter().copied().chain([self.ring])
+        self.others.iter().copied().chain(self.ring)
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use kfd::sys::*;
 use rustix::io::Errno;
 
+use super::cu_mask;
 use super::process::{KfdProcess, State};
 use super::queue_buffers::find_ring;
 use super::queues::check_properties;
@@ -38,31 +39,24 @@ impl KfdProcess {
             let ring = find_ring(state, gpu, args.ring_base_address, ring_bytes)?;
             let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
             let vm = &mut state.pdds[gpu].vm;
-            vm.release(queue.buffers.ring);
+            // A restored queue may hold nothing until it gets a ring of its own.
+            if let Some(old) = queue.buffers.ring.replace(ring) {
+                vm.release(old);
+            }
             vm.hold(ring);
-            queue.buffers.ring = ring;
         }
         let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
         queue.ring_va = args.ring_base_address;
         queue.ring_bytes = ring_bytes;
         queue.percent = args.queue_percentage & 0xff;
         queue.priority = args.queue_priority;
-        self.apply(state, gpu, args.queue_id)
-    }
-
-    /// Puts the hardware into the state that the queue's properties describe.
-    fn apply(&self, state: &mut State, gpu: usize, id: u32) -> Result<(), Errno> {
-        let queue = state.queues.get_mut(id).ok_or(Errno::FAULT)?;
-        // A queue that is on the hardware comes off even to be changed: new properties need a new hardware queue.
-        if queue.running {
-            queue.saved = self.hardware.stop_queue(gpu, id);
-            queue.running = false;
+        if queue.reset {
+            return Err(Errno::ACCESS);
         }
-        if queue.is_active(&state.pdds[gpu]) {
-            self.hardware.start_queue(gpu, &queue.for_hardware(id))?;
-            queue.running = true;
-        }
-        Ok(())
+        // A queue that is on the hardware comes off even to be changed: new properties need a new hardware queue. The
+        // descriptor stays as it is, also for another ring: its pointers are counts.
+        self.take_off(args.queue_id, queue)?;
+        self.put_on(args.queue_id, queue, &state.pdds[gpu])
     }
 
     pub(super) fn set_cu_mask(
@@ -82,7 +76,14 @@ impl KfdProcess {
         if pairs && mask.iter().any(|word| (word ^ word >> 1) & 0x5555_5555 != 0) {
             return Err(Errno::INVAL);
         }
-        queue.cu_mask = mask;
+        if queue.reset {
+            return Err(Errno::ACCESS);
+        }
+        // The descriptor of an SDMA queue has no such words.
+        if queue.is_compute() {
+            let masks = cu_mask::distribute(&mask, self.gpus[queue.gpu].shape());
+            cu_mask::write(&mut queue.mqd, masks);
+        }
         Ok(())
     }
 
@@ -96,7 +97,7 @@ impl KfdProcess {
         if !queue.is_compute() || queue.running || queue.is_active(&state.pdds[queue.gpu]) {
             return Err(Errno::INVAL);
         }
-        let saved = queue.saved;
+        let saved = queue.mqd.waves();
         let words = [
             saved.control_stack_offset,
             saved.control_stack_bytes,

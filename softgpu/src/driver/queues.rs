@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CREATE_QUEUE and DESTROY_QUEUE (`kfd_chardev.c`, `kfd_process_queue_manager.c`), in the kernel's order of checks.
 //!
-//! INVARIANT: a queue is on the hardware exactly when it is active: ring and percentage non-zero, and its GPU not
-//! evicted. Ids are process-wide and always the lowest free one.
+//! INVARIANT: a queue is on the hardware exactly when it is active: ring and percentage non-zero, its GPU not evicted,
+//! and not lost in a reset. Ids are process-wide and always the lowest free one.
 
 use kfd::sys::*;
 use rustix::io::Errno;
 
 use super::bo::Slots;
+use super::cu_mask;
 use super::doorbells::{DOORBELL_BYTES, sdma_doorbell};
 use super::ledger::Resource;
 use super::process::{KfdProcess, Pdd, State, kind_of};
 use super::queue_buffers::{self, QueueBuffers};
 use super::{Call, access_ok};
-use crate::hardware::{HwQueue, SavedWaves};
+use crate::hardware::{HwQueue, Mqd, QueueKind, mqd_field};
 
 /// Queues one process may have on one GPU.
 const MAX_QUEUES_PER_GPU: u32 = 127;
 /// Queues one process may have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
-const MAX_QUEUES: usize = 1024;
+pub(super) const MAX_QUEUES: usize = 1024;
 
 /// One queue (`struct queue_properties`).
 #[derive(Debug)]
@@ -31,22 +32,25 @@ pub(super) struct Queue {
     pub(super) priority: u32,
     pub(super) read_pointer_va: u64,
     pub(super) write_pointer_va: u64,
+    pub(super) eop_va: u64,
+    pub(super) eop_bytes: u32,
     pub(super) cwsr_va: u64,
     pub(super) cwsr_bytes: u32,
     pub(super) control_stack_bytes: u32,
-    doorbell: Doorbell,
+    pub(super) doorbell: Doorbell,
     pub(super) buffers: QueueBuffers,
     /// It is on the hardware.
     pub(super) running: bool,
-    /// What the last stop left in its save area.
-    pub(super) saved: SavedWaves,
-    /// As SET_CU_MASK gave it; no wave placement depends on it here.
-    pub(super) cu_mask: Vec<u32>,
+    /// It was lost in a reset of its GPU.
+    pub(super) reset: bool,
+    /// All there is to know of it while it is off the hardware. Also holds its CU mask, on which no wave placement
+    /// depends here.
+    pub(super) mqd: Box<Mqd>,
 }
 
 /// Where a queue's doorbell comes from, and so where it returns to.
 #[derive(Clone, Copy, Debug)]
-enum Doorbell {
+pub(super) enum Doorbell {
     Compute { id: u32 },
     Sdma { id: u32, doorbell: u32 },
 }
@@ -62,7 +66,7 @@ impl Doorbell {
 
 impl Queue {
     pub(super) fn is_active(&self, pdd: &Pdd) -> bool {
-        self.ring_bytes > 0 && self.ring_va != 0 && self.percent > 0 && !pdd.evicted
+        self.ring_bytes > 0 && self.ring_va != 0 && self.percent > 0 && pdd.evicted == 0 && !self.reset
     }
 
     pub(super) fn is_compute(&self) -> bool {
@@ -101,12 +105,22 @@ impl QueueTable {
         self.slots.get_mut(id)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Queue)> {
+        self.slots.iter()
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Queue)> {
         self.slots.iter_mut()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.slots.len() == 0
+    }
+
+    /// Gives a queue the number it had in its earlier life; not if it is taken.
+    #[must_use]
+    pub(super) fn insert_at(&mut self, id: u32, queue: Queue) -> bool {
+        self.slots.insert_at(id, queue)
     }
 }
 
@@ -156,7 +170,8 @@ impl KfdProcess {
         // Makes the slice if it does not exist yet; its descriptors are asked for again by mmap.
         self.hardware.doorbells(gpu)?;
         let buffers = queue_buffers::find(&state, gpu, model, args)?;
-        let counted = self.count_queue(&state, gpu, args)?;
+        let counted = self.count_queue(&state, gpu)?;
+        queue_buffers::check_write_pointer(&state, gpu, args.write_pointer_address)?;
         let doorbell = self.take_doorbell(&mut state, gpu, args)?;
         let queue = new_queue(gpu, args, doorbell, buffers);
         let id = self.add_queue(&mut state, queue)?;
@@ -167,20 +182,14 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Counts one more queue, here and on the device.
-    fn count_queue(
-        &self,
-        state: &State,
-        gpu: usize,
-        args: &kfd_ioctl_create_queue_args,
-    ) -> Result<Counted<'_>, Errno> {
+    /// Counts one more queue on the device, if the process may have one more.
+    pub(super) fn count_queue(&self, state: &State, gpu: usize) -> Result<Counted<'_>, Errno> {
         if state.pdds[gpu].queue_count >= MAX_QUEUES_PER_GPU {
             return Err(Errno::NOSPC);
         }
         if state.queues.slots.len() >= MAX_QUEUES {
             return Err(Errno::NOMEM);
         }
-        queue_buffers::check_write_pointer(state, gpu, args.write_pointer_address)?;
         self.slot.reserve(Resource::Queues(gpu), 1).map_err(|_| Errno::PERM)?;
         Ok(Counted { process: self, gpu, kept: false })
     }
@@ -217,12 +226,8 @@ impl KfdProcess {
         let id = state.queues.slots.insert(queue);
         let pdd = &mut state.pdds[gpu];
         let started = match state.queues.slots.get_mut(id) {
-            Some(queue) if queue.is_active(pdd) => {
-                let started = self.hardware.start_queue(gpu, &queue.for_hardware(id));
-                queue.running = started.is_ok();
-                started
-            }
-            _ => Ok(()),
+            Some(queue) => self.put_on(id, queue, pdd),
+            None => Ok(()),
         };
         if let Err(errno) = started {
             if let Some(queue) = state.queues.slots.remove(id) {
@@ -235,7 +240,7 @@ impl KfdProcess {
         Ok(id)
     }
 
-    fn give_back_doorbell(&self, pdd: &mut Pdd, gpu: usize, doorbell: Doorbell) {
+    pub(super) fn give_back_doorbell(&self, pdd: &mut Pdd, gpu: usize, doorbell: Doorbell) {
         match doorbell {
             Doorbell::Compute { id } => pdd.doorbells.release(id),
             Doorbell::Sdma { id, .. } => self.slot.release_sdma(gpu, id),
@@ -250,7 +255,9 @@ impl KfdProcess {
         let mut state = self.state.lock();
         let queue = state.queues.slots.remove(args.queue_id).ok_or(Errno::INVAL)?;
         let gpu = queue.gpu;
-        self.hardware.destroy_queue(gpu, args.queue_id);
+        if queue.running {
+            self.hardware.destroy_queue(gpu, args.queue_id);
+        }
         let pdd = &mut state.pdds[gpu];
         queue.buffers.release(&mut pdd.vm);
         self.give_back_doorbell(pdd, gpu, queue.doorbell);
@@ -264,14 +271,14 @@ impl KfdProcess {
 }
 
 /// A queue counted on the device; uncounted again unless kept.
-struct Counted<'a> {
+pub(super) struct Counted<'a> {
     process: &'a KfdProcess,
     gpu: usize,
     kept: bool,
 }
 
 impl Counted<'_> {
-    fn keep(mut self) {
+    pub(super) fn keep(mut self) {
         self.kept = true;
     }
 }
@@ -311,19 +318,30 @@ fn new_queue(
         priority: args.queue_priority,
         read_pointer_va: args.read_pointer_address,
         write_pointer_va: args.write_pointer_address,
+        eop_va: args.eop_buffer_address,
+        // CAST: the kernel keeps 32 bits of it too (`queue_properties.eop_ring_buffer_size`).
+        eop_bytes: args.eop_buffer_size as u32,
         cwsr_va: args.ctx_save_restore_address,
         cwsr_bytes: args.ctx_save_restore_size,
         control_stack_bytes: args.ctl_stack_size,
         doorbell,
         buffers,
         running: false,
-        // As the MQD is initialised: both parts empty, growing away from the boundary between them.
-        saved: SavedWaves {
-            control_stack_offset: args.ctl_stack_size,
-            control_stack_bytes: 0,
-            wave_state_offset: args.ctl_stack_size,
-            wave_state_bytes: 0,
-        },
-        cu_mask: Vec::new(),
+        reset: false,
+        mqd: Box::new(initial_mqd(args)),
     }
+}
+
+/// A queue that has never run (`mqd_manager_v11:init_mqd`): both parts of the save area empty, growing away from the
+/// boundary between them, and every compute unit allowed.
+fn initial_mqd(args: &kfd_ioctl_create_queue_args) -> Mqd {
+    let mut mqd = Mqd::default();
+    if kind_of(args.queue_type) != QueueKind::Sdma {
+        mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, args.ctl_stack_size);
+        mqd.set_word(mqd_field::CONTROL_STACK_SIZE, args.ctl_stack_size);
+        mqd.set_word(mqd_field::WAVE_STATE_OFFSET, args.ctl_stack_size);
+        mqd.set_word(mqd_field::SAVE_AREA_SIZE, args.ctx_save_restore_size);
+        cu_mask::write(&mut mqd, [u32::MAX; 8]);
+    }
+    mqd
 }

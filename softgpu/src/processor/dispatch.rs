@@ -1,50 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel dispatch: from the packet to a grid of waves, and on until it completes.
+//! A dispatch under way: checked, run on the workers, interrupted, and carried in a queue's descriptor.
 //!
 //! Invariant: a [`Job`] holds all that is needed to go on with an interrupted dispatch; the packet is read once.
 
-use std::mem::offset_of;
-
-use queues::aql::{ExceptionCode, KernelDispatch, PacketError};
-use queues::hsa::{AmdQueue, KernelDescriptor};
+use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
+use queues::hsa::KernelDescriptor;
 use queues::save_area::WaveRecord;
-use softgpu_waves::{Control, GridState, Launch, MemoryFault, Outcome, Scratch, Vm, run};
+use rustix::io::Errno;
+use softgpu_waves::{Control, GridState, Launch, Outcome, Scratch, run};
 
 use super::clock;
 use super::gpu::Gpu;
+use super::mqd::{Reader, Writer};
 use super::raised::Raised;
+use crate::hardware::HwQueue;
 
 /// LDS that a work-group can have, bytes.
 const LDS_BYTES: u32 = 64 << 10;
 /// VGPRs that a lane can have.
 const VGPRS: u32 = 256;
-/// Bytes that one count of `COMPUTE_TMPRING_SIZE.WAVESIZE` stands for on gfx11.
-const SCRATCH_UNIT: u32 = 256;
-
-/// Where a packet came from, as kernels can ask.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// GPU address of the packet in its ring.
-    pub(super) packet_address: u64,
-    /// Index of the packet.
-    pub(super) dispatch_id: u64,
-    /// The queue's read pointer.
-    pub(super) read_ptr_va: u64,
-    /// The queue's write pointer.
-    pub(super) write_ptr_va: u64,
-    /// Number of the queue's doorbell in its slice.
-    pub(super) doorbell: u32,
-}
-
-impl Place {
-    /// The queue's `amd_queue_t`, if its two pointers are laid out like one (KFD is told only of the pointers).
-    fn queue_address(&self) -> Option<u64> {
-        // CAST: offsets within 256 bytes.
-        let queue = self.write_ptr_va.checked_sub(offset_of!(AmdQueue, write_dispatch_id) as u64)?;
-        let read = queue.checked_add(offset_of!(AmdQueue, read_dispatch_id) as u64)?;
-        (read == self.read_ptr_va && queue.is_multiple_of(align_of::<AmdQueue>() as u64)).then_some(queue)
-    }
-}
 
 /// How far a run came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,43 +40,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Reads the kernel descriptor and checks what the packet alone does not tell.
+    /// Checks what the packet alone does not tell.
     ///
     /// # Errors
-    /// The exception that the packet raises.
-    pub(super) fn prepare(gpu: &Gpu, packet: KernelDispatch, place: &Place) -> Result<Self, Raised> {
-        let kernel_object = packet.kernel_object;
-        if !kernel_object.is_multiple_of(64) {
-            return Err(PacketError::CodeObject { address: kernel_object }.into());
-        }
-        packet.check_group_segment(LDS_BYTES)?;
-        let mut bytes = [0; KernelDescriptor::BYTES];
-        gpu.vm.read_bytes(kernel_object, &mut bytes)?;
-        let descriptor = KernelDescriptor::from_bytes(&bytes);
-        let lanes = descriptor.lanes();
-        if !gpu.target.wave_sizes.contains(&lanes) {
-            return Err(PacketError::CodeObject { address: kernel_object }.into());
-        }
-        let wanted = descriptor.vgpr_count(lanes == 32);
-        if wanted > VGPRS {
-            return Err(PacketError::Registers { wanted, limit: VGPRS }.into());
-        }
-        let queue = place.queue_address();
-        let scratch = match packet.private_segment_bytes {
-            0 => None,
-            bytes => Some(scratch(&gpu.vm, queue, bytes, lanes)?),
-        };
-        let launch = Launch {
-            descriptor,
-            kernel_object,
-            entry: descriptor.entry(kernel_object),
-            packet,
-            packet_address: place.packet_address,
-            queue_address: queue.unwrap_or(0),
-            dispatch_id: place.dispatch_id,
-            scratch,
-            doorbell: place.doorbell,
-        };
+    /// The exception that the dispatch raises.
+    pub(super) fn new(gpu: &Gpu, launch: Launch) -> Result<Self, Raised> {
+        check(gpu, &launch)?;
         Ok(Self { launch, grid: None, start: clock::ticks() })
     }
 
@@ -136,49 +79,133 @@ impl Job {
     pub(super) fn waves(&self) -> Vec<WaveRecord> {
         self.grid.as_ref().map_or_else(Vec::new, |grid| grid.waves.clone())
     }
-}
 
-/// The queue's scratch memory, if it is enough for this dispatch.
-///
-/// A queue without enough is stopped. (AMD's runtime would then be asked through `queue_inactive_signal` to provide
-/// more; that protocol is not spoken yet.)
-fn scratch(vm: &Vm, queue: Option<u64>, bytes_per_lane: u32, lanes: u32) -> Result<Scratch, Raised> {
-    let none = || Raised::packet(ExceptionCode::WaveApertureViolation);
-    let queue = queue.ok_or_else(none)?;
-    // CAST: offsets within 256 bytes.
-    let field = |offset: usize| queue.wrapping_add(offset as u64);
-    let read = || -> Result<(u64, u64, u32), MemoryFault> {
-        let base = vm.read_u64(field(offset_of!(AmdQueue, scratch_backing_memory_location)))?;
-        let bytes = vm.read_u64(field(offset_of!(AmdQueue, scratch_backing_memory_byte_size)))?;
-        let ring = vm.read_u32(field(offset_of!(AmdQueue, compute_tmpring_size)))?;
-        Ok((base, bytes, ring))
-    };
-    let (base, bytes, ring) = read()?;
-    let wave_bytes = u64::from(ring >> 12 & 0x7fff) * u64::from(SCRATCH_UNIT);
-    let needed = u64::from(bytes_per_lane) * u64::from(lanes);
-    if base == 0 || wave_bytes < needed || bytes < needed {
-        tracing::debug!(target: "processor", needed, wave_bytes, bytes, "scratch too small");
-        return Err(none());
+    /// `COMPUTE_PGM_RSRC1`, if waves of it are running.
+    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
+        self.grid
+            .as_ref()
+            .filter(|grid| !grid.waves.is_empty())
+            .map(|_| self.launch.descriptor.compute_pgm_rsrc1)
     }
-    Ok(Scratch { base, bytes })
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Writes everything but the waves.
+    pub(super) fn store(&self, writer: &mut Writer) {
+        let launch = &self.launch;
+        writer.put_all(&words(&launch.descriptor.to_bytes()));
+        writer.put_all(&Packet::KernelDispatch(launch.packet).encode());
+        for value in [
+            launch.kernel_object,
+            launch.entry,
+            launch.packet_address,
+            launch.queue_address,
+            launch.dispatch_id,
+            self.start,
+            self.grid.as_ref().map_or(0, |grid| grid.next_workgroup),
+        ] {
+            writer.put64(value);
+        }
+        writer.put(u32::from(self.grid.is_some()));
+        writer.put(u32::from(launch.scratch.is_some()));
+        let scratch = launch.scratch.unwrap_or(Scratch { base: 0, bytes: 0 });
+        writer.put64(scratch.base);
+        writer.put64(scratch.bytes);
+        writer.put(u32::from(launch.user_data.is_some()));
+        writer.put_all(&launch.user_data.unwrap_or_default());
+        writer.put_all(&launch.first_workgroup);
+    }
 
-    #[test]
-    fn queue_address_needs_both_pointers_of_one_queue() {
-        let place = |read_ptr_va, write_ptr_va| Place {
-            packet_address: 0,
-            dispatch_id: 0,
-            read_ptr_va,
-            write_ptr_va,
-            doorbell: 0,
+    /// The dispatch that [`Job::store`] wrote, with its waves.
+    ///
+    /// # Errors
+    /// `EINVAL` when no dispatch could be like this, or the waves are not of its kind.
+    pub(super) fn load(
+        reader: &mut Reader<'_>,
+        gpu: &Gpu,
+        config: &HwQueue,
+        waves: Vec<WaveRecord>,
+    ) -> Result<Self, Errno> {
+        let descriptor = KernelDescriptor::from_bytes(&bytes(reader.take_all()));
+        let Ok(Packet::KernelDispatch(packet)) = Packet::decode(&reader.take_all()) else {
+            return Err(Errno::INVAL);
         };
-        assert_eq!(place(0x1080, 0x1038).queue_address(), Some(0x1000));
-        assert_eq!(place(0x1088, 0x1040).queue_address(), None, "misaligned");
-        assert_eq!(place(0x2080, 0x1038).queue_address(), None);
-        assert_eq!(place(0x80, 8).queue_address(), None);
+        let [kernel_object, entry, packet_address, queue_address, dispatch_id, start, next_workgroup] =
+            std::array::from_fn(|_| reader.take64());
+        let (started, has_scratch) = (reader.take() != 0, reader.take() != 0);
+        let scratch = Scratch { base: reader.take64(), bytes: reader.take64() };
+        let has_user_data = reader.take() != 0;
+        let user_data = reader.take_all();
+        let first_workgroup = reader.take_all();
+        let launch = Launch {
+            target: gpu.chip.target,
+            descriptor,
+            kernel_object,
+            entry,
+            packet,
+            user_data: has_user_data.then_some(user_data),
+            first_workgroup,
+            packet_address,
+            queue_address,
+            dispatch_id,
+            scratch: has_scratch.then_some(scratch),
+            doorbell: config.doorbell_offset / 8,
+            priority: config.priority,
+        };
+        let lanes = descriptor.lanes();
+        let fits = started || waves.is_empty();
+        if check(gpu, &launch).is_err() || !fits || waves.iter().any(|wave| wave.lanes != lanes) {
+            return Err(Errno::INVAL);
+        }
+        let grid = started.then(|| Box::new(GridState { next_workgroup, waves }));
+        Ok(Self { launch, grid, start })
     }
+}
+
+/// What the device cannot run.
+fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
+    let (descriptor, packet) = (&launch.descriptor, &launch.packet);
+    Packet::KernelDispatch(*packet).validate()?;
+    packet.check_group_segment(LDS_BYTES)?;
+    let lanes = descriptor.lanes();
+    if !gpu.chip.target.wave_sizes.contains(&lanes) {
+        return Err(PacketError::CodeObject { address: launch.kernel_object });
+    }
+    let wanted = descriptor.vgpr_count(lanes == 32);
+    if wanted > VGPRS {
+        return Err(PacketError::Registers { wanted, limit: VGPRS });
+    }
+    Ok(())
+}
+
+fn words(bytes: &[u8; KernelDescriptor::BYTES]) -> [u32; KernelDescriptor::BYTES / 4] {
+    let words = bytes.as_chunks::<4>().0;
+    std::array::from_fn(|at| words.get(at).copied().map_or(0, u32::from_le_bytes))
+}
+
+fn bytes(words: [u32; KernelDescriptor::BYTES / 4]) -> [u8; KernelDescriptor::BYTES] {
+    let mut bytes = [0; KernelDescriptor::BYTES];
+    for (place, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *place = word.to_le_bytes();
+    }
+    bytes
+}
+
+/// Reads the descriptor of an AQL dispatch.
+///
+/// # Errors
+/// The exception that the packet raises.
+pub(super) fn descriptor(gpu: &Gpu, packet: &KernelDispatch) -> Result<KernelDescriptor, Raised> {
+    // The packet's own numbers first: they need no memory.
+    packet.check_group_segment(LDS_BYTES)?;
+    let address = packet.kernel_object;
+    if !address.is_multiple_of(64) {
+        return Err(PacketError::CodeObject { address }.into());
+    }
+    let mut bytes = [0; KernelDescriptor::BYTES];
+    gpu.vm.read_bytes(address, &mut bytes)?;
+    Ok(KernelDescriptor::from_bytes(&bytes))
+}
+
+/// A queue without scratch memory for a dispatch, and nobody to ask for it.
+pub(super) fn no_scratch() -> Raised {
+    Raised::packet(ExceptionCode::WaveApertureViolation)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The hardware under the driver: page tables, doorbells, and an AQL command processor for every queue.
+//! The hardware under the driver: page tables, doorbells, and a packet processor for every queue.
 //!
 //! A [`Processor`] holds all GPUs of one client process and implements [`Hardware`]. The client's buffers are mapped
 //! into this very process at their GPU addresses, so that a wave's address is a host address; what a wave (or a
@@ -8,19 +8,24 @@
 //! Invariant: everything in the client's memory is hostile. A packet, a signal or a kernel can halt its own queue,
 //! and nothing else.
 //!
-//! PM4 and SDMA queues are known (they can be started, stopped and destroyed) but stay idle: their packet languages
-//! are not spoken yet.
+//! A queue that is stopped leaves nothing here: its waves go into its save area, all else into its descriptor
+//! ([`Mqd`]), and from these two it is built again, by this processor or another.
 
+mod aql;
 mod bell;
 mod clock;
+mod context;
 mod dispatch;
 mod doorbell;
 mod gpu;
 mod memory;
+mod mqd;
+mod pm4;
 mod queue;
 mod raised;
 mod save;
-mod session;
+mod scratch;
+mod sdma;
 mod shared;
 mod signal;
 #[cfg(test)]
@@ -31,29 +36,22 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use queues::target::Target;
 use rustix::io::Errno;
 use softgpu_waves::{Access, AccessKind, Vm, Workers};
 
 use self::bell::SignalBell;
 use self::doorbell::Doorbells;
 pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
+pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine};
 use self::memory::HostMemory;
 use self::queue::Queue;
-use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, QueueKind, SavedWaves};
-
-/// A queue of a kind that executes something, or one that is only known.
-#[derive(Debug)]
-enum Slot {
-    Aql(Queue),
-    Idle,
-}
+use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, Mqd};
 
 #[derive(Debug)]
 struct Seat {
     gpu: Arc<Gpu>,
-    queues: Mutex<HashMap<u32, Arc<Slot>>>,
+    queues: Mutex<HashMap<u32, Queue>>,
 }
 
 /// The GPUs of one client process.
@@ -70,14 +68,14 @@ impl Processor {
     ///
     /// # Errors
     /// `ENOMEM` or `EMFILE` when doorbells or host threads cannot be had.
-    pub fn new(targets: &[&'static Target]) -> Result<Self, Errno> {
+    pub fn new(chips: &[Chip]) -> Result<Self, Errno> {
         let line = InterruptLine::default();
         let bell = Arc::new(SignalBell::default());
         let workers = Arc::new(Workers::new());
-        let seat = |(index, &target): (usize, &&'static Target)| {
+        let seat = |(index, &chip): (usize, &Chip)| {
             let gpu = Gpu {
                 index,
-                target,
+                chip,
                 vm: Vm::new(),
                 doorbells: Doorbells::new()?,
                 workers: Arc::clone(&workers),
@@ -86,7 +84,7 @@ impl Processor {
             };
             Ok(Seat { gpu: Arc::new(gpu), queues: Mutex::default() })
         };
-        let seats = targets.iter().enumerate().map(seat).collect::<Result<_, Errno>>()?;
+        let seats = chips.iter().enumerate().map(seat).collect::<Result<_, Errno>>()?;
         Ok(Self { seats, memory: HostMemory::default(), line })
     }
 
@@ -101,13 +99,13 @@ impl Processor {
         self.seats.get(gpu).ok_or(Errno::NODEV)
     }
 
-    /// The queue, without holding the table's lock while it is asked something.
-    fn slot(&self, gpu: usize, id: u32) -> Option<Arc<Slot>> {
-        self.seats.get(gpu)?.queues.lock().get(&id).cloned()
+    /// Takes the queue out of its table, so that the table's lock is not held while the queue stops.
+    fn take(&self, gpu: usize, id: u32) -> Option<Queue> {
+        self.seats.get(gpu)?.queues.lock().remove(&id)
     }
 }
 
-/// Whether everything an AQL queue needs is mapped with the permission it needs.
+/// Whether everything a queue needs is mapped with the permission it needs.
 fn is_mapped(vm: &Vm, queue: &HwQueue) -> bool {
     let needs = [
         (queue.ring_va, queue.ring_bytes, AccessKind::Write),
@@ -135,41 +133,32 @@ impl Hardware for Processor {
         self.memory.release(va, bytes);
     }
 
-    fn start_queue(&self, gpu: usize, queue: &HwQueue) -> Result<(), Errno> {
+    fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
         let seat = self.seat(gpu)?;
-        if queue.kind == QueueKind::Aql && !is_mapped(&seat.gpu.vm, queue) {
+        if !is_mapped(&seat.gpu.vm, queue) {
             return Err(Errno::IO);
         }
-        if let Some(slot) = self.slot(gpu, queue.id) {
-            if let Slot::Aql(known) = &*slot {
-                known.start(*queue);
-            }
-            return Ok(());
+        if seat.queues.lock().contains_key(&queue.id) {
+            return Err(Errno::BUSY);
         }
-        let slot = match queue.kind {
-            QueueKind::Aql => Slot::Aql(Queue::new(Arc::clone(&seat.gpu), *queue)?),
-            QueueKind::Compute | QueueKind::Sdma => Slot::Idle,
-        };
-        seat.queues.lock().insert(queue.id, Arc::new(slot));
+        let started = Queue::new(Arc::clone(&seat.gpu), *queue, mqd)?;
+        seat.queues.lock().insert(queue.id, started);
         Ok(())
     }
 
-    fn stop_queue(&self, gpu: usize, id: u32) -> SavedWaves {
-        match self.slot(gpu, id).as_deref() {
-            Some(Slot::Aql(queue)) => {
-                queue.stop();
-                queue.save()
-            }
-            Some(Slot::Idle) | None => SavedWaves::default(),
+    fn stop_queue(&self, gpu: usize, id: u32) -> Result<Option<Box<Mqd>>, Errno> {
+        let Some(queue) = self.take(gpu, id) else { return Ok(None) };
+        let saved = queue.save();
+        if saved.is_err()
+            && let Some(interrupts) = self.seat(gpu)?.gpu.interrupts()
+        {
+            interrupts.hang(gpu);
         }
+        saved.map(Some)
     }
 
     fn destroy_queue(&self, gpu: usize, id: u32) {
-        let Ok(seat) = self.seat(gpu) else { return };
-        let slot = seat.queues.lock().remove(&id);
-        if let Some(Slot::Aql(queue)) = slot.as_deref() {
-            queue.destroy();
-        }
+        drop(self.take(gpu, id));
     }
 
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {

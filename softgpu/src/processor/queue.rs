@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A hardware queue: one thread, a wish that the driver states, and the context that lives between two runs.
+//! A queue on the hardware: one thread that executes its packets until the driver wants it off.
 //!
-//! Invariant: the context is in the queue's state exactly while the thread does not touch the client's memory
-//! ("off the hardware"). The driver waits for that, the thread never waits for the driver.
+//! Invariant: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: what
+//! it knows of a queue that was stopped is gone with it. The driver waits for the thread, the thread never waits for
+//! the driver.
 //!
 //! ```text
-//!            start              stop: pause waves, wake the thread
-//!   off ───────────────► on ───────────────────────────────────────► off (context back)
-//!    ▲                   │ exception
-//!    └── halted for ever ◄──┘          destroy: abort waves, join the thread
+//!   descriptor, save area ──new──► on the hardware ──save: pause waves──► descriptor, save area
+//!                                   │ exception
+//!                                   └──► halted (its descriptor says so, and it stays halted)
 //! ```
 
 use std::sync::Arc;
@@ -18,29 +18,34 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 use queues::aql::ExceptionCode;
 use rustix::io::Errno;
-use softgpu_waves::{Command, Control};
+use softgpu_waves::Control;
 
+use super::context::{Context, Halt};
 use super::gpu::Gpu;
+use super::mqd;
 use super::raised::Raised;
 use super::save;
-use super::session::{Context, Exit, Session};
-use crate::hardware::{HwQueue, SavedWaves};
+use crate::hardware::{HwQueue, Mqd};
 
-/// What the driver wants of a queue.
-#[derive(Clone, Copy, Debug)]
-enum Wish {
-    Run(HwQueue),
-    Stop,
-    Destroy,
+/// Why a stay on the hardware ended.
+#[derive(Debug)]
+pub(super) enum Exit {
+    /// The driver wants the queue off.
+    Left,
+    /// The queue halts.
+    Raised(Box<Raised>),
 }
 
+impl<E: Into<Raised>> From<E> for Exit {
+    fn from(error: E) -> Self {
+        Self::Raised(Box::new(error.into()))
+    }
+}
+
+/// What the thread leaves when it ends.
 #[derive(Debug)]
-struct State {
-    wish: Wish,
-    /// As last started; names the save area.
-    config: HwQueue,
-    /// `None` while the thread has it.
-    context: Option<Context>,
+struct Left {
+    context: Context,
     halted: Option<Raised>,
 }
 
@@ -49,82 +54,53 @@ struct State {
 pub(super) struct Core {
     /// The GPU it belongs to.
     pub(super) gpu: Arc<Gpu>,
-    /// Process-wide queue id.
-    pub(super) id: u32,
+    /// As it was started.
+    pub(super) config: HwQueue,
     /// Seen by running waves.
     pub(super) control: Control,
-    /// Whether the wish is to run; what the thread looks at between packets.
-    running: AtomicBool,
-    state: Mutex<State>,
+    /// What the thread looks at between packets.
+    leave: AtomicBool,
+    left: Mutex<Option<Left>>,
     changed: Condvar,
 }
 
 impl Core {
     /// Whether the thread must get off the hardware.
     pub(super) fn must_leave(&self) -> bool {
-        !self.running.load(Ordering::SeqCst)
+        self.leave.load(Ordering::SeqCst)
     }
 
-    fn set(&self, state: &mut State, wish: Wish) {
-        state.wish = wish;
-        match wish {
-            Wish::Run(_) => self.control.set(Command::Run),
-            Wish::Stop => self.control.pause(),
-            Wish::Destroy => self.control.abort(),
-        }
-        self.running.store(matches!(wish, Wish::Run(_)), Ordering::SeqCst);
-        self.changed.notify_all();
-        if self.must_leave() {
-            // It may sleep on a doorbell or a signal.
-            self.gpu.doorbells.wake_all();
-            self.gpu.bell.strike();
-        }
+    fn wake(&self) {
+        self.leave.store(true, Ordering::SeqCst);
+        // It may sleep on a doorbell or a signal.
+        self.gpu.doorbells.wake_all();
+        self.gpu.bell.strike();
     }
 
-    /// One stay on the hardware. A defect of ours costs this queue, not the process.
-    fn stay(&self, config: HwQueue, context: &mut Context) -> Exit {
-        let stay = std::panic::AssertUnwindSafe(|| Session::new(self, config, context).run());
-        std::panic::catch_unwind(stay).unwrap_or_else(|_| {
-            tracing::error!(target: "processor", queue = self.id, "command processor panicked");
+    /// The thread. A defect of ours costs this queue, not the process.
+    fn work(&self, mut context: Context) {
+        let stay = std::panic::AssertUnwindSafe(|| context.run(self));
+        let exit = std::panic::catch_unwind(stay).unwrap_or_else(|_| {
+            tracing::error!(target: "processor", queue = self.config.id, "command processor panicked");
             Exit::Raised(Box::new(Raised::packet(ExceptionCode::PreemptionError)))
-        })
-    }
-
-    /// The thread: on the hardware whenever the driver wishes it, off it in between.
-    fn work(&self) {
-        loop {
-            let mut state = self.state.lock();
-            let (config, mut context) = loop {
-                match state.wish {
-                    Wish::Destroy => return,
-                    Wish::Run(config) if state.halted.is_none() => {
-                        if let Some(context) = state.context.take() {
-                            break (config, context);
-                        }
-                        return;
-                    }
-                    Wish::Run(_) | Wish::Stop => self.changed.wait(&mut state),
-                }
-            };
-            drop(state);
-            let exit = self.stay(config, &mut context);
-            let mut state = self.state.lock();
-            state.context = Some(context);
-            if let Exit::Raised(raised) = exit {
-                // Off the hardware first: the driver may stop or destroy this queue from within the interrupt.
+        });
+        let (halted, report) = match exit {
+            Exit::Left => (None, None),
+            Exit::Raised(raised) => {
                 let report = Raised { waves: Vec::new(), ..*raised };
-                state.halted = Some(*raised);
-                drop(state);
-                self.changed.notify_all();
-                report.report(&self.gpu, self.id);
-            } else {
-                self.changed.notify_all();
+                (Some(*raised), Some(report))
             }
+        };
+        *self.left.lock() = Some(Left { context, halted });
+        self.changed.notify_all();
+        // Off the hardware first: whoever hears of it finds it off.
+        if let Some(report) = report {
+            report.report(&self.gpu, self.config.id);
         }
     }
 }
 
-/// The driver's side of a queue. Dropping it destroys the queue.
+/// The driver's side of a queue. Dropping it abandons what it runs.
 #[derive(Debug)]
 pub(super) struct Queue {
     core: Arc<Core>,
@@ -132,87 +108,115 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Makes a queue and puts it on the hardware at packet 0.
+    /// Puts a queue on the hardware in the state that `mqd` and its save area describe.
     ///
     /// # Errors
-    /// `ENOMEM` when no thread can be had.
-    pub(super) fn new(gpu: Arc<Gpu>, config: HwQueue) -> Result<Self, Errno> {
-        // The slot may hold what an earlier queue rang.
-        gpu.doorbells.reset(config.doorbell_offset);
-        let state = State { wish: Wish::Stop, config, context: Some(Context::default()), halted: None };
+    /// `EINVAL` when they describe none, `EFAULT` when the area is not mapped, `ENOMEM` when no thread can be had.
+    pub(super) fn new(gpu: Arc<Gpu>, config: HwQueue, mqd: &Mqd) -> Result<Self, Errno> {
+        Self::with_control(gpu, config, mqd, Control::new(), false)
+    }
+
+    /// A queue that leaves before it executes anything.
+    #[cfg(test)]
+    pub(super) fn paused(gpu: Arc<Gpu>, config: HwQueue, mqd: &Mqd) -> Result<Self, Errno> {
+        let control = Control::new();
+        control.pause();
+        Self::with_control(gpu, config, mqd, control, true)
+    }
+
+    fn with_control(
+        gpu: Arc<Gpu>,
+        config: HwQueue,
+        mqd: &Mqd,
+        control: Control,
+        leave: bool,
+    ) -> Result<Self, Errno> {
+        let (context, halted) = if mqd::is_fresh(mqd, config.kind) {
+            // The slot may hold what an earlier queue rang.
+            gpu.doorbells.reset(config.doorbell_offset);
+            (Context::new(config.kind), None)
+        } else {
+            let waves = save::load(&gpu.vm, &config, &mqd.waves())?;
+            Context::load(&gpu, &config, mqd, waves)?
+        };
         let core = Arc::new(Core {
             gpu,
-            id: config.id,
-            control: Control::new(),
-            running: AtomicBool::new(false),
-            state: Mutex::new(state),
+            config,
+            control,
+            leave: AtomicBool::new(leave),
+            left: Mutex::default(),
             changed: Condvar::new(),
         });
+        if let Some(Halt { code, waves }) = halted {
+            let halted = Some(Raised { code, fault: None, waves });
+            *core.left.lock() = Some(Left { context, halted });
+            return Ok(Self { core, thread: None });
+        }
         let thread = std::thread::Builder::new()
             .name(format!("queue {}", config.id))
             .spawn({
                 let core = Arc::clone(&core);
-                move || core.work()
+                move || core.work(context)
             })
             .map_err(|_| Errno::NOMEM)?;
-        let queue = Self { core, thread: Some(thread) };
-        queue.start(config);
-        Ok(queue)
+        Ok(Self { core, thread: Some(thread) })
     }
 
-    /// Puts the queue (back) on the hardware, where it left off. A halted queue stays halted.
-    pub(super) fn start(&self, config: HwQueue) {
-        self.stop();
-        let mut state = self.core.state.lock();
-        state.config = config;
-        self.core.set(&mut state, Wish::Run(config));
-    }
-
-    /// Takes the queue off the hardware and waits until it is off.
-    pub(super) fn stop(&self) {
-        self.leave(Wish::Stop);
-    }
-
-    /// Takes the queue off the hardware for good: what it was running is abandoned.
-    pub(super) fn destroy(&self) {
-        self.leave(Wish::Destroy);
-    }
-
-    fn leave(&self, wish: Wish) {
-        let mut state = self.core.state.lock();
-        self.core.set(&mut state, wish);
-        while state.context.is_none() && !self.is_current_thread() {
-            self.core.changed.wait(&mut state);
-        }
-    }
-
-    /// Writes what the stopped queue holds into its save area.
-    pub(super) fn save(&self) -> SavedWaves {
-        let state = self.core.state.lock();
-        let waves = match (&state.halted, &state.context) {
-            (Some(raised), _) => raised.waves.clone(),
-            (None, Some(context)) => context.waves(),
-            (None, None) => Vec::new(),
+    /// Takes the queue off the hardware and saves it; its waves go into its save area.
+    ///
+    /// # Errors
+    /// `ETIME` when its waves cannot be preempted or their area is no longer there.
+    pub(super) fn save(mut self) -> Result<Box<Mqd>, Errno> {
+        self.core.control.pause();
+        self.core.wake();
+        self.join();
+        let left = {
+            let mut left = self.core.left.lock();
+            while left.is_none() {
+                self.core.changed.wait(&mut left);
+            }
+            left.take()
         };
-        save::save(&self.core.gpu.vm, &state.config, &waves)
+        let Left { context, halted } = left.ok_or(Errno::TIME)?;
+        let Core { gpu, config, .. } = &*self.core;
+        let waves = match &halted {
+            Some(raised) => raised.waves.clone(),
+            None => context.waves(),
+        };
+        if halted.is_none()
+            && let Some(rsrc1) = context.preempted_rsrc1()
+            && gpu.chip.hangs(config.kind, rsrc1)
+        {
+            tracing::error!(target: "processor", gpu = gpu.index, queue = config.id, rsrc1,
+                "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");
+            return Err(Errno::TIME);
+        }
+        let saved = save::save(&gpu.vm, config, &waves).map_err(|error| {
+            tracing::error!(target: "processor", queue = config.id, %error, waves = waves.len(), "waves not saved");
+            Errno::TIME
+        })?;
+        let mut writer = mqd::Writer::new(config);
+        if saved.is_some() {
+            writer.waves(config, saved);
+        }
+        context.store(&mut writer, halted.map(|raised| raised.code));
+        Ok(writer.finish())
     }
 
-    fn is_current_thread(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!(target: "processor", queue = self.core.config.id, "queue thread panicked");
+        }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.destroy();
-        if self.is_current_thread() {
-            // Destroyed from within its own interrupt: it is off the hardware, and ends when the interrupt returns.
-            return;
-        }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!(target: "processor", queue = self.core.id, "queue thread panicked");
-        }
+        self.core.control.abort();
+        self.core.wake();
+        self.join();
     }
 }

@@ -1,49 +1,78 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes the waves of a stopped queue into its context save area.
+//! The waves of a queue that is off the hardware, in its context save area.
 //!
-//! Invariant: only the used part of the control stack and the wave records are written. The header is the driver's
-//! and the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`).
+//! Invariant: only the used part of the control stack and the wave records are written; the header is the driver's and
+//! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back is the client's memory, and believed
+//! no further than the layout can be checked.
 
-use queues::save_area::{WaveRecord, write_waves};
+use queues::save_area::{HEADER_BYTES, WaveRecord, WaveState, read_waves, write_waves};
+use rustix::io::Errno;
 use softgpu_waves::Vm;
 
 use crate::hardware::{HwQueue, SavedWaves};
 
-/// Writes `waves` and says where they are; nothing is written (and none are reported) when they do not fit or the
-/// area is no longer mapped.
-pub(super) fn save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> SavedWaves {
-    let empty = SavedWaves {
-        control_stack_offset: queue.control_stack_bytes,
-        control_stack_bytes: 0,
-        wave_state_offset: queue.control_stack_bytes,
-        wave_state_bytes: 0,
-    };
+/// Writes `waves` and says where they are.
+///
+/// # Errors
+/// `ENOSPC` when they do not fit, `EFAULT` when the area is no longer mapped.
+pub(super) fn save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> Result<Option<SavedWaves>, Errno> {
     if waves.is_empty() {
-        return empty;
+        return Ok(None);
     }
-    try_save(vm, queue, waves).unwrap_or_else(|| {
-        tracing::error!(target: "processor", queue = queue.id, waves = waves.len(), "waves not saved");
-        empty
-    })
-}
-
-fn try_save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> Option<SavedWaves> {
     // The area belongs to the client and is no slice of ours. The copy's pages are only touched where waves go.
-    let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).ok()?];
-    let state = write_waves(&mut area, queue.control_stack_bytes, queue.cwsr_bytes, waves)
-        .inspect_err(|error| tracing::debug!(target: "processor", %error, "save area"))
-        .ok()?;
+    let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).map_err(|_| Errno::NOMEM)?];
+    let state =
+        write_waves(&mut area, queue.control_stack_bytes, queue.cwsr_bytes, waves).map_err(|error| {
+            tracing::error!(target: "processor", queue = queue.id, %error, "waves do not fit the save area");
+            Errno::NOSPC
+        })?;
     let copy = |offset: u32, bytes: u32| {
         let begin = usize::try_from(offset).ok()?;
         let part = area.get(begin..begin.checked_add(usize::try_from(bytes).ok()?)?)?;
         vm.write_bytes(queue.cwsr_va.checked_add(u64::from(offset))?, part).ok()
     };
-    copy(state.control_stack_offset, state.control_stack_size)?;
-    copy(state.wave_state_offset.checked_sub(state.wave_state_size)?, state.wave_state_size)?;
-    Some(SavedWaves {
+    copy(state.control_stack_offset, state.control_stack_size).ok_or(Errno::FAULT)?;
+    copy(state.wave_state_offset.saturating_sub(state.wave_state_size), state.wave_state_size)
+        .ok_or(Errno::FAULT)?;
+    Ok(Some(SavedWaves {
         control_stack_offset: state.control_stack_offset,
         control_stack_bytes: state.control_stack_size,
         wave_state_offset: state.wave_state_offset,
         wave_state_bytes: state.wave_state_size,
+    }))
+}
+
+/// Reads back the waves that `saved` says are there.
+///
+/// # Errors
+/// `EINVAL` when control stack and records do not agree or lie outside the area, `EFAULT` when it is not mapped.
+pub(super) fn load(vm: &Vm, queue: &HwQueue, saved: &SavedWaves) -> Result<Vec<WaveRecord>, Errno> {
+    if saved.control_stack_bytes == 0 && saved.wave_state_bytes == 0 {
+        return Ok(Vec::new());
+    }
+    if saved.wave_state_offset > queue.cwsr_bytes
+        || saved.control_stack_offset.checked_add(saved.control_stack_bytes)
+            != Some(queue.control_stack_bytes)
+    {
+        return Err(Errno::INVAL);
+    }
+    let length = usize::try_from(saved.wave_state_offset).map_err(|_| Errno::INVAL)?;
+    let begin = usize::try_from(saved.control_stack_offset).map_err(|_| Errno::INVAL)?;
+    let mut area = vec![0_u8; length.max(HEADER_BYTES)];
+    let used = area.get_mut(begin..length).ok_or(Errno::INVAL)?;
+    let va = queue.cwsr_va.checked_add(u64::from(saved.control_stack_offset)).ok_or(Errno::FAULT)?;
+    vm.read_bytes(va, used).map_err(|_| Errno::FAULT)?;
+    let state = WaveState {
+        control_stack_offset: saved.control_stack_offset,
+        control_stack_size: saved.control_stack_bytes,
+        wave_state_offset: saved.wave_state_offset,
+        wave_state_size: saved.wave_state_bytes,
+    };
+    for (place, byte) in area.iter_mut().zip(state.to_bytes()) {
+        *place = byte;
+    }
+    read_waves(&area).map_err(|error| {
+        tracing::error!(target: "processor", queue = queue.id, %error, "the save area is not one");
+        Errno::INVAL
     })
 }

@@ -33,18 +33,43 @@ pub(super) fn complete(gpu: &Gpu, signal: u64, start: u64, end: u64) -> Result<(
         return Ok(());
     }
     let vm = &gpu.vm;
-    let mailbox = vm.read_u64(field(signal, offset_of!(AmdSignal, event_mailbox_ptr)))?;
-    let event = vm.read_u32(field(signal, offset_of!(AmdSignal, event_id)))?;
+    let mailbox = Mailbox::of(vm, signal)?;
     vm.write_u64(field(signal, offset_of!(AmdSignal, start_ts)), start)?;
     vm.write_u64(field(signal, offset_of!(AmdSignal, end_ts)), end)?;
     // ORDERING: the atomic is SeqCst; whoever sees the new value sees all the packet's work.
     vm.atomic_add_u64(field(signal, offset_of!(AmdSignal, value)), u64::MAX)?;
     gpu.bell.strike();
-    if mailbox != 0 {
-        vm.write_u64(mailbox, u64::from(event))?;
-        if let Some(interrupts) = gpu.interrupts() {
-            interrupts.end_of_pipe(event);
-        }
+    mailbox.raise(gpu)
+}
+
+/// Tells the process that a signal's value has changed.
+///
+/// # Errors
+/// The fault, if the signal or its mailbox is not there.
+pub(super) fn notify(gpu: &Gpu, signal: u64) -> Result<(), MemoryFault> {
+    gpu.bell.strike();
+    Mailbox::of(&gpu.vm, signal)?.raise(gpu)
+}
+
+/// Where a signal's event is announced.
+struct Mailbox {
+    address: u64,
+    event: u32,
+}
+
+impl Mailbox {
+    fn of(vm: &Vm, signal: u64) -> Result<Self, MemoryFault> {
+        Ok(Self {
+            address: vm.read_u64(field(signal, offset_of!(AmdSignal, event_mailbox_ptr)))?,
+            event: vm.read_u32(field(signal, offset_of!(AmdSignal, event_id)))?,
+        })
     }
-    Ok(())
+
+    fn raise(&self, gpu: &Gpu) -> Result<(), MemoryFault> {
+        if self.address != 0 {
+            gpu.vm.write_u64(self.address, u64::from(self.event))?;
+            gpu.interrupt(self.event);
+        }
+        Ok(())
+    }
 }

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use kfd::transport::wire::{self, Received, Request, WireError};
+use kfd::transport::wire::{self, Received, Reply, Request, WireError};
 use rustix::io::Errno;
 
 use super::host::{Answer, Host, error};
@@ -17,12 +17,14 @@ pub(super) struct Channel {
     socket: OwnedFd,
     host: Arc<Host>,
     greeted: bool,
+    /// Descriptors of the last reply that did not fit beside it.
+    left: Vec<OwnedFd>,
 }
 
 impl Channel {
     /// Takes a connection over.
     pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Self {
-        Self { socket, host, greeted: false }
+        Self { socket, host, greeted: false, left: Vec::new() }
     }
 
     /// Answers until the client closes, or errs beyond repair.
@@ -72,13 +74,19 @@ impl Channel {
                 (answer, greeted)
             }
             _ if !self.greeted => (error(Errno::PROTO, "the first request must be Hello"), false),
+            Request::MoreFds if same_process && !self.left.is_empty() => {
+                let fds = std::mem::take(&mut self.left);
+                (Answer { reply: Reply::Fds, fds }, true)
+            }
             request => (self.host.answer(request, fds, same_process), true),
         }
     }
 
     /// Whether the reply went out, or at least another one in its place.
-    fn send(&self, answer: Answer) -> bool {
-        let Answer { reply, fds } = answer;
+    fn send(&mut self, answer: Answer) -> bool {
+        let Answer { reply, mut fds } = answer;
+        // Also forgets what was left of the reply before: the client did not ask for it.
+        self.left = fds.split_off(fds.len().min(wire::MAX_FDS));
         match wire::send(self.socket.as_fd(), &reply, &wire::borrow_all(&fds)) {
             Ok(()) => true,
             Err(

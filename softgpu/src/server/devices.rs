@@ -8,6 +8,7 @@ use queues::target::Target;
 use super::error::ServeError;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
+use crate::processor::Chip;
 use crate::sysfs::{GpuModel, Host, SysfsTree};
 
 /// Queues that one GPU has for all processes together (`max_num_of_queues_per_device`, KFD's module parameter).
@@ -46,8 +47,14 @@ impl Devices {
     }
 
     /// Their chips, in the same order.
-    pub(super) fn targets(&self) -> &[&'static Target] {
-        &self.targets
+    pub(super) fn chips(&self, errata: bool) -> Vec<Chip> {
+        let chip = |(gpu, &target): (&GpuModel, &&'static Target)| {
+            let shape = gpu.shape();
+            let arrays = shape.array_count.checked_div(shape.num_xcc).unwrap_or(0);
+            let engines = arrays.checked_div(shape.simd_arrays_per_engine).unwrap_or(0).max(1);
+            Chip { target, arrays, engines, errata }
+        };
+        self.gpus.iter().zip(&self.targets).map(chip).collect()
     }
 
     /// The topology on this host.
@@ -85,8 +92,8 @@ mod tests {
     fn parse_two_gpus_gives_two_targets() {
         let devices = Devices::parse("gfx1100,gfx1100").unwrap();
         assert_eq!(
-            devices.targets().iter().map(|target| target.name).collect::<Vec<_>>(),
-            ["gfx1100", "gfx1100"]
+            devices.chips(true).iter().map(|chip| (chip.target.name, chip.arrays)).collect::<Vec<_>>(),
+            [("gfx1100", 12), ("gfx1100", 12)]
         );
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kfd::transport::wire::{self, WireError};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::channel::Channel;
 use super::devices::Devices;
@@ -35,6 +35,7 @@ pub fn execute() -> Result<(), ServeError> {
         .map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;
+    raise_descriptor_limit();
     let mut buffer = wire::receive_buffer();
     let seed = wire::receive::<(usize, String)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
     let (slot, spec) = seed.message;
@@ -60,6 +61,14 @@ pub fn execute() -> Result<(), ServeError> {
     take_connections(&control, &mut buffer, &host);
     peer::wait_gone(pidfd.as_fd());
     Ok(())
+}
+
+/// Allows as many open files as the user may have: each buffer is one here, and one more while it is checkpointed.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(target: "server", %errno, "limit of open files not raised");
+    }
 }
 
 /// Until the broker is gone.

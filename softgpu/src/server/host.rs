@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
-use kfd::transport::wire::{PROTOCOL, Reply, Request, Segment};
+use kfd::transport::wire::{PROTOCOL, Reply, Request};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
 use super::devices::Devices;
 use super::error::ServeError;
-use super::user::{Descriptors, Segments};
+use super::user::{Descriptors, Segments, Written};
 use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
 use crate::hardware::Interrupts;
 use crate::processor::Processor;
@@ -55,7 +55,10 @@ impl Host {
     /// # Errors
     /// [`ServeError::System`] when the hardware's memory or threads cannot be had.
     pub(super) fn new(devices: &Devices, slot: LedgerSlot, client: Pid) -> Result<Self, ServeError> {
-        let processor = Processor::new(devices.targets()).map_err(ServeError::system("making the GPUs"))?;
+        // Only to look at what an erratum would have hidden: a runtime that gets it wrong is to find out.
+        let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
+        let processor =
+            Processor::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
         let processor = Arc::new(processor);
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
         let options = ProcessOptions {
@@ -63,6 +66,7 @@ impl Host {
             hardware: Arc::clone(&processor) as _,
             slot,
             kernel,
+            pid: own_number(client),
         };
         let process = KfdProcess::new(options);
         let interrupts: Weak<dyn Interrupts> = Arc::downgrade(&process) as _;
@@ -103,7 +107,7 @@ impl Host {
             Request::ListSysfs { path } => {
                 Reply::List(self.topology.list_directory(&path).map_err(Errno::raw_os_error)).into()
             }
-            Request::Ioctl { file, cmd, arg, segments, fd_fields } => {
+            Request::Ioctl { file, cmd, arg, segments, shared, fd_places } => {
                 let Some(file) = self.file(file) else { return failed_ioctl(Errno::BADF) };
                 if arg.len() != ioc_size(cmd) {
                     return error(
@@ -112,8 +116,15 @@ impl Host {
                     );
                 }
                 let caller = Caller { same_process, checkpoint_restore: self.may_checkpoint(cmd) };
-                self.ioctl(&file, cmd, arg, Segments::new(segments, caller), &fd_fields, fds)
+                match Descriptors::sort(&fd_places, shared, fds) {
+                    Ok((descriptors, shared)) => {
+                        let memory = Segments::new(segments, shared, caller);
+                        self.ioctl(&file, cmd, arg, memory, descriptors)
+                    }
+                    Err(errno) => error(errno, "descriptors and their places do not match"),
+                }
             }
+            Request::MoreFds => error(Errno::PROTO, "no descriptors are left"),
             _ if !same_process => error(Errno::BADF, "the connection belongs to another process"),
             Request::Open { path } => match self.process.open(&path) {
                 Ok((file, token)) => Answer { reply: self.opened(file), fds: vec![token] },
@@ -146,23 +157,23 @@ impl Host {
         cmd: u32,
         mut arg: Vec<u8>,
         memory: Segments,
-        fd_fields: &[u16],
-        fds: Vec<OwnedFd>,
+        descriptors: Descriptors,
     ) -> Answer {
-        let descriptors = match Descriptors::new(fd_fields, fds) {
-            Ok(descriptors) => descriptors,
-            Err(errno) => return error(errno, "descriptors and their fields do not match"),
-        };
         let before = arg.clone();
-        let result = match self.process.ioctl(file, cmd, &mut arg, &memory, &descriptors) {
+        let outcome = self.process.ioctl(file, cmd, &mut arg, &memory, &descriptors);
+        let (fd_places, fds) = match outcome {
+            Ok(_) => descriptors.into_outgoing(),
+            // A failed ioctl installs nothing.
+            Err(_) => (Vec::new(), Vec::new()),
+        };
+        let result = match outcome {
             Ok(value) => i32::try_from(value).unwrap_or(i32::MAX),
             Err(errno) => -errno.raw_os_error(),
         };
-        let (fd_fields, fds) = descriptors.into_outgoing();
         // The driver leaves the argument alone where the kernel would copy nothing back.
-        let copy_back = arg != before || !fd_fields.is_empty();
-        let segments: Vec<Segment> = memory.into_written();
-        Answer { reply: Reply::Ioctl { result, arg, segments, fd_fields, copy_back }, fds }
+        let copy_back = arg != before || !fd_places.is_empty();
+        let Written { segments, shared: written } = memory.into_written();
+        Answer { reply: Reply::Ioctl { result, arg, segments, written, fd_places, copy_back }, fds }
     }
 
     fn mmap(&self, file: u64, length: u64, offset: u64) -> Answer {
@@ -183,8 +194,18 @@ impl Host {
 }
 
 fn failed_ioctl(errno: Errno) -> Answer {
-    let (arg, segments, fd_fields) = (Vec::new(), Vec::new(), Vec::new());
-    Reply::Ioctl { result: -errno.raw_os_error(), arg, segments, fd_fields, copy_back: false }.into()
+    let (arg, segments, written, fd_places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let result = -errno.raw_os_error();
+    Reply::Ioctl { result, arg, segments, written, fd_places, copy_back: false }.into()
+}
+
+/// The process's number in the innermost PID namespace it is in, by which it knows itself.
+fn own_number(pid: Pid) -> u32 {
+    let pid = pid.as_raw_nonzero();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    innermost.unwrap_or(pid.get().unsigned_abs())
 }
 
 /// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`, in our own user namespace.

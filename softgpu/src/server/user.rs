@@ -4,41 +4,111 @@
 //! Invariant: what is not in the message cannot be read or written; reads see earlier writes of the same call.
 
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 
-use kfd::transport::wire::Segment;
+use kfd::transport::wire::{FdPlace, Segment, SharedSegment};
 use rustix::io::Errno;
 
-use crate::driver::{Caller, FdTable, UserMemory};
+use crate::driver::{Caller, FdTable, UserMemory, sealed_bytes};
 
 /// The memory that a request's segments hold.
 #[derive(Debug)]
 pub(super) struct Segments {
     segments: RefCell<Vec<Segment>>,
-    written: RefCell<Vec<Segment>>,
+    shared: Vec<Shared>,
+    written: RefCell<Written>,
     caller: Caller,
 }
 
+/// What a call wrote.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Contents, of memory that travels in messages.
+    pub(super) segments: Vec<Segment>,
+    /// Address and bytes, of memory that travels beside them.
+    pub(super) shared: Vec<(u64, u64)>,
+}
+
+/// Memory that came beside the message.
+#[derive(Debug)]
+struct Shared {
+    segment: SharedSegment,
+    fd: OwnedFd,
+}
+
+impl Shared {
+    /// Where `length` bytes at `address` lie in the file, if all of them do.
+    fn place(&self, address: u64, length: usize) -> Option<u64> {
+        let begin = address.checked_sub(self.segment.address)?;
+        // CAST: usize to u64 on a 64-bit target.
+        let end = begin.checked_add(length as u64)?;
+        (end <= self.segment.bytes).then_some(begin)
+    }
+}
+
 impl Segments {
-    /// Takes over a request's segments.
-    pub(super) fn new(segments: Vec<Segment>, caller: Caller) -> Self {
-        Self { segments: RefCell::new(segments), written: RefCell::default(), caller }
+    /// Takes over a request's segments. `shared` come with their files; one that could shrink, or is too short, is left
+    /// out.
+    pub(super) fn new(segments: Vec<Segment>, shared: Vec<(SharedSegment, OwnedFd)>, caller: Caller) -> Self {
+        let whole = |(segment, fd): (SharedSegment, OwnedFd)| {
+            let bytes = sealed_bytes(fd.as_fd())?;
+            (segment.bytes <= bytes).then_some(Shared { segment, fd })
+        };
+        let shared = shared.into_iter().filter_map(whole).collect();
+        Self { segments: RefCell::new(segments), shared, written: RefCell::default(), caller }
     }
 
     /// What was written, for the reply.
-    pub(super) fn into_written(self) -> Vec<Segment> {
+    pub(super) fn into_written(self) -> Written {
         self.written.into_inner()
     }
 
     fn record(&self, address: u64, bytes: &[u8]) {
         let mut written = self.written.borrow_mut();
-        if let Some(last) = written.last_mut()
+        if let Some(last) = written.segments.last_mut()
             && last.address.checked_add(last.bytes.len() as u64) == Some(address)
         {
             last.bytes.extend_from_slice(bytes);
             return;
         }
-        written.push(Segment { address, bytes: bytes.to_vec(), writable: true });
+        written.segments.push(Segment { address, bytes: bytes.to_vec(), writable: true });
+    }
+
+    fn record_shared(&self, address: u64, bytes: u64) {
+        let mut written = self.written.borrow_mut();
+        if let Some((start, length)) = written.shared.last_mut()
+            && start.checked_add(*length) == Some(address)
+        {
+            *length += bytes;
+            return;
+        }
+        written.shared.push((address, bytes));
+    }
+
+    fn write_shared(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut writable = self.shared.iter().filter(|shared| shared.segment.writable);
+        let found = writable.find_map(|shared| Some((shared, shared.place(address, bytes.len())?)));
+        let (shared, mut offset) = found.ok_or(Errno::FAULT)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let done = rustix::io::pwrite(&shared.fd, rest, offset).map_err(|_| Errno::FAULT)?;
+            rest = rest.get(done..).filter(|_| done > 0).ok_or(Errno::FAULT)?;
+            offset += done as u64;
+        }
+        self.record_shared(address, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn read_shared(&self, address: u64, mut buf: &mut [u8]) -> Result<(), Errno> {
+        let found = self.shared.iter().find_map(|shared| Some((shared, shared.place(address, buf.len())?)));
+        let (shared, mut offset) = found.ok_or(Errno::FAULT)?;
+        while !buf.is_empty() {
+            let done = rustix::io::pread(&shared.fd, &mut *buf, offset).map_err(|_| Errno::FAULT)?;
+            buf = buf.get_mut(done..).filter(|_| done > 0).ok_or(Errno::FAULT)?;
+            offset += done as u64;
+        }
+        Ok(())
     }
 }
 
@@ -55,12 +125,15 @@ impl UserMemory for Segments {
             return Ok(());
         }
         let segments = self.segments.borrow();
-        let bytes = segments
-            .iter()
-            .find_map(|segment| segment.bytes.get(place(segment, address, buf.len())?))
-            .ok_or(Errno::FAULT)?;
-        buf.copy_from_slice(bytes);
-        Ok(())
+        let bytes =
+            segments.iter().find_map(|segment| segment.bytes.get(place(segment, address, buf.len())?));
+        match bytes {
+            Some(bytes) => {
+                buf.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => self.read_shared(address, buf),
+        }
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
@@ -68,14 +141,11 @@ impl UserMemory for Segments {
             return Ok(());
         }
         let mut segments = self.segments.borrow_mut();
-        let target = segments
-            .iter_mut()
-            .filter(|segment| segment.writable)
-            .find_map(|segment| {
-                let place = place(segment, address, bytes.len())?;
-                segment.bytes.get_mut(place)
-            })
-            .ok_or(Errno::FAULT)?;
+        let target = segments.iter_mut().filter(|segment| segment.writable).find_map(|segment| {
+            let place = place(segment, address, bytes.len())?;
+            segment.bytes.get_mut(place)
+        });
+        let Some(target) = target else { return self.write_shared(address, bytes) };
         target.copy_from_slice(bytes);
         self.record(address, bytes);
         Ok(())
@@ -89,45 +159,50 @@ impl UserMemory for Segments {
 /// The descriptors that came with an ioctl, and those that go back.
 #[derive(Debug)]
 pub(super) struct Descriptors {
-    incoming: RefCell<Vec<(u16, OwnedFd)>>,
+    incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
     userptr: RefCell<Option<OwnedFd>>,
-    outgoing: RefCell<Vec<(u16, OwnedFd)>>,
+    outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
 impl Descriptors {
-    /// Pairs the fields of a request with its descriptors; one more is the memory of a USERPTR allocation.
+    /// Sorts a request's descriptors: those of `places`, the files of `shared`, and at most one more, the memory of a
+    /// USERPTR allocation. The files are answered.
     ///
     /// # Errors
-    /// `EBADMSG` when there are fewer descriptors than fields, or more than one beside them.
-    pub(super) fn new(fields: &[u16], fds: Vec<OwnedFd>) -> Result<Self, Errno> {
-        if fds.len() < fields.len() || fds.len() > fields.len() + 1 {
+    /// `EBADMSG` when there are fewer descriptors than that, or more.
+    pub(super) fn sort(
+        places: &[FdPlace],
+        shared: Vec<SharedSegment>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Self, Vec<(SharedSegment, OwnedFd)>), Errno> {
+        let wanted = places.len().saturating_add(shared.len());
+        if fds.len() != wanted && fds.len() != wanted.saturating_add(1) {
             return Err(Errno::BADMSG);
         }
         let mut fds = fds.into_iter();
-        let incoming = fields.iter().copied().zip(fds.by_ref()).collect();
+        let incoming = places.iter().copied().zip(fds.by_ref()).collect();
+        let shared = shared.into_iter().zip(fds.by_ref()).collect();
         let userptr = RefCell::new(fds.next());
-        Ok(Self { incoming: RefCell::new(incoming), userptr, outgoing: RefCell::default() })
+        Ok((Self { incoming: RefCell::new(incoming), userptr, outgoing: RefCell::default() }, shared))
     }
 
-    /// What goes back: fields and descriptors, in the same order.
-    pub(super) fn into_outgoing(self) -> (Vec<u16>, Vec<OwnedFd>) {
+    /// What goes back: places and descriptors, in the same order.
+    pub(super) fn into_outgoing(self) -> (Vec<FdPlace>, Vec<OwnedFd>) {
         self.outgoing.into_inner().into_iter().unzip()
     }
 }
 
 impl FdTable for Descriptors {
-    fn take_in(&self, field_offset: u16) -> Option<OwnedFd> {
-        let mut incoming = self.incoming.borrow_mut();
-        let at = incoming.iter().position(|(field, _)| *field == field_offset)?;
-        Some(incoming.swap_remove(at).1)
+    fn take_in(&self, place: FdPlace) -> Option<OwnedFd> {
+        self.incoming.borrow_mut().remove(&place)
     }
 
     fn userptr(&self) -> Option<OwnedFd> {
         self.userptr.borrow_mut().take()
     }
 
-    fn give_out(&self, field_offset: u16, fd: OwnedFd) {
-        self.outgoing.borrow_mut().push((field_offset, fd));
+    fn give_out(&self, place: FdPlace, fd: OwnedFd) {
+        self.outgoing.borrow_mut().push((place, fd));
     }
 }
 
@@ -135,11 +210,25 @@ impl FdTable for Descriptors {
 mod tests {
     use std::fs::File;
 
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
     use super::*;
+
+    fn memfd(bytes: u64) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("test", flags).unwrap();
+        ftruncate(&fd, bytes).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        fd
+    }
+
+    fn shared(address: u64, bytes: u64) -> (SharedSegment, OwnedFd) {
+        (SharedSegment { address, bytes, writable: true }, memfd(16))
+    }
 
     fn segments() -> Segments {
         let segment = |address, writable| Segment { address, bytes: vec![7; 16], writable };
-        Segments::new(vec![segment(100, false), segment(200, true)], Caller::default())
+        Segments::new(vec![segment(100, false), segment(200, true)], vec![shared(300, 16)], Caller::default())
     }
 
     #[test]
@@ -156,7 +245,7 @@ mod tests {
     fn write_to_read_only_segment_is_efault() {
         let memory = segments();
         assert_eq!(memory.write(100, &[1]), Err(Errno::FAULT));
-        assert_eq!(memory.into_written(), []);
+        assert_eq!(memory.into_written().segments, []);
     }
 
     #[test]
@@ -168,20 +257,52 @@ mod tests {
         let mut bytes = [0; 3];
         memory.read(200, &mut bytes).unwrap();
         assert_eq!(bytes, [1, 2, 3]);
-        let written = memory.into_written();
+        let written = memory.into_written().segments;
         assert_eq!(written.iter().map(|segment| segment.address).collect::<Vec<_>>(), [200, 210]);
         assert_eq!(written[0].bytes, [1, 2, 3]);
     }
 
     #[test]
-    fn descriptors_must_match_their_fields() {
+    fn shared_memory_is_read_written_and_recorded_by_range() {
+        let memory = segments();
+        memory.write(302, &[1, 2]).unwrap();
+        memory.write(304, &[3]).unwrap();
+        memory.write(310, &[4]).unwrap();
+        let mut bytes = [9; 4];
+        memory.read(301, &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 1, 2, 3]);
+        assert_eq!(memory.read(313, &mut bytes), Err(Errno::FAULT));
+        assert_eq!(memory.write(316, &[1]), Err(Errno::FAULT));
+        assert_eq!(memory.into_written().shared, [(302, 3), (310, 1)]);
+    }
+
+    #[test]
+    fn shared_memory_that_could_end_too_early_is_left_out() {
+        let null = OwnedFd::from(File::open("/dev/null").unwrap());
+        let all = SharedSegment { address: 100, bytes: 8, writable: true };
+        for hostile in [shared(100, 17), (all, null)] {
+            let memory = Segments::new(vec![], vec![hostile], Caller::default());
+            assert_eq!(memory.read(100, &mut [0]), Err(Errno::FAULT));
+            assert_eq!(memory.write(100, &[0]), Err(Errno::FAULT));
+        }
+    }
+
+    #[test]
+    fn descriptors_must_match_their_places() {
         let null = || OwnedFd::from(File::open("/dev/null").unwrap());
-        assert!(Descriptors::new(&[4], vec![]).is_err());
-        assert!(Descriptors::new(&[], vec![null(), null()]).is_err());
-        let table = Descriptors::new(&[4], vec![null(), null()]).unwrap();
-        assert!(table.take_in(8).is_none());
-        assert!(table.take_in(4).is_some());
-        assert!(table.take_in(4).is_none());
+        let segment = SharedSegment { address: 1, bytes: 1, writable: false };
+        assert!(Descriptors::sort(&[FdPlace::Field(4)], vec![], vec![]).is_err());
+        assert!(Descriptors::sort(&[], vec![], vec![null(), null()]).is_err());
+        assert!(Descriptors::sort(&[], vec![segment], vec![]).is_err());
+        let places = [FdPlace::Field(4), FdPlace::Memory(4)];
+        let fds = vec![null(), null(), null(), null()];
+        let (table, shared) = Descriptors::sort(&places, vec![segment], fds).unwrap();
+        assert_eq!(shared.len(), 1);
+        assert!(table.take_in(FdPlace::Field(8)).is_none());
+        for place in places {
+            assert!(table.take_in(place).is_some());
+            assert!(table.take_in(place).is_none());
+        }
         assert!(table.userptr().is_some());
         assert!(table.userptr().is_none());
     }

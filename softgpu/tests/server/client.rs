@@ -13,7 +13,7 @@ use kfd::sys::*;
 use kfd::transport::soft::SoftTransport;
 use kfd::{Doorbell, File, GpuId, Kfd, MemoryHandle, ProtFlags, QueueId, Topology, Transport};
 use queues::aql::{FenceScope, Header, KernelDispatch, PACKET_BYTES, Packet, PacketKind};
-use queues::cwsr::CwsrGeometry;
+use queues::cwsr::{CwsrGeometry, NodeShape};
 use queues::hsa::KernelDescriptor;
 
 pub const RING_PACKETS: usize = 64;
@@ -63,6 +63,18 @@ pub struct Client {
 impl Client {
     /// Connects (within ten seconds) and acquires the first GPU.
     pub fn connect(socket: &str) -> Self {
+        let client = Self::idle(socket);
+        client.kfd.acquire_vm(client.gpu, client.render.as_fd()).unwrap();
+        client
+    }
+
+    /// What the save area's size follows from.
+    pub fn shape(&self) -> NodeShape {
+        self.topology.gpu(self.gpu).unwrap().properties.shape()
+    }
+
+    /// Connects and acquires nothing.
+    pub fn idle(socket: &str) -> Self {
         // Tests that run as threads of one process must not map over each other.
         static WINDOW: AtomicU64 = AtomicU64::new(20 << 40);
         let next_va = WINDOW.fetch_add(1 << 40, Ordering::Relaxed);
@@ -78,7 +90,6 @@ impl Client {
         let topology = Topology::read(transport.sysfs()).unwrap();
         let gpu = topology.gpus().next().unwrap().gpu_id;
         let render = transport.open(Path::new("/dev/dri/renderD128")).unwrap();
-        kfd.acquire_vm(gpu, render.as_fd()).unwrap();
         Self { transport, kfd, gpu, render, topology, next_va }
     }
 
@@ -103,8 +114,7 @@ impl Client {
     }
 
     pub fn queue(&mut self) -> Queue {
-        let shape = self.topology.gpu(self.gpu).unwrap().properties.shape();
-        let geometry = CwsrGeometry::for_node(&shape).unwrap();
+        let geometry = CwsrGeometry::for_node(&self.shape()).unwrap();
         let ring = self.buffer(RING_PACKETS * PACKET_BYTES, CODE);
         for slot in 0..RING_PACKETS {
             ring.u32(slot * PACKET_BYTES).store(PacketKind::Invalid as u32, Ordering::Relaxed);

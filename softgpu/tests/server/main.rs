@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod criu;
 mod hostile;
 
 use std::io::{BufRead, BufReader, Write};
@@ -155,7 +156,7 @@ fn version_topology_and_memory_end_to_end() {
     let server = Server::start();
     let mut client = Client::connect(&server.socket);
     let version = client.kfd.get_version().unwrap();
-    assert_eq!((version.major, version.minor), (1, 17));
+    assert_eq!((version.major, version.minor), (1, 24));
     let before = client.kfd.available_memory(client.gpu).unwrap();
     let buffer = client.data(1 << 20);
     buffer.u64(4096).store(7, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: `next` only grows; a workgroup below it is finished, resident in `Progress`, or held by exactly one worker.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -105,6 +106,16 @@ impl Grid {
             changed: Condvar::new(),
             executed: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn priority(&self) -> u32 {
+        self.plan.priority
+    }
+
+    /// Has the waiting thread look at the control again.
+    pub(crate) fn nudge(&self) {
+        let _progress = self.progress.lock();
+        self.changed.notify_all();
     }
 
     fn halted(&self) -> bool {
@@ -263,9 +274,23 @@ pub fn run_counted(
         Ok(plan) => plan,
         Err(cause) => return (refused(launch, cause), 0),
     };
+    // A grid of one workgroup has no use for a second thread, and handing it over costs more than it often runs.
+    let alone = plan.total == 1;
     let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume));
-    workers.add(grid.clone());
-    let outcome = grid.wait();
-    workers.remove(&grid);
-    (outcome, grid.executed.load(Ordering::Relaxed))
+    control.attach(&grid);
+    if alone {
+        ROOM.with_borrow_mut(|room| grid.work(workers, room));
+    }
+    if !alone || grid.has_work() {
+        workers.add(grid.clone());
+        let outcome = grid.wait();
+        workers.remove(&grid);
+        return (outcome, grid.executed.load(Ordering::Relaxed));
+    }
+    (grid.wait(), grid.executed.load(Ordering::Relaxed))
+}
+
+thread_local! {
+    /// Where this thread runs grids of one workgroup itself.
+    static ROOM: RefCell<Option<Box<Group>>> = const { RefCell::new(None) };
 }

@@ -5,24 +5,37 @@
 //! the wave; a wave is only left between instructions.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use crate::env::Env;
+use crate::grid::Grid;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
 use crate::step::Flow;
 use crate::wave::Wave;
 
-const RUN: u8 = 0;
+/// Bits of a control's state: nothing set means run.
 const PAUSE: u8 = 1;
 const ABORT: u8 = 2;
+const COUNTING: u8 = 4;
+const DEAF: u8 = 8;
+
+#[derive(Debug, Default)]
+struct Wish {
+    state: AtomicU8,
+    /// Instructions until a pause, while counting.
+    left: AtomicI64,
+    grid: Mutex<Weak<Grid>>,
+}
 
 /// What another thread wants of a running grid; waves look at it on every backward branch.
 #[derive(Clone, Debug, Default)]
 pub struct Control {
-    state: Arc<AtomicU8>,
+    wish: Arc<Wish>,
 }
 
 /// State of a [`Control`].
@@ -42,14 +55,38 @@ impl Control {
         Control::default()
     }
 
-    /// Sets the command.
+    /// A control that no wave looks at, to measure what looking costs. Such a grid ends only by itself.
+    pub fn deaf() -> Control {
+        let control = Control::default();
+        control.wish.state.store(DEAF, Ordering::Release);
+        control
+    }
+
+    /// Sets the command; a count that was under way is over.
     pub fn set(&self, command: Command) {
         let value = match command {
-            Command::Run => RUN,
+            Command::Run => 0,
             Command::Pause => PAUSE,
             Command::Abort => ABORT,
         };
-        self.state.store(value, Ordering::Release);
+        if self.wish.state.swap(value, Ordering::AcqRel) == value {
+            return;
+        }
+        let grid = self.wish.grid.lock().upgrade();
+        if let Some(grid) = grid {
+            grid.nudge();
+        }
+    }
+
+    /// Runs on, and pauses after exactly this many instructions of all waves together (0: before the first).
+    pub fn pause_after(&self, instructions: u64) {
+        self.wish.left.store(i64::try_from(instructions).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.wish.state.store(if instructions == 0 { PAUSE } else { COUNTING }, Ordering::Release);
+    }
+
+    /// Says whom to nudge when the command changes.
+    pub(crate) fn attach(&self, grid: &Arc<Grid>) {
+        *self.wish.grid.lock() = Arc::downgrade(grid);
     }
 
     /// Asks for a pause.
@@ -64,8 +101,8 @@ impl Control {
 
     /// The command in force.
     pub fn command(&self) -> Command {
-        match self.state.load(Ordering::Acquire) {
-            RUN => Command::Run,
+        match self.wish.state.load(Ordering::Acquire) & (PAUSE | ABORT) {
+            0 => Command::Run,
             PAUSE => Command::Pause,
             _ => Command::Abort,
         }
@@ -74,7 +111,21 @@ impl Control {
     #[inline(always)]
     fn interrupts(&self) -> bool {
         // ORDERING: only a hint; whoever acts on it reads `command` with acquire.
-        self.state.load(Ordering::Relaxed) != RUN
+        self.wish.state.load(Ordering::Relaxed) & (PAUSE | ABORT) != 0
+    }
+
+    fn has(&self, bit: u8) -> bool {
+        self.wish.state.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// Counts one instruction; whether the wave has to stop behind it.
+    fn count(&self) -> bool {
+        if self.wish.left.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return self.interrupts();
+        }
+        // A command given meanwhile stays.
+        let _ = self.wish.state.compare_exchange(COUNTING, PAUSE, Ordering::AcqRel, Ordering::Relaxed);
+        true
     }
 }
 
@@ -129,6 +180,78 @@ pub(crate) fn run_wave(
     control: &Control,
     budget: u32,
 ) -> WaveStop {
+    if control.interrupts() {
+        return WaveStop::Interrupted;
+    }
+    if control.has(COUNTING) {
+        return run_counting(w, env, code, control, budget);
+    }
+    if control.has(DEAF) {
+        return run_heeding::<false>(w, env, code, control, budget);
+    }
+    run_heeding::<true>(w, env, code, control, budget)
+}
+
+/// Runs `w` looking at the control behind every instruction.
+fn run_counting(
+    w: &mut Wave,
+    env: &mut Env<'_>,
+    code: &mut Code<'_>,
+    control: &Control,
+    budget: u32,
+) -> WaveStop {
+    let mut left = budget;
+    loop {
+        let (program, mut ip) = code.locate(env, w.pc, w.hint);
+        let steps = &program.steps[..];
+        loop {
+            let s = &steps[ip];
+            // SAFETY: as in `run_heeding`.
+            let flow = unsafe { (s.run)(w, env, s) };
+            if flow == Flow::Next && steps[ip + 1].pc == s.pc {
+                // The other half of one instruction.
+                ip += 1;
+                continue;
+            }
+            env.executed += 1;
+            let over = control.count();
+            let next = match flow {
+                Flow::Next => ip + 1,
+                Flow::Jump => s.target as usize,
+                Flow::Indirect if over => return WaveStop::Interrupted,
+                Flow::Indirect => break,
+                Flow::Stop => {
+                    w.pc = s.pc;
+                    return WaveStop::Exception;
+                }
+                Flow::Barrier | Flow::Yield | Flow::End => ip + 1,
+            };
+            w.pc = if next == ip + 1 { s.next_pc() } else { steps[next].pc };
+            w.hint = next;
+            match flow {
+                Flow::Barrier => return WaveStop::Barrier,
+                Flow::End => return WaveStop::Ended,
+                _ if over => return WaveStop::Interrupted,
+                Flow::Yield => return WaveStop::Quantum,
+                _ => {}
+            }
+            left = left.saturating_sub(1);
+            if left == 0 {
+                return WaveStop::Quantum;
+            }
+            ip = next;
+        }
+    }
+}
+
+/// Runs `w` looking at the control on backward branches, or not at all.
+fn run_heeding<const HEED: bool>(
+    w: &mut Wave,
+    env: &mut Env<'_>,
+    code: &mut Code<'_>,
+    control: &Control,
+    budget: u32,
+) -> WaveStop {
     let mut left = i64::from(budget);
     loop {
         let (program, start) = code.locate(env, w.pc, w.hint);
@@ -148,7 +271,7 @@ pub(crate) fn run_wave(
             match flow {
                 Flow::Jump => {
                     let target = s.target as usize;
-                    if target <= ip && (left < 0 || control.interrupts()) {
+                    if target <= ip && (left < 0 || HEED && control.interrupts()) {
                         w.pc = steps[target].pc;
                         w.hint = target;
                         break if left < 0 { WaveStop::Quantum } else { WaveStop::Interrupted };

@@ -32,14 +32,20 @@ pub struct Scratch {
 /// Everything a kernel dispatch needs.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The kernel's descriptor, read from `kernel_object`.
+    /// The chip.
+    pub target: &'static Target,
+    /// The kernel's descriptor, read from `kernel_object`; of a PM4 dispatch, made of its registers.
     pub descriptor: KernelDescriptor,
     /// GPU address of the descriptor.
     pub kernel_object: u64,
     /// GPU address of the first instruction.
     pub entry: u64,
-    /// The packet.
+    /// The packet; of a PM4 dispatch, made of its registers.
     pub packet: KernelDispatch,
+    /// What user SGPRs start with; `None` has it worked out from the descriptor and the packet, as AQL does.
+    pub user_data: Option<[u32; 16]>,
+    /// Id of the first workgroup (`COMPUTE_START_X` to `Z`).
+    pub first_workgroup: [u32; 3],
     /// GPU address of the packet in the ring.
     pub packet_address: u64,
     /// GPU address of the `amd_queue_t`.
@@ -50,6 +56,8 @@ pub struct Launch {
     pub scratch: Option<Scratch>,
     /// Doorbell id, which `s_sendmsg_rtn GET_DOORBELL` returns.
     pub doorbell: u32,
+    /// KFD priority of the queue; workers serve the highest first.
+    pub priority: u32,
 }
 
 /// What all workgroups of a launch share, computed once.
@@ -66,6 +74,8 @@ pub(crate) struct Plan {
     pub max_resident: usize,
     pub max_waves: usize,
     pub identity: Identity,
+    pub priority: u32,
+    first: [u32; 3],
     grid: [u32; 3],
     group: [u32; 3],
     sgprs: [u32; 16],
@@ -75,10 +85,6 @@ pub(crate) struct Plan {
     work_item_dimensions: u32,
 }
 
-fn target() -> Option<&'static Target> {
-    Target::by_name("gfx1100")
-}
-
 impl Plan {
     pub(crate) fn new(launch: &Launch) -> Result<Plan, Cause> {
         let d = &launch.descriptor;
@@ -86,7 +92,7 @@ impl Plan {
         let wave32 = d.lanes() == 32;
         let halves = if wave32 { 1 } else { 2 };
         let workgroups = packet.workgroups();
-        let layout = target().map(|t| UserSgprs::new(d, t)).unwrap_or_default();
+        let layout = UserSgprs::new(d, launch.target);
         let lanes = halves as u64 * 32;
         let items: u64 = packet.workgroup_items();
         let max_waves = items.div_ceil(lanes) as usize;
@@ -102,7 +108,8 @@ impl Plan {
             entry: launch.entry,
             shape: Shape { halves, vgprs: d.vgpr_count(wave32) as usize },
             workgroups,
-            total: workgroups.iter().map(|&n| u64::from(n)).product(),
+            // A client may ask for more than can be counted; it does not live to see the end of the rest either.
+            total: workgroups.iter().fold(1, |total: u64, &n| total.saturating_mul(u64::from(n))),
             lds_bytes: (packet.group_segment_bytes.div_ceil(512) * 512).min(LDS_DWORDS as u32 * 4),
             private_bytes,
             wave_scratch,
@@ -110,9 +117,11 @@ impl Plan {
             max_resident: by_scratch.clamp(1, MAX_RESIDENT),
             max_waves,
             identity: Identity { doorbell: launch.doorbell, dispatch_id: launch.dispatch_id, trap_memory: 0 },
+            priority: launch.priority,
+            first: launch.first_workgroup,
             grid: packet.grid,
             group: packet.workgroup.map(u32::from),
-            sgprs: user_sgprs(launch, &layout),
+            sgprs: launch.user_data.unwrap_or_else(|| user_sgprs(launch, &layout)),
             layout,
             mode: d.initial_mode(),
             dispatch_index: launch.dispatch_id as u32 & 0x1FF_FFFF,
@@ -123,13 +132,15 @@ impl Plan {
     /// Workgroup id of the `index`-th workgroup, x fastest.
     pub(crate) fn group_id(&self, index: u64) -> [u32; 3] {
         let [x, y, _] = self.workgroups.map(|n| u64::from(n.max(1)));
-        [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
+        let [i, j, k] = [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32];
+        let [first_x, first_y, first_z] = self.first;
+        [first_x.wrapping_add(i), first_y.wrapping_add(j), first_z.wrapping_add(k)]
     }
 
     /// Items of a workgroup along each axis; the last ones may be partial.
     fn extent(&self, id: [u32; 3]) -> [u32; 3] {
         std::array::from_fn(|k| {
-            let start = u64::from(id[k]) * u64::from(self.group[k]);
+            let start = u64::from(id[k].wrapping_sub(self.first[k])) * u64::from(self.group[k]);
             u64::from(self.grid[k]).saturating_sub(start).min(u64::from(self.group[k])) as u32
         })
     }

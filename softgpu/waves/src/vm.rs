@@ -144,6 +144,10 @@ impl Map {
     }
 }
 
+/// The most bytes that one hold of the map's lock moves: well below a millisecond, which is what a change of the map
+/// may have to wait.
+const PIECE: u64 = 1 << 20;
+
 /// One (process, GPU) address space.
 #[derive(Debug, Default)]
 pub struct Vm {
@@ -226,6 +230,51 @@ impl Vm {
         let map = self.map.read();
         map.check(address, bytes.len() as u64, AccessKind::Write)?;
         raw::write(address, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes within GPU memory, front to back in pieces of 1 MiB, at the host's copying speed. Ranges that
+    /// overlap are copied well if they are shorter than that or `dst` is the lower one.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]; then the pieces before the one that faults have been copied.
+    pub fn copy(&self, dst: u64, src: u64, bytes: u64) -> Result<(), MemoryFault> {
+        self.in_pieces(bytes, |map, done, piece| {
+            let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
+            map.check(src, piece, AccessKind::Read)?;
+            map.check(dst, piece, AccessKind::Write)?;
+            raw::copy(dst, src, piece as usize);
+            Ok(())
+        })
+    }
+
+    /// Repeats the four bytes of `value`, the lowest first, over `bytes` bytes of any alignment, in pieces as
+    /// [`Vm::copy`].
+    ///
+    /// # Errors
+    /// [`MemoryFault`]; then the pieces before the one that faults have been filled.
+    pub fn fill32(&self, dst: u64, value: u32, bytes: u64) -> Result<(), MemoryFault> {
+        self.in_pieces(bytes, |map, done, piece| {
+            let dst = dst.wrapping_add(done);
+            map.check(dst, piece, AccessKind::Write)?;
+            // Pieces are multiples of 4 bytes: the value stays in phase.
+            raw::fill(dst, value, piece as usize);
+            Ok(())
+        })
+    }
+
+    fn in_pieces(
+        &self,
+        bytes: u64,
+        mut act: impl FnMut(&Map, u64, u64) -> Result<(), MemoryFault>,
+    ) -> Result<(), MemoryFault> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = (bytes - done).min(PIECE);
+            // Let go between the pieces, so that a change of the map gets its turn.
+            act(&self.map.read(), done, piece)?;
+            done += piece;
+        }
         Ok(())
     }
 

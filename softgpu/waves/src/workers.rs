@@ -78,7 +78,9 @@ impl Workers {
                 return None;
             }
             let n = q.grids.len();
-            let found = (0..n).map(|k| (q.turn + k) % n).find(|&k| q.grids[k].has_work());
+            // Of those with the highest priority the one whose turn it is.
+            let waiting = (0..n).map(|k| (q.turn + k) % n).filter(|&k| q.grids[k].has_work());
+            let found = waiting.min_by_key(|&k| std::cmp::Reverse(q.grids[k].priority()));
             if let Some(k) = found {
                 q.turn = k + 1;
                 return Some(q.grids[k].clone());

@@ -43,6 +43,7 @@ fn run(text: &str, wave32: bool) -> Vec<u32> {
         completion_signal: 0,
     };
     let launch = Launch {
+        target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
         descriptor: KernelDescriptor::from_bytes(&descriptor),
         kernel_object: 0,
         entry: code,
@@ -52,6 +53,9 @@ fn run(text: &str, wave32: bool) -> Vec<u32> {
         dispatch_id: 0,
         scratch: None,
         doorbell: 0x55,
+        priority: 7,
+        user_data: None,
+        first_workgroup: [0; 3],
     };
     match d.run(&launch, &Control::new(), None) {
         Outcome::Completed => out.get(),

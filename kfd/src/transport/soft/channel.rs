@@ -79,8 +79,28 @@ impl Channel {
         }
     }
 
-    /// Sends a request and waits for its reply.
+    /// Sends a request and waits for its reply; fetches the descriptors that did not fit beside it.
     pub fn exchange(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Received<Reply>, WireError> {
+        let mut received = self.exchange_once(request, fds)?;
+        if let Reply::Ioctl { fd_places, .. } = &received.message
+            && received.fds.len() == wire::MAX_FDS
+        {
+            while received.fds.len() < fd_places.len() {
+                let more = self.exchange_once(&Request::MoreFds, &[])?;
+                if more.message != Reply::Fds || more.fds.is_empty() {
+                    return Err(WireError::UnexpectedReply);
+                }
+                received.fds.extend(more.fds);
+            }
+        }
+        Ok(received)
+    }
+
+    fn exchange_once(
         &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],

@@ -15,10 +15,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::marshal::{self, Driver, Plan};
 use super::session::Session;
+use super::shared_memory::SharedMemory;
 use super::user_memory;
 use crate::sys;
 use crate::transport::doorbell::ParkedPage;
-use crate::transport::wire::{Reply, Request, Segment};
+use crate::transport::wire::{FdPlace, Reply, Request, Segment};
 use crate::transport::{DoorbellSlice, File, KFD_PATH};
 
 /// An open file.
@@ -36,7 +37,9 @@ struct Answer {
     result: i32,
     arg: Option<Vec<u8>>,
     segments: Vec<Segment>,
-    fds: Vec<(u16, OwnedFd)>,
+    shared: Vec<SharedMemory>,
+    written: Vec<(u64, u64)>,
+    fds: Vec<(FdPlace, OwnedFd)>,
 }
 
 impl SoftFile {
@@ -54,26 +57,36 @@ impl SoftFile {
         pages: Option<BorrowedFd<'_>>,
     ) -> Result<Answer, Errno> {
         // Duplicates, so that a descriptor closed meanwhile by another thread cannot fail the message.
-        let mut fd_fields = Vec::new();
+        let mut fd_places = Vec::new();
         let mut duplicates = Vec::new();
-        for offset in &plan.fds {
-            if let Some(fd) = duplicate(arg, *offset)? {
-                fd_fields.push(*offset);
+        for place in &plan.fds {
+            if let Some(fd) = duplicate(arg, *place)? {
+                fd_places.push(*place);
                 duplicates.push(fd);
             }
         }
-        let fds: Vec<BorrowedFd<'_>> = duplicates.iter().map(AsFd::as_fd).chain(pages).collect();
-        let segments =
+        let (segments, large) =
             marshal::segments(&plan.pointers, |address, into| user_memory::read(address, into).is_ok());
-        let request = Request::Ioctl { file: self.number, cmd, arg: arg.to_vec(), segments, fd_fields };
+        let memory = large.iter().filter_map(|pointer| SharedMemory::copy_of(pointer).transpose());
+        let memory = memory.collect::<Result<Vec<_>, Errno>>()?;
+        let fds: Vec<BorrowedFd<'_>> =
+            duplicates.iter().map(AsFd::as_fd).chain(memory.iter().map(AsFd::as_fd)).chain(pages).collect();
+        let request = Request::Ioctl {
+            file: self.number,
+            cmd,
+            arg: arg.to_vec(),
+            segments,
+            shared: memory.iter().map(SharedMemory::segment).collect(),
+            fd_places,
+        };
         let (reply, fds) = self.session.exchange(&request, &fds).map_err(|error| error.errno())?;
         match reply {
-            Reply::Ioctl { result, arg: new, segments, fd_fields, copy_back } => {
-                if fd_fields.len() != fds.len() || new.len() > arg.len() {
+            Reply::Ioctl { result, arg: new, segments, written, fd_places, copy_back } => {
+                if fd_places.len() != fds.len() || new.len() > arg.len() {
                     return Err(Errno::PROTO);
                 }
-                let fds = fd_fields.into_iter().zip(fds).collect();
-                Ok(Answer { result, arg: copy_back.then_some(new), segments, fds })
+                let fds = fd_places.into_iter().zip(fds).collect();
+                Ok(Answer { result, arg: copy_back.then_some(new), segments, shared: memory, written, fds })
             }
             Reply::Error { errno, .. } => Err(Errno::from_raw_os_error(errno)),
             _ => Err(Errno::PROTO),
@@ -129,31 +142,48 @@ impl SoftFile {
     /// # Safety
     /// `address` must be the argument's, and the plan's pointers must be given to the driver.
     unsafe fn deliver(&self, address: u64, plan: &Plan, answer: Answer) -> Result<u32, Errno> {
-        if !answer.segments.iter().all(|segment| marshal::may_write(&plan.pointers, segment)) {
-            return Err(Errno::PROTO);
-        }
+        answer.check(plan)?;
+        let Answer { result, mut arg, segments, shared, written, fds } = answer;
         let mut installed = Vec::new();
-        if let Some(mut arg) = answer.arg {
-            for (offset, fd) in answer.fds {
-                let field = arg.get_mut(usize::from(offset)..).and_then(|rest| rest.first_chunk_mut::<4>());
-                *field.ok_or(Errno::PROTO)? = fd.as_raw_fd().to_ne_bytes();
-                if plan.inheritable {
-                    rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;
+        let mut numbers = Vec::new();
+        for (place, fd) in fds {
+            let number = fd.as_raw_fd().to_ne_bytes();
+            match place {
+                FdPlace::Memory(at) => numbers.push((at, number)),
+                FdPlace::Field(offset) => {
+                    // Without a struct to put it into nobody would know the number.
+                    let Some(arg) = &mut arg else { continue };
+                    let rest = arg.get_mut(usize::from(offset)..);
+                    *rest.and_then(|rest| rest.first_chunk_mut::<4>()).ok_or(Errno::PROTO)? = number;
                 }
-                installed.push(fd);
             }
+            if plan.inheritable {
+                rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;
+            }
+            installed.push(fd);
+        }
+        if let Some(arg) = arg {
             // SAFETY: the argument is writable by the ioctl's contract.
             unsafe { user_memory::write(address, &arg)? };
         }
-        for segment in &answer.segments {
+        for segment in &segments {
             // SAFETY: the segment lies in memory that the caller offered, checked above.
             unsafe { user_memory::write(segment.address, &segment.bytes)? };
+        }
+        for (from, bytes) in written {
+            if let Some(memory) = shared.iter().find(|memory| memory.holds(from, bytes)) {
+                // SAFETY: as above.
+                unsafe { memory.copy_back(from, bytes)? };
+            }
+        }
+        for (at, number) in numbers {
+            // SAFETY: as above.
+            unsafe { user_memory::write(at, &number)? };
         }
         // From here on the descriptors are the caller's, by number.
         for fd in installed {
             let _ = fd.into_raw_fd();
         }
-        let result = answer.result;
         u32::try_from(result).map_err(|_| Errno::from_raw_os_error(result.saturating_neg()))
     }
 
@@ -170,6 +200,22 @@ impl SoftFile {
             (Reply::Error { errno, .. }, _) => Err(Errno::from_raw_os_error(errno)),
             _ => Err(Errno::PROTO),
         }
+    }
+}
+
+impl Answer {
+    /// Whether all that the answer wants to write lies in memory offered for it.
+    fn check(&self, plan: &Plan) -> Result<(), Errno> {
+        let offered = |address, bytes| marshal::may_write(&plan.pointers, address, bytes);
+        let segments =
+            self.segments.iter().all(|segment| offered(segment.address, segment.bytes.len() as u64));
+        let shared = |address, bytes| self.shared.iter().any(|memory| memory.holds(address, bytes));
+        let written = self.written.iter().all(|(address, bytes)| shared(*address, *bytes));
+        let numbers = self.fds.iter().all(|(place, _)| match place {
+            FdPlace::Memory(address) => offered(*address, 4),
+            FdPlace::Field(_) => true,
+        });
+        if segments && written && numbers { Ok(()) } else { Err(Errno::PROTO) }
     }
 }
 
@@ -217,13 +263,18 @@ fn from_prefix<T: bytemuck::Pod>(bytes: &[u8]) -> T {
     value
 }
 
-/// A duplicate of the descriptor whose number is at `offset`; none if it is not open.
-fn duplicate(arg: &[u8], offset: u16) -> Result<Option<OwnedFd>, Errno> {
-    let Some(number) = arg.get(usize::from(offset)..).and_then(|rest| rest.first_chunk()) else {
-        return Ok(None);
+/// A duplicate of the descriptor whose number is at `place`; none if it is not open.
+fn duplicate(arg: &[u8], place: FdPlace) -> Result<Option<OwnedFd>, Errno> {
+    let number = match place {
+        FdPlace::Field(offset) => arg.get(usize::from(offset)..).and_then(|rest| rest.first_chunk()).copied(),
+        FdPlace::Memory(address) => {
+            let mut number = [0; 4];
+            user_memory::read(address, &mut number).is_ok().then_some(number)
+        }
     };
+    let Some(number) = number else { return Ok(None) };
     // SAFETY: takes a number, whatever it names.
-    let fd = unsafe { libc::fcntl(i32::from_ne_bytes(*number), libc::F_DUPFD_CLOEXEC, 3) };
+    let fd = unsafe { libc::fcntl(i32::from_ne_bytes(number), libc::F_DUPFD_CLOEXEC, 3) };
     if fd >= 0 {
         // SAFETY: just made, and ours alone.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));

@@ -5,10 +5,7 @@
 //! shorter struct lacks as zero. It never fails: what is wrong with a payload is the device's to say.
 
 use crate::sys;
-use crate::transport::wire::{MAX_MESSAGE_BYTES, Segment};
-
-/// Room left in a message for everything that is not memory.
-const MAX_SEGMENT_BYTES: usize = MAX_MESSAGE_BYTES - (64 << 10);
+use crate::transport::wire::{FdPlace, MAX_FDS, MAX_INLINE_BYTES, MAX_SHARED_BYTES, Segment};
 
 /// Which driver answers a file's ioctls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +32,8 @@ pub(super) struct Pointer {
 pub(super) struct Plan {
     /// Memory.
     pub pointers: Vec<Pointer>,
-    /// Offsets of descriptor fields the driver reads.
-    pub fds: Vec<u16>,
+    /// Descriptor fields the driver reads.
+    pub fds: Vec<FdPlace>,
     /// Whether descriptors the driver makes stay close-on-exec; KFD goes by the caller's flags.
     pub inheritable: bool,
 }
@@ -71,7 +68,18 @@ impl Fields<'_> {
 
     fn fd(&mut self, offset: u16) {
         if usize::from(offset) + 4 <= self.arg.len() {
-            self.plan.fds.push(offset);
+            self.plan.fds.push(FdPlace::Field(offset));
+        }
+    }
+
+    /// The array at `pointer` has `count` elements of `size` bytes with a descriptor at `offset` in each.
+    fn fd_array(&mut self, pointer: usize, count: u32, size: u64, offset: u64) {
+        let array = self.u64(pointer);
+        // More than fit a message are more than any driver accepts.
+        for index in 0..u64::from(count).min(MAX_FDS as u64 / 2) {
+            if let Some(place) = (index * size + offset).checked_add(array) {
+                self.plan.fds.push(FdPlace::Memory(place));
+            }
         }
     }
 }
@@ -128,6 +136,12 @@ fn kfd(number: u32, fields: &mut Fields<'_>) {
             fields.pointer(0, fields.u32(32), 16, true);
             fields.pointer(8, fields.u32(36), 48, true);
             fields.memory(fields.u64(16), fields.u64(24), true);
+            // KFD makes the buffers' descriptors without O_CLOEXEC.
+            fields.plan.inheritable = true;
+            if fields.u32(48) == sys::KFD_CRIU_OP_RESTORE {
+                let field = std::mem::offset_of!(sys::kfd_criu_device_bucket, drm_fd);
+                fields.fd_array(0, fields.u32(32), 16, field as u64);
+            }
         }
         DBG_TRAP => dbg_trap(fields.u32(4), fields),
         _ => {}
@@ -174,12 +188,18 @@ fn drm(number: u32, fields: &mut Fields<'_>) {
     }
 }
 
-/// Reads the memory of `pointers` with `read`; what cannot be read, or does not fit a message, is left out.
-pub(super) fn segments(pointers: &[Pointer], read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Segment> {
-    let mut room = MAX_SEGMENT_BYTES;
+/// What of `pointers` fits into a message together, read with `read` (what cannot be read is left out), and what must
+/// travel beside it.
+pub(super) fn segments(
+    pointers: &[Pointer],
+    read: impl Fn(u64, &mut [u8]) -> bool,
+) -> (Vec<Segment>, Vec<Pointer>) {
+    let mut room = MAX_INLINE_BYTES;
     let mut segments = Vec::with_capacity(pointers.len());
+    let mut large = Vec::new();
     for pointer in pointers {
         let Some(length) = usize::try_from(pointer.bytes).ok().filter(|length| *length <= room) else {
+            large.push(*pointer);
             continue;
         };
         let mut bytes = vec![0; length];
@@ -188,17 +208,19 @@ pub(super) fn segments(pointers: &[Pointer], read: impl Fn(u64, &mut [u8]) -> bo
             segments.push(Segment { address: pointer.address, bytes, writable: pointer.writable });
         }
     }
-    segments
+    // Beyond the limit it is missing, as memory that cannot be read.
+    large.retain(|pointer| pointer.bytes <= MAX_SHARED_BYTES);
+    (segments, large)
 }
 
-/// Whether the device may write `segment`: it lies inside memory that was offered for writing.
-pub(super) fn may_write(pointers: &[Pointer], segment: &Segment) -> bool {
+/// Whether the device may write `bytes` at `address`: they lie inside memory that was offered for writing.
+pub(super) fn may_write(pointers: &[Pointer], address: u64, bytes: u64) -> bool {
     let end = |address: u64, bytes: u64| address.checked_add(bytes);
-    let wanted = end(segment.address, segment.bytes.len() as u64);
+    let wanted = end(address, bytes);
     pointers.iter().any(|pointer| {
         let offered = end(pointer.address, pointer.bytes);
         pointer.writable
-            && pointer.address <= segment.address
+            && pointer.address <= address
             && matches!((wanted, offered), (Some(wanted), Some(offered)) if wanted <= offered)
     })
 }
@@ -236,7 +258,7 @@ mod tests {
         let args =
             sys::kfd_ioctl_get_dmabuf_info_args { metadata_ptr: 8, metadata_size: 4, ..Default::default() };
         let found = kfd_plan(sys::AMDKFD_IOC_GET_DMABUF_INFO, &args);
-        assert_eq!((found.fds, found.pointers), (vec![28], vec![pointer(8, 4, true)]));
+        assert_eq!((found.fds, found.pointers), (vec![FdPlace::Field(28)], vec![pointer(8, 4, true)]));
         let mut args = sys::kfd_ioctl_export_dmabuf_args::default();
         assert!(kfd_plan(sys::AMDKFD_IOC_EXPORT_DMABUF, &args).inheritable);
         args.flags = libc::O_CLOEXEC.cast_unsigned();
@@ -247,26 +269,56 @@ mod tests {
     fn plan_tells_the_drivers_apart() {
         let args = sys::drm_prime_handle::default();
         let bytes = bytemuck::bytes_of(&args);
-        assert_eq!(plan(Driver::Drm, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes).fds, [8]);
+        assert_eq!(plan(Driver::Drm, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes).fds, [FdPlace::Field(8)]);
         assert_eq!(plan(Driver::Kfd, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes), Plan::default());
     }
 
     #[test]
-    fn segments_leave_out_what_cannot_be_read_or_carried() {
+    fn plan_of_restore_names_the_descriptors_in_the_device_buckets() {
+        let mut args = sys::kfd_ioctl_criu_args {
+            devices: 0x1000,
+            bos: 0x2000,
+            priv_data: 0x3000,
+            priv_data_size: 5,
+            num_devices: 2,
+            num_bos: 3,
+            op: sys::KFD_CRIU_OP_CHECKPOINT,
+            ..Default::default()
+        };
+        let checkpoint = kfd_plan(sys::AMDKFD_IOC_CRIU_OP, &args);
+        let arrays = [pointer(0x1000, 32, true), pointer(0x2000, 144, true), pointer(0x3000, 5, true)];
+        assert_eq!((&checkpoint.pointers[..], &checkpoint.fds[..]), (&arrays[..], &[][..]));
+        args.op = sys::KFD_CRIU_OP_RESTORE;
+        let places = [FdPlace::Memory(0x1008), FdPlace::Memory(0x1018)];
+        assert_eq!(kfd_plan(sys::AMDKFD_IOC_CRIU_OP, &args).fds, places);
+        args.devices = u64::MAX - 20;
+        assert_eq!(kfd_plan(sys::AMDKFD_IOC_CRIU_OP, &args).fds.len(), 1);
+    }
+
+    #[test]
+    fn segments_leave_out_what_cannot_be_read_and_share_what_is_large() {
         let pointers =
             [pointer(1, 8, true), pointer(2, 8, true), pointer(3, u64::MAX, true), pointer(4, 2 << 20, true)];
-        let found = segments(&pointers, |address, _| address != 2);
-        assert_eq!(found, [Segment { address: 1, bytes: vec![0; 8], writable: true }]);
+        let (inline, shared) = segments(&pointers, |address, _| address != 2);
+        assert_eq!(inline, [Segment { address: 1, bytes: vec![0; 8], writable: true }]);
+        assert_eq!(shared, [pointers[3]]);
+    }
+
+    #[test]
+    fn segments_fit_a_message_together() {
+        let pointers = [pointer(1, 300 << 10, true), pointer(2, 30 << 10, true), pointer(3, 20 << 10, true)];
+        let (inline, shared) = segments(&pointers, |_, _| true);
+        assert_eq!(inline.iter().map(|segment| segment.address).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(shared, [pointers[1]]);
     }
 
     #[test]
     fn may_write_only_inside_offered_memory() {
-        let segment = |address, length| Segment { address, bytes: vec![0; length], writable: true };
         let pointers = [pointer(0x100, 16, true), pointer(0x200, 16, false)];
-        assert!(may_write(&pointers, &segment(0x104, 12)));
-        assert!(!may_write(&pointers, &segment(0x104, 13)));
-        assert!(!may_write(&pointers, &segment(0x200, 1)));
-        assert!(!may_write(&pointers, &segment(u64::MAX, 2)));
+        assert!(may_write(&pointers, 0x104, 12));
+        assert!(!may_write(&pointers, 0x104, 13));
+        assert!(!may_write(&pointers, 0x200, 1));
+        assert!(!may_write(&pointers, u64::MAX, 2));
     }
 
     proptest! {
@@ -274,8 +326,13 @@ mod tests {
         fn plan_takes_any_payload(cmd: u32, arg in proptest::collection::vec(any::<u8>(), 0..80), kfd: bool) {
             let driver = if kfd { Driver::Kfd } else { Driver::Drm };
             let found = plan(driver, cmd, &arg);
-            prop_assert!(found.fds.iter().all(|offset| usize::from(*offset) + 4 <= arg.len()));
-            prop_assert!(segments(&found.pointers, |_, _| false).is_empty());
+            prop_assert!(found.fds.len() <= MAX_FDS / 2);
+            let fits = |place: &FdPlace| match place {
+                FdPlace::Field(offset) => usize::from(*offset) + 4 <= arg.len(),
+                FdPlace::Memory(_) => true,
+            };
+            prop_assert!(found.fds.iter().all(fits));
+            prop_assert!(segments(&found.pointers, |_, _| false).0.is_empty());
         }
     }
 }

@@ -10,6 +10,7 @@ mod channel;
 mod file;
 mod marshal;
 mod session;
+mod shared_memory;
 mod start;
 mod user_memory;
 mod userptr;

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What faults and exceptions do to queues, and how the client learns of them.
 
+use std::sync::atomic::Ordering;
+
 use super::harness::*;
 use super::queues::{BASE, update, wave_state};
 use kfd::sys::*;
 use queues::aql::ExceptionCode;
+use rustix::io::Errno;
 
 use crate::driver::KernelModel;
 use crate::hardware::{Interrupts, MemoryFault};
 
 /// Deferred work has a thread of its own.
-fn eventually(mut done: impl FnMut() -> bool) {
+pub fn eventually(mut done: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if done() {
             return;
@@ -49,6 +52,54 @@ fn memory_fault_on_6_12_takes_the_gpus_queues_off_for_good() {
     client.create(&mut first).unwrap();
     assert_eq!(client.hardware.take(), [], "a new queue of that GPU does not run either");
     assert_eq!(wave_state(&client, victim, BASE + 0x10_0000).0, Ok(0));
+}
+
+#[test]
+fn memory_fault_on_7_3_takes_queues_off_as_on_6_12() {
+    let client = Client::pair_under(KernelModel::V7_3);
+    let mut args = client.queue_parts(0, BASE).args;
+    let victim = client.create(&mut args).unwrap();
+    client.hardware.take();
+    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    client.process.memory_fault(0, fault);
+    eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
+}
+
+#[test]
+fn hang_loses_the_queues_of_the_gpu_and_tells_of_the_reset() {
+    let client = Client::pair();
+    let reset = client.create_event(KFD_IOC_EVENT_HW_EXCEPTION, true, 0).unwrap();
+    let memory = client.create_event(KFD_IOC_EVENT_MEMORY, true, 0).unwrap();
+    let [mut first, mut second] = [0, 1].map(|gpu| client.queue_parts(gpu, BASE).args);
+    let (stuck, beside) = (client.create(&mut first).unwrap(), client.create(&mut first).unwrap());
+    let elsewhere = client.create(&mut second).unwrap();
+    client.hardware.take();
+    client.hardware.hang.store(true, Ordering::Relaxed);
+    let ring = BASE + 0x1_0000;
+    assert_eq!(update(&client, stuck, ring, 0x4000, 0), Err(Errno::TIME));
+    client.hardware.hang.store(false, Ordering::Relaxed);
+    // As the hardware does from within the call that waits for it.
+    let guard = client.process.state.lock();
+    client.process.hang(0);
+    drop(guard);
+    let waited = client.wait(&[(reset, 0), (memory, 0)], true, 5000);
+    waited.is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
+    let told = waited.data[0].hw_exception_data();
+    assert_eq!((told.reset_type, told.reset_cause, told.memory_lost, told.gpu_id), (0, 0, 1, client.id(0)));
+    let told = waited.data[1].memory_exception_data();
+    assert_eq!((told.ErrorType, told.gpu_id, told.va), (KFD_MEM_ERR_GPU_HANG, client.id(0), 0));
+    assert_eq!(
+        client.hardware.take(),
+        [Step::Stop { gpu: 0, id: stuck }, Step::Destroy { gpu: 0, id: beside }]
+    );
+    for id in [stuck, beside] {
+        assert_eq!(update(&client, id, ring, 0x4000, 100), Err(Errno::ACCESS));
+        client.destroy(id).unwrap();
+    }
+    assert_eq!(client.hardware.take(), [], "they were off already");
+    update(&client, elsewhere, ring, 0x4000, 50).unwrap();
+    client.create(&mut first).unwrap();
+    assert_eq!(client.hardware.running.lock().len(), 2);
 }
 
 #[test]

@@ -129,19 +129,20 @@ proptest! {
 }
 
 /// Whatever there is can be destroyed, unmapped and freed in that order, and then nothing is held any more.
-fn take_down(client: &Client) -> Result<(), TestCaseError> {
+pub fn take_down(client: &Client) -> Result<(), TestCaseError> {
     let page = client.process.state.lock().event_page;
-    for id in 0..128 {
+    for id in 0..1024 {
         let _ = client.destroy(id);
     }
     for gpu in 0..2 {
-        for index in 0..256u64 {
-            let handle = u64::from(client.id(gpu)) << 32 | index;
-            let state = client.process.state.lock();
-            let Some(mapped) = state.bo(gpu, index as u32).map(|bo| bo.mapped) else { continue };
-            drop(state);
+        let known = |gpu| client.process.user_id(gpu);
+        let state = client.process.state.lock();
+        let bos: Vec<(u32, u32)> = state.pdds[gpu].bos.iter().map(|(index, bo)| (index, bo.mapped)).collect();
+        drop(state);
+        for (index, mapped) in bos {
+            let handle = u64::from(known(gpu)) << 32 | u64::from(index);
             for on in (0..2).filter(|on| mapped & 1 << on != 0) {
-                prop_assert_eq!(client.unmap(handle, on), Ok(0));
+                prop_assert_eq!(client.unmap_list(handle, &[known(on)], 0).0, Ok(0));
             }
             prop_assert_eq!(client.free(handle).is_ok(), Some(handle) != page);
         }

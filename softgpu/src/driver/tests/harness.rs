@@ -13,8 +13,10 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::driver::ledger::{Capacities, Ledger};
-use crate::driver::{Caller, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd};
-use crate::hardware::{GpuMapping, Hardware, HwQueue, SavedWaves};
+use crate::driver::{
+    Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd,
+};
+use crate::hardware::{GpuMapping, Hardware, HwQueue, MQD_BYTES, Mqd, SavedWaves, mqd_field};
 use crate::sysfs::GpuModel;
 
 pub const VRAM: u32 =
@@ -39,8 +41,16 @@ pub struct Diary {
     doorbells: Mutex<HashMap<usize, (OwnedFd, OwnedFd)>>,
     pub refuse_start: AtomicBool,
     pub refuse_map: AtomicBool,
-    pub saved: Mutex<SavedWaves>,
+    /// Stopping a queue times out.
+    pub hang: AtomicBool,
+    /// What the next stop says of the save area, if not that it is empty.
+    pub saved: Mutex<Option<SavedWaves>>,
+    /// Queues on the hardware, with what they were started with.
+    pub running: Mutex<BTreeMap<(usize, u32), Mqd>>,
 }
+
+/// A dword of the firmware's in which the fake hardware counts the stops of a queue.
+pub const STOPS: usize = 100;
 
 impl Diary {
     pub fn take(&self) -> Vec<Step> {
@@ -66,21 +76,42 @@ impl Hardware for Diary {
         self.write(Step::Unmap { gpu, va, bytes });
     }
 
-    fn start_queue(&self, gpu: usize, queue: &HwQueue) -> Result<(), Errno> {
+    fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
         if self.refuse_start.load(Ordering::Relaxed) {
             return Err(Errno::IO);
         }
         self.write(Step::Start { gpu, queue: *queue });
+        let before = self.running.lock().insert((gpu, queue.id), mqd.clone());
+        assert_eq!(before, None, "the queue is on the hardware already");
         Ok(())
     }
 
-    fn stop_queue(&self, gpu: usize, id: u32) -> SavedWaves {
+    fn stop_queue(&self, gpu: usize, id: u32) -> Result<Option<Box<Mqd>>, Errno> {
         self.write(Step::Stop { gpu, id });
-        *self.saved.lock()
+        let Some(mut mqd) = self.running.lock().remove(&(gpu, id)) else { return Ok(None) };
+        if self.hang.load(Ordering::Relaxed) {
+            return Err(Errno::TIME);
+        }
+        mqd.set_word(STOPS, mqd.word(STOPS) + 1);
+        if let Some(saved) = self.saved.lock().take() {
+            mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, saved.control_stack_offset);
+            mqd.set_word(
+                mqd_field::CONTROL_STACK_SIZE,
+                saved.control_stack_offset + saved.control_stack_bytes,
+            );
+            mqd.set_word(mqd_field::WAVE_STATE_OFFSET, saved.wave_state_offset);
+        }
+        // The fake keeps no CU masks: it answers with the firmware's words and those of the save area.
+        let mut answer = Mqd::default();
+        for word in 64..MQD_BYTES / 4 {
+            answer.set_word(word, mqd.word(word));
+        }
+        Ok(Some(Box::new(answer)))
     }
 
     fn destroy_queue(&self, gpu: usize, id: u32) {
         self.write(Step::Destroy { gpu, id });
+        assert!(self.running.lock().remove(&(gpu, id)).is_some(), "the queue is not on the hardware");
     }
 
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
@@ -109,9 +140,13 @@ impl Memory {
     }
 
     pub fn with(address: u64, bytes: &[u8]) -> Self {
-        let memory = Self::default();
-        memory.regions.borrow_mut().insert(address, bytes.to_vec());
-        memory
+        Self::default().and(address, bytes)
+    }
+
+    /// One more region.
+    pub fn and(self, address: u64, bytes: &[u8]) -> Self {
+        self.regions.borrow_mut().insert(address, bytes.to_vec());
+        self
     }
 
     pub fn bytes(&self, address: u64) -> Vec<u8> {
@@ -145,38 +180,42 @@ impl UserMemory for Memory {
 
 #[derive(Default)]
 pub struct Fds {
-    incoming: RefCell<HashMap<u16, OwnedFd>>,
+    incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
     userptr: RefCell<Option<OwnedFd>>,
-    outgoing: RefCell<Vec<(u16, OwnedFd)>>,
+    outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
 impl Fds {
     pub fn field(offset: u16, fd: impl AsFd) -> Self {
-        let this = Self::default();
-        this.incoming.borrow_mut().insert(offset, memfd::duplicate(fd).unwrap());
-        this
+        Self::default().and(FdPlace::Field(offset), fd)
+    }
+
+    /// One more descriptor that the client named.
+    pub fn and(self, place: FdPlace, fd: impl AsFd) -> Self {
+        self.incoming.borrow_mut().insert(place, memfd::duplicate(fd).unwrap());
+        self
     }
 
     pub fn memory(fd: OwnedFd) -> Self {
         Self { userptr: RefCell::new(Some(fd)), ..Self::default() }
     }
 
-    pub fn taken_out(self) -> Vec<(u16, OwnedFd)> {
+    pub fn taken_out(self) -> Vec<(FdPlace, OwnedFd)> {
         self.outgoing.into_inner()
     }
 }
 
 impl FdTable for Fds {
-    fn take_in(&self, field_offset: u16) -> Option<OwnedFd> {
-        self.incoming.borrow_mut().remove(&field_offset)
+    fn take_in(&self, place: FdPlace) -> Option<OwnedFd> {
+        self.incoming.borrow_mut().remove(&place)
     }
 
     fn userptr(&self) -> Option<OwnedFd> {
         self.userptr.borrow_mut().take()
     }
 
-    fn give_out(&self, field_offset: u16, fd: OwnedFd) {
-        self.outgoing.borrow_mut().push((field_offset, fd));
+    fn give_out(&self, place: FdPlace, fd: OwnedFd) {
+        self.outgoing.borrow_mut().push((place, fd));
     }
 }
 
@@ -188,6 +227,9 @@ pub struct Client {
     pub gpus: Arc<[GpuModel]>,
     pub kfd: OpenFile,
 }
+
+/// The client's process number.
+pub const PID: u32 = 4711;
 
 /// Address of the client's id arrays.
 pub const ARRAY: u64 = 0x1000;
@@ -213,7 +255,8 @@ impl Client {
     pub fn under(kernel: KernelModel, gpus: Arc<[GpuModel]>, ledger: Ledger) -> Self {
         let hardware = Arc::new(Diary::default());
         let slot = ledger.claim(1).unwrap();
-        let options = ProcessOptions { gpus: Arc::clone(&gpus), hardware: hardware.clone(), slot, kernel };
+        let gpus_of = Arc::clone(&gpus);
+        let options = ProcessOptions { gpus: gpus_of, hardware: hardware.clone(), slot, kernel, pid: PID };
         let process = KfdProcess::new(options);
         let (kfd, _token) = process.open("/dev/kfd").unwrap();
         Self { process, hardware, ledger, gpus, kfd }
@@ -231,10 +274,16 @@ impl Client {
         Self::pair_under(KernelModel::default())
     }
 
+    /// Two GPUs under a certain kernel's driver, nothing acquired.
+    pub fn fresh_pair(kernel: KernelModel) -> Self {
+        let gpus: Arc<[GpuModel]> = GpuModel::parse_spec("gfx1100*2").unwrap().into();
+        let ledger = ledger_of(&gpus);
+        Self::under(kernel, gpus, ledger)
+    }
+
     /// Two GPUs, both acquired, under a certain kernel's driver.
     pub fn pair_under(kernel: KernelModel) -> Self {
-        let gpus: Arc<[GpuModel]> = GpuModel::parse_spec("gfx1100*2").unwrap().into();
-        let client = Self::under(kernel, Arc::clone(&gpus), ledger_of(&gpus));
+        let client = Self::fresh_pair(kernel);
         client.acquire(0);
         client.acquire(1);
         client

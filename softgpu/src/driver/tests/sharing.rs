@@ -8,7 +8,7 @@ use kfd::sys::*;
 use rustix::io::Errno;
 
 use crate::driver::ledger::Resource;
-use crate::driver::memfd;
+use crate::driver::{FdPlace, memfd};
 
 const VA: u64 = 0x1000_0000;
 
@@ -17,7 +17,7 @@ fn export(client: &Client, handle: u64) -> Result<OwnedFd, Errno> {
     let mut args = kfd_ioctl_export_dmabuf_args { handle, flags: 0o2_000_000, dmabuf_fd: 0 };
     client.call_with(AMDKFD_IOC_EXPORT_DMABUF, &mut args, &Memory::default(), &fds)?;
     let mut out = fds.taken_out();
-    assert_eq!((out.len(), out[0].0), (1, 12));
+    assert_eq!((out.len(), out[0].0), (1, FdPlace::Field(12)));
     Ok(out.remove(0).1)
 }
 

@@ -159,21 +159,10 @@ fn new_queue_ignores_what_its_doorbell_slot_held() {
 }
 
 #[test]
-fn pm4_and_sdma_queues_are_known_and_idle() {
-    let machine = Machine::new();
-    for (id, kind) in [(1, QueueKind::Compute), (2, QueueKind::Sdma)] {
-        let queue = HwQueue { id, kind, ..machine.queue(10 + id).config() };
-        machine.gpus.start_queue(0, &queue).unwrap();
-        assert_eq!(machine.gpus.stop_queue(0, id), SavedWaves::default());
-        machine.gpus.destroy_queue(0, id);
-    }
-}
-
-#[test]
 fn start_without_mapped_ring_is_eio() {
     let machine = Machine::new();
     let queue = machine.queue(1);
     queue.stop();
     machine.gpus.unmap(0, queue.ring.va, 4096);
-    assert_eq!(machine.gpus.start_queue(0, &queue.config()), Err(rustix::io::Errno::IO));
+    assert_eq!(machine.gpus.start_queue(0, &queue.config(), &Mqd::default()), Err(rustix::io::Errno::IO));
 }

@@ -39,7 +39,9 @@ fn malformed_packets_raise_what_hardware_raises() {
     let raw = |packet: KernelDispatch| Packet::KernelDispatch(packet).encode();
     raises(&[0; 16], PacketVendorUnsupported);
     raises(&[9; 16], PacketUnsupported);
-    raises(&[4; 16], PacketUnsupported);
+    let mut agent_dispatch = [0; 16];
+    agent_dispatch[0] = 4;
+    raises(&agent_dispatch, PacketUnsupported);
     raises(&raw(KernelDispatch { dimensions: 0, ..good }), PacketDispatchDimInvalid);
     raises(&raw(KernelDispatch { grid: [0, 1, 1], ..good }), PacketDispatchDimInvalid);
     raises(&raw(KernelDispatch { workgroup: [1025, 1, 1], ..good }), PacketDispatchWorkGroupSizeInvalid);

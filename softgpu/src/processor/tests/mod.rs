@@ -7,6 +7,9 @@ mod barriers;
 mod halts;
 mod idle;
 mod kernels;
+mod pm4;
+mod preempt;
+mod sdma;
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -22,15 +25,37 @@ use queues::aql::{
 use queues::hsa::KernelDescriptor;
 use queues::target::Target;
 
-use super::Processor;
 use super::shared::SharedPages;
+use super::{Chip, Processor};
 use crate::hardware::{
-    GpuMapping, Hardware, HwQueue, Interrupts, MemoryFault, PageAccess, QueueKind, SavedWaves,
+    GpuMapping, Hardware, HwQueue, Interrupts, MemoryFault, Mqd, PageAccess, QueueKind, SavedWaves,
 };
 
 const DATA: PageAccess = PageAccess { write: true, execute: false };
 const CODE: PageAccess = PageAccess { write: true, execute: true };
 const READ_ONLY: PageAccess = PageAccess { write: false, execute: false };
+
+/// A 7900 XTX.
+fn chip() -> Chip {
+    Chip { target: Target::by_name("gfx1100").unwrap(), arrays: 12, engines: 6, errata: true }
+}
+
+/// A queue that is on no hardware.
+pub(super) fn some_queue(kind: QueueKind) -> HwQueue {
+    HwQueue {
+        id: 3,
+        kind,
+        ring_va: 0x10000,
+        ring_bytes: 4096,
+        read_ptr_va: 0x20080,
+        write_ptr_va: 0x20038,
+        doorbell_offset: 24,
+        cwsr_va: 0x30000,
+        cwsr_bytes: SAVE_BYTES,
+        control_stack_bytes: CONTROL_STACK_BYTES,
+        priority: 7,
+    }
+}
 
 /// What the processor told its driver.
 #[derive(Debug, Default)]
@@ -38,6 +63,7 @@ struct FakeDriver {
     events: Mutex<Vec<u32>>,
     faults: Mutex<Vec<(usize, MemoryFault)>>,
     exceptions: Mutex<Vec<(u32, ExceptionCode)>>,
+    hangs: Mutex<Vec<usize>>,
 }
 
 impl Interrupts for FakeDriver {
@@ -47,6 +73,10 @@ impl Interrupts for FakeDriver {
 
     fn memory_fault(&self, gpu: usize, fault: MemoryFault) {
         self.faults.lock().push((gpu, fault));
+    }
+
+    fn hang(&self, gpu: usize) {
+        self.hangs.lock().push(gpu);
     }
 
     fn queue_exception(&self, _gpu: usize, queue_id: u32, code: ExceptionCode) {
@@ -97,7 +127,11 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
-        let gpus = Processor::new(&[Target::by_name("gfx1100").unwrap()]).unwrap();
+        Self::with_chip(chip())
+    }
+
+    fn with_chip(chip: Chip) -> Self {
+        let gpus = Processor::new(&[chip]).unwrap();
         let driver = Arc::new(FakeDriver::default());
         let line: std::sync::Weak<FakeDriver> = Arc::downgrade(&driver);
         gpus.connect(line);
@@ -128,11 +162,12 @@ impl Machine {
             pointers: self.buffer(4096, DATA),
             save: self.buffer(SAVE_BYTES as usize, DATA),
             id,
+            mqd: Mutex::default(),
         };
         for slot in 0..64 {
             queue.ring.u32(slot * PACKET_BYTES).store(PacketKind::Invalid as u32, Ordering::Relaxed);
         }
-        self.gpus.start_queue(0, &queue.config()).unwrap();
+        queue.start();
         queue
     }
 
@@ -202,22 +237,21 @@ struct TestQueue<'a> {
     pointers: Buffer,
     save: Buffer,
     id: u32,
+    /// What is known of it while it is off the hardware.
+    mqd: Mutex<Mqd>,
 }
 
 impl TestQueue<'_> {
     fn config(&self) -> HwQueue {
         HwQueue {
             id: self.id,
-            kind: QueueKind::Aql,
             ring_va: self.ring.va,
             ring_bytes: 64 * PACKET_BYTES as u64,
             read_ptr_va: self.pointers.va + 128,
             write_ptr_va: self.pointers.va + 56,
             doorbell_offset: self.id * 8,
             cwsr_va: self.save.va,
-            cwsr_bytes: SAVE_BYTES,
-            control_stack_bytes: CONTROL_STACK_BYTES,
-            priority: 7,
+            ..some_queue(QueueKind::Aql)
         }
     }
 
@@ -260,11 +294,13 @@ impl TestQueue<'_> {
     }
 
     fn stop(&self) -> SavedWaves {
-        self.machine.gpus.stop_queue(0, self.id)
+        let mqd = self.machine.gpus.stop_queue(0, self.id).unwrap().unwrap();
+        *self.mqd.lock() = *mqd;
+        self.mqd.lock().waves()
     }
 
     fn start(&self) {
-        self.machine.gpus.start_queue(0, &self.config()).unwrap();
+        self.machine.gpus.start_queue(0, &self.config(), &self.mqd.lock()).unwrap();
     }
 
     fn destroy(&self) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The accesses to client memory: plain, unaligned and atomic, by address.
+//! The accesses to client memory: plain, unaligned, atomic and in bulk, by address.
 //!
 //! INVARIANT: every function here is called only with a range that the held map lock says is mapped; the memory is
 //! shared with other processes, so no reference to it is ever made and every access is a copy or an atomic.
@@ -115,4 +115,163 @@ pub(crate) fn store_release_u64(address: u64, value: u64) {
 /// Sequentially consistent add; `None` if misaligned.
 pub(crate) fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
     with_atomic_u64(address, |a| a.fetch_add(value, Ordering::SeqCst))
+}
+
+/// From this size on, bulk accesses go past the caches: what they would leave there is not looked at soon, and every
+/// line would be fetched before it is overwritten.
+const STREAMED: usize = 512 << 10;
+
+/// Copies bytes from shared to shared memory. Of ranges that overlap, the result is as if copied through a buffer.
+pub(crate) fn copy(dst: u64, src: u64, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes >= STREAMED && dst.abs_diff(src) >= bytes as u64 {
+        return stream::copy(dst, src, bytes);
+    }
+    // SAFETY: the caller checked src..src+bytes for reading and dst..dst+bytes for writing against the map whose lock
+    // it holds. As in `read` and `write`, others may change the bytes meanwhile; they are only moved, so any value is
+    // as good as another.
+    unsafe { std::ptr::copy(ptr::<u8>(src), ptr::<u8>(dst), bytes) }
+}
+
+/// Writes the bytes of `value`, the lowest first, over and over; neither address nor length need be even.
+pub(crate) fn fill(dst: u64, value: u32, bytes: usize) {
+    let head = bytes.min((dst.wrapping_neg() & 15) as usize);
+    fill_bytes(dst, value, head);
+    let (dst, bytes) = (dst.wrapping_add(head as u64), bytes - head);
+    let value = value.rotate_right(8 * (head as u32 & 3));
+    let body = bytes & !15;
+    fill_blocks(dst, value, body);
+    // The body is a multiple of 4 bytes: the value stays in phase.
+    fill_bytes(dst.wrapping_add(body as u64), value, bytes - body);
+}
+
+fn fill_bytes(dst: u64, value: u32, bytes: usize) {
+    for (at, byte) in (0..bytes as u64).zip(value.to_le_bytes().into_iter().cycle()) {
+        write_u8(dst.wrapping_add(at), byte);
+    }
+}
+
+/// `dst` and `bytes` are multiples of 16.
+fn fill_blocks(dst: u64, value: u32, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes >= STREAMED {
+        return stream::fill(dst, value, bytes);
+    }
+    for at in (0..bytes as u64).step_by(16) {
+        write_dwords(dst.wrapping_add(at), [value; 4]);
+    }
+}
+
+/// Bulk accesses past the caches, with SSE2, which every x86-64 has.
+#[cfg(target_arch = "x86_64")]
+mod stream {
+    use std::arch::x86_64::*;
+
+    use super::ptr;
+
+    const LINE: usize = 64;
+    const PAGE: usize = 4096;
+    /// Pages that are copied side by side: one alone keeps too few of the memory's banks busy.
+    const PAGES: usize = 4;
+    const BLOCK: usize = PAGE * PAGES;
+
+    /// The ranges must not overlap.
+    pub(super) fn copy(dst: u64, src: u64, bytes: usize) {
+        let head = bytes.min(dst.wrapping_neg() as usize & (LINE - 1));
+        let whole = head + (bytes - head) / BLOCK * BLOCK;
+        let (dst, src) = (ptr::<u8>(dst), ptr::<u8>(src));
+        // SAFETY: everything stays below `bytes` from both addresses, which the caller has checked; a prefetch may
+        // have any address. `dst + head` is at a line's start, and what is added to it is a multiple of a line.
+        // Others may change the bytes meanwhile, as in `super::copy`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(src, dst, head);
+            for block in (head..whole).step_by(BLOCK) {
+                for line in (0..PAGE).step_by(2 * LINE) {
+                    for page in 0..PAGES {
+                        let at = block + page * PAGE + line;
+                        _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(at + 2 * LINE).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(at + 3 * LINE).cast());
+                        copy_line(dst.add(at), src.add(at));
+                        copy_line(dst.add(at + LINE), src.add(at + LINE));
+                    }
+                }
+            }
+            // Streaming stores are ordered with nothing else: what follows must not overtake them.
+            _mm_sfence();
+            std::ptr::copy_nonoverlapping(src.add(whole), dst.add(whole), bytes - whole);
+        }
+    }
+
+    /// # Safety
+    /// 64 readable bytes at `src`, 64 writable ones at `dst`, which is a multiple of 64.
+    #[inline(always)]
+    unsafe fn copy_line(dst: *mut u8, src: *const u8) {
+        let (dst, src) = (dst.cast::<__m128i>(), src.cast::<__m128i>());
+        // SAFETY: the caller's promise; SSE2 is part of x86-64.
+        unsafe {
+            let parts = [0, 1, 2, 3].map(|part| _mm_loadu_si128(src.add(part)));
+            for (part, value) in parts.into_iter().enumerate() {
+                _mm_stream_si128(dst.add(part), value);
+            }
+        }
+    }
+
+    /// `dst` and `bytes` are multiples of 16.
+    pub(super) fn fill(dst: u64, value: u32, bytes: usize) {
+        let dst = ptr::<__m128i>(dst);
+        // SAFETY: the caller checked `bytes` bytes at `dst` for writing and both are multiples of 16.
+        unsafe {
+            let value = _mm_set1_epi32(value.cast_signed());
+            for part in 0..bytes / 16 {
+                _mm_stream_si128(dst.add(part), value);
+            }
+            // As in `copy`.
+            _mm_sfence();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(buffer: &mut [u8]) -> u64 {
+        buffer.as_mut_ptr().expose_provenance() as u64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn copy_and_fill_equal_their_definition(
+            large: bool, extra in 0usize..40_000, dst_at in 0usize..70, src_at in 0usize..70, value: u32,
+        ) {
+            let bytes = if large { STREAMED + extra } else { extra };
+            let mut src: Vec<u8> = (0..bytes + 70).map(|i| (i * 7 + i / 251) as u8).collect();
+            let mut dst = vec![0xee_u8; bytes + 140];
+            let mut want = dst.clone();
+            want[dst_at..dst_at + bytes].copy_from_slice(&src[src_at..src_at + bytes]);
+            copy(address(&mut dst) + dst_at as u64, address(&mut src) + src_at as u64, bytes);
+            prop_assert!(dst == want, "copy");
+            for (place, byte) in want[dst_at..dst_at + bytes].iter_mut().zip(value.to_le_bytes().iter().cycle()) {
+                *place = *byte;
+            }
+            fill(address(&mut dst) + dst_at as u64, value, bytes);
+            prop_assert!(dst == want, "fill");
+        }
+
+        #[test]
+        fn copy_within_a_buffer_is_as_through_another(
+            bytes in 0usize..STREAMED + 5000, dst_at in 0usize..300, src_at in 0usize..300,
+        ) {
+            let mut buffer: Vec<u8> = (0..bytes + 300).map(|i| (i * 3 + i / 253) as u8).collect();
+            let mut want = buffer.clone();
+            want.copy_within(src_at..src_at + bytes, dst_at);
+            let base = address(&mut buffer);
+            copy(base + dst_at as u64, base + src_at as u64, bytes);
+            prop_assert!(buffer == want);
+        }
+    }
 }

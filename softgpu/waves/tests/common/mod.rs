@@ -208,6 +208,7 @@ impl Device {
             completion_signal: 0,
         };
         Launch {
+            target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
             descriptor,
             kernel_object,
             entry: descriptor.entry(kernel_object),
@@ -217,6 +218,9 @@ impl Device {
             dispatch_id: 0,
             scratch: Some(self.scratch),
             doorbell: 0,
+            priority: 7,
+            user_data: None,
+            first_workgroup: [0; 3],
         }
     }
 

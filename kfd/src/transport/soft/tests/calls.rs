@@ -13,7 +13,7 @@ use super::*;
 use crate::ids::{GpuId, MemoryHandle};
 use crate::ioctl::{AllocMemory, CreateEvent, WaitOutcome};
 use crate::sys::{self, *};
-use crate::transport::wire::Segment;
+use crate::transport::wire::{FdPlace, Segment};
 use crate::{IoctlError, Topology};
 
 const EFAULT: i32 = 14;
@@ -119,7 +119,7 @@ fn descriptor_fields_travel_as_descriptors() {
         if call.fds.is_empty() {
             return bare(-22);
         }
-        assert_eq!((call.fd_fields.as_slice(), call.fds.len()), (&[0_u16][..], 1));
+        assert_eq!((call.fd_places.as_slice(), call.fds.len()), (&[FdPlace::Field(0)][..], 1));
         // The inode is the file's identity.
         let inode = rustix::fs::fstat(&call.fds[0]).unwrap().st_ino;
         let number = i32::from_ne_bytes(call.arg[..4].try_into().unwrap());
@@ -136,7 +136,7 @@ fn descriptor_fields_travel_as_descriptors() {
 fn exported_descriptor_is_installed_with_the_callers_flags() {
     let (_server, _, kfd) = kfd(|call| {
         let args: kfd_ioctl_export_dmabuf_args = call.args();
-        with_fds(0, &args, vec![], vec![12], vec![memfd(4096)])
+        with_fds(0, &args, vec![], vec![FdPlace::Field(12)], vec![memfd(4096)])
     });
     let dmabuf = kfd.export_dmabuf(MemoryHandle(1)).unwrap();
     assert_eq!(rustix::fs::fstat(&dmabuf).unwrap().st_size, 4096);
@@ -159,8 +159,8 @@ fn hostile_answers_change_nothing() {
         match args.event_type {
             0 => answer(0, &args, evil(0x1000)),
             3 => answer(0, &[0_u8; 4096], vec![]),
-            5 => with_fds(0, &args, vec![], vec![400], vec![memfd(0)]),
-            _ => with_fds(0, &args, vec![], vec![1, 2, 3], vec![]),
+            5 => with_fds(0, &args, vec![], vec![FdPlace::Field(400)], vec![memfd(0)]),
+            _ => with_fds(0, &args, vec![], [1, 2, 3].map(FdPlace::Field).to_vec(), vec![]),
         }
     });
     for kind in [

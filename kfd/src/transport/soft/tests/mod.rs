@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod criu;
 mod lifetime;
 mod server;
 

@@ -12,7 +12,9 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::sys;
-use crate::transport::wire::{self, PROTOCOL, Reply, Request, Segment, WireError};
+use crate::transport::wire::{
+    self, FdPlace, MAX_FDS, PROTOCOL, Reply, Request, Segment, SharedSegment, WireError,
+};
 
 /// An ioctl as the device sees it.
 #[derive(Debug)]
@@ -20,7 +22,8 @@ pub(super) struct Call {
     pub cmd: u32,
     pub arg: Vec<u8>,
     pub segments: Vec<Segment>,
-    pub fd_fields: Vec<u16>,
+    pub shared: Vec<SharedSegment>,
+    pub fd_places: Vec<FdPlace>,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -52,19 +55,17 @@ pub(super) fn with_fds<T: bytemuck::Pod>(
     result: i32,
     args: &T,
     segments: Vec<Segment>,
-    fd_fields: Vec<u16>,
+    fd_places: Vec<FdPlace>,
     fds: Vec<OwnedFd>,
 ) -> Answer {
     let arg = bytemuck::bytes_of(args).to_vec();
-    Some((Reply::Ioctl { result, arg, segments, fd_fields, copy_back: true }, fds))
+    Some((Reply::Ioctl { result, arg, segments, written: vec![], fd_places, copy_back: true }, fds))
 }
 
 /// `result` with nothing copied back.
 pub(super) fn bare(result: i32) -> Answer {
-    Some((
-        Reply::Ioctl { result, arg: vec![], segments: vec![], fd_fields: vec![], copy_back: false },
-        vec![],
-    ))
+    let (arg, segments, written, fd_places) = (vec![], vec![], vec![], vec![]);
+    Some((Reply::Ioctl { result, arg, segments, written, fd_places, copy_back: false }, vec![]))
 }
 
 pub(super) fn memfd(bytes: u64) -> OwnedFd {
@@ -185,6 +186,7 @@ fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
 fn serve(connection: &OwnedFd, shared: &Shared) {
     wire::prepare_socket(connection.as_fd()).unwrap();
     let mut buffer = wire::receive_buffer();
+    let mut left = Vec::new();
     loop {
         let received = match wire::receive::<Request>(connection.as_fd(), &mut buffer) {
             Err(WireError::Closed) => return,
@@ -192,7 +194,13 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         };
         let sender = received.credentials.expect("SO_PASSCRED names the sender");
         assert_eq!(sender.pid, rustix::process::getpid());
-        let Some((reply, fds)) = reply_to(received.message, received.fds, shared) else { return };
+        let (reply, mut fds) = if received.message == Request::MoreFds {
+            (Reply::Fds, std::mem::take(&mut left))
+        } else {
+            let Some(answer) = reply_to(received.message, received.fds, shared) else { return };
+            answer
+        };
+        left = fds.split_off(fds.len().min(MAX_FDS));
         if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
             return;
         }
@@ -214,9 +222,10 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),
         Request::Adopt { .. } => plain(Reply::Error { errno: 22, message: "no token".to_owned() }),
-        Request::Ioctl { cmd, arg, segments, fd_fields, .. } => {
-            (shared.handler)(Call { cmd, arg, segments, fd_fields, fds })
+        Request::Ioctl { cmd, arg, segments, shared: large, fd_places, .. } => {
+            (shared.handler)(Call { cmd, arg, segments, shared: large, fd_places, fds })
         }
+        Request::MoreFds => unreachable!("answered with the descriptors that are left"),
         Request::Mmap { offset, length, .. }
             if offset & sys::KFD_MMAP_TYPE_MASK == sys::KFD_MMAP_TYPE_DOORBELL =>
         {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The AQL command processor: one queue's stay on the hardware.
+//! The AQL command processor.
 //!
 //! Packets run one after the other, which is a legal order for any barrier bits, and every packet's effects are
 //! visible before the next begins, which satisfies every fence scope. A slot keeps its packet until the packet has
@@ -11,85 +11,143 @@
 
 use std::time::{Duration, Instant};
 
-use queues::aql::{PACKET_BYTES, Packet, PacketError, PacketKind, RawPacket};
+use queues::aql::{
+    BarrierValue, KernelDispatch, PACKET_BYTES, Packet, PacketError, PacketKind, Pm4Ib, RawPacket,
+};
 use queues::save_area::WaveRecord;
-use softgpu_waves::MemoryFault;
+use rustix::io::Errno;
+use softgpu_waves::{Launch, MemoryFault};
 
 use super::bell::Patience;
 use super::clock;
-use super::dispatch::{self, Job};
-use super::queue::Core;
-use super::raised::Raised;
+use super::dispatch::{self, Job, Progress};
+use super::gpu::Gpu;
+use super::mqd::{Reader, Writer};
+use super::pm4;
+use super::queue::{Core, Exit};
+use super::scratch::{self, Wanted};
 use super::signal;
 use crate::hardware::HwQueue;
 
 /// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
 
-/// What a queue keeps while it is off the hardware.
+/// What runs inside the packet at the position.
+#[derive(Debug, Default)]
+enum Inside {
+    /// Nothing: the packet has not begun.
+    #[default]
+    Nothing,
+    /// A dispatch.
+    Job(Box<Job>),
+    /// An indirect buffer, for the packet with this completion signal, begun at this time.
+    Buffer { machine: Box<pm4::Machine>, completion: u64, start: u64 },
+}
+
+/// An AQL queue between two packets or inside one.
 #[derive(Debug, Default)]
 pub(super) struct Context {
     /// Index of the packet to execute next (or being executed), never wrapped.
     next: u64,
     /// One past the highest packet index rung.
     rung: u64,
-    /// The dispatch that was interrupted.
-    job: Option<Box<Job>>,
+    inside: Inside,
     /// How long to spin for the next packet.
     spin: Duration,
 }
 
 impl Context {
+    /// Reads what [`Context::store`] wrote.
+    ///
+    /// # Errors
+    /// `EINVAL` when a dispatch or an indirect buffer in it is none.
+    pub(super) fn load(
+        reader: &mut Reader<'_>,
+        gpu: &Gpu,
+        config: &HwQueue,
+        waves: Vec<WaveRecord>,
+    ) -> Result<Self, Errno> {
+        let (next, rung) = (reader.take64(), reader.take64());
+        let inside = match reader.take() {
+            0 => Inside::Nothing,
+            1 => Inside::Job(Box::new(Job::load(reader, gpu, config, waves)?)),
+            2 => {
+                let (completion, start) = (reader.take64(), reader.take64());
+                let machine = Box::new(pm4::Machine::load(reader, gpu, config, waves)?);
+                Inside::Buffer { machine, completion, start }
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(Self { next, rung, inside, spin: Duration::ZERO })
+    }
+
+    /// Writes everything but the waves.
+    pub(super) fn store(&self, writer: &mut Writer) {
+        writer.put64(self.next);
+        writer.put64(self.rung);
+        match &self.inside {
+            Inside::Nothing => writer.put(0),
+            Inside::Job(job) => {
+                writer.put(1);
+                job.store(writer);
+            }
+            Inside::Buffer { machine, completion, start } => {
+                writer.put(2);
+                writer.put64(*completion);
+                writer.put64(*start);
+                machine.store(writer);
+            }
+        }
+    }
+
     /// The waves of the interrupted dispatch.
     pub(super) fn waves(&self) -> Vec<WaveRecord> {
-        self.job.as_ref().map_or_else(Vec::new, |job| job.waves())
+        match &self.inside {
+            Inside::Nothing => Vec::new(),
+            Inside::Job(job) => job.waves(),
+            Inside::Buffer { machine, .. } => machine.waves(),
+        }
     }
-}
 
-/// Why a stay ended.
-#[derive(Debug)]
-pub(super) enum Exit {
-    /// The driver wants the queue off.
-    Left,
-    /// The queue halts.
-    Raised(Box<Raised>),
-}
+    /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
+    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
+        match &self.inside {
+            Inside::Nothing => None,
+            Inside::Job(job) => job.preempted_rsrc1(),
+            Inside::Buffer { machine, .. } => machine.preempted_rsrc1(),
+        }
+    }
 
-impl<E: Into<Raised>> From<E> for Exit {
-    fn from(error: E) -> Self {
-        Self::Raised(Box::new(error.into()))
+    /// Executes packets until the driver or an exception stops it.
+    pub(super) fn run(&mut self, core: &Core) -> Exit {
+        let mut session = Session { core, config: core.config, context: self };
+        loop {
+            if let Err(exit) = session.step() {
+                return exit;
+            }
+        }
     }
 }
 
 /// A queue on the hardware.
 #[derive(Debug)]
-pub(super) struct Session<'a> {
+struct Session<'a> {
     core: &'a Core,
     config: HwQueue,
     context: &'a mut Context,
 }
 
-impl<'a> Session<'a> {
-    /// Puts a context on the hardware.
-    pub(super) fn new(core: &'a Core, config: HwQueue, context: &'a mut Context) -> Self {
-        Self { core, config, context }
-    }
-
-    /// Executes packets until the driver or an exception stops it.
-    pub(super) fn run(mut self) -> Exit {
-        loop {
-            if let Err(exit) = self.step() {
-                return exit;
-            }
-        }
-    }
-
+impl Session<'_> {
     fn step(&mut self) -> Result<(), Exit> {
         if self.core.must_leave() {
             return Err(Exit::Left);
         }
-        if self.context.job.is_some() {
-            return self.run_job();
+        match std::mem::take(&mut self.context.inside) {
+            Inside::Nothing => {}
+            Inside::Job(job) => return self.run_job(job),
+            Inside::Buffer { machine, completion, start } => {
+                return self.run_buffer(machine, completion, start);
+            }
         }
         if !self.published()? {
             return self.idle();
@@ -101,17 +159,7 @@ impl<'a> Session<'a> {
         };
         packet.validate()?;
         match packet {
-            Packet::KernelDispatch(dispatch) => {
-                let place = dispatch::Place {
-                    packet_address: self.slot(),
-                    dispatch_id: self.context.next,
-                    read_ptr_va: self.config.read_ptr_va,
-                    write_ptr_va: self.config.write_ptr_va,
-                    doorbell: self.config.doorbell_offset / 8,
-                };
-                self.context.job = Some(Box::new(Job::prepare(&self.core.gpu, dispatch, &place)?));
-                self.run_job()
-            }
+            Packet::KernelDispatch(dispatch) => self.launch(dispatch),
             Packet::BarrierAnd(barrier) => {
                 let deps = barrier.dep_signals;
                 self.run_barrier(barrier.completion_signal, |value| all_zero(deps, value))
@@ -120,18 +168,78 @@ impl<'a> Session<'a> {
                 let deps = barrier.dep_signals;
                 self.run_barrier(barrier.completion_signal, |value| any_zero(deps, value))
             }
+            Packet::BarrierValue(barrier) => {
+                self.run_barrier(barrier.completion_signal, |value| holds(&barrier, value))
+            }
+            Packet::Pm4Ib(Pm4Ib { address, dwords, completion_signal, .. }) => {
+                let machine = Box::new(pm4::Machine::indirect(address, dwords));
+                self.run_buffer(machine, completion_signal, clock::ticks())
+            }
+            // Those are for agents that are programs: no GPU's packet processor executes them (HSA 1.2 section 2.9.7).
+            Packet::AgentDispatch(_) => {
+                Err(PacketError::Unsupported { kind: PacketKind::AgentDispatch as u8 }.into())
+            }
         }
     }
 
-    fn run_job(&mut self) -> Result<(), Exit> {
-        let Some(mut job) = self.context.job.take() else { return Ok(()) };
+    /// Begins a dispatch; without enough scratch, the process is asked for it first.
+    fn launch(&mut self, packet: KernelDispatch) -> Result<(), Exit> {
+        let gpu = &self.core.gpu;
+        let descriptor = dispatch::descriptor(gpu, &packet)?;
+        let queue = scratch::queue_address(&self.config);
+        let scratch = match packet.private_segment_bytes {
+            0 => None,
+            lane_bytes => {
+                let wanted = Wanted { lane_bytes, lanes: descriptor.lanes() };
+                match scratch::find(&gpu.vm, queue, wanted)? {
+                    Some(scratch) => Some(scratch),
+                    // Enough by now, or the position is still at this packet when the queue is back.
+                    None => return scratch::ask(self.core, queue, wanted),
+                }
+            }
+        };
+        let launch = Launch {
+            target: gpu.chip.target,
+            descriptor,
+            kernel_object: packet.kernel_object,
+            entry: descriptor.entry(packet.kernel_object),
+            packet,
+            user_data: None,
+            first_workgroup: [0; 3],
+            packet_address: self.slot(),
+            queue_address: queue.unwrap_or(0),
+            dispatch_id: self.context.next,
+            scratch,
+            doorbell: self.config.doorbell_offset / 8,
+            priority: self.config.priority,
+        };
+        let job = Box::new(Job::new(gpu, launch)?);
+        self.run_job(job)
+    }
+
+    fn run_job(&mut self, mut job: Box<Job>) -> Result<(), Exit> {
         match job.run(&self.core.gpu, &self.core.control)? {
-            dispatch::Progress::Completed => self.retire(job.completion_signal(), job.start()),
-            dispatch::Progress::Paused => {
-                self.context.job = Some(job);
+            Progress::Completed => self.retire(job.completion_signal(), job.start()),
+            Progress::Paused => {
+                self.context.inside = Inside::Job(job);
                 Err(Exit::Left)
             }
-            dispatch::Progress::Aborted => Err(Exit::Left),
+            Progress::Aborted => Err(Exit::Left),
+        }
+    }
+
+    fn run_buffer(
+        &mut self,
+        mut machine: Box<pm4::Machine>,
+        completion: u64,
+        start: u64,
+    ) -> Result<(), Exit> {
+        match machine.run(self.core) {
+            Ok(()) => self.retire(completion, start),
+            Err(exit) => {
+                self.context.inside = Inside::Buffer { machine, completion, start };
+                Err(exit)
+            }
         }
     }
 
@@ -224,6 +332,14 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Barrier-value: the signal's masked value stands in the wanted relation; a null signal is no dependency.
+fn holds<E>(barrier: &BarrierValue, value: &dyn Fn(u64) -> Result<u64, E>) -> Result<bool, E> {
+    if barrier.signal == 0 {
+        return Ok(true);
+    }
+    Ok(barrier.is_satisfied_by(value(barrier.signal)?.cast_signed()))
+}
+
 /// Barrier-and: no dependency is pending; null handles are none.
 fn all_zero<E>(deps: [u64; 5], value: &dyn Fn(u64) -> Result<u64, E>) -> Result<bool, E> {
     for dep in deps.into_iter().filter(|&dep| dep != 0) {
@@ -250,6 +366,8 @@ fn any_zero<E>(deps: [u64; 5], value: &dyn Fn(u64) -> Result<u64, E>) -> Result<
 mod tests {
     use std::convert::Infallible;
 
+    use queues::aql::Condition;
+
     use super::*;
 
     /// Signals whose handle is their value plus one.
@@ -262,6 +380,14 @@ mod tests {
         assert_eq!(all_zero([0; 5], &value), Ok(true));
         assert_eq!(all_zero([1, 0, 1, 0, 0], &value), Ok(true));
         assert_eq!(all_zero([1, 0, 2, 0, 0], &value), Ok(false));
+    }
+
+    #[test]
+    fn barrier_value_looks_at_the_masked_value() {
+        let barrier = BarrierValue { mask: 0xf, ..BarrierValue::new(0x25, Condition::Eq, 4) };
+        assert_eq!(holds(&barrier, &value), Ok(true));
+        assert_eq!(holds(&BarrierValue { value: 5, ..barrier }, &value), Ok(false));
+        assert_eq!(holds(&BarrierValue { value: 5, signal: 0, ..barrier }, &value), Ok(true));
     }
 
     #[test]

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CRIU_OP: the process's state taken as a whole and put back into another one (`kfd_chardev.c:kfd_ioctl_criu`).
+//!
+//! ```text
+//! PROCESS_INFO -> CHECKPOINT -> UNPAUSE        RESTORE (a process that has acquired nothing) -> RESUME
+//! ```
+//!
+//! INVARIANT: while a process is paused, or restored but not resumed, none of its queues is on the hardware.
+
+mod blob;
+mod dump;
+mod queue;
+mod restore;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::Call;
+use super::process::{KfdProcess, State};
+
+/// What CRIU_OP remembers between calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CriuState {
+    /// PROCESS_INFO took the queues off the hardware.
+    paused: bool,
+    /// RESTORE made buffers, and RESUME is still to come (`block_mmu_notifications`).
+    blocked: bool,
+}
+
+impl KfdProcess {
+    pub(super) fn criu_op(&self, args: &mut kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {
+        match args.op {
+            KFD_CRIU_OP_PROCESS_INFO => self.process_info(args),
+            KFD_CRIU_OP_CHECKPOINT => self.checkpoint(args, call),
+            KFD_CRIU_OP_UNPAUSE => self.unpause(),
+            KFD_CRIU_OP_RESTORE => self.restore(args, call),
+            KFD_CRIU_OP_RESUME => self.resume(args.pid),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn process_info(&self, args: &mut kfd_ioctl_criu_args) -> Result<(), Errno> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if self.gpus.is_empty() {
+            return Err(Errno::NODEV);
+        }
+        if !state.criu.paused || self.kernel.evicts_again() {
+            // The kernel takes a failing eviction back and counts the process as running, whatever it was before.
+            self.evict_queues(state).inspect_err(|_| state.criu.paused = false)?;
+        }
+        state.criu.paused = true;
+        args.pid = self.pid;
+        let census = self.census(state);
+        args.num_devices = census.devices;
+        args.num_bos = census.bos;
+        args.num_objects = census.objects;
+        args.priv_data_size = census.private_bytes;
+        Ok(())
+    }
+
+    /// UNPAUSE takes one eviction back. After two PROCESS_INFO on Linux 6.12 one remains, and with the flag gone no
+    /// further UNPAUSE is heard.
+    fn unpause(&self) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if !state.criu.paused {
+            return Err(Errno::INVAL);
+        }
+        self.restore_queues(&mut state)?;
+        state.criu.paused = false;
+        Ok(())
+    }
+
+    /// RESUME, which the kernel lets any process call that may name this one; here it is the process itself, since
+    /// each process has a driver of its own. The kernel leaves the rest to a worker that tries for ever; here the
+    /// caller learns of a queue that does not start.
+    fn resume(&self, pid: u32) -> Result<(), Errno> {
+        if pid != self.pid {
+            return Err(Errno::SRCH);
+        }
+        let mut state = self.state.lock();
+        if !std::mem::take(&mut state.criu.blocked) {
+            return Err(Errno::INVAL);
+        }
+        self.restore_queues(&mut state)
+    }
+}
+
+/// How much a checkpoint of the process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Census {
+    devices: u32,
+    bos: u32,
+    objects: u32,
+    private_bytes: u64,
+}
+
+impl KfdProcess {
+    fn census(&self, state: &State) -> Census {
+        let bos: usize = state.pdds.iter().map(|pdd| dump::bos(pdd).count()).sum();
+        let queues = state.queues.iter().count();
+        let queue_bytes: usize = state
+            .queues
+            .iter()
+            .map(|(_, queue)| size_of::<kfd_criu_queue_priv_data>() + queue::mqd_bytes(queue.is_compute()))
+            .sum();
+        let events = self.events.lock().len();
+        let bytes = size_of::<kfd_criu_process_priv_data>()
+            + self.gpus.len() * size_of::<kfd_criu_device_priv_data>()
+            + bos * size_of::<kfd_criu_bo_priv_data>()
+            + queue_bytes
+            + events * size_of::<kfd_criu_event_priv_data>();
+        // CAST: every object costs memory or a bitmap's bit; there are never 2^32 of them.
+        Census {
+            devices: self.gpus.len() as u32,
+            bos: bos as u32,
+            objects: (queues + events) as u32,
+            private_bytes: bytes as u64,
+        }
+    }
+}

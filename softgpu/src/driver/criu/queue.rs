@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue in the blob (`kfd_process_queue_manager.c:criu_checkpoint_queue`, `kfd_criu_restore_queue`).
+//!
+//! INVARIANT: a queue comes back under its own number, doorbell and SDMA queue or not at all; nothing that its entry
+//! says is believed before it has been compared with the device.
+
+use kfd::sys::*;
+use queues::target::Target;
+use rustix::io::Errno;
+
+use super::blob::Cursor;
+use crate::driver::Call;
+use crate::driver::doorbells::sdma_doorbell;
+use crate::driver::process::{KfdProcess, State};
+use crate::driver::queue_buffers::{self, QueueBuffers};
+use crate::driver::queues::{Doorbell, MAX_QUEUES, Queue};
+use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
+
+/// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
+const SDMA_MQD_BYTES: usize = 512;
+
+/// Bytes of a queue's descriptor in the blob. No GPU of this device has more than one XCC.
+pub(super) fn mqd_bytes(compute: bool) -> usize {
+    if compute { MQD_BYTES } else { SDMA_MQD_BYTES }
+}
+
+impl KfdProcess {
+    fn target(&self, gpu: usize) -> Option<&'static Target> {
+        Target::from_gfx_version(self.gpus[gpu].shape().gfx_target_version)
+    }
+
+    /// Appends a queue that is off the hardware, and its descriptor. From gfx10 on no control stack follows: it is in
+    /// the save area.
+    pub(super) fn append_queue(
+        &self,
+        blob: &mut Vec<u8>,
+        state: &State,
+        id: u32,
+        queue: &Queue,
+    ) -> Result<(), Errno> {
+        if !self.kernel.dumps_queues(self.target(queue.gpu)) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let pdd = &state.pdds[queue.gpu];
+        if queue.running || queue.is_active(pdd) {
+            return Err(Errno::INVAL);
+        }
+        let aql = queue.queue_type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+        let (doorbell_id, sdma_id) = match queue.doorbell {
+            Doorbell::Compute { id } => (id, 0),
+            Doorbell::Sdma { id, doorbell } => (doorbell, id),
+        };
+        let mqd_size = mqd_bytes(queue.is_compute());
+        let data = kfd_criu_queue_priv_data {
+            object_type: KFD_CRIU_OBJECT_TYPE_QUEUE,
+            q_address: queue.ring_va,
+            q_size: u64::from(queue.ring_bytes),
+            read_ptr_addr: queue.read_pointer_va,
+            write_ptr_addr: queue.write_pointer_va,
+            eop_ring_buffer_address: queue.eop_va,
+            ctx_save_restore_area_address: queue.cwsr_va,
+            gpu_id: self.user_id(queue.gpu),
+            queue_type: if queue.is_compute() { KFD_QUEUE_TYPE_COMPUTE } else { KFD_QUEUE_TYPE_SDMA },
+            format: if aql { KFD_QUEUE_FORMAT_AQL } else { KFD_QUEUE_FORMAT_PM4 },
+            q_id: id,
+            priority: queue.priority,
+            q_percent: queue.percent,
+            doorbell_id,
+            gws: u32::from(pdd.gws_queue == Some(id)),
+            sdma_id,
+            eop_ring_buffer_size: queue.eop_bytes,
+            ctx_save_restore_area_size: queue.cwsr_bytes,
+            // CAST: 2048 at most.
+            mqd_size: mqd_size as u32,
+            ..Default::default()
+        };
+        blob.extend_from_slice(bytemuck::bytes_of(&data));
+        blob.extend_from_slice(&queue.mqd.bytes()[..mqd_size]);
+        Ok(())
+    }
+
+    /// Makes the queue of the next entry, off the hardware.
+    pub(super) fn restore_queue(
+        &self,
+        state: &mut State,
+        cursor: &mut Cursor,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let data: kfd_criu_queue_priv_data = cursor.take(call)?;
+        cursor.expect(u64::from(data.mqd_size) + u64::from(data.ctl_stack_size), 1)?;
+        let gpu = self.gpu_by_id(data.gpu_id)?;
+        let queue_type = queue_type(&data)?;
+        let compute = queue_type != KFD_IOC_QUEUE_TYPE_SDMA;
+        let geometry = self.gpus[gpu].geometry();
+        if data.mqd_size as usize != mqd_bytes(compute) || data.ctl_stack_size > geometry.control_stack_bytes
+        {
+            return Err(Errno::INVAL);
+        }
+        let mut mqd = vec![0; mqd_bytes(compute)];
+        cursor.fill(&mut mqd, call)?;
+        cursor.skip(u64::from(data.ctl_stack_size), 1)?;
+        let mut mqd = Mqd::from_bytes(&mqd);
+        if compute {
+            sanitise(&mut mqd, geometry.control_stack_bytes, data.ctx_save_restore_area_size);
+        }
+        if data.q_id as usize >= MAX_QUEUES {
+            return Err(Errno::INVAL);
+        }
+        if state.queues.get(data.q_id).is_some() {
+            return Err(Errno::NOSPC);
+        }
+        if !self.kernel.restores_queues(self.target(gpu)) {
+            return Err(Errno::INVAL);
+        }
+        state.bound(gpu)?;
+        let counted = self.count_queue(state, gpu)?;
+        let buffers = self.restored_buffers(state, gpu, queue_type, &data)?;
+        let doorbell = self.restored_doorbell(state, gpu, compute, &data)?;
+        let queue = Queue {
+            gpu,
+            queue_type,
+            ring_va: data.q_address,
+            // CAST: `queue_type` has looked.
+            ring_bytes: data.q_size as u32,
+            percent: data.q_percent,
+            priority: data.priority,
+            read_pointer_va: data.read_ptr_addr,
+            write_pointer_va: data.write_ptr_addr,
+            eop_va: data.eop_ring_buffer_address,
+            eop_bytes: data.eop_ring_buffer_size,
+            cwsr_va: data.ctx_save_restore_area_address,
+            cwsr_bytes: data.ctx_save_restore_area_size,
+            // The entry only says how much of it follows, which is nothing from gfx10 on.
+            control_stack_bytes: geometry.control_stack_bytes,
+            doorbell,
+            buffers,
+            running: false,
+            reset: false,
+            mqd: Box::new(mqd),
+        };
+        let pdd = &mut state.pdds[gpu];
+        if !state.queues.insert_at(data.q_id, queue) {
+            self.give_back_doorbell(pdd, gpu, doorbell);
+            return Err(Errno::NOSPC);
+        }
+        if let Some(queue) = state.queues.get(data.q_id) {
+            queue.buffers.hold(&mut pdd.vm);
+        }
+        pdd.queue_count += 1;
+        counted.keep();
+        self.restore_gws(state, gpu, &data)
+    }
+
+    /// The buffers that the queue holds: all of them, checked as CREATE_QUEUE does, or none on kernels whose restored
+    /// queues hold nothing.
+    fn restored_buffers(
+        &self,
+        state: &State,
+        gpu: usize,
+        queue_type: u32,
+        data: &kfd_criu_queue_priv_data,
+    ) -> Result<QueueBuffers, Errno> {
+        if !self.kernel.holds_restored_buffers() {
+            return Ok(QueueBuffers::default());
+        }
+        let model = &self.gpus[gpu];
+        let mut args = kfd_ioctl_create_queue_args {
+            ring_base_address: data.q_address,
+            write_pointer_address: data.write_ptr_addr,
+            read_pointer_address: data.read_ptr_addr,
+            // CAST: `queue_type` has looked.
+            ring_size: data.q_size as u32,
+            queue_type,
+            eop_buffer_address: data.eop_ring_buffer_address,
+            eop_buffer_size: u64::from(data.eop_ring_buffer_size),
+            ctx_save_restore_address: data.ctx_save_restore_area_address,
+            ctx_save_restore_size: data.ctx_save_restore_area_size,
+            ctl_stack_size: model.geometry().control_stack_bytes,
+            ..Default::default()
+        };
+        queue_buffers::check_write_pointer(state, gpu, args.write_pointer_address)?;
+        if args.ring_base_address != 0 {
+            return queue_buffers::find(state, gpu, model, &args);
+        }
+        // Parked by UPDATE_QUEUE with ring 0: the kernel does not store which ring it still held.
+        args.ring_base_address = args.write_pointer_address;
+        args.ring_size = 4096;
+        let found = queue_buffers::find(state, gpu, model, &args)?;
+        Ok(QueueBuffers { ring: None, ..found })
+    }
+
+    fn restored_doorbell(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        compute: bool,
+        data: &kfd_criu_queue_priv_data,
+    ) -> Result<Doorbell, Errno> {
+        if compute {
+            let taken = state.pdds[gpu].doorbells.take_at(data.doorbell_id);
+            return if taken { Ok(Doorbell::Compute { id: data.doorbell_id }) } else { Err(Errno::INVAL) };
+        }
+        let ids = self.gpus[gpu].sdma_queue_ids().filter(|id| *id == data.sdma_id);
+        let id = self.slot.reserve_sdma(gpu, ids).ok_or(Errno::BUSY)?;
+        let doorbell = sdma_doorbell(id, self.gpus[gpu].sdma_engines());
+        if doorbell != data.doorbell_id {
+            self.slot.release_sdma(gpu, id);
+            return Err(Errno::INVAL);
+        }
+        Ok(Doorbell::Sdma { id, doorbell })
+    }
+
+    fn restore_gws(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        data: &kfd_criu_queue_priv_data,
+    ) -> Result<(), Errno> {
+        if data.gws == 0 {
+            return Ok(());
+        }
+        if !self.gpus[gpu].has_gws() {
+            return Err(Errno::NODEV);
+        }
+        let holder = &mut state.pdds[gpu].gws_queue;
+        if holder.is_some() {
+            return Err(Errno::BUSY);
+        }
+        *holder = Some(data.q_id);
+        Ok(())
+    }
+}
+
+/// CREATE_QUEUE's number of an entry's type, if the entry's plain numbers are ones that CREATE_QUEUE and UPDATE_QUEUE
+/// would have accepted. The kernel trusts them.
+fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
+    let ring = u32::try_from(data.q_size).map_err(|_| Errno::INVAL)?;
+    let numbers = ring.is_power_of_two()
+        && ring >= KFD_MIN_QUEUE_RING_SIZE
+        && data.q_percent <= KFD_MAX_QUEUE_PERCENTAGE
+        && data.priority <= KFD_MAX_QUEUE_PRIORITY;
+    match (data.queue_type, data.format) {
+        _ if !numbers => Err(Errno::INVAL),
+        (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_PM4) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE),
+        (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_AQL) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE_AQL),
+        (KFD_QUEUE_TYPE_SDMA, _) => Ok(KFD_IOC_QUEUE_TYPE_SDMA),
+        // XGMI engines, of which there are none here, and the kernel's own queues.
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Brings the words that say where in the save area the waves are into its bounds, as Linux 7.3 does.
+fn sanitise(mqd: &mut Mqd, control_stack: u32, area: u32) {
+    let stack = mqd.word(mqd_field::CONTROL_STACK_SIZE).min(control_stack);
+    let offset = mqd.word(mqd_field::CONTROL_STACK_OFFSET).min(stack);
+    let waves = mqd.word(mqd_field::WAVE_STATE_OFFSET).min(area).max(stack);
+    mqd.set_word(mqd_field::CONTROL_STACK_SIZE, stack);
+    mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, offset);
+    mqd.set_word(mqd_field::WAVE_STATE_OFFSET, waves);
+    mqd.set_word(mqd_field::SAVE_AREA_SIZE, area);
+}

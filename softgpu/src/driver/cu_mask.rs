@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How SET_CU_MASK's bits reach the memory descriptor (`kfd_mqd_manager.c:mqd_symmetrically_map_cu_mask`).
+//!
+//! INVARIANT: the descriptor is the mask's only place: what a queue takes along when it is checkpointed.
+
+use queues::cwsr::NodeShape;
+
+use crate::hardware::Mqd;
+
+/// Dwords of `COMPUTE_STATIC_THREAD_MGMT_SE0..=7` in `v11_compute_mqd`.
+const STATIC_THREAD_MGMT: [usize; 8] = [23, 24, 26, 27, 44, 45, 46, 47];
+/// Bit of a shader engine's word where its second shader array begins.
+const SECOND_ARRAY: u32 = 16;
+/// Compute units that are switched together from gfx10 on (a work-group processor).
+const PAIR: u32 = 2;
+
+/// The masks of the shader engines.
+pub(super) fn read(mqd: &Mqd) -> [u32; 8] {
+    STATIC_THREAD_MGMT.map(|word| mqd.word(word))
+}
+
+/// Sets the masks of the shader engines.
+pub(super) fn write(mqd: &mut Mqd, masks: [u32; 8]) {
+    for (word, mask) in STATIC_THREAD_MGMT.into_iter().zip(masks) {
+        mqd.set_word(word, mask);
+    }
+}
+
+/// Distributes the bits of `mask`: shader engines first, then shader arrays, then compute units; since gfx10 a step is
+/// a pair. Bits beyond the last compute unit are ignored. No compute unit of these GPUs is harvested.
+pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
+    let arrays = shape.simd_arrays_per_engine.clamp(1, 2);
+    let engines = (shape.array_count / arrays).clamp(1, 8);
+    let units = shape.simd_count / shape.simd_per_cu.max(1) / (engines * arrays);
+    // CAST: at most 1024 bits.
+    let bits = (mask.len() as u32).saturating_mul(32);
+    let mut masks = [0u32; 8];
+    let mut bit = 0;
+    for unit in (0..units.min(SECOND_ARRAY)).step_by(PAIR as usize) {
+        for array in 0..arrays {
+            for engine in &mut masks[..engines as usize] {
+                if bit >= bits {
+                    return masks;
+                }
+                // Both bits of a pair are equal, which the ioctl has checked.
+                if mask[bit as usize / 32] & 1 << (bit % 32) != 0 {
+                    *engine |= 0b11 << (unit + SECOND_ARRAY * array);
+                }
+                bit += PAIR;
+            }
+        }
+    }
+    masks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Six shader engines of two arrays of eight compute units.
+    fn gfx1100() -> NodeShape {
+        NodeShape {
+            gfx_target_version: 110_000,
+            simd_count: 192,
+            simd_per_cu: 2,
+            num_xcc: 1,
+            array_count: 12,
+            simd_arrays_per_engine: 2,
+            ..NodeShape::default()
+        }
+    }
+
+    #[test]
+    fn bits_go_round_the_engines_then_the_arrays_then_the_units() {
+        let one = |pair: u32| {
+            let mut mask = [0u32; 3];
+            mask[pair as usize / 16] = 0b11 << (2 * (pair % 16));
+            distribute(&mask, &gfx1100())
+        };
+        assert_eq!(one(0), [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(one(5), [0, 0, 0, 0, 0, 3, 0, 0]);
+        assert_eq!(one(6), [3 << 16, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(one(12), [3 << 2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(one(47), [0, 0, 0, 0, 0, 3 << 22, 0, 0]);
+    }
+
+    #[test]
+    fn more_bits_than_units_are_ignored_and_fewer_leave_units_off() {
+        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100())[..6], [0x00ff_00ff; 6]);
+        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100())[6..], [0, 0]);
+        // Sixteen pairs: two for each engine, and a third for the first four.
+        let (three, two) = (0x0003_000f, 0x0003_0003);
+        assert_eq!(distribute(&[u32::MAX], &gfx1100())[..6], [three, three, three, three, two, two]);
+    }
+
+    #[test]
+    fn read_finds_what_write_set() {
+        let mut mqd = Mqd::default();
+        let masks = [1, 2, 3, 4, 5, 6, 7, 8];
+        write(&mut mqd, masks);
+        assert_eq!(read(&mqd), masks);
+        assert_eq!((mqd.word(25), mqd.word(47)), (0, 8));
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Taking queues off the hardware and putting them back on (`kfd_device_queue_manager.c`).
+//!
+//! INVARIANT: reasons for eviction are counted for each GPU; its queues run again when the last one is gone. What a
+//! queue that is off the hardware needs to go on is in its memory descriptor and its own buffers.
+
+use rustix::io::Errno;
+
+use super::cu_mask;
+use super::process::{KfdProcess, Pdd, State};
+use super::queues::Queue;
+
+impl KfdProcess {
+    /// Takes a queue off the hardware if it is on it.
+    ///
+    /// # Errors
+    /// `ETIME` when its waves do not stop: it is lost.
+    pub(super) fn take_off(&self, id: u32, queue: &mut Queue) -> Result<(), Errno> {
+        if !queue.running {
+            return Ok(());
+        }
+        queue.running = false;
+        match self.hardware.stop_queue(queue.gpu, id) {
+            Ok(Some(mqd)) => {
+                let masks = cu_mask::read(&queue.mqd);
+                queue.mqd = mqd;
+                // Hardware that places waves without looking at the masks need not return them either.
+                if queue.is_compute() && cu_mask::read(&queue.mqd) == [0; 8] {
+                    cu_mask::write(&mut queue.mqd, masks);
+                }
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(errno) => {
+                queue.reset = true;
+                Err(errno)
+            }
+        }
+    }
+
+    /// Puts a queue on the hardware if it is active and not on it.
+    ///
+    /// # Errors
+    /// What the hardware says.
+    pub(super) fn put_on(&self, id: u32, queue: &mut Queue, pdd: &Pdd) -> Result<(), Errno> {
+        if queue.running || !queue.is_active(pdd) {
+            return Ok(());
+        }
+        self.hardware.start_queue(queue.gpu, &queue.for_hardware(id), &queue.mqd)?;
+        queue.running = true;
+        Ok(())
+    }
+
+    /// Adds a reason to keep all queues off the hardware (`kfd_process_evict_queues`).
+    ///
+    /// # Errors
+    /// `ETIME` when one of them does not stop. The reason is taken back then, and what stopped runs again.
+    pub(super) fn evict_queues(&self, state: &mut State) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        for gpu in 0..self.gpus.len() {
+            outcome = outcome.and(self.evict_gpu(state, gpu));
+        }
+        if outcome.is_err() {
+            // What cannot start again now has a better reason to complain than this.
+            let _ = self.restore_queues(state);
+        }
+        outcome
+    }
+
+    fn evict_gpu(&self, state: &mut State, gpu: usize) -> Result<(), Errno> {
+        let Some(pdd) = state.pdds.get_mut(gpu) else { return Ok(()) };
+        pdd.evicted = pdd.evicted.saturating_add(1);
+        let mut outcome = Ok(());
+        for (id, queue) in state.queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
+            outcome = outcome.and(self.take_off(id, queue));
+        }
+        outcome
+    }
+
+    /// Takes a reason away (`kfd_process_restore_queues`).
+    ///
+    /// # Errors
+    /// What the hardware says to the first queue that does not start; the others do.
+    pub(super) fn restore_queues(&self, state: &mut State) -> Result<(), Errno> {
+        for pdd in &mut state.pdds {
+            pdd.evicted = pdd.evicted.saturating_sub(1);
+        }
+        let State { pdds, queues, .. } = state;
+        let mut outcome = Ok(());
+        for (id, queue) in queues.iter_mut() {
+            outcome = outcome.and(self.put_on(id, queue, &pdds[queue.gpu]));
+        }
+        outcome
+    }
+
+    /// Keeps the queues of a GPU off the hardware for good (`kfd_dqm_evict_pasid`).
+    pub(super) fn evict_after_fault(&self, gpu: usize) {
+        if let Err(errno) = self.evict_gpu(&mut self.state.lock(), gpu) {
+            tracing::warn!(target: "driver", gpu, %errno, "a queue did not stop");
+        }
+    }
+
+    /// Marks every queue of a GPU as lost in a reset: it can only be destroyed.
+    pub(super) fn lose_queues(&self, gpu: usize) {
+        for (id, queue) in self.state.lock().queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
+            if std::mem::take(&mut queue.running) {
+                self.hardware.destroy_queue(gpu, id);
+            }
+            queue.reset = true;
+        }
+    }
+}
