@@ -4,5 +4,13 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    device_cc::embed("heat", "heat/heat.c", &[])
+    for (name, source) in
+        [("heat", "heat/heat.c"), ("endless", "endless/endless.c"), ("axpy", "custom_dispatcher/axpy.c")]
+    {
+        let code = device_cc::embed(name, source, &[]);
+        if code != ExitCode::SUCCESS {
+            return code;
+        }
+    }
+    ExitCode::SUCCESS
 }

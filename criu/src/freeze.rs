@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use stasis::checkpoint::{CallError, CheckpointReport, Done, Request, RestoreReport, State, call};
+use stasis::checkpoint::{CallError, CheckpointReport, Done, Mode, Request, RestoreReport, State, call};
 use stasis::image::Image;
 
 use crate::criu::{Criu, DumpOptions};
@@ -26,7 +26,10 @@ pub struct CheckpointArgs {
     /// Let the process run on afterwards.
     #[arg(long)]
     leave_running: bool,
-    /// How long the queues may take to drain.
+    /// Stop kernels in the middle instead of waiting for their end.
+    #[arg(long)]
+    preempt: bool,
+    /// How long the queues may take to stop.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     deadline_ms: u64,
     /// How long the process waits for CRIU before it runs on by itself.
@@ -153,11 +156,12 @@ fn freeze(
     command: Vec<String>,
     bar: &ProgressBar,
 ) -> Result<(CheckpointReport, f64)> {
-    bar.set_message("draining the queues and writing the buffers");
+    bar.set_message("stopping the queues and writing the buffers");
     let order = Request::Checkpoint {
         directory: directory.into(),
         deadline_ms: args.deadline_ms,
         lease_ms: args.lease_ms,
+        mode: if args.preempt { Mode::Preempt } else { Mode::Drain },
     };
     // Beyond the drain the time goes into writing; a disk may be slow.
     let patience = Duration::from_millis(args.deadline_ms) + Duration::from_secs(600);

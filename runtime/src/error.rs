@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors, one family per kind of operation: what failed, with which numbers, and what to do about it.
 
+mod queue;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use kfd::{Errno, GpuId};
 
+pub use self::queue::{CuMaskError, QueueError, RawError, SubmitError};
 pub use crate::code_object::{CodeObjectError, KernargError, LaunchError};
 pub use crate::gate::{CloseError, Lost};
 pub use crate::pool::arena::ArenaError;
@@ -231,159 +234,6 @@ pub enum FreeError {
     Lost(#[from] Lost),
 }
 
-/// A queue could not be made, changed or destroyed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueueError {
-    /// A ring of that size cannot be.
-    #[error("A queue holds {min} to {max} packets, a power of two; found {packets}")]
-    Packets {
-        /// Asked for.
-        packets: u32,
-        /// Least.
-        min: u32,
-        /// Most.
-        max: u32,
-    },
-    /// A kernel-argument slot of that size cannot be.
-    #[error("Kernel-argument slots have 64 to 65536 bytes, a power of two; found {bytes}")]
-    KernargSlot {
-        /// Asked for.
-        bytes: u32,
-    },
-    /// Priority out of range.
-    #[error("Queue priorities are 0 to 15, found {priority}")]
-    Priority {
-        /// Asked for.
-        priority: u32,
-    },
-    /// Scratch that the hardware's field cannot hold.
-    #[error("Scratch of {bytes} bytes a lane is more than the {max} a queue can have")]
-    Scratch {
-        /// Asked for.
-        bytes: u32,
-        /// Most.
-        max: u32,
-    },
-    /// Its memory could not be had.
-    #[error("The queue's {what} could not be allocated")]
-    Memory {
-        /// Which part.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: AllocError,
-    },
-    /// It still runs packets.
-    #[error("Queue {queue} has {pending} packets that have not been consumed: wait for them first")]
-    Busy {
-        /// Which.
-        queue: QueueKey,
-        /// How many.
-        pending: u64,
-    },
-    /// It was destroyed before.
-    #[error("Queue {queue} was destroyed before")]
-    Stale {
-        /// Which.
-        queue: QueueKey,
-    },
-    /// The driver refused.
-    #[error("The driver refused the queue")]
-    Device(#[from] DeviceError),
-    /// The device is lost.
-    #[error(transparent)]
-    Lost(#[from] Lost),
-}
-
-/// Packets could not be submitted. None of them was.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SubmitError {
-    /// The ring has no room.
-    #[error("The queue is full: {wanted} packets wanted, {free} of {packets} free; wait for earlier ones")]
-    WouldBlock {
-        /// Asked for.
-        wanted: u64,
-        /// Free now.
-        free: u64,
-        /// Size of the ring.
-        packets: u64,
-    },
-    /// The queue stopped with an exception.
-    #[error(transparent)]
-    Queue(#[from] Arc<QueueFault>),
-    /// The queue was destroyed.
-    #[error("Queue {queue} was destroyed")]
-    Stale {
-        /// Which.
-        queue: QueueKey,
-    },
-    /// An argument's buffer was freed.
-    #[error("Argument {index} is buffer {key}, which was freed")]
-    FreedBuffer {
-        /// Which argument.
-        index: usize,
-        /// The buffer's key.
-        key: BoKey,
-    },
-    /// The kernel's image was unloaded, or is on another agent.
-    #[error("Kernel {kernel} is loaded on {loaded}, the queue is on {queue}")]
-    OtherAgent {
-        /// The kernel.
-        kernel: String,
-        /// Where it is.
-        loaded: String,
-        /// Where the queue is.
-        queue: String,
-    },
-    /// A dispatch without a grid.
-    #[error("Kernel {kernel}: no grid was given")]
-    NoGrid {
-        /// The kernel.
-        kernel: String,
-    },
-    /// The kernel cannot be launched so.
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// The arguments are not the kernel's.
-    #[error(transparent)]
-    Arguments(#[from] KernargError),
-    /// The arguments do not fit the queue's slots.
-    #[error(
-        "Kernel {kernel} takes {bytes} bytes of arguments, the queue's slots have {slot}: create it with larger ones"
-    )]
-    KernargSlot {
-        /// The kernel.
-        kernel: String,
-        /// Needed.
-        bytes: u64,
-        /// There.
-        slot: u64,
-    },
-    /// The kernel needs scratch.
-    #[error(
-        "Kernel {kernel} needs {wanted} bytes of scratch a lane, the queue has {found}: create it with QueueOptions::scratch_lane_bytes"
-    )]
-    Scratch {
-        /// The kernel.
-        kernel: String,
-        /// Needed.
-        wanted: u32,
-        /// There.
-        found: u32,
-    },
-    /// More dependencies than a barrier packet holds.
-    #[error("A barrier packet waits for at most 5 signals, found {found}")]
-    Dependencies {
-        /// How many.
-        found: usize,
-    },
-    /// The device is lost.
-    #[error(transparent)]
-    Lost(#[from] Lost),
-}
-
 /// A wait ended without its condition.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -393,6 +243,18 @@ pub enum WaitError {
     Timeout {
         /// Its value.
         value: i64,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Time is up, and the processor has not come to a place in a ring.
+    #[error("The queue has consumed {read} {unit} of the {position} waited for, after {waited:?}")]
+    Consumed {
+        /// The position waited for.
+        position: u64,
+        /// The read pointer.
+        read: u64,
+        /// What both count.
+        unit: &'static str,
         /// How long was waited.
         waited: Duration,
     },
@@ -484,6 +346,31 @@ pub enum CopyError {
         /// Bytes of the source.
         from: u64,
     },
+    /// Copy engines were asked for where there are none.
+    #[error("{agent} has no copy engines whose packets are known: use CopyEngine::Auto or Shader")]
+    NoEngine {
+        /// The agent.
+        agent: String,
+    },
+    /// Copy engines were asked for a fill that is none of dwords.
+    #[error(
+        "Copy engines fill whole dwords at multiples of 4 with one dword; found {bytes} bytes at {address:#x} and a \
+         pattern of {pattern} bytes"
+    )]
+    Dwords {
+        /// Where.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Bytes of the pattern.
+        pattern: usize,
+    },
+    /// The packets of a copy engine could not be made.
+    #[error("The copy cannot be said in packets of the copy engine")]
+    Packets(#[from] queues::sdma::SdmaError),
+    /// The packets of a copy engine could not be submitted.
+    #[error("The copy could not be submitted to a copy engine")]
+    Ring(#[source] Box<RawError>),
     /// The agent cannot address one of the buffers.
     #[error("The agent that is to copy cannot address the other agent's memory")]
     Peer(#[source] DeviceError),

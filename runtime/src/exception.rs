@@ -169,11 +169,15 @@ impl Inner {
         {
             // Kernels up to 6.12 and beyond take all of a process's queues off the GPU for good
             // (`kfd_dqm_evict_pasid`): better told than waited for.
-            for queue in on_agent(&registry, agent) {
-                let evicted = registry.queues.get(queue).is_some_and(|q| device.is_evicted(q, &registry.bos));
-                if !evicted {
-                    continue;
-                }
+            let queues = on_agent(&registry, agent);
+            let is_evicted =
+                |key| registry.queues.get(key).is_some_and(|queue| device.is_evicted(queue, &registry.bos));
+            let evicted: Vec<_> = queues.iter().copied().filter(|&key| is_evicted(key)).collect();
+            // The driver does not tell of queues without waves; it takes them with the others.
+            let has_waves = |key| registry.queues.get(key).is_some_and(|q| q.state.kind.is_compute());
+            let others = queues.iter().copied().filter(|&key| !evicted.is_empty() && !has_waves(key));
+            let gone: Vec<_> = others.chain(evicted.iter().copied()).collect();
+            for queue in gone {
                 diagnose(
                     device,
                     &mut registry,
@@ -248,27 +252,25 @@ fn violation(data: kfd_hsa_memory_exception_data) -> MemoryViolation {
     }
 }
 
-/// The queues of a GPU that have a wave with a memory violation. The others go on; if there is no such wave at all,
-/// every queue with packets in flight is suspected.
+/// The queues of a GPU that have a wave with a memory violation. The others go on; if there is no such wave at all, it
+/// was a copy engine, which has neither waves nor a word to report in, and the copy queues with packets in flight are
+/// suspected; if there are none of those either, every queue with packets in flight.
 fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> Vec<(QueueKey, u64)> {
     let Some(agent) = device.agent_of(gpu) else { return Vec::new() };
     let bits = bit(ExceptionCode::WaveMemoryViolation);
     let queues = on_agent(registry, agent);
-    let (mut guilty, mut busy) = (Vec::new(), Vec::new());
+    let (mut guilty, mut copying, mut busy) = (Vec::new(), Vec::new(), Vec::new());
     for &key in &queues {
         let waves = park_and_read(device, registry, key);
+        let live = registry.queues.get(key).and_then(|queue| queue.live.as_ref());
         if waves.iter().any(|wave| wave.trapsts & TRAPSTS_FAULTS != 0) {
             guilty.push((key, bits));
-        } else if registry
-            .queues
-            .get(key)
-            .and_then(|q| q.live.as_ref())
-            .is_some_and(|live| live.pending() > 0)
-        {
-            busy.push((key, bits));
+        } else if let Some(live) = live.filter(|live| live.pending() > 0) {
+            let list = if live.kind().is_compute() { &mut busy } else { &mut copying };
+            list.push((key, bits));
         }
     }
-    let blamed = if guilty.is_empty() { busy } else { guilty };
+    let blamed = [guilty, copying, busy].into_iter().find(|list| !list.is_empty()).unwrap_or_default();
     for key in queues {
         if !blamed.iter().any(|&(blamed, _)| blamed == key) {
             let Registry { queues, bos, .. } = &mut *registry;
@@ -282,12 +284,13 @@ fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> Vec<(QueueK
     blamed
 }
 
-/// Takes a queue off the hardware and reads the waves in its save area.
+/// Takes a queue off the hardware and reads the waves in its save area, if it has one.
 fn park_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec<WaveRecord> {
     let Registry { queues, bos, .. } = registry;
     let Some(queue) = queues.get_mut(key) else { return Vec::new() };
-    let sizes = device.park_queue(queue, bos).and_then(|()| device.wave_state(queue, bos));
-    let (Ok(sizes), Some(area)) = (sizes, bos.get(queue.state.bos.save_area)) else { return Vec::new() };
+    let parked = device.park_queue(queue, bos);
+    let Some(area) = queue.state.bos.save_area.and_then(|area| bos.get(area)) else { return Vec::new() };
+    let Ok(sizes) = parked.and_then(|()| device.wave_state(queue, bos)) else { return Vec::new() };
     let Some(memory) = view(area.state.va, area.state.bytes) else { return Vec::new() };
     let Ok(node) = device.node(queue.state.agent) else { return Vec::new() };
     // Only the first XCC's area, up to the end of its records.
@@ -316,7 +319,7 @@ fn diagnose(
     let guilty = waves.iter().find(|wave| wave.trapsts & TRAPSTS_FAULTS != 0).or(waves.first());
     let packet = match guilty {
         Some(_) => None,
-        None => Some(print_packet(&live.packet_at(live.hardware_read()))),
+        None => Some(live.next_packet()),
     };
     let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
     let wave = guilty.map(|wave| locate(registry, wave));
@@ -349,11 +352,4 @@ fn locate(registry: &Registry, wave: &WaveRecord) -> FaultingWave {
         })
         .unwrap_or_default();
     FaultingWave { pc: wave.pc, kernel, bytes, workgroup: [wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]] }
-}
-
-fn print_packet(raw: &queues::aql::RawPacket) -> String {
-    match queues::aql::Packet::decode(raw) {
-        Ok(packet) => packet.to_string(),
-        Err(_) => raw.iter().map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(" "),
-    }
 }

@@ -70,6 +70,13 @@ impl Program {
         self.base
     }
 
+    /// The kernel whose descriptor is at `object`.
+    pub fn kernel_of(&self, object: u64) -> Option<&str> {
+        let offset = object.checked_sub(self.base)?;
+        let kernel = self.object.kernels().iter().find(|kernel| kernel.descriptor_offset == offset)?;
+        Some(&kernel.name)
+    }
+
     /// The kernel whose code is the last to start at or before `pc`, and the offset of `pc` in it.
     pub fn kernel_at(&self, pc: u64) -> Option<(&str, u64)> {
         let offset = pc.checked_sub(self.base)?;
@@ -251,5 +258,15 @@ impl Kernel {
     /// `kernel_object` of its dispatches: the address of its descriptor.
     pub fn object_va(&self) -> u64 {
         self.object_va
+    }
+
+    /// Address of its first instruction, for those who set registers themselves. A multiple of 256.
+    pub fn entry_va(&self) -> u64 {
+        self.executable.0.program.base + self.kernel.entry_offset
+    }
+
+    /// Its descriptor: the resource words a dispatch needs.
+    pub fn descriptor(&self) -> KernelDescriptor {
+        pod_read_unaligned(&self.kernel.descriptor)
     }
 }

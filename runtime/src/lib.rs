@@ -38,18 +38,20 @@ pub mod gate;
 pub mod image;
 pub mod pool;
 pub mod queue;
+pub mod raw;
 pub mod registry;
 mod runtime;
 pub mod signal;
 
 pub use self::agent::Agent;
-pub use self::copy::{Span, Transfer};
+pub use self::copy::{CopyEngine, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES, Span, Transfer};
 pub use self::dispatch::{Arg, Dispatch};
 pub use self::error::*;
 pub use self::executable::{Executable, Kernel, Program};
 pub use self::gate::Gate;
 pub use self::pool::{Buffer, HostGuard, Pool, PoolKind};
-pub use self::queue::{Queue, QueueFault, QueueOptions};
+pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions};
+pub use self::raw::RawQueue;
 pub use self::runtime::{Options, Runtime};
 pub use self::signal::{Condition, Signal, WaitMode};
 

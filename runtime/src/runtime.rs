@@ -5,8 +5,8 @@
 //! so opening again gives the same one, and it is closed by a checkpoint or the end of the process, not by dropping
 //! handles.
 //!
-//! Lock order, outermost first: an agent's copy engine, the gate, the event thread's slot, the registry, the list of
-//! deferred frees.
+//! Lock order, outermost first: an agent's copy engines, the gate, a raw queue's producer, the event thread's slot, the
+//! registry, the list of deferred frees.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::agent;
 use crate::agent::{Agent, AgentInfo};
 use crate::checkpoint::{Session, agent_thread};
-use crate::copy::Engine;
+use crate::copy::Engines;
 use crate::device::Device;
 use crate::error::{AllocError, DeviceError, OpenError};
 use crate::exception::Watch;
@@ -74,7 +74,7 @@ pub(crate) struct Inner {
     pub wake: Arc<EventLive>,
     /// Buffers dropped while packets might still use them, with the queues that might.
     pub deferred: Mutex<Vec<(BoKey, u64)>>,
-    pub(crate) engines: Vec<Mutex<Option<Arc<Engine>>>>,
+    pub(crate) engines: Vec<Mutex<Engines>>,
     session: Session,
     device: GatedCell<Option<Arc<Device>>>,
     watch: Mutex<Option<Watch>>,
@@ -204,7 +204,7 @@ impl Inner {
             device: GatedCell::new(&gate, Some(Arc::clone(&device))),
             gate,
             registry: Mutex::new(registry),
-            engines: agents.iter().map(|_| Mutex::new(None)).collect(),
+            engines: agents.iter().map(|_| Mutex::new(Engines::default())).collect(),
             agents,
             uuids,
             transport_name,

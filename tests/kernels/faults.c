@@ -22,3 +22,16 @@ KERNEL spin(GLOBAL u32 *flag)
 }
 
 KERNEL store(GLOBAL u32 *out, u32 value) { out[LOCAL_X] = value; }
+
+// Counts in memory until told to stop, and keeps the count in a register beside it: `out` is {counts[n], kept[n], broken[n]}
+// for n items.
+KERNEL tally(GLOBAL u32 *out, GLOBAL u32 *stop, u32 items)
+{
+    u32 item = __builtin_amdgcn_workgroup_id_x() * 64 + LOCAL_X, count = 0, wrong = 0;
+    while (__scoped_atomic_load_n(stop, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM) == 0) {
+        wrong += __scoped_atomic_load_n(&out[item], __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM) != count;
+        __scoped_atomic_store_n(&out[item], ++count, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+    }
+    out[items + item] = count;
+    out[2 * items + item] = wrong;
+}

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stasis::checkpoint::{CallError, Metadata, Request, State, call};
+use stasis::checkpoint::{CallError, Metadata, Mode, Request, State, call};
 use stasis::image::Image;
 use stasis::registry::state::RegistryState;
 use stasis_tests::worker::{Worker, is_alive, refused, stasis, succeeded, wait_until};
@@ -201,7 +201,7 @@ fn lease_runs_out_when_nobody_comes() {
     let worker = Worker::start(&[]);
     let directory = worker.path("images");
     fs::create_dir(&directory).unwrap();
-    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 200 };
+    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 200, mode: Mode::Drain };
     let (state, _) = call(worker.pid(), &order, Duration::from_secs(30)).unwrap();
     assert_eq!(state, State::Checkpointed);
     worker.wait_rounds(3);
@@ -213,7 +213,7 @@ fn second_controller_is_refused_while_the_first_one_works() {
     let worker = Worker::start(&[]);
     let directory = worker.path("images");
     fs::create_dir(&directory).unwrap();
-    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 60_000 };
+    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 60_000, mode: Mode::Drain };
     call(worker.pid(), &order, Duration::from_secs(30)).unwrap();
     let error = call(worker.pid(), &order, Duration::from_secs(30)).unwrap_err();
     assert!(matches!(&error, CallError::Refused { state: State::Checkpointed, .. }), "{error}");

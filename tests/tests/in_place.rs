@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, State};
+use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, State};
 use stasis::image::{Image, ImageError};
 use stasis::{Arg, Condition, Queue, QueueOptions, Runtime, Signal, WaitMode, WindowError};
 use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
@@ -25,7 +25,7 @@ fn freeze(runtime: &Runtime, directory: &Path) {
             std::process::exit(101);
         }));
     });
-    runtime.lock(DEADLINE).unwrap();
+    runtime.lock(Mode::Drain, DEADLINE).unwrap();
     runtime.checkpoint(directory).unwrap();
 }
 
@@ -71,8 +71,8 @@ fn verbs_out_of_order_are_refused_and_change_nothing() {
     assert_eq!(state(refused), (State::Running, State::Locked));
     assert_eq!(state(runtime.unlock().unwrap_err()), (State::Running, State::Locked));
     assert_eq!(state(runtime.restore(None).unwrap_err()), (State::Running, State::Checkpointed));
-    runtime.lock(DEADLINE).unwrap();
-    assert_eq!(state(runtime.lock(DEADLINE).unwrap_err()), (State::Locked, State::Running));
+    runtime.lock(Mode::Drain, DEADLINE).unwrap();
+    assert_eq!(state(runtime.lock(Mode::Drain, DEADLINE).unwrap_err()), (State::Locked, State::Running));
     runtime.checkpoint(directory.path()).unwrap();
     assert_eq!(runtime.state(), State::Checkpointed);
     assert_eq!(state(runtime.unlock().unwrap_err()), (State::Checkpointed, State::Locked));
@@ -251,13 +251,15 @@ fn kernel_that_does_not_end_is_refused_at_the_deadline_and_runs_on() {
     flag.write(0, &[0; 4]).unwrap();
     gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&[Arg::Buffer(&flag)]).submit().unwrap();
     let started = Instant::now();
-    let error = gpu.runtime.lock(Duration::from_millis(200)).unwrap_err();
-    assert!(matches!(&error, CheckpointError::Drain { queue, .. } if *queue == gpu.queue.key()), "{error}");
+    let error = gpu.runtime.lock(Mode::Drain, Duration::from_millis(200)).unwrap_err();
+    let CheckpointError::LockTimeout { running, queue, elapsed } = &error else { panic!("{error}") };
+    assert_eq!((running.as_deref(), *queue), (Some("spin"), gpu.queue.key()));
+    assert!(*elapsed >= Duration::from_millis(200), "{elapsed:?}");
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(gpu.runtime.state(), State::Running);
     flag.write(0, &[1; 4]).unwrap();
     gpu.queue.wait_idle(SOON).unwrap();
-    gpu.runtime.lock(DEADLINE).unwrap();
+    gpu.runtime.lock(Mode::Drain, DEADLINE).unwrap();
     gpu.runtime.unlock().unwrap();
 }
 
@@ -266,15 +268,15 @@ fn host_access_holds_the_lock_off_until_it_ends() {
     let gpu = Gpu::new();
     let buffer = gpu.runtime.gtt().alloc(4096).unwrap();
     let guard = buffer.host().unwrap();
-    let own = gpu.runtime.lock(Duration::from_millis(50)).unwrap_err();
+    let own = gpu.runtime.lock(Mode::Drain, Duration::from_millis(50)).unwrap_err();
     assert!(matches!(own, CheckpointError::Gate(_)), "{own}");
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| gpu.runtime.lock(Duration::from_millis(100)));
+        let other = scope.spawn(|| gpu.runtime.lock(Mode::Drain, Duration::from_millis(100)));
         let error = other.join().unwrap().unwrap_err();
         assert!(matches!(error, CheckpointError::Gate(stasis::CloseError::Timeout { passes: 1 })), "{error}");
     });
     drop(guard);
-    gpu.runtime.lock(DEADLINE).unwrap();
+    gpu.runtime.lock(Mode::Drain, DEADLINE).unwrap();
     gpu.runtime.unlock().unwrap();
 }
 
@@ -282,7 +284,7 @@ fn host_access_holds_the_lock_off_until_it_ends() {
 fn checkpoint_into_nowhere_fails_and_the_process_is_as_before() {
     let gpu = Gpu::new();
     let counter = gpu.buffer(&[1u32]);
-    gpu.runtime.lock(DEADLINE).unwrap();
+    gpu.runtime.lock(Mode::Drain, DEADLINE).unwrap();
     let error = gpu.runtime.checkpoint(Path::new("/nowhere/at/all")).unwrap_err();
     assert!(matches!(&error, CheckpointError::Image(ImageError::Io { .. })), "{error}");
     assert_eq!(gpu.runtime.state(), State::Locked);

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use stasis::checkpoint::Mode;
 use stasis::{Arg, Condition, Options, Runtime, Signal, SubmitError, WaitError, WaitMode};
 use stasis_tests::gpu::{Gpu, skip_on_kernel_driver};
 use stasis_tests::worker::{Worker, devices, is_alive, kill, ticks, wait_until};
@@ -46,7 +47,7 @@ fn killed_softgpud_is_a_typed_error_for_waiters_and_callers_and_no_hang() {
     assert!(matches!(error, SubmitError::Lost(_)), "{error}");
     assert!(gpu.agent.vram().alloc(4096).is_err());
     assert!(Signal::new(&gpu.runtime, 0).is_err());
-    assert!(gpu.runtime.lock(Duration::from_secs(1)).is_err());
+    assert!(gpu.runtime.lock(Mode::Drain, Duration::from_secs(1)).is_err());
     let again = Runtime::open(Options { device: Some("soft:gfx1100".parse().unwrap()), agents: None });
     assert!(matches!(again, Err(stasis::OpenError::Lost(_))), "{again:?}");
     drop((gpu, flag, done));

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use stasis::checkpoint::Mode;
 use stasis::{
     Arg, Buffer, Condition, Executable, FreeError, Options, Queue, QueueOptions, Runtime, Signal,
     SubmitError, WaitError, WaitMode,
@@ -136,7 +137,7 @@ fn checkpoint_and_restore_in_place_under_sleeping_waiters() {
             std::thread::spawn(move || signal.wait(Condition::Equal(0), SOON, WaitMode::Blocked))
         };
         std::thread::sleep(Duration::from_millis(20));
-        runtime.lock(Duration::from_secs(10)).unwrap();
+        runtime.lock(Mode::Drain, Duration::from_secs(10)).unwrap();
         runtime.checkpoint(directory.path()).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         runtime.restore(None).unwrap();

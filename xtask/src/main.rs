@@ -21,7 +21,7 @@ struct Cli {
 enum Command {
     /// Installs what the build, the tests and the demo need; does nothing where it is already there.
     Setup(setup::Options),
-    /// Sets up, then freezes and thaws a heat simulation and compares it with an uninterrupted one.
+    /// Sets up, then freezes and thaws a process on the GPU and shows that nothing was lost.
     Demo(demo::DemoArgs),
     /// Sets up, then runs the whole test suite.
     Test {
@@ -46,7 +46,9 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     let command = Cli::parse().command;
     if let Err(error) = inherited::close_on_exec() {
-        eprintln!("xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them");
+        eprintln!(
+            "xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them"
+        );
     }
     let options = match &command {
         Command::Setup(options) => options.clone(),

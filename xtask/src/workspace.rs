@@ -17,6 +17,8 @@ pub struct Built {
     pub stasis: PathBuf,
     /// The heat example.
     pub heat: PathBuf,
+    /// The endless example.
+    pub endless: PathBuf,
 }
 
 /// The repository's root.
@@ -53,7 +55,7 @@ pub fn build_release(installed: &Installed) -> Result<Built> {
         ensure!(path.exists(), "{} was not built", path.display());
         path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))
     };
-    Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")? })
+    Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
 }
 
 /// Runs the whole test suite: examples in the documentation first, so that the runner's summary closes the output.

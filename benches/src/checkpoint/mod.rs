@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use stasis::checkpoint::{CheckpointReport, RestoreReport};
+use stasis::checkpoint::{CheckpointReport, Mode, RestoreReport};
 use stasis::{Queue, QueueOptions, Runtime, Signal};
 use tempfile::TempDir;
 
@@ -106,7 +106,7 @@ struct Cycle {
 
 fn cycle(runtime: &Runtime, directory: &Path) -> Result<Cycle> {
     let started = Instant::now();
-    runtime.lock(DRAIN)?;
+    runtime.lock(Mode::Drain, DRAIN)?;
     let down = runtime.checkpoint(directory)?;
     let checkpoint = started.elapsed().as_secs_f64();
     let started = Instant::now();

@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::incarnation::Incarnation;
 use super::protocol::{Done, MAX_MESSAGE, Reply, Request, socket_name};
-use super::{CheckpointError, CheckpointReport, RestoreReport, State};
+use super::{CheckpointError, CheckpointReport, Mode, RestoreReport, State};
 use crate::runtime::Inner;
 
 /// How often the thread looks at lease and incarnation while the process is checkpointed.
@@ -119,9 +119,9 @@ impl Agent {
         let say = |error: CheckpointError| explain(&error);
         match order {
             Request::Status => Ok(Done::Status { runtimes: 1, last_error: self.last_error.clone() }),
-            Request::Checkpoint { directory, deadline_ms, lease_ms } => {
-                let report =
-                    checkpoint(runtime, directory, Duration::from_millis(*deadline_ms)).map_err(say)?;
+            Request::Checkpoint { directory, deadline_ms, lease_ms, mode } => {
+                let report = checkpoint(runtime, directory, *mode, Duration::from_millis(*deadline_ms))
+                    .map_err(say)?;
                 let lease_ends = Instant::now() + Duration::from_millis(*lease_ms);
                 self.watch = Some(Watch { lease_ends, retry_at: None });
                 Ok(Done::Checkpointed(report))
@@ -188,16 +188,17 @@ impl Agent {
 fn checkpoint(
     runtime: &Arc<Inner>,
     directory: &Path,
+    mode: Mode,
     deadline: Duration,
 ) -> Result<CheckpointReport, CheckpointError> {
     let session = runtime.session();
-    let lock = session.lock(runtime, deadline)?;
+    let lock = session.lock(runtime, mode, deadline)?;
     let report = session
         .checkpoint(runtime, directory)
         .map(|r| CheckpointReport { lock_ms: lock.as_secs_f64() * 1e3, ..r });
     report.inspect_err(|_| {
         if session.state() == State::Locked
-            && let Err(error) = session.unlock()
+            && let Err(error) = session.unlock(runtime)
         {
             tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
         }
@@ -211,7 +212,7 @@ fn resume(runtime: &Arc<Inner>, directory: Option<&Path>) -> Result<RestoreRepor
         _ => RestoreReport::default(),
     };
     if session.state() == State::Locked {
-        session.unlock()?;
+        session.unlock(runtime)?;
     }
     Ok(report)
 }

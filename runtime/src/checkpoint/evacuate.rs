@@ -22,6 +22,27 @@ pub(super) fn queues(registry: &Registry) -> Vec<(QueueKey, Arc<QueueLive>)> {
     registry.queues.iter().filter_map(|(key, queue)| Some((key, Arc::clone(queue.live.as_ref()?)))).collect()
 }
 
+/// The queue that a drain gave up on.
+#[derive(Debug)]
+pub(super) struct Late {
+    queue: QueueKey,
+    live: Arc<QueueLive>,
+    elapsed: Duration,
+}
+
+impl Late {
+    /// The error, with the name of the kernel that runs.
+    pub(super) fn explain(self, registry: &Registry) -> CheckpointError {
+        let Self { queue, live, elapsed } = self;
+        let name = |object: u64| {
+            let (_, executable, _) = registry.executable_at(object)?;
+            executable.program.as_ref()?.kernel_of(object).map(str::to_owned)
+        };
+        let running = live.running_object().and_then(name);
+        CheckpointError::LockTimeout { running, queue, elapsed }
+    }
+}
+
 /// Waits until every packet of every queue has completed.
 ///
 /// A read index at the end says that the packets were taken, not that they have completed, so a marker behind them
@@ -31,7 +52,7 @@ pub(super) fn drain(
     closed: &Closed,
     started: Instant,
     deadline: Instant,
-) -> Result<(), CheckpointError> {
+) -> Result<(), Late> {
     for (key, queue) in queues {
         if queue.is_destroyed() {
             continue;
@@ -47,7 +68,7 @@ pub(super) fn drain(
                 marked = queue.submit_marker(&closed.pass());
             }
             if Instant::now() >= deadline {
-                return Err(CheckpointError::Drain { queue: *key, waited: started.elapsed() });
+                return Err(Late { queue: *key, live: Arc::clone(queue), elapsed: started.elapsed() });
             }
             looks += 1;
             if looks > 1000 {

@@ -12,8 +12,11 @@ mod admit;
 pub(crate) mod agent_thread;
 mod audit;
 mod evacuate;
+#[cfg(test)]
+pub(crate) mod in_place;
 mod incarnation;
 mod keeper;
+mod preempt;
 pub mod protocol;
 mod rebuild;
 mod session;
@@ -28,6 +31,8 @@ use thiserror::Error;
 
 pub use self::admit::{AgentIdentity, Difference};
 pub use self::audit::Culprit;
+pub(crate) use self::preempt::Captured;
+pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
 pub use self::protocol::{CallError, CheckpointReport, Done, Reply, Request, RestoreReport, call};
 pub use self::session::Metadata;
 pub(crate) use self::session::Session;
@@ -63,6 +68,19 @@ impl State {
     }
 }
 
+/// How a lock stops the queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// They run to the end of the packets they have. Works on every chip and kernel; a kernel that does not end makes
+    /// the lock time out.
+    #[default]
+    Drain,
+    /// Their waves stop at the next instruction and are saved (CWSR). Needs a driver that can restore queues, and
+    /// CAP_CHECKPOINT_RESTORE.
+    Preempt,
+}
+
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -90,16 +108,25 @@ pub enum CheckpointError {
     /// The gate could not be closed.
     #[error("Calls in flight did not leave the runtime")]
     Gate(#[from] CloseError),
-    /// A queue did not drain in time.
+    /// A queue did not drain in time; the process runs on.
     #[error(
-        "Queue {queue} has not drained after {} ms; let its kernels end, or give a later deadline", waited.as_millis()
+        "Queue {queue} still runs {} after {} ms: let it end, give a later deadline, or lock with Mode::Preempt",
+        running.as_deref().unwrap_or("its packets"), elapsed.as_millis()
     )]
-    Drain {
+    LockTimeout {
+        /// The kernel at its read index, if that is a dispatch of a loaded executable.
+        running: Option<String>,
         /// Which queue.
         queue: QueueKey,
         /// How long was waited.
-        waited: Duration,
+        elapsed: Duration,
     },
+    /// Queues cannot be stopped in the middle of their kernels here.
+    #[error("Queues cannot be preempted for a checkpoint")]
+    Preempt(#[source] Unavailable),
+    /// The driver's state of the process is not what it should be.
+    #[error("The preempted queues cannot be carried on")]
+    Capture(#[from] CaptureError),
     /// Somebody would not leave the device.
     #[error("A thread was still inside the device after {} ms", waited.as_millis())]
     Busy {

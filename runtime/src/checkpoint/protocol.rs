@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::State;
+use super::{Mode, State};
 use crate::image::{ReadStats, WriteStats};
 
 /// Longest message, bytes.
@@ -36,6 +36,9 @@ pub enum Request {
         deadline_ms: u64,
         /// How long the gate may stay closed without further orders, milliseconds.
         lease_ms: u64,
+        /// How the queues are stopped.
+        #[serde(default)]
+        mode: Mode,
     },
     /// Restore from `directory` (or from where the contents were written) and unlock.
     Resume {

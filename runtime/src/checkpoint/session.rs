@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::admit::AgentIdentity;
 use super::incarnation::Incarnation;
 use super::keeper::Keeper;
+use super::preempt::Captured;
 use super::protocol::{CheckpointReport, RestoreReport};
-use super::{CheckpointError, IMAGE_FILE, State, audit, evacuate, rebuild, system};
+use super::{CheckpointError, IMAGE_FILE, Mode, State, audit, evacuate, preempt, rebuild, system};
 use crate::device::{Device, RenderFiles};
 use crate::error::OpenError;
 use crate::gate::Closed;
@@ -43,6 +44,9 @@ pub struct Metadata {
     pub transport: String,
     /// Its agents, in its order.
     pub agents: Vec<AgentIdentity>,
+    /// Whether queues were stopped in the middle of their kernels; then the extents hold their waves too.
+    #[serde(default)]
+    pub preempted: bool,
     /// Keys of the buffers whose bytes are the image's extents, in order, as the registry prints them.
     pub extents: Vec<String>,
     /// Everything registered.
@@ -58,12 +62,14 @@ struct Parked {
     keeper: Option<Keeper>,
     transport: Arc<dyn Transport>,
     agents: Vec<AgentIdentity>,
+    /// With preempted queues: they are still in the driver, and this is for a copy that has to make them.
+    captured: Option<Captured>,
 }
 
 #[derive(Debug)]
 enum Phase {
     Running,
-    Locked(Closed),
+    Locked(Closed, Mode),
     Checkpointed(Closed, Box<Parked>),
 }
 
@@ -97,7 +103,7 @@ impl Phase {
     fn state(&self) -> State {
         match self {
             Self::Running => State::Running,
-            Self::Locked(_) => State::Locked,
+            Self::Locked(..) => State::Locked,
             Self::Checkpointed(..) => State::Checkpointed,
         }
     }
@@ -114,25 +120,38 @@ impl Session {
         *phase = next;
     }
 
-    /// RUNNING → LOCKED: closes the gate and drains the queues.
-    pub fn lock(&self, inner: &Arc<Inner>, limit: Duration) -> Result<Duration, CheckpointError> {
+    /// RUNNING → LOCKED: closes the gate and stops the queues.
+    pub fn lock(&self, inner: &Arc<Inner>, mode: Mode, limit: Duration) -> Result<Duration, CheckpointError> {
         let mut phase = self.phase.lock();
         let Phase::Running = *phase else { return Err(wrong("lock", &phase, State::Running)) };
         let started = Instant::now();
         let deadline = started + limit;
-        let closed = inner.gate.close(deadline, &self.cancelled)?;
-        let queues = evacuate::queues(&inner.registry.lock());
         // A failure drops the gate's token, which opens it.
-        evacuate::drain(&queues, &closed, started, deadline)?;
-        self.enter(&mut phase, Phase::Locked(closed));
+        let closed = inner.gate.close(deadline, &self.cancelled)?;
+        match mode {
+            Mode::Drain => {
+                let queues = evacuate::queues(&inner.registry.lock());
+                if let Err(late) = evacuate::drain(&queues, &closed, started, deadline) {
+                    return Err(late.explain(&inner.registry.lock()));
+                }
+            }
+            Mode::Preempt => preempt::park(inner, &closed)?,
+        }
+        self.enter(&mut phase, Phase::Locked(closed, mode));
         Ok(started.elapsed())
     }
 
     /// LOCKED → RUNNING.
-    pub fn unlock(&self) -> Result<(), CheckpointError> {
+    pub fn unlock(&self, inner: &Arc<Inner>) -> Result<(), CheckpointError> {
         let mut phase = self.phase.lock();
         match std::mem::replace(&mut *phase, Phase::Running) {
-            Phase::Locked(closed) => {
+            Phase::Locked(closed, mode) => {
+                if mode == Mode::Preempt
+                    && let Err(error) = go_on(inner, &closed)
+                {
+                    self.enter(&mut phase, Phase::Locked(closed, mode));
+                    return Err(error);
+                }
                 self.state.store(State::Running as u8, Ordering::Release);
                 closed.open();
                 Ok(())
@@ -151,26 +170,26 @@ impl Session {
         directory: &Path,
     ) -> Result<CheckpointReport, CheckpointError> {
         let mut phase = self.phase.lock();
-        let mut closed = match std::mem::replace(&mut *phase, Phase::Running) {
-            Phase::Locked(closed) => closed,
+        let (mut closed, mode) = match std::mem::replace(&mut *phase, Phase::Running) {
+            Phase::Locked(closed, mode) => (closed, mode),
             other => {
                 *phase = other;
                 return Err(wrong("checkpoint", &phase, State::Locked));
             }
         };
         let mut report = CheckpointReport::default();
-        match take_down(inner, &mut closed, directory, &mut report) {
+        match take_down(inner, &mut closed, mode, directory, &mut report) {
             Ok(parked) => {
                 self.enter(&mut phase, Phase::Checkpointed(closed, Box::new(parked)));
                 Ok(report)
             }
             Err(Down::Untouched(error)) => {
-                self.enter(&mut phase, Phase::Locked(closed));
+                self.enter(&mut phase, Phase::Locked(closed, mode));
                 Err(*error)
             }
             Err(Down::Parked(error, mut parked)) => match bring_back(inner, &mut closed, &mut parked, None) {
                 Ok(_) => {
-                    self.enter(&mut phase, Phase::Locked(closed));
+                    self.enter(&mut phase, Phase::Locked(closed, mode));
                     Err(*error)
                 }
                 Err(undo) => {
@@ -195,11 +214,12 @@ impl Session {
                 return Err(wrong("restore", &phase, State::Checkpointed));
             }
         };
+        let mode = if parked.captured.is_some() { Mode::Preempt } else { Mode::Drain };
         let restored =
             check_window(inner).and_then(|()| bring_back(inner, &mut closed, &mut parked, directory));
         match restored {
             Ok(report) => {
-                self.enter(&mut phase, Phase::Locked(closed));
+                self.enter(&mut phase, Phase::Locked(closed, mode));
                 Ok(report)
             }
             Err(error) => {
@@ -236,16 +256,34 @@ fn taken(error: TakeError) -> CheckpointError {
     }
 }
 
+/// Puts preempted queues back on the hardware.
+fn go_on(inner: &Inner, closed: &Closed) -> Result<(), CheckpointError> {
+    let pass = closed.pass();
+    let Some(on) = inner.device(&pass) else { return Ok(()) };
+    preempt::go_on(&mut inner.registry.lock(), on)
+}
+
+/// The driver's state of this process, if its queues were preempted.
+fn capture(inner: &Inner, closed: &Closed, mode: Mode) -> Result<Option<Captured>, CheckpointError> {
+    let pass = closed.pass();
+    match (mode, inner.device(&pass)) {
+        (Mode::Preempt, Some(on)) => preempt::capture(&inner.registry.lock(), on).map(Some),
+        _ => Ok(None),
+    }
+}
+
 fn take_down(
     inner: &Arc<Inner>,
     closed: &mut Closed,
+    mode: Mode,
     directory: &Path,
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
     let started = Instant::now();
     let path = directory.join(IMAGE_FILE);
     let agents: Vec<_> = inner.agents.iter().map(|a| AgentIdentity::of(a.node())).collect();
-    let image_id = write_image(inner, &path, &agents, report).map_err(Down::untouched)?;
+    let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
+    let image_id = write_image(inner, &path, &agents, captured.as_ref(), report).map_err(Down::untouched)?;
     report.write_ms = milliseconds(started);
     let started = Instant::now();
     let incarnation =
@@ -253,9 +291,14 @@ fn take_down(
     let device =
         inner.take_device(closed, Instant::now() + RECLAIM).map_err(|error| Down::untouched(taken(error)))?;
     let transport = Arc::clone(device.transport());
-    let mut parked = Box::new(Parked { image: path, image_id, incarnation, keeper: None, transport, agents });
-    let evacuated = evacuate::evacuate(&mut inner.registry.lock(), &device, closed);
-    let (renders, transport, disabled) = device.close();
+    let preempted = captured.is_some();
+    let mut parked =
+        Box::new(Parked { image: path, image_id, incarnation, keeper: None, transport, agents, captured });
+    let evacuated = match preempted {
+        true => preempt::let_go(&mut inner.registry.lock(), &device, closed),
+        false => evacuate::evacuate(&mut inner.registry.lock(), &device, closed),
+    };
+    let (renders, transport, disabled) = if preempted { device.leave() } else { device.close() };
     match keep(renders) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => return Err(Down::parked(error, parked)),
@@ -281,13 +324,21 @@ fn write_image(
     inner: &Arc<Inner>,
     path: &Path,
     agents: &[AgentIdentity],
+    captured: Option<&Captured>,
     report: &mut CheckpointReport,
 ) -> Result<String, CheckpointError> {
     let registry = inner.registry.lock();
     if registry.exports.iter().next().is_some() {
         return Err(CheckpointError::Exports { count: registry.exports.iter().count() });
     }
-    let keys = evacuate::saved(&registry)?;
+    let (keys, extents) = match captured {
+        Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
+        None => {
+            let keys = evacuate::saved(&registry)?;
+            let extents = evacuate::extents(&registry, &keys);
+            (keys, extents)
+        }
+    };
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| system("draw an image id")(e.into()))?;
@@ -298,11 +349,12 @@ fn write_image(
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         transport: inner.transport_name.clone(),
         agents: agents.to_vec(),
+        preempted: captured.is_some(),
         extents: keys.iter().map(ToString::to_string).collect(),
         registry: registry.save(),
     };
     let mut writer = ImageWriter::create(path)?;
-    writer.write_contents(&evacuate::extents(&registry, &keys))?;
+    writer.write_contents(&extents)?;
     report.add_written(writer.finish(&metadata)?);
     Ok(image_id)
 }
@@ -348,7 +400,10 @@ fn bring_back(
     admit(inner, parked)?;
     let device = open_device(inner, parked, same_process)?;
     report.open_ms = milliseconds(started);
-    let made = make_again(inner, closed, &device, &image, same_process, &mut report);
+    let made = match &parked.captured {
+        Some(captured) => go_back_to(inner, closed, &device, captured, &image, same_process, &mut report),
+        None => make_again(inner, closed, &device, &image, same_process, &mut report),
+    };
     if let Err(error) = made {
         give_up(inner, closed, device, parked);
         return Err(error);
@@ -388,6 +443,9 @@ fn admit(inner: &Arc<Inner>, parked: &Parked) -> Result<(), CheckpointError> {
     if !differences.is_empty() {
         return Err(CheckpointError::Agents { differences });
     }
+    if let Some(captured) = &parked.captured {
+        captured.check_gpus(&nodes.iter().map(|node| node.gpu_id).collect::<Vec<_>>())?;
+    }
     for (agent, node) in inner.agents.iter().zip(found) {
         if let Some(node) = node {
             agent.set_gpu(node.gpu_id);
@@ -418,6 +476,10 @@ fn open_device(
         for (_, bo) in inner.registry.lock().bos.iter_mut() {
             bo.kernel = None;
         }
+        if let Some(captured) = &mut parked.captured {
+            return Device::restore(Arc::clone(&parked.transport), &inner.agents, captured)
+                .map_err(CheckpointError::Open);
+        }
     }
     Device::open(Arc::clone(&parked.transport), &inner.agents, renders).map_err(CheckpointError::Open)
 }
@@ -446,12 +508,48 @@ fn make_again(
     Ok(())
 }
 
+/// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
+fn go_back_to(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    on: &Device,
+    captured: &Captured,
+    image: &Image,
+    same_process: bool,
+    report: &mut RestoreReport,
+) -> Result<(), CheckpointError> {
+    let started = Instant::now();
+    let mut registry = inner.registry.lock();
+    if !same_process {
+        captured.adopt(&mut registry)?;
+    }
+    preempt::take_back(&mut registry, on)?;
+    report.rebuild_ms = milliseconds(started);
+    if !same_process {
+        let started = Instant::now();
+        report.add_read(image.fill(&captured.extents(&registry), true)?);
+        report.fill_ms = milliseconds(started);
+    }
+    let started = Instant::now();
+    preempt::ring_again(&mut registry, on, closed)?;
+    if !same_process {
+        on.resume_restored().map_err(super::device("to let restored queues run"))?;
+    }
+    report.rebuild_ms += milliseconds(started);
+    Ok(())
+}
+
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
 fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked) {
-    if let Err(error) = evacuate::evacuate(&mut inner.registry.lock(), &from, closed) {
+    let preempted = parked.captured.is_some();
+    let undone = match preempted {
+        true => preempt::let_go(&mut inner.registry.lock(), &from, closed),
+        false => evacuate::evacuate(&mut inner.registry.lock(), &from, closed),
+    };
+    if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }
-    let (renders, transport, _) = from.close();
+    let (renders, transport, _) = if preempted { from.leave() } else { from.close() };
     match keep(renders) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),

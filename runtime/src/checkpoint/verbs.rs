@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{CheckpointError, CheckpointReport, RestoreReport, State};
+use super::{CheckpointError, CheckpointReport, Mode, RestoreReport, State};
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -14,13 +14,13 @@ impl Runtime {
         self.inner().session().state()
     }
 
-    /// RUNNING → LOCKED: holds calls at the gate and drains the queues, within `deadline`. Calls in flight finish, later
-    /// ones wait.
+    /// RUNNING → LOCKED: holds calls at the gate and stops the queues as `mode` says, within `deadline`. Calls in flight
+    /// finish, later ones wait.
     ///
     /// # Errors
-    /// [`CheckpointError::Gate`], [`CheckpointError::Drain`]; the process runs on.
-    pub fn lock(&self, deadline: Duration) -> Result<(), CheckpointError> {
-        self.inner().session().lock(self.inner(), deadline).map(drop)
+    /// [`CheckpointError::Gate`], [`CheckpointError::LockTimeout`], [`CheckpointError::Preempt`]; the process runs on.
+    pub fn lock(&self, mode: Mode, deadline: Duration) -> Result<(), CheckpointError> {
+        self.inner().session().lock(self.inner(), mode, deadline).map(drop)
     }
 
     /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the process
@@ -41,11 +41,12 @@ impl Runtime {
         self.inner().session().restore(self.inner(), directory)
     }
 
-    /// LOCKED → RUNNING.
+    /// LOCKED → RUNNING. Preempted queues go on at their waves' next instructions.
     ///
     /// # Errors
-    /// [`CheckpointError::State`] in any other state.
+    /// [`CheckpointError::State`] in any other state; [`CheckpointError::Device`] when a queue cannot go on: the process
+    /// stays LOCKED.
     pub fn unlock(&self) -> Result<(), CheckpointError> {
-        self.inner().session().unlock()
+        self.inner().session().unlock(self.inner())
     }
 }

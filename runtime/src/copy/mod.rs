@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies and fills: by the agent's own kernels on a queue the runtime keeps for it, or by the CPU where it sees the
-//! memory.
+//! Copies and fills: by an agent's compute units or copy engines on queues the runtime keeps for them, or by the CPU
+//! where it sees the memory.
 //!
 //! INVARIANT: a transfer in flight counts as a use of its buffers by that queue, so none of them is freed under it.
+
+mod choice;
+mod sdma;
+mod shader;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use device_lib::DeviceLibError;
 
+pub use self::choice::{CopyEngine, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
+use self::choice::{Link, Owner, Way};
+use self::shader::Shader;
 use crate::agent::Agent;
-use crate::error::{AllocError, CopyError, SubmitError, WaitError};
-use crate::executable::{Executable, Kernel};
+use crate::error::{CopyError, WaitError};
 use crate::pool::Buffer;
-use crate::queue::{Queue, QueueOptions};
+use crate::raw::{RawQueue, copy_engines};
 use crate::registry::state::{AgentIndex, BoKind};
 use crate::runtime::{Inner, Runtime};
 use crate::signal::Signal;
 
 /// Bytes moved at once through system memory to or from an agent whose memory the CPU does not see.
 const STAGE_BYTES: u64 = 4 << 20;
-
-/// An agent's copy queue and kernels.
-#[derive(Debug)]
-pub(crate) struct Engine {
-    queue: Queue,
-    fill: Kernel,
-    copy: Kernel,
-}
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +59,18 @@ impl Span<'_> {
 #[derive(Clone, Debug)]
 pub struct Transfer {
     signal: Signal,
+    engine: CopyEngine,
 }
 
 impl Transfer {
     /// The signal it completes: 1 while in flight, then 0. Other packets can wait for it.
     pub fn signal(&self) -> &Signal {
         &self.signal
+    }
+
+    /// Who does it: [`CopyEngine::Shader`] or [`CopyEngine::Sdma`].
+    pub fn engine(&self) -> CopyEngine {
+        self.engine
     }
 
     /// Waits until it is done; `None` waits for ever.
@@ -90,101 +96,86 @@ fn from_library(buffer: &Buffer) -> impl Fn(DeviceLibError) -> CopyError {
     }
 }
 
-impl Engine {
-    fn new(agent: &Agent) -> Result<Self, CopyError> {
-        let object = device_lib::object_for(agent.name()).map_err(CopyError::NoKernels)?;
-        let load = |error| CopyError::Load(Box::new(error));
-        let executable = Executable::load(agent, object).map_err(load)?;
-        let pass = agent.inner.gate.enter()?;
-        let options = QueueOptions { packets: 256, kernarg_slot_bytes: 64, ..QueueOptions::default() };
-        let queue = agent.inner.create_queue(&pass, agent, options, true);
-        Ok(Engine {
-            queue: queue.map_err(|error| CopyError::Queue(Box::new(error)))?,
-            fill: executable.kernel(device_lib::FILL).map_err(load)?,
-            copy: executable.kernel(device_lib::COPY).map_err(load)?,
-        })
-    }
-
-    /// Submits one launch after `after`, and a signal for its completion.
-    fn submit(
-        &self,
-        runtime: &Runtime,
-        kernel: &Kernel,
-        launch: &device_lib::Launch<Vec<u8>>,
-        after: &[&Signal],
-        buffers: &[&Buffer],
-    ) -> Result<Transfer, CopyError> {
-        let signal =
-            Signal::new(runtime, 1).map_err(|error: AllocError| CopyError::Signal(Box::new(error)))?;
-        for buffer in buffers {
-            buffer.note_use(self.queue.key());
-        }
-        for five in after.chunks(5) {
-            self.with_room(|| self.queue.barrier(five, None))?;
-        }
-        self.with_room(|| {
-            self.queue
-                .dispatch(kernel)
-                .grid(launch.grid)
-                .block(launch.workgroup)
-                .raw_kernarg(&launch.arguments)
-                // Transfers overlap unless they were told to wait.
-                .barrier(!after.is_empty())
-                .completion(&signal)
-                .submit()
-        })?;
-        Ok(Transfer { signal })
-    }
-
-    /// Tries again as long as the queue is full.
-    fn with_room(&self, submit: impl Fn() -> Result<u64, SubmitError>) -> Result<(), CopyError> {
-        loop {
-            match submit() {
-                Ok(_) => return Ok(()),
-                // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
-                Err(SubmitError::WouldBlock { .. }) => std::thread::sleep(Duration::from_micros(50)),
-                Err(error) => return Err(CopyError::Submit(Box::new(error))),
-            }
-        }
-    }
+/// What an agent has for copies, each made when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Engines {
+    shader: Option<Arc<Shader>>,
+    /// By direction: to system memory, and every other.
+    sdma: [Option<RawQueue>; 2],
 }
 
 impl Inner {
-    /// The copy engine of an agent, made when first needed; made again after its queue has failed.
-    fn engine(self: &Arc<Self>, index: AgentIndex) -> Result<Arc<Engine>, CopyError> {
-        // Held while the engine is made. Making it passes the gate, so this lock comes before the gate in the order;
-        // nobody inside the gate takes it.
-        let mut place = self.engines[index.at()].lock();
-        if let Some(engine) = place.as_ref().filter(|engine| engine.queue.fault().is_none()) {
-            return Ok(Arc::clone(engine));
-        }
-        let agent = Agent { inner: Arc::clone(self), info: Arc::clone(&self.agents[index.at()]) };
-        let engine = Arc::new(Engine::new(&agent)?);
-        *place = Some(Arc::clone(&engine));
-        Ok(engine)
+    fn agent_at(self: &Arc<Self>, index: AgentIndex) -> Agent {
+        Agent { inner: Arc::clone(self), info: Arc::clone(&self.agents[index.at()]) }
     }
 
-    /// The agent that is to move bytes of these buffers: the first that owns one of them, to which all are then
-    /// mapped.
-    fn mover(&self, buffers: &[&Buffer]) -> Result<AgentIndex, CopyError> {
+    /// The copy kernels of an agent, loaded when first needed; again after their queue has failed.
+    fn shader(self: &Arc<Self>, index: AgentIndex) -> Result<Arc<Shader>, CopyError> {
+        // Held while it is made. Making it passes the gate, so this lock comes before the gate in the order; nobody
+        // inside the gate takes it.
+        let mut engines = self.engines[index.at()].lock();
+        if let Some(shader) = engines.shader.as_ref().filter(|shader| !shader.has_failed()) {
+            return Ok(Arc::clone(shader));
+        }
+        let shader = Arc::new(Shader::new(&self.agent_at(index))?);
+        engines.shader = Some(Arc::clone(&shader));
+        Ok(shader)
+    }
+
+    /// The queue of an agent's copy engines for a link, made when first needed; again after it has failed.
+    fn sdma(self: &Arc<Self>, index: AgentIndex, link: Link) -> Result<RawQueue, CopyError> {
+        // As for `shader`.
+        let mut engines = self.engines[index.at()].lock();
+        let place = &mut engines.sdma[usize::from(link != Link::ToHost)];
+        if let Some(queue) = place.as_ref().filter(|queue| queue.fault().is_none()) {
+            return Ok(queue.clone());
+        }
+        let queue = sdma::queue(&self.agent_at(index))?;
+        *place = Some(queue.clone());
+        Ok(queue)
+    }
+
+    /// The agent that is to move bytes between these buffers, `to` first, and what lies between them. It is the first
+    /// that owns one of them, to which all are then mapped.
+    fn mover(&self, buffers: &[&Buffer]) -> Result<(AgentIndex, Link), CopyError> {
         let pass = self.gate.enter()?;
         let mut registry = self.registry.lock();
-        let mut owner = None;
+        let mut owners = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
-            if bo.state.kind == BoKind::Vram {
-                owner = owner.or(Some(bo.state.agent));
-            }
+            owners.push(match bo.state.kind {
+                BoKind::Vram => Owner::Agent(bo.state.agent),
+                BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell => Owner::Host,
+            });
         }
-        let owner = owner.unwrap_or(AgentIndex(0));
+        let agents = owners.iter().filter_map(|owner| match owner {
+            Owner::Agent(agent) => Some(*agent),
+            Owner::Host => None,
+        });
+        let mover = agents.into_iter().next().unwrap_or(AgentIndex(0));
         let device = self.device_or_lost(&pass)?;
         for buffer in buffers {
             if let Some(bo) = registry.bos.get_mut(buffer.key()) {
-                device.map_bo(bo, owner).map_err(CopyError::Peer)?;
+                device.map_bo(bo, mover).map_err(CopyError::Peer)?;
             }
         }
-        Ok(owner)
+        Ok((mover, Link::between(&owners)))
     }
+
+    /// Who is to move `bytes` bytes over a link.
+    fn way(&self, asked: CopyEngine, index: AgentIndex, link: Link, bytes: u64) -> Result<Way, CopyError> {
+        let info = &self.agents[index.at()];
+        choice::choose(asked, link, bytes, copy_engines(info), SDMA_IN_AUTO)
+            .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
+    }
+}
+
+fn launch_of<A: AsRef<[u8]>>(
+    launch: &device_lib::Launch<impl Sized>,
+    arguments: A,
+) -> device_lib::Launch<Vec<u8>> {
+    let arguments = arguments.as_ref().to_vec();
+    device_lib::Launch { arguments, grid: launch.grid, workgroup: launch.workgroup }
 }
 
 impl Runtime {
@@ -193,18 +184,37 @@ impl Runtime {
     /// # Errors
     /// [`CopyError`]; nothing is copied then.
     pub fn copy(&self, to: Span<'_>, from: Span<'_>, after: &[&Signal]) -> Result<Transfer, CopyError> {
+        self.copy_by(CopyEngine::Auto, to, from, after)
+    }
+
+    /// As [`Runtime::copy`], by this engine.
+    ///
+    /// # Errors
+    /// [`CopyError`]; [`CopyError::NoEngine`] where the agent has no copy engines. Nothing is copied then.
+    pub fn copy_by(
+        &self,
+        engine: CopyEngine,
+        to: Span<'_>,
+        from: Span<'_>,
+        after: &[&Signal],
+    ) -> Result<Transfer, CopyError> {
         if to.bytes != from.bytes {
             return Err(CopyError::Length { to: to.bytes, from: from.bytes });
         }
         let launch = device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
         let buffers = [to.buffer, from.buffer];
-        let engine = self.inner().engine(self.inner().mover(&buffers)?)?;
-        let launch = device_lib::Launch {
-            arguments: launch.arguments.to_bytes().to_vec(),
-            grid: launch.grid,
-            workgroup: launch.workgroup,
-        };
-        engine.submit(self, &engine.copy, &launch, after, &buffers)
+        let (agent, link) = self.inner().mover(&buffers)?;
+        match self.inner().way(engine, agent, link, to.bytes)? {
+            Way::Shader => {
+                let shader = self.inner().shader(agent)?;
+                let launch = launch_of(&launch, launch.arguments.to_bytes());
+                shader.submit(self, &shader.copy, &launch, after, &buffers)
+            }
+            Way::Sdma => {
+                let queue = self.inner().sdma(agent, link)?;
+                sdma::copy(self, &queue, to.va()?, from.va()?, to.bytes, after, &buffers)
+            }
+        }
     }
 
     /// Fills `to` with a pattern of 1, 2, 4, 8 or 16 bytes on an agent, once all of `after` have reached 0. Returns
@@ -213,14 +223,42 @@ impl Runtime {
     /// # Errors
     /// [`CopyError`]; nothing is filled then.
     pub fn fill(&self, to: Span<'_>, pattern: &[u8], after: &[&Signal]) -> Result<Transfer, CopyError> {
-        let launch = device_lib::fill(to.va()?, to.bytes, pattern).map_err(from_library(to.buffer))?;
-        let engine = self.inner().engine(self.inner().mover(&[to.buffer])?)?;
-        let launch = device_lib::Launch {
-            arguments: launch.arguments.to_bytes().to_vec(),
-            grid: launch.grid,
-            workgroup: launch.workgroup,
+        self.fill_by(CopyEngine::Auto, to, pattern, after)
+    }
+
+    /// As [`Runtime::fill`], by this engine. A copy engine fills whole aligned dwords with one dword: other fills go by
+    /// shader in [`CopyEngine::Auto`].
+    ///
+    /// # Errors
+    /// [`CopyError`]; [`CopyError::NoEngine`] where the agent has no copy engines, [`CopyError::Dwords`] for what they
+    /// cannot fill. Nothing is filled then.
+    pub fn fill_by(
+        &self,
+        engine: CopyEngine,
+        to: Span<'_>,
+        pattern: &[u8],
+        after: &[&Signal],
+    ) -> Result<Transfer, CopyError> {
+        let (va, bytes) = (to.va()?, to.bytes);
+        let launch = device_lib::fill(va, bytes, pattern).map_err(from_library(to.buffer))?;
+        let (agent, link) = self.inner().mover(&[to.buffer])?;
+        let dword = choice::dword_of(pattern).filter(|_| va.is_multiple_of(4) && bytes.is_multiple_of(4));
+        let way = match (self.inner().way(engine, agent, link, bytes)?, dword) {
+            (Way::Sdma, None) if engine == CopyEngine::Auto => Way::Shader,
+            (way, _) => way,
         };
-        engine.submit(self, &engine.fill, &launch, after, &[to.buffer])
+        match (way, dword) {
+            (Way::Shader, _) => {
+                let shader = self.inner().shader(agent)?;
+                let launch = launch_of(&launch, launch.arguments.to_bytes());
+                shader.submit(self, &shader.fill, &launch, after, &[to.buffer])
+            }
+            (Way::Sdma, Some(dword)) => {
+                let queue = self.inner().sdma(agent, link)?;
+                sdma::fill(self, &queue, va, dword, bytes, after, to.buffer)
+            }
+            (Way::Sdma, None) => Err(CopyError::Dwords { address: va, bytes, pattern: pattern.len() }),
+        }
     }
 }
 

@@ -115,6 +115,18 @@ impl Device {
         )
     }
 
+    /// Takes an object's CPU mapping away and puts the reservation in its place. In the driver the object stays, so that
+    /// [`Device::map_cpu`] can map it again.
+    ///
+    /// # Errors
+    /// [`DeviceError::PutBack`].
+    pub fn unmap_cpu(&self, bo: &Bo) -> Result<(), DeviceError> {
+        if bo.state.kind == BoKind::Doorbell {
+            self.release_doorbells(bo.state.agent);
+        }
+        put_back(bo)
+    }
+
     /// Maps an object to one more agent.
     ///
     /// # Errors

@@ -12,18 +12,20 @@ mod bo;
 mod event;
 mod queue;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kfd::ioctl::{ClockCounters, MemoryPolicy};
 use kfd::transport::render_node_path;
-use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Transport};
+use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Topology, Transport};
 use parking_lot::Mutex;
 
 pub use self::bo::flags;
 pub use self::event::DeviceEvents;
 use crate::agent::AgentInfo;
+use crate::checkpoint::Captured;
 use crate::error::{DeviceError, OpenError};
 use crate::registry::state::AgentIndex;
 
@@ -55,6 +57,8 @@ pub struct Device {
     /// Whether RUNTIME_ENABLE was granted.
     exceptions: bool,
     xnack: bool,
+    /// Minor number of the driver's interface, 1.x.
+    minor: u32,
 }
 
 impl fmt::Debug for Device {
@@ -89,21 +93,62 @@ impl Device {
         agents: &[Arc<AgentInfo>],
         renders: Option<RenderFiles>,
     ) -> Result<Self, OpenError> {
-        let kfd = Kfd::open(&*transport).map_err(DeviceError::Open)?;
-        let version = kfd.get_version().map_err(ioctl("the interface version"))?;
-        if version.major != 1 || version.minor < MIN_KFD_MINOR {
-            let (major, minor) = (version.major, version.minor);
-            return Err(OpenError::Version { major, minor, wanted: MIN_KFD_MINOR });
-        }
+        let (kfd, minor) = open_kfd(&*transport)?;
         let files = match renders {
             Some(renders) => renders.files,
             None => open_renders(&*transport, agents)?,
         };
+        for (info, render) in agents.iter().zip(&files) {
+            kfd.acquire_vm(info.gpu(), render.as_fd()).map_err(ioctl("a GPU address space"))?;
+        }
+        let exceptions = enable_exceptions(&kfd, agents)?;
+        Self::with_spaces(transport, kfd, minor, agents, files, exceptions)
+    }
+
+    /// Opens the device for a copy of a process with preempted queues, and puts the driver's state of that process into
+    /// it: address spaces, buffers, events and queues come back under their numbers, the queues stopped until
+    /// [`Device::resume_restored`].
+    ///
+    /// # Errors
+    /// [`OpenError::Version`], [`OpenError::Bringup`]. After a refusal of the state itself this process cannot be
+    /// restored any more; another copy can.
+    pub(crate) fn restore(
+        transport: Arc<dyn Transport>,
+        agents: &[Arc<AgentInfo>],
+        captured: &mut Captured,
+    ) -> Result<Self, OpenError> {
+        let (kfd, minor) = open_kfd(&*transport)?;
+        let topology = Topology::read(transport.sysfs())
+            .map_err(|source| OpenError::Topology { transport: transport.name().to_owned(), source })?;
+        // Of every GPU, in use or not: the driver counts them all.
+        let mut files = BTreeMap::new();
+        for node in topology.gpus() {
+            let path = render_node_path(node.properties.drm_render_minor);
+            files.insert(node.gpu_id, transport.open(&path).map_err(DeviceError::Open)?);
+        }
+        // Before there are queues: it is refused afterwards.
+        let exceptions = enable_exceptions(&kfd, agents)?;
+        captured
+            .put(&kfd, |gpu| files.get(&gpu).cloned())
+            .map_err(ioctl("the state of a checkpointed process"))?;
+        let file = |info: &Arc<AgentInfo>| files.get(&info.gpu()).cloned();
+        let own: Option<Vec<_>> = agents.iter().map(file).collect();
+        let own = own.ok_or(DeviceError::Absent { what: "an agent's render node" })?;
+        Self::with_spaces(transport, kfd, minor, agents, own, exceptions)
+    }
+
+    fn with_spaces(
+        transport: Arc<dyn Transport>,
+        kfd: Kfd,
+        minor: u32,
+        agents: &[Arc<AgentInfo>],
+        files: Vec<Arc<dyn File>>,
+        exceptions: bool,
+    ) -> Result<Self, OpenError> {
         let apertures = kfd.get_process_apertures_new().map_err(ioctl("the apertures"))?;
         let mut nodes = Vec::with_capacity(agents.len());
         for (info, render) in agents.iter().zip(files) {
             let gpu = info.gpu();
-            kfd.acquire_vm(gpu, render.as_fd()).map_err(ioctl("a GPU address space"))?;
             // Everything is coherent by default, what need not be says so in its allocation flags.
             kfd.set_memory_policy(gpu, MemoryPolicy::default()).map_err(ioctl("the memory policy"))?;
             let aperture = apertures.iter().find(|aperture| aperture.gpu_id == gpu.0);
@@ -117,11 +162,19 @@ impl Device {
                 info: Arc::clone(info),
             });
         }
-        let exceptions = enable_exceptions(&kfd, agents)?;
         let doorbells = Mutex::new(vec![None; nodes.len()]);
         // A driver that cannot say has it off.
         let xnack = kfd.xnack_mode().unwrap_or(false);
-        Ok(Device { transport, kfd, nodes, doorbells, exceptions, xnack })
+        Ok(Device { transport, kfd, nodes, doorbells, exceptions, xnack, minor })
+    }
+
+    /// Lets the queues of a restored process run, each by its percentage.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`].
+    pub fn resume_restored(&self) -> Result<(), DeviceError> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        self.kfd.criu_resume(pid).map_err(ioctl("the end of a restore"))
     }
 
     /// Who answers.
@@ -137,6 +190,11 @@ impl Device {
     /// All agents' files and numbers.
     pub fn nodes(&self) -> &[DeviceNode] {
         &self.nodes
+    }
+
+    /// Minor number of the driver's interface, 1.x.
+    pub fn interface_minor(&self) -> u32 {
+        self.minor
     }
 
     /// Whether page faults of the agents are retried.
@@ -213,6 +271,29 @@ impl Device {
         let files = self.nodes.into_iter().map(|node| node.render).collect();
         (RenderFiles { files }, self.transport, disabled)
     }
+}
+
+impl Device {
+    /// Closes the files and leaves everything in the driver, whose state belongs to the process and not to its files;
+    /// the render nodes are given back for whoever must keep them.
+    ///
+    /// # Errors
+    /// None; the result has the shape of [`Device::close`]'s.
+    pub fn leave(self) -> (RenderFiles, Arc<dyn Transport>, Result<(), DeviceError>) {
+        let files = self.nodes.into_iter().map(|node| node.render).collect();
+        (RenderFiles { files }, self.transport, Ok(()))
+    }
+}
+
+/// Opens `/dev/kfd`; answers the interface's minor number too.
+fn open_kfd(transport: &dyn Transport) -> Result<(Kfd, u32), OpenError> {
+    let kfd = Kfd::open(transport).map_err(DeviceError::Open)?;
+    let version = kfd.get_version().map_err(ioctl("the interface version"))?;
+    if version.major != 1 || version.minor < MIN_KFD_MINOR {
+        let (major, minor) = (version.major, version.minor);
+        return Err(OpenError::Version { major, minor, wanted: MIN_KFD_MINOR });
+    }
+    Ok((kfd, version.minor))
 }
 
 fn open_renders(

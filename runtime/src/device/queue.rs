@@ -17,11 +17,10 @@ use crate::queue::live::{READ_INDEX, WRITE_INDEX};
 use crate::registry::state::{AgentIndex, BoKey, QueueKind, QueueState};
 use crate::registry::{Bo, Queue, Table};
 
-/// Addresses of a queue's buffers.
+/// Addresses of a queue's buffers; 0 for those its kind has not.
 #[derive(Clone, Copy, Debug)]
 struct Addresses {
     ring: u64,
-    ring_bytes: u32,
     page: u64,
     eop: u64,
     eop_bytes: u64,
@@ -31,23 +30,36 @@ struct Addresses {
 impl Addresses {
     fn of(state: &QueueState, bos: &Table<Bo>) -> Result<Self, DeviceError> {
         let find = |key: BoKey| bos.get(key).ok_or(DeviceError::Absent { what: "a queue's buffer" });
-        let (ring, eop) = (find(state.bos.ring)?, find(state.bos.eop)?);
+        let optional = |key: Option<BoKey>| key.map(find).transpose();
+        let eop = optional(state.bos.eop)?;
         Ok(Addresses {
-            ring: ring.state.va,
-            // CAST: at most 2^17 packets of 64 bytes.
-            ring_bytes: state.packets * queues::aql::PACKET_BYTES as u32,
+            ring: find(state.bos.ring)?.state.va,
             page: find(state.bos.page)?.state.va,
-            eop: eop.state.va,
-            eop_bytes: eop.state.bytes,
-            save_area: find(state.bos.save_area)?.state.va,
+            eop: eop.map_or(0, |eop| eop.state.va),
+            eop_bytes: eop.map_or(0, |eop| eop.state.bytes),
+            save_area: optional(state.bos.save_area)?.map_or(0, |area| area.state.va),
         })
     }
 }
 
+const fn kfd_kind(kind: QueueKind) -> KfdQueueKind {
+    match kind {
+        QueueKind::Aql => KfdQueueKind::ComputeAql,
+        QueueKind::Pm4 => KfdQueueKind::ComputePm4,
+        QueueKind::Sdma { engine: None } => KfdQueueKind::Sdma,
+        QueueKind::Sdma { engine: Some(engine) } => KfdQueueKind::SdmaEngine(engine),
+    }
+}
+
+/// What the driver is to give it now.
+const fn percentage(state: &QueueState) -> u32 {
+    if state.parked { 0 } else { state.percentage }
+}
+
 impl Device {
-    /// Creates the hardware queue of an entry over its buffers, whose contents are ready
-    /// ([`crate::queue::bring_up`]), and returns its doorbell. The agent's doorbell slice is mapped at `doorbells` if
-    /// it is not yet.
+    /// Creates the hardware queue of an entry, of any kind, over its buffers, whose contents are ready
+    /// ([`crate::queue::bring_up`]), gives it its CU mask, and returns its doorbell. The agent's doorbell slice is
+    /// mapped at `doorbells` if it is not yet.
     ///
     /// # Errors
     /// [`DeviceError`]; no queue is left then.
@@ -61,26 +73,33 @@ impl Device {
         let node = self.node(state.agent)?;
         let at = Addresses::of(state, bos)?;
         let geometry = node.info.geometry();
-        let QueueKind::Aql = state.kind;
+        // The driver ignores these of a queue without waves.
+        let (save_bytes, control_stack_bytes) = match state.kind.is_compute() {
+            true => (geometry.save_bytes, geometry.control_stack_bytes),
+            false => (0, 0),
+        };
         let created = self
             .kfd
             .create_queue(&CreateQueue {
                 gpu: node.gpu,
-                kind: KfdQueueKind::ComputeAql,
+                kind: kfd_kind(state.kind),
                 ring: at.ring,
-                ring_bytes: at.ring_bytes,
+                ring_bytes: state.ring_bytes,
                 write_pointer: at.page + WRITE_INDEX,
                 read_pointer: at.page + READ_INDEX,
                 eop: at.eop,
                 eop_bytes: at.eop_bytes,
                 save_area: at.save_area,
-                save_bytes: geometry.save_bytes,
-                control_stack_bytes: geometry.control_stack_bytes,
-                percentage: state.percentage,
+                save_bytes,
+                control_stack_bytes,
+                percentage: percentage(state),
                 priority: state.priority,
             })
             .map_err(ioctl("a queue"))?;
-        let doorbell = match self.map_doorbells(state.agent, doorbells, created.doorbell_byte()) {
+        let doorbell = self
+            .mask_units(created.id, &state.cu_mask)
+            .and_then(|()| self.map_doorbells(state.agent, doorbells, created.doorbell_byte()));
+        let doorbell = match doorbell {
             Ok(doorbell) => doorbell,
             Err(error) => {
                 let _ = self.kfd.destroy_queue(created.id);
@@ -91,6 +110,15 @@ impl Device {
         queue.state.doorbell_offset = created.doorbell_byte();
         queue.created = true;
         Ok(doorbell)
+    }
+
+    /// The doorbell of a queue that is in the driver already; the agent's slice is mapped at `doorbells` if it is not
+    /// yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::Mmap`].
+    pub fn doorbell_of(&self, queue: &Queue, doorbells: &Bo) -> Result<Doorbell, DeviceError> {
+        self.map_doorbells(queue.state.agent, doorbells, queue.state.doorbell_offset)
     }
 
     fn map_doorbells(&self, agent: AgentIndex, slice: &Bo, byte: u32) -> Result<Doorbell, DeviceError> {
@@ -126,42 +154,63 @@ impl Device {
     /// Takes a queue off the hardware: its waves are saved when this returns, its packets stay.
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`].
+    /// [`DeviceError::Ioctl`]; it is on the hardware as before then.
     pub fn park_queue(&self, queue: &mut Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
-        self.set_percentage(queue, bos, 0)
+        self.set_parked(queue, bos, true)
     }
 
-    /// Puts a parked queue back.
+    /// Puts a parked queue back, with the share of the hardware it had.
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`].
+    /// [`DeviceError::Ioctl`]; it is parked as before then.
     pub fn resume_queue(&self, queue: &mut Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
-        self.set_percentage(queue, bos, 100)
+        self.set_parked(queue, bos, false)
     }
 
-    fn set_percentage(&self, queue: &mut Queue, bos: &Table<Bo>, percentage: u32) -> Result<(), DeviceError> {
-        let at = Addresses::of(&queue.state, bos)?;
+    fn set_parked(&self, queue: &mut Queue, bos: &Table<Bo>, parked: bool) -> Result<(), DeviceError> {
+        let old = std::mem::replace(&mut queue.state.parked, parked);
+        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.parked = old)
+    }
+
+    /// Tells the driver what an entry says.
+    fn update_queue(&self, state: &QueueState, bos: &Table<Bo>) -> Result<(), DeviceError> {
         self.kfd
             .update_queue(&UpdateQueue {
-                id: QueueId(queue.state.queue_id),
-                ring: at.ring,
-                ring_bytes: at.ring_bytes,
-                percentage,
-                priority: queue.state.priority,
+                id: QueueId(state.queue_id),
+                ring: Addresses::of(state, bos)?.ring,
+                ring_bytes: state.ring_bytes,
+                percentage: percentage(state),
+                priority: state.priority,
             })
-            .map_err(ioctl("a change of a queue"))?;
-        queue.state.percentage = percentage;
-        Ok(())
+            .map_err(ioctl("a change of a queue"))
     }
 
     /// Changes the priority of a queue (0 to 15).
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`].
+    /// [`DeviceError::Ioctl`]; it is as before then.
     pub fn set_priority(&self, queue: &mut Queue, bos: &Table<Bo>, priority: u32) -> Result<(), DeviceError> {
         let old = std::mem::replace(&mut queue.state.priority, priority);
-        let percentage = queue.state.percentage;
-        self.set_percentage(queue, bos, percentage).inspect_err(|_| queue.state.priority = old)
+        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.priority = old)
+    }
+
+    /// Changes the compute units a compute queue may use; `mask` is one the driver takes
+    /// ([`crate::queue::CuMask`]).
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`]; they are as before then.
+    pub fn set_cu_mask(&self, queue: &mut Queue, mask: &[u32]) -> Result<(), DeviceError> {
+        self.mask_units(QueueId(queue.state.queue_id), mask)?;
+        queue.state.cu_mask = mask.to_vec();
+        Ok(())
+    }
+
+    fn mask_units(&self, id: QueueId, mask: &[u32]) -> Result<(), DeviceError> {
+        // A queue without a mask uses all units; the driver takes no empty one.
+        if mask.is_empty() {
+            return Ok(());
+        }
+        self.kfd.set_cu_mask(id, mask).map_err(ioctl("a mask of compute units"))
     }
 
     /// Has the driver write where the waves of a parked queue are into its save area's header.
@@ -176,10 +225,11 @@ impl Device {
             .map_err(ioctl("the state of a queue's waves"))
     }
 
-    /// Whether the driver took a queue off the hardware that nobody parked: only then does it tell where the waves of an
-    /// unparked queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue).
+    /// Whether the driver took a compute queue off the hardware that nobody parked: only then does it tell where the
+    /// waves of an unparked queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue and for
+    /// queues without waves).
     pub fn is_evicted(&self, queue: &Queue, bos: &Table<Bo>) -> bool {
-        queue.created && queue.state.percentage > 0 && self.wave_state(queue, bos).is_ok()
+        queue.created && !queue.state.parked && self.wave_state(queue, bos).is_ok()
     }
 
     /// Destroys the hardware queue of an entry, whose state and buffers stay.

@@ -173,7 +173,10 @@ impl<'a> Dispatch<'a> {
             Arguments::Raw(raw) => self.kernel.layout.fill_raw(raw, geometry, block)?,
         }
         let mut slot = handle.live.reserve(pass, 1)?;
-        let kernargs = slot.kernargs();
+        let Some(kernargs) = slot.kernargs() else {
+            let (kernel, bytes) = (self.kernel.name().to_owned(), self.kernel.layout.bytes() as u64);
+            return Err(SubmitError::KernargSlot { kernel, bytes, slot: 0 });
+        };
         kernargs.write(0, &block[..self.kernel.layout.bytes()]);
         self.note_uses();
         let header = Header {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Putting a registered queue on the hardware, the first time and after every restore.
 //!
-//! INVARIANT: ring, indices, `amd_queue_t` and save area headers are in place before the driver hears of the queue,
-//! since the hardware may look at them at once.
+//! INVARIANT: ring, pointers, `amd_queue_t` and save area headers, as far as the kind has them, are in place before the
+//! driver hears of the queue, since the hardware may look at them at once.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use crate::error::DeviceError;
 use crate::gate::Closed;
 use crate::pool::mapped::{Mapped, view};
 use crate::registry::Registry;
-use crate::registry::state::{BoKey, QueueKey, QueueState};
+use crate::registry::state::{BoKey, QueueKey, QueueKind, QueueState};
 
 /// Where the queue's page holds its doorbell as a signal, for kernels that enqueue.
 const DOORBELL_SIGNAL: u64 = 512;
@@ -38,13 +38,18 @@ pub fn bring_up(
     const ABSENT: DeviceError = DeviceError::Absent { what: "the queue" };
     let state = registry.queues.get(key).ok_or(ABSENT)?.state.clone();
     write_save_area(device, registry, &state)?;
-    write_page(device, registry, &state, live)?;
+    if state.kind == QueueKind::Aql {
+        write_page(device, registry, &state, live)?;
+    }
     live.prepare(logical);
     let Registry { bos, queues, fixtures, .. } = registry;
     let slice = fixtures.doorbells.get(&state.agent).and_then(|&slice| bos.get(slice));
     let slice = slice.ok_or(DeviceError::Absent { what: "the doorbell slice" })?;
     let queue = queues.get_mut(key).ok_or(ABSENT)?;
     let doorbell = device.create_queue(queue, bos, slice)?;
+    if state.kind != QueueKind::Aql {
+        return Ok(doorbell);
+    }
     let page = live.memory().page;
     let signal = AmdSignal {
         kind: signal_kind::DOORBELL,
@@ -89,7 +94,8 @@ fn memory(registry: &Registry, key: BoKey) -> Result<Mapped, DeviceError> {
 
 /// Writes the header of every XCC's save area: where the debugger's memory is, and where exceptions go.
 fn write_save_area(device: &Device, registry: &Registry, state: &QueueState) -> Result<(), DeviceError> {
-    let area = memory(registry, state.bos.save_area)?;
+    let Some(area) = state.bos.save_area else { return Ok(()) };
+    let area = memory(registry, area)?;
     let geometry = device.node(state.agent)?.info.geometry();
     let exceptions = registry.signals.get(state.exceptions).and_then(|signal| signal.live.as_ref());
     let payload = exceptions.map_or(0, |signal| signal.value_va());
@@ -119,7 +125,8 @@ fn write_page(
         features: 1,
         base_address: live.memory().ring.va(),
         doorbell_signal: page.va() + DOORBELL_SIGNAL,
-        size: state.packets,
+        // CAST: 64.
+        size: state.ring_bytes / queues::aql::PACKET_BYTES as u32,
         id: u64::from(state.queue_id),
         group_segment_aperture_base_hi: node.lds_aperture_hi,
         private_segment_aperture_base_hi: node.scratch_aperture_hi,

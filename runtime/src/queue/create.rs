@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Making and unmaking a queue: seven buffers, a signal, an entry, and the hardware queue over them.
+//! Making and unmaking a queue of any kind: its buffers, a signal, an entry, and the hardware queue over them.
 //!
 //! INVARIANT: a failure at any step leaves nothing registered and nothing allocated.
 
@@ -11,7 +11,7 @@ use queues::ring::Ring;
 use queues::target::ScratchFormat;
 
 use super::live::{QueueLive, QueueMemory};
-use super::{Handle, MAX_PACKETS, MIN_PACKETS, Queue, QueueOptions, bring_up};
+use super::{Handle, MAX_PACKETS, MIN_PACKETS, QueueOptions, bring_up};
 use crate::agent::{Agent, AgentInfo};
 use crate::device::{Device, flags};
 use crate::error::{AllocError, DeviceError, QueueError};
@@ -29,7 +29,47 @@ const PAGE_BYTES: u64 = 4096;
 /// Lanes of the widest wave.
 const WAVE_LANES: u64 = 64;
 
+/// What queue to make, of whatever kind; checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipe {
+    pub kind: QueueKind,
+    /// Power of two, at least a page.
+    pub ring_bytes: u32,
+    /// 0 to 15.
+    pub priority: u32,
+    /// 1 to 100.
+    pub percentage: u32,
+    /// 0 where the caller places kernel arguments.
+    pub kernarg_slot_bytes: u32,
+    pub scratch_lane_bytes: u32,
+    /// The runtime's own.
+    pub internal: bool,
+}
+
+/// KFD takes 0 to 15.
+pub(crate) fn check_priority(priority: u32) -> Result<(), QueueError> {
+    if priority > kfd::sys::KFD_MAX_QUEUE_PRIORITY {
+        return Err(QueueError::Priority { priority });
+    }
+    Ok(())
+}
+
 impl QueueOptions {
+    /// The queue they describe.
+    pub(crate) fn recipe(&self, info: &AgentInfo, internal: bool) -> Result<Recipe, QueueError> {
+        self.check(info)?;
+        Ok(Recipe {
+            kind: QueueKind::Aql,
+            // CAST: 64; the product was bounded by the check.
+            ring_bytes: self.packets * queues::aql::PACKET_BYTES as u32,
+            priority: self.priority,
+            percentage: 100,
+            kernarg_slot_bytes: self.kernarg_slot_bytes,
+            scratch_lane_bytes: self.scratch_lane_bytes,
+            internal,
+        })
+    }
+
     fn check(&self, info: &AgentInfo) -> Result<(), QueueError> {
         let packets = self.packets;
         if !packets.is_power_of_two() || !(MIN_PACKETS..=MAX_PACKETS).contains(&packets) {
@@ -39,9 +79,7 @@ impl QueueOptions {
         if !bytes.is_power_of_two() || !(64..=65536).contains(&bytes) {
             return Err(QueueError::KernargSlot { bytes });
         }
-        if self.priority > kfd::sys::KFD_MAX_QUEUE_PRIORITY {
-            return Err(QueueError::Priority { priority: self.priority });
-        }
+        check_priority(self.priority)?;
         let max = info.target().scratch.map_or(0, |format| max_lane_bytes(&format));
         if self.scratch_lane_bytes > max {
             return Err(QueueError::Scratch { bytes: self.scratch_lane_bytes, max });
@@ -136,10 +174,8 @@ impl Inner {
         self: &Arc<Self>,
         pass: &Pass<'_>,
         agent: &Agent,
-        options: QueueOptions,
-        internal: bool,
-    ) -> Result<Queue, QueueError> {
-        options.check(&agent.info)?;
+        recipe: Recipe,
+    ) -> Result<Arc<Handle>, QueueError> {
         self.free_deferred(pass);
         let device = Arc::clone(self.device_or_lost(pass)?);
         let (exceptions, signal) = self
@@ -155,23 +191,25 @@ impl Inner {
             entry: None,
         };
         let index = agent.info.index();
-        let bos = parts.queue_memory(&options, &agent.info)?;
+        let bos = parts.queue_memory(&recipe, &agent.info)?;
         parts.doorbell_slice(index)?;
         let state = QueueState {
             agent: index,
-            kind: QueueKind::Aql,
-            packets: options.packets,
-            priority: options.priority,
-            percentage: 100,
+            kind: recipe.kind,
+            ring_bytes: recipe.ring_bytes,
+            priority: recipe.priority,
+            percentage: recipe.percentage,
+            parked: false,
+            cu_mask: Vec::new(),
             bos,
-            kernarg_slot_bytes: options.kernarg_slot_bytes,
-            scratch_lane_bytes: options.scratch_lane_bytes,
+            kernarg_slot_bytes: recipe.kernarg_slot_bytes,
+            scratch_lane_bytes: recipe.scratch_lane_bytes,
             exceptions,
             queue_id: 0,
             doorbell_offset: 0,
             bias: 0,
             write_index: 0,
-            internal,
+            internal: recipe.internal,
         };
         let live = queue_live(self, parts.registry, &state)?;
         let key = parts.registry.queues.insert(registry::Queue { state, created: false, live: None });
@@ -190,7 +228,7 @@ impl Inner {
         let page_va = live.memory().page.va();
         let (private_base_hi, shared_base_hi) = (node.scratch_aperture_hi, node.lds_aperture_hi);
         let (inner, agent) = (Arc::clone(self), agent.clone());
-        Ok(Queue(Arc::new(Handle { inner, key, live, agent, page_va, private_base_hi, shared_base_hi })))
+        Ok(Arc::new(Handle { inner, key, live, agent, page_va, private_base_hi, shared_base_hi }))
     }
 
     pub(crate) fn destroy_queue(
@@ -227,43 +265,42 @@ pub(crate) fn queue_live(
     let views = QueueMemory {
         ring: memory(state.bos.ring)?,
         page: memory(state.bos.page)?,
-        kernargs: memory(state.bos.kernargs)?,
+        kernargs: state.bos.kernargs.map(memory).transpose()?,
         kernarg_slot: u64::from(state.kernarg_slot_bytes),
     };
-    let ring = Ring::new(u64::from(state.packets)).map_err(|_| QueueError::Packets {
-        packets: state.packets,
-        min: MIN_PACKETS,
-        max: MAX_PACKETS,
-    })?;
-    Ok(QueueLive::new(&inner.gate, ring, views, state))
+    let info = inner.agents.get(state.agent.at()).ok_or_else(absent)?;
+    let ring = Ring::new(u64::from(state.ring_bytes) / state.kind.unit_bytes()).map_err(|_| absent())?;
+    Ok(QueueLive::new(&inner.gate, info.target(), ring, views, state))
 }
 
 impl Parts<'_> {
-    /// All buffers of a queue (`kfd-abi` §2.4).
-    fn queue_memory(&mut self, options: &QueueOptions, info: &AgentInfo) -> Result<QueueBos, QueueError> {
+    /// All buffers of a queue (`kfd-abi` §2.4): those of every kind, then those that only waves need.
+    fn queue_memory(&mut self, recipe: &Recipe, info: &AgentInfo) -> Result<QueueBos, QueueError> {
         let (agent, geometry) = (info.index(), info.geometry());
         let own = |role, bytes| Request::queue_memory(role, bytes, agent);
-        let packets = u64::from(options.packets);
-        let ring = self.bo("ring", own(BoRole::Ring, packets * queues::aql::PACKET_BYTES as u64))?;
+        let ring = self.bo("ring", own(BoRole::Ring, u64::from(recipe.ring_bytes)))?;
         let page = self.bo("index page", own(BoRole::QueuePage, PAGE_BYTES))?;
-        let eop = Request {
-            flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,
-            kind: BoKind::Vram,
-            cpu_mapped: false,
-            ..own(BoRole::Eop, u64::from(geometry.eop_bytes))
-        };
-        let eop = self.bo("end-of-pipe area", eop)?;
-        let save_area = self.bo("context save area", own(BoRole::SaveArea, geometry.total_bytes))?;
-        let arguments = packets * 2 * u64::from(options.kernarg_slot_bytes);
-        let kernargs = self.bo("kernel-argument area", own(BoRole::Kernargs, arguments))?;
-        let scratch = match info.target().scratch.filter(|_| options.scratch_lane_bytes > 0) {
-            None => None,
-            Some(format) => {
-                let bytes = u64::from(geometry.waves) * wave_bytes(options.scratch_lane_bytes, &format);
-                Some(self.bo("scratch", Request::vram(BoRole::Scratch, bytes, agent, false))?)
-            }
-        };
-        Ok(QueueBos { ring, page, eop, save_area, kernargs, scratch })
+        let mut bos = QueueBos { ring, page, eop: None, save_area: None, kernargs: None, scratch: None };
+        if recipe.kind.is_compute() {
+            let eop = Request {
+                flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,
+                kind: BoKind::Vram,
+                cpu_mapped: false,
+                ..own(BoRole::Eop, u64::from(geometry.eop_bytes))
+            };
+            bos.eop = Some(self.bo("end-of-pipe area", eop)?);
+            bos.save_area = Some(self.bo("context save area", own(BoRole::SaveArea, geometry.total_bytes))?);
+        }
+        if recipe.kernarg_slot_bytes > 0 {
+            let packets = u64::from(recipe.ring_bytes) / recipe.kind.unit_bytes();
+            let arguments = packets * 2 * u64::from(recipe.kernarg_slot_bytes);
+            bos.kernargs = Some(self.bo("kernel-argument area", own(BoRole::Kernargs, arguments))?);
+        }
+        if let Some(format) = info.target().scratch.filter(|_| recipe.scratch_lane_bytes > 0) {
+            let bytes = u64::from(geometry.waves) * wave_bytes(recipe.scratch_lane_bytes, &format);
+            bos.scratch = Some(self.bo("scratch", Request::vram(BoRole::Scratch, bytes, agent, false))?);
+        }
+        Ok(bos)
     }
 
     /// Sees to it that the agent's doorbell slice has its addresses. It stays when the queue goes.

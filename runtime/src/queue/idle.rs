@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Knowing that a queue has completed what it was given.
 //!
-//! INVARIANT: consumed is not completed. Only a packet with the barrier bit that has itself completed proves that all
-//! before it have.
+//! INVARIANT: consumed is not completed. Only a packet that waits for all before it (an AQL packet with the barrier bit,
+//! the release of a compute queue, the fence of a copy engine) and has itself completed proves that they have.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
-
 use super::live::QueueLive;
-use crate::error::{AllocError, Lost, SubmitError, WaitError};
+use crate::error::{AllocError, Lost, WaitError};
 use crate::gate::Pass;
 use crate::registry::state::{QueueKey, SignalKey};
 use crate::runtime::Inner;
 use crate::signal::{Condition, SignalLive, WaitMode};
 
-/// A barrier packet in flight and the signal it completes.
+/// A packet in flight behind all others, and the signal it completes.
 struct Marker<'i> {
     inner: &'i Inner,
     key: SignalKey,
@@ -46,21 +44,9 @@ impl Inner {
             _ => WaitError::Device(crate::error::DeviceError::Absent { what: "a signal for the wait" }),
         })?;
         let marker = Marker { inner: self, key, signal };
-        let header = Header {
-            barrier: true,
-            acquire: FenceScope::System,
-            release: FenceScope::System,
-            ..Header::new(PacketKind::BarrierAnd)
-        };
-        let packet = Barrier { header, completion_signal: marker.signal.handle(), ..Barrier::noop() };
-        let mut slot = match live.reserve(pass, 1) {
-            Ok(slot) => slot,
-            Err(SubmitError::Queue(fault)) => return Err(fault.into()),
-            Err(_) => return Ok(None),
-        };
-        marker.signal.promise();
-        slot.publish(Packet::BarrierAnd(packet).encode());
-        drop(slot);
+        if !live.complete_behind(pass, &marker.signal)? {
+            return Ok(None);
+        }
         self.submitted(pass, live, Some(&marker.signal));
         Ok(Some(marker))
     }

@@ -1,57 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue's shared memory and the path every packet takes into it: no lock, no syscall, no allocation.
+//! A queue's shared memory, of whatever kind, and its pointers: `aql` and `words` are the paths packets take into it.
 //!
-//! INVARIANT: a reserved slot is always published, with the packet it was reserved for or with a no-op, so the ring
-//! never wedges on a slot that stays invalid; and a packet is published by the store of its header, its last.
+//! INVARIANT: the hardware's pointers start at 0 with every hardware queue; the caller's count on for ever. Both name
+//! the same place in the ring, since their difference (`bias`) is a multiple of the ring's size.
 //!
-//! # Why a kernel-argument slot can be reused
-//! A ring of P packets has 2·P argument slots; packet i uses slot i mod 2P, so slot i is written again for packet
-//! i + 2P. That packet is admitted when the read index r satisfies i + 2P - r < P, so r > i + P: the processor has
-//! consumed every packet up to i + P. Among the P packets i+1 ..= i+P there is one whose index is a multiple of P/2,
-//! and every such packet carries the barrier bit: the processor did not start it before all packets ahead of it, i
-//! among them, had completed. So nothing reads slot i any more, although the processor may consume packets (and move
-//! r) long before they complete. P slots would not do: admission then only says that i was consumed.
+//! Pointers count units of the kind ([`QueueKind::unit_bytes`]): packets of an AQL queue, dwords of a PM4 queue, bytes
+//! of an SDMA queue.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use kfd::Doorbell;
-use queues::aql::{Barrier, Packet, PacketKind, RawPacket};
+use parking_lot::Mutex;
+use queues::aql::{Barrier, Packet};
 use queues::hsa::AmdQueue;
 use queues::ring::{Rebase, Ring};
+use queues::target::Target;
 
+pub use self::aql::Reservation;
+pub(crate) use self::words::{Full, Producer};
 use super::fault::QueueFault;
-use crate::error::SubmitError;
+use super::packets;
 use crate::gate::{Closed, Gate, GatedCell, Pass};
 use crate::pool::mapped::Mapped;
-use crate::registry::state::{AgentIndex, QueueState};
+use crate::registry::state::{AgentIndex, QueueKind, QueueState};
+use crate::signal::SignalLive;
 
-/// Where the write index lies in the queue's page.
+/// Where the write pointer lies in the queue's page, whatever its kind.
 pub const WRITE_INDEX: u64 = std::mem::offset_of!(AmdQueue, write_dispatch_id) as u64;
-/// Where the read index lies in the queue's page.
+/// Where the read pointer lies in the queue's page, whatever its kind.
 pub const READ_INDEX: u64 = std::mem::offset_of!(AmdQueue, read_dispatch_id) as u64;
-
-const PACKET: u64 = queues::aql::PACKET_BYTES as u64;
-const BARRIER_BIT: u32 = 1 << 8;
-/// The header of an unpublished slot, as the low half of word 0.
-const INVALID: u32 = PacketKind::Invalid as u32;
 
 /// The memory a queue's producers touch.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueMemory {
     /// The packets.
     pub ring: Mapped,
-    /// The page of the `amd_queue_t`.
+    /// The page of the pointers.
     pub page: Mapped,
-    /// The kernel-argument slots.
-    pub kernargs: Mapped,
+    /// The kernel-argument slots, where the runtime places arguments.
+    pub kernargs: Option<Mapped>,
     /// Bytes of a slot.
     pub kernarg_slot: u64,
 }
 
 /// The part of a queue that its handles and the event thread share.
 pub struct QueueLive {
+    kind: QueueKind,
+    target: &'static Target,
     ring: Ring,
     memory: QueueMemory,
     /// Where it runs.
@@ -63,32 +60,36 @@ pub struct QueueLive {
     failed: AtomicBool,
     fault: OnceLock<Arc<QueueFault>>,
     destroyed: AtomicBool,
+    /// Held by whoever writes a ring whose packets have no header to publish them by.
+    producer: Mutex<()>,
+    /// The packets of a drain's marker, of a queue of words; see `marker`.
+    marker: Vec<u32>,
+    /// Signals that packets written by the caller will complete.
+    promised: Mutex<Vec<Weak<SignalLive>>>,
 }
 
 impl fmt::Debug for QueueLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueLive")
-            .field("packets", &self.ring.packets())
+            .field("kind", &self.kind)
             .field("ring", &self.memory.ring)
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
 }
 
-/// Slots reserved in the ring; those not published when it is dropped become no-ops.
-#[derive(Debug)]
-pub struct Reservation<'q> {
-    queue: &'q QueueLive,
-    pass: &'q Pass<'q>,
-    /// Hardware index of the next slot to publish.
-    next: u64,
-    end: u64,
-}
-
 impl QueueLive {
-    /// A queue over `memory`, not yet on any hardware: see [`QueueLive::attach`].
-    pub fn new(gate: &Arc<Gate>, ring: Ring, memory: QueueMemory, state: &QueueState) -> Self {
+    /// A queue over `memory`, not yet on any hardware: see [`QueueLive::attach`]. `ring` counts units of its kind.
+    pub fn new(
+        gate: &Arc<Gate>,
+        target: &'static Target,
+        ring: Ring,
+        memory: QueueMemory,
+        state: &QueueState,
+    ) -> Self {
         QueueLive {
+            kind: state.kind,
+            target,
             ring,
             memory,
             agent: state.agent,
@@ -98,6 +99,9 @@ impl QueueLive {
             failed: AtomicBool::new(false),
             fault: OnceLock::new(),
             destroyed: AtomicBool::new(false),
+            producer: Mutex::new(()),
+            marker: marker::words(state.kind, target, memory.page),
+            promised: Mutex::new(Vec::new()),
         }
     }
 
@@ -115,21 +119,51 @@ impl QueueLive {
     /// Takes the doorbell of a hardware queue made anew for this ring after [`QueueLive::prepare`], and rings it for
     /// the no-ops that are there already.
     pub fn attach(&self, closed: &mut Closed, bell: Doorbell) {
-        let written = self.hardware_write();
-        if written > 0 {
-            bell.ring(written - 1);
-        }
+        self.tell(&bell, self.hardware_write());
         self.bell.set(closed, Some(bell));
     }
 
-    /// Empties the ring, fills the slots up to where `logical` lies with no-ops, and writes both indices, for a
+    /// Takes the doorbell of the hardware queue that this ring had all along, without ringing it.
+    pub fn reattach(&self, closed: &mut Closed, bell: Doorbell) {
+        self.bell.set(closed, Some(bell));
+    }
+
+    /// Rings a doorbell for everything before the hardware's `end`.
+    #[inline]
+    fn tell(&self, bell: &Doorbell, end: u64) {
+        match self.kind {
+            // The doorbell of an AQL queue names the last packet.
+            QueueKind::Aql if end == 0 => {}
+            QueueKind::Aql => bell.ring(end - 1),
+            QueueKind::Pm4 | QueueKind::Sdma { .. } => bell.ring(end),
+        }
+    }
+
+    /// Rings the doorbell for everything before the hardware's `end`. A queue that was let go has none.
+    #[inline]
+    pub(crate) fn tell_up_to(&self, pass: &Pass<'_>, end: u64) {
+        if let Some(bell) = self.bell.get(pass) {
+            self.tell(bell, end);
+        }
+    }
+
+    /// Empties the ring, fills the places up to where `logical` lies with no-ops, and writes both pointers, for a
     /// hardware queue that starts at 0 and continues at `logical`. No such queue may exist yet.
     pub fn prepare(&self, logical: u64) -> Rebase {
         let rebase = self.ring.rebase(logical);
         self.clear_ring();
         self.memory.page.store(READ_INDEX, 0, Ordering::Relaxed);
-        for index in 0..rebase.padding() {
-            self.store_packet(index, &Packet::BarrierAnd(Barrier::noop()).encode());
+        match self.kind {
+            QueueKind::Aql => {
+                for index in 0..rebase.padding() {
+                    self.store_packet(index, &Packet::BarrierAnd(Barrier::noop()).encode());
+                }
+            }
+            QueueKind::Pm4 | QueueKind::Sdma { .. } => {
+                // CAST: less than a ring, which fits the address space.
+                let dwords = (rebase.padding() * self.kind.unit_bytes() / 4) as usize;
+                self.store_words(0, &packets::noops(self.kind, dwords));
+            }
         }
         self.bias.store(rebase.bias(), Ordering::Relaxed);
         // ORDERING: publishes the no-ops.
@@ -137,17 +171,33 @@ impl QueueLive {
         rebase
     }
 
-    /// Marks every slot as unpublished.
+    /// Leaves nothing in the ring that a processor would take for a packet of ours.
     pub fn clear_ring(&self) {
         self.memory.ring.fill(0, self.memory.ring.bytes(), 0);
-        for index in 0..self.ring.packets() {
-            self.memory.ring.store32(self.ring.byte_offset(index), INVALID, Ordering::Relaxed);
+        if self.kind == QueueKind::Aql {
+            self.mark_unpublished();
         }
     }
 
-    /// Its size and arithmetic.
+    /// Its packet language.
+    pub fn kind(&self) -> QueueKind {
+        self.kind
+    }
+
+    /// Its agent's instruction set, by which packets differ.
+    pub fn target(&self) -> &'static Target {
+        self.target
+    }
+
+    /// Its size in units and its arithmetic.
     pub fn ring(&self) -> Ring {
         self.ring
+    }
+
+    /// Where the unit with this index, the hardware's or the caller's, lies in the ring, bytes from its start.
+    #[inline]
+    pub(crate) fn offset(&self, index: u64) -> u64 {
+        self.ring.slot(index) * self.kind.unit_bytes()
     }
 
     /// Its memory.
@@ -155,22 +205,47 @@ impl QueueLive {
         &self.memory
     }
 
-    /// The hardware's read index: packets before it have been consumed, not necessarily completed.
+    /// The hardware's read pointer: what lies before it has been consumed, not necessarily completed.
     pub fn hardware_read(&self) -> u64 {
-        self.memory.page.load(READ_INDEX, Ordering::Acquire)
+        if self.kind == QueueKind::Aql {
+            return self.memory.page.load(READ_INDEX, Ordering::Acquire);
+        }
+        loop {
+            let write = self.hardware_write();
+            let read = self.read_before(write);
+            // A producer that went on meanwhile may have been overtaken by the processor.
+            if self.hardware_write() == write {
+                return read;
+            }
+        }
     }
 
-    /// The hardware's write index: packets before it are reserved.
+    /// The hardware's read pointer of a queue of words whose write pointer is `write` and stays so.
+    ///
+    /// Whether a processor publishes all 64 bits of it or only as many as the ring needs differs between firmwares;
+    /// as such a ring is never filled completely, the low bits and the write pointer say it all.
+    fn read_before(&self, write: u64) -> u64 {
+        // ORDERING: Acquire pairs with the processor's store after it has read the packets.
+        let published = self.memory.page.load(READ_INDEX, Ordering::Acquire);
+        write.wrapping_sub(self.ring.slot(write.wrapping_sub(published)))
+    }
+
+    /// The hardware's write pointer: what lies before it is reserved.
     pub fn hardware_write(&self) -> u64 {
         self.memory.page.load(WRITE_INDEX, Ordering::Acquire)
     }
 
-    /// The caller's index of the packet the hardware calls `hardware`.
+    /// The caller's index of what the hardware calls `hardware`.
     pub fn logical(&self, hardware: u64) -> u64 {
         hardware.wrapping_add(self.bias.load(Ordering::Relaxed))
     }
 
-    /// Packets reserved and not consumed.
+    /// The hardware's index of what the caller calls `logical`.
+    pub fn hardware(&self, logical: u64) -> u64 {
+        logical.wrapping_sub(self.bias.load(Ordering::Relaxed))
+    }
+
+    /// Units written and not consumed.
     pub fn pending(&self) -> u64 {
         self.hardware_write().wrapping_sub(self.hardware_read())
     }
@@ -207,135 +282,43 @@ impl QueueLive {
         self.destroyed.load(Ordering::SeqCst)
     }
 
-    /// Reserves `count` slots, all or none.
-    ///
-    /// The reservation is a compare-and-swap of the shared write index, not an unconditional add: a check followed by
-    /// an add would let two producers pass the check for the last free slot, and the loser would have to wait inside
-    /// a call that promises not to.
-    ///
-    /// # Errors
-    /// [`SubmitError::WouldBlock`], [`SubmitError::Queue`].
-    #[inline]
-    pub fn reserve<'q>(&'q self, pass: &'q Pass<'q>, count: u64) -> Result<Reservation<'q>, SubmitError> {
-        if let Some(fault) = self.fault() {
-            return Err(Arc::clone(fault).into());
+    /// Notes that a packet of the caller's will complete `signal`, so that a fault of the queue breaks it.
+    pub(crate) fn promise(&self, signal: &Arc<SignalLive>) {
+        signal.promise();
+        let mut promised = self.promised.lock();
+        // Amortised: at most half of what is kept is over.
+        if promised.len() == promised.capacity() {
+            promised.retain(|signal| signal.upgrade().is_some_and(|signal| !signal.is_settled()));
+            let room = promised.len().max(16);
+            promised.reserve(room);
         }
-        let mut write = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
-        loop {
-            // ORDERING: Acquire pairs with the processor's store of the read index after it has taken a packet.
-            let read = self.memory.page.load(READ_INDEX, Ordering::Acquire);
-            let free = self.ring.free(write, read);
-            if count > free {
-                let now = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
-                if now != write {
-                    // `write` was stale, and a stale write index may lie behind the read index.
-                    write = now;
-                    continue;
-                }
-                return Err(SubmitError::WouldBlock { wanted: count, free, packets: self.ring.packets() });
-            }
-            match self.memory.page.replace(WRITE_INDEX, write, write.wrapping_add(count)) {
-                Ok(first) => {
-                    return Ok(Reservation {
-                        queue: self,
-                        pass,
-                        next: first,
-                        end: first.wrapping_add(count),
-                    });
-                }
-                Err(found) => write = found,
-            }
-        }
+        promised.push(Arc::downgrade(signal));
     }
 
-    /// Writes a packet at a hardware index, body first, header last.
-    #[inline]
-    fn store_packet(&self, index: u64, packet: &RawPacket) {
-        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
-        for (word, &value) in packet.iter().enumerate().skip(1) {
-            slot.store32(word as u64 * 4, value, Ordering::Relaxed);
-        }
-        // ORDERING: the packet belongs to the processor from this store on.
-        slot.store32(0, packet[0], Ordering::Release);
-    }
-
-    /// The argument slot of the packet at a hardware index; see the module documentation.
-    #[inline]
-    fn kernarg_slot(&self, index: u64) -> Mapped {
-        let slots = self.ring.packets() * 2;
-        let bytes = self.memory.kernarg_slot;
-        self.memory.kernargs.part((index & (slots - 1)) * bytes, bytes)
-    }
-
-    /// Whether the packet at this index must carry the barrier bit; see the module documentation.
-    #[inline]
-    fn is_fence(&self, index: u64) -> bool {
-        index & (self.ring.packets() / 2 - 1) == 0
-    }
-
-    /// The completion handles in the ring's slots whose promise may still be open, for a queue that stopped: those of
-    /// packets consumed within the last lap and of all not consumed.
+    /// The handles of signals whose completion may still be owed, for a queue that stopped.
     pub fn completion_handles(&self) -> Vec<u64> {
-        let (read, write) = (self.hardware_read(), self.hardware_write());
-        let first = read.saturating_sub(self.ring.packets() - self.ring.used(write, read).unwrap_or(0));
-        (first..write)
-            .map(|index| self.memory.ring.load(self.ring.byte_offset(index) + COMPLETION, Ordering::Acquire))
-            .filter(|&handle| handle != 0)
-            .collect()
+        let mut handles = match self.kind {
+            QueueKind::Aql => self.ring_handles(),
+            QueueKind::Pm4 | QueueKind::Sdma { .. } => Vec::new(),
+        };
+        let promised = self.promised.lock();
+        handles.extend(promised.iter().filter_map(|signal| Some(signal.upgrade()?.handle())));
+        handles
     }
 
-    /// The words of the packet in the slot of a hardware index.
-    pub fn packet_at(&self, index: u64) -> RawPacket {
-        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
-        std::array::from_fn(|word| slot.load32(word as u64 * 4, Ordering::Acquire))
-    }
-}
-
-/// Where every packet kind has its completion signal.
-const COMPLETION: u64 = 56;
-
-impl Reservation<'_> {
-    /// The hardware index of the next packet.
-    #[inline]
-    pub fn index(&self) -> u64 {
-        self.next
-    }
-
-    /// The argument slot of the next packet.
-    #[inline]
-    pub fn kernargs(&self) -> Mapped {
-        self.queue.kernarg_slot(self.next)
-    }
-
-    /// Publishes the next packet and rings the doorbell; returns its logical index.
-    ///
-    /// # Panics
-    /// If all reserved slots are published.
-    #[inline]
-    pub fn publish(&mut self, mut packet: RawPacket) -> u64 {
-        assert!(self.next != self.end, "INVARIANT: no more packets than slots were reserved");
-        let index = self.next;
-        if self.queue.is_fence(index) {
-            packet[0] |= BARRIER_BIT;
-        }
-        self.queue.store_packet(index, &packet);
-        self.next = index.wrapping_add(1);
-        // A failed queue, or one let go, has no doorbell to hear.
-        if let Some(bell) = self.queue.bell.get(self.pass) {
-            bell.ring(index);
-        }
-        self.queue.logical(index)
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        while self.next != self.end {
-            self.publish(Packet::BarrierAnd(Barrier::noop()).encode());
+    /// The packet at the read pointer, as text.
+    pub fn next_packet(&self) -> String {
+        match self.kind {
+            QueueKind::Aql => packets::print_aql(&self.packet_at(self.hardware_read())),
+            QueueKind::Pm4 | QueueKind::Sdma { .. } => {
+                packets::print(self.kind, self.target, &self.unread_words())
+            }
         }
     }
 }
 
+mod aql;
 mod marker;
 #[cfg(test)]
 mod tests;
+mod words;

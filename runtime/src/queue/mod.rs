@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! User-mode queues: rings of AQL packets that the hardware reads.
+//! User-mode queues: rings of packets that the hardware reads. [`Queue`] takes AQL packets; [`crate::raw`] has queues of
+//! all kinds for those who write packets themselves.
 //!
 //! INVARIANT: every buffer a queue lives in is one exactly sized mapping of its own (`kfd_queue_acquire_buffers`),
 //! made before the queue and freed after it.
 
 mod bringup;
 mod create;
+mod cu_mask;
 pub mod fault;
 mod idle;
 pub mod live;
+pub(crate) mod packets;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +19,16 @@ use std::sync::Arc;
 use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
 
 pub use self::bringup::{bring_up, bring_up_again};
+pub(crate) use self::create::{Recipe, check_priority};
+pub use self::cu_mask::CuMask;
 pub use self::fault::QueueFault;
 pub use self::live::{QueueLive, QueueMemory};
 use crate::agent::Agent;
-use crate::error::{QueueError, SubmitError, WaitError};
-use crate::registry::Registry;
+use crate::device::Device;
+use crate::error::{DeviceError, QueueError, SubmitError, WaitError};
+use crate::registry;
 use crate::registry::state::QueueKey;
+use crate::registry::{Bo, Registry, Table};
 use crate::runtime::Inner;
 use crate::signal::Signal;
 
@@ -91,7 +98,8 @@ impl Queue {
     /// [`QueueError`]; nothing is left of it then.
     pub fn create(agent: &Agent, options: QueueOptions) -> Result<Self, QueueError> {
         let pass = agent.inner.gate.enter()?;
-        agent.inner.create_queue(&pass, agent, options, false)
+        let recipe = options.recipe(&agent.info, false)?;
+        Ok(Queue(agent.inner.create_queue(&pass, agent, recipe)?))
     }
 
     /// Its key in the registry.
@@ -178,16 +186,16 @@ impl Queue {
     /// # Errors
     /// [`QueueError::Priority`], [`QueueError::Stale`], [`QueueError::Device`], [`QueueError::Lost`].
     pub fn set_priority(&self, priority: u32) -> Result<(), QueueError> {
-        if priority > kfd::sys::KFD_MAX_QUEUE_PRIORITY {
-            return Err(QueueError::Priority { priority });
-        }
-        let inner = &self.0.inner;
-        let pass = inner.gate.enter()?;
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
-        let Registry { queues, bos, .. } = &mut *registry;
-        let queue = queues.get_mut(self.0.key).ok_or(QueueError::Stale { queue: self.0.key })?;
-        Ok(device.set_priority(queue, bos, priority)?)
+        self.0.set_priority(priority)
+    }
+
+    /// Changes which compute units its waves may run on, from the next wave on. A restore keeps it.
+    ///
+    /// # Errors
+    /// [`QueueError::CuMask`] before the driver is asked, [`QueueError::Stale`], [`QueueError::Device`],
+    /// [`QueueError::Lost`].
+    pub fn set_cu_mask(&self, mask: &CuMask) -> Result<(), QueueError> {
+        self.0.set_cu_mask(mask)
     }
 
     /// Destroys it. Other handles on it find it stale.
@@ -196,19 +204,55 @@ impl Queue {
     /// [`QueueError::Busy`] while packets are not consumed (a stopped queue is destroyed with them),
     /// [`QueueError::Stale`] the second time, [`QueueError::Device`], [`QueueError::Lost`].
     pub fn destroy(&self) -> Result<(), QueueError> {
-        let pass = self.0.inner.gate.enter()?;
-        if self.0.live.is_destroyed() {
-            return Err(QueueError::Stale { queue: self.0.key });
-        }
-        let pending = self.0.live.pending();
-        if pending > 0 && self.0.live.fault().is_none() {
-            return Err(QueueError::Busy { queue: self.0.key, pending });
-        }
-        self.0.inner.destroy_queue(&pass, self.0.key, &self.0.live)
+        self.0.destroy()
     }
 }
 
 impl Handle {
+    pub(crate) fn set_priority(&self, priority: u32) -> Result<(), QueueError> {
+        check_priority(priority)?;
+        self.change(|device, queue, bos| device.set_priority(queue, bos, priority))
+    }
+
+    pub(crate) fn set_cu_mask(&self, mask: &CuMask) -> Result<(), QueueError> {
+        let kind = self.live.kind();
+        if !kind.is_compute() {
+            let why = "copy engines have no compute units to choose from";
+            return Err(QueueError::Unsupported {
+                agent: self.agent.name().to_owned(),
+                kind: "masked SDMA",
+                why,
+            });
+        }
+        mask.check(self.agent.target().major, self.agent.compute_units())?;
+        self.change(|device, queue, _| device.set_cu_mask(queue, mask.words()))
+    }
+
+    /// Has the driver change the queue of this entry.
+    fn change(
+        &self,
+        change: impl FnOnce(&Device, &mut registry::Queue, &Table<Bo>) -> Result<(), DeviceError>,
+    ) -> Result<(), QueueError> {
+        let pass = self.inner.gate.enter()?;
+        let mut registry = self.inner.registry.lock();
+        let device = self.inner.device_or_lost(&pass)?;
+        let Registry { queues, bos, .. } = &mut *registry;
+        let queue = queues.get_mut(self.key).ok_or(QueueError::Stale { queue: self.key })?;
+        Ok(change(device, queue, bos)?)
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), QueueError> {
+        let pass = self.inner.gate.enter()?;
+        if self.live.is_destroyed() {
+            return Err(QueueError::Stale { queue: self.key });
+        }
+        let pending = self.live.pending();
+        if pending > 0 && self.live.fault().is_none() {
+            return Err(QueueError::Busy { queue: self.key, pending, unit: self.live.kind().unit() });
+        }
+        self.inner.destroy_queue(&pass, self.key, &self.live)
+    }
+
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), SubmitError> {
         if self.live.is_destroyed() { Err(SubmitError::Stale { queue: self.key }) } else { Ok(()) }

@@ -52,7 +52,7 @@ pub enum BoRole {
     Doorbell,
     /// A queue's packets.
     Ring,
-    /// A queue's `amd_queue_t` with both its indices.
+    /// The page of a queue's pointers, with the `amd_queue_t` of an AQL queue.
     QueuePage,
     /// A queue's end-of-pipe area.
     Eop,
@@ -136,15 +136,19 @@ pub struct QueueState {
     pub agent: AgentIndex,
     /// Its packet language.
     pub kind: QueueKind,
-    /// Packets in the ring, a power of two.
-    pub packets: u32,
+    /// Bytes of the ring, a power of two of at least a page.
+    pub ring_bytes: u32,
     /// KFD priority, 0..=15.
     pub priority: u32,
-    /// Share of the hardware in percent; 0 = parked.
+    /// Share of the hardware in percent while it is not parked, 1..=100.
     pub percentage: u32,
+    /// Whether it was taken off the hardware with its packets and waves kept.
+    pub parked: bool,
+    /// Compute units it may use, a bit each as SET_CU_MASK takes them; empty for all.
+    pub cu_mask: Vec<u32>,
     /// The buffer objects it lives in.
     pub bos: QueueBos,
-    /// Bytes of one kernel-argument slot; there are `2 * packets`.
+    /// Bytes of one kernel-argument slot; there are two for every packet of the ring. 0 without any.
     pub kernarg_slot_bytes: u32,
     /// Scratch bytes a lane can have; 0 = none.
     pub scratch_lane_bytes: u32,
@@ -154,9 +158,10 @@ pub struct QueueState {
     pub queue_id: u32,
     /// Byte offset of its doorbell in the agent's slice.
     pub doorbell_offset: u32,
-    /// What the hardware's packet indices lack: `logical = hardware + bias`.
+    /// What the hardware's pointers lack: `logical = hardware + bias`, in units of the kind
+    /// ([`QueueKind::unit_bytes`]).
     pub bias: u64,
-    /// Logical index of the next packet to be written, as of the last [`super::Registry::save`] of a drained queue.
+    /// Logical index of the next unit to be written, as of the last [`super::Registry::save`] of a drained queue.
     pub write_index: u64,
     /// Made by the runtime for its own copies: not the caller's to destroy.
     pub internal: bool,
@@ -165,8 +170,40 @@ pub struct QueueState {
 /// A queue's packet language (`KFD_IOC_QUEUE_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueKind {
-    /// HSA packets.
+    /// HSA packets (type 2).
     Aql,
+    /// PM4 packets of the compute engines (type 0).
+    Pm4,
+    /// Copy engine packets: type 1, or type 4 with an engine.
+    Sdma {
+        /// The engine, if it matters which.
+        engine: Option<u32>,
+    },
+}
+
+impl QueueKind {
+    /// Bytes of what its pointers and doorbell count: packets, dwords, bytes.
+    pub const fn unit_bytes(self) -> u64 {
+        match self {
+            Self::Aql => queues::aql::PACKET_BYTES as u64,
+            Self::Pm4 => 4,
+            Self::Sdma { .. } => 1,
+        }
+    }
+
+    /// What its pointers and doorbell count.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Aql => "packets",
+            Self::Pm4 => "dwords",
+            Self::Sdma { .. } => "bytes",
+        }
+    }
+
+    /// Whether it runs waves, and so has an end-of-pipe area, a save area and a CU mask.
+    pub const fn is_compute(self) -> bool {
+        !matches!(self, Self::Sdma { .. })
+    }
 }
 
 /// The buffer objects a queue lives in. Each is one exactly sized mapping, as `kfd_queue_acquire_buffers` demands.
@@ -174,14 +211,14 @@ pub enum QueueKind {
 pub struct QueueBos {
     /// The packets.
     pub ring: Key<Bo>,
-    /// The 4096-byte page of its `amd_queue_t`.
+    /// The 4096-byte page of both its pointers, laid out as an `amd_queue_t` for every kind.
     pub page: Key<Bo>,
-    /// The end-of-pipe area.
-    pub eop: Key<Bo>,
-    /// The context save area.
-    pub save_area: Key<Bo>,
-    /// The kernel arguments.
-    pub kernargs: Key<Bo>,
+    /// The end-of-pipe area of a compute queue.
+    pub eop: Option<Key<Bo>>,
+    /// The context save area of a compute queue.
+    pub save_area: Option<Key<Bo>>,
+    /// The kernel arguments, where the runtime places them.
+    pub kernargs: Option<Key<Bo>>,
     /// Scratch, if it has any.
     pub scratch: Option<Key<Bo>>,
 }
@@ -189,7 +226,8 @@ pub struct QueueBos {
 impl QueueBos {
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = Key<Bo>> + use<> {
-        [self.ring, self.page, self.eop, self.save_area, self.kernargs].into_iter().chain(self.scratch)
+        let others = [self.eop, self.save_area, self.kernargs, self.scratch];
+        [self.ring, self.page].into_iter().chain(others.into_iter().flatten())
     }
 }
 

@@ -30,9 +30,9 @@ fn one_of_each() -> Registry {
     let bos = QueueBos {
         ring: add(BoRole::Ring, 4096),
         page: add(BoRole::QueuePage, 4096),
-        eop: add(BoRole::Eop, 4096),
-        save_area: add(BoRole::SaveArea, 0x2c0_2000),
-        kernargs: add(BoRole::Kernargs, 1 << 19),
+        eop: Some(add(BoRole::Eop, 4096)),
+        save_area: Some(add(BoRole::SaveArea, 0x2c0_2000)),
+        kernargs: Some(add(BoRole::Kernargs, 1 << 19)),
         scratch: None,
     };
     registry.remove_bo(gone).unwrap();
@@ -45,9 +45,11 @@ fn one_of_each() -> Registry {
         state: QueueState {
             agent: AgentIndex(0),
             kind: QueueKind::Aql,
-            packets: 64,
+            ring_bytes: 4096,
             priority: 7,
             percentage: 100,
+            parked: false,
+            cu_mask: Vec::new(),
             bos,
             kernarg_slot_bytes: 4096,
             scratch_lane_bytes: 0,

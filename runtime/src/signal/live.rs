@@ -89,6 +89,13 @@ impl SignalLive {
         self.slot.va() + VALUE
     }
 
+    /// Where a processor that completes it without knowing signals writes the event's id before it interrupts, and
+    /// that id.
+    pub fn mailbox(&self) -> Option<(u64, u32)> {
+        let mailbox = self.slot.load(MAILBOX, Ordering::Relaxed);
+        (mailbox != 0).then(|| (mailbox, self.slot.load32(EVENT_ID, Ordering::Relaxed)))
+    }
+
     /// Its value.
     #[inline]
     pub fn load(&self) -> i64 {

@@ -67,6 +67,21 @@ impl Signal {
         self.0.live.handle()
     }
 
+    /// GPU address of its 64-bit value, for packets that write it without knowing signals.
+    pub fn value_va(&self) -> u64 {
+        self.0.live.value_va()
+    }
+
+    /// Where such a packet's sender writes the event's id (32 bits) before it interrupts with it, to wake those who sleep
+    /// on the signal: the mailbox's GPU address and the id. Both stay right across checkpoints.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn mailbox(&self) -> Result<Option<(u64, u32)>, Lost> {
+        let _pass = self.0.inner.gate.enter()?;
+        Ok(self.0.live.mailbox())
+    }
+
     pub(crate) fn live(&self) -> &Arc<SignalLive> {
         &self.0.live
     }

@@ -40,8 +40,12 @@ pub(super) struct FakeEvent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FakeQueue {
     pub gpu: u32,
+    /// `KFD_IOC_QUEUE_TYPE_*`.
+    pub kind: u32,
     pub ring: u64,
-    pub packets: u64,
+    pub ring_bytes: u64,
+    /// Where a processor of words has read, in its unit; what it publishes may be less.
+    pub at: u64,
     pub write: u64,
     pub read: u64,
     pub save_area: u64,
@@ -70,6 +74,12 @@ pub(super) struct State {
     /// The thread of every ioctl made.
     pub calls: Vec<ThreadId>,
     pub dispatched: u64,
+    /// The processor's own view of the doorbells.
+    pub rung: u64,
+    /// Every queue made: type, engine, percentage, priority.
+    pub created: Vec<(u32, u32, u32, u32)>,
+    /// Every mask set: queue and words.
+    pub masks: Vec<(u32, Vec<u32>)>,
 }
 
 #[derive(Debug)]
@@ -144,6 +154,16 @@ impl FakeKernel {
     pub fn calls(&self) -> usize {
         let this = std::thread::current().id();
         self.state.lock().calls.iter().filter(|&&caller| caller == this).count()
+    }
+
+    /// Type, engine, percentage and priority of every queue made so far.
+    pub fn created(&self) -> Vec<(u32, u32, u32, u32)> {
+        self.state.lock().created.clone()
+    }
+
+    /// Every mask of compute units set so far, with its queue.
+    pub fn masks(&self) -> Vec<(u32, Vec<u32>)> {
+        self.state.lock().masks.clone()
     }
 
     pub fn counts(&self) -> (usize, usize, usize) {
@@ -254,6 +274,13 @@ impl FakeKernel {
             AMDKFD_IOC_UPDATE_QUEUE => with(arg, |a: &mut kfd_ioctl_update_queue_args| {
                 let queue = state.queues.get_mut(&a.queue_id).ok_or(Errno::FAULT)?;
                 queue.active = a.queue_percentage > 0;
+                Ok(0)
+            }),
+            AMDKFD_IOC_SET_CU_MASK => with(arg, |a: &mut kfd_ioctl_set_cu_mask_args| {
+                if !state.queues.contains_key(&a.queue_id) {
+                    return Err(Errno::FAULT);
+                }
+                state.masks.push((a.queue_id, user(a.cu_mask_ptr, a.num_cu_mask / 32)));
                 Ok(0)
             }),
             AMDKFD_IOC_DESTROY_QUEUE => with(arg, |a: &mut kfd_ioctl_destroy_queue_args| {
@@ -378,18 +405,28 @@ fn create_queue(state: &mut State, a: &mut kfd_ioctl_create_queue_args) -> Resul
     exact(page, 4096)?;
     exact(a.read_pointer_address & !0xfff, 4096)?;
     exact(a.ring_base_address, u64::from(a.ring_size))?;
-    exact(a.eop_buffer_address, 4096)?;
-    exact(a.ctx_save_restore_address, 0x2c0_2000)?;
-    if a.ctl_stack_size != 0xa000 || a.ctx_save_restore_size != 46_047_232 {
+    let is_sdma = matches!(a.queue_type, KFD_IOC_QUEUE_TYPE_SDMA | KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID);
+    if !is_sdma {
+        exact(a.eop_buffer_address, 4096)?;
+        exact(a.ctx_save_restore_address, 0x2c0_2000)?;
+        if a.ctl_stack_size != 0xa000 || a.ctx_save_restore_size != 46_047_232 {
+            return Err(Errno::INVAL);
+        }
+    }
+    if a.write_pointer_address & 0xfff != 0x38 || a.read_pointer_address & 0xfff != 0x80 {
         return Err(Errno::INVAL);
     }
     a.queue_id = (0..).find(|id| !state.queues.contains_key(id)).unwrap();
     let doorbell = u64::from(a.queue_id) * 8;
+    // What a queue before it rang is none of its business.
+    super::processor::word(state.rung + doorbell).store(u64::MAX, Ordering::Release);
     a.doorbell_offset = doorbell_cookie(a.gpu_id) | doorbell;
     let queue = FakeQueue {
         gpu: a.gpu_id,
+        kind: a.queue_type,
         ring: a.ring_base_address,
-        packets: u64::from(a.ring_size) / 64,
+        ring_bytes: u64::from(a.ring_size),
+        at: 0,
         write: a.write_pointer_address,
         read: a.read_pointer_address,
         save_area: a.ctx_save_restore_address,
@@ -398,6 +435,7 @@ fn create_queue(state: &mut State, a: &mut kfd_ioctl_create_queue_args) -> Resul
         active: a.queue_percentage > 0,
         halted: false,
     };
+    state.created.push((a.queue_type, a.sdma_engine_id, a.queue_percentage, a.queue_priority));
     state.queues.insert(a.queue_id, queue);
     Ok(0)
 }

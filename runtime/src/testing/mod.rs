@@ -10,6 +10,7 @@ pub(crate) mod alloc;
 mod kernel;
 mod processor;
 mod sysfs;
+mod words;
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fake driver's packet processor: a thread that polls all queues.
+//! The fake driver's packet processor: a thread that polls all queues. `words` has the languages without headers.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,13 +9,14 @@ use kfd::sys::{KFD_FIRST_NONSIGNAL_EVENT_ID, kfd_event_data, kfd_hsa_memory_exce
 use queues::aql::Packet;
 
 use super::kernel::{FakeKernel, FakeQueue, State};
+use super::words;
 
-fn word<'a>(va: u64) -> &'a AtomicU64 {
+pub(super) fn word<'a>(va: u64) -> &'a AtomicU64 {
     // SAFETY: the runtime keeps a live queue's memory mapped, and signals while packets name them.
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(va as usize)) }
 }
 
-fn half<'a>(va: u64) -> &'a AtomicU32 {
+pub(super) fn half<'a>(va: u64) -> &'a AtomicU32 {
     // SAFETY: as for `word`.
     unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(va as usize)) }
 }
@@ -23,6 +24,7 @@ fn half<'a>(va: u64) -> &'a AtomicU32 {
 pub(super) fn start(kernel: &Arc<FakeKernel>) {
     let weak: Weak<FakeKernel> = Arc::downgrade(kernel);
     let rung = map_doorbells(kernel);
+    kernel.state.lock().rung = rung;
     std::thread::spawn(move || {
         while let Some(kernel) = weak.upgrade() {
             {
@@ -56,12 +58,15 @@ fn step(kernel: &FakeKernel, state: &mut State, id: u32, rung: u64) -> bool {
     if !queue.active || queue.halted {
         return false;
     }
+    if queue.kind != kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL {
+        return words::step(kernel, state, id, rung);
+    }
     let read = word(queue.read).load(Ordering::Relaxed);
     let bell = word(rung + queue.doorbell).load(Ordering::Acquire);
     if bell == u64::MAX || read > bell || read >= word(queue.write).load(Ordering::Acquire) {
         return false;
     }
-    let slot = queue.ring + read % queue.packets * 64;
+    let slot = queue.ring + read % (queue.ring_bytes / 64) * 64;
     if half(slot).load(Ordering::Acquire) & 0xff == 1 {
         return false;
     }
@@ -75,6 +80,9 @@ fn step(kernel: &FakeKernel, state: &mut State, id: u32, rung: u64) -> bool {
             complete(kernel, state, barrier.completion_signal);
         }
         Packet::BarrierOr(barrier) => complete(kernel, state, barrier.completion_signal),
+        Packet::AgentDispatch(_) | Packet::Pm4Ib(_) | Packet::BarrierValue(_) => {
+            panic!("the fake processor does not know this packet")
+        }
         Packet::KernelDispatch(dispatch) => {
             if state.hold {
                 return false;
@@ -105,7 +113,7 @@ fn complete(kernel: &FakeKernel, state: &mut State, handle: u64) {
     }
 }
 
-fn raise(kernel: &FakeKernel, state: &mut State, id: u32, queue: FakeQueue, code: u32) {
+pub(super) fn raise(kernel: &FakeKernel, state: &mut State, id: u32, queue: FakeQueue, code: u32) {
     state.queues.get_mut(&id).unwrap().halted = true;
     if let Some(va) = state.fault.take() {
         let mut data = kfd_event_data::default();
@@ -115,6 +123,10 @@ fn raise(kernel: &FakeKernel, state: &mut State, id: u32, queue: FakeQueue, code
         let event = state.events.get_mut(&KFD_FIRST_NONSIGNAL_EVENT_ID).unwrap();
         event.payload = data.payload;
         kernel.set_event(state, KFD_FIRST_NONSIGNAL_EVENT_ID).unwrap();
+    }
+    // A copy engine has no save area to report in.
+    if queue.save_area == 0 {
+        return;
     }
     let payload = word(queue.save_area + 24).load(Ordering::Relaxed);
     let event = half(queue.save_area + 32).load(Ordering::Relaxed);

@@ -29,7 +29,8 @@ impl SysfsSource for FakeSysfs {
                     "simd_count 192\nmem_banks_count 1\nmax_waves_per_simd 16\nlds_size_in_kb 64\n\
                      wave_front_size 32\narray_count 12\nsimd_arrays_per_engine 2\ncu_per_simd_array 8\n\
                      simd_per_cu 2\ngfx_target_version 110000\ndrm_render_minor {}\ncwsr_size 46047232\n\
-                     ctl_stack_size 40960\ncapability 671588992\nunique_id {}\nnum_xcc 1\n",
+                     ctl_stack_size 40960\ncapability 671588992\nunique_id {}\nnum_xcc 1\n\
+                     num_sdma_engines 2\nnum_sdma_queues_per_engine 8\n",
                     127 + n,
                     0xa1b2_0000_0000_0000u64 + u64::from(n)
                 )

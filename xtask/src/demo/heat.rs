@@ -1,37 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask demo`: heat diffuses on the GPU, is frozen in the middle, thawed, and ends as if nothing had happened.
+//! Heat diffuses on the GPU, is frozen in the middle, thawed, and ends as if nothing had happened.
 
 use std::fs::{self, File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::{DemoArgs, devices, exists, fresh_directory, number, stasis, wait_until};
 use crate::setup::Installed;
 use crate::workspace::{self, Built};
-
-/// How the demo is run.
-#[derive(Debug, Args)]
-pub struct DemoArgs {
-    /// Steps of the diffusion.
-    #[arg(long, default_value_t = 300)]
-    steps: u32,
-    /// Cells a side.
-    #[arg(long, default_value_t = 2048)]
-    size: u32,
-    /// Where pictures, logs and the checkpoint go.
-    #[arg(long, default_value = "out")]
-    out: PathBuf,
-}
 
 /// One heat process with what it writes.
 struct Run<'a> {
     args: &'a DemoArgs,
     built: &'a Built,
-    installed: &'a Installed,
     log: PathBuf,
     cells: PathBuf,
 }
@@ -92,24 +77,6 @@ impl Run<'_> {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-
-    fn stasis(&self, arguments: &[&str]) -> Result<serde_json::Value> {
-        let mut command = Command::new(&self.built.stasis);
-        self.installed.export(&mut command);
-        let output = command
-            .args(arguments)
-            .arg("--json")
-            .output()
-            .with_context(|| format!("Cannot start {}", self.built.stasis.display()))?;
-        if !output.status.success() {
-            bail!(
-                "stasis {} failed: {}",
-                arguments.join(" "),
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        }
-        serde_json::from_slice(&output.stdout).context("stasis --json did not print JSON")
-    }
 }
 
 fn bar(steps: u32, what: &'static str) -> ProgressBar {
@@ -121,51 +88,12 @@ fn bar(steps: u32, what: &'static str) -> ProgressBar {
     bar
 }
 
-fn exists(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
-}
-
-/// Pids of the software device that serves `instance`: its broker, known by its arguments, and the broker's executors.
-fn devices(instance: &str) -> Vec<u32> {
-    let pids = || {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-    };
-    let arguments = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let contains = |pid: u32, text: &str| String::from_utf8_lossy(&arguments(pid)).contains(text);
-    let brokers: Vec<u32> =
-        pids().filter(|&pid| contains(pid, "softgpud") && contains(pid, &format!(".{instance}"))).collect();
-    let executors = pids().filter(|&pid| parent(pid).is_some_and(|parent| brokers.contains(&parent)));
-    brokers.iter().copied().chain(executors).collect()
-}
-
-/// Field 4 of /proc/PID/stat, after the parenthesised name.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-fn wait_until(what: &str, patience: Duration, mut held: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + patience;
-    while !held() {
-        ensure!(Instant::now() < deadline, "{what} did not happen within {} s", patience.as_secs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
 /// Runs the demo; the last line it prints is the verdict.
-pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
-    let built = workspace::build_release(installed)?;
-    fs::create_dir_all(&args.out)?;
-    let image = args.out.join("checkpoint");
-    if image.exists() {
-        fs::remove_dir_all(&image)?;
-    }
+pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Result<()> {
+    let image = fresh_directory(args, "checkpoint")?;
     let make = |name: &str| Run {
         args,
-        built: &built,
-        installed,
+        built,
         log: args.out.join(format!("{name}.log")),
         cells: args.out.join(format!("{name}.f32")),
     };
@@ -190,7 +118,7 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     ensure!(!device_before.is_empty(), "no softgpud serves the process: cannot show that it goes");
     println!("   process {pid} runs on softgpud {device_before:?}");
     let image_text = image.to_string_lossy().into_owned();
-    let checkpoint = frozen.stasis(&["checkpoint", &pid.to_string(), &image_text])?;
+    let checkpoint = stasis(built, installed, &["checkpoint", &pid.to_string(), &image_text])?;
     // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
     child.wait()?;
     wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
@@ -199,7 +127,7 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     println!("   {image_text} written; process {pid}: gone, softgpud {device_before:?}: gone");
 
     println!("3. Thawed");
-    let restore = frozen.stasis(&["restore", &image_text])?;
+    let restore = stasis(built, installed, &["restore", &image_text])?;
     println!(
         "   process {pid}: {}, softgpud {:?}",
         if exists(pid) { "runs" } else { "has ended" },
@@ -222,8 +150,6 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
         .status()?;
     ensure!(status.success(), "the result is not what the CPU computes");
     ensure!(identical, "the frozen run's cells differ from the uninterrupted run's");
-    let number =
-        |v: &serde_json::Value, k: &str| v[k].as_f64().with_context(|| format!("no {k} in stasis's JSON"));
     let image_bytes = number(&checkpoint, "image_bytes")? + number(&checkpoint, "criu_bytes")?;
     println!(
         "demo: OK steps={} checkpoint_ms={:.0} restore_ms={:.0} image_bytes={image_bytes:.0} identical={identical}",

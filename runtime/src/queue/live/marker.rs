@@ -1,20 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The marker behind everything a queue was given: a barrier packet that a drain submits.
+//! The marker behind everything a queue was given: what a drain submits, in the queue's own language.
 //!
-//! Its completion signal lies in the queue's own page, so that draining a queue allocates nothing.
+//! It is an `amd_signal_t` in the queue's own page, and the packets that clear it are encoded with the queue, so that
+//! draining allocates nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytemuck::bytes_of;
 use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
 use queues::hsa::{AmdSignal, signal_kind};
+use queues::target::Target;
 
 use super::QueueLive;
 use crate::gate::Pass;
+use crate::pool::mapped::Mapped;
+use crate::queue::fault::QueueFault;
+use crate::queue::packets;
+use crate::registry::state::QueueKind;
+use crate::signal::SignalLive;
 
 /// Where the queue's page holds the marker's signal.
 const MARKER_SIGNAL: u64 = 1024;
 const VALUE: u64 = std::mem::offset_of!(AmdSignal, value) as u64;
+
+/// TIMEOUT: how long to wait for a caller who writes the ring himself; it may be this very thread.
+const OWN_RING: Duration = Duration::from_millis(1);
+
+/// The packets of a queue of words that clear its marker.
+pub(super) fn words(kind: QueueKind, target: &Target, page: Mapped) -> Vec<u32> {
+    match kind {
+        QueueKind::Aql => Vec::new(),
+        QueueKind::Pm4 | QueueKind::Sdma { .. } => {
+            packets::completion(kind, target, page.va() + MARKER_SIGNAL + VALUE, None)
+        }
+    }
+}
+
+fn barrier(completion_signal: u64) -> Packet {
+    let header = Header {
+        barrier: true,
+        acquire: FenceScope::System,
+        release: FenceScope::System,
+        ..Header::new(PacketKind::BarrierAnd)
+    };
+    Packet::BarrierAnd(Barrier { header, completion_signal, ..Barrier::noop() })
+}
 
 impl QueueLive {
     /// Whether a marker is in the ring and has not completed.
@@ -23,19 +55,73 @@ impl QueueLive {
         self.memory.page.load(MARKER_SIGNAL + VALUE, Ordering::Acquire) != 0
     }
 
-    /// Puts a marker behind all packets; `false` while the ring is full or the queue has failed. No marker may be pending.
+    /// Puts a marker behind all packets, those included that the caller wrote without ringing the doorbell; `false`
+    /// while the ring is full or the queue has failed. No marker may be pending.
     pub fn submit_marker(&self, pass: &Pass<'_>) -> bool {
-        let Ok(mut slot) = self.reserve(pass, 1) else { return false };
         let signal = AmdSignal { kind: signal_kind::USER, value: 1, ..AmdSignal::default() };
-        self.memory.page.write(MARKER_SIGNAL, bytes_of(&signal));
-        let header = Header {
-            barrier: true,
-            acquire: FenceScope::System,
-            release: FenceScope::System,
-            ..Header::new(PacketKind::BarrierAnd)
+        let submitted = match self.kind {
+            QueueKind::Aql => self.reserve(pass, 1).is_ok_and(|mut slot| {
+                self.memory.page.write(MARKER_SIGNAL, bytes_of(&signal));
+                slot.publish(barrier(self.memory.page.va() + MARKER_SIGNAL).encode());
+                true
+            }),
+            QueueKind::Pm4 | QueueKind::Sdma { .. } => self.producer.try_lock().is_some_and(|producer| {
+                self.memory.page.write(MARKER_SIGNAL, bytes_of(&signal));
+                let written = self.write_words(pass, &producer, &self.marker);
+                if written.is_err() {
+                    self.memory.page.store(MARKER_SIGNAL + VALUE, 0, Ordering::Release);
+                }
+                written.is_ok()
+            }),
         };
-        let completion_signal = self.memory.page.va() + MARKER_SIGNAL;
-        slot.publish(Packet::BarrierAnd(Barrier { header, completion_signal, ..Barrier::noop() }).encode());
-        true
+        if !submitted {
+            // Room comes only with what the processor has been told of.
+            self.tell_up_to(pass, self.hardware_write());
+        }
+        submitted
+    }
+
+    /// Puts a packet behind all others that brings `signal` from 1 to 0 when they have completed; `Ok(false)` while
+    /// there is no room for it.
+    ///
+    /// # Errors
+    /// The queue's fault.
+    pub(crate) fn complete_behind(
+        &self,
+        pass: &Pass<'_>,
+        signal: &SignalLive,
+    ) -> Result<bool, Arc<QueueFault>> {
+        if let Some(fault) = self.fault() {
+            return Err(Arc::clone(fault));
+        }
+        let own_ring = self.kind != QueueKind::Aql || self.memory.kernargs.is_none();
+        let producer = match own_ring {
+            true => match self.try_produce(OWN_RING) {
+                Some(producer) => Some(producer),
+                None => return Ok(false),
+            },
+            false => None,
+        };
+        match (self.kind, producer) {
+            (QueueKind::Aql, _) => match self.reserve(pass, 1) {
+                Ok(mut slot) => {
+                    signal.promise();
+                    slot.publish(barrier(signal.handle()).encode());
+                    Ok(true)
+                }
+                Err(_) => Ok(false),
+            },
+            (_, Some(producer)) => {
+                let words = packets::completion(self.kind, self.target, signal.value_va(), signal.mailbox());
+                signal.promise();
+                let written = self.write_words(pass, &producer, &words);
+                if written.is_err() {
+                    signal.unpromise();
+                    self.tell_up_to(pass, self.hardware_write());
+                }
+                Ok(written.is_ok())
+            }
+            (_, None) => Ok(false),
+        }
     }
 }

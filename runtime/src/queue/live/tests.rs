@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
+use super::aql::{BARRIER_BIT, INVALID};
 use super::*;
+use crate::error::SubmitError;
 use crate::registry::Key;
 use crate::registry::state::{QueueBos, QueueKind};
 
@@ -22,10 +24,19 @@ fn state(packets: u32) -> QueueState {
     QueueState {
         agent: AgentIndex(0),
         kind: QueueKind::Aql,
-        packets,
+        ring_bytes: packets * 64,
         priority: 7,
         percentage: 100,
-        bos: QueueBos { ring: bo, page: bo, eop: bo, save_area: bo, kernargs: bo, scratch: None },
+        parked: false,
+        cu_mask: Vec::new(),
+        bos: QueueBos {
+            ring: bo,
+            page: bo,
+            eop: Some(bo),
+            save_area: Some(bo),
+            kernargs: Some(bo),
+            scratch: None,
+        },
         kernarg_slot_bytes: 64,
         scratch_lane_bytes: 0,
         exceptions: Key::from_raw(0, 0),
@@ -49,8 +60,10 @@ fn fake(packets: u64) -> Fake {
     let (ring, page, kernargs) = (views.next().unwrap(), views.next().unwrap(), views.next().unwrap());
     drop(views);
     let gate = Arc::new(Gate::new());
-    let memory_of = QueueMemory { ring, page, kernargs, kernarg_slot: 64 };
-    let live = QueueLive::new(&gate, Ring::new(packets).unwrap(), memory_of, &state(packets as u32));
+    let memory_of = QueueMemory { ring, page, kernargs: Some(kernargs), kernarg_slot: 64 };
+    let target = Target::by_name("gfx1100").unwrap();
+    let ring = Ring::new(packets).unwrap();
+    let live = QueueLive::new(&gate, target, ring, memory_of, &state(packets as u32));
     live.clear_ring();
     Fake { live, gate, _memory: memory }
 }
@@ -217,6 +230,149 @@ proptest! {
                     read += 1;
                 }
             }
+        }
+    }
+}
+
+/// A queue of words over host memory: a ring of a page.
+#[allow(unsafe_code)]
+fn words(kind: QueueKind) -> Fake {
+    let mut memory: Vec<Vec<u64>> = vec![vec![0u64; 512]; 2];
+    let mut views = memory.iter_mut().map(|words| {
+        // SAFETY: the vectors are kept beside the queue and touched only through the views.
+        unsafe { Mapped::new(words.as_mut_ptr().expose_provenance() as u64, 4096) }.unwrap()
+    });
+    let (ring, page) = (views.next().unwrap(), views.next().unwrap());
+    drop(views);
+    let gate = Arc::new(Gate::new());
+    let views = QueueMemory { ring, page, kernargs: None, kernarg_slot: 0 };
+    let state = QueueState { kind, ..state(64) };
+    let target = Target::by_name("gfx1100").unwrap();
+    let units = Ring::new(4096 / kind.unit_bytes()).unwrap();
+    Fake { live: QueueLive::new(&gate, target, units, views, &state), gate, _memory: memory }
+}
+
+const WORDS: [QueueKind; 2] = [QueueKind::Pm4, QueueKind::Sdma { engine: None }];
+
+impl Fake {
+    /// Whether all the processor would read up to the write pointer are no-ops; it has then read them.
+    fn consume_noops(&self) -> bool {
+        let unit = self.live.kind.unit_bytes();
+        let (read, write) = (self.live.hardware_read(), self.live.hardware_write());
+        let ring = self.live.memory.ring;
+        let stream: Vec<u32> = (read * unit..write * unit)
+            .step_by(4)
+            .map(|at| ring.load32(at & 4095, Ordering::Relaxed))
+            .collect();
+        let mut rest = stream.as_slice();
+        while !rest.is_empty() {
+            let taken = match self.live.kind {
+                QueueKind::Pm4 => match queues::pm4::decode(rest) {
+                    Ok((queues::pm4::Packet::Nop(_), dwords)) => dwords,
+                    _ => return false,
+                },
+                _ => match queues::sdma::decode(rest, queues::sdma::Generation::V6) {
+                    Ok((queues::sdma::Packet::Nop { .. }, dwords)) => dwords,
+                    _ => return false,
+                },
+            };
+            rest = &rest[taken..];
+        }
+        self.live.memory.page.store(READ_INDEX, write, Ordering::Release);
+        true
+    }
+
+    fn write(&self, words: &[u32]) -> Result<u64, Full> {
+        let pass = self.gate.enter().unwrap();
+        self.live.write_words(&pass, &self.live.produce(), words)
+    }
+}
+
+#[test]
+fn rebased_rings_of_words_continue_at_every_offset() {
+    for kind in WORDS {
+        let fake = words(kind);
+        let (unit, ring) = (kind.unit_bytes(), 4096 / kind.unit_bytes());
+        for dword in 0..2 * 1024 + 3 {
+            // Positions in the first laps, and ones that have wrapped around 32 bits.
+            for logical in [dword * 4 / unit, (1 << 40) + dword * 4 / unit] {
+                let rebase = fake.live.prepare(logical);
+                assert_eq!(rebase.bias() % ring, 0);
+                assert_eq!(fake.live.logical(fake.live.hardware_write()), logical);
+                assert_eq!(fake.live.hardware_read(), 0);
+                assert!(fake.live.pending() < ring && fake.consume_noops(), "{kind:?} {logical}");
+                assert_eq!(fake.live.logical(fake.live.hardware_read()), logical);
+                let end = fake.write(&[0x8000_0000]).unwrap();
+                assert_eq!(fake.live.logical(end), logical + 4 / unit);
+                let at = (logical % ring) * unit;
+                assert_eq!(fake.live.memory.ring.load32(at, Ordering::Relaxed), 0x8000_0000);
+                let saved = fake.live.save(&state(64));
+                assert_eq!(saved.write_index, logical + 4 / unit);
+            }
+        }
+    }
+}
+
+#[test]
+fn marker_of_words_is_a_drain() {
+    for kind in WORDS {
+        let fake = words(kind);
+        let pass = fake.gate.enter().unwrap();
+        assert!(!fake.live.marker_pending());
+        assert!(fake.live.submit_marker(&pass) && fake.live.marker_pending());
+        let printed = fake.live.next_packet();
+        assert!(printed.contains("RELEASE_MEM") || printed.contains("gcr"), "{printed}");
+        // While somebody holds the ring there is no marker, and the flag says so.
+        let fake = words(kind);
+        let pass = fake.gate.enter().unwrap();
+        let _producer = fake.live.produce();
+        assert!(!fake.live.submit_marker(&pass) && !fake.live.marker_pending());
+    }
+}
+
+proptest! {
+    /// Against a model: positions, room and padding of a ring that a processor empties at its own pace, publishing all
+    /// of its pointer or only what the ring needs.
+    #[test]
+    fn rings_of_words_agree_with_a_model(
+        sdma: bool,
+        wrapped: bool,
+        start in 0u64..5000,
+        steps in prop::collection::vec((1usize..1100, 0u64..1200), 1..80),
+    ) {
+        let kind = WORDS[usize::from(sdma)];
+        let fake = words(kind);
+        let unit = kind.unit_bytes();
+        fake.live.prepare(start * 4 / unit);
+        prop_assert!(fake.consume_noops());
+        // In dwords.
+        let (mut read, mut write) = (fake.live.hardware_write() * unit / 4, fake.live.hardware_write() * unit / 4);
+        for (dwords, consume) in steps {
+            let left = 1024 - write % 1024;
+            let padding = if sdma && dwords as u64 > left { left } else { 0 };
+            let free = 1023 - (write - read);
+            let words = vec![0; dwords];
+            match fake.write(&words) {
+                Ok(end) => {
+                    prop_assert!(padding + dwords as u64 <= free);
+                    write += padding + dwords as u64;
+                    prop_assert_eq!(end * unit / 4, write);
+                }
+                Err(Full::Ever { .. }) => prop_assert!(dwords > 1023),
+                Err(Full::Now { wanted, used, free: found }) => {
+                    prop_assert!(padding + dwords as u64 > free);
+                    prop_assert_eq!(wanted * unit / 4, padding + dwords as u64);
+                    prop_assert_eq!((used * unit / 4, found * unit / 4), (write - read, free));
+                    if padding > 0 && padding <= free {
+                        write += padding;
+                    }
+                }
+            }
+            prop_assert_eq!(fake.live.hardware_write() * unit / 4, write);
+            read = write.min(read + consume);
+            let published = if wrapped { read % 1024 } else { read };
+            fake.live.memory.page.store(READ_INDEX, published * 4 / unit, Ordering::Release);
+            prop_assert_eq!(fake.live.hardware_read() * unit / 4, read);
         }
     }
 }

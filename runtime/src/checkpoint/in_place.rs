@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! For tests of queues: what a drained checkpoint and a restore in the same process do to them, without an image.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::{evacuate, rebuild};
+use crate::runtime::Inner;
+
+/// Drains every queue, takes it off the hardware and makes it again.
+///
+/// # Panics
+/// When a step fails.
+pub(crate) fn requeue(inner: &Arc<Inner>) {
+    let started = Instant::now();
+    let deadline = started + Duration::from_secs(20);
+    let mut closed = inner.gate.close(deadline, &AtomicBool::new(false)).unwrap();
+    let queues = evacuate::queues(&inner.registry.lock());
+    evacuate::drain(&queues, &closed, started, deadline).unwrap();
+    let device = inner.take_device(&mut closed, deadline).unwrap();
+    {
+        let mut registry = inner.registry.lock();
+        for (_, queue) in registry.queues.iter_mut() {
+            let live = Arc::clone(queue.live.as_ref().unwrap());
+            queue.state = live.save(&queue.state);
+            live.detach(&mut closed);
+            device.destroy_queue(queue).unwrap();
+        }
+        rebuild::queues(&mut registry, &device, &mut closed).unwrap();
+    }
+    inner.put_device(&mut closed, Arc::new(device)).unwrap();
+    closed.open();
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies and fills by an agent's copy engines.
+//!
+//! ```text
+//! poll dependencies | hdp flush | gcr invalidate || copies or fills || gcr write back | fence | fence mailbox | trap
+//! ```
+//!
+//! INVARIANT: the packets of one transfer are in the ring in this order. Others may come between, which does no harm: a
+//! fence is behind the copies it tells of in any case.
+
+use std::time::Duration;
+
+use queues::sdma::{self, Compare, Gcr, Generation, Packet, PollRegMem};
+
+use super::{CopyEngine, Transfer};
+use crate::agent::Agent;
+use crate::error::{CopyError, RawError, SubmitError};
+use crate::pool::Buffer;
+use crate::queue::packets;
+use crate::raw::{RawKind, RawOptions, RawQueue};
+use crate::runtime::Runtime;
+use crate::signal::Signal;
+
+/// Bytes of the ring: a few hundred transfers.
+const RING_BYTES: u32 = 128 << 10;
+/// Packets that are submitted together: few enough for any place of the ring.
+const TOGETHER: usize = 256;
+/// Dwords of a linear copy and of a fill.
+const COPY_DWORDS: usize = 7;
+const FILL_DWORDS: usize = 5;
+
+/// A queue of an agent's copy engines for the runtime's transfers.
+pub(super) fn queue(agent: &Agent) -> Result<RawQueue, CopyError> {
+    let options =
+        RawOptions { kind: RawKind::Sdma { engine: None }, ring_bytes: RING_BYTES, ..RawOptions::default() };
+    RawQueue::internal(agent, options).map_err(|error| CopyError::Queue(Box::new(error)))
+}
+
+pub(super) fn copy(
+    runtime: &Runtime,
+    queue: &RawQueue,
+    to: u64,
+    from: u64,
+    bytes: u64,
+    after: &[&Signal],
+    buffers: &[&Buffer],
+) -> Result<Transfer, CopyError> {
+    let mut words = Vec::new();
+    sdma::copy(&mut words, generation(queue)?, to, from, bytes)?;
+    submit(runtime, queue, words.chunks(COPY_DWORDS * TOGETHER), after, buffers)
+}
+
+pub(super) fn fill(
+    runtime: &Runtime,
+    queue: &RawQueue,
+    to: u64,
+    dword: u32,
+    bytes: u64,
+    after: &[&Signal],
+    buffer: &Buffer,
+) -> Result<Transfer, CopyError> {
+    let mut words = Vec::new();
+    sdma::fill(&mut words, generation(queue)?, to, dword, bytes)?;
+    submit(runtime, queue, words.chunks(FILL_DWORDS * TOGETHER), after, &[buffer])
+}
+
+fn generation(queue: &RawQueue) -> Result<Generation, CopyError> {
+    let agent = queue.agent();
+    Generation::of(agent.target()).ok_or_else(|| CopyError::NoEngine { agent: agent.name().to_owned() })
+}
+
+/// What goes before the work: the signals waited for, and what others wrote made visible.
+fn prologue(generation: Generation, after: &[&Signal]) -> Result<Vec<u32>, CopyError> {
+    let mut words = Vec::new();
+    for signal in after {
+        // A poll sees 32 bits. The high half first: once it is 0 and the low half is too, the value has been 0.
+        for half in [4, 0] {
+            let poll = PollRegMem::memory(signal.value_va() + half, Compare::Equal, 0);
+            Packet::PollRegMem(poll).encode(generation, &mut words)?;
+        }
+    }
+    Packet::HdpFlush.encode(generation, &mut words)?;
+    if generation.has_gcr() {
+        Packet::Gcr(Gcr::invalidate()).encode(generation, &mut words)?;
+    }
+    Ok(words)
+}
+
+fn submit<'w>(
+    runtime: &Runtime,
+    queue: &RawQueue,
+    work: impl Iterator<Item = &'w [u32]>,
+    after: &[&Signal],
+    buffers: &[&Buffer],
+) -> Result<Transfer, CopyError> {
+    let signal = Signal::new(runtime, 1).map_err(|error| CopyError::Signal(Box::new(error)))?;
+    let kind = queue.kind().into();
+    let mailbox = signal.mailbox()?;
+    let epilogue = packets::completion(kind, queue.agent().target(), signal.value_va(), mailbox);
+    for buffer in buffers {
+        queue.uses(buffer).map_err(refused)?;
+    }
+    for some in after.chunks(TOGETHER) {
+        with_room(queue, &prologue(generation(queue)?, some)?)?;
+    }
+    if after.is_empty() {
+        with_room(queue, &prologue(generation(queue)?, &[])?)?;
+    }
+    for words in work {
+        with_room(queue, words)?;
+    }
+    queue.completes(&signal);
+    with_room(queue, &epilogue)?;
+    Ok(Transfer { signal, engine: CopyEngine::Sdma })
+}
+
+/// Tries again as long as the ring is full.
+fn with_room(queue: &RawQueue, words: &[u32]) -> Result<(), CopyError> {
+    loop {
+        match queue.submit(words) {
+            Ok(_) => return Ok(()),
+            // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
+            Err(RawError::Full { .. }) => std::thread::sleep(Duration::from_micros(50)),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+}
+
+/// The error of a transfer whose packets were refused; those that shaders' packets have too are told as theirs are.
+fn refused(error: RawError) -> CopyError {
+    match error {
+        RawError::Queue(fault) => CopyError::Submit(Box::new(SubmitError::Queue(fault))),
+        RawError::Stale { queue } => CopyError::Submit(Box::new(SubmitError::Stale { queue })),
+        RawError::Freed { key } => CopyError::Freed { key },
+        RawError::Lost(lost) => CopyError::Lost(lost),
+        other => CopyError::Ring(Box::new(other)),
+    }
+}

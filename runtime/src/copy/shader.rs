@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies and fills by the agent's compute units: kernels of the device library on a queue of their own.
+//!
+//! INVARIANT: a launch in flight counts as a use of its buffers by that queue, so none of them is freed under it.
+
+use std::time::Duration;
+
+use super::{CopyEngine, Transfer};
+use crate::agent::Agent;
+use crate::error::{AllocError, CopyError, SubmitError};
+use crate::executable::{Executable, Kernel};
+use crate::pool::Buffer;
+use crate::queue::{Queue, QueueOptions};
+use crate::runtime::Runtime;
+use crate::signal::Signal;
+
+/// An agent's queue for copies and the kernels that do them.
+#[derive(Debug)]
+pub(super) struct Shader {
+    queue: Queue,
+    pub fill: Kernel,
+    pub copy: Kernel,
+}
+
+impl Shader {
+    pub(super) fn new(agent: &Agent) -> Result<Self, CopyError> {
+        let object = device_lib::object_for(agent.name()).map_err(CopyError::NoKernels)?;
+        let load = |error| CopyError::Load(Box::new(error));
+        let executable = Executable::load(agent, object).map_err(load)?;
+        let pass = agent.inner.gate.enter()?;
+        let options = QueueOptions { packets: 256, kernarg_slot_bytes: 64, ..QueueOptions::default() };
+        let queue = options
+            .recipe(&agent.info, true)
+            .and_then(|recipe| agent.inner.create_queue(&pass, agent, recipe));
+        Ok(Shader {
+            queue: Queue(queue.map_err(|error| CopyError::Queue(Box::new(error)))?),
+            fill: executable.kernel(device_lib::FILL).map_err(load)?,
+            copy: executable.kernel(device_lib::COPY).map_err(load)?,
+        })
+    }
+
+    /// Whether it must be made again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.queue.fault().is_some()
+    }
+
+    /// Submits one launch after `after`, and a signal for its completion.
+    pub(super) fn submit(
+        &self,
+        runtime: &Runtime,
+        kernel: &Kernel,
+        launch: &device_lib::Launch<Vec<u8>>,
+        after: &[&Signal],
+        buffers: &[&Buffer],
+    ) -> Result<Transfer, CopyError> {
+        let signal =
+            Signal::new(runtime, 1).map_err(|error: AllocError| CopyError::Signal(Box::new(error)))?;
+        for buffer in buffers {
+            buffer.note_use(self.queue.key());
+        }
+        for five in after.chunks(5) {
+            self.with_room(|| self.queue.barrier(five, None))?;
+        }
+        self.with_room(|| {
+            self.queue
+                .dispatch(kernel)
+                .grid(launch.grid)
+                .block(launch.workgroup)
+                .raw_kernarg(&launch.arguments)
+                // Transfers overlap unless they were told to wait.
+                .barrier(!after.is_empty())
+                .completion(&signal)
+                .submit()
+        })?;
+        Ok(Transfer { signal, engine: CopyEngine::Shader })
+    }
+
+    /// Tries again as long as the queue is full.
+    fn with_room(&self, submit: impl Fn() -> Result<u64, SubmitError>) -> Result<(), CopyError> {
+        loop {
+            match submit() {
+                Ok(_) => return Ok(()),
+                // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
+                Err(SubmitError::WouldBlock { .. }) => std::thread::sleep(Duration::from_micros(50)),
+                Err(error) => return Err(CopyError::Submit(Box::new(error))),
+            }
+        }
+    }
+}
