@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the benchmarks run. Workgroup shapes are fixed here and in src/interpreter/jobs.rs.
+// What the benchmarks run. Workgroup shapes are fixed here and where the kernels are launched.
 typedef unsigned int u32;
 
 #define KERNEL __attribute__((amdgpu_kernel, visibility("protected"))) void
+#define GLOBAL __attribute__((address_space(1)))
 #define LDS __attribute__((address_space(3), loader_uninitialized))
 #define X __builtin_amdgcn_workitem_id_x()
 #define Y __builtin_amdgcn_workitem_id_y()
@@ -55,4 +56,43 @@ KERNEL gemm(const float *restrict a, const float *restrict b, float *restrict c,
         barrier();
     }
     c[row * n + column] = sum;
+}
+
+// x[i] goes through `turns` turns of the smallest loop that computes something; workgroups of 256.
+KERNEL turn(float *restrict x, u32 turns)
+{
+    const u32 i = GROUP_X * 256 + X;
+    float value = x[i];
+#pragma clang loop unroll(disable)
+    for (u32 k = 0; k < turns; k++)
+        value = __builtin_fmaf(value, 0.999f, 0.25f);
+    x[i] = value;
+}
+
+static inline __attribute__((always_inline)) u32 load(GLOBAL u32 *from)
+{
+    return __scoped_atomic_load_n(from, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+}
+
+// Looks at `*stop` so many times, or until it is no longer 0. Every workgroup that ends counts itself in `*ended`.
+KERNEL busy(GLOBAL u32 *ended, GLOBAL u32 *stop, u32 turns)
+{
+    for (u32 k = 0; k < turns && load(stop) == 0; k++)
+        ;
+    if (X == 0)
+        __scoped_atomic_fetch_add(ended, 1, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+}
+
+// Counts in memory and in a register until told to stop: `out` is {counts[n], kept[n], broken[n]} for n items, where kept
+// is the register at the end, and broken how often memory was not what the register had put there. Workgroups of `group` items.
+KERNEL endless(GLOBAL u32 *out, GLOBAL u32 *stop, u32 items, u32 group)
+{
+    const u32 item = GROUP_X * group + X;
+    u32 count = 0, wrong = 0;
+    while (load(stop) == 0) {
+        wrong += load(&out[item]) != count;
+        __scoped_atomic_store_n(&out[item], ++count, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
+    }
+    out[items + item] = count;
+    out[2 * items + item] = wrong;
 }

@@ -11,8 +11,12 @@ mod checkpoint;
 mod figure;
 mod gpu;
 mod interpreter;
+mod memcpy;
+mod packets;
 mod ping_pong;
+mod preempt;
 mod round_trip;
+mod sdma;
 mod submit;
 
 use std::io::{BufRead, BufReader};
@@ -34,7 +38,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, round-trip, checkpoint, criu and interpreter; all without a name.
+    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint, criu, interpreter and preempt-check;
+    /// all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
@@ -47,12 +52,16 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 5] = [
+const BENCHES: [(&str, Bench); 9] = [
     ("submit", submit::run),
+    ("packets", packets::run),
     ("round-trip", round_trip::run),
+    ("sdma", sdma::run),
+    ("preempt", preempt::run),
     ("checkpoint", checkpoint::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
+    ("preempt-check", interpreter::check::run),
 ];
 
 /// Starts this program again for a part that needs a process of its own.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The event thread: hears of memory faults, queue exceptions and resets, finds out whose they are, and tells
-//! everyone who waits.
+//! everyone who waits; and of queues that ask for scratch, which it gives them (`queue::scratch`).
 //!
 //! INVARIANT: the thread touches shared memory only while it holds the device, and is stopped before the device is
-//! let go; so it needs no pass and works while the gate is closed.
+//! let go; so it needs no pass and works while the gate is closed. An event is no more than a hint: whenever the thread
+//! starts or wakes, it looks at every queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ use crate::device::{Device, DeviceEvents};
 use crate::error::DeviceError;
 use crate::gate::Lost;
 use crate::pool::mapped::view;
-use crate::queue::fault::{FaultingWave, MemoryViolation, QueueFault};
+use crate::queue::fault::{FaultingWave, MemoryViolation, QueueFault, ScratchFault};
+use crate::queue::scratch;
 use crate::registry::state::{AgentIndex, QueueKey};
 use crate::registry::{EventLive, Registry};
 use crate::runtime::Inner;
@@ -27,6 +29,9 @@ use crate::runtime::Inner;
 /// TIMEOUT: a memory fault and the queue exception that belongs to it are raised one after the other; how long to
 /// wait for the second before the waves are searched instead.
 const PAIR_GRACE: Duration = Duration::from_millis(50);
+/// TIMEOUT: a queue that asked for something and was parked before it had it does not ask again when it is back; how
+/// long to sleep at most while there is one.
+const PUT_OFF_POLL: Duration = Duration::from_millis(5);
 /// Bits of TRAPSTS: memory violation, illegal instruction.
 const TRAPSTS_FAULTS: u32 = 1 << 8 | 1 << 11;
 /// Longest instruction, bytes.
@@ -49,6 +54,10 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let (weak, halt) = (Arc::downgrade(inner), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
+            // What happened while nobody was listening may have used up its event.
+            if let Some(inner) = weak.upgrade() {
+                inner.handle(&device, &Raised::default());
+            }
             while !halt.load(Ordering::Acquire) {
                 let Some(inner) = weak.upgrade() else { return };
                 if !inner.watch_once(&device, &halt) {
@@ -73,6 +82,15 @@ impl Watch {
     }
 }
 
+/// Why a queue cannot go on.
+#[derive(Debug, Default)]
+pub(crate) struct Cause {
+    /// Its exceptions, as an exception mask.
+    pub bits: u64,
+    pub memory: Option<MemoryViolation>,
+    pub scratch: Option<ScratchFault>,
+}
+
 /// What one sleep brought.
 #[derive(Debug, Default)]
 struct Raised {
@@ -95,7 +113,7 @@ impl Raised {
 impl Inner {
     /// Sleeps once and handles what came. `false` ends the thread.
     fn watch_once(&self, device: &Device, halt: &AtomicBool) -> bool {
-        let (events, exception) = {
+        let (events, exception, limit) = {
             let registry = self.registry.lock();
             let live = |key: Option<_>| {
                 key.and_then(|key| registry.events.get(key)).map(|event| Arc::clone(&event.live))
@@ -113,10 +131,11 @@ impl Inner {
                 queue_exception: id(&queue),
                 wake: id(&self.wake),
             };
-            (events, queue)
+            let limit = scratch::is_asked(&registry).then_some(PUT_OFF_POLL);
+            (events, queue, limit)
         };
         let age = exception.age.load(Ordering::Relaxed);
-        match device.sleep_on_exceptions(events, age) {
+        match device.sleep_on_exceptions(events, age, limit) {
             Ok(data) => {
                 if data[2].last_event_age() != 0 {
                     exception.age.store(data[2].last_event_age(), Ordering::Relaxed);
@@ -160,9 +179,18 @@ impl Inner {
         if let (Some(memory), true) = (raised.memory, found.is_empty()) {
             found = suspects(device, &mut registry, GpuId(memory.gpu_id));
         }
-        for (queue, bits) in found {
+        let cause = |bits| {
             let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(violation);
-            diagnose(device, &mut registry, queue, bits, memory);
+            Cause { bits, memory, scratch: None }
+        };
+        let found: Vec<_> = found.into_iter().map(|(queue, bits)| (queue, cause(bits))).collect();
+        let mut is_news = !found.is_empty() || raised.memory.is_some() || raised.reset.is_some();
+        for (queue, cause) in found {
+            diagnose(device, &mut registry, queue, cause);
+        }
+        for (queue, cause) in self.answer(device, &mut registry) {
+            is_news = true;
+            diagnose(device, &mut registry, queue, cause);
         }
         if let Some(memory) = raised.memory
             && let Some(agent) = device.agent_of(GpuId(memory.gpu_id))
@@ -178,17 +206,15 @@ impl Inner {
             let others = queues.iter().copied().filter(|&key| !evicted.is_empty() && !has_waves(key));
             let gone: Vec<_> = others.chain(evicted.iter().copied()).collect();
             for queue in gone {
-                diagnose(
-                    device,
-                    &mut registry,
-                    queue,
-                    bit(ExceptionCode::PreemptionError),
-                    Some(violation(memory)),
-                );
+                let bits = bit(ExceptionCode::PreemptionError);
+                let memory = Some(violation(memory));
+                diagnose(device, &mut registry, queue, Cause { bits, memory, scratch: None });
             }
         }
         drop(registry);
-        self.wake_everyone(device);
+        if is_news {
+            self.wake_everyone(device);
+        }
     }
 
     /// Queues with exception bits, which are taken.
@@ -206,7 +232,8 @@ impl Inner {
         let mut registry = self.registry.lock();
         let queues: Vec<_> = on_agent(&registry, agent);
         for queue in queues {
-            diagnose(device, &mut registry, queue, 1 << (ExceptionCode::PreemptionError as u32 - 1), None);
+            let bits = bit(ExceptionCode::PreemptionError);
+            diagnose(device, &mut registry, queue, Cause { bits, ..Cause::default() });
         }
     }
 
@@ -305,14 +332,11 @@ fn park_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec
 }
 
 /// Puts a queue in the error state and breaks the promises of its packets.
-fn diagnose(
-    device: &Device,
-    registry: &mut Registry,
-    key: QueueKey,
-    bits: u64,
-    memory: Option<MemoryViolation>,
-) {
+fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, cause: Cause) {
+    let Cause { bits, memory, scratch } = cause;
     let waves = park_and_read(device, registry, key);
+    // It is off the hardware, and nobody will answer it.
+    scratch::close_question(registry, key);
     let Some(queue) = registry.queues.get(key) else { return };
     let Some(live) = queue.live.clone() else { return };
     let codes = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
@@ -323,7 +347,7 @@ fn diagnose(
     };
     let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
     let wave = guilty.map(|wave| locate(registry, wave));
-    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, wave, packet });
+    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, scratch, wave, packet });
     tracing::error!(target: "exceptions", %fault);
     let fault = live.fail(fault);
     // A hash set would not pay: a ring has at most a few thousand open completions once in a queue's life.

@@ -50,7 +50,7 @@ pub use self::error::*;
 pub use self::executable::{Executable, Kernel, Program};
 pub use self::gate::Gate;
 pub use self::pool::{Buffer, HostGuard, Pool, PoolKind};
-pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions};
+pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions, ScratchFault, ScratchRefusal};
 pub use self::raw::RawQueue;
 pub use self::runtime::{Options, Runtime};
 pub use self::signal::{Condition, Signal, WaitMode};

@@ -177,14 +177,12 @@ fn dynamic_lds_has_the_size_of_the_dispatch() {
 }
 
 #[test]
-fn scratch_is_each_lanes_own_and_a_queue_without_it_refuses() {
+fn scratch_is_each_lanes_own() {
     let gpu = Gpu::new();
     let kernel = gpu.kernel("scratch");
     let from: Vec<u32> = Numbers(9).take(1024).collect();
     let (on_from, on_to) = (gpu.buffer(&from), gpu.buffer(&vec![0u32; 1024]));
     let args = [Arg::Buffer(&on_from), Arg::Buffer(&on_to)];
-    let refused = gpu.queue.dispatch(&kernel).grid([1024, 1, 1]).block([64, 1, 1]).args(&args).submit();
-    assert!(matches!(refused, Err(SubmitError::Scratch { found: 0, .. })), "{refused:?}");
     let options =
         QueueOptions { scratch_lane_bytes: kernel.metadata().private_bytes, ..QueueOptions::default() };
     let queue = stasis::Queue::create(&gpu.agent, options).unwrap();

@@ -131,7 +131,7 @@ fn drained_and_preempted_locks_take_turns() {
     let gpu = Gpu::new();
     let directory = tempfile::tempdir().unwrap();
     let tally = Tally::start(&gpu);
-    let late = gpu.runtime.lock(Mode::Drain, Duration::from_millis(100)).unwrap_err();
+    let late = gpu.runtime.lock(Mode::Drain, Duration::from_millis(300)).unwrap_err();
     assert!(
         matches!(&late, CheckpointError::LockTimeout { running: Some(name), .. } if name == "tally"),
         "{late}"

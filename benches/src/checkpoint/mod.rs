@@ -80,7 +80,8 @@ impl Place {
         Self::at("disk", &beside()?)
     }
 
-    fn tmpfs() -> Result<Self> {
+    /// In memory.
+    pub fn tmpfs() -> Result<Self> {
         Self::at("tmpfs", Path::new(SHM))
     }
 

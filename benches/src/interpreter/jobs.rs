@@ -37,6 +37,8 @@ const AXPY: usize = 1 << 20;
 const SIDE: usize = 1024;
 const MATRIX: usize = 256;
 const FACTOR: f32 = 0.001;
+const LOOPS: usize = 1 << 16;
+const TURNS: u32 = 512;
 
 /// Small numbers without a pattern that a bug would fit.
 fn numbers(count: usize, salt: u32) -> Vec<f32> {
@@ -63,7 +65,28 @@ fn gemm(buffers: &mut [Vec<f32>]) {
     }
 }
 
-/// All of them.
+fn turn(buffers: &mut [Vec<f32>]) {
+    if let [x] = buffers {
+        native::turn(x, TURNS);
+    }
+}
+
+/// Nothing but backward branches, each behind three instructions: where looking at the control costs most.
+pub fn tight_loop() -> Job {
+    Job {
+        case: "loop of 4 instructions, 64 Ki items",
+        kernel: "turn",
+        // CAST: the sizes above are small.
+        grid: [LOOPS as u32, 1, 1],
+        block: [256, 1, 1],
+        buffers: vec![numbers(LOOPS, 6)],
+        scalars: vec![Scalar::U32(TURNS)],
+        result: 0,
+        native: turn,
+    }
+}
+
+/// What the interpreter is measured by.
 pub fn jobs() -> [Job; 3] {
     // CAST: the sizes above are small.
     let (n, side, matrix) = (AXPY as u32, SIDE as u32, MATRIX as u32);

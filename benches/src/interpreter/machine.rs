@@ -113,7 +113,12 @@ impl Machine {
 
     /// Runs a job to its end; gives the wave instructions executed.
     pub fn complete(&self, placed: &Placed) -> Result<u64> {
-        match run_counted(&placed.launch, &self.vm, &self.workers, &Control::new(), None) {
+        self.complete_under(placed, &Control::new())
+    }
+
+    /// As [`Machine::complete`], under a control of the caller's.
+    pub fn complete_under(&self, placed: &Placed, control: &Control) -> Result<u64> {
+        match run_counted(&placed.launch, &self.vm, &self.workers, control, None) {
             (Outcome::Completed, instructions) => Ok(instructions),
             (other, _) => bail!("the job did not complete: {other:?}"),
         }

@@ -4,6 +4,7 @@
 //! The interpreter is run directly on one worker thread. Time is CPU time of the process, for both sides, since machines
 //! are shared, and the best of some runs, for the same reason. Both sides' results are compared.
 
+pub mod check;
 mod jobs;
 mod machine;
 mod native;

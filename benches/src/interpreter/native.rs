@@ -88,6 +88,17 @@ leveled! {
     }
 }
 
+leveled! {
+    /// x = 0.999 * x + 0.25, so many times.
+    turn(x: &mut [f32], turns: u32) {
+        for x in x.iter_mut() {
+            for _ in 0..turns {
+                *x = x.mul_add(0.999, 0.25);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

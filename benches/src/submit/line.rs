@@ -24,7 +24,7 @@ pub struct Line {
     y: Buffer,
     gate: Signal,
     done: Signal,
-    _gpu: Gpu,
+    gpu: Gpu,
 }
 
 impl Line {
@@ -40,8 +40,13 @@ impl Line {
             y: gpu.agent.vram().alloc(4096)?,
             gate: Signal::new(&gpu.runtime, 0)?,
             done: Signal::new(&gpu.runtime, 0)?,
-            _gpu: gpu,
+            gpu,
         })
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// Stops the processor at a barrier.

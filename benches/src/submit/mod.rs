@@ -5,7 +5,7 @@
 //! soft device is never parked (its futex wake, the one system call a doorbell may make, is counted apart). Instructions
 //! and system calls are counted by a tracer from outside ([`tracer`]), which needs no performance counters.
 
-mod line;
+pub mod line;
 pub mod traced;
 mod tracer;
 

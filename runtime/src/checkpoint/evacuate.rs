@@ -68,7 +68,12 @@ pub(super) fn drain(
                 marked = queue.submit_marker(&closed.pass());
             }
             if Instant::now() >= deadline {
-                return Err(Late { queue: *key, live: Arc::clone(queue), elapsed: started.elapsed() });
+                // One that runs a kernel says more than one that merely had not its turn yet.
+                let busy = |(_, live): &&(QueueKey, Arc<QueueLive>)| {
+                    live.fault().is_none() && live.pending() > 0 && live.running_object().is_some()
+                };
+                let (key, live) = queues.iter().find(busy).map_or((key, queue), |(key, live)| (key, live));
+                return Err(Late { queue: *key, live: Arc::clone(live), elapsed: started.elapsed() });
             }
             looks += 1;
             if looks > 1000 {

@@ -110,13 +110,20 @@ pub(crate) struct Captured {
     contents: Vec<(BoKey, u64)>,
 }
 
-/// Whether the driver would give preempted queues to a copy of this process. Stops them for a moment.
-pub(super) fn available(on: &Device) -> Result<(), Unavailable> {
+/// Whether this kernel could give preempted queues to a copy of this process, and they to it.
+fn possible(registry: &Registry, on: &Device) -> Result<(), Unavailable> {
     let minor = on.interface_minor();
     let mes = on.nodes().iter().map(|node| node.info.target()).find(|target| target.mes);
     if let Some(target) = mes.filter(|_| minor < MIN_KFD_MINOR_MES) {
         return Err(Unavailable::Kernel { minor, target: target.name, wanted: MIN_KFD_MINOR_MES });
     }
+    let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
+    lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))
+}
+
+/// Whether the driver shows this process its own state. It takes all queues off the hardware for it, so it is asked when
+/// they are off already.
+fn permitted(on: &Device) -> Result<(), Unavailable> {
     let asked = on.kfd().criu_process_info().and_then(|_| on.kfd().criu_unpause());
     asked.map_err(|error| match error.errno {
         Errno::ACCESS | Errno::PERM => Unavailable::NotPermitted,
@@ -131,23 +138,21 @@ pub(super) fn available(on: &Device) -> Result<(), Unavailable> {
 pub(super) fn park(inner: &Inner, closed: &Closed) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = inner.device(&pass) else { return Ok(()) };
-    available(on).map_err(CheckpointError::Preempt)?;
     let mut registry = inner.registry.lock();
-    let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
-    if let Some((bo, _)) = lent {
-        return Err(CheckpointError::Preempt(Unavailable::Userptr { bo }));
-    }
+    possible(&registry, on).map_err(CheckpointError::Preempt)?;
     let parked = {
         let Registry { queues, bos, .. } = &mut *registry;
         let ours = queues.iter_mut().filter(|(_, queue)| queue.created && !queue.state.parked);
         ours.map(|(_, queue)| on.park_queue(queue, bos)).find(Result::is_err).unwrap_or(Ok(()))
     };
-    parked.map_err(|source| {
-        if let Err(error) = go_on(&mut registry, on) {
-            tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
-        }
-        CheckpointError::Device { what: "to preempt a queue", source }
-    })
+    let parked = parked.map_err(device("to preempt a queue"));
+    let parked = parked.and_then(|()| permitted(on).map_err(CheckpointError::Preempt));
+    if parked.is_err()
+        && let Err(error) = go_on(&mut registry, on)
+    {
+        tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
+    }
+    parked
 }
 
 /// Puts the parked queues back on the hardware; those that failed stay off.

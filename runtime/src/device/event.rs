@@ -104,7 +104,7 @@ impl Device {
         Ok((outcome == WaitOutcome::Complete).then(|| events[0].last_event_age()).filter(|&now| now != age))
     }
 
-    /// Sleeps until one of `events` is raised, without end. The payloads are in the array it returns: memory,
+    /// Sleeps until one of `events` is raised, or `limit` is over. The payloads are in the array it returns: memory,
     /// hardware exception, queue exception with its age, wake.
     ///
     /// # Errors
@@ -113,6 +113,7 @@ impl Device {
         &self,
         events: DeviceEvents,
         age: u64,
+        limit: Option<Duration>,
     ) -> Result<[kfd_event_data; 4], DeviceError> {
         let mut data = [
             kfd_event_data::new(events.memory, 0),
@@ -120,7 +121,7 @@ impl Device {
             kfd_event_data::new(events.queue_exception, age),
             kfd_event_data::new(events.wake, 0),
         ];
-        self.kfd.wait_events(&mut data, false, None).map_err(ioctl("the wait for exceptions"))?;
+        self.kfd.wait_events(&mut data, false, limit).map_err(ioctl("the wait for exceptions"))?;
         Ok(data)
     }
 }

@@ -16,6 +16,7 @@ use crate::executable::Kernel;
 use crate::gate::Pass;
 use crate::pool::Buffer;
 use crate::queue::Queue;
+use crate::queue::scratch::max_lane_bytes;
 use crate::signal::Signal;
 
 /// LDS that one work-group can have, bytes.
@@ -219,7 +220,7 @@ impl<'a> Dispatch<'a> {
         })
     }
 
-    /// Scratch bytes a lane needs; a dynamic stack takes all the queue has.
+    /// Scratch bytes a lane needs; a dynamic stack takes all the queue was made with.
     fn private_bytes(&self) -> u32 {
         let metadata = &self.kernel.kernel.metadata;
         match metadata.uses_dynamic_stack {
@@ -242,9 +243,11 @@ impl<'a> Dispatch<'a> {
         }
         let lds = handle.agent.target().max_group_segment_bytes.min(LDS_LIMIT);
         self.kernel.kernel.check_launch(geometry, lds)?;
-        let (wanted, found) = (self.private_bytes(), handle.live.scratch_lane_bytes);
-        if wanted > found {
-            return Err(SubmitError::Scratch { kernel: name(), wanted, found });
+        let (wanted, lanes) = (self.private_bytes(), self.kernel.kernel.metadata.wavefront_size);
+        let format = handle.agent.target().scratch;
+        let max = format.map_or(0, |format| max_lane_bytes(&format, lanes));
+        if wanted > max {
+            return Err(SubmitError::Scratch { kernel: name(), wanted, max });
         }
         let (bytes, slot) = (self.kernel.layout.bytes() as u64, handle.live.memory().kernarg_slot);
         if bytes > slot {

@@ -177,17 +177,17 @@ pub enum SubmitError {
         /// There.
         slot: u64,
     },
-    /// The kernel needs scratch.
+    /// The kernel needs more scratch than the hardware can give a lane.
     #[error(
-        "Kernel {kernel} needs {wanted} bytes of scratch a lane, the queue has {found}: create it with QueueOptions::scratch_lane_bytes"
+        "Kernel {kernel} needs {wanted} bytes of scratch a lane, more than the {max} that the agent can give: use smaller private arrays"
     )]
     Scratch {
         /// The kernel.
         kernel: String,
         /// Needed.
         wanted: u32,
-        /// There.
-        found: u32,
+        /// Most.
+        max: u32,
     },
     /// More dependencies than a barrier packet holds.
     #[error("A barrier packet waits for at most 5 signals, found {found}")]

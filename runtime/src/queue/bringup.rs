@@ -12,6 +12,7 @@ use queues::hsa::{AmdQueue, AmdSignal, queue_properties, signal_kind};
 use queues::save_area::SaveAreaHeader;
 
 use super::live::{QueueLive, READ_INDEX};
+use super::scratch;
 use crate::device::Device;
 use crate::error::DeviceError;
 use crate::gate::Closed;
@@ -23,7 +24,7 @@ use crate::registry::state::{BoKey, QueueKey, QueueKind, QueueState};
 const DOORBELL_SIGNAL: u64 = 512;
 
 /// Prepares the memory of a registered queue for a hardware queue that continues at `logical`, creates that queue,
-/// and returns its doorbell for [`QueueLive::attach`]. All its buffers, its exception signal and the doorbell slice's
+/// and returns its doorbell for [`QueueLive::attach`]. All its buffers, its signals and the doorbell slice's
 /// entry exist, mapped for the CPU.
 ///
 /// # Errors
@@ -39,6 +40,7 @@ pub fn bring_up(
     let state = registry.queues.get(key).ok_or(ABSENT)?.state.clone();
     write_save_area(device, registry, &state)?;
     if state.kind == QueueKind::Aql {
+        scratch::close_question(registry, key);
         write_page(device, registry, &state, live)?;
     }
     live.prepare(logical);
@@ -121,6 +123,7 @@ fn write_page(
     let properties = &node.info.node().properties;
     let page = live.memory().page;
     let cus = properties.simd_count.checked_div(properties.simd_per_cu).unwrap_or(0);
+    let inactive = state.inactive.and_then(|signal| registry.signals.get(signal)?.live.as_ref());
     let mut queue = AmdQueue {
         features: 1,
         base_address: live.memory().ring.va(),
@@ -135,17 +138,12 @@ fn write_page(
         // CAST: 128.
         read_dispatch_id_field_base_byte_offset: READ_INDEX as u32,
         queue_properties: queue_properties::IS_PTR64 | queue_properties::ENABLE_PROFILING,
+        queue_inactive_signal: inactive.map_or(0, |signal| signal.handle()),
         ..AmdQueue::default()
     };
     if let (Some(key), Some(format)) = (state.bos.scratch, node.info.target().scratch) {
-        let scratch = registry.bos.get(key).ok_or(DeviceError::Absent { what: "the scratch memory" })?;
-        super::create::describe_scratch(
-            &mut queue,
-            &scratch.state,
-            state.scratch_lane_bytes,
-            &node.info,
-            format,
-        );
+        let memory = registry.bos.get(key).ok_or(DeviceError::Absent { what: "the scratch memory" })?;
+        scratch::describe(&mut queue, &memory.state, state.scratch_lane_bytes, &node.info, format);
     }
     page.write(0, bytes_of(&queue));
     Ok(())

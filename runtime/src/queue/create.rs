@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Making and unmaking a queue of any kind: its buffers, a signal, an entry, and the hardware queue over them.
+//! Making and unmaking a queue of any kind: its buffers, its signals, an entry, and the hardware queue over them.
 //!
 //! INVARIANT: a failure at any step leaves nothing registered and nothing allocated.
 
 use std::sync::Arc;
 
 use kfd::sys::DOORBELL_SLICE_BYTES;
-use queues::hsa::AmdQueue;
 use queues::ring::Ring;
-use queues::target::ScratchFormat;
 
 use super::live::{QueueLive, QueueMemory};
-use super::{Handle, MAX_PACKETS, MIN_PACKETS, QueueOptions, bring_up};
+use super::{Handle, MAX_PACKETS, MIN_PACKETS, QueueOptions, bring_up, scratch};
 use crate::agent::{Agent, AgentInfo};
 use crate::device::{Device, flags};
 use crate::error::{AllocError, DeviceError, QueueError};
@@ -20,14 +18,12 @@ use crate::pool::Request;
 use crate::registry;
 use crate::registry::Registry;
 use crate::registry::state::{
-    AgentIndex, BoKey, BoKind, BoRole, BoState, QueueBos, QueueKey, QueueKind, QueueState, SignalKey,
+    AgentIndex, BoKey, BoKind, BoRole, QueueBos, QueueKey, QueueKind, QueueState, SignalKey,
 };
 use crate::runtime::Inner;
 
 /// Bytes of the page both indices are in; the driver wants exactly one.
 const PAGE_BYTES: u64 = 4096;
-/// Lanes of the widest wave.
-const WAVE_LANES: u64 = 64;
 
 /// What queue to make, of whatever kind; checked.
 #[derive(Clone, Copy, Debug)]
@@ -80,51 +76,13 @@ impl QueueOptions {
             return Err(QueueError::KernargSlot { bytes });
         }
         check_priority(self.priority)?;
-        let max = info.target().scratch.map_or(0, |format| max_lane_bytes(&format));
+        let max =
+            info.target().scratch.map_or(0, |format| scratch::max_lane_bytes(&format, scratch::WAVE_LANES));
         if self.scratch_lane_bytes > max {
             return Err(QueueError::Scratch { bytes: self.scratch_lane_bytes, max });
         }
         Ok(())
     }
-}
-
-/// What the WAVESIZE field of COMPUTE_TMPRING_SIZE can say, per lane: 15 bits on chips that count per engine, else
-/// 13.
-fn max_lane_bytes(format: &ScratchFormat) -> u32 {
-    let field = if format.waves_per_engine { 0x7fff } else { 0x1fff };
-    field * format.wave_size_unit / WAVE_LANES as u32
-}
-
-/// Scratch bytes of one wave.
-fn wave_bytes(lane_bytes: u32, format: &ScratchFormat) -> u64 {
-    (u64::from(lane_bytes) * WAVE_LANES).next_multiple_of(u64::from(format.wave_size_unit))
-}
-
-/// Fills in the scratch fields of an `amd_queue_t` (ROCr `AqlQueue::InitScratchSRD`).
-pub(super) fn describe_scratch(
-    queue: &mut AmdQueue,
-    memory: &BoState,
-    lane_bytes: u32,
-    info: &AgentInfo,
-    format: ScratchFormat,
-) {
-    let properties = &info.node().properties;
-    let engines = match format.waves_per_engine {
-        true => properties.array_count.checked_div(properties.simd_arrays_per_engine).unwrap_or(1).max(1),
-        false => 1,
-    };
-    let waves = (info.geometry().waves / engines).min(0xfff);
-    let units = wave_bytes(lane_bytes, &format) / u64::from(format.wave_size_unit);
-    // CAST: `check` bounded the field to 15 bits.
-    queue.compute_tmpring_size = waves | (units as u32) << 12;
-    // CAST: the halves of an address, and a size below 4 GiB where words 1 to 3 are used at all.
-    let (low, high) = (memory.va as u32, (memory.va >> 32) as u32);
-    let size = u32::try_from(memory.bytes).unwrap_or(u32::MAX);
-    queue.scratch_resource_descriptor =
-        [low, high & 0xffff | format.descriptor_word1, size, format.descriptor_word3];
-    queue.scratch_backing_memory_location = memory.va;
-    queue.scratch_backing_memory_byte_size = memory.bytes;
-    queue.scratch_wave64_lane_byte_size = lane_bytes;
 }
 
 /// What has been made of a queue so far; unmade on drop unless it was completed.
@@ -133,7 +91,7 @@ struct Parts<'a> {
     registry: &'a mut Registry,
     device: &'a Device,
     bos: Vec<BoKey>,
-    signal: Option<SignalKey>,
+    signals: Vec<SignalKey>,
     entry: Option<QueueKey>,
 }
 
@@ -151,7 +109,7 @@ impl Drop for Parts<'_> {
         if let Some(entry) = self.entry {
             self.registry.queues.remove(entry);
         }
-        if let Some(signal) = self.signal {
+        for signal in self.signals.drain(..) {
             self.inner.drop_signal(self.registry, signal);
         }
         for key in self.bos.drain(..) {
@@ -178,16 +136,14 @@ impl Inner {
     ) -> Result<Arc<Handle>, QueueError> {
         self.free_deferred(pass);
         let device = Arc::clone(self.device_or_lost(pass)?);
-        let (exceptions, signal) = self
-            .new_signal(pass, 0)
-            .map_err(|source| QueueError::Memory { what: "exception signal", source })?;
+        let (exceptions, inactive) = self.queue_signals(pass, recipe.kind)?;
         let mut registry = self.registry.lock();
         let mut parts = Parts {
             inner: self,
             registry: &mut registry,
             device: &device,
             bos: Vec::new(),
-            signal: Some(exceptions),
+            signals: inactive.into_iter().chain([exceptions]).collect(),
             entry: None,
         };
         let index = agent.info.index();
@@ -205,6 +161,7 @@ impl Inner {
             kernarg_slot_bytes: recipe.kernarg_slot_bytes,
             scratch_lane_bytes: recipe.scratch_lane_bytes,
             exceptions,
+            inactive,
             queue_id: 0,
             doorbell_offset: 0,
             bias: 0,
@@ -220,15 +177,36 @@ impl Inner {
             queue.live = Some(Arc::clone(&live));
         }
         // Complete: nothing is left for the drop to undo.
-        (parts.entry, parts.signal) = (None, None);
+        parts.entry = None;
+        parts.signals.clear();
         parts.bos.clear();
         drop(parts);
-        drop(signal);
         let node = device.node(index)?;
         let page_va = live.memory().page.va();
         let (private_base_hi, shared_base_hi) = (node.scratch_aperture_hi, node.lds_aperture_hi);
         let (inner, agent) = (Arc::clone(self), agent.clone());
         Ok(Arc::new(Handle { inner, key, live, agent, page_va, private_base_hi, shared_base_hi }))
+    }
+
+    /// The signal its exceptions are or-ed into and, of an AQL queue, the one its processor asks through.
+    fn queue_signals(
+        &self,
+        pass: &Pass<'_>,
+        kind: QueueKind,
+    ) -> Result<(SignalKey, Option<SignalKey>), QueueError> {
+        let failed = |what| move |source| QueueError::Memory { what, source };
+        let (exceptions, _) = self.new_signal(pass, 0).map_err(failed("exception signal"))?;
+        if kind != QueueKind::Aql {
+            return Ok((exceptions, None));
+        }
+        let event = self.registry.lock().fixtures.queue_exception;
+        match self.new_signal_on(pass, 0, event) {
+            Ok((inactive, _)) => Ok((exceptions, Some(inactive))),
+            Err(error) => {
+                self.retire_signal(pass, exceptions);
+                Err(failed("inactive signal")(error))
+            }
+        }
     }
 
     pub(crate) fn destroy_queue(
@@ -242,11 +220,15 @@ impl Inner {
         let Some(queue) = registry.queues.get_mut(key) else { return Err(QueueError::Stale { queue: key }) };
         live.mark_destroyed();
         device.destroy_queue(queue)?;
+        // It may have been destroyed while it asked.
+        scratch::close_question(&registry, key);
         let Some(queue) = registry.queues.remove(key) else { return Ok(()) };
         for bo in queue.state.bos.all() {
             self.unmake_bo(&mut registry, &device, bo);
         }
-        self.drop_signal(&mut registry, queue.state.exceptions);
+        for signal in queue.state.signals() {
+            self.drop_signal(&mut registry, signal);
+        }
         Ok(())
     }
 }
@@ -297,8 +279,8 @@ impl Parts<'_> {
             bos.kernargs = Some(self.bo("kernel-argument area", own(BoRole::Kernargs, arguments))?);
         }
         if let Some(format) = info.target().scratch.filter(|_| recipe.scratch_lane_bytes > 0) {
-            let bytes = u64::from(geometry.waves) * wave_bytes(recipe.scratch_lane_bytes, &format);
-            bos.scratch = Some(self.bo("scratch", Request::vram(BoRole::Scratch, bytes, agent, false))?);
+            let request = scratch::request(recipe.scratch_lane_bytes, info, &format);
+            bos.scratch = Some(self.bo("scratch", request)?);
         }
         Ok(bos)
     }

@@ -53,7 +53,7 @@ pub struct QueueLive {
     memory: QueueMemory,
     /// Where it runs.
     pub agent: AgentIndex,
-    /// Scratch bytes a lane can have.
+    /// Scratch bytes a lane of a queue just made has, which is what kernels with a dynamic stack can count on.
     pub scratch_lane_bytes: u32,
     bell: GatedCell<Option<Doorbell>>,
     bias: AtomicU64,

@@ -12,6 +12,7 @@ pub mod fault;
 mod idle;
 pub mod live;
 pub(crate) mod packets;
+pub(crate) mod scratch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
 pub use self::bringup::{bring_up, bring_up_again};
 pub(crate) use self::create::{Recipe, check_priority};
 pub use self::cu_mask::CuMask;
-pub use self::fault::QueueFault;
+pub use self::fault::{QueueFault, ScratchFault, ScratchRefusal};
 pub use self::live::{QueueLive, QueueMemory};
 use crate::agent::Agent;
 use crate::device::Device;
@@ -46,8 +47,9 @@ pub struct QueueOptions {
     pub priority: u32,
     /// Bytes of one packet's kernel-argument slot, a power of two from 64 to 65536; there are `2 * packets`.
     pub kernarg_slot_bytes: u32,
-    /// Scratch (private segment) bytes each lane can have; memory for all lanes of the agent is allocated. 0 for
-    /// none.
+    /// Scratch (private segment) bytes that each lane of a wave of 64 has from the start; memory for all lanes of the
+    /// agent is allocated. With 0, or less than a dispatch needs, more is allocated when a dispatch needs it; a kernel
+    /// with a dynamic stack is given no more than this and what it was compiled for.
     pub scratch_lane_bytes: u32,
 }
 

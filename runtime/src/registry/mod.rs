@@ -363,7 +363,7 @@ impl Registry {
             if !queue.state.bos.all().all(has_bo) {
                 return Err(dangling("queue", key.index(), "buffer object"));
             }
-            if self.signals.get(queue.state.exceptions).is_none() {
+            if !queue.state.signals().all(|signal| self.signals.get(signal).is_some()) {
                 return Err(dangling("queue", key.index(), "signal"));
             }
         }

@@ -150,10 +150,14 @@ pub struct QueueState {
     pub bos: QueueBos,
     /// Bytes of one kernel-argument slot; there are two for every packet of the ring. 0 without any.
     pub kernarg_slot_bytes: u32,
-    /// Scratch bytes a lane can have; 0 = none.
+    /// Scratch bytes a lane of a wave of 64 has now (lanes of a wave of 32: twice that); 0 = none.
     pub scratch_lane_bytes: u32,
     /// The signal its exceptions are or-ed into (`err_payload_addr`).
     pub exceptions: Key<Signal>,
+    /// The signal through which the processor of an AQL queue asks for scratch (`queue_inactive_signal`). Images from
+    /// before there was one have none.
+    #[serde(default)]
+    pub inactive: Option<Key<Signal>>,
     /// The driver's id for it.
     pub queue_id: u32,
     /// Byte offset of its doorbell in the agent's slice.
@@ -165,6 +169,13 @@ pub struct QueueState {
     pub write_index: u64,
     /// Made by the runtime for its own copies: not the caller's to destroy.
     pub internal: bool,
+}
+
+impl QueueState {
+    /// Its own signals.
+    pub fn signals(&self) -> impl Iterator<Item = Key<Signal>> + use<> {
+        [Some(self.exceptions), self.inactive].into_iter().flatten()
+    }
 }
 
 /// A queue's packet language (`KFD_IOC_QUEUE_TYPE_*`).

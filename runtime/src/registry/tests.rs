@@ -33,7 +33,7 @@ fn one_of_each() -> Registry {
         eop: Some(add(BoRole::Eop, 4096)),
         save_area: Some(add(BoRole::SaveArea, 0x2c0_2000)),
         kernargs: Some(add(BoRole::Kernargs, 1 << 19)),
-        scratch: None,
+        scratch: Some(add(BoRole::Scratch, 3 << 20)),
     };
     registry.remove_bo(gone).unwrap();
     let event =
@@ -41,6 +41,9 @@ fn one_of_each() -> Registry {
     let signal = registry
         .signals
         .insert(Signal { state: SignalState { page, slot: 3, event: Some(event) }, live: None });
+    let inactive = registry
+        .signals
+        .insert(Signal { state: SignalState { page, slot: 4, event: Some(event) }, live: None });
     registry.queues.insert(Queue {
         state: QueueState {
             agent: AgentIndex(0),
@@ -52,8 +55,9 @@ fn one_of_each() -> Registry {
             cu_mask: Vec::new(),
             bos,
             kernarg_slot_bytes: 4096,
-            scratch_lane_bytes: 0,
+            scratch_lane_bytes: 16,
             exceptions: signal,
+            inactive: Some(inactive),
             queue_id: 0,
             doorbell_offset: 8,
             bias: 128,
@@ -86,6 +90,17 @@ fn save_restore_save_is_equal() {
 }
 
 #[test]
+fn image_without_inactive_signals_is_understood() {
+    let state = one_of_each().save();
+    let mut json = serde_json::to_value(&state).unwrap();
+    let queue = &mut json["queues"]["entries"][0][1];
+    assert!(queue.as_object_mut().unwrap().remove("inactive").is_some());
+    let old: RegistryState = serde_json::from_value(json).unwrap();
+    assert_eq!(old.queues.entries[0].1.inactive, None);
+    Registry::restore(&old).unwrap();
+}
+
+#[test]
 fn save_after_a_change_differs() {
     let mut registry = one_of_each();
     let before = registry.save();
@@ -106,6 +121,16 @@ fn restore_rejects_overlap_and_dangling_keys() {
     stale.exports.entries[0].1.bo = Key::from_raw(0, 9);
     let error = Registry::restore(&stale).unwrap_err();
     assert_eq!(error, RegistryError::Dangling { what: "export", index: 0, missing: "buffer object" });
+    for stale in [0, 1] {
+        let mut no_signal = good.clone();
+        let queue = &mut no_signal.queues.entries[0].1;
+        match stale {
+            0 => queue.exceptions = Key::from_raw(0, 9),
+            _ => queue.inactive = Some(Key::from_raw(1, 9)),
+        }
+        let error = Registry::restore(&no_signal).unwrap_err();
+        assert_eq!(error, RegistryError::Dangling { what: "queue", index: 0, missing: "signal" });
+    }
     let mut no_event = good;
     no_event.events.entries.clear();
     assert!(matches!(Registry::restore(&no_event), Err(RegistryError::Dangling { missing: "event", .. })));

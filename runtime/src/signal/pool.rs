@@ -27,6 +27,16 @@ impl Inner {
         pass: &Pass<'_>,
         initial: i64,
     ) -> Result<(SignalKey, Arc<SignalLive>), AllocError> {
+        self.new_signal_on(pass, initial, None)
+    }
+
+    /// As [`Inner::new_signal`], raising this event if one is given.
+    pub(crate) fn new_signal_on(
+        &self,
+        pass: &Pass<'_>,
+        initial: i64,
+        event: Option<EventKey>,
+    ) -> Result<(SignalKey, Arc<SignalLive>), AllocError> {
         let mut registry = self.registry.lock();
         let device = Arc::clone(self.device_or_lost(pass)?);
         self.collect_retired(&mut registry);
@@ -41,7 +51,7 @@ impl Inner {
         };
         let view =
             Self::view(&registry, page).map(|page| page.part(u64::from(slot) * SLOT_BYTES, SLOT_BYTES));
-        let event = signal_event(&mut registry, &device);
+        let event = event.map_or_else(|| signal_event(&mut registry, &device), Ok);
         let (Some(view), Ok(event)) = (view, &event) else {
             registry.slots.give_back(page, slot);
             return Err(event.err().map_or(AllocError::Signals { live: registry.signals.len() }, Into::into));

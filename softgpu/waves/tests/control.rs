@@ -85,7 +85,9 @@ fn endless_kernel_pauses_resumes_and_aborts_quickly() {
         assert!(late < Duration::from_millis(100), "{command} took {late:?}");
         match (command, outcome) {
             ("pause", Outcome::Paused(s)) => {
-                assert_eq!(s.waves.len(), 8);
+                // On a busy machine some of the four workgroups may not have had their turn yet.
+                assert_eq!(s.waves.len() as u64, 2 * s.next_workgroup);
+                assert!(s.next_workgroup > 0);
                 state = Some(s);
             }
             ("abort", Outcome::Aborted) => {}

@@ -40,6 +40,7 @@ fn state(packets: u32) -> QueueState {
         kernarg_slot_bytes: 64,
         scratch_lane_bytes: 0,
         exceptions: Key::from_raw(0, 0),
+        inactive: None,
         queue_id: 0,
         doorbell_offset: 0,
         bias: 0,
@@ -157,6 +158,7 @@ fn failed_queue_refuses_and_keeps_its_first_fault() {
             agent: agent.into(),
             codes: Vec::new(),
             memory: None,
+            scratch: None,
             wave: None,
             packet: None,
         })

@@ -2,7 +2,8 @@
 //! What each packet does.
 //!
 //! Invariant: a packet that is left in the middle has its progress in the context and goes on from there; every other
-//! packet has all its effects or none. However long a packet is, the driver waits for one piece of it at most.
+//! packet has all its effects or none. However long a packet is, the driver waits for one piece of it at most, and
+//! however short a stay on the hardware is, it does one piece.
 
 use std::time::{Duration, Instant};
 
@@ -71,20 +72,25 @@ impl Session<'_> {
     ) -> Result<(), Exit> {
         // A progress read from a descriptor may be beyond the end: nothing is left then.
         while let Some(left) = bytes.checked_sub(self.context.progress).filter(|&left| left != 0) {
-            self.may_stay()?;
             let piece = left.min(PIECE);
             act(&self.core.gpu.vm, self.context.progress, piece)?;
             self.context.progress += piece;
+            if piece < left {
+                self.may_stay()?;
+            }
         }
         Ok(())
     }
 
     fn copy_rect(&mut self, copy: &CopyRect) -> Result<(), Exit> {
-        while self.context.progress < rect::rows(copy) {
-            self.may_stay()?;
+        let rows = rect::rows(copy);
+        while self.context.progress < rows {
             let row = rect::row(copy, self.context.progress);
             self.core.gpu.vm.copy(row.dst, row.src, row.bytes)?;
             self.context.progress += 1;
+            if self.context.progress < rows {
+                self.may_stay()?;
+            }
         }
         Ok(())
     }

@@ -81,6 +81,10 @@ impl Context {
             if let Err(exit) = session.step(&mut window) {
                 return exit;
             }
+            // Behind the step: a queue that is taken off and put back all the time comes on nevertheless.
+            if core.must_leave() {
+                return Exit::Left;
+            }
         }
     }
 
@@ -101,9 +105,6 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn step(&mut self, window: &mut Window) -> Result<(), Exit> {
-        if self.core.must_leave() {
-            return Err(Exit::Left);
-        }
         let published = self.published()?;
         if published == 0 {
             self.idle();

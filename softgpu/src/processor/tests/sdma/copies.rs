@@ -18,11 +18,11 @@ fn noise(length: usize, seed: u32) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn linear_copies_of_any_alignment_touch_exactly_their_bytes(
-        src_at in 0_usize..70, dst_at in 0_usize..70, small in 1_usize..600, pieces in 0_usize..3, seed: u32,
+        src_at in 0_usize..70, dst_at in 0_usize..70, small in 1_usize..600, pieces in 0_usize..2, seed: u32,
     ) {
         let length = small + (pieces << 20);
         let machine = Machine::new();
