@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, State};
 use stasis::image::{Image, ImageError};
-use stasis::{Arg, Condition, Queue, QueueOptions, Runtime, Signal, WaitMode, WindowError};
+use stasis::{Arg, Condition, FreeError, Queue, QueueOptions, Runtime, Signal, WaitMode, WindowError};
 use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -226,7 +226,10 @@ fn calls_of_many_threads_wait_at_the_gate_and_then_go_on() {
                 let buffer = gpu.agent.vram().alloc(100_000).unwrap();
                 gpu.runtime.fill(buffer.all(), &[7], &[]).unwrap().wait(SOON).unwrap();
                 assert!(values::<u8>(&buffer).iter().all(|&byte| byte == 7));
-                buffer.free().unwrap();
+                // Its last packet may not have its turn within the grace of one call on a busy machine.
+                while let Err(error) = buffer.free() {
+                    assert!(matches!(error, FreeError::Pending { .. }), "{error}");
+                }
             }
         });
         for _ in 0..6 {

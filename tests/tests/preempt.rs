@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, Unavailable};
 use stasis::image::Image;
-use stasis::{Arg, Buffer, Runtime, Signal};
+use stasis::{Arg, Buffer, Kernel, Runtime, Signal};
 use stasis_tests::gpu::{Gpu, SOON, faults_object, skip_on_kernel_driver, values};
 use stasis_tests::worker::{devices, is_alive, refused, stasis, succeeded, wait_until};
 use stasis_tests::{criu, program};
@@ -22,6 +22,8 @@ const ITEMS: u32 = 128;
 /// A kernel that counts and has not been told to stop.
 struct Tally<'a> {
     gpu: &'a Gpu,
+    /// Keeps its executable loaded, as the name in an error needs.
+    _kernel: Kernel,
     out: Buffer,
     stop: Buffer,
     done: Signal,
@@ -41,7 +43,7 @@ impl<'a> Tally<'a> {
             .completion(&done)
             .submit()
             .unwrap();
-        let tally = Self { gpu, out, stop, done };
+        let tally = Self { gpu, _kernel: kernel, out, stop, done };
         tally.wait_for_more();
         tally
     }

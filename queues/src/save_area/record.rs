@@ -158,9 +158,14 @@ impl WaveRecord {
             0,
         ];
         let lds = self.lds.as_deref().unwrap_or_default();
-        let parts = [&self.vgprs[..], &self.sgprs, &hardware, &self.ttmp, lds];
-        for (chunk, word) in bytes.chunks_exact_mut(4).zip(parts.into_iter().flatten()) {
-            chunk.copy_from_slice(&word.to_le_bytes());
+        let mut rest = bytes;
+        // Part by part, so that each is a plain copy: a large chip saves megabytes.
+        for part in [&self.vgprs[..], &self.sgprs, &hardware, &self.ttmp, lds] {
+            let (place, behind) = rest.split_at_mut(4 * part.len());
+            for (chunk, word) in place.as_chunks_mut::<4>().0.iter_mut().zip(part) {
+                *chunk = word.to_le_bytes();
+            }
+            rest = behind;
         }
     }
 
@@ -169,7 +174,10 @@ impl WaveRecord {
         debug_assert_eq!(bytes.len(), shape.bytes());
         let vgpr_words = shape.vgpr_words();
         let word = |index: usize| word_at(bytes, 4 * index);
-        let range = |first: usize, count: usize| (first..first + count).map(word).collect::<Vec<u32>>();
+        let range = |first: usize, count: usize| -> Vec<u32> {
+            let part = &bytes[4 * first..4 * (first + count)];
+            part.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+        };
         let hardware = |index: usize| word(vgpr_words + SGPRS + index);
         let sgprs = std::array::from_fn(|index| word(vgpr_words + index));
         let ttmp = std::array::from_fn(|index| word(vgpr_words + SGPRS + HARDWARE_WORDS + index));

@@ -431,6 +431,8 @@ fn submit_makes_no_ioctl_and_no_allocation() {
         for _ in 0..1000 {
             queue.submit(&words).unwrap();
         }
-        assert_eq!((kernel.calls(), crate::testing::alloc::count()), (calls, allocations));
+        // Counted before the fake is asked, whose lock may allocate when it is contended.
+        let allocated = crate::testing::alloc::count() - allocations;
+        assert_eq!((kernel.calls(), allocated), (calls, 0));
     }
 }

@@ -254,7 +254,7 @@ impl Wave {
         ttmp.copy_from_slice(&self.s[TTMP..TTMP + 16]);
         WaveRecord {
             lanes: self.lanes() as u32,
-            vgprs: self.v[..rows].iter().flat_map(|row| row.0).collect(),
+            vgprs: self.v[..rows].iter().map(|row| row.0).collect::<Vec<_>>().into_flattened(),
             sgprs,
             m0: self.s[crate::wave::M0],
             pc: self.pc,
