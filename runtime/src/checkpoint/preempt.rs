@@ -25,7 +25,7 @@ use super::{CheckpointError, device};
 use crate::device::Device;
 use crate::gate::Closed;
 use crate::image::Extent;
-use crate::registry::state::{BoKey, BoKind, BoRole, QueueKind};
+use crate::registry::state::{BoKey, BoKind, BoRole};
 use crate::registry::{KernelBo, Registry};
 use crate::runtime::Inner;
 
@@ -221,11 +221,7 @@ fn contents(registry: &Registry, on: &Device) -> Result<Vec<(BoKey, u64)>, Check
 /// Bytes from the start of a save area that hold something: all of it is 46 MB on a large chip.
 fn used_save_area(registry: &Registry, on: &Device, area: BoKey) -> Result<u64, CheckpointError> {
     let owner = registry.queues.iter().find(|(_, queue)| queue.state.bos.save_area == Some(area));
-    let Some((_, queue)) =
-        owner.filter(|(_, queue)| queue.created && queue.state.kind != QueueKind::Sdma { engine: None })
-    else {
-        return Ok(PAGE);
-    };
+    let Some((_, queue)) = owner.filter(|(_, queue)| queue.created) else { return Ok(PAGE) };
     let geometry =
         on.node(queue.state.agent).map_err(device("the place of a queue's waves"))?.info.geometry();
     let sizes = on.wave_state(queue, &registry.bos).map_err(device("the place of a queue's waves"))?;

@@ -272,6 +272,27 @@ fn capture(inner: &Inner, closed: &Closed, mode: Mode) -> Result<Option<Captured
     }
 }
 
+/// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
+/// whether all went is told beside what is left of it.
+fn part_with(
+    inner: &Inner,
+    device: Device,
+    closed: &mut Closed,
+    preempted: bool,
+) -> (Result<(), CheckpointError>, RenderFiles, Arc<dyn Transport>) {
+    if preempted {
+        let gone = preempt::let_go(&mut inner.registry.lock(), &device, closed);
+        let (renders, transport) = device.leave();
+        return (gone, renders, transport);
+    }
+    let gone = evacuate::evacuate(&mut inner.registry.lock(), &device, closed);
+    let (renders, transport, disabled) = device.close();
+    if let Err(source) = disabled {
+        tracing::warn!(target: "checkpoint", error = %source, "exception reporting was not ended");
+    }
+    (gone, renders, transport)
+}
+
 fn take_down(
     inner: &Arc<Inner>,
     closed: &mut Closed,
@@ -294,20 +315,13 @@ fn take_down(
     let preempted = captured.is_some();
     let mut parked =
         Box::new(Parked { image: path, image_id, incarnation, keeper: None, transport, agents, captured });
-    let evacuated = match preempted {
-        true => preempt::let_go(&mut inner.registry.lock(), &device, closed),
-        false => evacuate::evacuate(&mut inner.registry.lock(), &device, closed),
-    };
-    let (renders, transport, disabled) = if preempted { device.leave() } else { device.close() };
+    let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
     match keep(renders) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => return Err(Down::parked(error, parked)),
     }
     if let Err(error) = evacuated.and_then(|()| disconnect(&*transport)) {
         return Err(Down::parked(error, parked));
-    }
-    if let Err(source) = disabled {
-        tracing::warn!(target: "checkpoint", error = %source, "exception reporting was not ended");
     }
     match audit::audit() {
         Err(error) => return Err(Down::parked(system("read /proc/self")(error), parked)),
@@ -542,14 +556,10 @@ fn go_back_to(
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
 fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked) {
     let preempted = parked.captured.is_some();
-    let undone = match preempted {
-        true => preempt::let_go(&mut inner.registry.lock(), &from, closed),
-        false => evacuate::evacuate(&mut inner.registry.lock(), &from, closed),
-    };
+    let (undone, renders, transport) = part_with(inner, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }
-    let (renders, transport, _) = if preempted { from.leave() } else { from.close() };
     match keep(renders) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),

@@ -268,20 +268,15 @@ impl Device {
             true => self.kfd.runtime_disable().map_err(ioctl("the end of exception reporting")),
             false => Ok(()),
         };
-        let files = self.nodes.into_iter().map(|node| node.render).collect();
-        (RenderFiles { files }, self.transport, disabled)
+        let (renders, transport) = self.leave();
+        (renders, transport, disabled)
     }
-}
 
-impl Device {
     /// Closes the files and leaves everything in the driver, whose state belongs to the process and not to its files;
     /// the render nodes are given back for whoever must keep them.
-    ///
-    /// # Errors
-    /// None; the result has the shape of [`Device::close`]'s.
-    pub fn leave(self) -> (RenderFiles, Arc<dyn Transport>, Result<(), DeviceError>) {
+    pub fn leave(self) -> (RenderFiles, Arc<dyn Transport>) {
         let files = self.nodes.into_iter().map(|node| node.render).collect();
-        (RenderFiles { files }, self.transport, Ok(()))
+        (RenderFiles { files }, self.transport)
     }
 }
 

@@ -40,10 +40,23 @@ const PATTERNS: &str = "
     global_store_b32 v5, v7, s[4:5] offset:16
     s_endpgm";
 
-fn with_array(machine: &Machine) -> (Buffer, Buffer) {
+/// What a running [`PATTERNS`] uses.
+struct Looping {
+    array: Buffer,
+    arguments: Buffer,
+    kernel: Kernel,
+}
+
+/// Starts [`PATTERNS`] on a queue and waits until it counts.
+fn loop_on(queue: &TestQueue<'_>, done: &Signal) -> Looping {
+    let machine = queue.machine;
     let (array, arguments) = (machine.buffer(4096, DATA), machine.buffer(4096, DATA));
     arguments.u64(0).store(array.va, Ordering::Relaxed);
-    (array, arguments)
+    let kernel = machine.kernel(PATTERNS);
+    let packet = KernelDispatch { group_segment_bytes: 1024, ..dispatch(&kernel, arguments.va, 1, done) };
+    queue.submit(Packet::KernelDispatch(packet));
+    eventually("the loop", || array.u32(4).load(Ordering::SeqCst) > 0);
+    Looping { array, arguments, kernel }
 }
 
 /// A wave as `gfx11-isa` section 4 lays it out, found without this project's own reader.
@@ -98,11 +111,7 @@ fn read_area(area: &[u8], saved: SavedWaves) -> Vec<SavedWave> {
 fn save_area_holds_what_a_reader_of_the_layout_expects() {
     let machine = Machine::new();
     let (queue, done) = (machine.queue(1), machine.signal(1));
-    let (array, arguments) = with_array(&machine);
-    let kernel = machine.kernel(PATTERNS);
-    let packet = KernelDispatch { group_segment_bytes: 1024, ..dispatch(&kernel, arguments.va, 1, &done) };
-    queue.submit(Packet::KernelDispatch(packet));
-    eventually("the loop", || array.u32(4).load(Ordering::SeqCst) > 0);
+    let Looping { array, kernel, arguments: _arguments } = loop_on(&queue, &done);
     let saved = queue.stop();
     let counted = array.u32(4).load(Ordering::SeqCst);
     let waves = read_area(&queue.save.bytes(0, SAVE_BYTES as usize), saved);
@@ -127,12 +136,8 @@ fn save_area_holds_what_a_reader_of_the_layout_expects() {
 #[test]
 fn another_device_goes_on_with_descriptor_and_memory_alone() {
     let first = Machine::new();
-    let (array, arguments) = with_array(&first);
-    let (kernel, done) = (first.kernel(PATTERNS), first.signal(1));
-    let queue = first.queue(1);
-    let packet = KernelDispatch { group_segment_bytes: 1024, ..dispatch(&kernel, arguments.va, 1, &done) };
-    queue.submit(Packet::KernelDispatch(packet));
-    eventually("the loop", || array.u32(4).load(Ordering::SeqCst) > 0);
+    let (queue, done) = (first.queue(1), first.signal(1));
+    let Looping { array, arguments, kernel } = loop_on(&queue, &done);
     queue.stop();
     let TestQueue { ring, pointers, save, mqd, id, .. } = queue;
     let mqd = mqd.into_inner();
@@ -166,11 +171,7 @@ fn another_device_goes_on_with_descriptor_and_memory_alone() {
 fn saved_changed_restored_and_saved_again_is_equal() {
     let machine = Machine::new();
     let (queue, done) = (machine.queue(1), machine.signal(1));
-    let (array, arguments) = with_array(&machine);
-    let kernel = machine.kernel(PATTERNS);
-    let packet = KernelDispatch { group_segment_bytes: 1024, ..dispatch(&kernel, arguments.va, 1, &done) };
-    queue.submit(Packet::KernelDispatch(packet));
-    eventually("the loop", || array.u32(4).load(Ordering::SeqCst) > 0);
+    let Looping { array, kernel: _kernel, arguments: _arguments } = loop_on(&queue, &done);
     queue.stop();
     let (mqd, area) = (queue.mqd.lock().clone(), queue.save.bytes(0, SAVE_BYTES as usize));
     // Changed: it runs on, and is stopped elsewhere.
