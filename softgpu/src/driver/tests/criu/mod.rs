@@ -122,7 +122,8 @@ fn restore_with(
     }
     for (at, bucket) in (0..).zip(&taken.bos) {
         if bucket.alloc_flags & KFD_IOC_ALLOC_MEM_FLAGS_USERPTR != 0 {
-            let pages = memfd::create("pages", bucket.size).unwrap();
+            // A hostile size may be one that no file can have.
+            let pages = memfd::create("pages", bucket.size.min(1 << 30)).unwrap();
             fds = fds.and(FdPlace::Memory(BOS + at * BO_BUCKET as u64 + 40), pages);
         }
     }
