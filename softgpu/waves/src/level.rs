@@ -13,24 +13,22 @@ pub enum Level {
     Baseline,
     /// AVX2, FMA, F16C, BMI.
     Avx2,
-    /// AVX-512 F, BW, DQ, VL, VBMI2.
+    /// AVX-512 F, BW, DQ, VL, VBMI2. Lane-wise handlers are the AVX2 ones: compiled for AVX-512 they were 0 to 12 % slower
+    /// on Zen 4, since rows written in 64-byte pieces and read in others stall on store forwarding. Generated code and
+    /// matrix handlers use it.
     Avx512,
 }
 
 impl Level {
-    /// The level in use: AVX2 where there is AVX2. `SOFTGPU_CPU=baseline|avx2|avx512` asks for another one, which is
-    /// granted when the CPU has it.
-    ///
-    /// AVX-512 is not the default: measured on Zen 4 the kernels of `examples/speed.rs` are 0 to 12 % slower with it, since
-    /// rows written in 64-byte pieces and read in others stall on store forwarding.
+    /// The level in use: the highest this CPU has, or a lower one that `SOFTGPU_CPU=baseline|avx2|avx512` asks for.
     pub fn current() -> Level {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(|| {
             let best = Level::detect();
             match std::env::var("SOFTGPU_CPU").as_deref() {
                 Ok("baseline") => Level::Baseline,
-                Ok("avx512") => best,
-                _ => best.min(Level::Avx2),
+                Ok("avx2") => best.min(Level::Avx2),
+                _ => best,
             }
         })
     }
@@ -63,7 +61,7 @@ impl Level {
     }
 }
 
-/// Defines a function per level around one body and picks by `$level`.
+/// Defines a function for the baseline and one for AVX2 and more around one body, and picks by `$level`.
 macro_rules! leveled {
     ($level:expr, |$w:ident, $e:ident, $s:ident| $body:expr) => {{
         fn baseline(
@@ -83,21 +81,9 @@ macro_rules! leveled {
             $body
         }
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(
-            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
-        )]
-        fn avx512(
-            $w: &mut $crate::wave::Wave,
-            $e: &mut $crate::env::Env<'_>,
-            $s: &$crate::step::Step,
-        ) -> $crate::step::Flow {
-            $body
-        }
-        #[cfg(target_arch = "x86_64")]
         let handler = match $level {
             $crate::level::Level::Baseline => baseline as $crate::step::Handler,
-            $crate::level::Level::Avx2 => avx2 as $crate::step::Handler,
-            $crate::level::Level::Avx512 => avx512 as $crate::step::Handler,
+            _ => avx2 as $crate::step::Handler,
         };
         #[cfg(not(target_arch = "x86_64"))]
         let handler = baseline as $crate::step::Handler;

@@ -51,6 +51,7 @@ pub(crate) fn blank(pc: u64, size: u8) -> Step {
         out: 0,
         size,
         flags: 0,
+        op: None,
     }
 }
 
@@ -252,6 +253,7 @@ impl Lowering<'_> {
         let row = info(op);
         let mut step = blank(pc, inst.size);
         step.run = valu::table_handler(level, op)?;
+        step.op = Some(op);
         for (i, (&slot, &operand)) in row.src.iter().zip(sources).enumerate().take(3) {
             step.src[i] = self.source(operand, slot, i, op, whole)?;
         }
@@ -375,6 +377,7 @@ impl Lowering<'_> {
         let row = info(inst.op);
         let mut step = blank(pc, inst.size);
         step.run = salu::handler(inst.op)?;
+        step.op = Some(inst.op);
         step.imm = inst.imm;
         for (i, (&slot, &operand)) in row.src.iter().zip(&inst.src).enumerate().take(3) {
             step.src[i] = self.source(operand, slot, i, inst.op, false)?;
@@ -392,6 +395,7 @@ impl Lowering<'_> {
         let inst = self.inst;
         let mut step = blank(pc, inst.size);
         step.run = mem::handler(level, inst.op)?;
+        step.op = Some(inst.op);
         step.imm = inst.imm;
         let base = scalar_index(inst.src[0], false)?;
         step.src[0] = Src { kind: Kind::Scalar, mods: 0, index: base as u16, value: 0 };
@@ -408,6 +412,7 @@ impl Lowering<'_> {
         let row = info(inst.op);
         let mut step = blank(pc, inst.size);
         step.run = mem::handler(level, inst.op)?;
+        step.op = Some(inst.op);
         step.imm = inst.imm;
         if inst.gds || inst.tfe {
             return None;

@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: every row, scalar and target index in a `Step` was checked against the wave's shape by predecode.
 
+use softgpu_isa::Op;
+
 use crate::env::Env;
 use crate::wave::Wave;
 
@@ -149,7 +151,11 @@ pub(crate) struct Step {
     pub size: u8,
     /// Operation-specific: GLC for memory, DPP masks and so on.
     pub flags: u16,
+    /// The operation, where the step is all of it: an engine that knows it need not call `run`.
+    pub op: Option<Op>,
 }
+
+const _: () = assert!(size_of::<Step>() == 64);
 
 /// Memory step returns the old value (GLC on an atomic).
 pub(crate) const FLAG_GLC: u16 = 1;
