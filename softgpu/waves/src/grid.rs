@@ -195,6 +195,7 @@ impl Grid {
             shape: self.plan.shape,
             programs: vec![main],
             hot: crate::env::Hot::new(),
+            engine: workers.engine(),
         };
         while !self.halted() {
             let Some(mut group) = self.take(room) else { return };

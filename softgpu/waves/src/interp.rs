@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use crate::engine::Engine;
 use crate::env::Env;
 use crate::grid::Grid;
 use crate::level::Level;
@@ -108,8 +109,15 @@ impl Control {
         }
     }
 
+    /// The state byte, for generated code: a set bit among the lowest two asks the wave to stop.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn flag(&self) -> &AtomicU8 {
+        static NEVER: AtomicU8 = AtomicU8::new(0);
+        if self.has(DEAF) { &NEVER } else { &self.wish.state }
+    }
+
     #[inline(always)]
-    fn interrupts(&self) -> bool {
+    pub(crate) fn interrupts(&self) -> bool {
         // ORDERING: only a hint; whoever acts on it reads `command` with acquire.
         self.wish.state.load(Ordering::Relaxed) & (PAUSE | ABORT) != 0
     }
@@ -149,11 +157,12 @@ pub(crate) struct Code<'a> {
     pub shape: Shape,
     pub programs: Vec<Arc<Program>>,
     pub hot: crate::env::Hot,
+    pub engine: Engine,
 }
 
 impl Code<'_> {
     /// The program holding `pc`, predecoded if no program at hand has it.
-    fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (Arc<Program>, usize) {
+    pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (Arc<Program>, usize) {
         if let Some(program) = self.programs.first().filter(|p| p.starts_at(hint, pc)) {
             return (program.clone(), hint);
         }
@@ -186,6 +195,38 @@ pub(crate) fn run_wave(
     if control.has(COUNTING) {
         return run_counting(w, env, code, control, budget);
     }
+    let before = env.executed;
+    let stop = run_with_engine(w, env, code, control, budget);
+    if let Some(program) = code.programs.first() {
+        program.add_heat(env.executed - before);
+    }
+    stop
+}
+
+fn run_with_engine(
+    w: &mut Wave,
+    env: &mut Env<'_>,
+    code: &mut Code<'_>,
+    control: &Control,
+    budget: u32,
+) -> WaveStop {
+    #[cfg(target_arch = "x86_64")]
+    if code.programs.first().is_some_and(|p| code.engine.compiles(p.heat()))
+        && let Some(stop) = crate::jit::run(w, env, code, control, budget)
+    {
+        return stop;
+    }
+    interpret_wave(w, env, code, control, budget)
+}
+
+/// Runs `w` for about `budget` steps in the interpreter.
+pub(crate) fn interpret_wave(
+    w: &mut Wave,
+    env: &mut Env<'_>,
+    code: &mut Code<'_>,
+    control: &Control,
+    budget: u32,
+) -> WaveStop {
     if control.has(DEAF) {
         return run_heeding::<false>(w, env, code, control, budget);
     }

@@ -14,11 +14,14 @@
 // Registers are 32-bit patterns read as signed, unsigned or float by turns: casts are the subject matter here.
 #![allow(clippy::needless_range_loop)]
 
+mod engine;
 mod env;
 mod exception;
 mod grid;
 mod group;
 mod interp;
+#[cfg(target_arch = "x86_64")]
+mod jit;
 mod launch;
 mod level;
 mod mem;
@@ -31,6 +34,7 @@ mod vm;
 mod wave;
 mod workers;
 
+pub use engine::Engine;
 pub use exception::{AccessKind, Cause, WaveException};
 pub use grid::{GridState, Outcome, run, run_counted};
 pub use interp::{Command, Control};

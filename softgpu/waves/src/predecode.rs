@@ -362,6 +362,8 @@ impl Lowering<'_> {
         }
         let mut keep = blank(pc, inst.size);
         keep.run = cross::copy_all;
+        keep.op = Some(Op::V_MOV_B32);
+        keep.flags = FLAG_ALL_LANES;
         keep.src[0] = Src::vgpr(x.dst as usize);
         keep.dst = self.spare(1) as u16;
         for src in &mut y.src {

@@ -7,12 +7,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use softgpu_isa::{Flags, Inst, info};
 
 use crate::env::{Env, stop};
 use crate::exception::{AccessKind, Cause};
+#[cfg(target_arch = "x86_64")]
+use crate::jit::Compiled;
 use crate::level::Level;
 use crate::mem::raw;
 use crate::predecode::{Lowered, Shape, blank, lower};
@@ -39,8 +44,16 @@ pub(crate) struct Program {
     /// Words by address range, for the comparison.
     words: Vec<(u64, Vec<u32>)>,
     gaps: HashMap<u64, Gap>,
+    /// Decoded instructions by ordinal; none in a gap.
+    insts: Vec<Option<Inst>>,
     /// Address and step index of the entry.
     pub entry: (u64, usize),
+    pub shape: Shape,
+    /// Instructions executed by waves that this is the main program of.
+    heat: AtomicU64,
+    /// Generated code, made when it is first wanted; none where there cannot be any.
+    #[cfg(target_arch = "x86_64")]
+    compiled: OnceLock<Option<Compiled>>,
 }
 
 enum Fetched {
@@ -136,8 +149,18 @@ impl Program {
         found: &BTreeMap<u64, (Inst, Vec<u32>)>,
         gaps: HashMap<u64, Gap>,
     ) -> Program {
-        let mut program =
-            Program { steps: Vec::new(), addresses: Vec::new(), words: Vec::new(), gaps, entry: (0, 0) };
+        let mut program = Program {
+            steps: Vec::new(),
+            addresses: Vec::new(),
+            words: Vec::new(),
+            gaps,
+            insts: Vec::new(),
+            entry: (0, 0),
+            shape,
+            heat: AtomicU64::new(0),
+            #[cfg(target_arch = "x86_64")]
+            compiled: OnceLock::new(),
+        };
         let mut all: Vec<u64> = found.keys().chain(program.gaps.keys()).copied().collect();
         all.sort_unstable();
         let gap_at = |pc, size| {
@@ -148,6 +171,7 @@ impl Program {
         let mut targets = Vec::new();
         for (ordinal, &pc) in all.iter().enumerate() {
             program.addresses.push(pc);
+            program.insts.push(found.get(&pc).map(|(inst, _)| inst.clone()));
             let start = program.steps.len();
             match found.get(&pc) {
                 None => program.steps.push(gap_at(pc, 4)),
@@ -174,6 +198,37 @@ impl Program {
             program.steps[index].target = program.index_of(target).unwrap_or(program.steps.len() - 1) as u32;
         }
         program
+    }
+
+    /// The instruction with this ordinal.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn inst(&self, ordinal: usize) -> Option<&Inst> {
+        self.insts.get(ordinal)?.as_ref()
+    }
+
+    /// All steps of the instruction that step `index` is of.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn steps_of(&self, index: usize) -> &[Step] {
+        let pc = self.steps[index].pc;
+        let first = self.steps.partition_point(|s| s.pc < pc);
+        let count = self.steps[first..].iter().take_while(|s| s.pc == pc).count();
+        &self.steps[first..first + count]
+    }
+
+    /// Generated code for `mode`: made now if none was made before, `None` if it was made for another MODE or cannot be.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn compiled(&self, level: Level, mode: u32) -> Option<&Compiled> {
+        self.compiled.get_or_init(|| Compiled::new(self, level, mode)).as_ref().filter(|c| c.mode == mode)
+    }
+
+    /// Notes that a wave executed so many instructions.
+    pub(crate) fn add_heat(&self, instructions: u64) {
+        self.heat.fetch_add(instructions, Ordering::Relaxed);
+    }
+
+    /// Instructions executed so far.
+    pub(crate) fn heat(&self) -> u64 {
+        self.heat.load(Ordering::Relaxed)
     }
 
     fn keep_words(&mut self, pc: u64, words: &[u32]) {

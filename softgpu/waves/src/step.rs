@@ -163,6 +163,8 @@ pub(crate) const FLAG_GLC: u16 = 1;
 pub(crate) const FLAG_SADDR: u16 = 2;
 /// There is a VGPR address.
 pub(crate) const FLAG_VADDR: u16 = 4;
+/// A move that copies inactive lanes as well.
+pub(crate) const FLAG_ALL_LANES: u16 = 8;
 
 impl Step {
     pub(crate) fn next_pc(&self) -> u64 {

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::engine::Engine;
 use crate::grid::Grid;
 use crate::program::Cache;
 
@@ -16,11 +17,12 @@ struct Queue {
     closing: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     cache: Cache,
+    engine: Engine,
 }
 
 /// A pool of worker threads.
@@ -38,7 +40,17 @@ impl Workers {
 
     /// A pool with `count` threads (at least one).
     pub fn with_threads(count: usize) -> Workers {
-        let shared = Arc::new(Shared::default());
+        Workers::with_engine(count, Engine::current())
+    }
+
+    /// A pool with `count` threads (at least one) that run waves with `engine`.
+    pub fn with_engine(count: usize, engine: Engine) -> Workers {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            cache: Cache::default(),
+            engine,
+        });
         let threads = (0..count.max(1))
             .filter_map(|k| {
                 let view = Workers { shared: shared.clone(), threads: Vec::new() };
@@ -51,6 +63,10 @@ impl Workers {
     /// Thread handles' pthread ids are not public; this is how many threads run.
     pub fn threads(&self) -> usize {
         self.threads.len()
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        self.shared.engine
     }
 
     pub(crate) fn cache(&self) -> &Cache {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which engine runs waves.
+
+use std::sync::OnceLock;
+
+/// What executes the instructions of a wave. The results are the same, bit for bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The interpreter, always.
+    Interp,
+    /// Generated code from a program's first wave on, where this CPU has AVX2 or more.
+    Jit,
+    /// The interpreter until a program has proved worth compiling, then generated code.
+    Auto,
+}
+
+/// Instructions a program has executed when [`Engine::Auto`] compiles it: about as long as compiling takes.
+const WORTH_COMPILING: u64 = 50_000;
+
+impl Engine {
+    /// The engine that `SOFTGPU_ENGINE=interp|jit|auto` asks for; [`Engine::Auto`] if it asks for nothing.
+    pub fn current() -> Engine {
+        static ENGINE: OnceLock<Engine> = OnceLock::new();
+        *ENGINE.get_or_init(|| match std::env::var("SOFTGPU_ENGINE").as_deref() {
+            Ok("interp") => Engine::Interp,
+            Ok("jit") => Engine::Jit,
+            Ok("auto" | "") | Err(_) => Engine::Auto,
+            Ok(other) => {
+                tracing::warn!("SOFTGPU_ENGINE={other} is none of interp, jit and auto; auto it is");
+                Engine::Auto
+            }
+        })
+    }
+
+    /// Whether a program that has executed so many instructions is to be run as generated code.
+    pub(crate) fn compiles(self, executed: u64) -> bool {
+        match self {
+            Engine::Interp => false,
+            Engine::Jit => true,
+            Engine::Auto => executed >= WORTH_COMPILING,
+        }
+    }
+}

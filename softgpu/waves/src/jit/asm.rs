@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A growing piece of x86-64 code: instructions through `iced-x86`, labels, and a pool of constants.
+//!
+//! INVARIANT: position-independent apart from [`POOL`], which points at the constants while the code runs. An
+//! instruction that cannot be encoded makes the whole piece void: [`Asm::finish`] says so, nothing of it is run.
+
+use std::collections::HashMap;
+
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
+
+/// Rows of VGPRs, biased by [`ROW_BIAS`].
+pub(super) const ROWS: Register = Register::RBX;
+/// The wave's scalar file.
+pub(super) const SCALARS: Register = Register::RBP;
+/// The `Env`.
+pub(super) const ENV: Register = Register::R12;
+/// The `Context`.
+pub(super) const CONTEXT: Register = Register::R13;
+/// The constants.
+pub(super) const POOL: Register = Register::R14;
+/// The control's state byte.
+pub(super) const FLAG: Register = Register::R15;
+
+/// How far [`ROWS`] points into the rows, so that more of them are within reach of one-byte displacements.
+pub(super) const ROW_BIAS: i64 = 64 * 128;
+
+/// A place to jump to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Label(usize);
+
+/// Code and constants, ready to be made executable.
+pub(super) struct Finished {
+    pub code: Vec<u8>,
+    pub pool: Vec<u32>,
+    places: Vec<usize>,
+}
+
+impl Finished {
+    /// Offset of `label` in the code.
+    pub(super) fn offset(&self, label: Label) -> usize {
+        self.places[label.0]
+    }
+}
+
+/// Why there is no code.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AsmError {
+    #[error("An instruction cannot be encoded: {0}; the interpreter runs this program")]
+    Encode(#[from] IcedError),
+    #[error("A branch over {0} bytes is out of reach; the interpreter runs this program")]
+    Far(i64),
+    #[error("An operation needs more vector registers than there are; the interpreter runs this program")]
+    Exhausted,
+    #[error("Label {0} was never placed; the interpreter runs this program")]
+    Unplaced(usize),
+}
+
+pub(super) struct Asm {
+    encoder: Encoder,
+    at: usize,
+    labels: Vec<Option<usize>>,
+    /// End of a four-byte displacement, and where it leads.
+    fixups: Vec<(usize, Label)>,
+    pool: Vec<u32>,
+    words: HashMap<u32, usize>,
+    blocks: HashMap<[u32; 8], usize>,
+    failed: Option<IcedError>,
+}
+
+impl Asm {
+    pub(super) fn new() -> Asm {
+        Asm {
+            encoder: Encoder::new(64),
+            at: 0,
+            labels: Vec::new(),
+            fixups: Vec::new(),
+            pool: Vec::new(),
+            words: HashMap::new(),
+            blocks: HashMap::new(),
+            failed: None,
+        }
+    }
+
+    /// Appends an instruction.
+    pub(super) fn put(&mut self, instruction: Result<Instruction, IcedError>) {
+        if self.failed.is_some() {
+            return;
+        }
+        match instruction.and_then(|i| self.encoder.encode(&i, self.at as u64)) {
+            Ok(bytes) => self.at += bytes,
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// An instruction without operands.
+    pub(super) fn op0(&mut self, code: Code) {
+        self.put(Ok(Instruction::with(code)));
+    }
+
+    pub(super) fn op1(&mut self, code: Code, a: impl Into<Arg>) {
+        self.put(build(code, &[a.into()]));
+    }
+
+    pub(super) fn op2(&mut self, code: Code, a: impl Into<Arg>, b: impl Into<Arg>) {
+        self.put(build(code, &[a.into(), b.into()]));
+    }
+
+    pub(super) fn op3(&mut self, code: Code, a: impl Into<Arg>, b: impl Into<Arg>, c: impl Into<Arg>) {
+        self.put(build(code, &[a.into(), b.into(), c.into()]));
+    }
+
+    pub(super) fn op4(
+        &mut self,
+        code: Code,
+        a: impl Into<Arg>,
+        b: impl Into<Arg>,
+        c: impl Into<Arg>,
+        d: impl Into<Arg>,
+    ) {
+        self.put(build(code, &[a.into(), b.into(), c.into(), d.into()]));
+    }
+
+    /// Any of the above under mask register `mask`: lanes that are off keep what the destination has.
+    pub(super) fn masked(&mut self, code: Code, mask: Register, operands: &[Arg]) {
+        self.put(build(code, operands).map(|mut i| {
+            i.set_op_mask(mask);
+            i
+        }));
+    }
+
+    /// As [`Asm::masked`], with zero in lanes that are off.
+    pub(super) fn zeroed(&mut self, code: Code, mask: Register, operands: &[Arg]) {
+        self.put(build(code, operands).map(|mut i| {
+            i.set_op_mask(mask);
+            i.set_zeroing_masking(true);
+            i
+        }));
+    }
+
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    pub(super) fn place(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.at);
+    }
+
+    /// A jump with a four-byte displacement (`Jmp_rel32_64`, `Je_rel32_64` and the like).
+    pub(super) fn jump(&mut self, code: Code, label: Label) {
+        let here = self.at as u64;
+        self.put(Instruction::with_branch(code, here));
+        self.fixups.push((self.at, label));
+    }
+
+    /// Where in memory `value` is in all lanes: a broadcast operand.
+    pub(super) fn constant(&mut self, value: u32) -> MemoryOperand {
+        memory(POOL, 4 * self.constant_index(value) as i64, true)
+    }
+
+    /// Where in memory `value` is once.
+    pub(super) fn constant_once(&mut self, value: u32) -> MemoryOperand {
+        memory(POOL, 4 * self.constant_index(value) as i64, false)
+    }
+
+    fn constant_index(&mut self, value: u32) -> usize {
+        let pool = &mut self.pool;
+        *self.words.entry(value).or_insert_with(|| {
+            pool.push(value);
+            pool.len() - 1
+        })
+    }
+
+    /// Where in memory these eight words are.
+    pub(super) fn constants(&mut self, values: [u32; 8]) -> MemoryOperand {
+        let pool = &mut self.pool;
+        let index = *self.blocks.entry(values).or_insert_with(|| {
+            pool.extend(values);
+            pool.len() - 8
+        });
+        memory(POOL, 4 * index as i64, false)
+    }
+
+    /// The code with all jumps joined.
+    pub(super) fn finish(mut self) -> Result<Finished, AsmError> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        let mut code = self.encoder.take_buffer();
+        let places = self
+            .labels
+            .iter()
+            .enumerate()
+            .map(|(k, place)| place.ok_or(AsmError::Unplaced(k)))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (end, label) in self.fixups {
+            let distance = places[label.0] as i64 - end as i64;
+            let short = i32::try_from(distance).map_err(|_| AsmError::Far(distance))?;
+            code[end - 4..end].copy_from_slice(&short.to_le_bytes());
+        }
+        Ok(Finished { code, pool: self.pool, places })
+    }
+}
+
+/// An operand.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arg {
+    R(Register),
+    M(MemoryOperand),
+    I(i32),
+}
+
+impl From<Register> for Arg {
+    fn from(r: Register) -> Arg {
+        Arg::R(r)
+    }
+}
+
+impl From<MemoryOperand> for Arg {
+    fn from(m: MemoryOperand) -> Arg {
+        Arg::M(m)
+    }
+}
+
+impl From<i32> for Arg {
+    fn from(i: i32) -> Arg {
+        Arg::I(i)
+    }
+}
+
+/// Memory at `base + displacement`; `broadcast` repeats its element in all lanes.
+pub(super) fn memory(base: Register, displacement: i64, broadcast: bool) -> MemoryOperand {
+    MemoryOperand::new(base, Register::None, 1, displacement, 1, broadcast, Register::None)
+}
+
+fn build(code: Code, operands: &[Arg]) -> Result<Instruction, IcedError> {
+    use Arg::{I, M, R};
+    match *operands {
+        [R(a)] => Instruction::with1(code, a),
+        [M(a)] => Instruction::with1(code, a),
+        [I(a)] => Instruction::with1(code, a),
+        [R(a), R(b)] => Instruction::with2(code, a, b),
+        [R(a), M(b)] => Instruction::with2(code, a, b),
+        [R(a), I(b)] => Instruction::with2(code, a, b),
+        [M(a), R(b)] => Instruction::with2(code, a, b),
+        [M(a), I(b)] => Instruction::with2(code, a, b),
+        [R(a), R(b), R(c)] => Instruction::with3(code, a, b, c),
+        [R(a), R(b), M(c)] => Instruction::with3(code, a, b, c),
+        [R(a), R(b), I(c)] => Instruction::with3(code, a, b, c),
+        [R(a), M(b), R(c)] => Instruction::with3(code, a, b, c),
+        [R(a), M(b), I(c)] => Instruction::with3(code, a, b, c),
+        [M(a), R(b), I(c)] => Instruction::with3(code, a, b, c),
+        [R(a), R(b), R(c), R(d)] => Instruction::with4(code, a, b, c, d),
+        [R(a), R(b), M(c), R(d)] => Instruction::with4(code, a, b, c, d),
+        [R(a), R(b), R(c), I(d)] => Instruction::with4(code, a, b, c, d),
+        [R(a), R(b), M(c), I(d)] => Instruction::with4(code, a, b, c, d),
+        _ => Instruction::with1(Code::INVALID, Register::None),
+    }
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inline additions and subtractions with carry masks (AVX-512).
+
+use iced_x86::{Code, Register};
+
+use super::r#gen::{Gen, codes};
+use super::integer::LESS;
+use crate::step::Step;
+
+/// Which of the six.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    subtract: bool,
+    reverse: bool,
+    carry_in: bool,
+}
+
+pub(super) const ADD: Form = Form { subtract: false, reverse: false, carry_in: false };
+pub(super) const SUB: Form = Form { subtract: true, reverse: false, carry_in: false };
+pub(super) const SUBREV: Form = Form { subtract: true, reverse: true, carry_in: false };
+pub(super) const ADD_IN: Form = Form { carry_in: true, ..ADD };
+pub(super) const SUB_IN: Form = Form { carry_in: true, ..SUB };
+pub(super) const SUBREV_IN: Form = Form { carry_in: true, ..SUBREV };
+
+pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
+    let (i, j) = if form.reverse { (1, 0) } else { (0, 1) };
+    let (a, b) = (g.source(&s.src[i], 0, c), g.source(&s.src[j], 0, c));
+    let (out, carry, second) = (Register::K5, Register::K6, Register::K7);
+    let r = g.temporary();
+    // Add: the sum is below an addend. Subtract: the first is below the second.
+    if form.subtract {
+        g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, out, a, b, LESS);
+        g.asm.op3(codes::SUB.z, r, a, b);
+    } else {
+        g.asm.op3(codes::ADD.z, r, a, b);
+        g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, out, r, a, LESS);
+    }
+    if form.carry_in {
+        g.mask_in(carry, s.src[2].index, c);
+        let ones = g.constant(u32::MAX);
+        if form.subtract {
+            // Taking one from zero borrows once more.
+            g.asm.masked(
+                Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32,
+                carry,
+                &[second.into(), r.into(), r.into()],
+            );
+            g.asm.masked(codes::ADD.z, carry, &[r.into(), r.into(), ones.into()]);
+        } else {
+            g.asm.masked(codes::SUB.z, carry, &[r.into(), r.into(), ones.into()]);
+            g.asm.masked(
+                Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32,
+                carry,
+                &[second.into(), r.into(), r.into()],
+            );
+        }
+        g.asm.op3(Code::VEX_Korw_kr_kr_kr, out, out, second);
+    }
+    if g.masked {
+        let exec = g.exec(c);
+        g.asm.op3(Code::VEX_Kandw_kr_kr_kr, out, out, exec);
+    }
+    g.result(s.dst, 0, c, r);
+    g.mask_out(s.sdst, c, out);
+}

@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program as host code: blocks, regions between changes of EXEC, calls of handlers, ways out.
+//!
+//! INVARIANT: at the head of a block, at a call and at every way out, all state is in the wave. Vector registers hold
+//! row pieces only within a region, which has one variant for all lanes and one for any EXEC, and within a loop of one
+//! block whose rows all fit.
+
+use iced_x86::{Code, Register};
+
+use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, memory};
+use super::flow::{self, Item, Unit, What};
+use super::r#gen::{Access, Gen, Wide, next_accesses};
+use super::lane::{self, Floats};
+use super::{Context, Exit, scalar};
+use crate::program::Program;
+use crate::wave::{EXEC, Wave};
+
+/// Operations of a region below which only the variant for any EXEC is worth its bytes (AVX-512).
+const FEW: usize = 3;
+/// Registers a resident loop leaves for intermediate results.
+const SPARE: usize = 9;
+/// Bits of the control's state that ask a wave to stop.
+const ASKS: i32 = 3;
+
+/// One operation of a region, for one piece.
+#[derive(Clone, Copy)]
+enum Micro {
+    Lane(Item, usize),
+    Scalar(Item),
+}
+
+/// A way out of line.
+enum Cold {
+    /// Count, then leave with this exit and step.
+    Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<super::regs::Spill> },
+    /// A handler returned something else than "go on" (in EAX).
+    Flow { label: Label, count: i32, step: usize },
+}
+
+pub(super) struct Emitter<'a> {
+    program: &'a Program,
+    g: Gen,
+    floats: Floats,
+    mode: u32,
+    leaders: Vec<usize>,
+    labels: Vec<Label>,
+    way_out: Label,
+    cold: Vec<Cold>,
+}
+
+fn context(offset: usize) -> iced_x86::MemoryOperand {
+    memory(CONTEXT, offset as i64, false)
+}
+
+impl<'a> Emitter<'a> {
+    pub(super) fn new(program: &'a Program, wide: Wide, mode: u32) -> Emitter<'a> {
+        let mut g = Gen::new(wide, program.shape);
+        let leaders = flow::leaders(program);
+        let labels = leaders.iter().map(|_| g.asm.label()).collect();
+        let way_out = g.asm.label();
+        Emitter { program, g, floats: Floats::of(mode), mode, leaders, labels, way_out, cold: Vec::new() }
+    }
+
+    /// Everything: code, and for every leader where it is.
+    pub(super) fn emit(mut self) -> Result<(Finished, Vec<(usize, usize)>), AsmError> {
+        self.prologue();
+        for k in 0..self.leaders.len() {
+            self.block(k);
+        }
+        self.cold_paths();
+        self.epilogue();
+        let (leaders, labels) = (self.leaders, self.labels);
+        if self.g.exhausted {
+            return Err(AsmError::Exhausted);
+        }
+        let finished = self.g.asm.finish()?;
+        let entries = leaders.iter().zip(labels).map(|(&k, l)| (k, finished.offset(l))).collect();
+        Ok((finished, entries))
+    }
+
+    /// `extern "sysv64" fn(context, target) -> u64`.
+    fn prologue(&mut self) {
+        let a = &mut self.g.asm;
+        for r in [ROWS, SCALARS, ENV, CONTEXT, POOL, FLAG] {
+            a.op1(Code::Push_r64, r);
+        }
+        a.op2(Code::Sub_rm64_imm8, Register::RSP, 8);
+        a.op2(Code::Mov_r64_rm64, CONTEXT, Register::RDI);
+        for (r, offset) in [
+            (ROWS, std::mem::offset_of!(Context, rows)),
+            (SCALARS, std::mem::offset_of!(Context, scalars)),
+            (ENV, std::mem::offset_of!(Context, env)),
+            (POOL, std::mem::offset_of!(Context, pool)),
+            (FLAG, std::mem::offset_of!(Context, flag)),
+        ] {
+            a.op2(Code::Mov_r64_rm64, r, context(offset));
+        }
+        a.op1(Code::Jmp_rm64, Register::RSI);
+    }
+
+    fn epilogue(&mut self) {
+        let way_out = self.way_out;
+        let a = &mut self.g.asm;
+        a.place(way_out);
+        a.op0(Code::VEX_Vzeroupper);
+        a.op2(Code::Add_rm64_imm8, Register::RSP, 8);
+        for r in [FLAG, POOL, CONTEXT, ENV, SCALARS, ROWS] {
+            a.op1(Code::Pop_r64, r);
+        }
+        a.op0(Code::Retnq);
+    }
+
+    fn ordinal(&self, step: usize) -> i32 {
+        self.program.steps[step].ordinal as i32
+    }
+
+    fn label_of(&self, step: usize) -> Option<Label> {
+        self.leaders.binary_search(&step).ok().map(|k| self.labels[k])
+    }
+
+    fn count(&mut self, count: i32) {
+        if count != 0 {
+            let place = context(std::mem::offset_of!(Context, executed));
+            self.g.asm.op2(Code::Add_rm64_imm32, place, count);
+        }
+    }
+
+    fn block(&mut self, k: usize) {
+        let first = self.leaders[k];
+        let end = self.leaders.get(k + 1).copied().unwrap_or(self.program.steps.len());
+        let units = flow::units(self.program, first, end, self.g.wide, self.floats);
+        self.g.asm.place(self.labels[k]);
+        if self.resident_loop(first, end, &units) {
+            return;
+        }
+        let mut region: Vec<Unit> = Vec::new();
+        let mut branched = false;
+        for unit in units {
+            match &unit {
+                Unit::Lanes(items) => {
+                    let ends = items.last().is_some_and(|i| i.touch.writes_exec());
+                    region.push(unit);
+                    if ends {
+                        self.region(std::mem::take(&mut region));
+                    }
+                }
+                Unit::One(item) => {
+                    let item = *item;
+                    match item.what {
+                        What::Scalar if !item.touch.writes_exec() && self.is_inline(&item) => {
+                            region.push(unit)
+                        }
+                        What::Branch => {
+                            self.region(std::mem::take(&mut region));
+                            self.branch(first, end, &item);
+                            branched = true;
+                        }
+                        _ => {
+                            self.region(std::mem::take(&mut region));
+                            self.scalar_or_call(first, &item);
+                        }
+                    }
+                }
+            }
+        }
+        self.region(region);
+        if !branched {
+            self.fall_through(first, end);
+        }
+    }
+
+    /// Whether `scalar::emit` does this step: tried on a scrap of code.
+    fn is_inline(&self, item: &Item) -> bool {
+        scalar::emit(&mut super::asm::Asm::new(), &self.program.steps[item.index])
+    }
+
+    fn fall_through(&mut self, first: usize, end: usize) {
+        if end < self.program.steps.len() {
+            self.count(self.ordinal(end) - self.ordinal(first));
+        } else {
+            // The last step never falls through; should a handler say otherwise, the interpreter takes over.
+            self.leave(0, Exit::Leave, end.saturating_sub(1), Vec::new());
+        }
+    }
+
+    fn scalar_or_call(&mut self, first: usize, item: &Item) {
+        let step = &self.program.steps[item.index];
+        let inline = matches!(item.what, What::Scalar) && scalar::emit(&mut self.g.asm, step);
+        if !inline {
+            self.call(first, item.index);
+        }
+    }
+
+    /// Calls a step's handler. All state is in the wave.
+    fn call(&mut self, first: usize, index: usize) {
+        let step = &self.program.steps[index];
+        let address = std::ptr::from_ref(step).addr() as u64;
+        let count = self.ordinal(index) - self.ordinal(first) + 1;
+        let label = self.g.asm.label();
+        let a = &mut self.g.asm;
+        a.op0(Code::VEX_Vzeroupper);
+        let wave = -(std::mem::offset_of!(Wave, s) as i64);
+        a.op2(Code::Lea_r64_m, Register::RDI, memory(SCALARS, wave, false));
+        a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
+        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
+        a.op1(Code::Call_rm64, context(std::mem::offset_of!(Context, call)));
+        a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
+        a.jump(Code::Jne_rel32_64, label);
+        self.cold.push(Cold::Flow { label, count, step: index });
+        if flow::ends_block(step) {
+            // What follows was made for this MODE.
+            let offset = std::mem::offset_of!(Wave, mode) as i64 + wave;
+            let mode = self.mode as i32;
+            self.g.asm.op2(Code::Cmp_rm32_imm32, memory(SCALARS, offset, false), mode);
+            let label = self.g.asm.label();
+            self.g.asm.jump(Code::Jne_rel32_64, label);
+            self.cold.push(Cold::Leave {
+                label,
+                count,
+                exit: Exit::Leave,
+                step: index + 1,
+                dirty: Vec::new(),
+            });
+        }
+    }
+
+    /// Counts and leaves, in line.
+    fn leave(&mut self, count: i32, exit: Exit, step: usize, dirty: Vec<super::regs::Spill>) {
+        let label = self.g.asm.label();
+        self.g.asm.jump(Code::Jmp_rel32_64, label);
+        self.cold.push(Cold::Leave { label, count, exit, step, dirty });
+    }
+
+    fn branch(&mut self, first: usize, end: usize, item: &Item) {
+        let step = &self.program.steps[item.index];
+        let Some(op) = step.op else { return };
+        let target = step.target as usize;
+        let count = self.ordinal(item.index) - self.ordinal(first) + 1;
+        let fall = scalar::condition(&mut self.g.asm, op, self.g.shape).map(|taken| {
+            let label = self.g.asm.label();
+            self.g.asm.jump(taken.negate_condition_code(), label);
+            label
+        });
+        self.count(count);
+        self.take_branch(target <= item.index, target, Vec::new());
+        if let Some(fall) = fall {
+            self.g.asm.place(fall);
+            self.fall_through(first, end);
+        }
+    }
+
+    /// Jumps to the block at `target`; backward only if nobody wants the wave to stop.
+    fn take_branch(&mut self, backward: bool, target: usize, dirty: Vec<super::regs::Spill>) {
+        if backward {
+            self.look(target, &dirty);
+        }
+        match self.label_of(target) {
+            Some(label) => self.g.asm.jump(Code::Jmp_rel32_64, label),
+            None => self.leave(0, Exit::Leave, target, dirty),
+        }
+    }
+
+    /// Leaves for `target` when the control asks or the quantum is over.
+    fn look(&mut self, target: usize, dirty: &[super::regs::Spill]) {
+        for (exit, code) in [(Exit::Interrupted, Code::Jne_rel32_64), (Exit::Quantum, Code::Jae_rel32_64)] {
+            let label = self.g.asm.label();
+            match exit {
+                Exit::Interrupted => self.g.asm.op2(Code::Test_rm8_imm8, memory(FLAG, 0, false), ASKS),
+                _ => {
+                    let executed = context(std::mem::offset_of!(Context, executed));
+                    let limit = context(std::mem::offset_of!(Context, limit));
+                    self.g.asm.op2(Code::Mov_r64_rm64, Register::RAX, executed);
+                    self.g.asm.op2(Code::Cmp_r64_rm64, Register::RAX, limit);
+                }
+            }
+            self.g.asm.jump(code, label);
+            self.cold.push(Cold::Leave { label, count: 0, exit, step: target, dirty: dirty.to_vec() });
+        }
+    }
+
+    fn micros(&self, units: &[Unit]) -> Vec<Micro> {
+        let mut list = Vec::new();
+        for unit in units {
+            match unit {
+                Unit::One(item) => list.push(Micro::Scalar(*item)),
+                Unit::Lanes(items) => {
+                    for c in 0..self.g.pieces() {
+                        list.extend(items.iter().map(|&item| Micro::Lane(item, c)));
+                    }
+                }
+            }
+        }
+        list
+    }
+
+    /// A region: two variants where that pays.
+    fn region(&mut self, units: Vec<Unit>) {
+        let micros = self.micros(&units);
+        let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
+        if lanes == 0 {
+            for m in &micros {
+                self.scalar(m);
+            }
+            return;
+        }
+        if self.g.wide == Wide::Z && lanes <= FEW * self.g.pieces() {
+            self.variant(&micros, true);
+            return;
+        }
+        let any = self.g.asm.label();
+        self.test_all_lanes(any);
+        self.variant(&micros, false);
+        let over = self.g.asm.label();
+        self.g.asm.jump(Code::Jmp_rel32_64, over);
+        self.g.asm.place(any);
+        self.variant(&micros, true);
+        self.g.asm.place(over);
+    }
+
+    /// Jumps to `any` unless all lanes are on.
+    fn test_all_lanes(&mut self, any: Label) {
+        let code = if self.g.shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
+        let exec = self.g.scalar(EXEC as u16);
+        self.g.asm.op2(code, exec, -1);
+        self.g.asm.jump(Code::Jne_rel32_64, any);
+    }
+
+    fn scalar(&mut self, m: &Micro) {
+        if let Micro::Scalar(item) = m {
+            scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+        }
+    }
+
+    fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
+        let list: Vec<Vec<Access>> = micros
+            .iter()
+            .map(|m| match m {
+                Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
+                Micro::Scalar(_) => Vec::new(),
+            })
+            .collect();
+        next_accesses(&list, self.g.all_pieces())
+    }
+
+    fn operations(&mut self, micros: &[Micro], masked: bool) {
+        let accesses = self.accesses(micros, masked);
+        let mut piece = usize::MAX;
+        for (m, accesses) in micros.iter().zip(&accesses) {
+            match m {
+                Micro::Lane(item, c) => {
+                    if masked && piece != *c {
+                        self.g.load_exec_mask(*c);
+                        piece = *c;
+                    }
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, &self.program.steps[item.index], *c);
+                    }
+                    self.g.end_operation(accesses);
+                }
+                Micro::Scalar(item) => {
+                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    if item.touch.writes_exec() && masked {
+                        self.g.load_exec_masks();
+                    }
+                }
+            }
+        }
+    }
+
+    fn variant(&mut self, micros: &[Micro], masked: bool) {
+        self.g.masked = masked;
+        if masked {
+            self.g.load_exec_masks();
+        }
+        self.operations(micros, masked);
+        self.g.write_back(true);
+        self.g.masked = false;
+    }
+
+    /// A block that branches back to itself, does everything inline and has few rows: they stay in registers from one
+    /// turn to the next. `false` (and nothing emitted) when it is not one.
+    fn resident_loop(&mut self, first: usize, end: usize, units: &[Unit]) -> bool {
+        let Some((Unit::One(last), body)) = units.split_last() else { return false };
+        let step = &self.program.steps[last.index];
+        let conditional = matches!(last.what, What::Branch) && step.op != Some(softgpu_isa::Op::S_BRANCH);
+        if self.g.wide != Wide::Z || !conditional || step.target as usize != first {
+            return false;
+        }
+        let mut micros = Vec::new();
+        for unit in body {
+            match unit {
+                Unit::One(item) if matches!(item.what, What::Scalar) && self.is_inline(item) => {
+                    micros.push(Micro::Scalar(*item));
+                }
+                Unit::One(_) => return false,
+                // Piece by piece within an operation: independent chains side by side.
+                Unit::Lanes(items) => {
+                    for &item in items {
+                        micros.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));
+                    }
+                }
+            }
+        }
+        let mut pieces: Vec<Access> =
+            self.accesses(&micros, false).into_iter().flatten().map(|a| a.0).collect();
+        let written: Vec<u16> = pieces.iter().filter(|a| a.overwrites).map(|a| a.piece).collect();
+        pieces.sort_unstable_by_key(|a| a.piece);
+        pieces.dedup_by_key(|a| a.piece);
+        if pieces.is_empty() || pieces.len() + SPARE > self.g.wide.registers() {
+            return false;
+        }
+        let changes_exec = micros.iter().any(|m| match m {
+            Micro::Lane(item, _) | Micro::Scalar(item) => item.touch.writes_exec(),
+        });
+        let any = self.g.asm.label();
+        let around = Around { first, end, branch: *last };
+        if !changes_exec {
+            self.test_all_lanes(any);
+            self.turns(&micros, false, &pieces, &written, &around);
+        }
+        self.g.asm.place(any);
+        self.turns(&micros, true, &pieces, &written, &around);
+        // Both variants end with jumps.
+        true
+    }
+
+    fn turns(&mut self, micros: &[Micro], masked: bool, pieces: &[Access], written: &[u16], around: &Around) {
+        self.g.masked = masked;
+        self.g.hold_all(pieces, written);
+        if masked {
+            self.g.load_exec_masks();
+        }
+        let head = self.g.asm.label();
+        self.g.asm.place(head);
+        let before = self.g.regs.clone();
+        // What is resident is never due: nothing is evicted, and nothing is dead.
+        self.resident_operations(micros, masked);
+        if !self.g.regs.holds_as(&before) {
+            self.g.exhausted = true;
+        }
+        let dirty = self.g.regs.dirty();
+        let step = &self.program.steps[around.branch.index];
+        let count = self.ordinal(around.branch.index) - self.ordinal(around.first) + 1;
+        let fall = self.g.asm.label();
+        let taken = step.op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
+        if let Some(taken) = taken {
+            self.g.asm.jump(taken.negate_condition_code(), fall);
+        }
+        self.count(count);
+        self.look(around.first, &dirty);
+        self.g.asm.jump(Code::Jmp_rel32_64, head);
+        self.g.asm.place(fall);
+        self.g.write_back(true);
+        self.g.masked = false;
+        self.fall_through(around.first, around.end);
+        if let Some(label) = self.label_of(around.end) {
+            self.g.asm.jump(Code::Jmp_rel32_64, label);
+        }
+    }
+
+    fn resident_operations(&mut self, micros: &[Micro], masked: bool) {
+        for m in micros {
+            match m {
+                Micro::Lane(item, c) => {
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, &self.program.steps[item.index], *c);
+                    }
+                    self.g.end_operation(&[]);
+                    if masked && item.touch.writes_exec() && *c + 1 == self.g.pieces() {
+                        self.g.load_exec_masks();
+                    }
+                }
+                Micro::Scalar(item) => {
+                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    if masked && item.touch.writes_exec() {
+                        self.g.load_exec_masks();
+                    }
+                }
+            }
+        }
+    }
+
+    fn cold_paths(&mut self) {
+        for cold in std::mem::take(&mut self.cold) {
+            match cold {
+                Cold::Leave { label, count, exit, step, dirty } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.count(count);
+                    let value = (exit as u64) << 32 | step as u64;
+                    self.g.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value));
+                }
+                Cold::Flow { label, count, step } => {
+                    self.g.asm.place(label);
+                    self.count(count);
+                    self.g.asm.op2(Code::Mov_r32_imm32, Register::ECX, step as i32);
+                    self.g.asm.op2(Code::Shl_rm64_imm8, Register::RAX, 32);
+                    self.g.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+                }
+            }
+            let way_out = self.way_out;
+            self.g.asm.jump(Code::Jmp_rel32_64, way_out);
+        }
+    }
+}
+
+/// Where a resident loop stands.
+struct Around {
+    first: usize,
+    end: usize,
+    branch: Item,
+}

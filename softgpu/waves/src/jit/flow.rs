@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program's blocks, and in which order the pieces of a block are emitted.
+//!
+//! INVARIANT: a block is entered at its first step only. Within it, lane-wise operations keep their order among
+//! themselves, everything else keeps its own; one of the latter may move in front of lane-wise operations that it shares
+//! no register with, which makes the runs of lane-wise operations long.
+
+use softgpu_isa::{Flags, Op, info};
+
+use super::r#gen::Wide;
+use super::lane::{self, Emit, Floats};
+use super::touch::Touch;
+use crate::program::Program;
+use crate::step::{Kind, Step};
+
+/// Lane-wise operations that may wait for something to move in front of them.
+const MAX_PENDING: usize = 512;
+/// Steps of a block; a longer straight run is cut, so that the control is looked at.
+const MAX_BLOCK: usize = 1024;
+
+/// How a step is emitted.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    /// Inline, lane-wise.
+    Lane(Emit),
+    /// Inline, on the scalar file, if `scalar::emit` can; by its handler otherwise.
+    Scalar,
+    /// Conditional or unconditional direct branch.
+    Branch,
+    /// By its handler.
+    Call,
+}
+
+/// One step of a block.
+#[derive(Clone, Copy)]
+pub(super) struct Item {
+    /// Index in the program.
+    pub index: usize,
+    pub what: What,
+    /// May change places with lane-wise operations.
+    pub loose: bool,
+    pub touch: Touch,
+}
+
+/// Pieces of a block in the order of emission.
+pub(super) enum Unit {
+    Lanes(Vec<Item>),
+    One(Item),
+}
+
+/// Whether control may not go on behind `step` as if nothing had happened.
+pub(super) fn ends_block(step: &Step) -> bool {
+    use Op::*;
+    let Some(op) = step.op else { return step.target == u32::MAX && step.size != 0 };
+    let row = info(op);
+    row.any(Flags::BRANCH | Flags::END | Flags::BARRIER | Flags::WRITES_MODE)
+        || matches!(
+            op,
+            S_SLEEP
+                | S_WAKEUP
+                | S_TRAP
+                | S_SETHALT
+                | S_SENDMSG
+                | S_SENDMSGHALT
+                | S_SENDMSG_RTN_B32
+                | S_SENDMSG_RTN_B64
+                | S_RFE_B64
+        )
+}
+
+fn is_direct_branch(op: Op) -> bool {
+    use Op::*;
+    matches!(
+        op,
+        S_BRANCH
+            | S_CBRANCH_SCC0
+            | S_CBRANCH_SCC1
+            | S_CBRANCH_VCCZ
+            | S_CBRANCH_VCCNZ
+            | S_CBRANCH_EXECZ
+            | S_CBRANCH_EXECNZ
+    )
+}
+
+/// First step of every block, sorted.
+pub(super) fn leaders(program: &Program) -> Vec<usize> {
+    let steps = &program.steps;
+    let mut leaders = vec![program.entry.1, 0];
+    for (k, step) in steps.iter().enumerate() {
+        if step.target != u32::MAX {
+            leaders.push(step.target as usize);
+        }
+        let whole = steps.get(k + 1).is_none_or(|next| next.pc != step.pc);
+        if whole && ends_block(step) {
+            leaders.push(k + 1);
+        }
+    }
+    leaders.retain(|&k| k < steps.len());
+    leaders.sort_unstable();
+    leaders.dedup();
+    // Cut long runs, between instructions.
+    let mut cuts = Vec::new();
+    for (&a, &b) in leaders.iter().zip(leaders.iter().skip(1).chain([&steps.len()])) {
+        let mut from = a;
+        for k in a..b {
+            if k - from >= MAX_BLOCK && steps[k - 1].pc != steps[k].pc {
+                cuts.push(k);
+                from = k;
+            }
+        }
+    }
+    leaders.extend(cuts);
+    leaders.sort_unstable();
+    leaders
+}
+
+fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item {
+    let step = &program.steps[index];
+    let ordinal = step.ordinal as usize;
+    let Some(inst) = program.inst(ordinal) else {
+        return Item { index, what: What::Call, loose: false, touch: Touch::default() };
+    };
+    let siblings = program.steps_of(index);
+    let touch = Touch::of(inst, siblings, program.shape);
+    let item = |what, loose| Item { index, what, loose, touch };
+    let Some(op) = step.op else { return item(What::Call, false) };
+    let row = info(op);
+    if ends_block(step) {
+        return item(if is_direct_branch(op) { What::Branch } else { What::Call }, false);
+    }
+    if inst.dpp.is_some() {
+        return item(What::Call, false);
+    }
+    use softgpu_isa::Enc::*;
+    match inst.enc {
+        Sop1 | Sop2 | Sopk | Sopc | Sopp => item(What::Scalar, true),
+        Smem => item(What::Call, true),
+        Ds | Flat | Global | Scratch | Mubuf => item(What::Call, !row.any(Flags::ATOMIC)),
+        _ => match lane::emitter(step, wide, floats) {
+            Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
+            _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),
+        },
+    }
+}
+
+/// The steps `from..to` in the order of emission.
+pub(super) fn units(program: &Program, from: usize, to: usize, wide: Wide, floats: Floats) -> Vec<Unit> {
+    let mut units = Vec::new();
+    let mut pending: Vec<Item> = Vec::new();
+    let mut touched = Touch::default();
+    // Scalars that pending operations read in all lanes: none of them may be made lane by lane meanwhile.
+    let mut data = 0u128;
+    let flush = |pending: &mut Vec<Item>, touched: &mut Touch, units: &mut Vec<Unit>| {
+        if !pending.is_empty() {
+            units.push(Unit::Lanes(std::mem::take(pending)));
+        }
+        *touched = Touch::default();
+    };
+    for index in from..to {
+        let item = classify(program, index, wide, floats);
+        match item.what {
+            What::Lane(_) => {
+                // A mask that was made lane by lane is complete only behind the last piece.
+                let step = &program.steps[index];
+                let reads = scalar_data(step);
+                let reads_made = reads & touched.written_scalars() != 0;
+                let makes_read = item.touch.written_scalars() & data != 0;
+                if reads_made || makes_read || pending.len() >= MAX_PENDING {
+                    flush(&mut pending, &mut touched, &mut units);
+                    data = 0;
+                }
+                data |= reads;
+                touched.add(&item.touch);
+                let ends = item.touch.writes_exec();
+                pending.push(item);
+                if ends {
+                    flush(&mut pending, &mut touched, &mut units);
+                    data = 0;
+                }
+            }
+            _ => {
+                if !item.loose || item.touch.conflicts(&touched) {
+                    flush(&mut pending, &mut touched, &mut units);
+                    data = 0;
+                }
+                units.push(Unit::One(item));
+            }
+        }
+    }
+    flush(&mut pending, &mut touched, &mut units);
+    units
+}
+
+/// Scalars that a lane-wise step reads the same in all lanes, as bits.
+fn scalar_data(step: &Step) -> u128 {
+    let row = step.op.map(info);
+    step.src.iter().enumerate().fold(0, |set, (k, src)| {
+        let slot = row.and_then(|row| row.src.get(k));
+        let data = slot.is_none_or(|slot| slot.class != softgpu_isa::Class::M);
+        let pair = slot.is_some_and(|slot| slot.ty.dwords() == 2);
+        match src.kind {
+            Kind::Scalar | Kind::ScalarMod if data && src.index < 127 => {
+                set | if pair { 3 } else { 1 } << src.index
+            }
+            Kind::Scalar | Kind::ScalarMod if data => set | 1 << 127,
+            _ => set,
+        }
+    })
+}

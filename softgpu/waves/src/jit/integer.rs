@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inline integer operations of more than one instruction.
+
+use iced_x86::{Code, Register};
+use softgpu_isa::Op;
+
+use super::asm::Arg;
+use super::r#gen::{Codes, Gen, Wide, codes};
+use crate::step::{Kind, Src, Step};
+use crate::wave::SINK;
+
+const ANDN: Codes =
+    Codes { z: Code::EVEX_Vpandnd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpandn_ymm_ymm_ymmm256 };
+/// vpternlogd truth tables over (destination, second, third).
+const TERNARY_XOR: i32 = 0x96;
+const TERNARY_OR: i32 = 0xFE;
+
+fn is_constant(s: &Src) -> bool {
+    matches!(s.kind, Kind::Const | Kind::ConstSigned)
+}
+
+/// Whether the operands of `step` are ones that the emitter of `op` can do.
+pub(super) fn possible(op: Op, step: &Step, wide: Wide) -> bool {
+    match op {
+        Op::V_BFE_U32 => is_constant(&step.src[1]) && is_constant(&step.src[2]),
+        Op::V_ALIGNBIT_B32 => is_constant(&step.src[2]) && wide == Wide::Z,
+        Op::V_LSHLREV_B64 => {
+            is_constant(&step.src[0])
+                && (1..32).contains(&(step.src[0].value & 63))
+                && step.src[1].kind == Kind::Vgpr
+        }
+        _ => true,
+    }
+}
+
+/// A shift count as a last operand: five bits of it.
+fn count(g: &mut Gen, s: &Src, c: usize) -> Arg {
+    match s.kind {
+        Kind::Const | Kind::ConstSigned => g.constant_argument(s.value & 31),
+        _ => {
+            let n = g.source(s, 0, c);
+            let t = g.temporary();
+            let k = g.constant_argument(31);
+            let code = g.pick(codes::AND);
+            g.asm.op3(code, t, n, k);
+            t.into()
+        }
+    }
+}
+
+pub(super) fn not(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let k = g.constant_argument(u32::MAX);
+    g.finish(codes::XOR, s.dst, 0, c, &[a.into(), k]);
+}
+
+/// `source 1 shifted by source 0`.
+pub(super) fn shift(g: &mut Gen, s: &Step, c: usize, by: Codes) {
+    let n = count(g, &s.src[0], c);
+    let a = g.source(&s.src[1], 0, c);
+    g.finish(by, s.dst, 0, c, &[a.into(), n]);
+}
+
+/// `(source 0 first source 1) second source 2`.
+pub(super) fn three(g: &mut Gen, s: &Step, c: usize, first: Codes, second: Codes) {
+    let a = g.source(&s.src[0], 0, c);
+    let b = g.last(&s.src[1], 0, c);
+    let t = g.temporary();
+    let ternary = match (g.wide, first.z, second.z) {
+        (Wide::Z, x, y) if x == codes::XOR.z && y == codes::XOR.z => Some(TERNARY_XOR),
+        (Wide::Z, x, y) if x == codes::OR.z && y == codes::OR.z => Some(TERNARY_OR),
+        _ => None,
+    };
+    if let (Some(table), Arg::R(b)) = (ternary, b) {
+        let x = g.last(&s.src[2], 0, c);
+        g.asm.op2(codes::MOVE.z, t, a);
+        g.asm.op4(Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8, t, b, x, table);
+        return g.result(s.dst, 0, c, t);
+    }
+    let code = g.pick(first);
+    g.asm.op3(code, t, a, b);
+    let x = g.last(&s.src[2], 0, c);
+    g.finish(second, s.dst, 0, c, &[t.into(), x]);
+}
+
+/// `(source 0 << source 1) then source 2`.
+pub(super) fn shift_then(g: &mut Gen, s: &Step, c: usize, then: Codes) {
+    let n = count(g, &s.src[1], c);
+    let a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    let code = g.pick(codes::SHIFT_LEFT);
+    g.asm.op3(code, t, a, n);
+    let x = g.last(&s.src[2], 0, c);
+    g.finish(then, s.dst, 0, c, &[t.into(), x]);
+}
+
+/// `(source 0 + source 1) << source 2`.
+pub(super) fn add_then_shift(g: &mut Gen, s: &Step, c: usize) {
+    let n = count(g, &s.src[2], c);
+    let a = g.source(&s.src[0], 0, c);
+    let b = g.last(&s.src[1], 0, c);
+    let t = g.temporary();
+    let code = g.pick(codes::ADD);
+    g.asm.op3(code, t, a, b);
+    g.finish(codes::SHIFT_LEFT, s.dst, 0, c, &[t.into(), n]);
+}
+
+/// `(source 0 & 2^24 - 1) * (source 1 & 2^24 - 1)`, plus source 2 if `add`.
+pub(super) fn multiply24(g: &mut Gen, s: &Step, c: usize, add: bool) {
+    const LOW: u32 = 0xFF_FFFF;
+    let and = g.pick(codes::AND);
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (x, y) = (g.temporary(), g.temporary());
+    let k = g.constant_argument(LOW);
+    g.asm.op3(and, x, a, k);
+    g.asm.op3(and, y, b, k);
+    let multiply =
+        Codes { z: Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpmulld_ymm_ymm_ymmm256 };
+    if !add {
+        return g.finish(multiply, s.dst, 0, c, &[x.into(), y.into()]);
+    }
+    let code = g.pick(multiply);
+    g.asm.op3(code, x, x, y);
+    let z = g.last(&s.src[2], 0, c);
+    g.finish(codes::ADD, s.dst, 0, c, &[x.into(), z]);
+}
+
+/// `source 0 & source 1 | !source 0 & source 2`.
+pub(super) fn insert(g: &mut Gen, s: &Step, c: usize) {
+    let m = g.source(&s.src[0], 0, c);
+    let b = g.last(&s.src[1], 0, c);
+    let (t, u) = (g.temporary(), g.temporary());
+    let (and, andn) = (g.pick(codes::AND), g.pick(ANDN));
+    g.asm.op3(and, t, m, b);
+    let x = g.last(&s.src[2], 0, c);
+    g.asm.op3(andn, u, m, x);
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
+}
+
+/// Bit field of source 0 at constant offset and width.
+pub(super) fn extract(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let (offset, width) = (s.src[1].value & 31, s.src[2].value & 31);
+    let t = g.temporary();
+    let by = g.constant_argument(offset);
+    let code = g.pick(codes::SHIFT_RIGHT);
+    g.asm.op3(code, t, a, by);
+    let mask = g.constant_argument((1u32 << width) - 1);
+    g.finish(codes::AND, s.dst, 0, c, &[t.into(), mask]);
+}
+
+/// Low dword of (source 0 : source 1) >> constant.
+pub(super) fn align(g: &mut Gen, s: &Step, c: usize) {
+    let low = g.source(&s.src[1], 0, c);
+    let high = g.source(&s.src[0], 0, c);
+    let by = (s.src[2].value & 31) as i32;
+    let code = Codes { z: Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8, y: Code::INVALID };
+    g.finish(code, s.dst, 0, c, &[low.into(), high.into(), by.into()]);
+}
+
+/// Lanes 0, 2, 4... and 1, 3, 5... of the 64-bit products of the first two sources.
+fn products(g: &mut Gen, s: &Step, c: usize) -> (Register, Register) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (even, odd, other) = (g.temporary(), g.temporary(), g.temporary());
+    g.asm.op3(Code::EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64, even, a, b);
+    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, odd, a, 32);
+    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, other, b, 32);
+    g.asm.op3(Code::EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64, odd, odd, other);
+    (even, odd)
+}
+
+/// Loads the mask of odd lanes.
+fn odd_lanes(g: &mut Gen, k: Register) {
+    let place = g.asm.constant_once(0xAAAA_AAAA);
+    g.asm.op2(Code::VEX_Kmovw_kr_km16, k, place);
+}
+
+pub(super) fn multiply_high(g: &mut Gen, s: &Step, c: usize) {
+    let (even, odd) = products(g, s, c);
+    odd_lanes(g, Register::K5);
+    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, even, even);
+    g.asm.masked(codes::MOVE.z, Register::K5, &[even.into(), odd.into()]);
+    g.result(s.dst, 0, c, even);
+}
+
+/// `destination:64 = source 0 * source 1 + source 2:64`, with carry-out.
+pub(super) fn multiply_add64(g: &mut Gen, s: &Step, c: usize) {
+    let (even, odd) = products(g, s, c);
+    let (low, high) = (g.temporary(), g.temporary());
+    odd_lanes(g, Register::K5);
+    g.asm.op2(codes::MOVE.z, low, even);
+    g.asm.masked(Code::EVEX_Vmovsldup_zmm_k1z_zmmm512, Register::K5, &[low.into(), odd.into()]);
+    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, high, even);
+    g.asm.masked(codes::MOVE.z, Register::K5, &[high.into(), odd.into()]);
+    let addend = g.last(&s.src[2], 0, c);
+    g.asm.op3(codes::ADD.z, even, low, addend);
+    g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, Register::K5, even, low, LESS);
+    let addend = g.source(&s.src[2], 1, c);
+    g.asm.op3(codes::ADD.z, odd, high, addend);
+    let ones = g.asm.constant(u32::MAX);
+    g.asm.masked(codes::SUB.z, Register::K5, &[odd.into(), odd.into(), ones.into()]);
+    if s.sdst as usize != SINK {
+        // Carry: the sum is below an addend, or equal to it with a carry from below.
+        let (less, equal) = (Register::K6, Register::K7);
+        g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, less, odd, high, LESS);
+        g.asm.masked(
+            Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8,
+            Register::K5,
+            &[equal.into(), odd.into(), high.into(), EQUAL.into()],
+        );
+        g.asm.op3(Code::VEX_Korw_kr_kr_kr, less, less, equal);
+        if g.masked {
+            let exec = g.exec(c);
+            g.asm.op3(Code::VEX_Kandw_kr_kr_kr, less, less, exec);
+        }
+        g.mask_out(s.sdst, c, less);
+    }
+    g.result(s.dst, 0, c, even);
+    g.result(s.dst, 1, c, odd);
+}
+
+/// Predicates of vpcmpud.
+pub(super) const EQUAL: i32 = 0;
+pub(super) const LESS: i32 = 1;
+
+/// `destination:64 = source 1:64 << constant below 32`.
+pub(super) fn shift_left64(g: &mut Gen, s: &Step, c: usize) {
+    let by = (s.src[0].value & 63) as i32;
+    let (low, high) = (g.source(&s.src[1], 0, c), g.source(&s.src[1], 1, c));
+    let t = g.temporary();
+    g.asm.op4(Code::EVEX_Vpshldd_zmm_k1z_zmm_zmmm512b32_imm8, t, high, low, by);
+    let shift = Codes { z: Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, y: Code::INVALID };
+    g.finish(shift, s.dst, 0, c, &[low.into(), by.into()]);
+    g.result(s.dst, 1, c, t);
+}

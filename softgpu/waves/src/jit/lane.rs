@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which lane-wise steps are emitted inline, and how.
+//!
+//! INVARIANT: same bits as the step's handler, in the MODE the program was compiled for; a step with an operand or
+//! modifier that is not understood here is left to its handler.
+
+use iced_x86::Code;
+use softgpu_isa::{Class, Op, info};
+
+use super::carry;
+use super::compare;
+use super::r#gen::{Access, Codes, Gen, Wide, codes};
+use super::integer;
+use crate::step::{FLAG_ALL_LANES, Kind, Step, mods};
+use crate::wave::mode;
+
+/// Emits a step for one piece.
+pub(super) type Emit = fn(&mut Gen, &Step, usize);
+
+/// What MODE says that matters here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Floats {
+    /// f32 rounds to nearest even and keeps denormals.
+    pub f32_default: bool,
+    /// Signalling NaNs are quieted.
+    pub ieee: bool,
+}
+
+impl Floats {
+    pub(super) fn of(mode: u32) -> Floats {
+        Floats { f32_default: mode & mode::F32_MASK == mode::F32_DEFAULT, ieee: mode & mode::IEEE != 0 }
+    }
+}
+
+macro_rules! evex_vex {
+    ($z:ident, $y:ident) => {
+        Codes { z: Code::$z, y: Code::$y }
+    };
+    ($z:ident) => {
+        Codes { z: Code::$z, y: Code::INVALID }
+    };
+}
+
+pub(super) const ADD_PS: Codes = evex_vex!(EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vaddps_ymm_ymm_ymmm256);
+pub(super) const SUB_PS: Codes = evex_vex!(EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vsubps_ymm_ymm_ymmm256);
+pub(super) const MUL_PS: Codes = evex_vex!(EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vmulps_ymm_ymm_ymmm256);
+const MULLO: Codes = evex_vex!(EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, VEX_Vpmulld_ymm_ymm_ymmm256);
+const MIN_I: Codes = evex_vex!(EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpminsd_ymm_ymm_ymmm256);
+const MAX_I: Codes = evex_vex!(EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpmaxsd_ymm_ymm_ymmm256);
+const MIN_U: Codes = evex_vex!(EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32, VEX_Vpminud_ymm_ymm_ymmm256);
+const MAX_U: Codes = evex_vex!(EVEX_Vpmaxud_zmm_k1z_zmm_zmmm512b32, VEX_Vpmaxud_ymm_ymm_ymmm256);
+const RANGE: Codes = evex_vex!(EVEX_Vrangeps_zmm_k1z_zmm_zmmm512b32_imm8_sae);
+const ROUND: Codes = evex_vex!(EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, VEX_Vroundps_ymm_ymmm256_imm8);
+const FROM_I32: Codes = evex_vex!(EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, VEX_Vcvtdq2ps_ymm_ymmm256);
+const FROM_U32: Codes = evex_vex!(EVEX_Vcvtudq2ps_zmm_k1z_zmmm512b32_er);
+
+/// `destination = op(source 0, source 1)`.
+fn two(g: &mut Gen, s: &Step, c: usize, codes: Codes, swap: bool) {
+    let (i, j) = if swap { (1, 0) } else { (0, 1) };
+    let a = g.source(&s.src[i], 0, c);
+    let b = g.last(&s.src[j], 0, c);
+    g.finish(codes, s.dst, 0, c, &[a.into(), b]);
+}
+
+fn one(g: &mut Gen, s: &Step, c: usize, codes: Codes) {
+    let a = g.last(&s.src[0], 0, c);
+    g.finish(codes, s.dst, 0, c, &[a]);
+}
+
+fn round(g: &mut Gen, s: &Step, c: usize, how: i32) {
+    let a = g.last(&s.src[0], 0, c);
+    g.finish(ROUND, s.dst, 0, c, &[a, (8 | how).into()]);
+}
+
+fn range(g: &mut Gen, s: &Step, c: usize, how: i32) {
+    let a = g.source(&s.src[0], 0, c);
+    let b = g.last(&s.src[1], 0, c);
+    g.finish(RANGE, s.dst, 0, c, &[a.into(), b, how.into()]);
+}
+
+fn copy(g: &mut Gen, s: &Step, c: usize) {
+    if s.flags & FLAG_ALL_LANES != 0 {
+        let a = g.source(&s.src[0], 0, c);
+        let d = g.destination(s.dst, 0, c, false);
+        let code = g.pick(codes::MOVE);
+        return g.asm.op2(code, d, a);
+    }
+    let a = g.source(&s.src[0], 0, c);
+    g.result(s.dst, 0, c, a);
+}
+
+/// Operations of both widths that need no default float mode.
+fn plain(op: Op) -> Option<Emit> {
+    Some(match op {
+        Op::V_MOV_B32 => copy,
+        Op::V_ADD_NC_U32 => |g, s, c| two(g, s, c, codes::ADD, false),
+        Op::V_SUB_NC_U32 => |g, s, c| two(g, s, c, codes::SUB, false),
+        Op::V_SUBREV_NC_U32 => |g, s, c| two(g, s, c, codes::SUB, true),
+        Op::V_ADD_NC_I32 => |g, s, c| two(g, s, c, codes::ADD, false),
+        Op::V_SUB_NC_I32 => |g, s, c| two(g, s, c, codes::SUB, false),
+        Op::V_AND_B32 => |g, s, c| two(g, s, c, codes::AND, false),
+        Op::V_OR_B32 => |g, s, c| two(g, s, c, codes::OR, false),
+        Op::V_XOR_B32 => |g, s, c| two(g, s, c, codes::XOR, false),
+        Op::V_MUL_LO_U32 => |g, s, c| two(g, s, c, MULLO, false),
+        Op::V_MIN_I32 => |g, s, c| two(g, s, c, MIN_I, false),
+        Op::V_MAX_I32 => |g, s, c| two(g, s, c, MAX_I, false),
+        Op::V_MIN_U32 => |g, s, c| two(g, s, c, MIN_U, false),
+        Op::V_MAX_U32 => |g, s, c| two(g, s, c, MAX_U, false),
+        Op::V_NOT_B32 => integer::not,
+        Op::V_LSHLREV_B32 => |g, s, c| integer::shift(g, s, c, codes::SHIFT_LEFT),
+        Op::V_LSHRREV_B32 => |g, s, c| integer::shift(g, s, c, codes::SHIFT_RIGHT),
+        Op::V_ASHRREV_I32 => |g, s, c| integer::shift(g, s, c, codes::SHIFT_RIGHT_SIGNED),
+        Op::V_ADD3_U32 => |g, s, c| integer::three(g, s, c, codes::ADD, codes::ADD),
+        Op::V_OR3_B32 => |g, s, c| integer::three(g, s, c, codes::OR, codes::OR),
+        Op::V_XOR3_B32 => |g, s, c| integer::three(g, s, c, codes::XOR, codes::XOR),
+        Op::V_AND_OR_B32 => |g, s, c| integer::three(g, s, c, codes::AND, codes::OR),
+        Op::V_XAD_U32 => |g, s, c| integer::three(g, s, c, codes::XOR, codes::ADD),
+        Op::V_LSHL_ADD_U32 => |g, s, c| integer::shift_then(g, s, c, codes::ADD),
+        Op::V_LSHL_OR_B32 => |g, s, c| integer::shift_then(g, s, c, codes::OR),
+        Op::V_ADD_LSHL_U32 => integer::add_then_shift,
+        Op::V_MUL_U32_U24 => |g, s, c| integer::multiply24(g, s, c, false),
+        Op::V_MAD_U32_U24 => |g, s, c| integer::multiply24(g, s, c, true),
+        Op::V_BFI_B32 => integer::insert,
+        Op::V_BFE_U32 => integer::extract,
+        Op::V_ALIGNBIT_B32 => integer::align,
+        Op::V_CNDMASK_B32 => compare::select,
+        _ => return None,
+    })
+}
+
+/// Operations that want AVX-512.
+fn wide_only(op: Op) -> Option<Emit> {
+    Some(match op {
+        Op::V_MUL_HI_U32 => integer::multiply_high,
+        Op::V_MAD_U64_U32 => integer::multiply_add64,
+        Op::V_LSHLREV_B64 => integer::shift_left64,
+        Op::V_ADD_CO_U32 => |g, s, c| carry::emit(g, s, c, carry::ADD),
+        Op::V_SUB_CO_U32 => |g, s, c| carry::emit(g, s, c, carry::SUB),
+        Op::V_SUBREV_CO_U32 => |g, s, c| carry::emit(g, s, c, carry::SUBREV),
+        Op::V_ADD_CO_CI_U32 => |g, s, c| carry::emit(g, s, c, carry::ADD_IN),
+        Op::V_SUB_CO_CI_U32 => |g, s, c| carry::emit(g, s, c, carry::SUB_IN),
+        Op::V_SUBREV_CO_CI_U32 => |g, s, c| carry::emit(g, s, c, carry::SUBREV_IN),
+        _ => return None,
+    })
+}
+
+/// Float operations, of a MODE that rounds to nearest even and keeps denormals.
+fn float(op: Op, wide: Wide, ieee: bool) -> Option<Emit> {
+    Some(match op {
+        Op::V_ADD_F32 => |g, s, c| two(g, s, c, ADD_PS, false),
+        Op::V_SUB_F32 => |g, s, c| two(g, s, c, SUB_PS, false),
+        Op::V_SUBREV_F32 => |g, s, c| two(g, s, c, SUB_PS, true),
+        Op::V_MUL_F32 => |g, s, c| two(g, s, c, MUL_PS, false),
+        Op::V_FMA_F32 | Op::V_FMAC_F32 | Op::V_FMAMK_F32 | Op::V_FMAAK_F32 => Gen::multiply_add,
+        Op::V_CVT_F32_I32 => |g, s, c| one(g, s, c, FROM_I32),
+        Op::V_CVT_F32_U32 if wide == Wide::Z => |g, s, c| one(g, s, c, FROM_U32),
+        Op::V_RNDNE_F32 => |g, s, c| round(g, s, c, 0),
+        Op::V_FLOOR_F32 => |g, s, c| round(g, s, c, 1),
+        Op::V_CEIL_F32 => |g, s, c| round(g, s, c, 2),
+        Op::V_TRUNC_F32 => |g, s, c| round(g, s, c, 3),
+        // Absolute zeros are ordered and signalling NaNs win, as IEEE mode has it; sign of the comparison's winner.
+        Op::V_MIN_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0100),
+        Op::V_MAX_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0101),
+        _ => return None,
+    })
+}
+
+/// How `step` is emitted, if it is.
+pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
+    let op = step.op?;
+    let row = info(op);
+    if step.out != 0 || (step.flags != 0 && step.flags != FLAG_ALL_LANES) {
+        return None;
+    }
+    for (src, slot) in step.src.iter().zip(row.src) {
+        let sign_only = src.mods & !(mods::NEG_HI | mods::ABS_HI) == 0;
+        let wide_source = slot.ty.dwords() == 2;
+        let known = match src.kind {
+            Kind::Vgpr | Kind::Const | Kind::ConstSigned | Kind::ConstHigh => true,
+            Kind::Scalar => true,
+            Kind::VgprMod | Kind::ScalarMod => sign_only && !wide_source && slot.class != Class::M,
+            _ => false,
+        };
+        // A mask that is not in the scalar file has its own rules.
+        let mask = slot.class == Class::M && src.kind != Kind::Scalar;
+        if !known || mask {
+            return None;
+        }
+    }
+    if let Some(emit) = plain(op) {
+        return integer::possible(op, step, wide).then_some(emit);
+    }
+    if let Some(emit) = compare::emitter(op, wide, floats) {
+        return Some(emit);
+    }
+    if let Some(emit) = (wide == Wide::Z).then(|| wide_only(op)).flatten() {
+        return integer::possible(op, step, wide).then_some(emit);
+    }
+    floats.f32_default.then(|| float(op, wide, floats.ieee)).flatten()
+}
+
+/// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.
+pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
+    let Some(op) = step.op else { return Vec::new() };
+    let row = info(op);
+    let mut list = Vec::with_capacity(6);
+    let dwords = |slot: &softgpu_isa::Slot| slot.ty.dwords() as usize;
+    for (k, src) in step.src.iter().enumerate().filter(|(_, s)| s.is_vgpr()) {
+        // The accumulator has no slot of its own.
+        let n = row.src.get(k).map_or(1, dwords);
+        list.extend((0..n).map(|d| Access { piece: g.piece(src.index, d, c), overwrites: false }));
+    }
+    if let Some(slot) = row.dst.first().filter(|slot| slot.class == Class::V) {
+        let overwrites = !masked || step.flags & FLAG_ALL_LANES != 0;
+        list.extend((0..dwords(slot)).map(|d| Access { piece: g.piece(step.dst, d, c), overwrites }));
+    }
+    list
+}

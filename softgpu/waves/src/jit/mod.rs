@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The code generator: predecoded programs as x86-64 code, AVX-512 or AVX2.
+//!
+//! INVARIANT: generated code does what the steps' handlers do, bit for bit; what it does not do inline it has done by
+//! calling them, so every program can be compiled. It is entered at heads of blocks only, with the MODE it was made for;
+//! the interpreter does the rest. It holds nothing when it is left: a wave that was stopped in it is saved as any other.
+//!
+//! ```text
+//! flow    blocks, and the order within them      gen       operands, registers, EXEC
+//! touch   who may change places                  regs      what is in which register
+//! emit    regions, loops, calls, ways out        lane, integer, compare, carry, scalar: operations
+//! asm     instructions, labels, constants        memory    pages, never writable and executable at once
+//! ```
+#![allow(unsafe_code)]
+
+mod asm;
+mod carry;
+mod compare;
+mod emit;
+mod flow;
+mod r#gen;
+mod integer;
+mod lane;
+mod memory;
+mod regs;
+mod run;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod touch;
+
+pub(crate) use run::run;
+
+use std::sync::atomic::AtomicU8;
+
+use crate::env::Env;
+use crate::level::Level;
+use crate::program::Program;
+use crate::step::{Flow, Step};
+use crate::wave::{Row, Wave};
+
+/// Why generated code came back, beside the values of [`Flow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Exit {
+    /// The interpreter goes on at the step.
+    Leave = 100,
+    /// The control asks the wave to stop in front of the step.
+    Interrupted = 101,
+    /// The quantum is over; the step is next.
+    Quantum = 102,
+}
+
+/// What generated code knows of the world.
+#[repr(C)]
+struct Context {
+    rows: *mut u8,
+    scalars: *mut u32,
+    env: *mut u8,
+    pool: *const u32,
+    flag: *const u8,
+    /// Instructions executed.
+    executed: u64,
+    /// Executed instructions at which the quantum is over.
+    limit: u64,
+    call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
+}
+
+/// Runs a step's handler for generated code.
+///
+/// # Safety
+/// The pointers are those of a wave, an environment and a step that [`Compiled::enter`] was called with.
+unsafe extern "sysv64" fn call(w: *mut Wave, env: *mut Env<'_>, s: *const Step) -> u32 {
+    // SAFETY: the caller's promise; generated code runs within the exclusive borrows of `enter` and touches nothing while
+    // the handler runs.
+    unsafe {
+        let s = &*s;
+        (s.run)(&mut *w, &mut *env, s) as u32
+    }
+}
+
+/// Why a run of generated code ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The step at this index returned this.
+    Flow(Flow, usize),
+    /// The interpreter goes on at this step.
+    Interpret(usize),
+    /// The control asks.
+    Interrupted(usize),
+    /// The quantum is over.
+    Quantum(usize),
+}
+
+/// Code of one program for one MODE.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pages: memory::Pages,
+    pool: Vec<u32>,
+    /// Offset of each step's code, for heads of blocks; 0 elsewhere.
+    entries: Vec<u32>,
+    /// The MODE it was made for.
+    pub mode: u32,
+}
+
+impl Compiled {
+    /// Code for `program`, whose steps must stay where they are. `None`, with a line in the log, if there is none for this
+    /// CPU or this program.
+    pub(crate) fn new(program: &Program, level: Level, mode: u32) -> Option<Compiled> {
+        let wide = match level {
+            Level::Avx512 => r#gen::Wide::Z,
+            Level::Avx2 => r#gen::Wide::Y,
+            Level::Baseline => return None,
+        };
+        let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
+                return None;
+            }
+        };
+        let pages = match memory::Pages::new(&finished.code) {
+            Ok(pages) => pages,
+            Err(error) => {
+                tracing::warn!("No executable memory for {} bytes of code: {error}", finished.code.len());
+                return None;
+            }
+        };
+        tracing::debug!(
+            "{} steps at {:#x} became {} bytes",
+            program.steps.len(),
+            program.entry.0,
+            finished.code.len()
+        );
+        let mut entries = vec![0; program.steps.len()];
+        for (step, offset) in places {
+            entries[step] = offset as u32;
+        }
+        Some(Compiled { pages, pool: finished.pool, entries, mode })
+    }
+
+    /// Whether step `index` is the head of a block.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.entries.get(index).is_some_and(|&offset| offset != 0)
+    }
+
+    /// Runs from step `index`, a head of a block, until something else is to be done. `limit` is in executed instructions.
+    ///
+    /// `flag` is the control's state.
+    pub(crate) fn enter(
+        &self,
+        w: &mut Wave,
+        env: &mut Env<'_>,
+        index: usize,
+        flag: &AtomicU8,
+        limit: u64,
+    ) -> Left {
+        let mut context = Context {
+            rows: w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize),
+            // The address of the whole wave, moved: handlers get it back.
+            scalars: std::ptr::from_mut(w).cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast(),
+            env: std::ptr::from_mut(env).cast(),
+            pool: self.pool.as_ptr(),
+            flag: flag.as_ptr().cast_const(),
+            executed: env.executed,
+            limit,
+            call,
+        };
+        // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
+        // steps it names is alive, since it owns `self`.
+        let enter: extern "sysv64" fn(*mut Context, *const u8) -> u64 =
+            unsafe { std::mem::transmute(self.pages.at(0)) };
+        let result = enter(&mut context, self.pages.at(self.entries[index] as usize));
+        env.executed = context.executed;
+        let step = result as u32 as usize;
+        match (result >> 32) as u32 {
+            x if x == Exit::Leave as u32 => Left::Interpret(step),
+            x if x == Exit::Interrupted as u32 => Left::Interrupted(step),
+            x if x == Exit::Quantum as u32 => Left::Quantum(step),
+            x if x == Flow::Jump as u32 => Left::Flow(Flow::Jump, step),
+            x if x == Flow::Indirect as u32 => Left::Flow(Flow::Indirect, step),
+            x if x == Flow::Barrier as u32 => Left::Flow(Flow::Barrier, step),
+            x if x == Flow::Yield as u32 => Left::Flow(Flow::Yield, step),
+            x if x == Flow::End as u32 => Left::Flow(Flow::End, step),
+            _ => Left::Flow(Flow::Stop, step),
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Row>() == 128);

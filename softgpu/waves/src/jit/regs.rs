@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which host vector register holds which piece of which VGPR row.
+//!
+//! INVARIANT: a piece is in at most one register; a dirty register is newer than memory. Who is evicted is decided by
+//! distance to the next access (Belady), which the emitter knows since it sees the whole region in advance.
+
+/// A piece of a row: as many lanes as a host register has. `row * pieces per row + piece`.
+pub(super) type Piece = u16;
+
+/// No further access within the region.
+pub(super) const NEVER: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    Temporary,
+    Piece(Piece),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    holds: Holds,
+    dirty: bool,
+    /// Used by the operation being emitted: stays.
+    pinned: bool,
+    /// Position of the next access.
+    next: u32,
+    /// That access overwrites the piece without reading it.
+    next_overwrites: bool,
+}
+
+const FREE: Slot =
+    Slot { holds: Holds::Nothing, dirty: false, pinned: false, next: NEVER, next_overwrites: false };
+
+/// What has to be stored before a register can be used for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spill {
+    pub register: u8,
+    pub piece: Piece,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Regs {
+    slots: Vec<Slot>,
+}
+
+impl Regs {
+    /// `count` registers, numbered from 0.
+    pub(super) fn new(count: usize) -> Regs {
+        Regs { slots: vec![FREE; count] }
+    }
+
+    /// The register that holds `piece`.
+    pub(super) fn find(&self, piece: Piece) -> Option<u8> {
+        self.slots.iter().position(|s| s.holds == Holds::Piece(piece)).map(|k| k as u8)
+    }
+
+    pub(super) fn pin(&mut self, register: u8) {
+        self.slots[register as usize].pinned = true;
+    }
+
+    pub(super) fn set_dirty(&mut self, register: u8) {
+        self.slots[register as usize].dirty = true;
+    }
+
+    /// A register for something new, pinned, and what must be stored first. `None` when all are pinned.
+    fn take(&mut self, holds: Holds) -> Option<(u8, Option<Spill>)> {
+        let score = |s: &Slot| match s.holds {
+            Holds::Nothing => (2, 0),
+            // Clean ones go for nothing, so they go first among those of the same distance.
+            _ => {
+                (if s.next == NEVER && !s.dirty { 1 } else { 0 }, u64::from(s.next) * 2 + u64::from(!s.dirty))
+            }
+        };
+        let (k, slot) =
+            self.slots.iter().enumerate().filter(|(_, s)| !s.pinned).max_by_key(|(_, s)| score(s))?;
+        let spill = match slot.holds {
+            Holds::Piece(piece) if slot.dirty && !(slot.next_overwrites && slot.next != NEVER) => {
+                Some(Spill { register: k as u8, piece })
+            }
+            _ => None,
+        };
+        self.slots[k] = Slot { holds, pinned: true, ..FREE };
+        Some((k as u8, spill))
+    }
+
+    /// A register for `piece`, which no register holds.
+    pub(super) fn take_piece(&mut self, piece: Piece) -> Option<(u8, Option<Spill>)> {
+        self.take(Holds::Piece(piece))
+    }
+
+    /// A register for an intermediate result, until the end of the operation.
+    pub(super) fn take_temporary(&mut self) -> Option<(u8, Option<Spill>)> {
+        self.take(Holds::Temporary)
+    }
+
+    /// Ends an operation: temporaries are free again, nothing is pinned.
+    pub(super) fn end_operation(&mut self) {
+        for s in &mut self.slots {
+            s.pinned = false;
+            if s.holds == Holds::Temporary {
+                *s = FREE;
+            }
+        }
+    }
+
+    /// Notes when `piece` is accessed next.
+    pub(super) fn set_next(&mut self, piece: Piece, next: u32, overwrites: bool) {
+        if let Some(s) = self.slots.iter_mut().find(|s| s.holds == Holds::Piece(piece)) {
+            (s.next, s.next_overwrites) = (next, overwrites);
+        }
+    }
+
+    /// Everything that is newer than memory; clean afterwards.
+    pub(super) fn write_back(&mut self) -> Vec<Spill> {
+        let mut spills = Vec::new();
+        for (k, s) in self.slots.iter_mut().enumerate() {
+            if let (Holds::Piece(piece), true) = (s.holds, s.dirty) {
+                spills.push(Spill { register: k as u8, piece });
+                s.dirty = false;
+            }
+        }
+        spills
+    }
+
+    /// Everything that is newer than memory.
+    pub(super) fn dirty(&self) -> Vec<Spill> {
+        self.clone().write_back()
+    }
+
+    /// Whether every piece is where `other` has it.
+    pub(super) fn holds_as(&self, other: &Regs) -> bool {
+        self.slots.iter().zip(&other.slots).all(|(a, b)| a.holds == b.holds)
+    }
+
+    /// Forgets everything; what is dirty is lost.
+    pub(super) fn clear(&mut self) {
+        self.slots.fill(FREE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_piece_needed_last_goes_and_is_stored_if_dirty() {
+        let mut regs = Regs::new(2);
+        let (a, _) = regs.take_piece(10).unwrap();
+        let (b, _) = regs.take_piece(11).unwrap();
+        regs.set_dirty(a);
+        regs.end_operation();
+        regs.set_next(10, 9, false);
+        regs.set_next(11, 5, false);
+        assert_eq!(regs.take_piece(12), Some((a, Some(Spill { register: a, piece: 10 }))));
+        assert_eq!(regs.take_temporary(), Some((b, None)));
+        assert_eq!(regs.take_temporary(), None, "both are in use");
+    }
+
+    #[test]
+    fn a_dead_piece_is_not_stored() {
+        let mut regs = Regs::new(1);
+        let (a, _) = regs.take_piece(10).unwrap();
+        regs.set_dirty(a);
+        regs.end_operation();
+        regs.set_next(10, 7, true);
+        assert_eq!(regs.take_piece(12), Some((a, None)));
+        regs.set_dirty(a);
+        regs.end_operation();
+        // Nothing within the region overwrites it: memory must have it at the end.
+        regs.set_next(12, NEVER, true);
+        assert_eq!(regs.take_piece(13).unwrap().1, Some(Spill { register: a, piece: 12 }));
+    }
+}

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scalar instructions and branch conditions on the wave's scalar file in memory.
+//!
+//! INVARIANT: uses RAX and RCX only, and no vector register.
+
+use iced_x86::{Code, MemoryOperand, Register};
+use softgpu_isa::Op;
+
+use super::asm::{Asm, SCALARS, memory};
+use crate::predecode::Shape;
+use crate::step::{Kind, SPECIAL_SCC, Src, Step};
+use crate::wave::{EXEC, VCC, Wave};
+
+const A: Register = Register::EAX;
+const B: Register = Register::ECX;
+const A64: Register = Register::RAX;
+const B64: Register = Register::RCX;
+
+/// SCC in memory.
+fn scc() -> MemoryOperand {
+    memory(SCALARS, std::mem::offset_of!(Wave, scc) as i64 - std::mem::offset_of!(Wave, s) as i64, false)
+}
+
+fn place(index: u16) -> MemoryOperand {
+    memory(SCALARS, 4 * i64::from(index), false)
+}
+
+/// Which kind of result an operation has.
+#[derive(Clone, Copy)]
+enum Then {
+    /// SCC stays.
+    Keep,
+    /// SCC = result is not zero.
+    NotZero,
+    /// SCC = this condition of the last instruction.
+    Flag(Code),
+}
+
+fn known(s: &Src) -> bool {
+    match s.kind {
+        Kind::Scalar | Kind::Const | Kind::ConstSigned => true,
+        Kind::Special => s.index == SPECIAL_SCC,
+        _ => false,
+    }
+}
+
+fn load(asm: &mut Asm, to: Register, s: &Src) {
+    match s.kind {
+        Kind::Scalar => asm.op2(Code::Mov_r32_rm32, to, place(s.index)),
+        Kind::Special => asm.op2(Code::Mov_r32_rm32, to, scc()),
+        _ => asm.op2(Code::Mov_r32_imm32, to, s.value as i32),
+    }
+}
+
+fn load64(asm: &mut Asm, to: Register, s: &Src) {
+    match s.kind {
+        Kind::Scalar => asm.op2(Code::Mov_r64_rm64, to, place(s.index)),
+        Kind::Special => asm.op2(Code::Mov_r32_rm32, to - (A64 as u32 - A as u32), scc()),
+        Kind::ConstSigned => asm.op2(Code::Mov_rm64_imm32, to, s.value as i32),
+        // A 32-bit move clears the upper half.
+        _ => asm.op2(Code::Mov_r32_imm32, to - (A64 as u32 - A as u32), s.value as i32),
+    }
+}
+
+fn set_scc(asm: &mut Asm, condition: Code) {
+    asm.op1(condition, Register::AL);
+    asm.op2(Code::Movzx_r32_rm8, A, Register::AL);
+    asm.op2(Code::Mov_rm32_r32, scc(), A);
+}
+
+fn finish(asm: &mut Asm, s: &Step, then: Then) {
+    asm.op2(Code::Mov_rm32_r32, place(s.dst), A);
+    match then {
+        Then::Keep => {}
+        Then::NotZero => {
+            asm.op2(Code::Test_rm32_r32, A, A);
+            set_scc(asm, Code::Setne_rm8);
+        }
+        // Moves leave the flags alone.
+        Then::Flag(condition) => set_scc(asm, condition),
+    }
+}
+
+fn finish64(asm: &mut Asm, s: &Step, not_zero: bool) {
+    asm.op2(Code::Mov_rm64_r64, place(s.dst), A64);
+    if not_zero {
+        asm.op2(Code::Test_rm64_r64, A64, A64);
+        set_scc(asm, Code::Setne_rm8);
+    }
+}
+
+/// Two-operand 32-bit forms: instruction, whether the second source is inverted first, SCC.
+fn two(op: Op) -> Option<(Code, bool, Then)> {
+    use Then::{Flag, Keep, NotZero};
+    Some(match op {
+        Op::S_ADD_U32 => (Code::Add_r32_rm32, false, Flag(Code::Setb_rm8)),
+        Op::S_SUB_U32 => (Code::Sub_r32_rm32, false, Flag(Code::Setb_rm8)),
+        Op::S_ADD_I32 => (Code::Add_r32_rm32, false, Flag(Code::Seto_rm8)),
+        Op::S_SUB_I32 => (Code::Sub_r32_rm32, false, Flag(Code::Seto_rm8)),
+        Op::S_AND_B32 => (Code::And_r32_rm32, false, NotZero),
+        Op::S_OR_B32 => (Code::Or_r32_rm32, false, NotZero),
+        Op::S_XOR_B32 => (Code::Xor_r32_rm32, false, NotZero),
+        Op::S_AND_NOT1_B32 => (Code::And_r32_rm32, true, NotZero),
+        Op::S_OR_NOT1_B32 => (Code::Or_r32_rm32, true, NotZero),
+        Op::S_XNOR_B32 => (Code::Xor_r32_rm32, true, NotZero),
+        Op::S_MUL_I32 => (Code::Imul_r32_rm32, false, Keep),
+        _ => return None,
+    })
+}
+
+fn two64(op: Op) -> Option<(Code, bool)> {
+    Some(match op {
+        Op::S_AND_B64 => (Code::And_r64_rm64, false),
+        Op::S_OR_B64 => (Code::Or_r64_rm64, false),
+        Op::S_XOR_B64 => (Code::Xor_r64_rm64, false),
+        Op::S_AND_NOT1_B64 => (Code::And_r64_rm64, true),
+        Op::S_OR_NOT1_B64 => (Code::Or_r64_rm64, true),
+        Op::S_XNOR_B64 => (Code::Xor_r64_rm64, true),
+        _ => return None,
+    })
+}
+
+fn shift(op: Op) -> Option<(Code, bool)> {
+    Some(match op {
+        Op::S_LSHL_B32 => (Code::Shl_rm32_CL, false),
+        Op::S_LSHR_B32 => (Code::Shr_rm32_CL, false),
+        Op::S_ASHR_I32 => (Code::Sar_rm32_CL, false),
+        Op::S_LSHL_B64 => (Code::Shl_rm64_CL, true),
+        Op::S_LSHR_B64 => (Code::Shr_rm64_CL, true),
+        Op::S_ASHR_I64 => (Code::Sar_rm64_CL, true),
+        _ => return None,
+    })
+}
+
+/// Condition of a compare, and whether the second operand is the immediate (2: zero-extended).
+fn test(op: Op) -> Option<(Code, u8)> {
+    Some(match op {
+        Op::S_CMP_EQ_I32 | Op::S_CMP_EQ_U32 => (Code::Sete_rm8, 0),
+        Op::S_CMP_LG_I32 | Op::S_CMP_LG_U32 => (Code::Setne_rm8, 0),
+        Op::S_CMP_GT_I32 => (Code::Setg_rm8, 0),
+        Op::S_CMP_GE_I32 => (Code::Setge_rm8, 0),
+        Op::S_CMP_LT_I32 => (Code::Setl_rm8, 0),
+        Op::S_CMP_LE_I32 => (Code::Setle_rm8, 0),
+        Op::S_CMP_GT_U32 => (Code::Seta_rm8, 0),
+        Op::S_CMP_GE_U32 => (Code::Setae_rm8, 0),
+        Op::S_CMP_LT_U32 => (Code::Setb_rm8, 0),
+        Op::S_CMP_LE_U32 => (Code::Setbe_rm8, 0),
+        Op::S_CMPK_EQ_I32 => (Code::Sete_rm8, 1),
+        Op::S_CMPK_LG_I32 => (Code::Setne_rm8, 1),
+        Op::S_CMPK_GT_I32 => (Code::Setg_rm8, 1),
+        Op::S_CMPK_GE_I32 => (Code::Setge_rm8, 1),
+        Op::S_CMPK_LT_I32 => (Code::Setl_rm8, 1),
+        Op::S_CMPK_LE_I32 => (Code::Setle_rm8, 1),
+        Op::S_CMPK_EQ_U32 => (Code::Sete_rm8, 2),
+        Op::S_CMPK_LG_U32 => (Code::Setne_rm8, 2),
+        Op::S_CMPK_GT_U32 => (Code::Seta_rm8, 2),
+        Op::S_CMPK_GE_U32 => (Code::Setae_rm8, 2),
+        Op::S_CMPK_LT_U32 => (Code::Setb_rm8, 2),
+        Op::S_CMPK_LE_U32 => (Code::Setbe_rm8, 2),
+        _ => return None,
+    })
+}
+
+/// SAVEEXEC forms: instruction on (source, EXEC), and which of the two is inverted first.
+fn save_exec(op: Op) -> Option<(Code, bool, bool)> {
+    Some(match op {
+        Op::S_AND_SAVEEXEC_B32 => (Code::And_r32_rm32, false, false),
+        Op::S_OR_SAVEEXEC_B32 => (Code::Or_r32_rm32, false, false),
+        Op::S_XOR_SAVEEXEC_B32 => (Code::Xor_r32_rm32, false, false),
+        Op::S_AND_NOT0_SAVEEXEC_B32 => (Code::And_r32_rm32, true, false),
+        Op::S_AND_NOT1_SAVEEXEC_B32 => (Code::And_r32_rm32, false, true),
+        Op::S_OR_NOT0_SAVEEXEC_B32 => (Code::Or_r32_rm32, true, false),
+        _ => return None,
+    })
+}
+
+/// Emits `step`; `false` (and nothing emitted) when it is not one of those done inline.
+pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
+    let Some(op) = step.op else { return false };
+    let s = step;
+    if !s.src.iter().all(known) {
+        return false;
+    }
+    if let Some((code, invert, then)) = two(op) {
+        load(asm, A, &s.src[0]);
+        load(asm, B, &s.src[1]);
+        if invert {
+            asm.op1(Code::Not_rm32, B);
+        }
+        asm.op2(code, A, B);
+        finish(asm, s, then);
+    } else if let Some((code, invert)) = two64(op) {
+        load64(asm, A64, &s.src[0]);
+        load64(asm, B64, &s.src[1]);
+        if invert {
+            asm.op1(Code::Not_rm64, B64);
+        }
+        asm.op2(code, A64, B64);
+        finish64(asm, s, true);
+    } else if let Some((code, is_wide)) = shift(op) {
+        load(asm, B, &s.src[1]);
+        if is_wide {
+            load64(asm, A64, &s.src[0]);
+            asm.op2(code, A64, Register::CL);
+            finish64(asm, s, true);
+        } else {
+            load(asm, A, &s.src[0]);
+            asm.op2(code, A, Register::CL);
+            finish(asm, s, Then::NotZero);
+        }
+    } else if let Some((condition, immediate)) = test(op) {
+        // SOPK compares read their destination field, which predecode puts first among the sources.
+        load(asm, A, &s.src[0]);
+        match immediate {
+            0 => load(asm, B, &s.src[1]),
+            1 => asm.op2(Code::Mov_r32_imm32, B, s.imm),
+            _ => asm.op2(Code::Mov_r32_imm32, B, s.imm & 0xFFFF),
+        }
+        asm.op2(Code::Cmp_r32_rm32, A, B);
+        set_scc(asm, condition);
+    } else if let Some((code, invert_source, invert_exec)) = save_exec(op) {
+        load(asm, A, &s.src[0]);
+        asm.op2(Code::Mov_r32_rm32, B, place(EXEC as u16));
+        asm.op2(Code::Mov_rm32_r32, place(s.dst), B);
+        if invert_source {
+            asm.op1(Code::Not_rm32, A);
+        }
+        if invert_exec {
+            asm.op1(Code::Not_rm32, B);
+        }
+        asm.op2(code, A, B);
+        asm.op2(Code::Mov_rm32_r32, place(EXEC as u16), A);
+        asm.op2(Code::Test_rm32_r32, A, A);
+        set_scc(asm, Code::Setne_rm8);
+    } else {
+        return others(asm, op, s);
+    }
+    true
+}
+
+fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
+    match op {
+        Op::S_MOV_B32 => {
+            load(asm, A, &s.src[0]);
+            finish(asm, s, Then::Keep);
+        }
+        Op::S_MOV_B64 => {
+            load64(asm, A64, &s.src[0]);
+            finish64(asm, s, false);
+        }
+        Op::S_NOT_B32 => {
+            load(asm, A, &s.src[0]);
+            asm.op1(Code::Not_rm32, A);
+            finish(asm, s, Then::NotZero);
+        }
+        Op::S_MOVK_I32 => {
+            asm.op2(Code::Mov_r32_imm32, A, s.imm);
+            finish(asm, s, Then::Keep);
+        }
+        Op::S_ADDK_I32 => {
+            asm.op2(Code::Mov_r32_rm32, A, place(s.dst));
+            asm.op2(Code::Add_rm32_imm32, A, s.imm);
+            finish(asm, s, Then::Flag(Code::Seto_rm8));
+        }
+        Op::S_ADDC_U32 | Op::S_SUBB_U32 => {
+            load(asm, A, &s.src[0]);
+            load(asm, B, &s.src[1]);
+            asm.op2(Code::Bt_rm32_imm8, scc(), 0);
+            asm.op2(if op == Op::S_ADDC_U32 { Code::Adc_r32_rm32 } else { Code::Sbb_r32_rm32 }, A, B);
+            finish(asm, s, Then::Flag(Code::Setb_rm8));
+        }
+        Op::S_CMP_EQ_U64 | Op::S_CMP_LG_U64 => {
+            load64(asm, A64, &s.src[0]);
+            load64(asm, B64, &s.src[1]);
+            asm.op2(Code::Cmp_r64_rm64, A64, B64);
+            set_scc(asm, if op == Op::S_CMP_EQ_U64 { Code::Sete_rm8 } else { Code::Setne_rm8 });
+        }
+        Op::S_CSELECT_B32 => {
+            load(asm, A, &s.src[1]);
+            load(asm, B, &s.src[0]);
+            asm.op2(Code::Bt_rm32_imm8, scc(), 0);
+            asm.op2(Code::Cmovb_r32_rm32, A, B);
+            finish(asm, s, Then::Keep);
+        }
+        Op::S_CSELECT_B64 => {
+            load64(asm, A64, &s.src[1]);
+            load64(asm, B64, &s.src[0]);
+            asm.op2(Code::Bt_rm32_imm8, scc(), 0);
+            asm.op2(Code::Cmovb_r64_rm64, A64, B64);
+            finish64(asm, s, false);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Compares what a conditional branch looks at, and names the jump that is taken when the branch is.
+pub(super) fn condition(asm: &mut Asm, op: Op, shape: Shape) -> Option<Code> {
+    let mut zero = |index: usize| {
+        let code = if shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
+        asm.op2(code, place(index as u16), 0);
+    };
+    Some(match op {
+        Op::S_CBRANCH_SCC0 | Op::S_CBRANCH_SCC1 => {
+            asm.op2(Code::Cmp_rm32_imm8, scc(), 0);
+            if op == Op::S_CBRANCH_SCC0 { Code::Je_rel32_64 } else { Code::Jne_rel32_64 }
+        }
+        Op::S_CBRANCH_VCCZ => {
+            zero(VCC);
+            Code::Je_rel32_64
+        }
+        Op::S_CBRANCH_VCCNZ => {
+            zero(VCC);
+            Code::Jne_rel32_64
+        }
+        Op::S_CBRANCH_EXECZ => {
+            zero(EXEC);
+            Code::Je_rel32_64
+        }
+        Op::S_CBRANCH_EXECNZ => {
+            zero(EXEC);
+            Code::Jne_rel32_64
+        }
+        _ => return None,
+    })
+}

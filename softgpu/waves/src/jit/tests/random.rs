@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random programs: valid words of any vector or scalar operation, in a loop.
+
+use softgpu_isa::{Class, Flags, Fmt, Op, decode, info, rows};
+
+/// A small generator with a printable state.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 20) % n.max(1)
+    }
+    pub(super) fn chance(&mut self, of: u64) -> bool {
+        self.below(of) == 0
+    }
+    /// Bits that mean something as an integer, a float, a half.
+    pub(super) fn bits(&mut self) -> u32 {
+        const CORNERS: [u32; 16] = [
+            0,
+            1,
+            2,
+            31,
+            32,
+            0x7FFF_FFFF,
+            0x8000_0000,
+            0xFFFF_FFFF,
+            0x3F80_0000,
+            0xBF80_0000,
+            0x7F80_0000,
+            0xFF80_0000,
+            0x7FC0_1234,
+            0x7F80_0001,
+            0x0000_FFFF,
+            0x3C00_BC00,
+        ];
+        match self.below(6) {
+            0 => CORNERS[self.below(16) as usize],
+            1 => self.below(64) as u32,
+            2 => (self.below(2000) as f32 / 64.0 - 15.0).to_bits(),
+            _ => self.next() as u32,
+        }
+    }
+}
+
+/// VGPRs that programs use.
+pub(super) const VGPRS: u64 = 12;
+/// SGPRs that programs use.
+const SGPRS: u64 = 16;
+/// The loop's counter, which no random instruction touches.
+const COUNTER: u32 = 30;
+
+fn vgpr(r: &mut Random) -> u32 {
+    r.below(VGPRS) as u32
+}
+
+fn scalar_source(r: &mut Random) -> u32 {
+    match r.below(8) {
+        0 => 106,
+        1 => 128 + r.below(65) as u32,
+        2 => 193 + r.below(16) as u32,
+        3 => 240 + r.below(9) as u32,
+        4 => [125, 126, 253, 124][r.below(4) as usize],
+        _ => r.below(SGPRS) as u32 & !1,
+    }
+}
+
+fn source(r: &mut Random) -> u32 {
+    if r.below(3) == 0 { scalar_source(r) } else { 256 + vgpr(r) }
+}
+
+fn scalar_destination(r: &mut Random) -> u32 {
+    match r.below(12) {
+        0 => 126,
+        1..=3 => 106,
+        4 => 124,
+        _ => r.below(SGPRS) as u32 & !1,
+    }
+}
+
+/// Whether an instruction can stand anywhere in a straight run.
+fn is_plain(op: Op) -> bool {
+    use Op::*;
+    let row = info(op);
+    let control =
+        Flags::BRANCH | Flags::END | Flags::BARRIER | Flags::HINT | Flags::CACHE | Flags::WRITES_MODE;
+    let moves = row.any(Flags::READS_M0) && !row.name.contains("interp");
+    !row.any(control)
+        && !moves
+        && !row.name.starts_with("v_wmma")
+        && !matches!(
+            op,
+            S_SLEEP
+                | S_WAKEUP
+                | S_TRAP
+                | S_SETHALT
+                | S_SENDMSG
+                | S_SENDMSGHALT
+                | S_SENDMSG_RTN_B32
+                | S_SENDMSG_RTN_B64
+                | S_RFE_B64
+                | S_GETREG_B32
+                | S_CODE_END
+                | S_GETPC_B64
+        )
+}
+
+fn words(r: &mut Random, fmt: Fmt, opcode: u32) -> Option<Vec<u32>> {
+    let literal = |mut w: Vec<u32>, r: &mut Random, uses: bool| {
+        if uses {
+            w.push(r.bits());
+        }
+        w
+    };
+    let modifiers = if r.chance(4) { r.next() as u32 } else { 0 };
+    Some(match fmt {
+        Fmt::Sop1 => vec![0xBE80_0000 | scalar_destination(r) << 16 | opcode << 8 | scalar_source(r)],
+        Fmt::Sop2 => {
+            let (d, a, b) = (scalar_destination(r), scalar_source(r), scalar_source(r));
+            vec![0x8000_0000 | opcode << 23 | d << 16 | b << 8 | a]
+        }
+        Fmt::Sopc => vec![0xBF00_0000 | opcode << 16 | scalar_source(r) << 8 | scalar_source(r)],
+        Fmt::Sopk => {
+            vec![0xB000_0000 | opcode << 23 | scalar_destination(r) << 16 | r.next() as u32 & 0xFFFF]
+        }
+        Fmt::Vop1 => {
+            let s = if r.chance(16) { 255 } else { source(r) };
+            literal(vec![0x7E00_0000 | vgpr(r) << 17 | opcode << 9 | s], r, s == 255)
+        }
+        Fmt::Vop2 => {
+            let s = if r.chance(16) { 255 } else { source(r) };
+            let fixed = matches!(opcode, 44 | 45 | 55 | 56);
+            literal(vec![opcode << 25 | vgpr(r) << 17 | vgpr(r) << 9 | s], r, s == 255 || fixed)
+        }
+        Fmt::Vopc => vec![0x7C00_0000 | opcode << 17 | vgpr(r) << 9 | source(r)],
+        Fmt::Vop3 | Fmt::Vop3p => {
+            let top = if fmt == Fmt::Vop3 { 0xD400_0000 } else { 0xCC00_0000 };
+            let compare = fmt == Fmt::Vop3 && opcode < 256;
+            let d = if compare { scalar_destination(r) } else { vgpr(r) };
+            let mut low = top | opcode << 16 | d | modifiers & 0xFF00;
+            if fmt == Fmt::Vop3p {
+                low |= 0x4000;
+            }
+            let high = source(r) | source(r) << 9 | source(r) << 18 | modifiers & 0xF800_0000;
+            vec![low, high | if fmt == Fmt::Vop3p { 0x1800_0000 } else { 0 }]
+        }
+        Fmt::Vop3sd => {
+            let low = 0xD400_0000 | opcode << 16 | scalar_destination(r) << 8 | vgpr(r);
+            vec![low, source(r) | source(r) << 9 | source(r) << 18]
+        }
+        _ => return None,
+    })
+}
+
+/// A VOPD of two random halves.
+fn dual(r: &mut Random) -> Vec<u32> {
+    let (x, y) = (r.below(14) as u32, r.below(19) as u32);
+    let d = vgpr(r);
+    let other = (vgpr(r) >> 1) << 17;
+    let low = 0xC800_0000 | x << 22 | y << 17 | vgpr(r) << 9 | source(r);
+    // vdsty has one bit less: its lowest is the inverse of vdstx's.
+    let high = d << 24 | (other >> 17) << 17 | vgpr(r) << 9 | source(r);
+    let mut words = vec![low, high];
+    if matches!(x, 1 | 2) || matches!(y, 1 | 2) {
+        words.push(r.bits());
+    }
+    words
+}
+
+/// One random instruction, `wanted` or any.
+pub(super) fn instruction(r: &mut Random, wanted: Option<Op>) -> Vec<u32> {
+    let all = rows();
+    loop {
+        if wanted.is_none() && r.chance(12) {
+            let w = dual(r);
+            if decode(&w).is_ok_and(|i| i.size as usize == w.len() * 4) {
+                return w;
+            }
+            continue;
+        }
+        let row = match wanted {
+            Some(op) => info(op),
+            None => &all[r.below(all.len() as u64) as usize],
+        };
+        if !is_plain(row.op) {
+            continue;
+        }
+        let codes: Vec<_> = row
+            .columns
+            .iter()
+            .filter(|c| c.family == softgpu_isa::Family::Gfx11)
+            .flat_map(|c| c.codes.iter())
+            .collect();
+        if codes.is_empty() {
+            continue;
+        }
+        let code = codes[r.below(codes.len() as u64) as usize];
+        let Some(w) = words(r, code.fmt, u32::from(code.opcode)) else { continue };
+        // A literal that a source asked for is not there: such words are too short.
+        let Ok(inst) = decode(&w) else { continue };
+        if inst.size as usize != w.len() * 4 || inst.op != row.op {
+            continue;
+        }
+        let wide_scalar = row.dst.first().is_some_and(|s| s.class != Class::V && s.ty.dwords() > 2);
+        if !wide_scalar {
+            return w;
+        }
+    }
+}
+
+/// `body` instructions, `turns` times over, then the end.
+pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Vec<u32> {
+    let mut words = vec![0xBE80_0000 | COUNTER << 16 | 128 + turns];
+    let start = words.len();
+    for _ in 0..body {
+        let wanted = (!ops.is_empty() && !r.chance(5)).then(|| ops[r.below(ops.len() as u64) as usize]);
+        words.extend(instruction(r, wanted));
+    }
+    // s_sub_u32 s30, s30, 1; s_cmp_lg_u32 s30, 0; s_cbranch_scc1 start; s_endpgm
+    words.push(0x8080_0000 | COUNTER << 16 | 129 << 8 | COUNTER);
+    words.push(0xBF07_0000 | 128 << 8 | COUNTER);
+    let distance = start as i64 - (words.len() as i64 + 1);
+    words.push(0xBFA2_0000 | distance as u32 & 0xFFFF);
+    words.push(0xBFB0_0000);
+    words
+}
