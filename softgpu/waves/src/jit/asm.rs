@@ -128,15 +128,6 @@ impl Asm {
         }));
     }
 
-    /// As [`Asm::masked`], with zero in lanes that are off.
-    pub(super) fn zeroed(&mut self, code: Code, mask: Register, operands: &[Arg]) {
-        self.put(build(code, operands).map(|mut i| {
-            i.set_op_mask(mask);
-            i.set_zeroing_masking(true);
-            i
-        }));
-    }
-
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)

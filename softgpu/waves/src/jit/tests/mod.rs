@@ -8,7 +8,7 @@ use std::sync::Arc;
 use random::{Random, VGPRS};
 use softgpu_isa::{Op, decode};
 
-use super::{Compiled, run};
+use super::run;
 use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
 use crate::interp::{Code, Control, WaveStop, interpret_wave};
