@@ -49,16 +49,23 @@ pub(crate) struct Identity {
 
 /// Ranges that recent accesses were found in, valid for one generation of the map.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Hot {
     generation: u64,
-    read: [(u64, u64); 4],
-    write: [(u64, u64); 4],
+    read: [[u64; 2]; 4],
+    write: [[u64; 2]; 4],
     next: usize,
 }
 
 impl Hot {
+    /// Offset of the four readable ranges (start, end), for generated code.
+    pub(crate) const READ: usize = std::mem::offset_of!(Hot, read);
+    /// Offset of the four writable ranges.
+    pub(crate) const WRITE: usize = std::mem::offset_of!(Hot, write);
+
     pub(crate) fn new() -> Hot {
-        Hot { generation: u64::MAX, read: [(1, 0); 4], write: [(1, 0); 4], next: 0 }
+        // Ranges that hold nothing.
+        Hot { generation: u64::MAX, read: [[u64::MAX, 0]; 4], write: [[u64::MAX, 0]; 4], next: 0 }
     }
 }
 
@@ -84,7 +91,7 @@ impl<'a> Env<'a> {
     #[inline(always)]
     pub(crate) fn allows(&mut self, lo: u64, hi: u64, kind: AccessKind) -> bool {
         let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
-        for &(start, end) in hot {
+        for &[start, end] in hot {
             if lo >= start && hi <= end && lo < hi {
                 return true;
             }
@@ -96,7 +103,7 @@ impl<'a> Env<'a> {
     #[inline(always)]
     pub(crate) fn range_of(&mut self, address: u64, kind: AccessKind) -> Option<(u64, u64)> {
         let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
-        for &(start, end) in hot {
+        for &[start, end] in hot {
             if address >= start && address < end {
                 return Some((start, end));
             }
@@ -106,7 +113,13 @@ impl<'a> Env<'a> {
             return None;
         }
         let hot = if kind == AccessKind::Write { &self.hot.write } else { &self.hot.read };
-        Some(hot[self.hot.next])
+        Some(hot[self.hot.next].into())
+    }
+
+    /// The cached ranges, for generated code.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn hot(&mut self) -> &mut Hot {
+        self.hot
     }
 
     #[cold]
@@ -116,7 +129,7 @@ impl<'a> Env<'a> {
         self.hot.next = (self.hot.next + 1) % 4;
         let next = self.hot.next;
         let hot = if kind == AccessKind::Write { &mut self.hot.write } else { &mut self.hot.read };
-        hot[next] = range;
+        hot[next] = range.into();
         lo < hi && hi <= range.1
     }
 

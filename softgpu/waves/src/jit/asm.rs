@@ -51,7 +51,7 @@ pub(super) enum AsmError {
     Far(i64),
     #[error("An operation needs more vector registers than there are; the interpreter runs this program")]
     Exhausted,
-    #[error("Label {0} was never placed; the interpreter runs this program")]
+    #[error("Something jumps to label {0}, which has no place; the interpreter runs this program")]
     Unplaced(usize),
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Asm {
     fixups: Vec<(usize, Label)>,
     pool: Vec<u32>,
     words: HashMap<u32, usize>,
-    blocks: HashMap<[u32; 8], usize>,
+    blocks: HashMap<Vec<u32>, usize>,
     failed: Option<IcedError>,
 }
 
@@ -164,11 +164,21 @@ impl Asm {
 
     /// Where in memory these eight words are.
     pub(super) fn constants(&mut self, values: [u32; 8]) -> MemoryOperand {
+        self.block(&values)
+    }
+
+    /// Where in memory these sixteen words are.
+    pub(super) fn constants16(&mut self, values: [u32; 16]) -> MemoryOperand {
+        self.block(&values)
+    }
+
+    fn block(&mut self, values: &[u32]) -> MemoryOperand {
         let pool = &mut self.pool;
-        let index = *self.blocks.entry(values).or_insert_with(|| {
+        let index = *self.blocks.entry(values.to_vec()).or_insert_with(|| {
             pool.extend(values);
-            pool.len() - 8
+            pool.len() - values.len()
         });
+        // The pool is not aligned beyond a dword.
         memory(POOL, 4 * index as i64, false)
     }
 
@@ -178,17 +188,14 @@ impl Asm {
             return Err(error.into());
         }
         let mut code = self.encoder.take_buffer();
-        let places = self
-            .labels
-            .iter()
-            .enumerate()
-            .map(|(k, place)| place.ok_or(AsmError::Unplaced(k)))
-            .collect::<Result<Vec<_>, _>>()?;
         for (end, label) in self.fixups {
-            let distance = places[label.0] as i64 - end as i64;
+            let place = self.labels[label.0].ok_or(AsmError::Unplaced(label.0))?;
+            let distance = place as i64 - end as i64;
             let short = i32::try_from(distance).map_err(|_| AsmError::Far(distance))?;
             code[end - 4..end].copy_from_slice(&short.to_le_bytes());
         }
+        // A label that nobody jumps to may have no place.
+        let places = self.labels.into_iter().map(|place| place.unwrap_or(0)).collect();
         Ok(Finished { code, pool: self.pool, places })
     }
 }

@@ -11,6 +11,8 @@ use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCAL
 use super::flow::{self, Item, Unit, What};
 use super::r#gen::{Access, Gen, Wide, next_accesses};
 use super::lane::{self, Floats};
+use super::regs::Spill;
+use super::vmem::{self, Checks, Transfer};
 use super::{Context, Exit, scalar};
 use crate::program::Program;
 use crate::wave::{EXEC, Wave};
@@ -27,12 +29,15 @@ const ASKS: i32 = 3;
 enum Micro {
     Lane(Item, usize),
     Scalar(Item),
+    Transfer(Item, Transfer),
 }
 
 /// A way out of line.
 enum Cold {
     /// Count, then leave with this exit and step.
-    Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<super::regs::Spill> },
+    Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
+    /// An access that is not done inline: the handler does it.
+    Slow { label: Label, resume: Label, count: i32, step: usize, dirty: Vec<Spill>, held: Vec<Spill> },
     /// A handler returned something else than "go on" (in EAX).
     Flow { label: Label, count: i32, step: usize },
 }
@@ -45,7 +50,10 @@ pub(super) struct Emitter<'a> {
     leaders: Vec<usize>,
     labels: Vec<Label>,
     way_out: Label,
+    checks: Checks,
     cold: Vec<Cold>,
+    /// First step of the block being emitted.
+    first: usize,
 }
 
 fn context(offset: usize) -> iced_x86::MemoryOperand {
@@ -58,7 +66,19 @@ impl<'a> Emitter<'a> {
         let leaders = flow::leaders(program);
         let labels = leaders.iter().map(|_| g.asm.label()).collect();
         let way_out = g.asm.label();
-        Emitter { program, g, floats: Floats::of(mode), mode, leaders, labels, way_out, cold: Vec::new() }
+        let checks = Checks { read: g.asm.label(), write: g.asm.label() };
+        Emitter {
+            program,
+            g,
+            floats: Floats::of(mode),
+            mode,
+            leaders,
+            labels,
+            way_out,
+            checks,
+            cold: Vec::new(),
+            first: 0,
+        }
     }
 
     /// Everything: code, and for every leader where it is.
@@ -68,6 +88,8 @@ impl<'a> Emitter<'a> {
             self.block(k);
         }
         self.cold_paths();
+        let checks = self.checks;
+        self.g.emit_checks(&checks);
         self.epilogue();
         let (leaders, labels) = (self.leaders, self.labels);
         if self.g.exhausted {
@@ -130,6 +152,7 @@ impl<'a> Emitter<'a> {
         let end = self.leaders.get(k + 1).copied().unwrap_or(self.program.steps.len());
         let units = flow::units(self.program, first, end, self.g.wide, self.floats);
         self.g.asm.place(self.labels[k]);
+        self.first = first;
         if self.resident_loop(first, end, &units) {
             return;
         }
@@ -150,6 +173,7 @@ impl<'a> Emitter<'a> {
                         What::Scalar if !item.touch.writes_exec() && self.is_inline(&item) => {
                             region.push(unit)
                         }
+                        What::Transfer(_) => region.push(unit),
                         What::Branch => {
                             self.region(std::mem::take(&mut region));
                             self.branch(first, end, &item);
@@ -194,22 +218,14 @@ impl<'a> Emitter<'a> {
     /// Calls a step's handler. All state is in the wave.
     fn call(&mut self, first: usize, index: usize) {
         let step = &self.program.steps[index];
-        let address = std::ptr::from_ref(step).addr() as u64;
         let count = self.ordinal(index) - self.ordinal(first) + 1;
         let label = self.g.asm.label();
-        let a = &mut self.g.asm;
-        a.op0(Code::VEX_Vzeroupper);
-        let wave = -(std::mem::offset_of!(Wave, s) as i64);
-        a.op2(Code::Lea_r64_m, Register::RDI, memory(SCALARS, wave, false));
-        a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
-        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
-        a.op1(Code::Call_rm64, context(std::mem::offset_of!(Context, call)));
-        a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
-        a.jump(Code::Jne_rel32_64, label);
+        self.call_handler(index);
+        self.g.asm.jump(Code::Jne_rel32_64, label);
         self.cold.push(Cold::Flow { label, count, step: index });
         if flow::ends_block(step) {
             // What follows was made for this MODE.
-            let offset = std::mem::offset_of!(Wave, mode) as i64 + wave;
+            let offset = std::mem::offset_of!(Wave, mode) as i64 - std::mem::offset_of!(Wave, s) as i64;
             let mode = self.mode as i32;
             self.g.asm.op2(Code::Cmp_rm32_imm32, memory(SCALARS, offset, false), mode);
             let label = self.g.asm.label();
@@ -224,8 +240,46 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// Has the handler of step `index` run; compares what it returned with "go on".
+    fn call_handler(&mut self, index: usize) {
+        let address = std::ptr::from_ref(&self.program.steps[index]).addr() as u64;
+        let a = &mut self.g.asm;
+        a.op0(Code::VEX_Vzeroupper);
+        let wave = -(std::mem::offset_of!(Wave, s) as i64);
+        a.op2(Code::Lea_r64_m, Register::RDI, memory(SCALARS, wave, false));
+        a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
+        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
+        a.op1(Code::Call_rm64, context(std::mem::offset_of!(Context, call)));
+        a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
+    }
+
+    /// A load or store within a region.
+    fn transfer(&mut self, item: &Item, t: &Transfer, masked: bool) {
+        let (index, count) = (item.index, self.ordinal(item.index) - self.ordinal(self.first) + 1);
+        let step = &self.program.steps[index];
+        let (label, resume) = (self.g.asm.label(), self.g.asm.label());
+        let checks = self.checks;
+        let done = if masked { None } else { self.g.transfer(step, t, &checks, label) };
+        match done {
+            Some(dirty) => {
+                let held = self.g.regs.held();
+                self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
+            }
+            None => {
+                self.g.write_back(true);
+                self.call_handler(index);
+                self.g.asm.jump(Code::Jne_rel32_64, label);
+                self.cold.push(Cold::Flow { label, count, step: index });
+                if masked {
+                    self.g.load_exec_masks();
+                }
+            }
+        }
+        self.g.asm.place(resume);
+    }
+
     /// Counts and leaves, in line.
-    fn leave(&mut self, count: i32, exit: Exit, step: usize, dirty: Vec<super::regs::Spill>) {
+    fn leave(&mut self, count: i32, exit: Exit, step: usize, dirty: Vec<Spill>) {
         let label = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, label);
         self.cold.push(Cold::Leave { label, count, exit, step, dirty });
@@ -250,7 +304,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Jumps to the block at `target`; backward only if nobody wants the wave to stop.
-    fn take_branch(&mut self, backward: bool, target: usize, dirty: Vec<super::regs::Spill>) {
+    fn take_branch(&mut self, backward: bool, target: usize, dirty: Vec<Spill>) {
         if backward {
             self.look(target, &dirty);
         }
@@ -282,7 +336,10 @@ impl<'a> Emitter<'a> {
         let mut list = Vec::new();
         for unit in units {
             match unit {
-                Unit::One(item) => list.push(Micro::Scalar(*item)),
+                Unit::One(item) => list.push(match item.what {
+                    What::Transfer(t) => Micro::Transfer(*item, t),
+                    _ => Micro::Scalar(*item),
+                }),
                 Unit::Lanes(items) => {
                     for c in 0..self.g.pieces() {
                         list.extend(items.iter().map(|&item| Micro::Lane(item, c)));
@@ -297,13 +354,14 @@ impl<'a> Emitter<'a> {
     fn region(&mut self, units: Vec<Unit>) {
         let micros = self.micros(&units);
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
-        if lanes == 0 {
+        let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
+        if lanes == 0 && !transfers {
             for m in &micros {
                 self.scalar(m);
             }
             return;
         }
-        if self.g.wide == Wide::Z && lanes <= FEW * self.g.pieces() {
+        if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
             self.variant(&micros, true);
             return;
         }
@@ -337,6 +395,9 @@ impl<'a> Emitter<'a> {
             .map(|m| match m {
                 Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
                 Micro::Scalar(_) => Vec::new(),
+                Micro::Transfer(item, t) => {
+                    vmem::accesses(&self.g, &self.program.steps[item.index], t, masked)
+                }
             })
             .collect();
         next_accesses(&list, self.g.all_pieces())
@@ -359,9 +420,11 @@ impl<'a> Emitter<'a> {
                 }
                 Micro::Scalar(item) => {
                     scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
-                    if item.touch.writes_exec() && masked {
-                        self.g.load_exec_masks();
-                    }
+                }
+                Micro::Transfer(item, t) => {
+                    self.transfer(item, t, masked);
+                    self.g.end_operation(accesses);
+                    piece = usize::MAX;
                 }
             }
         }
@@ -410,7 +473,7 @@ impl<'a> Emitter<'a> {
             return false;
         }
         let changes_exec = micros.iter().any(|m| match m {
-            Micro::Lane(item, _) | Micro::Scalar(item) => item.touch.writes_exec(),
+            Micro::Lane(item, _) | Micro::Scalar(item) | Micro::Transfer(item, _) => item.touch.writes_exec(),
         });
         let any = self.g.asm.label();
         let around = Around { first, end, branch: *last };
@@ -476,6 +539,8 @@ impl<'a> Emitter<'a> {
                         self.g.load_exec_masks();
                     }
                 }
+                // Loops with accesses are not kept resident.
+                Micro::Transfer(..) => self.g.exhausted = true,
             }
         }
     }
@@ -490,17 +555,36 @@ impl<'a> Emitter<'a> {
                     let value = (exit as u64) << 32 | step as u64;
                     self.g.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value));
                 }
+                Cold::Slow { label, resume, count, step, dirty, held } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.call_handler(step);
+                    let stopped = self.g.asm.label();
+                    self.g.asm.jump(Code::Jne_rel32_64, stopped);
+                    self.g.load_all(&held);
+                    self.g.asm.jump(Code::Jmp_rel32_64, resume);
+                    self.g.asm.place(stopped);
+                    self.flow(count, step);
+                }
                 Cold::Flow { label, count, step } => {
                     self.g.asm.place(label);
-                    self.count(count);
-                    self.g.asm.op2(Code::Mov_r32_imm32, Register::ECX, step as i32);
-                    self.g.asm.op2(Code::Shl_rm64_imm8, Register::RAX, 32);
-                    self.g.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+                    self.flow(count, step);
                 }
             }
             let way_out = self.way_out;
             self.g.asm.jump(Code::Jmp_rel32_64, way_out);
         }
+    }
+}
+
+impl Emitter<'_> {
+    /// Counts, and makes what a handler returned in EAX and the step the result.
+    fn flow(&mut self, count: i32, step: usize) {
+        // The count must not change what is in EAX.
+        self.count(count);
+        self.g.asm.op2(Code::Mov_r32_imm32, Register::ECX, step as i32);
+        self.g.asm.op2(Code::Shl_rm64_imm8, Register::RAX, 32);
+        self.g.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
     }
 }
 

@@ -10,6 +10,7 @@ use softgpu_isa::{Flags, Op, info};
 use super::r#gen::Wide;
 use super::lane::{self, Emit, Floats};
 use super::touch::Touch;
+use super::vmem::{self, Transfer};
 use crate::program::Program;
 use crate::step::{Kind, Step};
 
@@ -27,6 +28,8 @@ pub(super) enum What {
     Scalar,
     /// Conditional or unconditional direct branch.
     Branch,
+    /// Inline for common patterns.
+    Transfer(Transfer),
     /// By its handler.
     Call,
 }
@@ -135,7 +138,10 @@ fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item
     match inst.enc {
         Sop1 | Sop2 | Sopk | Sopc | Sopp => item(What::Scalar, true),
         Smem => item(What::Call, true),
-        Ds | Flat | Global | Scratch | Mubuf => item(What::Call, !row.any(Flags::ATOMIC)),
+        Ds | Flat | Global | Scratch | Mubuf => match vmem::transfer(step) {
+            Some(transfer) if wide == Wide::Z => item(What::Transfer(transfer), true),
+            _ => item(What::Call, !row.any(Flags::ATOMIC)),
+        },
         _ => match lane::emitter(step, wide, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
             _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),

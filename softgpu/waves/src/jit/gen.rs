@@ -143,6 +143,26 @@ impl Gen {
         }
     }
 
+    /// A register for a result that goes to its place later; stays until it is released.
+    pub(super) fn aside(&mut self) -> Register {
+        match self.regs.take_aside() {
+            Some(n) => self.vector(n),
+            None => {
+                self.exhausted = true;
+                self.vector(0)
+            }
+        }
+    }
+
+    /// Frees registers until `count` are.
+    pub(super) fn make_room(&mut self, count: usize) {
+        while let Some(spill) = self.regs.evict_beyond(count) {
+            if let Some(spill) = spill {
+                self.store(spill);
+            }
+        }
+    }
+
     fn hold(&mut self, piece: Piece) -> u8 {
         match self.regs.take_piece(piece) {
             Some((n, spill)) => {
@@ -440,6 +460,13 @@ impl Gen {
             }
             self.regs.end_operation();
             self.regs.set_next(access.piece, 0, false);
+        }
+    }
+
+    /// Loads registers with what memory has.
+    pub(super) fn load_all(&mut self, held: &[Spill]) {
+        for &spill in held {
+            self.load(spill.register, spill.piece);
         }
     }
 

@@ -9,7 +9,8 @@
 //! flow    blocks, and the order within them      gen       operands, registers, EXEC
 //! touch   who may change places                  regs      what is in which register
 //! emit    regions, loops, calls, ways out        lane, integer, compare, carry, scalar: operations
-//! asm     instructions, labels, constants        memory    pages, never writable and executable at once
+//! asm     instructions, labels, constants        vmem      loads and stores by pattern
+//! memory  pages, never writable and executable at once
 //! ```
 #![allow(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod scalar;
 #[cfg(test)]
 mod tests;
 mod touch;
+mod vmem;
 
 pub(crate) use run::run;
 
@@ -64,6 +66,8 @@ struct Context {
     /// Executed instructions at which the quantum is over.
     limit: u64,
     call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
+    lds: *mut u8,
+    hot: *const u8,
 }
 
 /// Runs a step's handler for generated code.
@@ -115,6 +119,8 @@ impl Compiled {
         let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {
             Ok(done) => done,
             Err(error) => {
+                #[cfg(test)]
+                eprintln!("{error}");
                 tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
                 return None;
             }
@@ -165,6 +171,8 @@ impl Compiled {
             executed: env.executed,
             limit,
             call,
+            lds: env.lds.as_mut_ptr().cast(),
+            hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
         };
         // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
         // steps it names is alive, since it owns `self`.

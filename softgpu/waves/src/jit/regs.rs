@@ -14,6 +14,8 @@ pub(super) const NEVER: u32 = u32::MAX;
 enum Holds {
     Nothing,
     Temporary,
+    /// A result on its way, until released.
+    Aside,
     Piece(Piece),
 }
 
@@ -31,6 +33,18 @@ struct Slot {
 
 const FREE: Slot =
     Slot { holds: Holds::Nothing, dirty: false, pinned: false, next: NEVER, next_overwrites: false };
+
+impl Slot {
+    /// What has to be stored before register `k`, which this is, is used for something else.
+    fn spill(&self, k: usize) -> Option<Spill> {
+        match self.holds {
+            Holds::Piece(piece) if self.dirty && !(self.next_overwrites && self.next != NEVER) => {
+                Some(Spill { register: k as u8, piece })
+            }
+            _ => None,
+        }
+    }
+}
 
 /// What has to be stored before a register can be used for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +77,34 @@ impl Regs {
         self.slots[register as usize].dirty = true;
     }
 
+    /// Frees one register if fewer than `count` are; the inner value is what must be stored first. `None` when enough are
+    /// free, or nothing can be freed.
+    pub(super) fn evict_beyond(&mut self, count: usize) -> Option<Option<Spill>> {
+        let free = self.slots.iter().filter(|s| s.holds == Holds::Nothing).count();
+        if free >= count {
+            return None;
+        }
+        let held = |s: &&Slot| !s.pinned && matches!(s.holds, Holds::Piece(_));
+        let k = (0..self.slots.len())
+            .filter(|&k| held(&&self.slots[k]))
+            .max_by_key(|&k| (self.slots[k].next, !self.slots[k].dirty))?;
+        let spill = self.slots[k].spill(k);
+        self.slots[k] = FREE;
+        Some(spill)
+    }
+
+    /// A free register for a result on its way.
+    pub(super) fn take_aside(&mut self) -> Option<u8> {
+        let k = self.slots.iter().position(|s| s.holds == Holds::Nothing)?;
+        self.slots[k] = Slot { holds: Holds::Aside, pinned: true, ..FREE };
+        Some(k as u8)
+    }
+
+    /// Frees a register.
+    pub(super) fn release(&mut self, register: u8) {
+        self.slots[register as usize] = FREE;
+    }
+
     /// A register for something new, pinned, and what must be stored first. `None` when all are pinned.
     fn take(&mut self, holds: Holds) -> Option<(u8, Option<Spill>)> {
         let score = |s: &Slot| match s.holds {
@@ -74,12 +116,7 @@ impl Regs {
         };
         let (k, slot) =
             self.slots.iter().enumerate().filter(|(_, s)| !s.pinned).max_by_key(|(_, s)| score(s))?;
-        let spill = match slot.holds {
-            Holds::Piece(piece) if slot.dirty && !(slot.next_overwrites && slot.next != NEVER) => {
-                Some(Spill { register: k as u8, piece })
-            }
-            _ => None,
-        };
+        let spill = slot.spill(k);
         self.slots[k] = Slot { holds, pinned: true, ..FREE };
         Some((k as u8, spill))
     }
@@ -97,7 +134,7 @@ impl Regs {
     /// Ends an operation: temporaries are free again, nothing is pinned.
     pub(super) fn end_operation(&mut self) {
         for s in &mut self.slots {
-            s.pinned = false;
+            s.pinned = s.holds == Holds::Aside;
             if s.holds == Holds::Temporary {
                 *s = FREE;
             }
@@ -126,6 +163,15 @@ impl Regs {
     /// Everything that is newer than memory.
     pub(super) fn dirty(&self) -> Vec<Spill> {
         self.clone().write_back()
+    }
+
+    /// Every piece in a register.
+    pub(super) fn held(&self) -> Vec<Spill> {
+        let piece = |(k, s): (usize, &Slot)| match s.holds {
+            Holds::Piece(piece) => Some(Spill { register: k as u8, piece }),
+            _ => None,
+        };
+        self.slots.iter().enumerate().filter_map(piece).collect()
     }
 
     /// Whether every piece is where `other` has it.

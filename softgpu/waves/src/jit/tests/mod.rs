@@ -38,10 +38,11 @@ fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
         w.mode ^= mode::IEEE;
     }
     w.pc = at;
+    w.lds_bytes = 8192;
     w
 }
 
-/// Memory that programs are put into, mapped for execution.
+/// Memory that programs are put into, mapped for execution, and their data behind it.
 struct Place {
     vm: Arc<Vm>,
     at: u64,
@@ -49,35 +50,55 @@ struct Place {
 
 const BYTES: usize = 1 << 16;
 
+/// Everything a program leaves beside the wave.
+type Left = (WaveStop, u64, Vec<u32>, Vec<u8>);
+
 impl Place {
     fn new() -> Place {
-        let memory: &'static mut [u32] = Box::leak(vec![0u32; BYTES / 4].into_boxed_slice());
-        let at = memory.as_mut_ptr().expose_provenance() as u64;
+        // Aligned, so that no offset within it carries into the high dword.
+        let memory: &'static mut [u32] = Box::leak(vec![0u32; BYTES / 2].into_boxed_slice());
+        let at = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(BYTES as u64);
         let vm = Vm::new();
         vm.map(at..at + BYTES as u64, Access::ALL).unwrap();
         Place { vm, at }
     }
 
+    fn data(&self) -> u64 {
+        self.at + BYTES as u64 - random::DATA_BYTES
+    }
+
     fn put(&self, words: &[u32]) {
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        assert!(bytes.len() < BYTES - random::DATA_BYTES as usize);
         self.vm.write_bytes(self.at, &bytes).unwrap();
     }
 }
 
-fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> (WaveStop, u64) {
-    let map = place.vm.lock();
+fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
     let cache = Cache::default();
+    let map = place.vm.lock();
     let shape = Shape { halves: w.halves, vgprs: w.vgprs() };
     let main = cache.get(&map, level.min(Level::Avx2), shape, place.at);
     let mut code = Code { cache: &cache, level, shape, programs: vec![main], hot: Hot::new(), engine };
+    let pattern: Vec<u8> = (0..random::DATA_BYTES as usize).map(|k| (k * 7 + k / 251) as u8).collect();
+    drop(map);
+    place.vm.write_bytes(place.data(), &pattern).unwrap();
+    let map = place.vm.lock();
     let (mut lds, mut hot) = (Lds::new(), Hot::new());
+    for (k, x) in lds.iter_mut().enumerate() {
+        *x = (k as u32).wrapping_mul(0x9E37_79B9);
+    }
     let mut env = Env::new(&map, &mut lds, &mut hot, Identity::default());
     let control = Control::new();
     let stop = match engine {
         Engine::Interp => interpret_wave(w, &mut env, &mut code, &control, 100_000),
         _ => run(w, &mut env, &mut code, &control, 100_000).expect("generated code"),
     };
-    (stop, env.executed)
+    let executed = env.executed;
+    drop(map);
+    let mut data = pattern;
+    place.vm.read_bytes(place.data(), &mut data).unwrap();
+    (stop, executed, lds.to_vec(), data)
 }
 
 fn listing(words: &[u32]) -> String {
@@ -117,14 +138,27 @@ fn compare(place: &Place, seed: u64, body: usize, turns: u32, ops: &[Op]) -> Res
     let words = random::program(&mut r, body, turns, ops);
     place.put(&words);
     let lanes = if r.chance(4) { 64 } else { 32 };
-    let start = wave(&mut r, lanes, place.at);
+    let mut start = wave(&mut r, lanes, place.at);
+    start.set_s64(random::DATA as usize, place.data());
     let mut want = start.clone();
     let stop = execute(place, &mut want, Level::best(), Engine::Interp);
     for level in [Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= Level::best()) {
         let mut got = start.clone();
         let other = execute(place, &mut got, level, Engine::Jit);
-        let what =
-            if stop == other { difference(&want, &got) } else { Some(format!("{stop:?} is {other:?}")) };
+        let what = if (stop.0, stop.1) != (other.0, other.1) {
+            Some(format!("{:?} is {:?}", (stop.0, stop.1), (other.0, other.1)))
+        } else if stop.2 != other.2 {
+            let at = (0..stop.2.len()).find(|&k| stop.2[k] != other.2[k]);
+            Some(format!("LDS at dword {at:?}"))
+        } else if stop.3 != other.3 {
+            let at = (0..stop.3.len()).find(|&k| stop.3[k] != other.3[k]);
+            Some(format!("memory at {at:?}"))
+        } else if stop.0 == WaveStop::Exception {
+            // A fault is imprecise: what stood in front of the access may not have happened yet.
+            None
+        } else {
+            difference(&want, &got)
+        };
         if let Some(what) = what {
             return Err(format!(
                 "seed {seed}, {body} x {turns}, {lanes} lanes, {level:?}, mode {:#x}, exec {:#x}: {what}\n{}",

@@ -219,6 +219,10 @@ pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Ve
     let mut words = vec![0xBE80_0000 | COUNTER << 16 | 128 + turns];
     let start = words.len();
     for _ in 0..body {
+        if r.chance(10) {
+            words.extend(accesses(r));
+            continue;
+        }
         let wanted = (!ops.is_empty() && !r.chance(5)).then(|| ops[r.below(ops.len() as u64) as usize]);
         words.extend(instruction(r, wanted));
     }
@@ -228,5 +232,86 @@ pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Ve
     let distance = start as i64 - (words.len() as i64 + 1);
     words.push(0xBFA2_0000 | distance as u32 & 0xFFFF);
     words.push(0xBFB0_0000);
+    words
+}
+
+/// Where programs find the address of their data, and how many bytes it has.
+pub(super) const DATA: u32 = 20;
+pub(super) const DATA_BYTES: u64 = 1 << 14;
+
+/// Loads and stores at addresses that make a pattern: the same, in a row, at distances; all within bounds or some not.
+pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
+    use Op::*;
+    const LDS: [Op; 14] = [
+        DS_LOAD_B32,
+        DS_LOAD_B64,
+        DS_LOAD_B96,
+        DS_LOAD_B128,
+        DS_STORE_B32,
+        DS_STORE_B64,
+        DS_STORE_B128,
+        DS_LOAD_2ADDR_B32,
+        DS_LOAD_2ADDR_B64,
+        DS_LOAD_2ADDR_STRIDE64_B32,
+        DS_STORE_2ADDR_B32,
+        DS_LOAD_U8,
+        DS_ADD_U32,
+        DS_LOAD_2ADDR_STRIDE64_B64,
+    ];
+    const GLOBAL: [Op; 10] = [
+        GLOBAL_LOAD_B32,
+        GLOBAL_LOAD_B64,
+        GLOBAL_LOAD_B96,
+        GLOBAL_LOAD_B128,
+        GLOBAL_STORE_B32,
+        GLOBAL_STORE_B64,
+        GLOBAL_STORE_B128,
+        GLOBAL_LOAD_U16,
+        GLOBAL_STORE_B8,
+        GLOBAL_ATOMIC_ADD_U32,
+    ];
+    let address = (VGPRS - 2) as u32 & !1;
+    // Lane number, times a power of two, plus something.
+    let mut words = vec![0xD71F_0000 | address, 193 | 128 << 9];
+    let scale = if r.chance(4) { 31 } else { r.below(7) as u32 };
+    words.push(0x3000_0000 | address << 17 | address << 9 | (128 + scale));
+    words.extend([
+        0x4A00_0000 | address << 17 | address << 9 | 255,
+        4 * r.below(600) as u32 + r.below(64) as u32 / 60,
+    ]);
+    if r.chance(6) {
+        // One of the registers instead: any pattern, anywhere.
+        words = vec![0x7E00_0300 | address << 17 | vgpr(r)];
+    }
+    let local = r.chance(2);
+    if !local {
+        words.extend([0x3600_0000 | address << 17 | address << 9 | 255, DATA_BYTES as u32 - 1]);
+    }
+    let base = !local && r.chance(2);
+    if !local && !base {
+        words.push(0x7E00_0200 | (address + 1) << 17 | (DATA + 1));
+        words.push(0x4A00_0000 | address << 17 | address << 9 | DATA);
+    }
+    for _ in 0..1 + r.below(4) {
+        let ops: &[Op] = if local { &LDS } else { &GLOBAL };
+        let op = ops[r.below(ops.len() as u64) as usize];
+        let fmt = if local { Fmt::Ds } else { Fmt::Global };
+        let code = u32::from(info(op).opcode(softgpu_isa::Family::Gfx11, fmt).expect("an opcode"));
+        // Registers of four dwords, sometimes over the address.
+        let data = r.below(VGPRS - 6) as u32;
+        let result = if r.chance(4) { address } else { r.below(VGPRS - 6) as u32 };
+        let result = if info(op).dst.first().is_some_and(|s| s.ty.dwords() > 1) {
+            result.min(VGPRS as u32 - 4)
+        } else {
+            result
+        };
+        if local {
+            words.push(0xD800_0000 | code << 18 | r.below(64) as u32 | (r.below(4) as u32) << 8);
+            words.push(result << 24 | data << 16 | data << 8 | address);
+        } else {
+            words.push(0xDC02_0000 | code << 18 | (r.below(16) as u32 * 4));
+            words.push(result << 24 | if base { DATA } else { 124 } << 16 | data << 8 | address);
+        }
+    }
     words
 }

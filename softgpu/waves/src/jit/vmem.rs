@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inline global and LDS accesses for the commonest patterns of 16 lanes (AVX-512, all lanes on).
+//!
+//! INVARIANT: memory is touched only behind a check that the whole access is allowed; every other pattern, and every
+//! access that the check does not allow, goes to the handler, which decides anew.
+
+use iced_x86::{Code, MemoryOperand, Register};
+use softgpu_isa::Op;
+
+use super::Context;
+use super::asm::{Arg, CONTEXT, Label, SCALARS, memory};
+use super::r#gen::{Access, Gen, codes};
+use super::integer::EQUAL;
+use super::regs::Spill;
+use crate::mem;
+use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
+use crate::wave::Wave;
+
+/// Predicate of vpcmpud: less or equal.
+const LESS_EQUAL: i32 = 2;
+const K: Register = Register::K5;
+const ALL: Register = Register::K6;
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    Global,
+    Lds,
+}
+
+/// An access that is emitted inline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    space: Space,
+    store: bool,
+    /// Dwords a lane, of each part.
+    dwords: usize,
+    /// Byte offsets of the parts: one, or two of a two-address instruction.
+    offsets: [i64; 2],
+    parts: usize,
+}
+
+/// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checks {
+    pub read: Label,
+    pub write: Label,
+}
+
+fn shape(op: Op) -> Option<(Space, bool, usize, bool)> {
+    use Space::{Global, Lds};
+    Some(match op {
+        Op::GLOBAL_LOAD_B32 => (Global, false, 1, false),
+        Op::GLOBAL_LOAD_B64 => (Global, false, 2, false),
+        Op::GLOBAL_LOAD_B128 => (Global, false, 4, false),
+        Op::GLOBAL_STORE_B32 => (Global, true, 1, false),
+        Op::GLOBAL_STORE_B64 => (Global, true, 2, false),
+        Op::GLOBAL_STORE_B128 => (Global, true, 4, false),
+        Op::DS_LOAD_B32 => (Lds, false, 1, false),
+        Op::DS_LOAD_B64 => (Lds, false, 2, false),
+        Op::DS_LOAD_B128 => (Lds, false, 4, false),
+        Op::DS_STORE_B32 => (Lds, true, 1, false),
+        Op::DS_STORE_B64 => (Lds, true, 2, false),
+        Op::DS_STORE_B128 => (Lds, true, 4, false),
+        Op::DS_LOAD_2ADDR_B32 | Op::DS_LOAD_2ADDR_STRIDE64_B32 => (Lds, false, 1, true),
+        Op::DS_LOAD_2ADDR_B64 | Op::DS_LOAD_2ADDR_STRIDE64_B64 => (Lds, false, 2, true),
+        _ => return None,
+    })
+}
+
+/// How `step` is done inline, if it is.
+pub(super) fn transfer(step: &Step) -> Option<Transfer> {
+    let (space, store, dwords, two) = shape(step.op?)?;
+    let known = FLAG_GLC | FLAG_SADDR | FLAG_VADDR | if two { mem::FLAG_STRIDE64 } else { 0 };
+    if step.flags & !known != 0 || (store && step.src[1].kind != Kind::Vgpr) {
+        return None;
+    }
+    match space {
+        Space::Global if step.flags & (FLAG_SADDR | FLAG_VADDR) == 0 => return None,
+        Space::Global if store && step.flags & FLAG_VADDR == 0 => return None,
+        Space::Lds if step.src[0].kind != Kind::Vgpr => return None,
+        _ => {}
+    }
+    let offsets = if two {
+        let unit = 4 * dwords as i64 * if step.flags & mem::FLAG_STRIDE64 != 0 { 64 } else { 1 };
+        let imm = i64::from(step.imm);
+        [(imm & 0xFF) * unit, (imm >> 8 & 0xFF) * unit]
+    } else if space == Space::Lds {
+        [i64::from(step.imm) & 0xFFFF, 0]
+    } else {
+        [i64::from(step.imm), 0]
+    };
+    Some(Transfer { space, store, dwords, offsets, parts: if two { 2 } else { 1 } })
+}
+
+/// What the access reads and writes among the VGPRs, for all pieces.
+pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
+    let mut list = Vec::new();
+    for c in 0..g.pieces() {
+        for d in 0..address_dwords(step, t) {
+            list.push(Access { piece: g.piece(step.src[0].index, d, c), overwrites: false });
+        }
+        for d in 0..t.dwords * t.parts {
+            let row = if t.store { step.src[1].index } else { step.dst };
+            list.push(Access { piece: g.piece(row, d, c), overwrites: !t.store && !masked });
+        }
+    }
+    list
+}
+
+fn address_dwords(step: &Step, t: &Transfer) -> usize {
+    match t.space {
+        Space::Lds => 1,
+        Space::Global => match step.flags & (FLAG_SADDR | FLAG_VADDR) {
+            FLAG_VADDR => 2,
+            FLAG_SADDR => 0,
+            _ => 1,
+        },
+    }
+}
+
+const TIMES: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+fn context(offset: usize) -> MemoryOperand {
+    memory(CONTEXT, offset as i64, false)
+}
+
+/// Memory at RSI or RAX-based addresses.
+fn at(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(base, index, scale, displacement, 1, false, Register::None)
+}
+
+fn low128(r: Register) -> Register {
+    Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
+}
+
+impl Gen {
+    /// Registers an access may take at once; `None` if that is more than there are.
+    fn room(&self, s: &Step, t: &Transfer) -> Option<usize> {
+        let results = t.dwords * t.parts * self.pieces();
+        let addresses = address_dwords(s, t) * self.pieces();
+        let room = addresses + results * if self.overlaps(s, t) { 2 } else { 1 } + 10;
+        (room <= self.wide.registers()).then_some(room)
+    }
+
+    /// Whether a load overwrites its own address.
+    fn overlaps(&self, s: &Step, t: &Transfer) -> bool {
+        let halves = self.shape.halves;
+        let rows = |first: u16, n: usize| first as usize..first as usize + n * halves;
+        let (a, d) = (rows(s.src[0].index, address_dwords(s, t)), rows(s.dst, t.dwords * t.parts));
+        !t.store && a.start < d.end && d.start < a.end
+    }
+
+    /// Emits the access; `slow` is where the handler does it. Answers what has to be stored before that is called, or
+    /// `None` (and nothing emitted) when there are too few registers.
+    ///
+    /// Between the first jump to `slow` and the end no register is taken from what it holds: what is to be stored is the
+    /// same from everywhere.
+    pub(super) fn transfer(
+        &mut self,
+        s: &Step,
+        t: &Transfer,
+        checks: &Checks,
+        slow: Label,
+    ) -> Option<Vec<Spill>> {
+        let room = self.room(s, t)?;
+        self.make_room(room);
+        let dirty = self.regs.dirty();
+        let aside = self.overlaps(s, t);
+        let mut moves = Vec::new();
+        for part in 0..t.parts {
+            for c in 0..self.pieces() {
+                let rows = match (t.store, aside) {
+                    (true, _) => (0..t.dwords).map(|d| self.source(&s.src[1], d, c)).collect(),
+                    (false, true) => (0..t.dwords).map(|_| self.aside()).collect(),
+                    (false, false) => self.results(s, t, part, c),
+                };
+                match t.space {
+                    Space::Global => self.global(s, t, c, &rows, checks, slow),
+                    Space::Lds => self.lds(s, t, part, c, &rows, slow),
+                }
+                if aside {
+                    moves.extend(rows.into_iter().enumerate().map(|(d, r)| (part * t.dwords + d, c, r)));
+                }
+                self.regs.end_operation();
+            }
+        }
+        for &(d, c, from) in &moves {
+            let to = self.destination(s.dst, d, c, false);
+            self.asm.op2(codes::MOVE.z, to, from);
+            self.regs.end_operation();
+        }
+        for (_, _, from) in moves {
+            self.regs.release(from as u8 - Register::ZMM0 as u8);
+        }
+        Some(dirty)
+    }
+
+    fn all_set(&mut self, k: Register) {
+        self.asm.op2(Code::VEX_Kortestw_kr_kr, k, k);
+    }
+
+    /// RAX = address of the first lane, which is `low` (and `high`) of it.
+    fn first_lane(&mut self, low: Register, high: Option<Register>, s: &Step) {
+        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
+        match high {
+            Some(high) => {
+                self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
+                self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+                self.asm.op2(Code::Add_r64_rm64, Register::RAX, Register::RCX);
+            }
+            None => {
+                let base = self.scalar(s.src[2].index);
+                self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
+            }
+        }
+    }
+
+    /// ALL = lanes of `v` that are `first + lane * step`, of those in ALL if `more`.
+    fn ramp(&mut self, v: Register, step: u32, more: bool) {
+        let t = self.temporary();
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, t, low128(v));
+        if step != 0 {
+            let ramp = self.asm.constants16(TIMES.map(|n| n * step));
+            self.asm.op3(codes::ADD.z, t, t, ramp);
+        }
+        let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+        if more {
+            self.asm.masked(code, ALL, &[ALL.into(), v.into(), t.into(), EQUAL.into()]);
+        } else {
+            self.asm.op4(code, ALL, v, t, EQUAL);
+        }
+    }
+
+    fn global(&mut self, s: &Step, t: &Transfer, c: usize, rows: &[Register], checks: &Checks, slow: Label) {
+        let bytes = 4 * t.dwords as i64;
+        let offset = t.offsets[0];
+        let check = if t.store { checks.write } else { checks.read };
+        let addresses = address_dwords(s, t);
+        if addresses == 0 {
+            // One address for all lanes.
+            let base = self.scalar(s.src[2].index);
+            self.asm.op2(Code::Mov_r64_rm64, Register::RAX, base);
+            self.check(offset, bytes, check, slow);
+            return self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
+        }
+        let low = self.source(&s.src[0], 0, c);
+        let high = (addresses == 2).then(|| self.source(&s.src[0], 1, c));
+        let (equal, done) = (self.asm.label(), self.asm.label());
+        let elsewhere = if t.store { slow } else { equal };
+        self.ramp(low, bytes as u32, false);
+        if let Some(high) = high {
+            self.ramp(high, 0, true);
+        }
+        self.all_set(ALL);
+        self.asm.jump(Code::Jae_rel32_64, elsewhere);
+        self.first_lane(low, high, s);
+        if high.is_none() {
+            // Lanes must not wrap within 32 bits; the low dword was added to the base already.
+            self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(low));
+        } else {
+            self.asm.op2(Code::Mov_r32_rm32, Register::ECX, Register::EAX);
+        }
+        self.asm.op2(Code::Add_rm32_imm32, Register::ECX, (16 * bytes) as i32);
+        self.asm.jump(Code::Jb_rel32_64, slow);
+        self.check(offset, 16 * bytes, check, slow);
+        let place = |n: i64| at(Register::RAX, Register::None, 1, 64 * n);
+        if t.store {
+            self.store_block(rows, place);
+        } else {
+            self.load_block(rows, place);
+            self.asm.jump(Code::Jmp_rel32_64, done);
+            self.asm.place(equal);
+            self.ramp(low, 0, false);
+            if let Some(high) = high {
+                self.ramp(high, 0, true);
+            }
+            self.all_set(ALL);
+            self.asm.jump(Code::Jae_rel32_64, slow);
+            self.first_lane(low, high, s);
+            self.check(offset, bytes, check, slow);
+            self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
+        }
+        self.asm.place(done);
+    }
+
+    /// RAX += offset; to `slow` unless `bytes` there are allowed.
+    fn check(&mut self, offset: i64, bytes: i64, check: Label, slow: Label) {
+        if offset != 0 {
+            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
+        }
+        self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, bytes));
+        self.asm.jump(Code::Call_rel32_64, check);
+        self.asm.jump(Code::Jb_rel32_64, slow);
+    }
+
+    /// Registers that become the result of a load.
+    fn results(&mut self, s: &Step, t: &Transfer, part: usize, c: usize) -> Vec<Register> {
+        (0..t.dwords).map(|d| self.destination(s.dst, part * t.dwords + d, c, false)).collect()
+    }
+
+    fn broadcast_dwords(&mut self, rows: &[Register], from: MemoryOperand) {
+        for (d, &row) in rows.iter().enumerate() {
+            let place = MemoryOperand { displacement: from.displacement + 4 * d as i64, ..from };
+            self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, row, place);
+        }
+    }
+
+    /// 16 lanes next to each other.
+    fn load_block(&mut self, rows: &[Register], place: impl Fn(i64) -> MemoryOperand) {
+        for (n, &row) in rows.iter().enumerate() {
+            self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place(n as i64));
+        }
+        self.apart(rows);
+    }
+
+    /// Registers with whole lanes, four dwords of lanes 0..4 in the first, become one register a dword.
+    fn apart(&mut self, rows: &[Register]) {
+        match *rows {
+            [a, b] => {
+                let t = self.temporary();
+                let (even, odd) = (TIMES.map(|n| 2 * n), TIMES.map(|n| 2 * n + 1));
+                self.permuted(t, odd, a, b);
+                let u = self.temporary();
+                self.permuted(u, even, a, b);
+                self.asm.op2(codes::MOVE.z, a, u);
+                self.asm.op2(codes::MOVE.z, b, t);
+            }
+            [a, b, x, y] => {
+                let pairs = |k: u32| TIMES.map(|n| 4 * (n & 7) + (n >> 3) + k);
+                let t: [Register; 4] = std::array::from_fn(|_| self.temporary());
+                self.permuted(t[0], pairs(0), a, b);
+                self.permuted(t[1], pairs(2), a, b);
+                self.permuted(t[2], pairs(0), x, y);
+                self.permuted(t[3], pairs(2), x, y);
+                for (row, from, half) in [(a, 0, 0x44), (b, 0, 0xEE), (x, 1, 0x44), (y, 1, 0xEE)] {
+                    let code = Code::EVEX_Vshufi64x2_zmm_k1z_zmm_zmmm512b64_imm8;
+                    self.asm.op4(code, row, t[from], t[from + 2], half);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// `to` = dwords `index` of the 32 in `a` and `b`.
+    fn permuted(&mut self, to: Register, index: [u32; 16], a: Register, b: Register) {
+        let place = self.asm.constants16(index);
+        // The pool is not aligned.
+        self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, to, place);
+        self.asm.op3(Code::EVEX_Vpermi2d_zmm_k1z_zmm_zmmm512b32, to, a, b);
+    }
+
+    fn store_block(&mut self, rows: &[Register], place: impl Fn(i64) -> MemoryOperand) {
+        let store = Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm;
+        match *rows {
+            [a] => self.asm.op2(store, place(0), a),
+            [a, b] => {
+                for n in 0..2 {
+                    let t = self.temporary();
+                    self.permuted(t, TIMES.map(|i| (i >> 1) + 8 * n + 16 * (i & 1)), a, b);
+                    self.asm.op2(store, place(i64::from(n)), t);
+                }
+            }
+            [a, b, x, y] => {
+                for n in 0..2 {
+                    let (t, u) = (self.temporary(), self.temporary());
+                    let lanes = TIMES.map(|i| (i >> 1) + 8 * n + 16 * (i & 1));
+                    self.permuted(t, lanes, a, b);
+                    self.permuted(u, lanes, x, y);
+                    for half in 0..2 {
+                        // Pairs of dwords by turns from both.
+                        let index = TIMES.map(|i| 2 * (i >> 2) + (i & 1) + 8 * half + 16 * (i >> 1 & 1));
+                        let r = self.temporary();
+                        self.permuted(r, index, t, u);
+                        self.asm.op2(store, place(i64::from(2 * n + half)), r);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn lds(&mut self, s: &Step, t: &Transfer, part: usize, c: usize, rows: &[Register], slow: Label) {
+        let bytes = 4 * t.dwords as i64;
+        let offset = t.offsets[part];
+        let v = self.source(&s.src[0], 0, c);
+        let limit = std::mem::offset_of!(Wave, lds_bytes) as i64 - std::mem::offset_of!(Wave, s) as i64;
+        self.asm.op2(Code::Mov_r32_rm32, Register::EAX, memory(SCALARS, limit, false));
+        self.asm.op2(Code::Sub_rm32_imm32, Register::EAX, (offset + bytes) as i32);
+        self.asm.jump(Code::Jb_rel32_64, slow);
+        let b = self.temporary();
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, b, Register::EAX);
+        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, K, v, b, LESS_EQUAL);
+        self.all_set(K);
+        self.asm.jump(Code::Jae_rel32_64, slow);
+        self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(Context, lds)));
+        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(v));
+        let (equal, scattered, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+        if !t.store {
+            self.ramp(v, 0, false);
+            self.all_set(ALL);
+            self.asm.jump(Code::Jb_rel32_64, equal);
+        }
+        match (t.store, t.dwords) {
+            (false, 4) => self.strided(rows, v, offset, scattered),
+            _ => {
+                self.ramp(v, bytes as u32, false);
+                self.all_set(ALL);
+                let other = if t.store && t.dwords > 1 { slow } else { scattered };
+                self.asm.jump(Code::Jae_rel32_64, other);
+                let place = |n: i64| at(Register::RSI, Register::RAX, 1, offset + 64 * n);
+                match t.store {
+                    true => self.store_block(rows, place),
+                    false => self.load_block(rows, place),
+                }
+            }
+        }
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        self.asm.place(scattered);
+        let gather = |d: usize| at(Register::RSI, v, 1, offset + 4 * d as i64);
+        if t.store {
+            if t.dwords == 1 {
+                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
+                self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[gather(0).into(), rows[0].into()]);
+            }
+        } else {
+            for (d, &row) in rows.iter().enumerate() {
+                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
+                self.asm.masked(Code::EVEX_Vpgatherdd_zmm_k1_vm32z, K, &[row.into(), gather(d).into()]);
+            }
+            self.asm.jump(Code::Jmp_rel32_64, done);
+            self.asm.place(equal);
+            self.broadcast_dwords(rows, at(Register::RSI, Register::RAX, 1, offset));
+        }
+        self.asm.place(done);
+    }
+
+    /// Loads of four dwords at equal distances; to `other` if they are not. EAX is the first lane's offset.
+    fn strided(&mut self, rows: &[Register], v: Register, offset: i64, other: Label) {
+        let t = self.temporary();
+        self.asm.op3(Code::EVEX_Vpextrd_rm32_xmm_imm8, Register::ECX, low128(v), 1);
+        self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EAX);
+        // Downward is for the gathers.
+        self.asm.jump(Code::Jb_rel32_64, other);
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, t, Register::ECX);
+        let times = self.asm.constants16(TIMES);
+        self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, t, t, times);
+        let first = self.temporary();
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, first, low128(v));
+        self.asm.op3(codes::ADD.z, t, t, first);
+        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, v, t, EQUAL);
+        self.all_set(ALL);
+        self.asm.jump(Code::Jae_rel32_64, other);
+        self.asm.op2(Code::Add_r64_rm64, Register::RAX, Register::RSI);
+        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RCX, Register::RCX, 2, 0));
+        for &row in rows {
+            let base = Register::RAX;
+            let places = [
+                at(base, Register::None, 1, offset),
+                at(base, Register::RCX, 1, offset),
+                at(base, Register::RCX, 2, offset),
+                at(base, Register::RDX, 1, offset),
+            ];
+            self.asm.op2(Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128, low128(row), places[0]);
+            for (n, place) in places.into_iter().enumerate().skip(1) {
+                let code = Code::EVEX_Vinserti32x4_zmm_k1z_zmm_xmmm128_imm8;
+                self.asm.op4(code, row, row, Arg::M(place), n as i32);
+            }
+            self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
+        }
+        self.apart(rows);
+    }
+
+    /// The two subroutines of [`Checks`].
+    pub(super) fn emit_checks(&mut self, checks: &Checks) {
+        for (label, ranges) in [(checks.read, crate::env::Hot::READ), (checks.write, crate::env::Hot::WRITE)]
+        {
+            self.asm.place(label);
+            self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(Context, hot)));
+            for k in 0..4 {
+                let next = self.asm.label();
+                let bound = |n: i64| memory(Register::RDX, ranges as i64 + 16 * k + 8 * n, false);
+                self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, bound(0));
+                self.asm.jump(Code::Jb_rel32_64, next);
+                self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, bound(1));
+                self.asm.jump(Code::Ja_rel32_64, next);
+                self.asm.op2(Code::Cmp_r64_rm64, Register::RCX, Register::RAX);
+                self.asm.op0(Code::Retnq);
+                self.asm.place(next);
+            }
+            self.asm.op0(Code::Stc);
+            self.asm.op0(Code::Retnq);
+        }
+    }
+}
