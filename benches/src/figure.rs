@@ -64,7 +64,12 @@ impl Report {
             versus: peer.map(|(name, _)| name.to_owned()),
             ratio: peer.map(|(_, ratio)| ratio).filter(|ratio| ratio.is_finite()),
         };
-        match serde_json::to_string(&figure) {
+        self.hand_on(&figure);
+    }
+
+    /// A figure that another process has measured.
+    pub fn hand_on(&self, figure: &Figure) {
+        match serde_json::to_string(figure) {
             Ok(line) => println!("{line}"),
             Err(error) => self.note(&format!("a figure was lost: {error}")),
         }

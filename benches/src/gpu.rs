@@ -8,7 +8,12 @@ include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// The kernels' code object for a target.
 pub fn object(target: &str) -> Result<&'static [u8]> {
-    let found = OBJECTS.iter().find_map(|(name, object)| (*name == target).then_some(*object));
+    find(OBJECTS, target)
+}
+
+/// The code object for a target in a table of build.rs.
+pub fn find(objects: &'static [(&'static str, &'static [u8])], target: &str) -> Result<&'static [u8]> {
+    let found = objects.iter().find_map(|(name, object)| (*name == target).then_some(*object));
     found.with_context(|| format!("The benchmarks have no kernels for {target}"))
 }
 

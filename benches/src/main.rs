@@ -11,6 +11,7 @@ mod checkpoint;
 mod figure;
 mod gpu;
 mod interpreter;
+mod isa;
 mod memcpy;
 mod packets;
 mod ping_pong;
@@ -38,7 +39,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint, criu, interpreter and preempt-check;
+    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint, criu, interpreter,
+    /// preempt-check and isa;
     /// all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
@@ -52,7 +54,7 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 9] = [
+const BENCHES: [(&str, Bench); 10] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -62,6 +64,7 @@ const BENCHES: [(&str, Bench); 9] = [
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
+    ("isa", isa::run),
 ];
 
 /// Starts this program again for a part that needs a process of its own.
@@ -76,6 +79,9 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
     match role {
         submit::ROLE => submit::traced::play(),
         checkpoint::criu::ROLE => checkpoint::criu::play(arguments),
+        isa::variant::ROLE => isa::variant::play(arguments),
+        isa::variant::COMPILE => isa::variant::compile(),
+        isa::pocl::ROLE => isa::pocl::play(),
         name => match BENCHES.iter().find(|(known, _)| *known == name) {
             Some((name, run)) => run(&Report::new(name)),
             None => bail!("there is no role {name}"),
@@ -88,9 +94,11 @@ fn measure(name: &str, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()>
     let mut command = spawn(name, &[])?;
     // A device of its own, so that other processes' work is not measured with it.
     command.env("STASIS_SOFTGPU_INSTANCE", format!("bench-{name}-{}", std::process::id()));
+    // A kernel set that somebody asked for is not OpenBLAS's best.
+    command.env_remove("OPENBLAS_CORETYPE");
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("Cannot start a process")?;
-    let result = follow(&mut child, &mut take);
+    let result = follow(&mut child, LIMIT, &mut take);
     if result.is_err() {
         // It may have ended by itself, with an error that it has printed.
         let _ = child.kill();
@@ -102,8 +110,9 @@ fn measure(name: &str, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()>
     Ok(())
 }
 
-fn follow(child: &mut Child, take: &mut impl FnMut(Figure) -> Result<()>) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
+/// Hands on a child's figures until its output ends, which must be within `limit`.
+fn follow(child: &mut Child, limit: Duration, take: &mut impl FnMut(Figure) -> Result<()>) -> Result<()> {
+    let deadline = Instant::now() + limit;
     let output = child.stdout.take().context("A process has no output")?;
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| send.send(line)));
@@ -111,7 +120,7 @@ fn follow(child: &mut Child, take: &mut impl FnMut(Figure) -> Result<()>) -> Res
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => take(serde_json::from_str(&line?).context("A process printed no figure")?)?,
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(mpsc::RecvTimeoutError::Timeout) => bail!("was not done after {} s", LIMIT.as_secs()),
+            Err(mpsc::RecvTimeoutError::Timeout) => bail!("was not done after {} s", limit.as_secs()),
         }
     }
 }

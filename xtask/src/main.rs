@@ -60,7 +60,13 @@ fn main() -> anyhow::Result<()> {
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
         Command::Test { arguments } => workspace::test(&arguments, &installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
-        Command::Bench { arguments } => workspace::bench(&arguments, &installed)?,
+        Command::Bench { arguments } => {
+            // What is missing is said beside the figures that are missing for it.
+            if let Err(why) = setup::peers() {
+                eprintln!("xtask: benchmarks will lack peers: {why:#}");
+            }
+            workspace::bench(&arguments, &installed)?;
+        }
     }
     Ok(())
 }

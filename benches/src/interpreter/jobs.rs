@@ -41,7 +41,7 @@ const LOOPS: usize = 1 << 16;
 const TURNS: u32 = 512;
 
 /// Small numbers without a pattern that a bug would fit.
-fn numbers(count: usize, salt: u32) -> Vec<f32> {
+pub fn numbers(count: usize, salt: u32) -> Vec<f32> {
     let number =
         |n: u32| f32::from((n.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 20) as u16) / 4096.0 - 0.5;
     (0..count as u32).map(number).collect()

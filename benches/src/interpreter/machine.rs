@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use bytemuck::AnyBitPattern;
 use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
 use queues::hsa::KernelDescriptor;
 use softgpu_waves::{Access, Control, Launch, Outcome, Vm, Workers, run_counted};
@@ -25,12 +26,33 @@ pub struct Machine {
     base: u64,
 }
 
+/// A kernel and how it is launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<'a> {
+    /// In the code object.
+    pub kernel: &'a str,
+    /// Work-items.
+    pub grid: [u32; 3],
+    /// Work-items of a workgroup.
+    pub block: [u16; 3],
+    /// The arguments behind the buffers.
+    pub scalars: &'a [Scalar],
+}
+
+/// A buffer that the GPU's address space and this process see at the same address.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffer {
+    /// A page's start.
+    pub address: u64,
+    /// Its length.
+    pub bytes: usize,
+}
+
 /// A job in memory.
 #[derive(Debug)]
 pub struct Placed {
     launch: Launch,
-    /// Address and elements of each buffer.
-    buffers: Vec<(u64, usize)>,
+    buffers: Vec<Buffer>,
 }
 
 /// Memory at a page's start that is never given back, and its address for the GPU.
@@ -44,38 +66,51 @@ fn reserve(vm: &Vm, bytes: usize, access: Access) -> Result<u64> {
 }
 
 impl Machine {
-    /// Loads the kernels.
+    /// Loads the kernels of kernels.c, for one worker.
     pub fn new() -> Result<Self> {
-        let code = CodeObject::parse(object(TARGET)?)?;
+        Self::load(object(TARGET)?, 1)
+    }
+
+    /// Loads a code object, for so many workers.
+    pub fn load(object: &[u8], workers: usize) -> Result<Self> {
+        let code = CodeObject::parse(object)?;
         let vm = Vm::new();
         // CAST: a few KiB.
         let base = reserve(&vm, code.plan().image_bytes() as usize, Access::ALL)?;
         vm.write_bytes(base, &code.plan().relocate(base)?)?;
-        Ok(Self { vm, workers: Workers::with_threads(1), code, base })
+        Ok(Self { vm, workers: Workers::with_threads(workers), code, base })
     }
 
-    fn buffer(&self, bytes: &[u8]) -> Result<u64> {
+    /// Puts data into memory that both the GPU and this process may use.
+    pub fn buffer(&self, bytes: &[u8]) -> Result<Buffer> {
         let address = reserve(&self.vm, bytes.len(), Access::READ_WRITE)?;
         self.vm.write_bytes(address, bytes)?;
-        Ok(address)
+        Ok(Buffer { address, bytes: bytes.len() })
     }
 
     /// Puts a job's data and arguments into memory.
     pub fn launch(&self, job: &Job) -> Result<Placed> {
-        let kernel = self.code.kernel(job.kernel)?;
-        let buffers = job.buffers.iter().map(|b| Ok((self.buffer(bytemuck::cast_slice(b))?, b.len())));
-        let buffers = buffers.collect::<Result<Vec<_>>>()?;
+        let shape = Shape { kernel: job.kernel, grid: job.grid, block: job.block, scalars: &job.scalars };
+        let bytes: Vec<&[u8]> = job.buffers.iter().map(|buffer| bytemuck::cast_slice(buffer)).collect();
+        self.place(shape, &bytes)
+    }
+
+    /// Puts buffers, which are a kernel's first arguments, and its arguments into memory.
+    pub fn place(&self, shape: Shape<'_>, buffers: &[&[u8]]) -> Result<Placed> {
+        let kernel = self.code.kernel(shape.kernel)?;
+        let buffers = buffers.iter().map(|bytes| self.buffer(bytes)).collect::<Result<Vec<_>>>()?;
         let mut arguments = KernargBuilder::new(kernel)?;
-        for (address, _) in &buffers {
-            arguments = arguments.address(*address);
+        for buffer in &buffers {
+            arguments = arguments.address(buffer.address);
         }
-        for scalar in &job.scalars {
+        for scalar in shape.scalars {
             arguments = match scalar {
                 Scalar::F32(value) => arguments.bytes(&value.to_le_bytes()),
                 Scalar::U32(value) => arguments.bytes(&value.to_le_bytes()),
             };
         }
-        let kernarg_address = self.buffer(&arguments.build(&Geometry::new(job.grid, job.block))?)?;
+        let kernarg_address =
+            self.buffer(&arguments.build(&Geometry::new(shape.grid, shape.block))?)?.address;
         let descriptor = KernelDescriptor::from_bytes(&kernel.descriptor);
         let kernel_object = self.base + kernel.descriptor_offset;
         let packet = KernelDispatch {
@@ -85,8 +120,8 @@ impl Machine {
                 ..Header::new(PacketKind::KernelDispatch)
             },
             dimensions: 3,
-            workgroup: job.block,
-            grid: job.grid,
+            workgroup: shape.block,
+            grid: shape.grid,
             private_segment_bytes: descriptor.private_segment_fixed_size,
             group_segment_bytes: descriptor.group_segment_fixed_size,
             kernel_object,
@@ -126,9 +161,26 @@ impl Machine {
 
     /// A buffer of a job.
     pub fn read(&self, placed: &Placed, index: usize) -> Result<Vec<f32>> {
-        let (address, elements) = *placed.buffers.get(index).context("no such buffer")?;
-        let mut values = vec![0f32; elements];
-        self.vm.read_bytes(address, bytemuck::cast_slice_mut(&mut values))?;
-        Ok(values)
+        let bytes = self.read_bytes(*placed.buffers.get(index).context("no such buffer")?)?;
+        Ok(numbers_of(&bytes))
+    }
+
+    /// What is in a buffer.
+    pub fn read_bytes(&self, buffer: Buffer) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; buffer.bytes];
+        self.vm.read_bytes(buffer.address, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Bytes as numbers, wherever they begin.
+pub fn numbers_of<T: AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
+    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
+}
+
+impl Placed {
+    /// The buffers, in the arguments' order.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
     }
 }

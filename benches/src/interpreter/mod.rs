@@ -5,9 +5,11 @@
 //! are shared, and the best of some runs, for the same reason. Both sides' results are compared.
 
 pub mod check;
-mod jobs;
-mod machine;
+pub mod jobs;
+pub mod machine;
 mod native;
+
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
@@ -21,14 +23,23 @@ const RUNS: usize = 25;
 /// Relative: both sides fuse multiply and add, but may sum in another order.
 const TOLERANCE: f32 = 1e-4;
 
-fn cpu_seconds() -> f64 {
+/// CPU time of the process, in seconds.
+pub fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
+/// How long a worker may take from saying that it is done to being asleep.
+const SETTLED: Duration = Duration::from_micros(500);
+
+/// CPU time of the process while `work` runs, in seconds.
+///
+/// Linux adds what another thread has used to the process's time only when that thread is interrupted or sleeps: read too
+/// early, a run would be up to a tick too cheap, and the best of many runs would be exactly such a one.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let started = cpu_seconds();
     let result = work();
+    std::thread::sleep(SETTLED);
     (cpu_seconds() - started, result)
 }
 

@@ -103,6 +103,15 @@ pub fn run(options: &Options) -> Result<Installed> {
     })
 }
 
+/// Installs what benchmarks compare with.
+///
+/// # Errors
+/// Names the packages that are missing and cannot be installed.
+pub fn peers() -> Result<()> {
+    let _lock = lock(&repository().join(".stasis/setup.lock"))?;
+    packages::install_peers()
+}
+
 /// Two setups at once would write the same prefix; the second waits for the first.
 fn lock(path: &Path) -> Result<File> {
     let file =

@@ -21,6 +21,8 @@ pub const LLD: &str = "ld.lld-19";
 enum Probe {
     Program(&'static str),
     File(&'static str),
+    /// In one of the directories of the system's libraries.
+    Library(&'static str),
     Libclang,
 }
 
@@ -29,9 +31,17 @@ impl Probe {
         match self {
             Probe::Program(name) => process::find(name).is_some(),
             Probe::File(path) => Path::new(path).exists(),
+            Probe::Library(name) => library(name),
             Probe::Libclang => libclang_dir().is_some(),
         }
     }
+}
+
+/// Whether the dynamic linker would find a library, as its cache says it.
+fn library(soname: &str) -> bool {
+    let ldconfig = process::find("ldconfig").unwrap_or_else(|| PathBuf::from("ldconfig"));
+    let cache = process::output(Command::new(ldconfig).arg("-p")).unwrap_or_default();
+    cache.split_whitespace().any(|word| word == soname)
 }
 
 struct Package {
@@ -66,6 +76,25 @@ const PACKAGES: [Package; 7] = [
     },
 ];
 
+/// What only measuring needs: the peers that `bench isa` compares with.
+const PEERS: [Package; 3] = [
+    Package {
+        name: "libopenblas0-pthread",
+        purpose: "matrix multiplication that benchmarks compare with",
+        probe: Probe::Library("libopenblas.so.0"),
+    },
+    Package {
+        name: "ocl-icd-libopencl1",
+        purpose: "OpenCL's loader, for PoCL",
+        probe: Probe::Library("libOpenCL.so.1"),
+    },
+    Package {
+        name: "pocl-opencl-icd",
+        purpose: "OpenCL on the CPU that benchmarks compare with",
+        probe: Probe::File("/etc/OpenCL/vendors/pocl.icd"),
+    },
+];
+
 /// The directory that holds libclang: LIBCLANG_PATH if it does, else Debian's.
 pub fn libclang_dir() -> Option<PathBuf> {
     std::env::var_os("LIBCLANG_PATH")
@@ -75,12 +104,24 @@ pub fn libclang_dir() -> Option<PathBuf> {
         .find(|dir| dir.join("libclang.so").exists() || dir.join("libclang-19.so").exists())
 }
 
-/// Installs the missing packages with apt-get.
+/// Installs with apt-get what is missing for the build.
 ///
 /// # Errors
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_missing() -> Result<()> {
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !package.probe.found()).collect();
+    install_of(&PACKAGES)
+}
+
+/// Installs with apt-get what is missing of what benchmarks compare with.
+///
+/// # Errors
+/// Lists the missing packages when they cannot be installed here.
+pub fn install_peers() -> Result<()> {
+    install_of(&PEERS)
+}
+
+fn install_of(packages: &[Package]) -> Result<()> {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !package.probe.found()).collect();
     if missing.is_empty() {
         return Ok(());
     }
