@@ -15,7 +15,7 @@ pub enum Engine {
 }
 
 /// Instructions a program has executed when [`Engine::Auto`] compiles it: about as long as compiling takes.
-const WORTH_COMPILING: u64 = 50_000;
+pub(crate) const WORTH_COMPILING: u64 = 50_000;
 
 impl Engine {
     /// The engine that `SOFTGPU_ENGINE=interp|jit|auto` asks for; [`Engine::Auto`] if it asks for nothing.

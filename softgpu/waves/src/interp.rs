@@ -161,23 +161,23 @@ pub(crate) struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// The program holding `pc`, predecoded if no program at hand has it.
-    pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (Arc<Program>, usize) {
-        if let Some(program) = self.programs.first().filter(|p| p.starts_at(hint, pc)) {
-            return (program.clone(), hint);
-        }
-        if let Some(program) = self.programs.first().filter(|p| p.entry.0 == pc) {
-            return (program.clone(), program.entry.1);
-        }
-        for program in &self.programs {
-            if let Some(index) = program.index_of(pc) {
-                return (program.clone(), index);
+    /// Where `pc` is: which program, predecoded if none at hand has it, and which of its steps.
+    pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (usize, usize) {
+        if let Some(main) = self.programs.first() {
+            if main.starts_at(hint, pc) {
+                return (0, hint);
+            }
+            if main.entry.0 == pc {
+                return (0, main.entry.1);
             }
         }
-        let program = self.cache.get(env.map, self.level, self.shape, pc);
-        let index = program.index_of(pc & !3).unwrap_or(program.steps.len() - 1);
-        self.programs.push(program.clone());
-        (program, index)
+        let known = self.programs.iter().enumerate().find_map(|(k, p)| Some((k, p.index_of(pc)?)));
+        known.unwrap_or_else(|| {
+            let program = self.cache.get(env.map, self.level, self.shape, pc);
+            let index = program.index_of(pc & !3).unwrap_or(program.steps.len() - 1);
+            self.programs.push(program);
+            (self.programs.len() - 1, index)
+        })
     }
 }
 
@@ -244,7 +244,7 @@ fn run_counting(
     let mut left = budget;
     loop {
         let (program, mut ip) = code.locate(env, w.pc, w.hint);
-        let steps = &program.steps[..];
+        let steps = &code.programs[program].steps[..];
         loop {
             let s = &steps[ip];
             // SAFETY: as in `run_heeding`.
@@ -296,7 +296,7 @@ fn run_heeding<const HEED: bool>(
     let mut left = i64::from(budget);
     loop {
         let (program, start) = code.locate(env, w.pc, w.hint);
-        let steps = &program.steps[..];
+        let steps = &code.programs[program].steps[..];
         let mut ip = start;
         let mut from = start;
         let stop = loop {

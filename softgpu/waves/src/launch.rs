@@ -151,9 +151,9 @@ impl Plan {
         items.div_ceil(self.shape.halves as u64 * 32) as usize
     }
 
-    /// Puts `w` into the state wave `index` of workgroup `id` starts in; `slot` is its place in the scratch.
+    /// Puts `w` into the state wave `index` of workgroup `id` starts in; `slot` is its place in the scratch. VGPRs that are
+    /// not part of that state keep what the last wave of this process left in them, as in hardware.
     pub(crate) fn start(&self, w: &mut Wave, id: [u32; 3], index: usize, slot: u64) {
-        w.v.fill(crate::wave::Row::ZERO);
         w.s.fill(0);
         w.scc = 0;
         w.cause = None;
@@ -213,6 +213,23 @@ impl Plan {
             _ => u32::MAX,
         };
         let [mut x, mut y, mut z] = [first % nx, first / nx % ny, first / nx / ny];
+        if nx % 32 == 0 && present == lanes {
+            // Whole halves lie in one line.
+            for half in 0..w.halves {
+                let line = (x | y << 10 | z << 20) & asked;
+                for lane in 0..32 {
+                    w.v[half].0[lane] = line + lane as u32;
+                }
+                x += 32;
+                if x == nx {
+                    (x, y) = (0, y + 1);
+                }
+                if y == ny {
+                    (y, z) = (0, z + 1);
+                }
+            }
+            return;
+        }
         for lane in 0..present as usize {
             w.v[lane / 32].0[lane % 32] = (x | y << 10 | z << 20) & asked;
             x += 1;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use softgpu_isa::{Flags, Inst, info};
 
+use crate::engine::WORTH_COMPILING;
 use crate::env::{Env, stop};
 use crate::exception::{AccessKind, Cause};
 #[cfg(target_arch = "x86_64")]
@@ -221,9 +222,11 @@ impl Program {
         self.compiled.get_or_init(|| Compiled::new(self, level, mode)).as_ref().filter(|c| c.mode == mode)
     }
 
-    /// Notes that a wave executed so many instructions.
+    /// Notes that a wave executed so many instructions, as long as that matters.
     pub(crate) fn add_heat(&self, instructions: u64) {
-        self.heat.fetch_add(instructions, Ordering::Relaxed);
+        if self.heat() < WORTH_COMPILING {
+            self.heat.fetch_add(instructions, Ordering::Relaxed);
+        }
     }
 
     /// Instructions executed so far.

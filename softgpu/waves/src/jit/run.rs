@@ -79,10 +79,11 @@ pub(crate) fn run(
     let limit = env.executed + u64::from(budget);
     loop {
         let (program, mut ip) = code.locate(env, w.pc, w.hint);
+        let program = &code.programs[program];
         let compiled = program.compiled(code.level, w.mode)?;
         loop {
             if env.executed >= limit || control.interrupts() {
-                stand(w, &program, ip);
+                stand(w, program, ip);
                 let over = env.executed >= limit && !control.interrupts();
                 return Some(if over { WaveStop::Quantum } else { WaveStop::Interrupted });
             }
@@ -91,22 +92,22 @@ pub(crate) fn run(
                     Left::Flow(flow, index) => (flow, index),
                     Left::Interpret(index) => {
                         ip = index;
-                        let done = interpret(w, env, &program, compiled, ip);
+                        let done = interpret(w, env, program, compiled, ip);
                         (done.0, done.1)
                     }
                     Left::Interrupted(index) => {
-                        stand(w, &program, index);
+                        stand(w, program, index);
                         return Some(WaveStop::Interrupted);
                     }
                     Left::Quantum(index) => {
-                        stand(w, &program, index);
+                        stand(w, program, index);
                         return Some(WaveStop::Quantum);
                     }
                 }
             } else {
-                interpret(w, env, &program, compiled, ip)
+                interpret(w, env, program, compiled, ip)
             };
-            if let Some(stop) = follow(w, &program, flow, index, &mut ip) {
+            if let Some(stop) = follow(w, program, flow, index, &mut ip) {
                 return Some(stop);
             }
             if flow == Flow::Indirect {

@@ -21,6 +21,8 @@ pub(crate) mod soft;
 mod trans;
 mod wide;
 mod wmma;
+#[cfg(target_arch = "x86_64")]
+mod wmma_avx512;
 
 use crate::level::Level;
 use crate::step::{Handler, Step};
@@ -43,7 +45,7 @@ pub(crate) fn table_handler(level: Level, op: Op) -> Option<Handler> {
 /// A handler for just this step (operands resolved), when there is a faster one than the general one.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn fast_handler(level: Level, halves: usize, op: Op, step: &Step) -> Option<Handler> {
-    fast::pick(level, halves, op, step)
+    fast::pick(level, halves, op, step).or_else(|| wmma_avx512::pick(level, halves, op, step))
 }
 
 /// No other architecture has any.
