@@ -10,6 +10,7 @@ use softgpu_isa::{Flags, Op, info};
 use super::r#gen::Wide;
 use super::lane::{self, Emit, Floats};
 use super::touch::Touch;
+use super::order;
 use super::vmem::{self, Transfer};
 use crate::program::Program;
 use crate::step::{Kind, Step};
@@ -158,7 +159,7 @@ pub(super) fn units(program: &Program, from: usize, to: usize, wide: Wide, float
     let mut data = 0u128;
     let flush = |pending: &mut Vec<Item>, touched: &mut Touch, units: &mut Vec<Unit>| {
         if !pending.is_empty() {
-            units.push(Unit::Lanes(std::mem::take(pending)));
+            units.push(Unit::Lanes(order::by_chains(std::mem::take(pending))));
         }
         *touched = Touch::default();
     };

@@ -8,6 +8,7 @@
 //! ```text
 //! flow    blocks, and the order within them      gen       operands, registers, EXEC
 //! touch   who may change places                  regs      what is in which register
+//! order   operations on one accumulator together
 //! emit    regions, loops, calls, ways out        lane, integer, compare, carry, scalar: operations
 //! asm     instructions, labels, constants        vmem      loads and stores by pattern
 //! memory  pages, never writable and executable at once
@@ -23,6 +24,7 @@ mod r#gen;
 mod integer;
 mod lane;
 mod memory;
+mod order;
 mod regs;
 mod run;
 mod scalar;

@@ -57,6 +57,16 @@ impl Touch {
         self.writes.scalar >> crate::wave::EXEC & 3 != 0
     }
 
+    /// Calls `f` with the number of every register that is read.
+    pub(super) fn each_read(&self, f: impl FnMut(usize)) {
+        each(&self.reads, self.spare_reads, f);
+    }
+
+    /// Calls `f` with the number of every register that may change.
+    pub(super) fn each_write(&self, f: impl FnMut(usize)) {
+        each(&self.writes, self.spare_writes, f);
+    }
+
     /// Scalars that may change, as bits.
     pub(super) fn written_scalars(&self) -> u128 {
         self.writes.scalar
@@ -70,4 +80,20 @@ fn union(into: &mut RegSet, from: &RegSet) {
     }
     into.scc |= from.scc;
     into.mode |= from.mode;
+}
+
+/// Registers as numbers: VGPRs, spare ones from 256, scalars from 264, SCC 392.
+fn each(set: &RegSet, spare: u8, mut f: impl FnMut(usize)) {
+    let mut bits = |mut word: u128, base: usize| {
+        while word != 0 {
+            f(base + word.trailing_zeros() as usize);
+            word &= word - 1;
+        }
+    };
+    for (k, &word) in set.vector.iter().enumerate() {
+        bits(word.into(), 64 * k);
+    }
+    bits(spare.into(), 256);
+    bits(set.scalar, 264);
+    bits(u128::from(set.scc), 392);
 }

@@ -451,7 +451,10 @@ impl Gen {
         self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, v, t, EQUAL);
         self.all_set(ALL);
         self.asm.jump(Code::Jae_rel32_64, other);
+        let (block, loaded) = (self.asm.label(), self.asm.label());
         self.asm.op2(Code::Add_r64_rm64, Register::RAX, Register::RSI);
+        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, 16);
+        self.asm.jump(Code::Je_rel32_64, block);
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RCX, Register::RCX, 2, 0));
         for &row in rows {
             let base = Register::RAX;
@@ -468,6 +471,13 @@ impl Gen {
             }
             self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
         }
+        self.asm.jump(Code::Jmp_rel32_64, loaded);
+        self.asm.place(block);
+        for (n, &row) in rows.iter().enumerate() {
+            let place = at(Register::RAX, Register::None, 1, offset + 64 * n as i64);
+            self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place);
+        }
+        self.asm.place(loaded);
         self.apart(rows);
     }
 

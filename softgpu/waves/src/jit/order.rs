@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The order of a run of lane-wise operations: chains of results and their consumers stay together.
+//!
+//! INVARIANT: an operation stays behind every one it shares a register with, unless both only read it. An accumulator
+//! is then loaded and stored once for all the operations on it, not once for each.
+
+use super::flow::Item;
+
+/// Resources: 256 VGPRs, 8 spare ones, 128 scalars, SCC.
+const RESOURCES: usize = 256 + 8 + 128 + 1;
+
+#[derive(Clone, Copy)]
+struct Use {
+    writer: u32,
+    /// Readers since: a list through `next_reader`.
+    readers: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// Puts `items` in a better order.
+pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
+    let n = items.len();
+    if n < 8 {
+        return items;
+    }
+    let mut uses = [Use { writer: NONE, readers: NONE }; RESOURCES];
+    // Successors, and how many operations each one waits for.
+    let mut after: Vec<Vec<u32>> = vec![Vec::new(); n];
+    let mut waits = vec![0u32; n];
+    let mut links: Vec<(u32, u32)> = Vec::new();
+    let mut resources = Vec::new();
+    for (k, item) in items.iter().enumerate() {
+        let k = k as u32;
+        let mut depend = |on: u32| {
+            if on != NONE && on != k && after[on as usize].last() != Some(&k) {
+                after[on as usize].push(k);
+                waits[k as usize] += 1;
+            }
+        };
+        resources.clear();
+        item.touch.each_read(|r| resources.push(r));
+        for &r in &resources {
+            depend(uses[r].writer);
+            links.push((k, uses[r].readers));
+            uses[r].readers = links.len() as u32 - 1;
+        }
+        resources.clear();
+        item.touch.each_write(|r| resources.push(r));
+        for &r in &resources {
+            depend(uses[r].writer);
+            let mut link = uses[r].readers;
+            while link != NONE {
+                let (reader, next) = links[link as usize];
+                depend(reader);
+                link = next;
+            }
+            uses[r] = Use { writer: k, readers: NONE };
+        }
+    }
+    let mut order = Vec::with_capacity(n);
+    let mut taken = vec![false; n];
+    let mut first = 0;
+    while order.len() < n {
+        // The first in the old order that waits for nothing, then along its chain.
+        while taken[first] {
+            first += 1;
+        }
+        let mut next = (first..n).find(|&k| !taken[k] && waits[k] == 0);
+        while let Some(k) = next {
+            taken[k] = true;
+            order.push(items[k]);
+            for &s in &after[k] {
+                waits[s as usize] -= 1;
+            }
+            next = after[k].iter().map(|&s| s as usize).find(|&s| !taken[s] && waits[s] == 0);
+        }
+        if order.len() < n && (first..n).all(|k| taken[k] || waits[k] != 0) {
+            // Cannot be: what is first waits for nothing. The old order is right in any case.
+            return items;
+        }
+    }
+    order
+}
