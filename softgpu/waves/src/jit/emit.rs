@@ -266,6 +266,7 @@ impl<'a> Emitter<'a> {
                 self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
             }
             None => {
+                self.g.addresses.clear();
                 self.g.write_back(true);
                 self.call_handler(index);
                 self.g.asm.jump(Code::Jne_rel32_64, label);
@@ -417,6 +418,7 @@ impl<'a> Emitter<'a> {
                         emit(&mut self.g, &self.program.steps[item.index], *c);
                     }
                     self.g.end_operation(accesses);
+                    self.forget_addresses(item);
                 }
                 Micro::Scalar(item) => {
                     scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
@@ -430,7 +432,14 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// What a lane-wise operation writes is no longer known as an address.
+    fn forget_addresses(&mut self, item: &Item) {
+        let (halves, dst) = (self.g.shape.halves, self.program.steps[item.index].dst as usize);
+        self.g.addresses.forget(dst..dst + 2 * halves, halves);
+    }
+
     fn variant(&mut self, micros: &[Micro], masked: bool) {
+        self.g.addresses.clear();
         self.g.masked = masked;
         if masked {
             self.g.load_exec_masks();

@@ -9,8 +9,8 @@ use softgpu_isa::{Flags, Op, info};
 
 use super::r#gen::Wide;
 use super::lane::{self, Emit, Floats};
-use super::touch::Touch;
 use super::order;
+use super::touch::Touch;
 use super::vmem::{self, Transfer};
 use crate::program::Program;
 use crate::step::{Kind, Step};

@@ -8,6 +8,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 
 use super::asm::{Arg, Asm, ROW_BIAS, ROWS, SCALARS, memory};
 use super::regs::{NEVER, Piece, Regs, Spill};
+use super::vmem::Addresses;
 use crate::predecode::Shape;
 use crate::step::{Kind, Src, Step, mods};
 use crate::wave::EXEC;
@@ -65,6 +66,8 @@ pub(super) struct Gen {
     pub shape: Shape,
     /// Results go under EXEC.
     pub masked: bool,
+    /// Address registers that the code at hand knows something of.
+    pub addresses: Addresses,
     /// No register was free for an operation: the code is void.
     pub exhausted: bool,
 }
@@ -72,7 +75,15 @@ pub(super) struct Gen {
 impl Gen {
     pub(super) fn new(wide: Wide, shape: Shape) -> Gen {
         let regs = Regs::new(wide.registers());
-        Gen { asm: Asm::new(), regs, wide, shape, masked: false, exhausted: false }
+        Gen {
+            asm: Asm::new(),
+            regs,
+            wide,
+            shape,
+            masked: false,
+            addresses: Addresses::default(),
+            exhausted: false,
+        }
     }
 
     /// Pieces of one row of 32 lanes.

@@ -35,6 +35,7 @@ mod vmem;
 
 pub(crate) use run::run;
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
 use crate::env::Env;
@@ -70,6 +71,8 @@ struct Context {
     call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
     lds: *mut u8,
     hot: *const u8,
+    /// Written by generated code before it reads it.
+    known: [MaybeUninit<vmem::Known>; vmem::KNOWN],
 }
 
 /// Runs a step's handler for generated code.
@@ -140,6 +143,13 @@ impl Compiled {
             program.entry.0,
             finished.code.len()
         );
+        if let Some(directory) = std::env::var_os("SOFTGPU_JIT_DUMP") {
+            // For objdump -D -b binary -m i386:x86-64 --adjust-vma=ADDRESS.
+            let name = format!("{:#x}-at-{:#x}.bin", program.entry.0, pages.at(0).addr());
+            if let Err(error) = std::fs::write(std::path::Path::new(&directory).join(&name), &finished.code) {
+                tracing::warn!("Cannot write {name}: {error}");
+            }
+        }
         let mut entries = vec![0; program.steps.len()];
         for (step, offset) in places {
             entries[step] = offset as u32;
@@ -175,6 +185,7 @@ impl Compiled {
             call,
             lds: env.lds.as_mut_ptr().cast(),
             hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
+            known: [const { MaybeUninit::uninit() }; vmem::KNOWN],
         };
         // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
         // steps it names is alive, since it owns `self`.

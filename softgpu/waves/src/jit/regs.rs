@@ -131,6 +131,13 @@ impl Regs {
         self.take(Holds::Temporary)
     }
 
+    /// Frees temporaries within an operation.
+    pub(super) fn release_temporaries(&mut self) {
+        for s in self.slots.iter_mut().filter(|s| s.holds == Holds::Temporary) {
+            *s = FREE;
+        }
+    }
+
     /// Ends an operation: temporaries are free again, nothing is pinned.
     pub(super) fn end_operation(&mut self) {
         for s in &mut self.slots {

@@ -21,6 +21,47 @@ const LESS_EQUAL: i32 = 2;
 const K: Register = Register::K5;
 const ALL: Register = Register::K6;
 
+/// What is known of the addresses in a piece of a register: made once, for all accesses through it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Known {
+    /// Of the first lane.
+    first: u64,
+    /// Bytes from lane to lane, or [`SCATTERED`].
+    stride: u32,
+    /// Of the last lane, low dword; of no meaning when scattered.
+    last: u32,
+}
+
+/// No such distance.
+const SCATTERED: i32 = -1;
+/// Pieces of address registers that can be known at a time.
+pub(super) const KNOWN: usize = 64;
+
+/// The address registers that are known at a place in a region: first row, and whether it is a pair.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    rows: Vec<(u16, bool, usize)>,
+    next: usize,
+}
+
+impl Addresses {
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.next = 0;
+    }
+
+    /// Forgets what is known of registers in `rows`.
+    pub(super) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
+        self.rows.retain(|&(row, pair, _)| {
+            let row = row as usize;
+            let end = row + halves * if pair { 2 } else { 1 };
+            end <= rows.start || rows.end <= row
+        });
+    }
+}
+
 /// Where an access goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
@@ -134,6 +175,16 @@ fn low128(r: Register) -> Register {
     Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
 }
 
+/// Where in the context the parts of a [`Known`] are: first, stride, last.
+fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
+    let base = std::mem::offset_of!(Context, known) + index * size_of::<Known>();
+    (
+        context(base + std::mem::offset_of!(Known, first)),
+        context(base + std::mem::offset_of!(Known, stride)),
+        context(base + std::mem::offset_of!(Known, last)),
+    )
+}
+
 impl Gen {
     /// Registers an access may take at once; `None` if that is more than there are.
     fn room(&self, s: &Step, t: &Transfer) -> Option<usize> {
@@ -166,6 +217,11 @@ impl Gen {
         let room = self.room(s, t)?;
         self.make_room(room);
         let dirty = self.regs.dirty();
+        // Before anything can be overwritten.
+        let addresses = address_dwords(s, t);
+        if addresses > 0 {
+            self.known(s, addresses == 2, 0);
+        }
         let aside = self.overlaps(s, t);
         let mut moves = Vec::new();
         for part in 0..t.parts {
@@ -193,6 +249,10 @@ impl Gen {
         for (_, _, from) in moves {
             self.regs.release(from as u8 - Register::ZMM0 as u8);
         }
+        if !t.store {
+            let (row, halves) = (s.dst as usize, self.shape.halves);
+            self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
+        }
         Some(dirty)
     }
 
@@ -200,36 +260,71 @@ impl Gen {
         self.asm.op2(Code::VEX_Kortestw_kr_kr, k, k);
     }
 
-    /// RAX = address of the first lane, which is `low` (and `high`) of it.
-    fn first_lane(&mut self, low: Register, high: Option<Register>, s: &Step) {
-        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
-        match high {
-            Some(high) => {
-                self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
-                self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
-                self.asm.op2(Code::Add_r64_rm64, Register::RAX, Register::RCX);
-            }
-            None => {
-                let base = self.scalar(s.src[2].index);
-                self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
-            }
+    /// Index of what is known of piece `c` of the address register: found out now if it is not known yet.
+    fn known(&mut self, s: &Step, pair: bool, c: usize) -> usize {
+        let row = s.src[0].index;
+        if let Some(&(_, _, first)) = self.addresses.rows.iter().find(|k| (k.0, k.1) == (row, pair)) {
+            return first + c;
         }
+        if self.addresses.next + self.pieces() > KNOWN {
+            self.addresses.clear();
+        }
+        let first = self.addresses.next;
+        self.addresses.next += self.pieces();
+        for c in 0..self.pieces() {
+            self.find_out(s, pair, c, first + c);
+        }
+        self.addresses.rows.push((row, pair, first));
+        first + c
     }
 
-    /// ALL = lanes of `v` that are `first + lane * step`, of those in ALL if `more`.
-    fn ramp(&mut self, v: Register, step: u32, more: bool) {
-        let t = self.temporary();
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, t, low128(v));
-        if step != 0 {
-            let ramp = self.asm.constants16(TIMES.map(|n| n * step));
-            self.asm.op3(codes::ADD.z, t, t, ramp);
+    fn find_out(&mut self, s: &Step, pair: bool, c: usize, index: usize) {
+        let (first, stride, last) = places(index);
+        let low = self.source(&s.src[0], 0, c);
+        let high = pair.then(|| self.source(&s.src[0], 1, c));
+        let (t, u) = (self.temporary(), self.temporary());
+        let (scattered, done) = (self.asm.label(), self.asm.label());
+        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
+        self.asm.op3(Code::EVEX_Vpextrd_rm32_xmm_imm8, Register::ECX, low128(low), 1);
+        self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EAX);
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(low));
+        self.multiples(t);
+        self.asm.op3(codes::ADD.z, t, t, u);
+        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, low, t, EQUAL);
+        if let Some(high) = high {
+            self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(high));
+            let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+            self.asm.masked(code, ALL, &[ALL.into(), high.into(), u.into(), EQUAL.into()]);
         }
-        let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
-        if more {
-            self.asm.masked(code, ALL, &[ALL.into(), v.into(), t.into(), EQUAL.into()]);
-        } else {
-            self.asm.op4(code, ALL, v, t, EQUAL);
+        self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
+        self.asm.jump(Code::Jae_rel32_64, scattered);
+        // Lanes that run downward, or beyond 32 bits, count as scattered.
+        self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
+        self.asm.jump(Code::Js_rel32_64, scattered);
+        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RDX, Register::RCX, 15);
+        self.asm.op2(Code::Add_r64_rm64, Register::RDX, Register::RAX);
+        self.asm.op2(Code::Mov_rm32_r32, last, Register::EDX);
+        self.asm.op2(Code::Shr_rm64_imm8, Register::RDX, 32);
+        self.asm.jump(Code::Jne_rel32_64, scattered);
+        self.asm.op2(Code::Mov_rm32_r32, stride, Register::ECX);
+        if let Some(high) = high {
+            self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
+            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+            self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
         }
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        self.asm.place(scattered);
+        self.asm.op2(Code::Mov_rm32_imm32, stride, SCATTERED);
+        self.asm.place(done);
+        self.regs.release_temporaries();
+    }
+
+    /// `to` = ECX times the lane's number.
+    fn multiples(&mut self, to: Register) {
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, to, Register::ECX);
+        let times = self.asm.constants16(TIMES);
+        self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, to, to, times);
     }
 
     fn global(&mut self, s: &Step, t: &Transfer, c: usize, rows: &[Register], checks: &Checks, slow: Label) {
@@ -244,42 +339,66 @@ impl Gen {
             self.check(offset, bytes, check, slow);
             return self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
         }
-        let low = self.source(&s.src[0], 0, c);
-        let high = (addresses == 2).then(|| self.source(&s.src[0], 1, c));
-        let (equal, done) = (self.asm.label(), self.asm.label());
-        let elsewhere = if t.store { slow } else { equal };
-        self.ramp(low, bytes as u32, false);
-        if let Some(high) = high {
-            self.ramp(high, 0, true);
+        let (first, stride, _) = places(self.known(s, addresses == 2, c));
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
+        if addresses == 1 {
+            let base = self.scalar(s.src[2].index);
+            self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
         }
-        self.all_set(ALL);
-        self.asm.jump(Code::Jae_rel32_64, elsewhere);
-        self.first_lane(low, high, s);
-        if high.is_none() {
-            // Lanes must not wrap within 32 bits; the low dword was added to the base already.
-            self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(low));
-        } else {
-            self.asm.op2(Code::Mov_r32_rm32, Register::ECX, Register::EAX);
+        if offset != 0 {
+            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
         }
-        self.asm.op2(Code::Add_rm32_imm32, Register::ECX, (16 * bytes) as i32);
+        // RSI keeps the stride over the check.
+        self.asm.op2(Code::Mov_r32_rm32, Register::ESI, stride);
+        self.asm.op2(Code::Cmp_rm32_imm8, Register::ESI, SCATTERED);
+        self.asm.jump(Code::Je_rel32_64, slow);
+        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RCX, Register::RSI, 15);
+        self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
+        self.asm.jump(Code::Call_rel32_64, check);
         self.asm.jump(Code::Jb_rel32_64, slow);
-        self.check(offset, 16 * bytes, check, slow);
-        let place = |n: i64| at(Register::RAX, Register::None, 1, 64 * n);
+        self.asm.op2(Code::Mov_r32_rm32, Register::ECX, Register::ESI);
+        self.by_stride(t, rows, slow);
+    }
+
+    /// 16 lanes at RAX, ECX bytes apart; not scattered, and allowed.
+    fn by_stride(&mut self, t: &Transfer, rows: &[Register], slow: Label) {
+        let bytes = 4 * t.dwords as i32;
+        let (equal, block, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, bytes);
+        self.asm.jump(Code::Je_rel32_64, block);
+        // Lanes over one another are the handler's.
         if t.store {
-            self.store_block(rows, place);
+            self.asm.jump(Code::Jb_rel32_64, slow);
         } else {
-            self.load_block(rows, place);
-            self.asm.jump(Code::Jmp_rel32_64, done);
-            self.asm.place(equal);
-            self.ramp(low, 0, false);
-            if let Some(high) = high {
-                self.ramp(high, 0, true);
+            self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
+            self.asm.jump(Code::Je_rel32_64, equal);
+        }
+        if !t.store && t.dwords == 4 {
+            self.strided(rows);
+        } else {
+            let index = self.temporary();
+            self.multiples(index);
+            for (d, &row) in rows.iter().enumerate() {
+                let place = at(Register::RAX, index, 1, 4 * d as i64);
+                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
+                if t.store {
+                    self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[place.into(), row.into()]);
+                } else {
+                    self.asm.masked(Code::EVEX_Vpgatherdd_zmm_k1_vm32z, K, &[row.into(), place.into()]);
+                }
             }
-            self.all_set(ALL);
-            self.asm.jump(Code::Jae_rel32_64, slow);
-            self.first_lane(low, high, s);
-            self.check(offset, bytes, check, slow);
+        }
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        if !t.store {
+            self.asm.place(equal);
             self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
+            self.asm.jump(Code::Jmp_rel32_64, done);
+        }
+        self.asm.place(block);
+        let place = |n: i64| at(Register::RAX, Register::None, 1, 64 * n);
+        match t.store {
+            true => self.store_block(rows, place),
+            false => self.load_block(rows, place),
         }
         self.asm.place(done);
     }
@@ -383,6 +502,41 @@ impl Gen {
     fn lds(&mut self, s: &Step, t: &Transfer, part: usize, c: usize, rows: &[Register], slow: Label) {
         let bytes = 4 * t.dwords as i64;
         let offset = t.offsets[part];
+        let (first, stride, last) = places(self.known(s, false, c));
+        let (scattered, done) = (self.asm.label(), self.asm.label());
+        let size = memory(
+            SCALARS,
+            std::mem::offset_of!(Wave, lds_bytes) as i64 - std::mem::offset_of!(Wave, s) as i64,
+            false,
+        );
+        let lds = context(std::mem::offset_of!(Context, lds));
+        self.asm.op2(Code::Mov_r32_rm32, Register::ECX, stride);
+        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, SCATTERED);
+        self.asm.jump(Code::Je_rel32_64, scattered);
+        self.asm.op2(Code::Mov_r32_rm32, Register::EDX, last);
+        self.asm.op2(Code::Add_rm64_imm32, Register::RDX, (offset + bytes) as i32);
+        self.asm.op2(Code::Mov_r32_rm32, Register::EAX, size);
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, Register::RAX);
+        self.asm.jump(Code::Ja_rel32_64, slow);
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
+        self.asm.op2(Code::Add_r64_rm64, Register::RAX, lds);
+        if offset != 0 {
+            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
+        }
+        self.by_stride(t, rows, slow);
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        self.asm.place(scattered);
+        if t.store && t.dwords > 1 {
+            self.asm.jump(Code::Jmp_rel32_64, slow);
+        } else {
+            self.scattered(s, t, offset, c, rows, slow);
+        }
+        self.asm.place(done);
+    }
+
+    /// 16 lanes anywhere in LDS.
+    fn scattered(&mut self, s: &Step, t: &Transfer, offset: i64, c: usize, rows: &[Register], slow: Label) {
+        let bytes = 4 * t.dwords as i64;
         let v = self.source(&s.src[0], 0, c);
         let limit = std::mem::offset_of!(Wave, lds_bytes) as i64 - std::mem::offset_of!(Wave, s) as i64;
         self.asm.op2(Code::Mov_r32_rm32, Register::EAX, memory(SCALARS, limit, false));
@@ -394,75 +548,27 @@ impl Gen {
         self.all_set(K);
         self.asm.jump(Code::Jae_rel32_64, slow);
         self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(Context, lds)));
-        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(v));
-        let (equal, scattered, done) = (self.asm.label(), self.asm.label(), self.asm.label());
-        if !t.store {
-            self.ramp(v, 0, false);
-            self.all_set(ALL);
-            self.asm.jump(Code::Jb_rel32_64, equal);
-        }
-        match (t.store, t.dwords) {
-            (false, 4) => self.strided(rows, v, offset, scattered),
-            _ => {
-                self.ramp(v, bytes as u32, false);
-                self.all_set(ALL);
-                let other = if t.store && t.dwords > 1 { slow } else { scattered };
-                self.asm.jump(Code::Jae_rel32_64, other);
-                let place = |n: i64| at(Register::RSI, Register::RAX, 1, offset + 64 * n);
-                match t.store {
-                    true => self.store_block(rows, place),
-                    false => self.load_block(rows, place),
-                }
+        for (d, &row) in rows.iter().enumerate() {
+            let place = at(Register::RSI, v, 1, offset + 4 * d as i64);
+            self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
+            if t.store {
+                self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[place.into(), row.into()]);
+            } else {
+                self.asm.masked(Code::EVEX_Vpgatherdd_zmm_k1_vm32z, K, &[row.into(), place.into()]);
             }
         }
-        self.asm.jump(Code::Jmp_rel32_64, done);
-        self.asm.place(scattered);
-        let gather = |d: usize| at(Register::RSI, v, 1, offset + 4 * d as i64);
-        if t.store {
-            if t.dwords == 1 {
-                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
-                self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[gather(0).into(), rows[0].into()]);
-            }
-        } else {
-            for (d, &row) in rows.iter().enumerate() {
-                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
-                self.asm.masked(Code::EVEX_Vpgatherdd_zmm_k1_vm32z, K, &[row.into(), gather(d).into()]);
-            }
-            self.asm.jump(Code::Jmp_rel32_64, done);
-            self.asm.place(equal);
-            self.broadcast_dwords(rows, at(Register::RSI, Register::RAX, 1, offset));
-        }
-        self.asm.place(done);
     }
 
-    /// Loads of four dwords at equal distances; to `other` if they are not. EAX is the first lane's offset.
-    fn strided(&mut self, rows: &[Register], v: Register, offset: i64, other: Label) {
-        let t = self.temporary();
-        self.asm.op3(Code::EVEX_Vpextrd_rm32_xmm_imm8, Register::ECX, low128(v), 1);
-        self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EAX);
-        // Downward is for the gathers.
-        self.asm.jump(Code::Jb_rel32_64, other);
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, t, Register::ECX);
-        let times = self.asm.constants16(TIMES);
-        self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, t, t, times);
-        let first = self.temporary();
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, first, low128(v));
-        self.asm.op3(codes::ADD.z, t, t, first);
-        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, v, t, EQUAL);
-        self.all_set(ALL);
-        self.asm.jump(Code::Jae_rel32_64, other);
-        let (block, loaded) = (self.asm.label(), self.asm.label());
-        self.asm.op2(Code::Add_r64_rm64, Register::RAX, Register::RSI);
-        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, 16);
-        self.asm.jump(Code::Je_rel32_64, block);
+    /// Loads of four dwords, ECX bytes apart from RAX on.
+    fn strided(&mut self, rows: &[Register]) {
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RCX, Register::RCX, 2, 0));
         for &row in rows {
             let base = Register::RAX;
             let places = [
-                at(base, Register::None, 1, offset),
-                at(base, Register::RCX, 1, offset),
-                at(base, Register::RCX, 2, offset),
-                at(base, Register::RDX, 1, offset),
+                at(base, Register::None, 1, 0),
+                at(base, Register::RCX, 1, 0),
+                at(base, Register::RCX, 2, 0),
+                at(base, Register::RDX, 1, 0),
             ];
             self.asm.op2(Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128, low128(row), places[0]);
             for (n, place) in places.into_iter().enumerate().skip(1) {
@@ -471,13 +577,6 @@ impl Gen {
             }
             self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
         }
-        self.asm.jump(Code::Jmp_rel32_64, loaded);
-        self.asm.place(block);
-        for (n, &row) in rows.iter().enumerate() {
-            let place = at(Register::RAX, Register::None, 1, offset + 64 * n as i64);
-            self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place);
-        }
-        self.asm.place(loaded);
         self.apart(rows);
     }
 
