@@ -3,6 +3,7 @@
 
 mod demo;
 mod inherited;
+mod isa_coverage;
 mod setup;
 mod workspace;
 
@@ -29,6 +30,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Sets up, then runs the semantic test of every instruction and says which have one.
+    IsaCoverage,
     /// Sets up, then runs every fuzz target for a while.
     Fuzz {
         /// How long each target runs.
@@ -52,6 +55,8 @@ fn main() -> anyhow::Result<()> {
     }
     let options = match &command {
         Command::Setup(options) => options.clone(),
+        // One library's tests need neither CRIU nor the runner.
+        Command::IsaCoverage => setup::Options { without_criu: true, without_nextest: true },
         _ => setup::Options::default(),
     };
     let installed = setup::run(&options)?;
@@ -59,6 +64,7 @@ fn main() -> anyhow::Result<()> {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
         Command::Test { arguments } => workspace::test(&arguments, &installed)?,
+        Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {
             // What is missing is said beside the figures that are missing for it.

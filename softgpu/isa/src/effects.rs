@@ -113,7 +113,7 @@ impl Inst {
     fn has_narrow_address(&self) -> bool {
         match self.enc {
             Enc::Global => self.src[2] != Operand::None,
-            Enc::Mubuf => self.offen != self.idxen,
+            Enc::Mubuf | Enc::Mtbuf => self.offen != self.idxen,
             _ => false,
         }
     }
@@ -155,7 +155,8 @@ fn half(effects: &mut Effects, op: Op, dst: Operand, sdst: Operand, src: &[Opera
     if row.any(Flags::WRITES_EXEC) {
         effects.writes.add(Operand::ExecLo, lanes);
     }
-    if matches!(op, Op::V_SWAP_B32 | Op::V_SWAPREL_B32) {
+    // The stack address is brought forward in place.
+    if matches!(op, Op::V_SWAP_B32 | Op::V_SWAPREL_B32 | Op::DS_BVH_STACK_RTN_B32) {
         effects.writes.add(src.first().copied().unwrap_or_default(), 1);
     }
 }

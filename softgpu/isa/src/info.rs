@@ -50,6 +50,7 @@ pub enum Fmt {
     Global,
     Scratch,
     Mubuf,
+    Mtbuf,
 }
 
 /// One opcode number in one opcode space.

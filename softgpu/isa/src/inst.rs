@@ -28,6 +28,7 @@ pub enum Enc {
     Global,
     Scratch,
     Mubuf,
+    Mtbuf,
 }
 
 /// Lanes of a wave; decides how wide a lane mask is.
@@ -127,7 +128,7 @@ pub struct Second {
 /// A decoded instruction.
 ///
 /// Source order is the assembler's: VOP2 carry-in and select mask are `src[2]`. Memory: `src[0]` address, `src[1]`
-/// data, `src[2]` scalar address (DS: second data; MUBUF: resource, then `src[3]` scalar offset); SMEM: `src[0]` base,
+/// data, `src[2]` scalar address (DS: second data; MUBUF and MTBUF: resource, then `src[3]` scalar offset); SMEM: `src[0]` base,
 /// `src[1]` offset register. Absent operands are `None`; FLAT-like addresses that are off are `None` too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Inst {
@@ -174,6 +175,8 @@ pub struct Inst {
     pub idxen: bool,
     /// MUBUF: a status dword follows the data.
     pub tfe: bool,
+    /// MTBUF: the data format's number.
+    pub format: u8,
     /// Lane selection of source 0.
     pub dpp: Option<Dpp>,
     /// The Y half of VOPD.
@@ -205,6 +208,7 @@ impl Inst {
             offen: false,
             idxen: false,
             tfe: false,
+            format: 0,
             dpp: None,
             second: None,
         }

@@ -77,6 +77,8 @@ layouts! {
     /// Buffer.
     mubuf { OFFSET 0 12; SLC 12 1; DLC 13 1; GLC 14 1; OP 18 8; VADDR 32 8; VDATA 40 8; SRSRC 48 5; TFE 53 1; OFFEN 54 1;
         IDXEN 55 1; SOFFSET 56 8; }
+    /// Typed buffer: the second dword and the low bits of the first are as in `mubuf`.
+    mtbuf { OP 15 4; FORMAT 19 7; }
 }
 
 /// Source code of a literal.

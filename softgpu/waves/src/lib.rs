@@ -28,6 +28,8 @@ mod mem;
 mod predecode;
 mod program;
 mod salu;
+#[cfg(test)]
+mod semantics;
 mod step;
 mod valu;
 mod vm;

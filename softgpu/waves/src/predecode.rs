@@ -4,7 +4,7 @@
 //! INVARIANT: what comes out never indexes outside the register files of a wave with the given shape; whatever cannot
 //! be promised becomes [`Lowered::Illegal`]. Hints and cache operations become no step at all.
 
-use softgpu_isa::{Class, Dpp, Enc, Flags, Inst, Op, Operand, Second, Slot, Ty, info};
+use softgpu_isa::{Class, Dpp, Enc, Flags, Inst, Op, Operand, Second, Slot, Ty, WaveSize, info};
 
 use crate::level::Level;
 use crate::mem::{self, global};
@@ -172,6 +172,12 @@ impl Lowering<'_> {
         (register + dwords <= self.shape.vgprs).then_some(register * self.shape.halves)
     }
 
+    /// Registers that an operand takes in this wave.
+    fn width(&self, slot: Slot) -> usize {
+        let wave = if self.shape.halves == 2 { WaveSize::W64 } else { WaveSize::W32 };
+        slot.ty.dwords_in(wave) as usize
+    }
+
     fn vgpr_row(&self, operand: Operand, dwords: usize) -> Option<usize> {
         match operand {
             Operand::Vgpr(r) => self.row(r, dwords),
@@ -192,7 +198,7 @@ impl Lowering<'_> {
         let wide = matches!(slot.ty, Ty::F64 | Ty::B64 | Ty::U64 | Ty::I64);
         let mut src = match operand {
             Operand::None => return Some(Src::default()),
-            Operand::Vgpr(r) => Src::vgpr(self.row(r, slot.ty.dwords() as usize)?),
+            Operand::Vgpr(r) => Src::vgpr(self.row(r, self.width(slot))?),
             Operand::Int(x) => constant(if wide { Kind::ConstSigned } else { Kind::Const }, x as u32),
             Operand::Float(code) => float_bits(code, slot.ty, half_float),
             Operand::Literal(x) => match slot.ty {
@@ -263,7 +269,7 @@ impl Lowering<'_> {
         }
         match row.dst.first() {
             Some(slot) if slot.class == Class::V => {
-                step.dst = self.vgpr_row(dst, slot.ty.dwords() as usize)? as u16;
+                step.dst = self.vgpr_row(dst, self.width(*slot))? as u16;
                 let narrow = matches!(slot.ty, Ty::F16 | Ty::BF16 | Ty::B16 | Ty::U16 | Ty::I16);
                 let high = (whole && narrow && inst.op_sel & 8 != 0) || op == Op::V_FMA_MIXHI_F16;
                 if high {
@@ -291,9 +297,6 @@ impl Lowering<'_> {
         }
         self.special(op, &mut step);
         let is_matrix = row.name.starts_with("v_wmma");
-        if is_matrix && self.shape.halves != 1 {
-            return None;
-        }
         if let Some(fast) = valu::fast_handler(level, self.shape.halves, op, &step) {
             step.run = fast;
         }
@@ -381,6 +384,9 @@ impl Lowering<'_> {
     fn scalar(&self, pc: u64) -> Option<Step> {
         let inst = self.inst;
         let row = info(inst.op);
+        // The halves of a wave that has only one cannot be taken in turn.
+        let takes_turns = matches!(inst.op, Op::S_SUBVECTOR_LOOP_BEGIN | Op::S_SUBVECTOR_LOOP_END);
+        (!takes_turns || self.shape.halves == 2).then_some(())?;
         let mut step = blank(pc, inst.size);
         step.run = salu::handler(inst.op)?;
         step.op = Some(inst.op);
@@ -420,14 +426,18 @@ impl Lowering<'_> {
         step.run = mem::handler(level, inst.op)?;
         step.op = Some(inst.op);
         step.imm = inst.imm;
-        if inst.gds || inst.tfe {
+        let is_untyped_store = row.any(Flags::STORE) && !row.any(Flags::FORMAT);
+        if inst.gds || (inst.tfe && is_untyped_store) {
             return None;
         }
+        // The status of a load follows its data.
+        let status = usize::from(inst.tfe && row.any(Flags::LOAD));
+        step.flags |= if status != 0 { mem::FLAG_TFE } else { 0 };
         if let Some((kind, _)) = row.any(Flags::ATOMIC).then(|| mem::atomic_of(row.name)).flatten() {
             step.sdst = kind as u16;
         }
         if let (Some(slot), Operand::Vgpr(_)) = (row.dst.first(), inst.dst) {
-            step.dst = self.vgpr_row(inst.dst, slot.ty.dwords() as usize)? as u16;
+            step.dst = self.vgpr_row(inst.dst, slot.ty.dwords() as usize + status)? as u16;
             if row.any(Flags::ATOMIC) {
                 step.flags |= FLAG_GLC;
             }
@@ -452,7 +462,7 @@ impl Lowering<'_> {
                     step.src[2] = Src::vgpr(self.vgpr_row(inst.src[2], slot.ty.dwords() as usize)?);
                 }
             }
-            Enc::Mubuf => self.buffer(&mut step)?,
+            Enc::Mubuf | Enc::Mtbuf => self.buffer(&mut step)?,
             _ => {
                 let scalar_base = scalar_index(inst.src[2], false).filter(|_| inst.src[2] != Operand::Null);
                 if let Some(base) = scalar_base {
@@ -463,7 +473,10 @@ impl Lowering<'_> {
                     step.flags |= FLAG_VADDR;
                     let wide = inst.enc != Enc::Scratch && scalar_base.is_none();
                     step.src[0] = Src::vgpr(self.vgpr_row(inst.src[0], if wide { 2 } else { 1 })?);
-                } else if scalar_base.is_none() && inst.enc != Enc::Scratch {
+                } else if scalar_base.is_none()
+                    && row.src.first().is_some_and(|s| s.class != Class::NONE)
+                    && inst.enc != Enc::Scratch
+                {
                     return None;
                 }
             }
@@ -476,6 +489,9 @@ impl Lowering<'_> {
         let dwords = if inst.offen && inst.idxen { 2 } else { 1 };
         if inst.offen || inst.idxen {
             step.src[0] = Src::vgpr(self.vgpr_row(inst.src[0], dwords)?);
+        }
+        if inst.enc == Enc::Mtbuf {
+            step.sdst = u16::from(inst.format);
         }
         if inst.offen {
             step.flags |= mem::FLAG_OFFEN;
@@ -505,7 +521,7 @@ pub(crate) fn lower(level: Level, shape: Shape, pc: u64, inst: &Inst) -> Lowered
     let steps = match inst.enc {
         Enc::Sop1 | Enc::Sop2 | Enc::Sopk | Enc::Sopc | Enc::Sopp => one(lowering.scalar(pc)),
         Enc::Smem => one(lowering.scalar_memory(level, pc)),
-        Enc::Ds | Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf => {
+        Enc::Ds | Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf | Enc::Mtbuf => {
             one(lowering.vector_memory(level, pc))
         }
         Enc::Vopd => inst.second.as_ref().and_then(|second| lowering.dual(level, pc, second)),

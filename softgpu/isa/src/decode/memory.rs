@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SMEM, DS, FLAT, GLOBAL, SCRATCH and MUBUF.
+//! SMEM, DS, FLAT, GLOBAL, SCRATCH, MUBUF and MTBUF.
 //!
 //! Invariant: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
 
@@ -129,7 +129,6 @@ pub(super) fn mubuf(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     let op = cursor.op(Fmt::Mubuf, OP.of(cursor.bits()))?;
     cursor.claim()?;
     let bits = cursor.bits();
-    let row = info(op);
     let mut inst = Inst::new(op, Enc::Mubuf, 8);
     inst.glc = GLC.is_set(bits);
     inst.slc = SLC.is_set(bits);
@@ -142,6 +141,32 @@ pub(super) fn mubuf(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
         inst.slc = false;
         return Ok(cursor.finish(inst));
     }
+    buffer(cursor, inst)
+}
+
+pub(super) fn mtbuf(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
+    use layout::mubuf::{DLC, GLC, IDXEN, OFFEN, SLC, TFE};
+    let op = cursor.op(Fmt::Mtbuf, layout::mtbuf::OP.of(cursor.bits()))?;
+    cursor.claim()?;
+    let bits = cursor.bits();
+    let mut inst = Inst::new(op, Enc::Mtbuf, 8);
+    // CAST: a 7-bit field.
+    inst.format = layout::mtbuf::FORMAT.of(bits) as u8;
+    inst.glc = GLC.is_set(bits);
+    inst.slc = SLC.is_set(bits);
+    inst.dlc = DLC.is_set(bits);
+    inst.offen = OFFEN.is_set(bits);
+    inst.idxen = IDXEN.is_set(bits);
+    // LLVM knows no status dword here.
+    cursor.require(!TFE.is_set(bits))?;
+    buffer(cursor, inst)
+}
+
+/// Address, resource and data of a buffer access.
+fn buffer(cursor: &mut Cursor<'_>, mut inst: Inst) -> Result<Inst, DecodeError> {
+    use layout::mubuf::*;
+    let bits = cursor.bits();
+    let row = info(inst.op);
     // CAST: a 12-bit field.
     inst.imm = OFFSET.of(bits) as i32;
     let address = match (inst.offen, inst.idxen) {

@@ -52,7 +52,7 @@ pub fn decode_for(words: &[u32], wave: WaveSize) -> Result<Inst, DecodeError> {
             0b110110 => memory::ds(&mut cursor),
             0b110111 => memory::flat(&mut cursor),
             0b111000 => memory::mubuf(&mut cursor),
-            0b111010 => Err(cursor.not_compute("MTBUF")),
+            0b111010 => memory::mtbuf(&mut cursor),
             0b111100 => Err(cursor.not_compute("MIMG")),
             0b111101 => memory::smem(&mut cursor),
             0b111110 => Err(cursor.not_compute("EXP")),

@@ -144,7 +144,7 @@ pub(super) fn flat(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
     cache_bits(f, inst)
 }
 
-pub(super) fn mubuf(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
+pub(super) fn buffer(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
     let row = info(inst.op);
     f.write_str(row.name)?;
     if row.src.is_empty() {
@@ -166,6 +166,9 @@ pub(super) fn mubuf(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
     operand(f, inst.src[2], Ty::B128, 4)?;
     list.next(f)?;
     operand(f, inst.src[3], Ty::B32, 1)?;
+    if inst.enc == Enc::Mtbuf {
+        data_format(f, inst.format)?;
+    }
     for (set, name) in [(inst.idxen, " idxen"), (inst.offen, " offen")] {
         if set {
             f.write_str(name)?;
@@ -176,4 +179,37 @@ pub(super) fn mubuf(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
     }
     cache_bits(f, inst)?;
     if inst.tfe { f.write_str(" tfe") } else { Ok(()) }
+}
+
+/// The data format by name; the assembler's default is not printed, and numbers without a name are.
+fn data_format(f: &mut fmt::Formatter<'_>, format: u8) -> fmt::Result {
+    const SIX: &[&str] = &["UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT"];
+    const SEVEN: &[&str] = &["UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT", "FLOAT"];
+    const FOUR: &[&str] = &["UNORM", "SNORM", "UINT", "SINT"];
+    const WIDE: &[&str] = &["UINT", "SINT", "FLOAT"];
+    const GROUPS: [(u8, &str, &[&str]); 14] = [
+        (1, "8", SIX),
+        (7, "16", SEVEN),
+        (14, "8_8", SIX),
+        (20, "32", WIDE),
+        (23, "16_16", SEVEN),
+        (30, "10_11_11", &["FLOAT"]),
+        (31, "11_11_10", &["FLOAT"]),
+        (32, "10_10_10_2", FOUR),
+        (36, "2_10_10_10", SIX),
+        (42, "8_8_8_8", SIX),
+        (48, "32_32", WIDE),
+        (51, "16_16_16_16", SEVEN),
+        (58, "32_32_32", WIDE),
+        (61, "32_32_32_32", WIDE),
+    ];
+    let group = GROUPS.iter().rev().find(|(first, ..)| *first <= format);
+    let name = group
+        .and_then(|(first, widths, kinds)| kinds.get(usize::from(format - first)).map(|kind| (widths, kind)));
+    match (format, name) {
+        (1, _) => Ok(()),
+        (0, _) => f.write_str(" format:[BUF_FMT_INVALID]"),
+        (_, Some((widths, kind))) => write!(f, " format:[BUF_FMT_{widths}_{kind}]"),
+        _ => write!(f, " format:{format}"),
+    }
 }

@@ -43,7 +43,7 @@ impl fmt::Display for Text<'_> {
             Enc::Smem => memory::smem(f, inst),
             Enc::Ds => memory::ds(f, inst),
             Enc::Flat | Enc::Global | Enc::Scratch => memory::flat(f, inst),
-            Enc::Mubuf => memory::mubuf(f, inst),
+            Enc::Mubuf | Enc::Mtbuf => memory::buffer(f, inst),
             Enc::Vopd => vector::dual(f, inst),
             _ => vector::vector(f, inst, wave),
         }

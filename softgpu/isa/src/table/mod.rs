@@ -12,6 +12,7 @@ use crate::info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};
 mod ds;
 mod flat;
 mod global;
+mod mtbuf;
 mod mubuf;
 mod scratch;
 mod smem;
@@ -26,6 +27,7 @@ mod vopc_int;
 use ds::ds_rows;
 use flat::flat_rows;
 use global::global_rows;
+use mtbuf::mtbuf_rows;
 use mubuf::mubuf_rows;
 use scratch::scratch_rows;
 use smem::smem_rows;
@@ -69,7 +71,7 @@ macro_rules! define_ops {
 
 sop_rows! {
     smem_rows vop1_rows vop2_rows vopc_float_rows vopc_int_rows vop3_rows vop3p_rows
-    ds_rows flat_rows global_rows scratch_rows mubuf_rows define_ops ;
+    ds_rows flat_rows global_rows scratch_rows mubuf_rows mtbuf_rows define_ops ;
 }
 
 const fn lower<const N: usize>(upper: &str) -> [u8; N] {
@@ -150,4 +152,5 @@ opcode_maps! {
     GLOBAL Global 128;
     SCRATCH Scratch 128;
     MUBUF Mubuf 256;
+    MTBUF Mtbuf 16;
 }

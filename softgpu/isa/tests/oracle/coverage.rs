@@ -7,7 +7,7 @@ use softgpu_isa::{DecodeError, Family, Fmt, decode, info, rows};
 
 use crate::llvm::{PAD, Random, disassemble};
 
-const FORMATS: [Fmt; 19] = [
+const FORMATS: [Fmt; 20] = [
     Fmt::Sop1,
     Fmt::Sop2,
     Fmt::Sopk,
@@ -27,6 +27,7 @@ const FORMATS: [Fmt; 19] = [
     Fmt::Global,
     Fmt::Scratch,
     Fmt::Mubuf,
+    Fmt::Mtbuf,
 ];
 
 #[test]

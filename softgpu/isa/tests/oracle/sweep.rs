@@ -202,6 +202,23 @@ const FORMATS: &[Format] = &[
             (56, 8, Source),
         ],
     },
+    Format {
+        name: "MTBUF",
+        id: 0xe800_0000,
+        opcode: (15, 4),
+        slots: 16,
+        is_long: true,
+        fields: &[
+            (0, 12, Any),
+            (12, 3, Modifier),
+            (19, 7, Any),
+            (32, 8, Register),
+            (40, 8, Register),
+            (48, 5, Any),
+            (53, 3, Modifier),
+            (56, 8, Source),
+        ],
+    },
 ];
 
 /// Literals and DPP dwords worth trying: inline patterns of each type, quad_perm, row operations, DPP8.
@@ -328,6 +345,7 @@ sweeps! {
     scratch_slots_agree_with_llvm "SCRATCH" [Scratch Scratch] 60;
     global_slots_agree_with_llvm "GLOBAL" [Global Global] 60;
     mubuf_slots_agree_with_llvm "MUBUF" [Mubuf Mubuf] 60;
+    mtbuf_slots_agree_with_llvm "MTBUF" [Mtbuf Mtbuf] 300;
     vopd_slots_agree_with_llvm "VOPD" [DualX Vopd, DualY Vopd] 60;
 }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use super::raw;
-use crate::valu::fp;
+use crate::valu::{fp, nan};
 
 /// The operation of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Atomic {
                     old.wrapping_add(other)
                 }
             }
-            Atomic::FAdd => (f(old) + f(data)).to_bits(),
+            Atomic::FAdd => nan::add32(old, data),
             Atomic::FMin => fp::min_f32(old, data, true),
             Atomic::FMax => fp::max_f32(old, data, true),
             Atomic::FCmpSwap => {
@@ -204,7 +204,7 @@ impl Atomic {
                     old.wrapping_add(other)
                 }
             }
-            Atomic::FAdd => (f(old) + f(data)).to_bits(),
+            Atomic::FAdd => nan::add64(old, data),
             Atomic::FMin => fp::min_f64(old, data, true),
             Atomic::FMax => fp::max_f64(old, data, true),
             Atomic::FCmpSwap => {

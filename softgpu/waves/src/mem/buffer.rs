@@ -6,20 +6,29 @@
 use super::access::{Rows, gather, scatter};
 use super::atomic::Atomic;
 use super::global::{atomic_lane, data_rows, finish_load, lane_value, put_lane};
-use super::{FLAG_IDXEN, FLAG_OFFEN};
+use super::{FLAG_IDXEN, FLAG_OFFEN, FLAG_TFE};
 use crate::env::{Env, stop};
 use crate::step::{FLAG_GLC, Flow, Step};
-use crate::valu::shapes::{Lanes64, scalar};
+use crate::valu::shapes::{Lanes64, put, scalar};
 use crate::wave::Wave;
+
+/// Byte offset in a swizzled buffer: elements of neighbouring indices lie side by side.
+fn swizzled(index: u64, offset: u64, stride: u64, element: u64, control: u32) -> u64 {
+    let group = 8u64 << (control >> 21 & 3);
+    let row = (index / group).wrapping_mul(stride).wrapping_add(offset / element * element);
+    row.wrapping_mul(group).wrapping_add(index % group * element).wrapping_add(offset % element)
+}
 
 /// Addresses of a half, and the active lanes that are in range. `dst` names the data register, `src[1]` the scalar
 /// offset, `src[2]` the resource.
-fn addresses(w: &Wave, s: &Step, half: usize, len: u64, a: &mut Lanes64) -> u32 {
+pub(crate) fn addresses(w: &Wave, s: &Step, half: usize, len: u64, a: &mut Lanes64) -> u32 {
     let r = s.src[2].index as usize;
     let base = u64::from(w.s[r]) | u64::from(w.s[r + 1] & 0xFFFF) << 32;
     let stride = u64::from(w.s[r + 1] >> 16 & 0x3FFF);
     let records = u64::from(w.s[r + 2]);
     let control = w.s[r + 3];
+    // Bytes of a swizzled buffer's elements; 0: the buffer is linear.
+    let element = [0, 4, 8, 16][(w.s[r + 1] >> 30) as usize];
     let soffset = u64::from(scalar(w, &s.src[1]));
     let row = s.src[0].index as usize + half;
     let (idxen, offen) = (s.flags & FLAG_IDXEN != 0, s.flags & FLAG_OFFEN != 0);
@@ -39,7 +48,9 @@ fn addresses(w: &Wave, s: &Step, half: usize, len: u64, a: &mut Lanes64) -> u32 
             _ if stride != 0 => index * stride + offset + soffset + len <= records,
             _ => raw,
         };
-        a[i] = base.wrapping_add(soffset).wrapping_add(index.wrapping_mul(stride)).wrapping_add(offset);
+        let linear = index.wrapping_mul(stride).wrapping_add(offset);
+        let inside = if element == 0 { linear } else { swizzled(index, offset, stride, element, control) };
+        a[i] = base.wrapping_add(soffset).wrapping_add(inside);
         valid |= u32::from(ok) << i;
     }
     valid & w.exec_half(half)
@@ -66,6 +77,10 @@ pub(crate) fn load<const B: usize, const N: usize, const S: bool, const RUN: u32
             }
         }
         finish_load::<B, N>(w, s, half, &rows);
+        if s.flags & FLAG_TFE != 0 {
+            // Nothing was missing: the status is 0.
+            put(w, s.dst as usize + N * w.halves, half, &[0; 32]);
+        }
     }
     Flow::Next
 }

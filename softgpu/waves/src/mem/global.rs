@@ -260,3 +260,35 @@ pub(crate) fn atomic(w: &mut Wave, env: &mut Env<'_>, s: &Step, wide: bool, is_f
     }
     Flow::Next
 }
+
+/// Addresses of the ADDTID forms: a scalar base and the lane.
+fn lane_addresses(w: &Wave, s: &Step, half: usize) -> Lanes64 {
+    let base = if s.flags & FLAG_SADDR != 0 { w.s64(s.src[2].index as usize) } else { 0 };
+    let base = base.wrapping_add(s.imm as i64 as u64);
+    core::array::from_fn(|i| base.wrapping_add(4 * (half * 32 + i) as u64))
+}
+
+/// global_load_addtid_b32.
+pub(crate) fn load_addtid(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    for half in 0..w.halves {
+        let mut rows: Rows<1> = [[0; 32]; 1];
+        let mut a = lane_addresses(w, s, half);
+        if let Err(fault) = gather::<4, 1, false>(env, &mut a, w.exec_half(half), &mut rows) {
+            return stop(w, fault);
+        }
+        put(w, s.dst as usize, half, &rows[0]);
+    }
+    Flow::Next
+}
+
+/// global_store_addtid_b32.
+pub(crate) fn store_addtid(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    for half in 0..w.halves {
+        let mut a = lane_addresses(w, s, half);
+        let data = &w.v[s.src[1].index as usize + half].0;
+        if let Err(fault) = scatter::<4>(env, &mut a, w.exec_half(half), [data; 4]) {
+            return stop(w, fault);
+        }
+    }
+    Flow::Next
+}

@@ -37,7 +37,7 @@ pub(crate) fn write_byte(w: &Wave, env: &mut Env<'_>, address: u32, value: u8) {
     }
 }
 
-fn read_u32(w: &Wave, env: &Env<'_>, address: u32) -> u32 {
+pub(crate) fn read_u32(w: &Wave, env: &Env<'_>, address: u32) -> u32 {
     if address & 3 == 0 {
         return if inside(w, address, 4) { env.lds[(address >> 2) as usize & 0x3FFF] } else { 0 };
     }
@@ -47,7 +47,7 @@ fn read_u32(w: &Wave, env: &Env<'_>, address: u32) -> u32 {
     u32::from_le_bytes(core::array::from_fn(|j| read_byte(w, env, address.wrapping_add(j as u32))))
 }
 
-fn write_u32(w: &Wave, env: &mut Env<'_>, address: u32, value: u32) {
+pub(crate) fn write_u32(w: &Wave, env: &mut Env<'_>, address: u32, value: u32) {
     if !inside(w, address, 4) {
         return;
     }
@@ -433,10 +433,10 @@ pub(crate) fn swizzle(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
         let exec = w.exec_half(half);
         let r = core::array::from_fn(|i| {
             let from = if pattern >= 0xE000 {
-                // FFT: the bits of the lane reversed, moved by the mask.
+                // FFT: the bits of the lane reversed, and moved down to make room for those the mask keeps.
                 let mask = pattern as usize & 0x1F;
                 let reversed = (i as u32).reverse_bits() as usize >> 27;
-                (i & mask) | (reversed & !mask & 31)
+                (i & mask | reversed >> mask.count_ones()) & 31
             } else if pattern >= 0xC000 {
                 let (by, mask) = (pattern as usize >> 5 & 0x1F, pattern as usize & 0x1F);
                 let turned = if pattern & 0x400 != 0 { i.wrapping_sub(by) } else { i + by };

@@ -5,6 +5,7 @@ mod access;
 pub(crate) mod atomic;
 mod buffer;
 pub(crate) mod flat;
+pub(crate) mod format;
 pub(crate) mod global;
 pub(crate) mod lds;
 #[cfg(target_arch = "x86_64")]
@@ -12,6 +13,8 @@ mod lds_avx2;
 mod pattern;
 pub(crate) mod raw;
 mod scalar;
+mod stack;
+pub(crate) mod typed;
 
 use global::Space;
 use softgpu_isa::Op;
@@ -25,6 +28,9 @@ pub(crate) const FLAG_STRIDE64: u16 = 32;
 pub(crate) const FLAG_OFFEN: u16 = 64;
 /// MUBUF: a VGPR index follows.
 pub(crate) const FLAG_IDXEN: u16 = 128;
+
+/// MUBUF, MTBUF: a status dword follows the loaded data.
+pub(crate) const FLAG_TFE: u16 = 256;
 
 macro_rules! transfers {
     ($name:ident, $module:ident, $space:expr;
@@ -170,6 +176,8 @@ lds_ops! {
     DS_STOREXCHG_2ADDR_RTN_B64 | DS_STOREXCHG_2ADDR_STRIDE64_RTN_B64 => |w, e, s| lds::exchange2(w, e, s, true);
     DS_APPEND => |w, e, s| lds::append(w, e, s, false);
     DS_CONSUME => |w, e, s| lds::append(w, e, s, true);
+    DS_CONDXCHG32_RTN_B64 => |w, e, s| stack::conditional_exchange(w, e, s);
+    DS_BVH_STACK_RTN_B32 => |w, e, s| stack::bvh(w, e, s);
     DS_LOAD_ADDTID_B32 => |w, e, s| lds::addtid(w, e, s, false);
     DS_STORE_ADDTID_B32 => |w, e, s| lds::addtid(w, e, s, true);
 }
@@ -193,6 +201,14 @@ fn lds_fast(level: Level, op: Op) -> Option<Handler> {
 #[cfg(not(target_arch = "x86_64"))]
 fn lds_fast(_: Level, _: Op) -> Option<Handler> {
     None
+}
+
+fn global_addtid(op: Op) -> Option<Handler> {
+    Some(match op {
+        Op::GLOBAL_LOAD_ADDTID_B32 => global::load_addtid as Handler,
+        Op::GLOBAL_STORE_ADDTID_B32 => global::store_addtid as Handler,
+        _ => return None,
+    })
 }
 
 /// The operation behind an atomic's mnemonic, without the prefix and `_rtn`.
@@ -228,6 +244,8 @@ pub(crate) fn handler(level: Level, op: Op) -> Option<Handler> {
         .or_else(|| flat_table(level, op))
         .or_else(|| scratch_table(level, op))
         .or_else(|| buffer_table(level, op))
+        .or_else(|| typed::table(op))
+        .or_else(|| global_addtid(op))
         .or_else(|| lds_fast(level, op))
         .or_else(|| lds_table(level, op))
         .or_else(|| atomic_handler(softgpu_isa::info(op).name))

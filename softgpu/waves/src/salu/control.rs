@@ -6,13 +6,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use softgpu_isa::Op;
 
 use crate::env::{Env, stop};
-use crate::exception::Cause;
+use crate::exception::{AccessKind, Cause};
+use crate::mem::raw;
 use crate::step::{Flow, Handler, Step};
 use crate::valu::shapes::scalar64;
-use crate::wave::{M0, Wave, WaveStatus};
+use crate::wave::{EXEC, M0, Wave, WaveStatus};
 
 /// STATUS.NO_VGPRS: the wave gave its VGPRs back and only ends.
 const NO_VGPRS: u32 = 1 << 24;
+/// STATUS.PRIV: the wave is in a trap handler.
+const PRIV: u32 = 1 << 5;
 /// STATUS.HALT.
 const HALT: u32 = 1 << 13;
 
@@ -35,6 +38,9 @@ pub(crate) fn table(op: Op) -> Option<Handler> {
         Op::S_SETPC_B64 => setpc as Handler,
         Op::S_SWAPPC_B64 => swappc as Handler,
         Op::S_CALL_B64 => call as Handler,
+        Op::S_RFE_B64 => return_from_trap as Handler,
+        Op::S_SUBVECTOR_LOOP_BEGIN => subvector_begin as Handler,
+        Op::S_SUBVECTOR_LOOP_END => subvector_end as Handler,
         Op::S_ENDPGM | Op::S_ENDPGM_SAVED => end as Handler,
         Op::S_BARRIER => barrier as Handler,
         Op::S_SLEEP | Op::S_WAKEUP => give_way as Handler,
@@ -103,6 +109,48 @@ fn swappc(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
 fn call(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     w.set_s64(s.dst as usize, s.next_pc());
     Flow::Jump
+}
+
+/// s_rfe_b64 ends a trap handler; a wave that is in none must not execute it.
+fn return_from_trap(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
+    if w.status & PRIV == 0 {
+        let fetched = env.map.check(s.pc, 4, AccessKind::Execute).is_ok();
+        let words = if fetched { raw::read_dwords::<1>(s.pc).to_vec() } else { vec![] };
+        return stop(w, Cause::IllegalInstruction { words });
+    }
+    w.status &= !PRIV;
+    w.pc = scalar64(w, &s.src[0]) & !3;
+    Flow::Indirect
+}
+
+/// s_subvector_loop_begin: a body that runs for the low half of the lanes and then for the high half. With both halves
+/// active the high half's EXEC is kept in the destination; with one, the other's zero is.
+fn subvector_begin(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    let (lo, hi) = (w.s[EXEC], w.s[EXEC + 1]);
+    if lo == 0 && hi == 0 {
+        return Flow::Jump;
+    }
+    w.s[s.dst as usize] = if lo == 0 { lo } else { hi };
+    if lo != 0 {
+        w.s[EXEC + 1] = 0;
+    }
+    Flow::Next
+}
+
+/// s_subvector_loop_end: goes back for the high half, or puts EXEC together again.
+fn subvector_end(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    let kept = w.s[s.dst as usize];
+    if w.s[EXEC + 1] != 0 {
+        w.s[EXEC] = kept;
+    } else if kept == 0 {
+        w.s[EXEC + 1] = kept;
+    } else {
+        w.s[EXEC + 1] = kept;
+        w.s[s.dst as usize] = w.s[EXEC];
+        w.s[EXEC] = 0;
+        return Flow::Jump;
+    }
+    Flow::Next
 }
 
 fn end(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {

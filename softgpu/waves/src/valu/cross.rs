@@ -93,9 +93,9 @@ fn permlanex16(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
 fn permlane64(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     if w.halves == 2 {
         let source = s.src[0].index as usize;
-        let (lo, hi) = (w.v[source], w.v[source + 1]);
-        w.v[s.dst as usize] = hi;
-        w.v[s.dst as usize + 1] = lo;
+        let (lo, hi) = (w.v[source].0, w.v[source + 1].0);
+        put(w, s.dst as usize, 0, &hi);
+        put(w, s.dst as usize, 1, &lo);
     }
     Flow::Next
 }

@@ -25,8 +25,8 @@ lane_table! {
     V_CVT_OFF_F32_I4 = uf1 { |a| (((a << 28) as i32 >> 28) as f32 * 0.0625).to_bits() };
     V_CVT_F16_F32 = narrow;
     V_CVT_F32_F16 = widen;
-    V_CVT_F16_U16 = hf1 { |a| f32_to_f16((a & 0xFFFF) as i32 as f32) };
-    V_CVT_F16_I16 = hf1 { |a| f32_to_f16(sx(a) as f32) };
+    V_CVT_F16_U16 = ha1 { |a| f32_to_f16(a as i32 as f32), |a, e| from_integer16(i64::from(a), e) };
+    V_CVT_F16_I16 = ha1 { |a| f32_to_f16(sx(a) as f32), |a, e| from_integer16(i64::from(sx(a)), e) };
     V_CVT_U16_F16 = h1 { |a| u32::from(f16_to_f32(a & 0xFFFF) as u16) };
     V_CVT_I16_F16 = h1 { |a| f16_to_f32(a & 0xFFFF) as i16 as u16 as u32 };
     V_CVT_I32_I16 = u1 { |a| sx(a) as u32 };
@@ -47,19 +47,26 @@ lane_table! {
 }
 
 #[inline(always)]
+fn from_integer16(x: i64, env: soft::Env) -> u32 {
+    soft::from_integer(Format::F16, x, env) as u32
+}
+
+#[inline(always)]
 fn clamp16(x: u32) -> u32 {
     (x as i32).clamp(-0x8000, 0x7FFF) as u32 & 0xFFFF
 }
 
+/// -1..=1 to -32767..=32767; the product is exact in f64, so it is rounded once.
 #[inline(always)]
 fn snorm(x: f32) -> u32 {
-    let x = if x.is_nan() { 0.0 } else { x.clamp(-1.0, 1.0) };
+    let x = if x.is_nan() { 0.0 } else { f64::from(x.clamp(-1.0, 1.0)) };
     (x * 32767.0).round_ties_even() as i32 as u32 & 0xFFFF
 }
 
+/// 0..=1 to 0..=65535.
 #[inline(always)]
 fn unorm(x: f32) -> u32 {
-    let x = if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) };
+    let x = if x.is_nan() { 0.0 } else { f64::from(x.clamp(0.0, 1.0)) };
     (x * 65535.0).round_ties_even() as i32 as u32 & 0xFFFF
 }
 

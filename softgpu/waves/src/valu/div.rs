@@ -3,10 +3,11 @@
 
 use super::fp::{self, f, is_nan32, is_nan64};
 use super::masks::put_mask;
-use super::shapes::{Lanes64, fetch, fetch64, put, put64};
+use super::shapes::{Lanes64, fetch, fetch64, finish_f32, put, put64};
+use super::shapes64::finish_f64;
 use super::soft::{self, Format};
 use crate::step::Step;
-use crate::wave::{VCC, Wave};
+use crate::wave::{Lanes, VCC, Wave};
 
 const NAN32: u32 = 0x7FC0_0000;
 const NAN64: u64 = 0x7FF8_0000_0000_0000;
@@ -20,21 +21,23 @@ fn exponent64(x: u64) -> i32 {
 }
 
 /// Scales one f32: `s0` is the numerator or denominator, `s1` the denominator, `s2` the numerator.
-fn scale_one32(s0: u32, s1: u32, s2: u32) -> (u32, bool) {
+///
+/// A zero among them (or a denormal, where MODE flushes) gives NaN and a set bit, and a quotient that could be denormal
+/// is found by the exponents alone: both as tests of tinygrad saw on the hardware.
+fn scale_one32(s0: u32, s1: u32, s2: u32, m: u32) -> (u32, bool) {
+    let [s0, s1, s2] = [s0, s1, s2].map(|x| fp::flush_in_f32(x, m));
     let up = fp::ldexp32(f(s0), 64).to_bits();
     let down = fp::ldexp32(f(s0), -64).to_bits();
-    let denormal = |x: u32| exponent32(x) == 0 && x & 0x7F_FFFF != 0;
     if s1 & 0x7FFF_FFFF == 0 || s2 & 0x7FFF_FFFF == 0 {
-        return (NAN32, false);
+        return (NAN32, true);
     }
     let apart = exponent32(s2) - exponent32(s1);
-    // 1/s1 would be denormal; s2/s1 would be.
-    let tiny_reciprocal = exponent32(s1) >= 253 && exponent32(s1) != 255;
-    let quotient = f(s2) / f(s1);
-    let tiny_quotient = denormal(quotient.to_bits()) || (quotient == 0.0 && exponent32(s1) != 255);
+    // 1/s1 would be denormal: s1 is above 2^126.
+    let tiny_reciprocal = s1 & 0x7FFF_FFFF > 0x7E80_0000 && exponent32(s1) != 255;
+    let tiny_quotient = apart <= -126 && exponent32(s1) != 255;
     if apart >= 96 {
         (if s0 == s1 { up } else { s0 }, true)
-    } else if denormal(s1) {
+    } else if exponent32(s1) == 0 {
         (up, false)
     } else if tiny_reciprocal && tiny_quotient {
         // The denominator is huge: bring it down, and the quotient up with it.
@@ -71,12 +74,13 @@ pub(crate) fn scale32(w: &mut Wave, s: &Step) {
         }
         let exec = w.exec_half(half);
         for i in 0..32 {
-            let (r, scaled) = scale_one32(a[i], b[i], c[i]);
+            let (r, scaled) = scale_one32(a[i], b[i], c[i], w.mode);
             results[half][i] = r;
             masks[half] |= (u32::from(scaled) << i) & exec;
         }
     }
     for half in 0..w.halves {
+        finish_f32(w, s, &mut results[half]);
         put(w, s.dst as usize, half, &results[half]);
     }
     put_mask(w, s.sdst as usize, masks);
@@ -85,7 +89,7 @@ pub(crate) fn scale32(w: &mut Wave, s: &Step) {
 /// v_div_fmas_f32: lanes in VCC are scaled back by 2^+-64 with one rounding.
 #[inline(always)]
 pub(crate) fn fmas32(w: &mut Wave, s: &Step) {
-    if w.s[VCC] == 0 && w.s[VCC + 1] == 0 {
+    if w.vccz() {
         return super::shapes::fma32(w, s);
     }
     let env = soft::Env::f32(w.mode);
@@ -103,6 +107,8 @@ pub(crate) fn fmas32(w: &mut Wave, s: &Step) {
             };
             soft::fma(Format::F32, a[i].into(), b[i].into(), c[i].into(), scale, env) as u32
         });
+        let mut r: Lanes = r;
+        finish_f32(w, s, &mut r);
         put(w, s.dst as usize, half, &r);
     }
 }
@@ -123,20 +129,20 @@ pub(crate) fn fixup32(q: u32, d: u32, n: u32) -> u32 {
     if is_nan32(n) { n | 0x0040_0000 } else { r }
 }
 
-fn scale_one64(s0: u64, s1: u64, s2: u64) -> (u64, bool) {
+/// As [`scale_one32`] for f64.
+fn scale_one64(s0: u64, s1: u64, s2: u64, m: u32) -> (u64, bool) {
+    let [s0, s1, s2] = [s0, s1, s2].map(|x| fp::flush_in_f64(x, m));
     let up = || fp::ldexp64(f64::from_bits(s0), 128).to_bits();
     let down = || fp::ldexp64(f64::from_bits(s0), -128).to_bits();
-    let denormal = |x: u64| exponent64(x) == 0 && x << 12 != 0;
     if s1 << 1 == 0 || s2 << 1 == 0 {
-        return (NAN64, false);
+        return (NAN64, true);
     }
     let apart = exponent64(s2) - exponent64(s1);
-    let tiny_reciprocal = exponent64(s1) >= 2045 && exponent64(s1) != 2047;
-    let quotient = f64::from_bits(s2) / f64::from_bits(s1);
-    let tiny_quotient = denormal(quotient.to_bits()) || (quotient == 0.0 && exponent64(s1) != 2047);
+    let tiny_reciprocal = s1 << 1 > 0x7FD0_0000_0000_0000 << 1 && exponent64(s1) != 2047;
+    let tiny_quotient = apart <= -1022 && exponent64(s1) != 2047;
     if apart >= 768 {
         (if s0 == s1 { up() } else { s0 }, true)
-    } else if denormal(s1) {
+    } else if exponent64(s1) == 0 {
         (up(), false)
     } else if tiny_reciprocal && tiny_quotient {
         (if s0 == s1 { down() } else { s0 }, true)
@@ -163,12 +169,13 @@ pub(crate) fn scale64(w: &mut Wave, s: &Step) {
         fetch64(w, &s.src[2], half, &mut c);
         let exec = w.exec_half(half);
         for i in 0..32 {
-            let (r, scaled) = scale_one64(a[i], b[i], c[i]);
+            let (r, scaled) = scale_one64(a[i], b[i], c[i], w.mode);
             results[half][i] = r;
             masks[half] |= (u32::from(scaled) << i) & exec;
         }
     }
     for half in 0..w.halves {
+        finish_f64(w, s, &mut results[half]);
         put64(w, s.dst as usize, half, &results[half]);
     }
     put_mask(w, s.sdst as usize, masks);
@@ -177,7 +184,7 @@ pub(crate) fn scale64(w: &mut Wave, s: &Step) {
 /// v_div_fmas_f64.
 #[inline(always)]
 pub(crate) fn fmas64(w: &mut Wave, s: &Step) {
-    if w.s[VCC] == 0 && w.s[VCC + 1] == 0 {
+    if w.vccz() {
         return super::shapes64::fma64(w, s);
     }
     let env = soft::Env::f16_64(w.mode);
@@ -195,6 +202,8 @@ pub(crate) fn fmas64(w: &mut Wave, s: &Step) {
             };
             soft::fma(Format::F64, a[i], b[i], c[i], scale, env)
         });
+        let mut r: Lanes64 = r;
+        finish_f64(w, s, &mut r);
         put64(w, s.dst as usize, half, &r);
     }
 }
@@ -231,7 +240,11 @@ pub(crate) fn fixup64(w: &mut Wave, s: &Step) {
         fetch64(w, &s.src[0], half, &mut a);
         fetch64(w, &s.src[1], half, &mut b);
         fetch64(w, &s.src[2], half, &mut c);
-        let r = core::array::from_fn(|i| fixup_one64(a[i], b[i], c[i]));
+        let mut r: Lanes64 = core::array::from_fn(|i| {
+            let [q, d, n] = [a[i], b[i], c[i]].map(|x| fp::flush_in_f64(x, w.mode));
+            fixup_one64(q, d, n)
+        });
+        finish_f64(w, s, &mut r);
         put64(w, s.dst as usize, half, &r);
     }
 }

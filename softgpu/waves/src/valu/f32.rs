@@ -3,21 +3,21 @@
 
 use super::fp::{self, f};
 use super::shapes::*;
-use super::{div, trans};
+use super::{div, nan, soft, trans};
 use crate::level::lane_table;
 use crate::step::Step;
 use crate::wave::Wave;
 
-const ONE: u32 = 0x3F80_0000;
+const F32: soft::Format = soft::Format::F32;
 const SIGN: u32 = 0x8000_0000;
 
 lane_table! {
     /// f32 handlers.
     table:
-    V_ADD_F32 = fa2 { |a, b| a + b, |a, b| [a, ONE, b] };
-    V_SUB_F32 = fa2 { |a, b| a - b, |a, b| [a, ONE, b ^ SIGN] };
-    V_SUBREV_F32 = fa2 { |a, b| b - a, |a, b| [b, ONE, a ^ SIGN] };
-    V_MUL_F32 = mul;
+    V_ADD_F32 = fa2 { nan::add32, |a, b, e| soft::add(F32, a.into(), b.into(), e) as u32 };
+    V_SUB_F32 = fa2 { nan::sub32, |a, b, e| soft::sub(F32, a.into(), b.into(), e) as u32 };
+    V_SUBREV_F32 = fa2 { |a, b| nan::sub32(b, a), |a, b, e| soft::sub(F32, b.into(), a.into(), e) as u32 };
+    V_MUL_F32 = fa2 { nan::mul32, soft_mul };
     V_MUL_DX9_ZERO_F32 = mul_dx9;
     V_FMA_F32 = fma32;
     V_FMAC_F32 = fma32;
@@ -32,15 +32,15 @@ lane_table! {
     V_MED3_F32 = med3;
     V_MAXMIN_F32 = maxmin;
     V_MINMAX_F32 = minmax;
-    V_FLOOR_F32 = f1 { |a| f(a).floor().to_bits() };
-    V_CEIL_F32 = f1 { |a| f(a).ceil().to_bits() };
-    V_TRUNC_F32 = f1 { |a| f(a).trunc().to_bits() };
-    V_RNDNE_F32 = f1 { |a| f(a).round_ties_even().to_bits() };
+    V_FLOOR_F32 = f1 { |a| nan::of1_32(a, f(a).floor().to_bits()) };
+    V_CEIL_F32 = f1 { |a| nan::of1_32(a, f(a).ceil().to_bits()) };
+    V_TRUNC_F32 = f1 { |a| nan::of1_32(a, f(a).trunc().to_bits()) };
+    V_RNDNE_F32 = f1 { |a| nan::of1_32(a, f(a).round_ties_even().to_bits()) };
     V_FRACT_F32 = f1 { fract };
     V_RCP_F32 = f1 { trans::rcp };
     V_RCP_IFLAG_F32 = f1 { trans::rcp };
     V_RSQ_F32 = f1 { trans::rsq };
-    V_SQRT_F32 = f1 { |a| f(a).sqrt().to_bits() };
+    V_SQRT_F32 = f1 { |a| nan::of1_32(a, f(a).sqrt().to_bits()) };
     V_EXP_F32 = f1 { trans::exp2 };
     V_LOG_F32 = f1 { trans::log2 };
     V_SIN_F32 = f1 { trans::sin };
@@ -59,19 +59,38 @@ lane_table! {
 }
 
 #[inline(always)]
-fn mul(w: &mut Wave, s: &Step) {
-    // The addend is a zero of the product's sign, which leaves every product alone.
-    fa2(w, s, |a, b| a * b, |a, b| [a, b, (a ^ b) & SIGN]);
+fn soft_mul(a: u32, b: u32, env: soft::Env) -> u32 {
+    soft::mul(F32, a.into(), b.into(), env) as u32
 }
 
+/// A zero factor makes the product +0, whatever the other is.
 #[inline(always)]
 fn mul_dx9(w: &mut Wave, s: &Step) {
-    f2(w, s, |a, b| if zero(a) || zero(b) { 0 } else { (f(a) * f(b)).to_bits() });
+    let m = w.mode;
+    fa2(
+        w,
+        s,
+        |a, b| if zero(a) || zero(b) { 0 } else { nan::mul32(a, b) },
+        |a, b, env| {
+            let [a, b] = [a, b].map(|x| fp::flush_in_f32(x, m));
+            if zero(a) || zero(b) { 0 } else { soft_mul(a, b, env) }
+        },
+    );
 }
 
 #[inline(always)]
 fn fma_dx9(w: &mut Wave, s: &Step) {
-    f3(w, s, |a, b, c| if zero(a) || zero(b) { c } else { f(a).mul_add(f(b), f(c)).to_bits() });
+    let m = w.mode;
+    fa3(
+        w,
+        s,
+        |a, b, c| if zero(a) || zero(b) { c } else { nan::fma32(a, b, c) },
+        |a, b, c, env| {
+            let [a, b, c] = [a, b, c].map(|x| fp::flush_in_f32(x, m));
+            let fma = || soft::fma(F32, a.into(), b.into(), c.into(), 0, env) as u32;
+            if zero(a) || zero(b) { c } else { fma() }
+        },
+    );
 }
 
 #[inline(always)]
@@ -127,7 +146,7 @@ fn fract(a: u32) -> u32 {
     let r = x - x.floor();
     // The largest f32 below 1: a tiny negative x must not give 1.
     let r = if r >= 1.0 { 0x3F7F_FFFF } else { r.to_bits() };
-    if x.is_nan() { a | 0x0040_0000 } else { r }
+    nan::of1_32(a, r)
 }
 
 #[inline(always)]
@@ -148,7 +167,12 @@ fn frexp_exp(a: u32) -> u32 {
 
 #[inline(always)]
 fn ldexp(w: &mut Wave, s: &Step) {
-    f2(w, s, |a, b| fp::ldexp32(f(a), b as i32).to_bits());
+    fa2(
+        w,
+        s,
+        |a, b| nan::of1_32(a, fp::ldexp32(f(a), b as i32).to_bits()),
+        |a, b, env| soft::ldexp(F32, a.into(), b as i32, env) as u32,
+    );
 }
 
 #[inline(always)]
@@ -176,7 +200,7 @@ fn cube_ma(x: u32, y: u32, z: u32) -> u32 {
     } else {
         f(x)
     };
-    (major * 2.0).to_bits()
+    nan::of1_32(major.to_bits(), (major * 2.0).to_bits())
 }
 
 #[inline(always)]
@@ -210,9 +234,7 @@ fn mullit(a: u32, b: u32, c: u32) -> u32 {
     let lowest = (-f32::MAX).to_bits();
     if b == lowest || f(b) == f32::NEG_INFINITY || f(b).is_nan() || f(c) <= 0.0 || f(c).is_nan() {
         lowest
-    } else if zero(a) || zero(b) {
-        0
     } else {
-        (f(a) * f(b)).to_bits()
+        nan::mul32(a, b)
     }
 }

@@ -6,6 +6,7 @@
 //! an operation; here a row is four registers from load to store.
 #![allow(unsafe_code)]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use softgpu_isa::Op;
@@ -125,16 +126,51 @@ macro_rules! fast_ops {
     };
 }
 
-#[inline]
-#[target_feature(enable = "avx2")]
-fn f(v: V) -> __m256 {
-    _mm256_castsi256_ps(v)
+macro_rules! ordered {
+    ($($name:ident $instruction:literal;)*) => {
+        $(#[inline]
+        #[target_feature(enable = "avx2")]
+        fn $name(a: V, b: V) -> V {
+            let r: V;
+            // SAFETY: one instruction on registers that reads and writes nothing else; AVX2 is enabled.
+            unsafe {
+                asm!(
+                    concat!("{{vex3}} ", $instruction, " {r}, {a}, {b}"),
+                    r = lateout(ymm_reg) r,
+                    a = in(ymm_reg) a,
+                    b = in(ymm_reg) b,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            r
+        }
+        )*
+    };
+}
+
+// The compiler may exchange the operands of its own additions and products, and with them which NaN comes out: these
+// keep the order of `super::nan`. Without `{vex3}` the assembler would exchange them too, where that saves a byte.
+ordered! {
+    add "vaddps";
+    sub "vsubps";
+    mul "vmulps";
 }
 
 #[inline]
-#[target_feature(enable = "avx2")]
-fn i(v: __m256) -> V {
-    _mm256_castps_si256(v)
+#[target_feature(enable = "avx2,fma")]
+fn fma(a: V, b: V, c: V) -> V {
+    let mut r = c;
+    // SAFETY: as in `ordered`; FMA is enabled.
+    unsafe {
+        asm!(
+            "vfmadd231ps {r}, {a}, {b}",
+            r = inout(ymm_reg) r,
+            a = in(ymm_reg) a,
+            b = in(ymm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    r
 }
 
 #[inline]
@@ -145,14 +181,14 @@ fn count(v: V) -> V {
 
 fast_ops! {
     V_MOV_B32 1 false |a, _b, _c| a;
-    V_ADD_F32 2 true |a, b, _c| i(_mm256_add_ps(f(a), f(b)));
-    V_SUB_F32 2 true |a, b, _c| i(_mm256_sub_ps(f(a), f(b)));
-    V_SUBREV_F32 2 true |a, b, _c| i(_mm256_sub_ps(f(b), f(a)));
-    V_MUL_F32 2 true |a, b, _c| i(_mm256_mul_ps(f(a), f(b)));
-    V_FMA_F32 3 true |a, b, c| i(_mm256_fmadd_ps(f(a), f(b), f(c)));
-    V_FMAC_F32 3 true |a, b, c| i(_mm256_fmadd_ps(f(a), f(b), f(c)));
-    V_FMAMK_F32 3 true |a, b, c| i(_mm256_fmadd_ps(f(a), f(b), f(c)));
-    V_FMAAK_F32 3 true |a, b, c| i(_mm256_fmadd_ps(f(a), f(b), f(c)));
+    V_ADD_F32 2 true |a, b, _c| add(a, b);
+    V_SUB_F32 2 true |a, b, _c| sub(a, b);
+    V_SUBREV_F32 2 true |a, b, _c| sub(b, a);
+    V_MUL_F32 2 true |a, b, _c| mul(a, b);
+    V_FMA_F32 3 true |a, b, c| fma(a, b, c);
+    V_FMAC_F32 3 true |a, b, c| fma(a, b, c);
+    V_FMAMK_F32 3 true |a, b, c| fma(a, b, c);
+    V_FMAAK_F32 3 true |a, b, c| fma(a, b, c);
     V_ADD_NC_U32 2 false |a, b, _c| _mm256_add_epi32(a, b);
     V_SUB_NC_U32 2 false |a, b, _c| _mm256_sub_epi32(a, b);
     V_SUBREV_NC_U32 2 false |a, b, _c| _mm256_sub_epi32(b, a);

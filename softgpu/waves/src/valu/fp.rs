@@ -131,8 +131,8 @@ pub(crate) fn f64_to_f16(x: f64) -> u32 {
 #[inline(always)]
 pub(crate) fn fma_f16(a: u32, b: u32, c: u32) -> u32 {
     let p = f64::from(f16_to_f32(a)) * f64::from(f16_to_f32(b));
-    let c = f64::from(f16_to_f32(c));
-    f64_to_f16(add_to_odd(p, c))
+    let r = f64_to_f16(add_to_odd(p, f64::from(f16_to_f32(c))));
+    super::nan::of3_16(a, b, c, r)
 }
 
 /// `a + b` rounded to odd: inexact sums get an odd last bit.
@@ -383,7 +383,6 @@ pub(crate) fn ldexp32(x: f32, e: i32) -> f32 {
 /// `x * 2^e` for f64, rounded once.
 #[inline(always)]
 pub(crate) fn ldexp64(x: f64, e: i32) -> f64 {
-    let e = e.clamp(-2200, 2200);
     let env = super::soft::Env { round: 0, flush_in: false, flush_out: false };
-    f64::from_bits(super::soft::fma(super::soft::Format::F64, x.to_bits(), 1f64.to_bits(), 0, e, env))
+    f64::from_bits(super::soft::ldexp(super::soft::Format::F64, x.to_bits(), e, env))
 }

@@ -2,6 +2,7 @@
 //! 32-bit and 64-bit integer and bit operations.
 
 use super::masks::*;
+use super::sad;
 use super::shapes::*;
 use super::shapes64::*;
 use crate::level::lane_table;
@@ -71,11 +72,11 @@ lane_table! {
     V_ADD3_U32 = u3 { |a, b, c| a.wrapping_add(b).wrapping_add(c) };
     V_XAD_U32 = u3 { |a, b, c| (a ^ b).wrapping_add(c) };
     V_LERP_U8 = u3 { lerp };
-    V_SAD_U8 = sad_u8;
-    V_SAD_HI_U8 = sad_hi_u8;
-    V_SAD_U16 = sad_u16;
-    V_SAD_U32 = sad_u32;
-    V_MSAD_U8 = msad_u8;
+    V_SAD_U8 = sad::sad_u8;
+    V_SAD_HI_U8 = sad::sad_hi_u8;
+    V_SAD_U16 = sad::sad_u16;
+    V_SAD_U32 = sad::sad_u32;
+    V_MSAD_U8 = sad::msad_u8;
     V_CNDMASK_B32 = select;
     V_CNDMASK_B16 = select16;
     V_ADD_CO_U32 = add_co;
@@ -89,8 +90,9 @@ lane_table! {
     V_ASHRREV_I64 = q2 { |a, b| ((b as i64) >> (a & 63)) as u64 };
     V_MAD_U64_U32 = mad_u64;
     V_MAD_I64_I32 = mad_i64;
-    V_QSAD_PK_U16_U8 = q3 { |a, b, c| qsad(a, b, c, false) };
-    V_MQSAD_PK_U16_U8 = q3 { |a, b, c| qsad(a, b, c, true) };
+    V_QSAD_PK_U16_U8 = sad::qsad { false };
+    V_MQSAD_PK_U16_U8 = sad::qsad { true };
+    V_MQSAD_U32_U8 = sad::mqsad_wide;
 }
 
 /// Median of three.
@@ -226,62 +228,6 @@ fn lerp(a: u32, b: u32, c: u32) -> u32 {
     for k in 0..4 {
         let (x, y, z) = (a >> (8 * k) & 0xFF, b >> (8 * k) & 0xFF, c >> (8 * k) & 1);
         r |= ((x + y + z) >> 1) << (8 * k);
-    }
-    r
-}
-
-#[inline(always)]
-fn bytes_apart(a: u32, b: u32, masked: bool) -> u32 {
-    let mut r = 0;
-    for k in 0..4 {
-        let (x, y) = (a >> (8 * k) & 0xFF, b >> (8 * k) & 0xFF);
-        let d = x.abs_diff(y);
-        // msad: bytes that are zero in the reference (second operand) do not count.
-        r += if masked && y == 0 { 0 } else { d };
-    }
-    r
-}
-
-#[inline(always)]
-fn accumulate(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> u32) {
-    if s.out == 0 {
-        u3(w, s, |a, b, c| f(a, b).wrapping_add(c));
-    } else {
-        u3(w, s, |a, b, c| f(a, b).saturating_add(c));
-    }
-}
-
-#[inline(always)]
-fn sad_u8(w: &mut Wave, s: &Step) {
-    accumulate(w, s, |a, b| bytes_apart(a, b, false));
-}
-
-#[inline(always)]
-fn sad_hi_u8(w: &mut Wave, s: &Step) {
-    accumulate(w, s, |a, b| bytes_apart(a, b, false) << 16);
-}
-
-#[inline(always)]
-fn msad_u8(w: &mut Wave, s: &Step) {
-    accumulate(w, s, |a, b| bytes_apart(a, b, true));
-}
-
-#[inline(always)]
-fn sad_u16(w: &mut Wave, s: &Step) {
-    accumulate(w, s, |a, b| (a & 0xFFFF).abs_diff(b & 0xFFFF) + (a >> 16).abs_diff(b >> 16));
-}
-
-#[inline(always)]
-fn sad_u32(w: &mut Wave, s: &Step) {
-    accumulate(w, s, |a, b| a.abs_diff(b));
-}
-
-#[inline(always)]
-fn qsad(a: u64, b: u32, c: u64, masked: bool) -> u64 {
-    let mut r = 0;
-    for k in 0..4 {
-        let d = u64::from(bytes_apart((a >> (8 * k)) as u32, b, masked));
-        r |= ((d + (c >> (16 * k) & 0xFFFF)).min(0xFFFF)) << (16 * k);
     }
     r
 }
@@ -440,7 +386,8 @@ fn mad_i64(w: &mut Wave, s: &Step) {
     mad_wide(w, s, |a, b, c| {
         let p = i64::from(a as i32) * i64::from(b as i32);
         let r = p.wrapping_add(c as i64);
-        // Bit 64 of the sum of the sign-extended operands.
-        (r as u64, ((p & c as i64) | ((p | c as i64) & !r)) < 0)
+        // Bit 64 of the sum of the sign-extended operands is the exact sum's sign.
+        let overflow = ((p ^ r) & (c as i64 ^ r)) < 0;
+        (r as u64, (r < 0) != overflow)
     });
 }

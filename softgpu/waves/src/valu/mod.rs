@@ -14,11 +14,14 @@ pub(crate) mod fp;
 pub(crate) mod half;
 pub(crate) mod int;
 mod masks;
+pub(crate) mod nan;
 pub(crate) mod packed;
+mod sad;
 pub(crate) mod shapes;
 mod shapes64;
 pub(crate) mod soft;
 mod trans;
+mod trig;
 mod wide;
 mod wmma;
 #[cfg(target_arch = "x86_64")]

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packed 16-bit operations, dot products and mixed-precision multiply-add (VOP3P).
 
-use super::fp::{self, f16_to_f32, f32_to_f16};
+use super::fp::{self, f16_to_f32};
 use super::half::sx;
+use super::nan;
 use super::shapes::*;
 use super::soft::{self, Format};
 use crate::level::lane_table;
 use crate::step::{OUT_CLAMP, Step};
 use crate::wave::Wave;
 
-const ONE: u32 = 0x3C00;
-const SIGN: u32 = 0x8000;
-
 lane_table! {
     /// Packed handlers.
     table:
-    V_PK_ADD_F16 = pa2 { |a, b| f32_to_f16(f16_to_f32(a) + f16_to_f32(b)), |a, b| [a, ONE, b] };
-    V_PK_MUL_F16 = pa2 { |a, b| f32_to_f16(f16_to_f32(a) * f16_to_f32(b)), |a, b| [a, b, (a ^ b) & SIGN] };
+    V_PK_ADD_F16 = pa2 { nan::add16, |a, b, e| soft::add(Format::F16, a.into(), b.into(), e) as u32 };
+    V_PK_MUL_F16 = pa2 { nan::mul16, |a, b, e| soft::mul(Format::F16, a.into(), b.into(), e) as u32 };
     V_PK_FMA_F16 = pfma;
     V_PK_FMAC_F16 = pfma;
     V_PK_MIN_F16 = pk_min;
@@ -36,9 +34,9 @@ lane_table! {
     V_PK_MAX_U16 = p2 { |a, b| a.max(b) };
     V_PK_MIN_U16 = p2 { |a, b| a.min(b) };
     V_PACK_B32_F16 = u2 { |a, b| (a & 0xFFFF) | b << 16 };
-    V_DOT2_F32_F16 = f3 { dot2_f32_f16 };
-    V_DOT2ACC_F32_F16 = f3 { dot2_f32_f16 };
-    V_DOT2_F32_BF16 = f3 { dot2_f32_bf16 };
+    V_DOT2_F32_F16 = uf3 { dot2_f32_f16 };
+    V_DOT2ACC_F32_F16 = uf3 { dot2_f32_f16 };
+    V_DOT2_F32_BF16 = uf3 { dot2_f32_bf16 };
     V_DOT2_F16_F16 = hf3 { dot2_f16_f16 };
     V_DOT2_BF16_BF16 = h3 { dot2_bf16_bf16 };
     V_DOT4_I32_IU8 = dot4_iu8;
@@ -112,23 +110,17 @@ fn pk_mad_i16(w: &mut Wave, s: &Step) {
     }
 }
 
-/// `c + a.lo*b.lo + a.hi*b.hi`, products exact, f32 denormals always flushed (gfx11-isa section 1.4).
+/// `c + a.lo*b.lo + a.hi*b.hi`, two fused steps, f32 denormals always flushed (gfx11-isa section 1.4).
 #[inline(always)]
-fn dot2(a: [f32; 2], b: [f32; 2], c: u32) -> u32 {
-    let c = fp::f(fp::flush_f32(c));
-    let low = a[0].mul_add(b[0], c);
-    fp::flush_f32(a[1].mul_add(b[1], low).to_bits())
+fn dot2(a: [u32; 2], b: [u32; 2], c: u32) -> u32 {
+    let low = nan::fma32(a[0], b[0], fp::flush_f32(c));
+    fp::flush_f32(nan::fma32(a[1], b[1], low))
 }
 
 #[inline(always)]
 fn dot2_f32_f16(a: u32, b: u32, c: u32) -> u32 {
-    let split = |x: u32| [f16_to_f32(x & 0xFFFF), f16_to_f32(x >> 16)];
+    let split = |x: u32| [f16_to_f32(x & 0xFFFF).to_bits(), f16_to_f32(x >> 16).to_bits()];
     dot2(split(a), split(b), c)
-}
-
-#[inline(always)]
-fn bf16(x: u32) -> f32 {
-    f32::from_bits(x << 16)
 }
 
 /// Round to nearest even; NaNs stay NaN.
@@ -141,8 +133,7 @@ pub(crate) fn f32_to_bf16(x: f32) -> u32 {
 
 #[inline(always)]
 fn dot2_f32_bf16(a: u32, b: u32, c: u32) -> u32 {
-    let split = |x: u32| [bf16(x & 0xFFFF), bf16(x >> 16)];
-    dot2(split(a), split(b), c)
+    dot2([a << 16, a & 0xFFFF_0000], [b << 16, b & 0xFFFF_0000], c)
 }
 
 #[inline(always)]
@@ -150,13 +141,16 @@ fn dot2_f16_f16(a: u32, b: u32, c: u32) -> u32 {
     let split = |x: u32| [f64::from(f16_to_f32(x & 0xFFFF)), f64::from(f16_to_f32(x >> 16))];
     let (x, y) = (split(a), split(b));
     let low = fp::add_to_odd(x[0] * y[0], f64::from(f16_to_f32(c & 0xFFFF)));
-    fp::f64_to_f16(fp::add_to_odd(x[1] * y[1], low))
+    let r = fp::f64_to_f16(fp::add_to_odd(x[1] * y[1], low));
+    // The NaN of the inner step counts as the outer one's addend.
+    let inner = nan::of3_16(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF, if low.is_nan() { 0xFE00 } else { 0 });
+    nan::of3_16(a >> 16, b >> 16, inner, r)
 }
 
 #[inline(always)]
 fn dot2_bf16_bf16(a: u32, b: u32, c: u32) -> u32 {
-    let low = bf16(a & 0xFFFF).mul_add(bf16(b & 0xFFFF), bf16(c & 0xFFFF));
-    f32_to_bf16(bf16(a >> 16).mul_add(bf16(b >> 16), low))
+    let low = nan::fma32(a << 16, b << 16, c << 16);
+    f32_to_bf16(fp::f(nan::fma32(a & 0xFFFF_0000, b & 0xFFFF_0000, low)))
 }
 
 /// Sum of products of `n` fields of `bits` bits; signedness per operand.
@@ -213,21 +207,27 @@ fn dot8_u4(w: &mut Wave, s: &Step) {
     dot_unsigned(w, s, 4);
 }
 
-/// A source of v_fma_mix: f16 when its flag is set, else f32.
+/// A source of v_fma_mix as f32 bits: an f16 when its flag is set, flushed as MODE says for its own format.
 #[inline(always)]
-fn mix_source(s: &Step, k: usize, x: u32) -> f32 {
-    if s.flags >> k & 1 != 0 { f16_to_f32(x & 0xFFFF) } else { f32::from_bits(x) }
+fn mix_source(s: &Step, k: usize, x: u32, m: u32) -> u32 {
+    if s.flags >> k & 1 != 0 {
+        f16_to_f32(fp::flush_in_f16(x & 0xFFFF, m)).to_bits()
+    } else {
+        fp::flush_in_f32(x, m)
+    }
 }
 
 #[inline(always)]
 fn mix_f32(w: &mut Wave, s: &Step) {
     let m = w.mode;
     if w.f32_default() && w.f16_64_default() {
-        f3(w, s, |a, b, c| mix_source(s, 0, a).mul_add(mix_source(s, 1, b), mix_source(s, 2, c)).to_bits());
+        uf3(w, s, |a, b, c| {
+            nan::fma32(mix_source(s, 0, a, m), mix_source(s, 1, b, m), mix_source(s, 2, c, m))
+        });
     } else {
         let env = soft::Env::f32(m);
-        f3(w, s, |a, b, c| {
-            let [x, y, z] = [(0, a), (1, b), (2, c)].map(|(k, v)| u64::from(mix_source(s, k, v).to_bits()));
+        uf3(w, s, |a, b, c| {
+            let [x, y, z] = [(0, a), (1, b), (2, c)].map(|(k, v)| u64::from(mix_source(s, k, v, m)));
             soft::fma(Format::F32, x, y, z, 0, env) as u32
         });
     }
@@ -238,13 +238,19 @@ fn mix_f16(w: &mut Wave, s: &Step) {
     let m = w.mode;
     let env = soft::Env::f16_64(m);
     hf3(w, s, |a, b, c| {
-        let (x, y, z) = (mix_source(s, 0, a), mix_source(s, 1, b), mix_source(s, 2, c));
+        let [x, y, z] = [mix_source(s, 0, a, m), mix_source(s, 1, b, m), mix_source(s, 2, c, m)];
         // The f64 product of two f32 is exact; rounding the sum to odd leaves one rounding to f16.
-        let sum = fp::add_to_odd(f64::from(x) * f64::from(y), f64::from(z));
-        if env.round == 0 {
+        let sum = fp::add_to_odd(f64::from(fp::f(x)) * f64::from(fp::f(y)), f64::from(fp::f(z)));
+        let r = if env.round == 0 && !env.flush_out {
             fp::f64_to_f16(sum)
         } else {
+            // A zero of two signs is negative when rounding down.
+            let signs = (x ^ y) & 0x8000_0000 == z & 0x8000_0000;
+            let zero = if !signs && env.round == 2 { -0.0 } else { sum };
+            let sum = if sum == 0.0 { zero } else { sum };
             soft::convert(Format::F64, Format::F16, sum.to_bits(), false, env) as u32
-        }
+        };
+        let narrow = |x: u32| if fp::is_nan32(x) { fp::f32_to_f16(fp::f(x)) } else { 0 };
+        nan::of3_16(narrow(x), narrow(y), narrow(z), r)
     });
 }

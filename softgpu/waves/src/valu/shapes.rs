@@ -5,8 +5,8 @@
 //! Results go through a local row: source and destination rows may be the same, and a local keeps the loop free of
 //! aliasing checks so that it vectorises.
 
-use super::fp;
 use super::soft::{self, Format};
+use super::{fp, nan};
 use crate::step::{Kind, OUT_CLAMP, OUT_HIGH, OUT_OMOD_SHIFT, SPECIAL_EXECZ, SPECIAL_VCCZ, Src, Step, mods};
 use crate::wave::{Lanes, Wave, mode};
 
@@ -283,6 +283,10 @@ lane_shape!(
     uf1, as_is, finish_f32, put_dst, (a: 0)
 );
 lane_shape!(
+    /// Bits in (packed halves, or formats that differ by operand), f32 out.
+    uf3, as_is, finish_f32, put_dst, (a: 0, b: 1, c: 2)
+);
+lane_shape!(
     /// 16-bit unary operation on the low bits; the other half of the destination is kept.
     h1, as_is, keep, put16, (a: 0)
 );
@@ -309,25 +313,31 @@ lane_shape!(
 
 #[cold]
 #[inline(never)]
-fn soft_f32(a: &Lanes, b: &Lanes, c: &Lanes, m: u32) -> Lanes {
-    let env = soft::Env::f32(m);
-    core::array::from_fn(|i| soft::fma(Format::F32, a[i].into(), b[i].into(), c[i].into(), 0, env) as u32)
+fn cold2(a: &Lanes, b: &Lanes, env: soft::Env, g: impl Fn(u32, u32, soft::Env) -> u32) -> Lanes {
+    core::array::from_fn(|i| g(a[i], b[i], env))
 }
 
 #[cold]
 #[inline(never)]
-fn soft_f16(a: &Lanes, b: &Lanes, c: &Lanes, m: u32) -> Lanes {
-    let env = soft::Env::f16_64(m);
-    core::array::from_fn(|i| {
-        let (a, b, c) = (a[i] & 0xFFFF, b[i] & 0xFFFF, c[i] & 0xFFFF);
-        soft::fma(Format::F16, a.into(), b.into(), c.into(), 0, env) as u32
-    })
+fn cold3(
+    a: &Lanes,
+    b: &Lanes,
+    c: &Lanes,
+    env: soft::Env,
+    g: impl Fn(u32, u32, u32, soft::Env) -> u32,
+) -> Lanes {
+    core::array::from_fn(|i| g(a[i], b[i], c[i], env))
 }
 
-/// f32 binary arithmetic. `f` is the native operation, `g` the same as the operands of a fused multiply-add, which
-/// runs in software when MODE asks for another rounding or for flushing.
+/// f32 binary arithmetic. `f` is the native operation, `g` the same in software, for when MODE asks for another rounding
+/// or for flushing.
 #[inline(always)]
-pub(crate) fn fa2(w: &mut Wave, s: &Step, f: impl Fn(f32, f32) -> f32, g: impl Fn(u32, u32) -> [u32; 3]) {
+pub(crate) fn fa2(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u32, u32) -> u32,
+    g: impl Fn(u32, u32, soft::Env) -> u32,
+) {
     for half in 0..w.halves {
         let mut r = [0u32; 32];
         {
@@ -335,14 +345,37 @@ pub(crate) fn fa2(w: &mut Wave, s: &Step, f: impl Fn(f32, f32) -> f32, g: impl F
             operand!(b, tb = w, s.src[1], half, false);
             if w.f32_default() {
                 for i in 0..32 {
-                    r[i] = f(f32::from_bits(a[i]), f32::from_bits(b[i])).to_bits();
+                    r[i] = f(a[i], b[i]);
                 }
             } else {
-                let (mut x, mut y, mut z) = ([0u32; 32], [0u32; 32], [0u32; 32]);
+                r = cold2(a, b, soft::Env::f32(w.mode), &g);
+            }
+        }
+        finish_f32(w, s, &mut r);
+        put_dst(w, s, half, &r);
+    }
+}
+
+/// f32 ternary arithmetic, native and in software.
+#[inline(always)]
+pub(crate) fn fa3(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u32, u32, u32) -> u32,
+    g: impl Fn(u32, u32, u32, soft::Env) -> u32,
+) {
+    for half in 0..w.halves {
+        let mut r = [0u32; 32];
+        {
+            operand!(a, ta = w, s.src[0], half, false);
+            operand!(b, tb = w, s.src[1], half, false);
+            operand!(c, tc = w, s.src[2], half, false);
+            if w.f32_default() {
                 for i in 0..32 {
-                    [x[i], y[i], z[i]] = g(a[i], b[i]);
+                    r[i] = f(a[i], b[i], c[i]);
                 }
-                r = soft_f32(&x, &y, &z, w.mode);
+            } else {
+                r = cold3(a, b, c, soft::Env::f32(w.mode), &g);
             }
         }
         finish_f32(w, s, &mut r);
@@ -353,71 +386,55 @@ pub(crate) fn fa2(w: &mut Wave, s: &Step, f: impl Fn(f32, f32) -> f32, g: impl F
 /// f32 fused multiply-add of three sources.
 #[inline(always)]
 pub(crate) fn fma32(w: &mut Wave, s: &Step) {
-    for half in 0..w.halves {
-        let mut r = [0u32; 32];
-        {
-            operand!(a, ta = w, s.src[0], half, false);
-            operand!(b, tb = w, s.src[1], half, false);
-            operand!(c, tc = w, s.src[2], half, false);
-            if w.f32_default() {
-                for i in 0..32 {
-                    r[i] = f32::mul_add(f32::from_bits(a[i]), f32::from_bits(b[i]), f32::from_bits(c[i]))
-                        .to_bits();
-                }
-            } else {
-                r = soft_f32(a, b, c, w.mode);
-            }
-        }
-        finish_f32(w, s, &mut r);
-        put_dst(w, s, half, &r);
-    }
+    fa3(w, s, nan::fma32, |a, b, c, env| soft::fma(Format::F32, a.into(), b.into(), c.into(), 0, env) as u32);
 }
 
-/// f16 arithmetic as the operands of a fused multiply-add; `f` is the native form on f16 bits.
+/// f16 unary operation, native and in software.
 #[inline(always)]
-pub(crate) fn ha2(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> u32, g: impl Fn(u32, u32) -> [u32; 3]) {
-    for half in 0..w.halves {
-        let mut r = [0u32; 32];
-        {
-            operand!(a, ta = w, s.src[0], half, false);
-            operand!(b, tb = w, s.src[1], half, false);
-            if w.f16_64_default() {
-                for i in 0..32 {
-                    r[i] = f(a[i] & 0xFFFF, b[i] & 0xFFFF);
-                }
-            } else {
-                let (mut x, mut y, mut z) = ([0u32; 32], [0u32; 32], [0u32; 32]);
-                for i in 0..32 {
-                    [x[i], y[i], z[i]] = g(a[i] & 0xFFFF, b[i] & 0xFFFF);
-                }
-                r = soft_f16(&x, &y, &z, w.mode);
-            }
-        }
-        finish_f16(w, s, &mut r);
-        put16(w, s, half, &r);
+pub(crate) fn ha1(w: &mut Wave, s: &Step, f: impl Fn(u32) -> u32, g: impl Fn(u32, soft::Env) -> u32) {
+    if w.f16_64_default() {
+        return hf1(w, s, |a| f(a & 0xFFFF));
     }
+    let env = soft::Env::f16_64(w.mode);
+    hf1(w, s, |a| g(a & 0xFFFF, env));
+}
+
+/// f16 binary arithmetic, native and in software, on low halves.
+#[inline(always)]
+pub(crate) fn ha2(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u32, u32) -> u32,
+    g: impl Fn(u32, u32, soft::Env) -> u32,
+) {
+    if w.f16_64_default() {
+        return hf2(w, s, |a, b| f(a & 0xFFFF, b & 0xFFFF));
+    }
+    let env = soft::Env::f16_64(w.mode);
+    hf2(w, s, |a, b| g(a & 0xFFFF, b & 0xFFFF, env));
+}
+
+/// f16 ternary arithmetic, native and in software, on low halves.
+#[inline(always)]
+pub(crate) fn ha3(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u32, u32, u32) -> u32,
+    g: impl Fn(u32, u32, u32, soft::Env) -> u32,
+) {
+    if w.f16_64_default() {
+        return hf3(w, s, |a, b, c| f(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF));
+    }
+    let env = soft::Env::f16_64(w.mode);
+    hf3(w, s, |a, b, c| g(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF, env));
 }
 
 /// f16 fused multiply-add.
 #[inline(always)]
 pub(crate) fn fma16(w: &mut Wave, s: &Step) {
-    for half in 0..w.halves {
-        let mut r = [0u32; 32];
-        {
-            operand!(a, ta = w, s.src[0], half, false);
-            operand!(b, tb = w, s.src[1], half, false);
-            operand!(c, tc = w, s.src[2], half, false);
-            if w.f16_64_default() {
-                for i in 0..32 {
-                    r[i] = fp::fma_f16(a[i] & 0xFFFF, b[i] & 0xFFFF, c[i] & 0xFFFF);
-                }
-            } else {
-                r = soft_f16(a, b, c, w.mode);
-            }
-        }
-        finish_f16(w, s, &mut r);
-        put16(w, s, half, &r);
-    }
+    ha3(w, s, fp::fma_f16, |a, b, c, env| {
+        soft::fma(Format::F16, a.into(), b.into(), c.into(), 0, env) as u32
+    });
 }
 
 /// Packed binary operation on both 16-bit halves.
@@ -432,18 +449,20 @@ pub(crate) fn p3(w: &mut Wave, s: &Step, f: impl Fn(u32, u32, u32) -> u32) {
     u3(w, s, |a, b, c| (f(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) & 0xFFFF) | f(a >> 16, b >> 16, c >> 16) << 16);
 }
 
-/// Packed f16 arithmetic: native form and fused multiply-add operands, as `ha2`.
+/// Packed f16 arithmetic, native and in software.
 #[inline(always)]
-pub(crate) fn pa2(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> u32, g: impl Fn(u32, u32) -> [u32; 3]) {
+pub(crate) fn pa2(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u32, u32) -> u32,
+    g: impl Fn(u32, u32, soft::Env) -> u32,
+) {
     if w.f16_64_default() && s.out == 0 {
         return p2(w, s, f);
     }
     let (m, out) = (w.mode, s.out);
-    p2(w, s, |a, b| {
-        let [x, y, z] = g(a, b);
-        let r = soft::fma(Format::F16, x.into(), y.into(), z.into(), 0, soft::Env::f16_64(m)) as u32;
-        fp::finish_f16(r, out & OUT_CLAMP != 0, 0, m)
-    });
+    let env = soft::Env::f16_64(m);
+    p2(w, s, |a, b| fp::finish_f16(g(a, b, env), out & OUT_CLAMP != 0, 0, m));
 }
 
 /// Packed f16 fused multiply-add.
@@ -462,11 +481,11 @@ pub(crate) fn pfma(w: &mut Wave, s: &Step) {
 /// Packed f16 minimum or maximum with clamp.
 #[inline(always)]
 pub(crate) fn pm2(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> u32) {
-    let (m, out) = (w.mode, s.out);
-    p2(w, s, |a, b| {
-        let r = f(fp::flush_in_f16(a, m), fp::flush_in_f16(b, m));
-        if out != 0 { fp::finish_f16(r, true, 0, m) } else { r }
-    });
+    let (m, clamp) = (w.mode, s.out & OUT_CLAMP != 0);
+    if w.f16_64_default() && !clamp {
+        return p2(w, s, f);
+    }
+    p2(w, s, |a, b| fp::finish_f16(f(fp::flush_in_f16(a, m), fp::flush_in_f16(b, m)), clamp, 0, m));
 }
 
 /// True when DX10_CLAMP turns NaN into zero.

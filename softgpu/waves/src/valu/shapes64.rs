@@ -3,9 +3,9 @@
 //!
 //! INVARIANT: as [`super::shapes`]: a half is read before it is written.
 
-use super::fp;
 use super::shapes::{Lanes64, fetch64, finish_f32, operand, put, put64};
 use super::soft::{self, Format};
+use super::{fp, nan};
 use crate::step::{OUT_CLAMP, OUT_OMOD_SHIFT, Step};
 use crate::wave::{Lanes, Wave};
 
@@ -14,8 +14,9 @@ fn put_dst(w: &mut Wave, s: &Step, half: usize, r: &Lanes) {
     put(w, s.dst as usize, half, r);
 }
 
+/// Applies clamp, omod and output denormal flushing to f64 results.
 #[inline(always)]
-fn finish_f64(w: &Wave, s: &Step, r: &mut Lanes64) {
+pub(crate) fn finish_f64(w: &Wave, s: &Step, r: &mut Lanes64) {
     if s.out != 0 || !w.f16_64_default() {
         for x in r.iter_mut() {
             *x = fp::finish_f64(*x, s.out & OUT_CLAMP != 0, s.out >> OUT_OMOD_SHIFT & 3, w.mode);
@@ -101,17 +102,19 @@ wide_shape!(
     q3, (a: 0 f64 u64, b: 1 f32 u32, c: 2 f64 u64), w64
 );
 
-/// f64 binary arithmetic; `f` native, `g` as fused multiply-add operands.
+/// f64 binary arithmetic, native and in software.
 #[inline(always)]
-pub(crate) fn da2(w: &mut Wave, s: &Step, f: impl Fn(f64, f64) -> f64, g: impl Fn(u64, u64) -> [u64; 3]) {
+pub(crate) fn da2(
+    w: &mut Wave,
+    s: &Step,
+    f: impl Fn(u64, u64) -> u64,
+    g: impl Fn(u64, u64, soft::Env) -> u64,
+) {
     let env = soft::Env::f16_64(w.mode);
     if w.f16_64_default() {
-        d2(w, s, |a, b| f(f64::from_bits(a), f64::from_bits(b)).to_bits());
+        d2(w, s, f);
     } else {
-        d2(w, s, |a, b| {
-            let [x, y, z] = g(a, b);
-            soft::fma(Format::F64, x, y, z, 0, env)
-        });
+        d2(w, s, |a, b| g(a, b, env));
     }
 }
 
@@ -126,8 +129,7 @@ pub(crate) fn fma64(w: &mut Wave, s: &Step) {
         let mut r = [0u64; 32];
         if w.f16_64_default() {
             for i in 0..32 {
-                r[i] =
-                    f64::mul_add(f64::from_bits(a[i]), f64::from_bits(b[i]), f64::from_bits(c[i])).to_bits();
+                r[i] = nan::fma64(a[i], b[i], c[i]);
             }
         } else {
             let env = soft::Env::f16_64(w.mode);

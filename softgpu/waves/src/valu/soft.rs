@@ -39,6 +39,10 @@ impl Format {
     const fn infinity(self) -> u64 {
         (self.exponent_max() as u64) << self.mantissa()
     }
+    /// 1.0.
+    const fn one(self) -> u64 {
+        (self.bias() as u64) << self.mantissa()
+    }
     const fn quiet(self) -> u64 {
         1 << (self.mantissa() - 1)
     }
@@ -203,6 +207,27 @@ pub(crate) fn fma(f: Format, a: u64, b: u64, c: u64, scale: i32, env: Env) -> u6
     round_pack(f, sum_negative, sum, exponent + scale, env)
 }
 
+/// The first NaN of two operands, quieted.
+fn first_nan(f: Format, a: u64, b: u64) -> Option<u64> {
+    let is_nan = |x: u64| x & !(1 << f.sign_shift()) > f.infinity();
+    [a, b].into_iter().find(|&x| is_nan(x)).map(|x| x | f.quiet())
+}
+
+/// `a + b` with one rounding.
+pub(crate) fn add(f: Format, a: u64, b: u64, env: Env) -> u64 {
+    first_nan(f, a, b).unwrap_or_else(|| fma(f, a, f.one(), b, 0, env))
+}
+
+/// `a - b` with one rounding.
+pub(crate) fn sub(f: Format, a: u64, b: u64, env: Env) -> u64 {
+    first_nan(f, a, b).unwrap_or_else(|| fma(f, a, f.one(), b ^ 1 << f.sign_shift(), 0, env))
+}
+
+/// `a * b` with one rounding: the addend is a zero of the product's sign, which leaves every product alone.
+pub(crate) fn mul(f: Format, a: u64, b: u64, env: Env) -> u64 {
+    first_nan(f, a, b).unwrap_or_else(|| fma(f, a, b, (a ^ b) & 1 << f.sign_shift(), 0, env))
+}
+
 /// Converts between formats with one rounding.
 pub(crate) fn convert(from: Format, to: Format, x: u64, flush_in: bool, env: Env) -> u64 {
     let p = unpack(from, x, flush_in);
@@ -218,6 +243,14 @@ pub(crate) fn convert(from: Format, to: Format, x: u64, flush_in: bool, env: Env
         }
         Class::Finite => round_pack(to, p.negative, u128::from(p.mantissa), p.exponent, env),
     }
+}
+
+/// `x * 2^e` with one rounding.
+pub(crate) fn ldexp(f: Format, x: u64, e: i32, env: Env) -> u64 {
+    // Beyond this every finite value has overflowed or vanished.
+    let e = e.clamp(-4400, 4400);
+    let zero = x & 1 << f.sign_shift();
+    fma(f, x, f.one(), zero, e, env)
 }
 
 /// Converts an integer with one rounding.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wave matrix multiply-accumulate, 16x16x16, of a wave32 (gfx11-isa section 1.5 for the layout).
+//! Wave matrix multiply-accumulate, 16x16x16 (gfx11-isa section 1.5 for the layout of wave32).
+//!
+//! A and B lie in lanes 0..16 (row of A, column of B), which the other groups of 16 lanes repeat. Register `i` of C and D
+//! holds, in its lanes' groups of 16, as many rows of the matrix as there are groups: 2 in wave32, 4 in wave64.
 //!
 //! INVARIANT: EXEC is ignored; each element is accumulated in k order with fused multiply-adds, so results are the same
 //! on every host (the hardware's own order is not public).
@@ -31,15 +34,15 @@ fn bf16(x: u32) -> f32 {
     f32::from_bits(x << 16)
 }
 
-/// Register `k` of a matrix operand, or the broadcast constant.
-fn operand(w: &Wave, s: &Src, k: usize) -> Lanes {
+/// One half of register `k` of a matrix operand, or the broadcast constant.
+fn operand(w: &Wave, s: &Src, k: usize, half: usize) -> Lanes {
     let mut t = [0u32; 32];
     let mut source = *s;
     if source.is_vgpr() {
         source.kind = Kind::Vgpr;
         source.index += (k * w.halves) as u16;
     }
-    *fetch(w, &source, 0, &mut t)
+    *fetch(w, &source, half, &mut t)
 }
 
 /// Row (A) or column (B) `lane` as 16 floats.
@@ -47,7 +50,7 @@ fn operand(w: &Wave, s: &Src, k: usize) -> Lanes {
 fn unpack(w: &Wave, s: &Src, widen: impl Fn(u32) -> f32) -> [[f32; 16]; 16] {
     let mut m = [[0f32; 16]; 16];
     for k in 0..8 {
-        let r = operand(w, s, k);
+        let r = operand(w, s, k, 0);
         for lane in 0..16 {
             m[lane][2 * k] = widen(r[lane] & 0xFFFF);
             m[lane][2 * k + 1] = widen(r[lane] >> 16);
@@ -68,24 +71,26 @@ fn float(w: &mut Wave, s: &Step, widen: impl Fn(u32) -> f32 + Copy, narrow: Opti
         }
     }
     let high = s.out & crate::step::OUT_HIGH != 0;
-    for i in 0..8 {
-        let c = operand(w, &s.src[2], i);
-        let old = w.v[s.dst as usize + i * w.halves].0;
+    let start = |x: u32| match narrow {
+        None => f32::from_bits(x),
+        Some(_) => widen(if high { x >> 16 } else { x & 0xFFFF }),
+    };
+    for (i, half) in parts(w) {
+        let c = operand(w, &s.src[2], i, half);
+        let at = s.dst as usize + i * w.halves + half;
+        let old = w.v[at].0;
         let mut r = [0u32; 32];
         for upper in 0..2 {
-            let row = &a[2 * i + upper];
+            let row = &a[2 * (i * w.halves + half) + upper];
             let lanes = upper * 16;
-            let mut sum: [f32; 16] = core::array::from_fn(|n| {
-                let x = c[lanes + n];
-                match narrow {
-                    None => f32::from_bits(x),
-                    Some(_) => widen(if high { x >> 16 } else { x & 0xFFFF }),
-                }
-            });
+            let mut sum: [f32; 16] = core::array::from_fn(|n| start(c[lanes + n]));
             for k in 0..16 {
                 for n in 0..16 {
                     sum[n] = row[k].mul_add(bt[k][n], sum[n]);
                 }
+            }
+            if sum.iter().any(|x| x.is_nan()) {
+                sum = core::array::from_fn(|n| dot(row, &b[n], start(c[lanes + n])));
             }
             for n in 0..16 {
                 r[lanes + n] = match narrow {
@@ -95,9 +100,26 @@ fn float(w: &mut Wave, s: &Step, widen: impl Fn(u32) -> f32 + Copy, narrow: Opti
                 };
             }
         }
-        w.v[s.dst as usize + i * w.halves] = Row(r);
+        w.v[at] = Row(r);
     }
     Flow::Next
+}
+
+/// Registers and halves of an accumulator.
+#[inline(always)]
+fn parts(w: &Wave) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let halves = w.halves;
+    (0..8).map(move |k| (k / halves, k % halves))
+}
+
+/// One element with NaNs as every other operation gives them.
+#[cold]
+fn dot(row: &[f32; 16], column: &[f32; 16], start: f32) -> f32 {
+    let sum = row
+        .iter()
+        .zip(column)
+        .fold(start.to_bits(), |sum, (x, y)| super::nan::fma32(x.to_bits(), y.to_bits(), sum));
+    f32::from_bits(sum)
 }
 
 #[inline(always)]
@@ -106,7 +128,7 @@ fn integer(w: &mut Wave, s: &Step, bits: u32) -> Flow {
     let unpack = |src: &Src, signed: bool| {
         let mut m = [[0i32; 16]; 16];
         for k in 0..16 / fields {
-            let r = operand(w, src, k);
+            let r = operand(w, src, k, 0);
             for lane in 0..16 {
                 for field in 0..fields {
                     let up = r[lane] << (32 - bits * (field as u32 + 1));
@@ -120,15 +142,15 @@ fn integer(w: &mut Wave, s: &Step, bits: u32) -> Flow {
     let a = unpack(&s.src[0], s.flags & 1 != 0);
     let b = unpack(&s.src[1], s.flags & 2 != 0);
     let clamp = s.out & OUT_CLAMP != 0;
-    for i in 0..8 {
-        let c = operand(w, &s.src[2], i);
+    for (i, half) in parts(w) {
+        let c = operand(w, &s.src[2], i, half);
         let r = core::array::from_fn(|lane| {
-            let (row, column) = (&a[2 * i + lane / 16], &b[lane % 16]);
+            let (row, column) = (&a[2 * (i * w.halves + half) + lane / 16], &b[lane % 16]);
             let products: i64 = (0..16).map(|k| i64::from(row[k]) * i64::from(column[k])).sum();
             let sum = products + i64::from(c[lane] as i32);
             if clamp { sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32 } else { sum as u32 }
         });
-        w.v[s.dst as usize + i * w.halves] = Row(r);
+        w.v[s.dst as usize + i * w.halves + half] = Row(r);
     }
     Flow::Next
 }
