@@ -84,6 +84,18 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Code`], [`DeviceError::Memory`] or [`DeviceError::NoTarget`].
     pub fn new(size: WaveSize, threads: usize) -> Result<Device, DeviceError> {
+        Device::with_engine(size, threads, softgpu_waves::Engine::current())
+    }
+
+    /// As [`Device::new`], with waves run by `engine`.
+    ///
+    /// # Errors
+    /// As [`Device::new`].
+    pub fn with_engine(
+        size: WaveSize,
+        threads: usize,
+        engine: softgpu_waves::Engine,
+    ) -> Result<Device, DeviceError> {
         let vm = Vm::new();
         let file = match size {
             WaveSize::W32 => GPU_32,
@@ -92,7 +104,7 @@ impl Device {
         let code = Code::load(&vm, file)?;
         let scratch = Allocation::new(&vm, SCRATCH_BYTES, Access::READ_WRITE)?;
         let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
-        Ok(Device { vm, workers: Workers::with_threads(threads), code, scratch, target })
+        Ok(Device { vm, workers: Workers::with_engine(threads, engine), code, scratch, target })
     }
 
     /// The kernels of the code object.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every kernel of the catalogue on the software GPU, with waves of 32 and of 64 lanes, against the host's build of it.
-//!
-//! Which engine of `softgpu-waves` runs is its own choice (or its environment's); nothing here depends on it.
+//! Every kernel of the catalogue on the software GPU, with waves of 32 and of 64 lanes, interpreted and as generated code,
+//! against the host's build of it.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +11,16 @@ fn check(name: &str, size: WaveSize) {
     let case = case(name).unwrap_or_else(|| panic!("no case {name}"));
     let problem = (case.problem)(size);
     let want = Host::new(size).expect("host library").run(&problem).expect("host run");
-    let device = Device::new(size, 2).expect("device");
-    let got = Engine::run(&device, &problem).unwrap_or_else(|e| panic!("{name}: {e}"));
-    problem.compare(&got, &want).unwrap_or_else(|e| panic!("{e}"));
+    for engine in [softgpu_waves::Engine::Interp, softgpu_waves::Engine::Jit] {
+        let device = Device::with_engine(size, 2, engine).expect("device");
+        let got = Engine::run(&device, &problem).unwrap_or_else(|e| panic!("{name}, {engine:?}: {e}"));
+        problem.compare(&got, &want).unwrap_or_else(|e| panic!("{engine:?}: {e}"));
+    }
 }
 
-/// A test for each kernel and wave size; of those behind `gap`, the wave64 ones are ignored for the reason given.
+/// A test for each kernel and wave size.
 macro_rules! kernels {
-    ($($name:ident)*; gap $reason:literal: $($gap:ident)*) => {
+    ($($name:ident)*) => {
         $(mod $name {
             #[test]
             fn wave32() {
@@ -30,18 +31,7 @@ macro_rules! kernels {
                 crate::check(stringify!($name), crate::WaveSize::W64);
             }
         })*
-        $(mod $gap {
-            #[test]
-            fn wave32() {
-                crate::check(stringify!($gap), crate::WaveSize::W32);
-            }
-            #[test]
-            #[ignore = $reason]
-            fn wave64() {
-                crate::check(stringify!($gap), crate::WaveSize::W64);
-            }
-        })*
-        const TESTED: &[&str] = &[$(stringify!($name),)* $(stringify!($gap)),*];
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
@@ -56,8 +46,7 @@ kernels! {
     hash int32 int64 bits bytes_and_shorts packed_shorts saturating byte_instructions
     float32 float32_finite transcendental float64 float16 float16_near packed_halves quantise
     mandelbrot collatz nested_loops early_end private_array forced_spills recursion function_table stack_arguments
-    flat_addresses shape extremes write_lanes memory_widths uniform rounding_modes denormal_modes register_index;
-    gap "v_wmma_* in wave64 code is an illegal instruction to the interpreter":
+    flat_addresses shape extremes write_lanes memory_widths uniform rounding_modes denormal_modes register_index
     gemm_wmma_f16 gemm_wmma_bf16 gemm_wmma_iu8 gemm_wmma_iu4 gemm_wmma_f16_f16 gemm_wmma_bf16_bf16
 }
 

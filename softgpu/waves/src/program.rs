@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use softgpu_isa::{Flags, Inst, info};
+use softgpu_isa::{Flags, Inst, WaveSize, info};
 
 use crate::engine::WORTH_COMPILING;
 use crate::env::{Env, stop};
@@ -62,7 +62,7 @@ enum Fetched {
     Gap(Gap),
 }
 
-fn fetch(map: &Map, pc: u64) -> Fetched {
+fn fetch(map: &Map, halves: usize, pc: u64) -> Fetched {
     let mut words = Vec::with_capacity(3);
     for k in 0..3 {
         let address = pc.wrapping_add(4 * k);
@@ -72,7 +72,8 @@ fn fetch(map: &Map, pc: u64) -> Fetched {
             Err(_) => break,
         }
     }
-    match softgpu_isa::decode(&words) {
+    let wave = if halves == 2 { WaveSize::W64 } else { WaveSize::W32 };
+    match softgpu_isa::decode_for(&words, wave) {
         Ok(inst) => {
             words.truncate(inst.size as usize / 4);
             Fetched::Inst(inst, words)
@@ -83,7 +84,7 @@ fn fetch(map: &Map, pc: u64) -> Fetched {
 
 fn gap_step(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     // What is there is looked at again: the step only marks the place.
-    let cause = match fetch(env.map, s.pc) {
+    let cause = match fetch(env.map, w.halves, s.pc) {
         Fetched::Gap(Gap::Fault(fault)) => Cause::from(fault),
         Fetched::Gap(Gap::Illegal(words)) | Fetched::Inst(_, words) => Cause::IllegalInstruction { words },
     };
@@ -116,7 +117,7 @@ impl Program {
         while let Some(mut pc) = work.pop() {
             while !found.contains_key(&pc) && !gaps.contains_key(&pc) {
                 let fetched = if found.len() < MAX_INSTRUCTIONS {
-                    fetch(map, pc)
+                    fetch(map, shape.halves, pc)
                 } else {
                     Fetched::Gap(Gap::Illegal(vec![]))
                 };
@@ -270,7 +271,7 @@ impl Program {
             bytes.chunks_exact(4).zip(run).all(|(b, &w)| b == w.to_le_bytes())
         });
         words
-            && self.gaps.iter().all(|(&pc, gap)| match (gap, fetch(map, pc)) {
+            && self.gaps.iter().all(|(&pc, gap)| match (gap, fetch(map, self.shape.halves, pc)) {
                 (Gap::Fault(old), Fetched::Gap(Gap::Fault(new))) => *old == new,
                 (Gap::Illegal(old), Fetched::Gap(Gap::Illegal(new))) => old.is_empty() || *old == new,
                 _ => false,
