@@ -498,6 +498,7 @@ impl<'a> Emitter<'a> {
 
     fn turns(&mut self, micros: &[Micro], masked: bool, pieces: &[Access], written: &[u16], around: &Around) {
         self.g.masked = masked;
+        self.g.resident = true;
         self.g.hold_all(pieces, written);
         if masked {
             self.g.load_exec_masks();
@@ -523,7 +524,7 @@ impl<'a> Emitter<'a> {
         self.g.asm.jump(Code::Jmp_rel32_64, head);
         self.g.asm.place(fall);
         self.g.write_back(true);
-        self.g.masked = false;
+        (self.g.masked, self.g.resident) = (false, false);
         self.fall_through(around.first, around.end);
         if let Some(label) = self.label_of(around.end) {
             self.g.asm.jump(Code::Jmp_rel32_64, label);

@@ -66,6 +66,8 @@ pub(super) struct Gen {
     pub shape: Shape,
     /// Results go under EXEC.
     pub masked: bool,
+    /// Pieces stay in the registers they are in.
+    pub resident: bool,
     /// Address registers that the code at hand knows something of.
     pub addresses: Addresses,
     /// No register was free for an operation: the code is void.
@@ -81,6 +83,7 @@ impl Gen {
             wide,
             shape,
             masked: false,
+            resident: false,
             addresses: Addresses::default(),
             exhausted: false,
         }
@@ -366,32 +369,67 @@ impl Gen {
         self.asm.op4(Code::VEX_Vblendvps_ymm_ymm_ymmm256_ymm, d, d, from, MASK);
     }
 
-    /// Moves `from` to the destination, under EXEC.
+    fn number(&self, register: Register) -> u8 {
+        (register as u32 - self.vector(0) as u32) as u8
+    }
+
+    /// Makes `from` the destination, under EXEC. A temporary may become the destination's register: it must not be
+    /// used for anything else afterwards.
     pub(super) fn result(&mut self, row: u16, dword: usize, c: usize, from: Register) {
+        let piece = self.piece(row, dword, c);
+        let number = self.number(from);
+        if !self.masked && !self.resident && self.regs.rename(number, piece) {
+            return;
+        }
         self.finish(codes::MOVE, row, dword, c, &[from.into()]);
     }
 
-    /// `acc = a * b + acc` with `acc` being source 2.
+    /// `destination = a * b + addend`, the NaN of the first source that is one: forms of the instruction that keep that
+    /// order are 231 with the addend and 132 with the first factor in the destination.
     pub(super) fn multiply_add(&mut self, s: &Step, c: usize) {
-        let in_place = s.src[2].kind == Kind::Vgpr && s.src[2].index == s.dst;
-        let a = self.source(&s.src[0], 0, c);
-        if in_place && (self.wide == Wide::Z || !self.masked) {
+        let is_destination = |k: usize| s.src[k].kind == Kind::Vgpr && s.src[k].index == s.dst;
+        let direct = self.wide == Wide::Z || !self.masked;
+        if direct && is_destination(2) {
+            let a = self.source(&s.src[0], 0, c);
             let b = self.last(&s.src[1], 0, c);
             let d = self.destination(s.dst, 0, c, true);
-            let code = self.pick(codes::FMA231);
-            match self.masked {
-                true => self.asm.masked(code, self.exec(c), &[d.into(), a.into(), b]),
-                false => self.asm.op3(code, d, a, b),
-            }
-            return;
+            return self.under_exec(codes::FMA231, c, &[d.into(), a.into(), b]);
         }
+        if direct && is_destination(0) {
+            let addend = self.source(&s.src[2], 0, c);
+            let b = self.last(&s.src[1], 0, c);
+            let d = self.destination(s.dst, 0, c, true);
+            return self.under_exec(codes::FMA132, c, &[d.into(), addend.into(), b]);
+        }
+        let a = self.source(&s.src[0], 0, c);
         let b = self.last(&s.src[1], 0, c);
         let addend = self.source(&s.src[2], 0, c);
-        let t = self.temporary();
-        let (code, mov) = (self.pick(codes::FMA231), self.pick(codes::MOVE));
-        self.asm.op2(mov, t, addend);
+        let code = self.pick(codes::FMA231);
+        // A constant or scalar is in a temporary already.
+        let t = if s.src[2].kind == Kind::Vgpr {
+            let t = self.temporary();
+            let mov = self.pick(codes::MOVE);
+            self.asm.op2(mov, t, addend);
+            t
+        } else {
+            addend
+        };
         self.asm.op3(code, t, a, b);
         self.result(s.dst, 0, c, t);
+    }
+
+    /// An instruction on a destination that has its old value.
+    fn under_exec(&mut self, codes: Codes, c: usize, all: &[Arg]) {
+        match self.masked {
+            true => {
+                let mask = self.exec(c);
+                self.asm.masked(codes.z, mask, all);
+            }
+            false => {
+                let code = self.pick(codes);
+                self.put(code, all);
+            }
+        }
     }
 
     /// Bits of scalar mask `index` for piece `c`, in a mask register (AVX-512).
@@ -542,6 +580,10 @@ pub(super) mod codes {
     pub(in crate::jit) const FMA231: Codes = Codes {
         z: Code::EVEX_Vfmadd231ps_zmm_k1z_zmm_zmmm512b32_er,
         y: Code::VEX_Vfmadd231ps_ymm_ymm_ymmm256,
+    };
+    pub(in crate::jit) const FMA132: Codes = Codes {
+        z: Code::EVEX_Vfmadd132ps_zmm_k1z_zmm_zmmm512b32_er,
+        y: Code::VEX_Vfmadd132ps_ymm_ymm_ymmm256,
     };
     pub(in crate::jit) const SHIFT_LEFT: Codes =
         Codes { z: Code::EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsllvd_ymm_ymm_ymmm256 };

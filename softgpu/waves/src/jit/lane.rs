@@ -56,10 +56,25 @@ const FROM_U32: Codes = evex_vex!(EVEX_Vcvtudq2ps_zmm_k1z_zmmm512b32_er);
 
 /// `destination = op(source 0, source 1)`.
 fn two(g: &mut Gen, s: &Step, c: usize, codes: Codes, swap: bool) {
-    let (i, j) = if swap { (1, 0) } else { (0, 1) };
+    let (i, j) = if swap || constant_first(s, &codes) { (1, 0) } else { (0, 1) };
     let a = g.source(&s.src[i], 0, c);
     let b = g.last(&s.src[j], 0, c);
     g.finish(codes, s.dst, 0, c, &[a.into(), b]);
+}
+
+/// Whether the sources may change places, and the first is one that can be a memory operand. With floats the order says
+/// whose NaN it is, so it is a constant that is none.
+fn constant_first(s: &Step, codes: &Codes) -> bool {
+    let [a, b] = [&s.src[0], &s.src[1]];
+    let number = a.kind == Kind::Const && a.value & 0x7FFF_FFFF <= 0x7F80_0000;
+    let turns = match codes.z {
+        z if z == codes::ADD.z || z == codes::AND.z || z == codes::OR.z || z == codes::XOR.z || z == MULLO.z => {
+            matches!(a.kind, Kind::Const | Kind::Scalar)
+        }
+        z if z == ADD_PS.z || z == MUL_PS.z => number,
+        _ => false,
+    };
+    turns && b.kind == Kind::Vgpr
 }
 
 fn one(g: &mut Gen, s: &Step, c: usize, codes: Codes) {

@@ -131,6 +131,19 @@ impl Regs {
         self.take(Holds::Temporary)
     }
 
+    /// Makes a temporary the register of `piece`, newer than memory; `false` if it is none.
+    pub(super) fn rename(&mut self, register: u8, piece: Piece) -> bool {
+        if self.slots[register as usize].holds != Holds::Temporary {
+            return false;
+        }
+        if let Some(old) = self.find(piece) {
+            self.slots[old as usize] = FREE;
+        }
+        let slot = &mut self.slots[register as usize];
+        (slot.holds, slot.dirty) = (Holds::Piece(piece), true);
+        true
+    }
+
     /// Frees temporaries within an operation.
     pub(super) fn release_temporaries(&mut self) {
         for s in self.slots.iter_mut().filter(|s| s.holds == Holds::Temporary) {
