@@ -68,7 +68,12 @@ fn constant_first(s: &Step, codes: &Codes) -> bool {
     let [a, b] = [&s.src[0], &s.src[1]];
     let number = a.kind == Kind::Const && a.value & 0x7FFF_FFFF <= 0x7F80_0000;
     let turns = match codes.z {
-        z if z == codes::ADD.z || z == codes::AND.z || z == codes::OR.z || z == codes::XOR.z || z == MULLO.z => {
+        z if z == codes::ADD.z
+            || z == codes::AND.z
+            || z == codes::OR.z
+            || z == codes::XOR.z
+            || z == MULLO.z =>
+        {
             matches!(a.kind, Kind::Const | Kind::Scalar)
         }
         z if z == ADD_PS.z || z == MUL_PS.z => number,

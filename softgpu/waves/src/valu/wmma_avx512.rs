@@ -52,12 +52,15 @@ fn multiply<const BF16: bool>(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
             *sum = _mm512_castsi512_ps(half(&w.v[c.index as usize + row / 2], row));
         }
     }
-    let mut spread = [0f32; 16];
-    for k in 0..16 {
+    // All stored before the first is read back: a broadcast right behind its store would wait for it.
+    let mut spread = [[0f32; 16]; 16];
+    for (to, slice) in spread.iter_mut().zip(&a) {
         // SAFETY: sixteen floats.
-        unsafe { _mm512_storeu_ps(spread.as_mut_ptr(), a[k]) };
-        for (sum, &x) in sum.iter_mut().zip(&spread) {
-            *sum = _mm512_fmadd_ps(_mm512_set1_ps(x), b[k], *sum);
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), *slice) };
+    }
+    for (column, &b) in spread.iter().zip(&b) {
+        for (sum, &x) in sum.iter_mut().zip(column) {
+            *sum = _mm512_fmadd_ps(_mm512_set1_ps(x), b, *sum);
         }
     }
     for (row, sum) in sum.iter().enumerate() {
