@@ -87,6 +87,7 @@ impl<'a> Emitter<'a> {
         for k in 0..self.leaders.len() {
             self.block(k);
         }
+        self.g.emit_outlined();
         self.cold_paths();
         let checks = self.checks;
         self.g.emit_checks(&checks);

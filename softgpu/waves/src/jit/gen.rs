@@ -8,7 +8,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 
 use super::asm::{Arg, Asm, ROW_BIAS, ROWS, SCALARS, memory};
 use super::regs::{NEVER, Piece, Regs, Spill};
-use super::vmem::Addresses;
+use super::vmem::{Addresses, Outlined};
 use crate::predecode::Shape;
 use crate::step::{Kind, Src, Step, mods};
 use crate::wave::EXEC;
@@ -70,6 +70,8 @@ pub(super) struct Gen {
     pub resident: bool,
     /// Address registers that the code at hand knows something of.
     pub addresses: Addresses,
+    /// Rare patterns that are emitted out of line.
+    pub outlined: Vec<Outlined>,
     /// No register was free for an operation: the code is void.
     pub exhausted: bool,
 }
@@ -85,6 +87,7 @@ impl Gen {
             masked: false,
             resident: false,
             addresses: Addresses::default(),
+            outlined: Vec::new(),
             exhausted: false,
         }
     }

@@ -70,6 +70,7 @@ struct Context {
     limit: u64,
     call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
     lds: *mut u8,
+    lds_bytes: u64,
     hot: *const u8,
     /// Written by generated code before it reads it.
     known: [MaybeUninit<vmem::Known>; vmem::KNOWN],
@@ -183,6 +184,7 @@ impl Compiled {
             executed: env.executed,
             limit,
             call,
+            lds_bytes: w.lds_bytes.into(),
             lds: env.lds.as_mut_ptr().cast(),
             hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
             known: [const { MaybeUninit::uninit() }; vmem::KNOWN],

@@ -8,13 +8,12 @@ use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
 use super::Context;
-use super::asm::{Arg, CONTEXT, Label, SCALARS, memory};
+use super::asm::{Arg, CONTEXT, Label, memory};
 use super::r#gen::{Access, Gen, codes};
 use super::integer::EQUAL;
 use super::regs::Spill;
 use crate::mem;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
-use crate::wave::Wave;
 
 /// Predicate of vpcmpud: less or equal.
 const LESS_EQUAL: i32 = 2;
@@ -25,24 +24,62 @@ const ALL: Register = Register::K6;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Known {
-    /// Of the first lane.
+    /// Of the first lane: within the address space, or the low dword (of an offset to a scalar base).
     first: u64,
-    /// Bytes from lane to lane, or [`SCATTERED`].
-    stride: u32,
-    /// Of the last lane, low dword; of no meaning when scattered.
-    last: u32,
+    /// Bytes from the first lane to the last, or [`TOO_FAR`].
+    span: u64,
+    /// Bytes from lane to lane; of no meaning when scattered.
+    stride: u64,
 }
 
-/// No such distance.
-const SCATTERED: i32 = -1;
+/// The span of lanes without a common distance: no range has that many bytes.
+const TOO_FAR: u64 = 1 << 62;
 /// Pieces of address registers that can be known at a time.
 pub(super) const KNOWN: usize = 64;
 
-/// The address registers that are known at a place in a region: first row, and whether it is a pair.
+/// What an address register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Offsets into LDS.
+    Lds,
+    /// Offsets to a scalar base.
+    Offset,
+    /// With the next one, addresses.
+    Pair,
+}
+
+/// The address registers that are known at a place in a region: first row, what it holds, and where that is kept.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
-    rows: Vec<(u16, bool, usize)>,
+    rows: Vec<(u16, Kept, usize)>,
     next: usize,
+}
+
+/// A rare pattern, emitted out of line; its registers were set aside where it is jumped from.
+#[derive(Debug)]
+pub(super) enum Outlined {
+    /// Lanes some distance apart from RAX plus `offset` on, not side by side.
+    Stride {
+        label: Label,
+        done: Label,
+        slow: Label,
+        t: Transfer,
+        rows: Vec<Register>,
+        spare: [Register; 4],
+        stride: MemoryOperand,
+        offset: i64,
+    },
+    /// Lanes anywhere in LDS, or outside: the offsets are in the register.
+    Scattered {
+        label: Label,
+        done: Label,
+        slow: Label,
+        t: Transfer,
+        part: usize,
+        rows: Vec<Register>,
+        offsets: Register,
+        spare: Register,
+    },
 }
 
 impl Addresses {
@@ -54,9 +91,9 @@ impl Addresses {
 
     /// Forgets what is known of registers in `rows`.
     pub(super) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
-        self.rows.retain(|&(row, pair, _)| {
+        self.rows.retain(|&(row, kept, _)| {
             let row = row as usize;
-            let end = row + halves * if pair { 2 } else { 1 };
+            let end = row + halves * if kept == Kept::Pair { 2 } else { 1 };
             end <= rows.start || rows.end <= row
         });
     }
@@ -175,13 +212,13 @@ fn low128(r: Register) -> Register {
     Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
 }
 
-/// Where in the context the parts of a [`Known`] are: first, stride, last.
+/// Where in the context the parts of a [`Known`] are: first, span, stride.
 fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
     let base = std::mem::offset_of!(Context, known) + index * size_of::<Known>();
     (
         context(base + std::mem::offset_of!(Known, first)),
+        context(base + std::mem::offset_of!(Known, span)),
         context(base + std::mem::offset_of!(Known, stride)),
-        context(base + std::mem::offset_of!(Known, last)),
     )
 }
 
@@ -220,7 +257,7 @@ impl Gen {
         // Before anything can be overwritten.
         let addresses = address_dwords(s, t);
         if addresses > 0 {
-            self.known(s, addresses == 2, 0);
+            self.known(s, t, 0);
         }
         let aside = self.overlaps(s, t);
         let mut moves = Vec::new();
@@ -256,14 +293,15 @@ impl Gen {
         Some(dirty)
     }
 
-    fn all_set(&mut self, k: Register) {
-        self.asm.op2(Code::VEX_Kortestw_kr_kr, k, k);
-    }
-
     /// Index of what is known of piece `c` of the address register: found out now if it is not known yet.
-    fn known(&mut self, s: &Step, pair: bool, c: usize) -> usize {
+    fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
         let row = s.src[0].index;
-        if let Some(&(_, _, first)) = self.addresses.rows.iter().find(|k| (k.0, k.1) == (row, pair)) {
+        let kept = match (t.space, address_dwords(s, t)) {
+            (Space::Lds, _) => Kept::Lds,
+            (Space::Global, 2) => Kept::Pair,
+            (Space::Global, _) => Kept::Offset,
+        };
+        if let Some(&(_, _, first)) = self.addresses.rows.iter().find(|k| (k.0, k.1) == (row, kept)) {
             return first + c;
         }
         if self.addresses.next + self.pieces() > KNOWN {
@@ -272,16 +310,16 @@ impl Gen {
         let first = self.addresses.next;
         self.addresses.next += self.pieces();
         for c in 0..self.pieces() {
-            self.find_out(s, pair, c, first + c);
+            self.find_out(s, kept, c, first + c);
         }
-        self.addresses.rows.push((row, pair, first));
+        self.addresses.rows.push((row, kept, first));
         first + c
     }
 
-    fn find_out(&mut self, s: &Step, pair: bool, c: usize, index: usize) {
-        let (first, stride, last) = places(index);
+    fn find_out(&mut self, s: &Step, kept: Kept, c: usize, index: usize) {
+        let (first, span, stride) = places(index);
         let low = self.source(&s.src[0], 0, c);
-        let high = pair.then(|| self.source(&s.src[0], 1, c));
+        let high = (kept == Kept::Pair).then(|| self.source(&s.src[0], 1, c));
         let (t, u) = (self.temporary(), self.temporary());
         let (scattered, done) = (self.asm.label(), self.asm.label());
         self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
@@ -301,12 +339,12 @@ impl Gen {
         // Lanes that run downward, or beyond 32 bits, count as scattered.
         self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
         self.asm.jump(Code::Js_rel32_64, scattered);
+        self.asm.op2(Code::Mov_rm64_r64, stride, Register::RCX);
         self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RDX, Register::RCX, 15);
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RDX);
         self.asm.op2(Code::Add_r64_rm64, Register::RDX, Register::RAX);
-        self.asm.op2(Code::Mov_rm32_r32, last, Register::EDX);
         self.asm.op2(Code::Shr_rm64_imm8, Register::RDX, 32);
         self.asm.jump(Code::Jne_rel32_64, scattered);
-        self.asm.op2(Code::Mov_rm32_r32, stride, Register::ECX);
         if let Some(high) = high {
             self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
             self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
@@ -315,7 +353,10 @@ impl Gen {
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(scattered);
-        self.asm.op2(Code::Mov_rm32_imm32, stride, SCATTERED);
+        // Any address will do: none is near enough to the end of a range.
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
+        self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, TOO_FAR));
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RAX);
         self.asm.place(done);
         self.regs.release_temporaries();
     }
@@ -339,7 +380,7 @@ impl Gen {
             self.check(offset, bytes, check, slow);
             return self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
         }
-        let (first, stride, _) = places(self.known(s, addresses == 2, c));
+        let (first, span, stride) = places(self.known(s, t, c));
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         if addresses == 1 {
             let base = self.scalar(s.src[2].index);
@@ -348,59 +389,43 @@ impl Gen {
         if offset != 0 {
             self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
         }
-        // RSI keeps the stride over the check.
-        self.asm.op2(Code::Mov_r32_rm32, Register::ESI, stride);
-        self.asm.op2(Code::Cmp_rm32_imm8, Register::ESI, SCATTERED);
-        self.asm.jump(Code::Je_rel32_64, slow);
-        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RCX, Register::RSI, 15);
+        self.asm.op2(Code::Mov_r64_rm64, Register::RCX, span);
         self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
         self.asm.jump(Code::Call_rel32_64, check);
         self.asm.jump(Code::Jb_rel32_64, slow);
-        self.asm.op2(Code::Mov_r32_rm32, Register::ECX, Register::ESI);
-        self.by_stride(t, rows, slow);
+        self.by_stride(t, rows, stride, 0, slow);
     }
 
-    /// 16 lanes at RAX, ECX bytes apart; not scattered, and allowed.
-    fn by_stride(&mut self, t: &Transfer, rows: &[Register], slow: Label) {
+    /// 16 lanes at RAX plus `offset`; not scattered, and allowed.
+    fn by_stride(
+        &mut self,
+        t: &Transfer,
+        rows: &[Register],
+        stride: MemoryOperand,
+        offset: i64,
+        slow: Label,
+    ) {
         let bytes = 4 * t.dwords as i32;
-        let (equal, block, done) = (self.asm.label(), self.asm.label(), self.asm.label());
-        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, bytes);
-        self.asm.jump(Code::Je_rel32_64, block);
-        // Lanes over one another are the handler's.
+        let (block, rare, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+        let spare: [Register; 4] = std::array::from_fn(|_| self.temporary());
+        let place = |n: i64| at(Register::RAX, Register::None, 1, offset + 64 * n);
         if t.store {
-            self.asm.jump(Code::Jb_rel32_64, slow);
+            self.asm.op2(Code::Cmp_rm64_imm8, stride, bytes);
+            self.asm.jump(Code::Jne_rel32_64, rare);
+            self.store_block(rows, &spare, place);
         } else {
-            self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
-            self.asm.jump(Code::Je_rel32_64, equal);
-        }
-        if !t.store && t.dwords == 4 {
-            self.strided(rows);
-        } else {
-            let index = self.temporary();
-            self.multiples(index);
-            for (d, &row) in rows.iter().enumerate() {
-                let place = at(Register::RAX, index, 1, 4 * d as i64);
-                self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
-                if t.store {
-                    self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[place.into(), row.into()]);
-                } else {
-                    self.asm.masked(Code::EVEX_Vpgatherdd_zmm_k1_vm32z, K, &[row.into(), place.into()]);
-                }
-            }
-        }
-        self.asm.jump(Code::Jmp_rel32_64, done);
-        if !t.store {
-            self.asm.place(equal);
-            self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
+            self.asm.op2(Code::Cmp_rm64_imm8, stride, 0);
+            self.asm.jump(Code::Jne_rel32_64, block);
+            self.broadcast_dwords(rows, place(0));
             self.asm.jump(Code::Jmp_rel32_64, done);
-        }
-        self.asm.place(block);
-        let place = |n: i64| at(Register::RAX, Register::None, 1, 64 * n);
-        match t.store {
-            true => self.store_block(rows, place),
-            false => self.load_block(rows, place),
+            self.asm.place(block);
+            self.asm.op2(Code::Cmp_rm64_imm8, stride, bytes);
+            self.asm.jump(Code::Jne_rel32_64, rare);
+            self.load_block(rows, &spare, place);
         }
         self.asm.place(done);
+        let rows = rows.to_vec();
+        self.outlined.push(Outlined::Stride { label: rare, done, slow, t: *t, rows, spare, stride, offset });
     }
 
     /// RAX += offset; to `slow` unless `bytes` there are allowed.
@@ -426,28 +451,27 @@ impl Gen {
     }
 
     /// 16 lanes next to each other.
-    fn load_block(&mut self, rows: &[Register], place: impl Fn(i64) -> MemoryOperand) {
+    fn load_block(&mut self, rows: &[Register], spare: &[Register; 4], place: impl Fn(i64) -> MemoryOperand) {
         for (n, &row) in rows.iter().enumerate() {
             self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place(n as i64));
         }
-        self.apart(rows);
+        self.apart(rows, spare);
     }
 
     /// Registers with whole lanes, four dwords of lanes 0..4 in the first, become one register a dword.
-    fn apart(&mut self, rows: &[Register]) {
+    fn apart(&mut self, rows: &[Register], spare: &[Register; 4]) {
         match *rows {
             [a, b] => {
-                let t = self.temporary();
+                let [t, u, ..] = *spare;
                 let (even, odd) = (TIMES.map(|n| 2 * n), TIMES.map(|n| 2 * n + 1));
                 self.permuted(t, odd, a, b);
-                let u = self.temporary();
                 self.permuted(u, even, a, b);
                 self.asm.op2(codes::MOVE.z, a, u);
                 self.asm.op2(codes::MOVE.z, b, t);
             }
             [a, b, x, y] => {
                 let pairs = |k: u32| TIMES.map(|n| 4 * (n & 7) + (n >> 3) + k);
-                let t: [Register; 4] = std::array::from_fn(|_| self.temporary());
+                let t = spare;
                 self.permuted(t[0], pairs(0), a, b);
                 self.permuted(t[1], pairs(2), a, b);
                 self.permuted(t[2], pairs(0), x, y);
@@ -469,27 +493,31 @@ impl Gen {
         self.asm.op3(Code::EVEX_Vpermi2d_zmm_k1z_zmm_zmmm512b32, to, a, b);
     }
 
-    fn store_block(&mut self, rows: &[Register], place: impl Fn(i64) -> MemoryOperand) {
+    fn store_block(
+        &mut self,
+        rows: &[Register],
+        spare: &[Register; 4],
+        place: impl Fn(i64) -> MemoryOperand,
+    ) {
         let store = Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm;
         match *rows {
             [a] => self.asm.op2(store, place(0), a),
             [a, b] => {
                 for n in 0..2 {
-                    let t = self.temporary();
+                    let t = spare[0];
                     self.permuted(t, TIMES.map(|i| (i >> 1) + 8 * n + 16 * (i & 1)), a, b);
                     self.asm.op2(store, place(i64::from(n)), t);
                 }
             }
             [a, b, x, y] => {
                 for n in 0..2 {
-                    let (t, u) = (self.temporary(), self.temporary());
+                    let [t, u, r, _] = *spare;
                     let lanes = TIMES.map(|i| (i >> 1) + 8 * n + 16 * (i & 1));
                     self.permuted(t, lanes, a, b);
                     self.permuted(u, lanes, x, y);
                     for half in 0..2 {
                         // Pairs of dwords by turns from both.
                         let index = TIMES.map(|i| 2 * (i >> 2) + (i & 1) + 8 * half + 16 * (i >> 1 & 1));
-                        let r = self.temporary();
                         self.permuted(r, index, t, u);
                         self.asm.op2(store, place(i64::from(2 * n + half)), r);
                     }
@@ -502,54 +530,70 @@ impl Gen {
     fn lds(&mut self, s: &Step, t: &Transfer, part: usize, c: usize, rows: &[Register], slow: Label) {
         let bytes = 4 * t.dwords as i64;
         let offset = t.offsets[part];
-        let (first, stride, last) = places(self.known(s, false, c));
+        let (first, span, stride) = places(self.known(s, t, c));
         let (scattered, done) = (self.asm.label(), self.asm.label());
-        let size = memory(
-            SCALARS,
-            std::mem::offset_of!(Wave, lds_bytes) as i64 - std::mem::offset_of!(Wave, s) as i64,
-            false,
-        );
-        let lds = context(std::mem::offset_of!(Context, lds));
-        self.asm.op2(Code::Mov_r32_rm32, Register::ECX, stride);
-        self.asm.op2(Code::Cmp_rm32_imm8, Register::ECX, SCATTERED);
-        self.asm.jump(Code::Je_rel32_64, scattered);
-        self.asm.op2(Code::Mov_r32_rm32, Register::EDX, last);
-        self.asm.op2(Code::Add_rm64_imm32, Register::RDX, (offset + bytes) as i32);
-        self.asm.op2(Code::Mov_r32_rm32, Register::EAX, size);
-        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, Register::RAX);
-        self.asm.jump(Code::Ja_rel32_64, slow);
+        // In a register before the first jump.
+        let offsets = self.source(&s.src[0], 0, c);
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
-        self.asm.op2(Code::Add_r64_rm64, Register::RAX, lds);
-        if offset != 0 {
-            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
-        }
-        self.by_stride(t, rows, slow);
-        self.asm.jump(Code::Jmp_rel32_64, done);
-        self.asm.place(scattered);
-        if t.store && t.dwords > 1 {
-            self.asm.jump(Code::Jmp_rel32_64, slow);
-        } else {
-            self.scattered(s, t, offset, c, rows, slow);
-        }
+        self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);
+        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, offset + bytes));
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, context(std::mem::offset_of!(Context, lds_bytes)));
+        self.asm.jump(Code::Ja_rel32_64, scattered);
+        self.asm.op2(Code::Add_r64_rm64, Register::RAX, context(std::mem::offset_of!(Context, lds)));
+        self.by_stride(t, rows, stride, offset, slow);
+        let spare = self.temporary();
+        let rows = rows.to_vec();
+        self.outlined.push(Outlined::Scattered {
+            label: scattered,
+            done,
+            slow,
+            t: *t,
+            part,
+            rows,
+            offsets,
+            spare,
+        });
         self.asm.place(done);
     }
 
-    /// 16 lanes anywhere in LDS.
-    fn scattered(&mut self, s: &Step, t: &Transfer, offset: i64, c: usize, rows: &[Register], slow: Label) {
-        let bytes = 4 * t.dwords as i64;
-        let v = self.source(&s.src[0], 0, c);
-        let limit = std::mem::offset_of!(Wave, lds_bytes) as i64 - std::mem::offset_of!(Wave, s) as i64;
-        self.asm.op2(Code::Mov_r32_rm32, Register::EAX, memory(SCALARS, limit, false));
-        self.asm.op2(Code::Sub_rm32_imm32, Register::EAX, (offset + bytes) as i32);
-        self.asm.jump(Code::Jb_rel32_64, slow);
-        let b = self.temporary();
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, b, Register::EAX);
-        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, K, v, b, LESS_EQUAL);
-        self.all_set(K);
-        self.asm.jump(Code::Jae_rel32_64, slow);
-        self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(Context, lds)));
+    /// Emits what was put off.
+    pub(super) fn emit_outlined(&mut self) {
+        for outlined in std::mem::take(&mut self.outlined) {
+            let done = match outlined {
+                Outlined::Stride { label, done, slow, t, rows, spare, stride, offset } => {
+                    self.asm.place(label);
+                    self.asm.op2(Code::Mov_r64_rm64, Register::RCX, stride);
+                    if t.store {
+                        // Lanes over one another are the handler's.
+                        self.asm.op2(Code::Cmp_rm64_imm8, Register::RCX, 4 * t.dwords as i32);
+                        self.asm.jump(Code::Jb_rel32_64, slow);
+                    }
+                    if offset != 0 {
+                        self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
+                    }
+                    if !t.store && t.dwords == 4 {
+                        self.strided(&rows, &spare);
+                    } else {
+                        let index = spare[0];
+                        self.multiples(index);
+                        self.lane_by_lane(&t, &rows, |d| at(Register::RAX, index, 1, 4 * d));
+                    }
+                    done
+                }
+                Outlined::Scattered { label, done, slow, t, part, rows, offsets, spare } => {
+                    self.asm.place(label);
+                    self.scattered(&t, t.offsets[part], &rows, offsets, spare, slow);
+                    done
+                }
+            };
+            self.asm.jump(Code::Jmp_rel32_64, done);
+        }
+    }
+
+    /// Gathers or scatters, one dword of all lanes after the other.
+    fn lane_by_lane(&mut self, t: &Transfer, rows: &[Register], place: impl Fn(i64) -> MemoryOperand) {
         for (d, &row) in rows.iter().enumerate() {
-            let place = at(Register::RSI, v, 1, offset + 4 * d as i64);
+            let place = place(d as i64);
             self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
             if t.store {
                 self.asm.masked(Code::EVEX_Vpscatterdd_vm32z_k1_zmm, K, &[place.into(), row.into()]);
@@ -559,8 +603,35 @@ impl Gen {
         }
     }
 
-    /// Loads of four dwords, ECX bytes apart from RAX on.
-    fn strided(&mut self, rows: &[Register]) {
+    /// 16 lanes anywhere in LDS.
+    fn scattered(
+        &mut self,
+        t: &Transfer,
+        offset: i64,
+        rows: &[Register],
+        offsets: Register,
+        spare: Register,
+        slow: Label,
+    ) {
+        let bytes = 4 * t.dwords as i64;
+        if t.store && t.dwords > 1 {
+            return self.asm.jump(Code::Jmp_rel32_64, slow);
+        }
+        let limit = context(std::mem::offset_of!(Context, lds_bytes));
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, limit);
+        self.asm.op2(Code::Sub_rm64_imm32, Register::RAX, (offset + bytes) as i32);
+        self.asm.jump(Code::Jb_rel32_64, slow);
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, spare, Register::EAX);
+        let compare = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+        self.asm.op4(compare, K, offsets, spare, LESS_EQUAL);
+        self.asm.op2(Code::VEX_Kortestw_kr_kr, K, K);
+        self.asm.jump(Code::Jae_rel32_64, slow);
+        self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(Context, lds)));
+        self.lane_by_lane(t, rows, |d| at(Register::RSI, offsets, 1, offset + 4 * d));
+    }
+
+    /// Loads of four dwords, RCX bytes apart from RAX on.
+    fn strided(&mut self, rows: &[Register], spare: &[Register; 4]) {
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RCX, Register::RCX, 2, 0));
         for &row in rows {
             let base = Register::RAX;
@@ -577,7 +648,7 @@ impl Gen {
             }
             self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
         }
-        self.apart(rows);
+        self.apart(rows, spare);
     }
 
     /// The two subroutines of [`Checks`].
