@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use stasis_tests::gpu::{compute_object, faults_object, floats, open};
+use stasis_tests::gpu::{compute_object, faults_object, floats, open, skip_on_kernel_driver};
 use stasis_tests::program;
 use stasis_tests::worker::{refused, succeeded};
 use tempfile::TempDir;
@@ -31,14 +31,15 @@ impl Shell {
     }
 
     /// `stasis` with these words, in the directory.
-    fn run(&self, line: &str) -> Output {
+    fn command(&self, line: &str) -> Command {
         let device = std::env::var("STASIS_DEVICE").unwrap_or_else(|_| "soft:gfx1100".to_owned());
-        Command::new(program("stasis"))
-            .args(line.split_whitespace())
-            .current_dir(self.directory.path())
-            .env("STASIS_DEVICE", device)
-            .output()
-            .unwrap()
+        let mut command = Command::new(program("stasis"));
+        command.args(line.split_whitespace()).current_dir(self.directory.path()).env("STASIS_DEVICE", device);
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
     }
 
     fn dispatch(&self, line: &str) -> String {
@@ -200,6 +201,151 @@ fn dispatch_that_faults_says_where_and_fails() {
     assert!(error.contains("0x1000") && error.contains("write_at+0x"), "{error}");
     let error = shell.refused("faults.co --kernel spin --grid 1 --block 1 --arg out:u32[1] --timeout-ms 100");
     assert!(error.contains("still 1 after"), "{error}");
+}
+
+const STORE: &str = "faults.co --kernel store --grid 64 --block 64 --arg out:u32[64] --arg u32:7";
+
+#[test]
+fn dispatch_disassembles_without_a_device() {
+    let shell = Shell::new();
+    fs::write(shell.path("gfx1100.co"), compute_object("gfx1100")).unwrap();
+    // Of two devices that are not there the one is not even asked.
+    let line = "dispatch gfx1100.co --kernel axpy --disassemble";
+    let output = shell.command(line).env("STASIS_DEVICE", "none").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.starts_with("axpy for gfx1100: waves of 32, "), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let line_of = |part: &str| lines.iter().position(|line| line.contains(part)).expect(part);
+    assert!(lines[1].contains(" +0x0000  f4"), "{text}");
+    assert!(lines[line_of("v_fmac_f32_e32")].contains("  56"), "{text}");
+    // The branch over the work ends where the label is, at the end.
+    let branch = line_of("s_cbranch_execz");
+    assert!(lines[branch].ends_with("  ; L0"), "{text}");
+    let label = line_of("L0:");
+    assert!(label > line_of("global_store_b32") && line_of("s_endpgm") == lines.len() - 1, "{text}");
+
+    fs::write(shell.path("gfx942.co"), compute_object("gfx942")).unwrap();
+    let error = shell.refused("gfx942.co --kernel axpy --disassemble");
+    assert!(error.contains("gfx11") && error.contains("gfx942"), "{error}");
+    assert!(shell.refused("gfx1100.co --kernel nothing --disassemble").contains("No kernel nothing"));
+}
+
+#[test]
+fn dispatch_counts_what_a_kernel_does() {
+    if skip_on_kernel_driver("only the software device counts") {
+        return;
+    }
+    let shell = Shell::new();
+    // A kernel without branches: every instruction of its code runs once a wave.
+    let report = succeeded(&shell.run(&format!("dispatch {STORE} --disassemble --stats --json")));
+    let code = report["disassembly"]["instructions"].as_array().unwrap();
+    let texts: Vec<&str> = code.iter().map(|line| line["text"].as_str().unwrap()).collect();
+    let twice = |prefix: &str| Some(2 * texts.iter().filter(|text| text.starts_with(prefix)).count() as u64);
+    let [stats] = &report["stats"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!(
+        (&stats["outcome"], &stats["waves"], &stats["workgroups"]),
+        (&"completed".into(), &2.into(), &1.into())
+    );
+    let counts = &stats["instructions"];
+    assert_eq!(counts["total"].as_u64(), Some(2 * texts.len() as u64), "{report}");
+    assert_eq!(counts["vmem_store"].as_u64(), twice("global_store"));
+    assert_eq!(counts["smem"].as_u64(), twice("s_load"));
+    assert_eq!(counts["vopd"].as_u64(), twice("v_dual"));
+    assert_eq!(stats["bytes"]["global"], serde_json::json!({ "loaded": 0, "stored": 256 }));
+    assert_eq!(stats["average_active_lanes"].as_f64(), Some(32.0));
+    assert_eq!(stats["occupancy"]["waves_per_workgroup"].as_u64(), Some(2));
+    assert!(report["milliseconds"].as_f64() > Some(0.0) && report.get("trace").is_none());
+
+    // 40 of 64 work-items load two values and store one.
+    let said = shell.dispatch(
+        "compute.co --kernel axpy --grid 64 --block 64 --arg out:f32[64] --arg out:f32[64] --arg f32:2 --arg u32:40 --stats",
+    );
+    assert!(said.contains("axpy completed: 1 workgroups, 2 waves of 32 lanes"), "{said}");
+    assert!(said.contains("global memory: 320 B loaded, 160 B stored"), "{said}");
+    assert!(said.contains("occupancy: 16.00 of 16 waves per SIMD") && said.contains("ms on GPU-"), "{said}");
+}
+
+#[test]
+fn dispatch_traces_the_first_wave() {
+    if skip_on_kernel_driver("only the software device traces") {
+        return;
+    }
+    let shell = Shell::new();
+    let report = succeeded(&shell.run(&format!("dispatch {STORE} --disassemble --trace 5 --json")));
+    let trace = report["trace"].as_array().unwrap();
+    assert_eq!(trace.len(), 5);
+    for (line, code) in trace.iter().zip(report["disassembly"]["instructions"].as_array().unwrap()) {
+        let line = line.as_str().unwrap();
+        let offset =
+            format!(" +{:#06x}  {}", code["offset"].as_u64().unwrap(), code["text"].as_str().unwrap());
+        assert!(line.contains(&offset) && line.contains(" exec=ffffffff"), "{line}: {offset}");
+    }
+    assert!(trace.iter().any(|line| line.as_str().unwrap().contains("=0x7")), "{trace:?}");
+
+    // A dispatch that fails shows how far it came.
+    let output = shell.run(
+        "dispatch faults.co --kernel write_at --grid 1 --block 1 --arg u64:4096 --arg u32:1 --trace 100 --stats",
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(refused(&output).contains("write_at+0x"));
+    assert!(said.contains("exec=00000001 stopped: Write of 0x1000 is not allowed"), "{said}");
+    assert!(said.contains("write_at exception: 0 workgroups, 0 waves"), "{said}");
+    let output = shell.run(
+        "dispatch faults.co --kernel spin --grid 1 --block 1 --arg out:u32[1] --timeout-ms 300 --trace 5 --stats",
+    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && said.lines().nth(3).unwrap().contains("global_load_b32"), "{said}");
+    assert!(said.lines().nth(5).unwrap().starts_with("spin aborted: 0 workgroups, 0 waves"), "{said}");
+}
+
+#[test]
+fn dispatch_chooses_the_engine() {
+    if skip_on_kernel_driver("only the software device has engines") {
+        return;
+    }
+    let shell = Shell::new();
+    for engine in ["interp", "jit", "auto"] {
+        let log = shell.path(engine);
+        let line = format!("dispatch {STORE} --engine {engine} --save 0={engine}.bin");
+        let output = shell
+            .command(&line)
+            .env("STASIS_LOG", "softgpu_waves=debug")
+            .env("STASIS_LOG_FILE", &log)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(fs::read(shell.path(&format!("{engine}.bin"))).unwrap(), [7, 0, 0, 0].repeat(64));
+        // Only one of the three generates code for so short a kernel.
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2") {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            assert_eq!(said.contains(" steps at 0x"), engine == "jit", "{engine}: {said}");
+        }
+    }
+}
+
+#[test]
+fn dispatch_refuses_wishes_that_cannot_be_met() {
+    let shell = Shell::new();
+    for (line, said) in [
+        (format!("{STORE} --engine turbo"), "possible values: interp, jit, auto"),
+        (format!("{STORE} --engine jit --stats"), "--engine jit does not go with --stats"),
+        (format!("{STORE} --engine jit --trace 1"), "comes from the interpreter"),
+        (format!("{STORE} --trace 0"), "0 is not in 1..=1000000"),
+        (format!("{STORE} --trace many"), "invalid digit"),
+        ("faults.co --kernel store --disassemble --stats".to_owned(), "--grid"),
+        ("faults.co --kernel store --disassemble --grid 4".to_owned(), "--block"),
+        ("faults.co --kernel store --block 4".to_owned(), "--grid"),
+    ] {
+        let error = shell.refused(&line);
+        assert!(error.contains(said), "{line}\nwanted {said:?}: {error}");
+    }
+    for wish in ["--engine interp", "--trace 5", "--stats"] {
+        let line = format!("dispatch {STORE} {wish}");
+        let error = refused(&shell.command(&line).env("STASIS_DEVICE", "kfd").output().unwrap());
+        assert!(error.contains("only the software device"), "{line}: {error}");
+    }
 }
 
 #[test]

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis dispatch`: runs one kernel of a code object from the shell.
+//! `stasis dispatch`: runs one kernel of a code object from the shell, or shows its code.
 
 mod argument;
 mod array;
+mod disassemble;
+mod observe;
+mod report;
+mod stats;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use stasis::code_object::CodeObject;
 use stasis::{Arg, Buffer, Executable, Kernel, Queue, QueueOptions, Runtime, Signal};
 
 use self::argument::{Argument, Extent3, RawKernarg, RawPart, Save};
 use self::array::Array;
+use self::disassemble::Listing;
+use self::observe::ObserveArgs;
+use self::report::Report;
 
 /// Arguments of `stasis dispatch`.
 #[derive(Debug, Args)]
@@ -23,11 +31,11 @@ pub struct DispatchArgs {
     #[arg(long)]
     kernel: String,
     /// Work-items: X,Y,Z.
-    #[arg(long)]
-    grid: Extent3,
+    #[arg(long, required_unless_present = "disassemble", requires = "block")]
+    grid: Option<Extent3>,
     /// Work-items of a workgroup: X,Y,Z.
-    #[arg(long)]
-    block: Extent3,
+    #[arg(long, requires = "grid")]
+    block: Option<Extent3>,
     /// Dynamic LDS in bytes.
     #[arg(long, default_value_t = 0)]
     lds: u32,
@@ -48,6 +56,14 @@ pub struct DispatchArgs {
     /// How long the kernel may take.
     #[arg(long, default_value_t = 60_000, value_name = "MS")]
     timeout_ms: u64,
+    /// Print the kernel's machine code (gfx11); without --grid nothing is run and no device is needed.
+    #[arg(long)]
+    disassemble: bool,
+    #[command(flatten)]
+    observe: ObserveArgs,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    json: bool,
 }
 
 /// An argument with what was made for it.
@@ -102,40 +118,66 @@ fn workgroup(block: Extent3) -> Result<[u16; 3]> {
     Ok([narrow(block.0[0])?, narrow(block.0[1])?, narrow(block.0[2])?])
 }
 
-fn load(args: &DispatchArgs, runtime: &Runtime) -> Result<Kernel> {
-    let bytes = std::fs::read(&args.file).with_context(|| format!("Cannot read {}", args.file.display()))?;
+fn load(args: &DispatchArgs, bytes: &[u8], runtime: &Runtime) -> Result<Kernel> {
     let agent = runtime
         .agent(args.agent)
         .with_context(|| format!("There is no agent {}; there are {}", args.agent, runtime.agents().len()))?;
     let executable =
-        Executable::load(&agent, &bytes).with_context(|| format!("Cannot load {}", args.file.display()))?;
+        Executable::load(&agent, bytes).with_context(|| format!("Cannot load {}", args.file.display()))?;
     Ok(executable.kernel(&args.kernel)?)
 }
 
-/// Runs the kernel.
+/// Runs the kernel, shows its code, or both.
 pub fn run(args: &DispatchArgs) -> Result<()> {
     for save in &args.save {
         let known = matches!(args.arguments.get(save.argument), Some(a) if !matches!(a, Argument::Scalar(_)));
         ensure!(known, "--save {} names no buffer among the --arg", save.argument);
     }
+    let session = args.observe.session()?;
+    let bytes = std::fs::read(&args.file).with_context(|| format!("Cannot read {}", args.file.display()))?;
+    let mut report = Report::new(&args.kernel);
+    if args.disassemble {
+        let object =
+            CodeObject::parse(&bytes).with_context(|| format!("Cannot load {}", args.file.display()))?;
+        report.disassembly = Some(Listing::new(&object, &args.kernel)?);
+    }
+    let (Some(grid), Some(block)) = (args.grid, args.block) else { return report.print(args.json) };
     let runtime = Runtime::open_default()?;
-    let kernel = load(args, &runtime)?;
-    let agent = kernel.executable().agent().clone();
+    if let Some(session) = &session {
+        session.check(&runtime)?;
+    }
+    let kernel = load(args, &bytes, &runtime)?;
+    let run = dispatch(args, &runtime, &kernel, grid, block);
+    if let Some(session) = &session {
+        // What there is to see of a dispatch that failed is what one looks for.
+        args.observe.fill(&mut report, session, kernel.object_va())?;
+    }
+    let agent = kernel.executable().agent();
+    report.set_run(&run, agent);
+    report.print(args.json)?;
+    run.map(drop)
+}
+
+/// Runs the kernel and saves what is to be saved; how long it took.
+fn dispatch(
+    args: &DispatchArgs,
+    runtime: &Runtime,
+    kernel: &Kernel,
+    grid: Extent3,
+    block: Extent3,
+) -> Result<Duration> {
     let prepared =
-        args.arguments.iter().map(|a| Prepared::new(a, &runtime, args.agent)).collect::<Result<Vec<_>>>()?;
+        args.arguments.iter().map(|a| Prepared::new(a, runtime, args.agent)).collect::<Result<Vec<_>>>()?;
     let scratch_lane_bytes = kernel.metadata().private_bytes;
-    let queue = Queue::create(&agent, QueueOptions { scratch_lane_bytes, ..QueueOptions::default() })?;
-    let done = Signal::new(&runtime, 1)?;
+    let agent = kernel.executable().agent();
+    let queue = Queue::create(agent, QueueOptions { scratch_lane_bytes, ..QueueOptions::default() })?;
+    let done = Signal::new(runtime, 1)?;
     let arguments: Vec<_> = prepared.iter().map(Prepared::as_argument).collect();
-    let block = args.arg_bytes.as_ref().map(|raw| raw_block(raw, &prepared)).transpose()?;
-    let mut dispatch = queue
-        .dispatch(&kernel)
-        .grid(args.grid.0)
-        .block(workgroup(args.block)?)
-        .dynamic_lds(args.lds)
-        .completion(&done);
-    dispatch = match &block {
-        Some(block) => dispatch.raw_kernarg(block),
+    let raw = args.arg_bytes.as_ref().map(|raw| raw_block(raw, &prepared)).transpose()?;
+    let mut dispatch =
+        queue.dispatch(kernel).grid(grid.0).block(workgroup(block)?).dynamic_lds(args.lds).completion(&done);
+    dispatch = match &raw {
+        Some(raw) => dispatch.raw_kernarg(raw),
         None => dispatch.args(&arguments),
     };
     let started = Instant::now();
@@ -149,6 +191,5 @@ pub fn run(args: &DispatchArgs) -> Result<()> {
             Array { bytes, ..array.clone() }.write(&save.path)?;
         }
     }
-    println!("{}: {:.3} ms on {} {}", args.kernel, elapsed.as_secs_f64() * 1e3, agent.uuid(), agent.name());
-    Ok(())
+    Ok(elapsed)
 }

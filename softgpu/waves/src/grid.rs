@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 use queues::save_area::WaveRecord;
 
+use crate::engine::Engine;
 use crate::exception::WaveException;
 use crate::group::{Group, Turn};
 use crate::interp::{Code, Command, Control};
 use crate::launch::{Launch, Plan};
 use crate::level::Level;
+use crate::observe::Observation;
 use crate::vm::Vm;
 use crate::workers::Workers;
 
@@ -74,10 +76,17 @@ pub(crate) struct Grid {
     progress: Mutex<Progress>,
     changed: Condvar,
     executed: AtomicU64,
+    observation: Option<Observation>,
 }
 
 impl Grid {
-    fn new(plan: Plan, vm: Arc<Vm>, control: Control, resume: Option<Box<GridState>>) -> Grid {
+    fn new(
+        plan: Plan,
+        vm: Arc<Vm>,
+        control: Control,
+        resume: Option<Box<GridState>>,
+        observation: Option<Observation>,
+    ) -> Grid {
         let mut progress = Progress::default();
         let mut next = 0;
         let mut used = Vec::new();
@@ -105,6 +114,7 @@ impl Grid {
             progress: Mutex::new(progress),
             changed: Condvar::new(),
             executed: AtomicU64::new(0),
+            observation,
         }
     }
 
@@ -189,18 +199,19 @@ impl Grid {
         let mut map = self.vm.lock();
         let level = Level::current();
         let main = workers.cache().get(&map, level, self.plan.shape, self.plan.entry);
+        let mut watch = self.observation.as_ref().map(Observation::watch);
         let mut code = Code {
             cache: workers.cache(),
             level,
             shape: self.plan.shape,
             programs: vec![main],
             hot: crate::env::Hot::new(),
-            engine: workers.engine(),
+            engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
         while !self.halted() {
             let Some(mut group) = self.take(room) else { return };
             let deadline = Instant::now() + SLICE;
-            match group.run(&self.plan, &mut map, &mut code, &self.control, deadline, executed) {
+            match group.run(&self.plan, &mut map, &mut code, &self.control, deadline, executed, &mut watch) {
                 Turn::Done => self.finish(group, room),
                 Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
                 Turn::Exception(exception) => {
@@ -277,18 +288,25 @@ pub fn run_counted(
     };
     // A grid of one workgroup has no use for a second thread, and handing it over costs more than it often runs.
     let alone = plan.total == 1;
-    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume));
+    let observation =
+        workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, resume.is_some()));
+    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation));
     control.attach(&grid);
     if alone {
         ROOM.with_borrow_mut(|room| grid.work(workers, room));
     }
-    if !alone || grid.has_work() {
+    let shared = !alone || grid.has_work();
+    if shared {
         workers.add(grid.clone());
-        let outcome = grid.wait();
-        workers.remove(&grid);
-        return (outcome, grid.executed.load(Ordering::Relaxed));
     }
-    (grid.wait(), grid.executed.load(Ordering::Relaxed))
+    let outcome = grid.wait();
+    if shared {
+        workers.remove(&grid);
+    }
+    if let Some(observation) = &grid.observation {
+        observation.finish(launch, &grid.plan, &outcome);
+    }
+    (outcome, grid.executed.load(Ordering::Relaxed))
 }
 
 thread_local! {

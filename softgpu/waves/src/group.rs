@@ -13,6 +13,7 @@ use crate::env::{Env, Hot, Lds};
 use crate::exception::WaveException;
 use crate::interp::{Code, Control, WaveStop, run_wave};
 use crate::launch::Plan;
+use crate::observe::Watch;
 use crate::vm::Map;
 use crate::wave::{Wave, WaveStatus};
 
@@ -115,6 +116,7 @@ impl Group {
     }
 
     /// Runs until the workgroup is done or `deadline`. The map lock is offered to writers after every quantum.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn run(
         &mut self,
         plan: &Plan,
@@ -123,9 +125,10 @@ impl Group {
         control: &Control,
         deadline: Instant,
         executed: &mut u64,
+        watch: &mut Option<Watch<'_>>,
     ) -> Turn {
         let mut hot = std::mem::replace(&mut code.hot, Hot::new());
-        let turn = self.turns(plan, map, code, control, deadline, executed, &mut hot);
+        let turn = self.turns(plan, map, code, control, deadline, executed, watch, &mut hot);
         code.hot = hot;
         turn
     }
@@ -139,6 +142,7 @@ impl Group {
         control: &Control,
         deadline: Instant,
         executed: &mut u64,
+        watch: &mut Option<Watch<'_>>,
         hot: &mut Hot,
     ) -> Turn {
         loop {
@@ -150,7 +154,11 @@ impl Group {
                     WaveStatus::AtBarrier => waiting += 1,
                     WaveStatus::Ready => {
                         let mut env = Env::new(map, &mut self.lds, hot, plan.identity);
-                        let stop = run_wave(&mut self.waves[k], &mut env, code, control, QUANTUM);
+                        let w = &mut self.waves[k];
+                        let stop = match watch {
+                            Some(watch) if watch.wants(w) => watch.run(w, &mut env, code, control, QUANTUM),
+                            _ => run_wave(w, &mut env, code, control, QUANTUM),
+                        };
                         *executed += env.executed;
                         match stop {
                             WaveStop::Ended => ended += 1,

@@ -16,7 +16,7 @@ use crate::grid::Grid;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
-use crate::step::Flow;
+use crate::step::{Flow, Step};
 use crate::wave::Wave;
 
 /// Bits of a control's state: nothing set means run.
@@ -126,6 +126,12 @@ impl Control {
         self.wish.state.load(Ordering::Relaxed) & bit != 0
     }
 
+    /// Whether the wave has to stop behind an instruction; counts it if instructions are counted and it is one with an
+    /// effect.
+    pub(crate) fn is_over(&self, has_effect: bool) -> bool {
+        if has_effect && self.has(COUNTING) { self.count() } else { !self.has(DEAF) && self.interrupts() }
+    }
+
     /// Counts one instruction; whether the wave has to stop behind it.
     fn count(&self) -> bool {
         if self.wish.left.fetch_sub(1, Ordering::Relaxed) > 1 {
@@ -179,6 +185,18 @@ impl Code<'_> {
             (self.programs.len() - 1, index)
         })
     }
+}
+
+/// Executes the steps of one instruction, which are a program's that was predecoded for the level in use.
+pub(crate) fn execute(w: &mut Wave, env: &mut Env<'_>, steps: &[Step]) -> Flow {
+    for s in steps {
+        // SAFETY: as in `run_heeding`: programs get their handlers from the tables for a level that this CPU has.
+        let flow = unsafe { (s.run)(w, env, s) };
+        if flow != Flow::Next {
+            return flow;
+        }
+    }
+    Flow::Next
 }
 
 /// Runs `w` for about `budget` steps.

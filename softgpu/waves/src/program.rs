@@ -92,7 +92,7 @@ fn gap_step(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
 }
 
 /// Direct branch target.
-fn branch_target(inst: &Inst, pc: u64) -> Option<u64> {
+pub(crate) fn branch_target(inst: &Inst, pc: u64) -> Option<u64> {
     use softgpu_isa::Op::*;
     let direct =
         info(inst.op).any(Flags::BRANCH) && !matches!(inst.op, S_SETPC_B64 | S_SWAPPC_B64 | S_RFE_B64);
@@ -173,7 +173,7 @@ impl Program {
         let mut targets = Vec::new();
         for (ordinal, &pc) in all.iter().enumerate() {
             program.addresses.push(pc);
-            program.insts.push(found.get(&pc).map(|(inst, _)| inst.clone()));
+            program.insts.push(found.get(&pc).map(|(inst, _)| *inst));
             let start = program.steps.len();
             match found.get(&pc) {
                 None => program.steps.push(gap_at(pc, 4)),
@@ -203,7 +203,6 @@ impl Program {
     }
 
     /// The instruction with this ordinal.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn inst(&self, ordinal: usize) -> Option<&Inst> {
         self.insts.get(ordinal)?.as_ref()
     }
@@ -251,6 +250,16 @@ impl Program {
             Some(before) => before.next_pc() == pc || (step.pc == pc && before.pc != pc),
             None => step.pc == pc,
         }
+    }
+
+    /// Addresses of all instructions, sorted: by ordinal.
+    pub(crate) fn addresses(&self) -> &[u64] {
+        &self.addresses
+    }
+
+    /// The ordinal of the instruction at `pc`.
+    pub(crate) fn ordinal_of(&self, pc: u64) -> Option<usize> {
+        self.addresses.binary_search(&pc).ok()
     }
 
     /// Index of the first step of the instruction at `pc`, or of the one behind it when it has no steps.

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
 use crate::grid::Grid;
+use crate::observe::Observe;
 use crate::program::Cache;
 
 #[derive(Debug, Default)]
@@ -23,6 +24,7 @@ struct Shared {
     wake: Condvar,
     cache: Cache,
     engine: Engine,
+    observe: Option<Arc<Observe>>,
 }
 
 /// A pool of worker threads.
@@ -45,11 +47,19 @@ impl Workers {
 
     /// A pool with `count` threads (at least one) that run waves with `engine`.
     pub fn with_engine(count: usize, engine: Engine) -> Workers {
+        Workers::with_observer(count, engine, Observe::from_env())
+    }
+
+    /// A pool with `count` threads (at least one) that write down what is asked about the grids they run; those are then
+    /// interpreted, whatever `engine` says.
+    pub fn with_observer(count: usize, engine: Engine, observe: Observe) -> Workers {
+        let observe = observe.is_on().then(|| Arc::new(observe));
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             wake: Condvar::new(),
             cache: Cache::default(),
             engine,
+            observe,
         });
         let threads = (0..count.max(1))
             .filter_map(|k| {
@@ -67,6 +77,11 @@ impl Workers {
 
     pub(crate) fn engine(&self) -> Engine {
         self.shared.engine
+    }
+
+    /// What is to be written down, if anything is.
+    pub(crate) fn observe(&self) -> Option<&Arc<Observe>> {
+        self.shared.observe.as_ref()
     }
 
     pub(crate) fn cache(&self) -> &Cache {
