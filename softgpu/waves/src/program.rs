@@ -247,7 +247,12 @@ impl Program {
         let Some(step) = self.steps.get(index) else { return false };
         match index.checked_sub(1).map(|before| &self.steps[before]) {
             _ if (pc, index) == self.entry => true,
-            Some(before) => before.next_pc() == pc || (step.pc == pc && before.pc != pc),
+            Some(before) if before.pc != pc && step.pc == pc => true,
+            // What is dropped between the two is there, unless control never goes on behind the one before.
+            Some(before) => {
+                let inst = self.insts.get(before.ordinal as usize).and_then(Option::as_ref);
+                before.next_pc() == pc && inst.is_some_and(|inst| !ends_run(inst))
+            }
             None => step.pc == pc,
         }
     }

@@ -41,7 +41,7 @@ fn pause_and_resume_give_the_same_memory() {
         loop {
             let control = Control::new();
             let remote = control.clone();
-            let after = Duration::from_micros(300 + trial * 170 + u64::from(r.u32() % 2000));
+            let after = Duration::from_micros(60 + trial * 20 + u64::from(r.u32() % 300));
             let timer = std::thread::spawn(move || {
                 std::thread::sleep(after);
                 remote.pause();

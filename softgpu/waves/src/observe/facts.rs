@@ -68,8 +68,10 @@ impl Class {
             Enc::Vopd => Class::Vopd,
             Enc::Smem => Class::Smem,
             Enc::Ds => Class::Ds,
-            Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf if row.any(Flags::STORE) => Class::VmemStore,
-            Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf => Class::VmemLoad,
+            Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf | Enc::Mtbuf if row.any(Flags::STORE) => {
+                Class::VmemStore
+            }
+            Enc::Flat | Enc::Global | Enc::Scratch | Enc::Mubuf | Enc::Mtbuf => Class::VmemLoad,
             Enc::Sopp => Class::Other,
             _ if row.any(Flags::MESSAGE | Flags::TRAP | Flags::WRITES_MODE) => Class::Other,
             Enc::Sop1 | Enc::Sop2 | Enc::Sopk | Enc::Sopc => Class::Salu,

@@ -72,6 +72,7 @@ impl<'a> Watch<'a> {
         loop {
             w.pc &= !3;
             let (program, _) = code.locate(env, w.pc, usize::MAX);
+            let program = code.programs[program].clone();
             let Some(at) = program.ordinal_of(w.pc) else {
                 stop(w, Cause::IllegalInstruction { words: Vec::new() });
                 return WaveStop::Exception;

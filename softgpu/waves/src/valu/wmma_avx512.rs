@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Matrix multiply-accumulate of f16 and bf16 into f32 with AVX-512: the sixteen rows of the result stay in registers.
 //!
-//! INVARIANT: as `wmma`: each element is accumulated in k order with fused multiply-adds.
+//! INVARIANT: as `wmma`: each element is accumulated in k order with fused multiply-adds. Which NaN comes out of several
+//! is decided there: a result with one is left to it.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -42,7 +43,7 @@ fn slices<const BF16: bool>(w: &Wave, s: &Src) -> Slices {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn multiply<const BF16: bool>(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+fn multiply<const BF16: bool>(w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
     let a = slices::<BF16>(w, &s.src[0]);
     let b = slices::<BF16>(w, &s.src[1]);
     let c = &s.src[2];
@@ -63,12 +64,25 @@ fn multiply<const BF16: bool>(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
             *sum = _mm512_fmadd_ps(_mm512_set1_ps(x), b, *sum);
         }
     }
+    let nan = sum.iter().fold(0, |nan, &x| nan | _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x));
+    if nan != 0 {
+        let op = if BF16 { Op::V_WMMA_F32_16X16X16_BF16 } else { Op::V_WMMA_F32_16X16X16_F16 };
+        return general(op, w, e, s);
+    }
     for (row, sum) in sum.iter().enumerate() {
         let to = &mut w.v[s.dst as usize + row / 2].0;
         // SAFETY: the lower or upper sixteen of 32 dwords.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(16 * (row & 1)).cast(), *sum) };
     }
     Flow::Next
+}
+
+/// Runs the handler of the tables.
+#[cold]
+fn general(op: Op, w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
+    let Some(handler) = super::table_handler(Level::Avx512, op) else { return Flow::Next };
+    // SAFETY: this module's handlers are only handed out where there is AVX-512.
+    unsafe { handler(w, e, s) }
 }
 
 /// The handler of a matrix step of a wave32 whose operands are registers (the addend may be a constant).

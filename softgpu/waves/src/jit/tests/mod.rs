@@ -4,14 +4,15 @@
 mod random;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use random::{Random, VGPRS};
-use softgpu_isa::{Op, decode};
+use softgpu_isa::decode;
 
 use super::run;
 use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
-use crate::interp::{Code, Control, WaveStop, interpret_wave};
+use crate::interp::{Code, Control, WaveStop, interpret_wave, run_wave};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::Cache;
@@ -74,31 +75,63 @@ impl Place {
     }
 }
 
-fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
+/// Runs a wave with what `drive` does, and answers everything it leaves.
+fn session(
+    place: &Place,
+    w: &mut Wave,
+    level: Level,
+    engine: Engine,
+    drive: impl Fn(&mut Wave, &mut Env<'_>, &mut Code<'_>) -> WaveStop,
+) -> Left {
+    let pattern: Vec<u8> = (0..random::DATA_BYTES as usize).map(|k| (k * 7 + k / 251) as u8).collect();
+    place.vm.write_bytes(place.data(), &pattern).unwrap();
     let cache = Cache::default();
     let map = place.vm.lock();
     let shape = Shape { halves: w.halves, vgprs: w.vgprs() };
     let main = cache.get(&map, level.min(Level::Avx2), shape, place.at);
     let mut code = Code { cache: &cache, level, shape, programs: vec![main], hot: Hot::new(), engine };
-    let pattern: Vec<u8> = (0..random::DATA_BYTES as usize).map(|k| (k * 7 + k / 251) as u8).collect();
-    drop(map);
-    place.vm.write_bytes(place.data(), &pattern).unwrap();
-    let map = place.vm.lock();
     let (mut lds, mut hot) = (Lds::new(), Hot::new());
     for (k, x) in lds.iter_mut().enumerate() {
         *x = (k as u32).wrapping_mul(0x9E37_79B9);
     }
     let mut env = Env::new(&map, &mut lds, &mut hot, Identity::default());
-    let control = Control::new();
-    let stop = match engine {
-        Engine::Interp => interpret_wave(w, &mut env, &mut code, &control, 100_000),
-        _ => run(w, &mut env, &mut code, &control, 100_000).expect("generated code"),
-    };
+    let stop = drive(w, &mut env, &mut code);
     let executed = env.executed;
     drop(map);
     let mut data = pattern;
     place.vm.read_bytes(place.data(), &mut data).unwrap();
     (stop, executed, lds.to_vec(), data)
+}
+
+fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
+    let control = Control::new();
+    session(place, w, level, engine, |w, env, code| match engine {
+        Engine::Interp => interpret_wave(w, env, code, &control, 100_000),
+        _ => run(w, env, code, &control, 100_000).expect("generated code"),
+    })
+}
+
+/// Has the interpreter stop anywhere, and generated code where it can, by turns and at random.
+fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
+    let r = std::cell::RefCell::new(Random(seed | 1));
+    session(place, w, level, Engine::Jit, |w, env, code| {
+        loop {
+            let stop = if r.borrow_mut().chance(2) {
+                let control = Control::new();
+                control.pause_after(1 + r.borrow_mut().below(12));
+                run_wave(w, env, code, &control, 100_000)
+            } else {
+                let budget = 1 + r.borrow_mut().below(30) as u32;
+                run(w, env, code, &Control::new(), budget).expect("generated code")
+            };
+            match stop {
+                WaveStop::Interrupted | WaveStop::Quantum => {}
+                other => return other,
+            }
+            // What a save area brings back elsewhere has no hint.
+            w.hint = r.borrow_mut().below(4) as usize * 1000;
+        }
+    })
 }
 
 fn listing(words: &[u32]) -> String {
@@ -133,11 +166,10 @@ fn difference(a: &Wave, b: &Wave) -> Option<String> {
         .then(|| format!("scc {} {}, pc {:#x} {:#x}", a.scc, b.scc, a.pc, b.pc))
 }
 
-fn compare(place: &Place, seed: u64, body: usize, turns: u32, ops: &[Op]) -> Result<(), String> {
+/// Runs `words` from one random state with both engines at every level.
+fn compare_words(place: &Place, words: &[u32], lanes: usize, seed: u64) -> Result<(), String> {
+    place.put(words);
     let mut r = Random(seed | 1);
-    let words = random::program(&mut r, body, turns, ops);
-    place.put(&words);
-    let lanes = if r.chance(4) { 64 } else { 32 };
     let mut start = wave(&mut r, lanes, place.at);
     start.set_s64(random::DATA as usize, place.data());
     let mut want = start.clone();
@@ -145,67 +177,107 @@ fn compare(place: &Place, seed: u64, body: usize, turns: u32, ops: &[Op]) -> Res
     for level in [Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= Level::best()) {
         let mut got = start.clone();
         let other = execute(place, &mut got, level, Engine::Jit);
-        let what = if (stop.0, stop.1) != (other.0, other.1) {
-            Some(format!("{:?} is {:?}", (stop.0, stop.1), (other.0, other.1)))
-        } else if stop.2 != other.2 {
-            let at = (0..stop.2.len()).find(|&k| stop.2[k] != other.2[k]);
-            Some(format!("LDS at dword {at:?}"))
-        } else if stop.3 != other.3 {
-            let at = (0..stop.3.len()).find(|&k| stop.3[k] != other.3[k]);
-            Some(format!("memory at {at:?}"))
-        } else if stop.0 == WaveStop::Exception {
-            // A fault is imprecise: what stood in front of the access may not have happened yet.
-            None
-        } else {
-            difference(&want, &got)
-        };
-        if let Some(what) = what {
-            return Err(format!(
-                "seed {seed}, {body} x {turns}, {lanes} lanes, {level:?}, mode {:#x}, exec {:#x}: {what}\n{}",
-                start.mode,
-                start.exec(),
-                listing(&words)
-            ));
+        let mut turns = start.clone();
+        let by_turns = take_turns(place, &mut turns, level, seed);
+        // What is dropped is not counted when the interpreter stops beside it.
+        let by_turns = (by_turns.0, stop.1, by_turns.2, by_turns.3);
+        for (way, got, other) in [("generated", &got, &other), ("by turns", &turns, &by_turns)] {
+            if let Some(what) = disagreement((&want, &stop), (got, other)) {
+                let line: Vec<String> = words.iter().map(|w| format!("{w:08x}")).collect();
+                return Err(format!(
+                    "{way}, {level:?}, mode {:#x}, exec {:#x}: {what}\n{}for the corpus: {lanes} {seed:x} {}",
+                    start.mode,
+                    start.exec(),
+                    listing(words),
+                    line.join(" ")
+                ));
+            }
         }
     }
     Ok(())
 }
 
-/// The smallest of some random programs that fail, if any does.
-fn hunt(first: u64, count: u64, body: usize, turns: u32, ops: &[Op]) {
-    let place = Place::new();
-    let mut r = Random(first | 1);
-    let mut failures = 0;
-    for _ in 0..count {
-        let seed = r.next();
-        let size = 1 + r.below(body as u64) as usize;
-        if let Err(text) = compare(&place, seed, size, 1 + r.below(u64::from(turns)) as u32, ops) {
-            println!("{text}");
-            failures += 1;
-        }
+fn disagreement((want, stop): (&Wave, &Left), (got, other): (&Wave, &Left)) -> Option<String> {
+    if (stop.0, stop.1) != (other.0, other.1) {
+        Some(format!("{:?} is {:?}", (stop.0, stop.1), (other.0, other.1)))
+    } else if stop.2 != other.2 {
+        let at = (0..stop.2.len()).find(|&k| stop.2[k] != other.2[k]);
+        Some(format!("LDS at dword {at:?}"))
+    } else if stop.3 != other.3 {
+        let at = (0..stop.3.len()).find(|&k| stop.3[k] != other.3[k]);
+        Some(format!("memory at {at:?}"))
+    } else if stop.0 == WaveStop::Exception {
+        // A fault is imprecise: what stood in front of the access may not have happened yet.
+        None
+    } else {
+        difference(want, got)
     }
-    assert_eq!(failures, 0);
 }
 
-/// How many random programs a test runs; `STASIS_FUZZ_PROGRAMS` asks for more.
-fn programs() -> u64 {
-    std::env::var("STASIS_FUZZ_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(400)
+/// Runs random programs for some seconds, always the same ones in the same order.
+fn hunt(first: u64, body: usize, turns: u32) {
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
+        return;
+    }
+    let place = Place::new();
+    let mut r = Random(first | 1);
+    let deadline = Instant::now() + seconds();
+    let mut programs = 0;
+    while Instant::now() < deadline {
+        let size = 1 + r.below(body as u64) as usize;
+        let turns = 1 + random::below(&mut r, turns);
+        let words = random::program(&mut r, size, turns, &[]);
+        let lanes = if r.chance(4) { 64 } else { 32 };
+        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
+            panic!("{text}");
+        }
+        programs += 1;
+    }
+    println!("{programs} programs");
+    assert!(programs > 20, "only {programs} programs in {:?}", seconds());
+}
+
+/// How long a test runs random programs: 20 s, or `STASIS_FUZZ_SECONDS`.
+fn seconds() -> Duration {
+    let asked = std::env::var("STASIS_FUZZ_SECONDS").ok().and_then(|n| n.parse().ok());
+    Duration::from_secs(asked.unwrap_or(20))
 }
 
 #[test]
 fn single_instructions_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
-        return;
-    }
-    hunt(0x1234_5678, programs() * 4, 1, 2, &[]);
+    hunt(0x1234_5678, 1, 2);
 }
 
 #[test]
-fn programs_of_any_operations_agree() {
+fn short_programs_agree() {
+    hunt(0x5555_4321, 8, 4);
+}
+
+#[test]
+fn long_programs_agree() {
+    hunt(0x9876_5432, 60, 3);
+}
+
+#[test]
+fn programs_that_once_failed_agree() {
     if Level::best() < Level::Avx2 {
         println!("skipped: this CPU has no AVX2, so there is no generated code");
         return;
     }
-    hunt(0x9876_5432, programs(), 40, 3, &[]);
+    let place = Place::new();
+    for line in include_str!("corpus.txt").lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
+        let mut parts = line.split_whitespace();
+        let lanes = parts.next().and_then(|n| n.parse().ok()).expect("lanes");
+        let seed = parts.next().and_then(|n| u64::from_str_radix(n, 16).ok()).expect("seed");
+        let mut words: Vec<u32> = parts.map(|w| u32::from_str_radix(w, 16).expect("word")).collect();
+        if words.last() != Some(&random::END) {
+            words.push(random::END);
+        }
+        for change in 0..16 {
+            if let Err(text) = compare_words(&place, &words, lanes, seed ^ (change << 8)) {
+                panic!("{text}");
+            }
+        }
+    }
 }

@@ -53,6 +53,14 @@ impl Random {
 pub(super) const VGPRS: u64 = 12;
 /// SGPRs that programs use.
 const SGPRS: u64 = 16;
+/// s_endpgm.
+pub(super) const END: u32 = 0xBFB0_0000;
+
+/// Below `n`.
+pub(super) fn below(r: &mut Random, n: u32) -> u32 {
+    r.below(n.into()) as u32
+}
+
 /// The loop's counter, which no random instruction touches.
 const COUNTER: u32 = 30;
 
@@ -216,7 +224,7 @@ pub(super) fn instruction(r: &mut Random, wanted: Option<Op>) -> Vec<u32> {
 
 /// `body` instructions, `turns` times over, then the end.
 pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Vec<u32> {
-    let mut words = vec![0xBE80_0000 | COUNTER << 16 | 128 + turns];
+    let mut words = vec![0xBE80_0000 | COUNTER << 16 | (128 + turns)];
     let start = words.len();
     for _ in 0..body {
         if r.chance(10) {
@@ -231,7 +239,7 @@ pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Ve
     words.push(0xBF07_0000 | 128 << 8 | COUNTER);
     let distance = start as i64 - (words.len() as i64 + 1);
     words.push(0xBFA2_0000 | distance as u32 & 0xFFFF);
-    words.push(0xBFB0_0000);
+    words.push(END);
     words
 }
 
