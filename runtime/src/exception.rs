@@ -56,7 +56,7 @@ impl Watch {
         let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
             // What happened while nobody was listening may have used up its event.
             if let Some(inner) = weak.upgrade() {
-                inner.handle(&device, &Raised::default());
+                inner.handle(&device, Raised::default(), || None);
             }
             while !halt.load(Ordering::Acquire) {
                 let Some(inner) = weak.upgrade() else { return };
@@ -141,7 +141,9 @@ impl Inner {
                     exception.age.store(data[2].last_event_age(), Ordering::Relaxed);
                 }
                 if !halt.load(Ordering::Acquire) {
-                    self.handle(device, &Raised::read(&data));
+                    let age = exception.age.load(Ordering::Relaxed);
+                    let look = || device.sleep_on_exceptions(events, age, Some(Duration::ZERO)).ok();
+                    self.handle(device, Raised::read(&data), || look().map(|data| Raised::read(&data)));
                 }
                 true
             }
@@ -163,16 +165,29 @@ impl Inner {
         self.wake_everyone(device);
     }
 
-    fn handle(&self, device: &Device, raised: &Raised) {
+    /// Handles what a sleep brought; `look` looks at the events once more, without sleeping.
+    fn handle(&self, device: &Device, mut raised: Raised, look: impl Fn() -> Option<Raised>) {
         if let Some(gpu) = raised.reset {
             self.fail_agent(device, gpu);
         }
-        let mut found = self.collect(raised);
+        let mut found = self.collect();
         if raised.memory.is_some() && found.is_empty() {
             let deadline = Instant::now() + PAIR_GRACE;
             while found.is_empty() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
-                found = self.collect(raised);
+                found = self.collect();
+            }
+        }
+        if raised.memory.is_none() && found.iter().any(|&(_, bits)| bits & memory_bits() != 0) {
+            // The bits were seen by a sleep that something else had ended.
+            let deadline = Instant::now() + PAIR_GRACE;
+            while raised.memory.is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+                let Some(late) = look() else { break };
+                if let Some(gpu) = late.reset {
+                    self.fail_agent(device, gpu);
+                }
+                raised = Raised { memory: late.memory, reset: raised.reset.or(late.reset) };
             }
         }
         let mut registry = self.registry.lock();
@@ -218,7 +233,7 @@ impl Inner {
     }
 
     /// Queues with exception bits, which are taken.
-    fn collect(&self, _raised: &Raised) -> Vec<(QueueKey, u64)> {
+    fn collect(&self) -> Vec<(QueueKey, u64)> {
         let registry = self.registry.lock();
         let bits =
             |key| registry.signals.get(key).and_then(|s| s.live.as_ref()).map_or(0, |live| live.take_bits());
