@@ -44,6 +44,9 @@ use crate::program::Program;
 use crate::step::{Flow, Step};
 use crate::wave::{Row, Wave};
 
+/// Steps of a program that is compiled: some tens of milliseconds, during which nobody can preempt its waves.
+const MAX_STEPS: usize = 1 << 14;
+
 /// Why generated code came back, beside the values of [`Flow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -117,6 +120,10 @@ impl Compiled {
     /// Code for `program`, whose steps must stay where they are. `None`, with a line in the log, if there is none for this
     /// CPU or this program.
     pub(crate) fn new(program: &Program, level: Level, mode: u32) -> Option<Compiled> {
+        if program.steps.len() > MAX_STEPS {
+            tracing::debug!("{} steps at {:#x} are left to the interpreter", program.steps.len(), program.entry.0);
+            return None;
+        }
         let wide = match level {
             Level::Avx512 => r#gen::Wide::Z,
             Level::Avx2 => r#gen::Wide::Y,
@@ -125,8 +132,6 @@ impl Compiled {
         let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {
             Ok(done) => done,
             Err(error) => {
-                #[cfg(test)]
-                eprintln!("{error}");
                 tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
                 return None;
             }
