@@ -441,10 +441,17 @@ impl Gen {
         self.asm.op2(Code::VEX_Kmovw_kr_km16, to, place);
     }
 
-    /// Writes bits of scalar mask `index` for piece `c` (AVX-512).
+    /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: who
+    /// reads that next would wait for two stores to leave the store buffer. K7 is lost.
     pub(super) fn mask_out(&mut self, index: u16, c: usize, from: Register) {
-        let place = self.mask_place(index, c);
-        self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
+        if c % 2 == 0 {
+            let place = self.mask_place(index, c);
+            return self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
+        }
+        let place = self.mask_place(index, c - 1);
+        self.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K7, place);
+        self.asm.op3(Code::VEX_Kunpckwd_kr_kr_kr, Register::K7, from, Register::K7);
+        self.asm.op2(Code::VEX_Kmovd_m32_kr, place, Register::K7);
     }
 
     /// The bytes of scalar mask `index` for piece `c`.
