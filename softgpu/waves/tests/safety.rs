@@ -88,7 +88,11 @@ impl Setup {
                 let run = scope.spawn(|| (self.device.run(&self.launch(), &control, None), Instant::now()));
                 std::thread::sleep(Duration::from_millis(20));
                 let asked = Instant::now();
-                if abort { control.abort() } else { control.pause() }
+                if abort {
+                    control.abort()
+                } else {
+                    control.pause()
+                }
                 let (outcome, done) = run.join().expect("run");
                 (outcome, done.saturating_duration_since(asked))
             });

@@ -121,7 +121,11 @@ impl Compiled {
     /// CPU or this program.
     pub(crate) fn new(program: &Program, level: Level, mode: u32) -> Option<Compiled> {
         if program.steps.len() > MAX_STEPS {
-            tracing::debug!("{} steps at {:#x} are left to the interpreter", program.steps.len(), program.entry.0);
+            tracing::debug!(
+                "{} steps at {:#x} are left to the interpreter",
+                program.steps.len(),
+                program.entry.0
+            );
             return None;
         }
         let wide = match level {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What generated code knows of the addresses in a register.
+//!
+//! INVARIANT: found out at one place of a region and true until the register is written; kept in the context, since
+//! handlers that are called in between keep no register.
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::super::Context;
+use super::super::r#gen::{Gen, codes};
+use super::super::integer::EQUAL;
+use super::{Space, Transfer, address_dwords, context, low128};
+use crate::step::Step;
+
+/// Mask of the lanes that follow the pattern.
+const ALL: Register = Register::K6;
+/// Numbers of the lanes of a piece.
+pub(in crate::jit) const TIMES: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// What is known of the addresses in a piece of a register: made once, for all accesses through it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(in crate::jit) struct Known {
+    /// Of the first lane: within the address space, or the low dword (of an offset to a scalar base).
+    first: u64,
+    /// Bytes from the first lane to the last, or [`TOO_FAR`].
+    span: u64,
+    /// Bytes from lane to lane; of no meaning when scattered.
+    stride: u64,
+}
+
+/// The span of lanes without a common distance: no range has that many bytes.
+const TOO_FAR: u64 = 1 << 62;
+/// Pieces of address registers that can be known at a time.
+pub(in crate::jit) const KNOWN: usize = 64;
+
+/// What an address register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Offsets into LDS.
+    Lds,
+    /// Offsets to a scalar base.
+    Offset,
+    /// With the next one, addresses.
+    Pair,
+}
+
+/// The address registers that are known at a place in a region: first row, what it holds, and where that is kept.
+#[derive(Debug, Default)]
+pub(in crate::jit) struct Addresses {
+    rows: Vec<(u16, Kept, usize)>,
+    next: usize,
+}
+
+impl Addresses {
+    /// Forgets everything.
+    pub(in crate::jit) fn clear(&mut self) {
+        self.rows.clear();
+        self.next = 0;
+    }
+
+    /// Forgets what is known of registers in `rows`.
+    pub(in crate::jit) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
+        self.rows.retain(|&(row, kept, _)| {
+            let row = row as usize;
+            let end = row + halves * if kept == Kept::Pair { 2 } else { 1 };
+            end <= rows.start || rows.end <= row
+        });
+    }
+}
+
+/// Where in the context the parts of a [`Known`] are: first, span, stride.
+pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
+    let base = std::mem::offset_of!(Context, known) + index * size_of::<Known>();
+    (
+        context(base + std::mem::offset_of!(Known, first)),
+        context(base + std::mem::offset_of!(Known, span)),
+        context(base + std::mem::offset_of!(Known, stride)),
+    )
+}
+
+impl Gen {
+    /// Index of what is known of piece `c` of the address register: found out now if it is not known yet.
+    pub(super) fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
+        let row = s.src[0].index;
+        let kept = match (t.space, address_dwords(s, t)) {
+            (Space::Lds, _) => Kept::Lds,
+            (Space::Global, 2) => Kept::Pair,
+            (Space::Global, _) => Kept::Offset,
+        };
+        if let Some(&(_, _, first)) = self.addresses.rows.iter().find(|k| (k.0, k.1) == (row, kept)) {
+            return first + c;
+        }
+        if self.addresses.next + self.pieces() > KNOWN {
+            self.addresses.clear();
+        }
+        let first = self.addresses.next;
+        self.addresses.next += self.pieces();
+        for c in 0..self.pieces() {
+            self.find_out(s, kept, c, first + c);
+        }
+        self.addresses.rows.push((row, kept, first));
+        first + c
+    }
+
+    fn find_out(&mut self, s: &Step, kept: Kept, c: usize, index: usize) {
+        let (first, span, stride) = places(index);
+        let low = self.source(&s.src[0], 0, c);
+        let high = (kept == Kept::Pair).then(|| self.source(&s.src[0], 1, c));
+        let (t, u) = (self.temporary(), self.temporary());
+        let (scattered, done) = (self.asm.label(), self.asm.label());
+        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
+        self.asm.op3(Code::EVEX_Vpextrd_rm32_xmm_imm8, Register::ECX, low128(low), 1);
+        self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EAX);
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(low));
+        self.multiples(t);
+        self.asm.op3(codes::ADD.z, t, t, u);
+        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, low, t, EQUAL);
+        if let Some(high) = high {
+            self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(high));
+            let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+            self.asm.masked(code, ALL, &[ALL.into(), high.into(), u.into(), EQUAL.into()]);
+        }
+        self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
+        self.asm.jump(Code::Jae_rel32_64, scattered);
+        // Lanes that run downward, or beyond 32 bits, count as scattered.
+        self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
+        self.asm.jump(Code::Js_rel32_64, scattered);
+        self.asm.op2(Code::Mov_rm64_r64, stride, Register::RCX);
+        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RDX, Register::RCX, 15);
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RDX);
+        self.asm.op2(Code::Add_r64_rm64, Register::RDX, Register::RAX);
+        self.asm.op2(Code::Shr_rm64_imm8, Register::RDX, 32);
+        self.asm.jump(Code::Jne_rel32_64, scattered);
+        if let Some(high) = high {
+            self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
+            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+            self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+        }
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        self.asm.place(scattered);
+        // Any address will do: none is near enough to the end of a range.
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
+        self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, TOO_FAR));
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RAX);
+        self.asm.place(done);
+        self.regs.release_temporaries();
+    }
+
+    /// `to` = ECX times the lane's number.
+    pub(super) fn multiples(&mut self, to: Register) {
+        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, to, Register::ECX);
+        let times = self.asm.constants16(TIMES);
+        self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, to, to, times);
+    }
+}
