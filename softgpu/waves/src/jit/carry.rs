@@ -3,7 +3,8 @@
 
 use iced_x86::{Code, Register};
 
-use super::r#gen::{Gen, codes};
+use super::codes;
+use super::r#gen::Gen;
 use super::integer::LESS;
 use crate::step::Step;
 

@@ -19,14 +19,12 @@ use crate::wave::{EXEC, Wave};
 
 /// Operations of a region below which only the variant for any EXEC is worth its bytes (AVX-512).
 const FEW: usize = 3;
-/// Registers a resident loop leaves for intermediate results.
-const SPARE: usize = 9;
 /// Bits of the control's state that ask a wave to stop.
 const ASKS: i32 = 3;
 
 /// One operation of a region, for one piece.
 #[derive(Clone, Copy)]
-enum Micro {
+pub(super) enum Micro {
     Lane(Item, usize),
     Scalar(Item),
     Transfer(Item, Transfer),
@@ -43,8 +41,8 @@ enum Cold {
 }
 
 pub(super) struct Emitter<'a> {
-    program: &'a Program,
-    g: Gen,
+    pub(super) program: &'a Program,
+    pub(super) g: Gen,
     floats: Floats,
     mode: u32,
     leaders: Vec<usize>,
@@ -133,15 +131,15 @@ impl<'a> Emitter<'a> {
         a.op0(Code::Retnq);
     }
 
-    fn ordinal(&self, step: usize) -> i32 {
+    pub(super) fn ordinal(&self, step: usize) -> i32 {
         self.program.steps[step].ordinal as i32
     }
 
-    fn label_of(&self, step: usize) -> Option<Label> {
+    pub(super) fn label_of(&self, step: usize) -> Option<Label> {
         self.leaders.binary_search(&step).ok().map(|k| self.labels[k])
     }
 
-    fn count(&mut self, count: i32) {
+    pub(super) fn count(&mut self, count: i32) {
         if count != 0 {
             let place = context(std::mem::offset_of!(Context, executed));
             self.g.asm.op2(Code::Add_rm64_imm32, place, count);
@@ -195,11 +193,11 @@ impl<'a> Emitter<'a> {
     }
 
     /// Whether `scalar::emit` does this step: tried on a scrap of code.
-    fn is_inline(&self, item: &Item) -> bool {
+    pub(super) fn is_inline(&self, item: &Item) -> bool {
         scalar::emit(&mut super::asm::Asm::new(), &self.program.steps[item.index])
     }
 
-    fn fall_through(&mut self, first: usize, end: usize) {
+    pub(super) fn fall_through(&mut self, first: usize, end: usize) {
         if end < self.program.steps.len() {
             self.count(self.ordinal(end) - self.ordinal(first));
         } else {
@@ -317,7 +315,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Leaves for `target` when the control asks or the quantum is over.
-    fn look(&mut self, target: usize, dirty: &[super::regs::Spill]) {
+    pub(super) fn look(&mut self, target: usize, dirty: &[super::regs::Spill]) {
         for (exit, code) in [(Exit::Interrupted, Code::Jne_rel32_64), (Exit::Quantum, Code::Jae_rel32_64)] {
             let label = self.g.asm.label();
             match exit {
@@ -378,7 +376,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Jumps to `any` unless all lanes are on.
-    fn test_all_lanes(&mut self, any: Label) {
+    pub(super) fn test_all_lanes(&mut self, any: Label) {
         let code = if self.g.shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
         let exec = self.g.scalar(EXEC as u16);
         self.g.asm.op2(code, exec, -1);
@@ -391,7 +389,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
+    pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
         let list: Vec<Vec<Access>> = micros
             .iter()
             .map(|m| match m {
@@ -450,112 +448,6 @@ impl<'a> Emitter<'a> {
         self.g.masked = false;
     }
 
-    /// A block that branches back to itself, does everything inline and has few rows: they stay in registers from one
-    /// turn to the next. `false` (and nothing emitted) when it is not one.
-    fn resident_loop(&mut self, first: usize, end: usize, units: &[Unit]) -> bool {
-        let Some((Unit::One(last), body)) = units.split_last() else { return false };
-        let step = &self.program.steps[last.index];
-        let conditional = matches!(last.what, What::Branch) && step.op != Some(softgpu_isa::Op::S_BRANCH);
-        if self.g.wide != Wide::Z || !conditional || step.target as usize != first {
-            return false;
-        }
-        let mut micros = Vec::new();
-        for unit in body {
-            match unit {
-                Unit::One(item) if matches!(item.what, What::Scalar) && self.is_inline(item) => {
-                    micros.push(Micro::Scalar(*item));
-                }
-                Unit::One(_) => return false,
-                // Piece by piece within an operation: independent chains side by side.
-                Unit::Lanes(items) => {
-                    for &item in items {
-                        micros.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));
-                    }
-                }
-            }
-        }
-        let mut pieces: Vec<Access> =
-            self.accesses(&micros, false).into_iter().flatten().map(|a| a.0).collect();
-        let written: Vec<u16> = pieces.iter().filter(|a| a.overwrites).map(|a| a.piece).collect();
-        pieces.sort_unstable_by_key(|a| a.piece);
-        pieces.dedup_by_key(|a| a.piece);
-        if pieces.is_empty() || pieces.len() + SPARE > self.g.wide.registers() {
-            return false;
-        }
-        let changes_exec = micros.iter().any(|m| match m {
-            Micro::Lane(item, _) | Micro::Scalar(item) | Micro::Transfer(item, _) => item.touch.writes_exec(),
-        });
-        let any = self.g.asm.label();
-        let around = Around { first, end, branch: *last };
-        if !changes_exec {
-            self.test_all_lanes(any);
-            self.turns(&micros, false, &pieces, &written, &around);
-        }
-        self.g.asm.place(any);
-        self.turns(&micros, true, &pieces, &written, &around);
-        // Both variants end with jumps.
-        true
-    }
-
-    fn turns(&mut self, micros: &[Micro], masked: bool, pieces: &[Access], written: &[u16], around: &Around) {
-        self.g.masked = masked;
-        self.g.resident = true;
-        self.g.hold_all(pieces, written);
-        if masked {
-            self.g.load_exec_masks();
-        }
-        let head = self.g.asm.label();
-        self.g.asm.place(head);
-        let before = self.g.regs.clone();
-        // What is resident is never due: nothing is evicted, and nothing is dead.
-        self.resident_operations(micros, masked);
-        if !self.g.regs.holds_as(&before) {
-            self.g.exhausted = true;
-        }
-        let dirty = self.g.regs.dirty();
-        let step = &self.program.steps[around.branch.index];
-        let count = self.ordinal(around.branch.index) - self.ordinal(around.first) + 1;
-        let fall = self.g.asm.label();
-        let taken = step.op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
-        if let Some(taken) = taken {
-            self.g.asm.jump(taken.negate_condition_code(), fall);
-        }
-        self.count(count);
-        self.look(around.first, &dirty);
-        self.g.asm.jump(Code::Jmp_rel32_64, head);
-        self.g.asm.place(fall);
-        self.g.write_back(true);
-        (self.g.masked, self.g.resident) = (false, false);
-        self.fall_through(around.first, around.end);
-        if let Some(label) = self.label_of(around.end) {
-            self.g.asm.jump(Code::Jmp_rel32_64, label);
-        }
-    }
-
-    fn resident_operations(&mut self, micros: &[Micro], masked: bool) {
-        for m in micros {
-            match m {
-                Micro::Lane(item, c) => {
-                    if let What::Lane(emit) = item.what {
-                        emit(&mut self.g, &self.program.steps[item.index], *c);
-                    }
-                    self.g.end_operation(&[]);
-                    if masked && item.touch.writes_exec() && *c + 1 == self.g.pieces() {
-                        self.g.load_exec_masks();
-                    }
-                }
-                Micro::Scalar(item) => {
-                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
-                    if masked && item.touch.writes_exec() {
-                        self.g.load_exec_masks();
-                    }
-                }
-                // Loops with accesses are not kept resident.
-                Micro::Transfer(..) => self.g.exhausted = true,
-            }
-        }
-    }
-
     fn cold_paths(&mut self) {
         for cold in std::mem::take(&mut self.cold) {
             match cold {
@@ -597,11 +489,4 @@ impl Emitter<'_> {
         self.g.asm.op2(Code::Shl_rm64_imm8, Register::RAX, 32);
         self.g.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
     }
-}
-
-/// Where a resident loop stands.
-struct Around {
-    first: usize,
-    end: usize,
-    branch: Item,
 }

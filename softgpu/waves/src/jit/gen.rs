@@ -7,11 +7,11 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::asm::{Arg, Asm, ROW_BIAS, ROWS, SCALARS, memory};
+use super::codes;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::vmem::{Addresses, Outlined};
 use crate::predecode::Shape;
 use crate::step::{Kind, Src, Step, mods};
-use crate::wave::EXEC;
 
 /// Host vectors: 16 lanes in AVX-512, 8 in AVX2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Wide {
 }
 
 /// Mask of the piece being emitted, AVX2.
-const MASK: Register = Register::YMM15;
+pub(super) const MASK: Register = Register::YMM15;
 /// The first of the EXEC masks, AVX-512: piece `n` of a row has K1 + n.
 const EXEC_MASKS: Register = Register::K1;
 
@@ -135,7 +135,7 @@ impl Gen {
         self.asm.op2(code, place, register);
     }
 
-    fn load(&mut self, n: u8, piece: Piece) {
+    pub(super) fn load(&mut self, n: u8, piece: Piece) {
         let (place, register) = (self.place(piece), self.vector(n));
         let code = match self.wide {
             Wide::Z => Code::EVEX_Vmovdqa32_zmm_k1z_zmmm512,
@@ -180,7 +180,7 @@ impl Gen {
         }
     }
 
-    fn hold(&mut self, piece: Piece) -> u8 {
+    pub(super) fn hold(&mut self, piece: Piece) -> u8 {
         match self.regs.take_piece(piece) {
             Some((n, spill)) => {
                 if let Some(spill) = spill {
@@ -435,67 +435,6 @@ impl Gen {
         }
     }
 
-    /// Bits of scalar mask `index` for piece `c`, in a mask register (AVX-512).
-    pub(super) fn mask_in(&mut self, to: Register, index: u16, c: usize) {
-        let place = self.mask_place(index, c);
-        self.asm.op2(Code::VEX_Kmovw_kr_km16, to, place);
-    }
-
-    /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: who
-    /// reads that next would wait for two stores to leave the store buffer. K7 is lost.
-    pub(super) fn mask_out(&mut self, index: u16, c: usize, from: Register) {
-        if c % 2 == 0 {
-            let place = self.mask_place(index, c);
-            return self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
-        }
-        let place = self.mask_place(index, c - 1);
-        self.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K7, place);
-        self.asm.op3(Code::VEX_Kunpckwd_kr_kr_kr, Register::K7, from, Register::K7);
-        self.asm.op2(Code::VEX_Kmovd_m32_kr, place, Register::K7);
-    }
-
-    /// The bytes of scalar mask `index` for piece `c`.
-    pub(super) fn mask_place(&self, index: u16, c: usize) -> MemoryOperand {
-        let bytes = self.wide.lanes() as i64 / 8;
-        memory(SCALARS, 4 * i64::from(index) + bytes * c as i64, false)
-    }
-
-    /// All ones in lanes whose bit of scalar mask `index` is set (AVX2).
-    pub(super) fn spread(&mut self, to: Register, index: u16, c: usize) {
-        let place = memory(SCALARS, 4 * i64::from(index) + 4 * (c as i64 / 4), false);
-        let bits = self.asm.constants(std::array::from_fn(|lane| 1 << (8 * (c % 4) + lane)));
-        self.asm.op2(Code::VEX_Vpbroadcastd_ymm_xmmm32, to, place);
-        self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, to, to, bits);
-        self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, to, to, bits);
-    }
-
-    /// Writes lane mask `from` (all ones or zeros a lane) as bits, under EXEC (AVX2).
-    pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register) {
-        if self.masked {
-            self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, from, from, MASK);
-        }
-        let place = self.mask_place(index, c);
-        self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX, from);
-        self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
-    }
-
-    /// Readies the EXEC masks for a masked region (AVX-512: of all pieces).
-    pub(super) fn load_exec_masks(&mut self) {
-        if self.wide == Wide::Z {
-            for c in 0..self.pieces() {
-                let k = self.exec(c);
-                self.mask_in(k, EXEC as u16, c);
-            }
-        }
-    }
-
-    /// Readies the EXEC mask for piece `c` (AVX2).
-    pub(super) fn load_exec_mask(&mut self, c: usize) {
-        if self.wide == Wide::Y {
-            self.spread(MASK, EXEC as u16, c);
-        }
-    }
-
     /// Ends one operation at its position: notes when its pieces are needed next.
     pub(super) fn end_operation(&mut self, accesses: &[(Access, u32, bool)]) {
         self.regs.end_operation();
@@ -568,37 +507,4 @@ pub(super) fn next_accesses(list: &[Vec<Access>], pieces: usize) -> Vec<Vec<(Acc
     }
     result.reverse();
     result
-}
-
-/// Codes that several modules use.
-pub(super) mod codes {
-    use super::Codes;
-    use iced_x86::Code;
-
-    pub(in crate::jit) const AND: Codes =
-        Codes { z: Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpand_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const XOR: Codes =
-        Codes { z: Code::EVEX_Vpxord_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpxor_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const OR: Codes =
-        Codes { z: Code::EVEX_Vpord_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpor_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const ADD: Codes =
-        Codes { z: Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpaddd_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const SUB: Codes =
-        Codes { z: Code::EVEX_Vpsubd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsubd_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const MOVE: Codes =
-        Codes { z: Code::EVEX_Vmovdqa32_zmm_k1z_zmmm512, y: Code::VEX_Vmovdqa_ymm_ymmm256 };
-    pub(in crate::jit) const FMA231: Codes = Codes {
-        z: Code::EVEX_Vfmadd231ps_zmm_k1z_zmm_zmmm512b32_er,
-        y: Code::VEX_Vfmadd231ps_ymm_ymm_ymmm256,
-    };
-    pub(in crate::jit) const FMA132: Codes = Codes {
-        z: Code::EVEX_Vfmadd132ps_zmm_k1z_zmm_zmmm512b32_er,
-        y: Code::VEX_Vfmadd132ps_ymm_ymm_ymmm256,
-    };
-    pub(in crate::jit) const SHIFT_LEFT: Codes =
-        Codes { z: Code::EVEX_Vpsllvd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsllvd_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const SHIFT_RIGHT: Codes =
-        Codes { z: Code::EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsrlvd_ymm_ymm_ymmm256 };
-    pub(in crate::jit) const SHIFT_RIGHT_SIGNED: Codes =
-        Codes { z: Code::EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsravd_ymm_ymm_ymmm256 };
 }

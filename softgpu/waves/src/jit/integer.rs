@@ -5,7 +5,8 @@ use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::asm::Arg;
-use super::r#gen::{Codes, Gen, Wide, codes};
+use super::codes;
+use super::r#gen::{Codes, Gen, Wide};
 use crate::step::{Kind, Src, Step};
 use crate::wave::SINK;
 

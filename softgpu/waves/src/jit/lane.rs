@@ -8,8 +8,9 @@ use iced_x86::Code;
 use softgpu_isa::{Class, Op, info};
 
 use super::carry;
+use super::codes;
 use super::compare;
-use super::r#gen::{Access, Codes, Gen, Wide, codes};
+use super::r#gen::{Access, Codes, Gen, Wide};
 use super::integer;
 use crate::step::{FLAG_ALL_LANES, Kind, Step, mods};
 use crate::wave::mode;

@@ -9,7 +9,8 @@
 //! flow    blocks, and the order within them      gen       operands, registers, EXEC
 //! touch   who may change places                  regs      what is in which register
 //! order   operations on one accumulator together
-//! emit    regions, loops, calls, ways out        lane, integer, compare, carry, scalar: operations
+//! emit    regions, calls, ways out               masks     EXEC, VCC, carries
+//! resident  loops in registers                   lane, integer, compare, carry, scalar: operations
 //! asm     instructions, labels, constants        vmem      loads and stores by pattern
 //! memory  pages, never writable and executable at once
 //! ```
@@ -17,15 +18,18 @@
 
 mod asm;
 mod carry;
+mod codes;
 mod compare;
 mod emit;
 mod flow;
 mod r#gen;
 mod integer;
 mod lane;
+mod masks;
 mod memory;
 mod order;
 mod regs;
+mod resident;
 mod run;
 mod scalar;
 #[cfg(test)]

@@ -7,7 +7,8 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::super::Context;
-use super::super::r#gen::{Gen, codes};
+use super::super::codes;
+use super::super::r#gen::Gen;
 use super::super::integer::EQUAL;
 use super::{Space, Transfer, address_dwords, context, low128};
 use crate::step::Step;

@@ -8,7 +8,8 @@ use iced_x86::{Code, MemoryOperand, Register};
 
 use super::super::Context;
 use super::super::asm::{Arg, Label};
-use super::super::r#gen::{Gen, codes};
+use super::super::codes;
+use super::super::r#gen::Gen;
 use super::address::TIMES;
 use super::{Transfer, at, context, low128};
 

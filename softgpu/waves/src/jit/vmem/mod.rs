@@ -12,7 +12,8 @@ use softgpu_isa::Op;
 
 use super::Context;
 use super::asm::{CONTEXT, Label, memory};
-use super::r#gen::{Access, Gen, codes};
+use super::codes;
+use super::r#gen::{Access, Gen};
 use super::regs::Spill;
 use crate::mem;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};

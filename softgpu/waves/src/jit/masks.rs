@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lane masks: a scalar's bits to and from mask registers (AVX-512) or lanes of ones and zeros (AVX2).
+//!
+//! INVARIANT: each piece reads and writes its own bits only, so pieces may be emitted one after the other.
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::asm::{SCALARS, memory};
+use super::r#gen::{Gen, MASK, Wide};
+use crate::wave::EXEC;
+
+impl Gen {
+    /// Bits of scalar mask `index` for piece `c`, in a mask register (AVX-512).
+    pub(super) fn mask_in(&mut self, to: Register, index: u16, c: usize) {
+        let place = self.mask_place(index, c);
+        self.asm.op2(Code::VEX_Kmovw_kr_km16, to, place);
+    }
+
+    /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: who
+    /// reads that next would wait for two stores to leave the store buffer. K7 is lost.
+    pub(super) fn mask_out(&mut self, index: u16, c: usize, from: Register) {
+        if c.is_multiple_of(2) {
+            let place = self.mask_place(index, c);
+            return self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
+        }
+        let place = self.mask_place(index, c - 1);
+        self.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K7, place);
+        self.asm.op3(Code::VEX_Kunpckwd_kr_kr_kr, Register::K7, from, Register::K7);
+        self.asm.op2(Code::VEX_Kmovd_m32_kr, place, Register::K7);
+    }
+
+    /// The bytes of scalar mask `index` for piece `c`.
+    pub(super) fn mask_place(&self, index: u16, c: usize) -> MemoryOperand {
+        let bytes = self.wide.lanes() as i64 / 8;
+        memory(SCALARS, 4 * i64::from(index) + bytes * c as i64, false)
+    }
+
+    /// All ones in lanes whose bit of scalar mask `index` is set (AVX2).
+    pub(super) fn spread(&mut self, to: Register, index: u16, c: usize) {
+        let place = memory(SCALARS, 4 * i64::from(index) + 4 * (c as i64 / 4), false);
+        let bits = self.asm.constants(std::array::from_fn(|lane| 1 << (8 * (c % 4) + lane)));
+        self.asm.op2(Code::VEX_Vpbroadcastd_ymm_xmmm32, to, place);
+        self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, to, to, bits);
+        self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, to, to, bits);
+    }
+
+    /// Writes lane mask `from` (all ones or zeros a lane) as bits, under EXEC (AVX2).
+    pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register) {
+        if self.masked {
+            self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, from, from, MASK);
+        }
+        let place = self.mask_place(index, c);
+        self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX, from);
+        self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
+    }
+
+    /// Readies the EXEC masks for a masked region (AVX-512: of all pieces).
+    pub(super) fn load_exec_masks(&mut self) {
+        if self.wide == Wide::Z {
+            for c in 0..self.pieces() {
+                let k = self.exec(c);
+                self.mask_in(k, EXEC as u16, c);
+            }
+        }
+    }
+
+    /// Readies the EXEC mask for piece `c` (AVX2).
+    pub(super) fn load_exec_mask(&mut self, c: usize) {
+        if self.wide == Wide::Y {
+            self.spread(MASK, EXEC as u16, c);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loops of one block whose rows stay in registers from one turn to the next (AVX-512).
+//!
+//! INVARIANT: every row piece of the loop has a register of its own from before the first turn until the way out; whoever
+//! leaves stores what was written.
+
+use iced_x86::Code;
+
+use super::emit::{Emitter, Micro};
+use super::flow::{Item, Unit, What};
+use super::r#gen::{Access, Wide};
+use super::scalar;
+
+/// Registers a loop leaves for intermediate results.
+const SPARE: usize = 9;
+
+/// Where a resident loop stands.
+struct Around {
+    first: usize,
+    end: usize,
+    branch: Item,
+}
+
+impl Emitter<'_> {
+    /// A block that branches back to itself, does everything inline and has few rows: they stay in registers from one
+    /// turn to the next. `false` (and nothing emitted) when it is not one.
+    pub(super) fn resident_loop(&mut self, first: usize, end: usize, units: &[Unit]) -> bool {
+        let Some((Unit::One(last), body)) = units.split_last() else { return false };
+        let step = &self.program.steps[last.index];
+        let conditional = matches!(last.what, What::Branch) && step.op != Some(softgpu_isa::Op::S_BRANCH);
+        if self.g.wide != Wide::Z || !conditional || step.target as usize != first {
+            return false;
+        }
+        let mut micros = Vec::new();
+        for unit in body {
+            match unit {
+                Unit::One(item) if matches!(item.what, What::Scalar) && self.is_inline(item) => {
+                    micros.push(Micro::Scalar(*item));
+                }
+                Unit::One(_) => return false,
+                // Piece by piece within an operation: independent chains side by side.
+                Unit::Lanes(items) => {
+                    for &item in items {
+                        micros.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));
+                    }
+                }
+            }
+        }
+        let mut pieces: Vec<Access> =
+            self.accesses(&micros, false).into_iter().flatten().map(|a| a.0).collect();
+        let written: Vec<u16> = pieces.iter().filter(|a| a.overwrites).map(|a| a.piece).collect();
+        pieces.sort_unstable_by_key(|a| a.piece);
+        pieces.dedup_by_key(|a| a.piece);
+        if pieces.is_empty() || pieces.len() + SPARE > self.g.wide.registers() {
+            return false;
+        }
+        let changes_exec = micros.iter().any(|m| match m {
+            Micro::Lane(item, _) | Micro::Scalar(item) | Micro::Transfer(item, _) => item.touch.writes_exec(),
+        });
+        let any = self.g.asm.label();
+        let around = Around { first, end, branch: *last };
+        if !changes_exec {
+            self.test_all_lanes(any);
+            self.turns(&micros, false, &pieces, &written, &around);
+        }
+        self.g.asm.place(any);
+        self.turns(&micros, true, &pieces, &written, &around);
+        // Both variants end with jumps.
+        true
+    }
+
+    fn turns(&mut self, micros: &[Micro], masked: bool, pieces: &[Access], written: &[u16], around: &Around) {
+        self.g.masked = masked;
+        self.g.resident = true;
+        self.g.hold_all(pieces, written);
+        if masked {
+            self.g.load_exec_masks();
+        }
+        let head = self.g.asm.label();
+        self.g.asm.place(head);
+        let before = self.g.regs.clone();
+        // What is resident is never due: nothing is evicted, and nothing is dead.
+        self.resident_operations(micros, masked);
+        if !self.g.regs.holds_as(&before) {
+            self.g.exhausted = true;
+        }
+        let dirty = self.g.regs.dirty();
+        let step = &self.program.steps[around.branch.index];
+        let count = self.ordinal(around.branch.index) - self.ordinal(around.first) + 1;
+        let fall = self.g.asm.label();
+        let taken = step.op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
+        if let Some(taken) = taken {
+            self.g.asm.jump(taken.negate_condition_code(), fall);
+        }
+        self.count(count);
+        self.look(around.first, &dirty);
+        self.g.asm.jump(Code::Jmp_rel32_64, head);
+        self.g.asm.place(fall);
+        self.g.write_back(true);
+        (self.g.masked, self.g.resident) = (false, false);
+        self.fall_through(around.first, around.end);
+        if let Some(label) = self.label_of(around.end) {
+            self.g.asm.jump(Code::Jmp_rel32_64, label);
+        }
+    }
+
+    fn resident_operations(&mut self, micros: &[Micro], masked: bool) {
+        for m in micros {
+            match m {
+                Micro::Lane(item, c) => {
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, &self.program.steps[item.index], *c);
+                    }
+                    self.g.end_operation(&[]);
+                    if masked && item.touch.writes_exec() && *c + 1 == self.g.pieces() {
+                        self.g.load_exec_masks();
+                    }
+                }
+                Micro::Scalar(item) => {
+                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    if masked && item.touch.writes_exec() {
+                        self.g.load_exec_masks();
+                    }
+                }
+                // Loops with accesses are not kept resident.
+                Micro::Transfer(..) => self.g.exhausted = true,
+            }
+        }
+    }
+}
