@@ -267,6 +267,10 @@ impl Lowering<'_> {
         if moves_rows && !step.src[0].is_vgpr() {
             return None;
         }
+        // Four accumulators are four registers; no scalar operand is that wide.
+        if op == Op::V_MQSAD_U32_U8 && !step.src[2].is_vgpr() {
+            return None;
+        }
         match row.dst.first() {
             Some(slot) if slot.class == Class::V => {
                 step.dst = self.vgpr_row(dst, self.width(*slot))? as u16;
@@ -346,6 +350,11 @@ impl Lowering<'_> {
             prepare.flags |= cross::DPP_FETCH_INACTIVE;
         }
         step.src[0].index = self.spare(0) as u16;
+        let all = cross::DPP_BOUND_CTRL | 0xFF;
+        if prepare.flags & cross::DPP8 == 0 && prepare.flags & all != all {
+            step.flags |= FLAG_DPP_MASK;
+            step.imm = prepare.imm | i32::from(prepare.flags) << 16;
+        }
         let mut steps = vec![prepare, step];
         if step.sdst as usize != EXEC {
             let mut restore = blank(pc, self.inst.size);

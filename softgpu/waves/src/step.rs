@@ -165,6 +165,9 @@ pub(crate) const FLAG_SADDR: u16 = 2;
 pub(crate) const FLAG_VADDR: u16 = 4;
 /// A move that copies inactive lanes as well.
 pub(crate) const FLAG_ALL_LANES: u16 = 8;
+/// The operation of a DPP instruction that may leave lanes alone: `imm` has the pattern below the flags of the step that
+/// prepares it.
+pub(crate) const FLAG_DPP_MASK: u16 = 1 << 15;
 
 impl Step {
     pub(crate) fn next_pc(&self) -> u64 {

@@ -34,7 +34,7 @@ s_sub_u32 s8, s8, 1
 s_cmp_lg_u32 s8, 0
 s_cbranch_scc1 again
 v_cmpx_gt_u32 16, v0
-global_store_b64 v2, v[3:4], s[0:1]
+global_store_b64 v2, v[2:3], s[0:1]
 global_atomic_add_u32 v2, v0, s[0:1]
 v_dual_mov_b32 v4, v0 :: v_dual_mov_b32 v5, v2
 s_endpgm

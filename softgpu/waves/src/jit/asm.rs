@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register, RoundingControl};
 
 /// Rows of VGPRs, biased by [`ROW_BIAS`].
 pub(super) const ROWS: Register = Register::RBX;
@@ -128,6 +128,23 @@ impl Asm {
         }));
     }
 
+    /// As [`Asm::masked`], but lanes that are off become zero.
+    pub(super) fn zeroed(&mut self, code: Code, mask: Register, operands: &[Arg]) {
+        self.put(build(code, operands).map(|mut i| {
+            i.set_op_mask(mask);
+            i.set_zeroing_masking(true);
+            i
+        }));
+    }
+
+    /// An instruction on registers that rounds as said, whatever MXCSR says.
+    pub(super) fn rounded(&mut self, code: Code, rounding: RoundingControl, operands: &[Arg]) {
+        self.put(build(code, operands).map(|mut i| {
+            i.set_rounding_control(rounding);
+            i
+        }));
+    }
+
     pub(super) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
@@ -152,6 +169,13 @@ impl Asm {
     /// Where in memory `value` is once.
     pub(super) fn constant_once(&mut self, value: u32) -> MemoryOperand {
         memory(POOL, 4 * self.constant_index(value) as i64, false)
+    }
+
+    /// Where in memory the eight bytes of `value` are; as a broadcast operand if `broadcast`.
+    pub(super) fn constant64(&mut self, value: u64, broadcast: bool) -> MemoryOperand {
+        // CAST: its two halves.
+        let place = self.block(&[value as u32, (value >> 32) as u32]);
+        MemoryOperand { is_broadcast: broadcast, ..place }
     }
 
     fn constant_index(&mut self, value: u32) -> usize {

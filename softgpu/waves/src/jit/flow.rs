@@ -7,6 +7,7 @@
 
 use softgpu_isa::{Flags, Op, info};
 
+use super::dpp;
 use super::r#gen::Wide;
 use super::lane::{self, Emit, Floats};
 use super::order;
@@ -127,13 +128,16 @@ fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item
     let siblings = program.steps_of(index);
     let touch = Touch::of(inst, siblings, program.shape);
     let item = |what, loose| Item { index, what, loose, touch };
+    if inst.dpp.is_some() {
+        let at = siblings.iter().position(|s| std::ptr::eq(s, step)).unwrap_or_default();
+        let emit = dpp::emitter(siblings, at, wide, floats)
+            .filter(|_| siblings.iter().all(|s| scalar_data(s) & touch.written_scalars() == 0));
+        return item(emit.map_or(What::Call, What::Lane), false);
+    }
     let Some(op) = step.op else { return item(What::Call, false) };
     let row = info(op);
     if ends_block(step) {
         return item(if is_direct_branch(op) { What::Branch } else { What::Call }, false);
-    }
-    if inst.dpp.is_some() {
-        return item(What::Call, false);
     }
     use softgpu_isa::Enc::*;
     match inst.enc {

@@ -7,12 +7,17 @@
 use iced_x86::Code;
 use softgpu_isa::{Class, Op, info};
 
+use super::bits;
 use super::carry;
 use super::codes;
 use super::compare;
+use super::convert;
+use super::dpp;
 use super::r#gen::{Access, Codes, Gen, Wide};
 use super::integer;
-use crate::step::{FLAG_ALL_LANES, Kind, Step, mods};
+use super::special;
+use super::transcend;
+use crate::step::{FLAG_ALL_LANES, FLAG_DPP_MASK, Kind, OUT_HIGH, Step, mods};
 use crate::wave::mode;
 
 /// Emits a step for one piece.
@@ -23,13 +28,29 @@ pub(super) type Emit = fn(&mut Gen, &Step, usize);
 pub(super) struct Floats {
     /// f32 rounds to nearest even and keeps denormals.
     pub f32_default: bool,
+    /// f16 and f64 round to nearest even and keep denormals.
+    pub f16_64_default: bool,
     /// Signalling NaNs are quieted.
     pub ieee: bool,
 }
 
 impl Floats {
     pub(super) fn of(mode: u32) -> Floats {
-        Floats { f32_default: mode & mode::F32_MASK == mode::F32_DEFAULT, ieee: mode & mode::IEEE != 0 }
+        Floats {
+            f32_default: mode & mode::F32_MASK == mode::F32_DEFAULT,
+            f16_64_default: mode & mode::F16_64_MASK == mode::F16_64_DEFAULT,
+            ieee: mode & mode::IEEE != 0,
+        }
+    }
+
+    /// As three bits.
+    pub(super) fn number(self) -> u8 {
+        u8::from(self.f32_default) | u8::from(self.f16_64_default) << 1 | u8::from(self.ieee) << 2
+    }
+
+    /// The inverse of [`Floats::number`].
+    pub(super) fn numbered(bits: u8) -> Floats {
+        Floats { f32_default: bits & 1 != 0, f16_64_default: bits & 2 != 0, ieee: bits & 4 != 0 }
     }
 }
 
@@ -127,6 +148,17 @@ fn plain(op: Op) -> Option<Emit> {
         Op::V_MAX_I32 => |g, s, c| two(g, s, c, MAX_I, false),
         Op::V_MIN_U32 => |g, s, c| two(g, s, c, MIN_U, false),
         Op::V_MAX_U32 => |g, s, c| two(g, s, c, MAX_U, false),
+        Op::V_MIN3_I32 => |g, s, c| integer::three(g, s, c, MIN_I, MIN_I),
+        Op::V_MAX3_I32 => |g, s, c| integer::three(g, s, c, MAX_I, MAX_I),
+        Op::V_MIN3_U32 => |g, s, c| integer::three(g, s, c, MIN_U, MIN_U),
+        Op::V_MAX3_U32 => |g, s, c| integer::three(g, s, c, MAX_U, MAX_U),
+        Op::V_MAXMIN_I32 => |g, s, c| integer::three(g, s, c, MAX_I, MIN_I),
+        Op::V_MINMAX_I32 => |g, s, c| integer::three(g, s, c, MIN_I, MAX_I),
+        Op::V_MAXMIN_U32 => |g, s, c| integer::three(g, s, c, MAX_U, MIN_U),
+        Op::V_MINMAX_U32 => |g, s, c| integer::three(g, s, c, MIN_U, MAX_U),
+        Op::V_MED3_I32 => |g, s, c| bits::median(g, s, c, MIN_I, MAX_I),
+        Op::V_MED3_U32 => |g, s, c| bits::median(g, s, c, MIN_U, MAX_U),
+        Op::V_XNOR_B32 => bits::equal_bits,
         Op::V_NOT_B32 => integer::not,
         Op::V_LSHLREV_B32 => |g, s, c| integer::shift(g, s, c, codes::SHIFT_LEFT),
         Op::V_LSHRREV_B32 => |g, s, c| integer::shift(g, s, c, codes::SHIFT_RIGHT),
@@ -190,11 +222,12 @@ fn float(op: Op, wide: Wide, ieee: bool) -> Option<Emit> {
 pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
     let op = step.op?;
     let row = info(op);
-    if step.out != 0 || (step.flags != 0 && step.flags != FLAG_ALL_LANES) {
+    let out = if convert::writes_half(op) { step.out & !OUT_HIGH } else { step.out };
+    if out != 0 || !matches!(step.flags, 0 | FLAG_ALL_LANES | FLAG_DPP_MASK) {
         return None;
     }
     for (src, slot) in step.src.iter().zip(row.src) {
-        let sign_only = src.mods & !(mods::NEG_HI | mods::ABS_HI) == 0;
+        let sign_only = src.mods & !(mods::NEG_HI | mods::ABS_HI) == 0 || convert::reads_half(op);
         let wide_source = slot.ty.dwords() == 2;
         let known = match src.kind {
             Kind::Vgpr | Kind::Const | Kind::ConstSigned | Kind::ConstHigh => true,
@@ -217,12 +250,22 @@ pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
     if let Some(emit) = (wide == Wide::Z).then(|| wide_only(op)).flatten() {
         return integer::possible(op, step, wide).then_some(emit);
     }
+    if wide == Wide::Z {
+        let transcendental = || transcend::emitter(op).filter(|_| floats.f32_default);
+        let more = bits::emitter(op, step)
+            .or_else(|| convert::emitter(op, floats))
+            .or_else(|| special::emitter(op, floats))
+            .or_else(transcendental);
+        if more.is_some() {
+            return more;
+        }
+    }
     floats.f32_default.then(|| float(op, wide, floats.ieee)).flatten()
 }
 
 /// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.
 pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
-    let Some(op) = step.op else { return Vec::new() };
+    let Some(op) = step.op else { return dpp::accesses(g, step, c) };
     let row = info(op);
     let mut list = Vec::with_capacity(6);
     let dwords = |slot: &softgpu_isa::Slot| slot.ty.dwords() as usize;
@@ -234,6 +277,11 @@ pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Acce
     if let Some(slot) = row.dst.first().filter(|slot| slot.class == Class::V) {
         let overwrites = !masked || step.flags & FLAG_ALL_LANES != 0;
         list.extend((0..dwords(slot)).map(|d| Access { piece: g.piece(step.dst, d, c), overwrites }));
+        if convert::writes_half(op) || step.flags & FLAG_DPP_MASK != 0 {
+            list.extend(
+                (0..dwords(slot)).map(|d| Access { piece: g.piece(step.dst, d, c), overwrites: false }),
+            );
+        }
     }
     list
 }

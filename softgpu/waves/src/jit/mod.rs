@@ -10,16 +10,20 @@
 //! touch   who may change places                  regs      what is in which register
 //! order   operations on one accumulator together
 //! emit    regions, calls, ways out               masks     EXEC, VCC, carries
-//! resident  loops in registers                   lane, integer, compare, carry, scalar: operations
+//! resident  loops in registers                   dpp       permuted lanes
+//! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
 //! asm     instructions, labels, constants        vmem      loads and stores by pattern
 //! memory  pages, never writable and executable at once
 //! ```
 #![allow(unsafe_code)]
 
 mod asm;
+mod bits;
 mod carry;
 mod codes;
 mod compare;
+mod convert;
+mod dpp;
 mod emit;
 mod flow;
 mod r#gen;
@@ -32,9 +36,11 @@ mod regs;
 mod resident;
 mod run;
 mod scalar;
+mod special;
 #[cfg(test)]
 mod tests;
 mod touch;
+mod transcend;
 mod vmem;
 
 pub(crate) use run::run;

@@ -168,7 +168,7 @@ pub(crate) const DPP_FETCH_INACTIVE: u16 = 1 << 9;
 pub(crate) const DPP8: u16 = 1 << 10;
 
 /// The source lane of `lane` (0..32) under a DPP16 pattern; `None` outside the row.
-fn dpp16_lane(ctrl: u32, lane: usize) -> Option<usize> {
+pub(crate) fn dpp16_lane(ctrl: u32, lane: usize) -> Option<usize> {
     let (row, i) = (lane & !15, lane & 15);
     let n = (ctrl & 15) as usize;
     let j = match ctrl {

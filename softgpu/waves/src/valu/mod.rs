@@ -20,7 +20,7 @@ mod sad;
 pub(crate) mod shapes;
 mod shapes64;
 pub(crate) mod soft;
-mod trans;
+pub(crate) mod trans;
 mod trig;
 mod wide;
 mod wmma;

@@ -6,7 +6,7 @@
 
 use super::shapes::*;
 use super::shapes64::q3;
-use crate::step::{Kind, OUT_CLAMP, Src, Step};
+use crate::step::{OUT_CLAMP, Step};
 use crate::wave::{Lanes, Wave};
 
 #[inline(always)]
@@ -75,17 +75,6 @@ pub(crate) fn qsad(w: &mut Wave, s: &Step, masked: bool) {
     });
 }
 
-/// Dword `k` of a 128-bit source.
-fn accumulator(w: &Wave, s: &Src, k: usize, half: usize) -> Lanes {
-    match s.kind {
-        Kind::Vgpr | Kind::VgprMod => w.v[s.index as usize + k * w.halves + half].0,
-        Kind::Scalar | Kind::ScalarMod => [w.s[s.index as usize + k]; 32],
-        // A constant is the lowest dword, extended as its kind says.
-        Kind::ConstSigned => [if k == 0 { s.value } else { ((s.value as i32) >> 31) as u32 }; 32],
-        _ => [if k == 0 { s.value } else { 0 }; 32],
-    }
-}
-
 /// v_mqsad_u32_u8: four masked sums at byte offsets 0 to 3, added to four 32-bit accumulators.
 pub(crate) fn mqsad_wide(w: &mut Wave, s: &Step) {
     let clamp = s.out & OUT_CLAMP != 0;
@@ -95,7 +84,7 @@ pub(crate) fn mqsad_wide(w: &mut Wave, s: &Step) {
         let mut t = [0u32; 32];
         let b: Lanes = *fetch(w, &s.src[1], half, &mut t);
         let rows: [Lanes; 4] = core::array::from_fn(|k| {
-            let c = accumulator(w, &s.src[2], k, half);
+            let c = &w.v[s.src[2].index as usize + k * w.halves + half].0;
             core::array::from_fn(|i| {
                 let d = bytes_apart((a[i] >> (8 * k)) as u32, b[i], true);
                 if clamp { d.saturating_add(c[i]) } else { d.wrapping_add(c[i]) }

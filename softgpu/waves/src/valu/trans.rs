@@ -6,6 +6,53 @@
 
 use super::fp::flush_f32;
 
+/// 1.5 * 2^52: adding it to an f64 rounds that to an integer, which the low bits of the sum then hold.
+pub(crate) const SHIFT: f64 = 6_755_399_441_055_744.0;
+/// Bits of the f64 square root of 1/2, the least mantissa of a logarithm's argument.
+pub(crate) const ROOT_HALF: u64 = 0x3FE6_A09E_667F_3BCD;
+/// From the series of the logarithm to base 2.
+pub(crate) const LOG2_FACTOR: f64 = 2.0 / core::f64::consts::LN_2;
+/// 2^23: an f32 from here on is a whole number of turns.
+pub(crate) const WHOLE_TURNS: f64 = 8_388_608.0;
+/// Series of e^z.
+pub(crate) const EXP2: [f64; 11] = [
+    1.0,
+    1.0,
+    1.0 / 2.0,
+    1.0 / 6.0,
+    1.0 / 24.0,
+    1.0 / 120.0,
+    1.0 / 720.0,
+    1.0 / 5040.0,
+    1.0 / 40320.0,
+    1.0 / 362_880.0,
+    1.0 / 3_628_800.0,
+];
+/// Series of log((1 + t) / (1 - t)) / (2t) in t^2.
+pub(crate) const LOG2: [f64; 9] =
+    [1.0, 1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0];
+/// Series of sin(y) / y in y^2.
+pub(crate) const SINE: [f64; 7] = [
+    1.0,
+    -1.0 / 6.0,
+    1.0 / 120.0,
+    -1.0 / 5040.0,
+    1.0 / 362_880.0,
+    -1.0 / 39_916_800.0,
+    1.0 / 6_227_020_800.0,
+];
+/// Series of cos(y) in y^2.
+pub(crate) const COSINE: [f64; 8] = [
+    1.0,
+    -1.0 / 2.0,
+    1.0 / 24.0,
+    -1.0 / 720.0,
+    1.0 / 40320.0,
+    -1.0 / 3_628_800.0,
+    1.0 / 479_001_600.0,
+    -1.0 / 87_178_291_200.0,
+];
+
 #[inline(always)]
 fn poly<const N: usize>(x: f64, c: &[f64; N]) -> f64 {
     let mut r = c[N - 1];
@@ -18,24 +65,10 @@ fn poly<const N: usize>(x: f64, c: &[f64; N]) -> f64 {
 /// `2^x` in f64 for |x| < 1022, by reduction to |r| <= 1/2 and the series of e^z.
 #[inline(always)]
 fn exp2_core(x: f64) -> f64 {
-    const SHIFT: f64 = 6_755_399_441_055_744.0;
     let t = x + SHIFT;
     let n = t - SHIFT;
     let z = (x - n) * core::f64::consts::LN_2;
-    const C: [f64; 11] = [
-        1.0,
-        1.0,
-        1.0 / 2.0,
-        1.0 / 6.0,
-        1.0 / 24.0,
-        1.0 / 120.0,
-        1.0 / 720.0,
-        1.0 / 5040.0,
-        1.0 / 40320.0,
-        1.0 / 362_880.0,
-        1.0 / 3_628_800.0,
-    ];
-    let p = poly(z, &C);
+    let p = poly(z, &EXP2);
     // The low bits of `t` hold the integer n in two's complement.
     f64::from_bits(p.to_bits().wrapping_add(t.to_bits() << 52))
 }
@@ -54,15 +87,13 @@ pub(crate) fn exp2(bits: u32) -> u32 {
 #[inline(always)]
 fn log2_core(x: f64) -> f64 {
     let bits = x.to_bits();
-    let shifted = bits.wrapping_sub(0x3FE6_A09E_667F_3BCD);
+    let shifted = bits.wrapping_sub(ROOT_HALF);
     let e = (shifted as i64) >> 52;
     let m = f64::from_bits(bits.wrapping_sub((e as u64) << 52));
     let t = (m - 1.0) / (m + 1.0);
     let q = t * t;
-    const C: [f64; 9] =
-        [1.0, 1.0 / 3.0, 1.0 / 5.0, 1.0 / 7.0, 1.0 / 9.0, 1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0];
-    let series = poly(q, &C) * t;
-    series.mul_add(2.0 / core::f64::consts::LN_2, e as i32 as f64)
+    let series = poly(q, &LOG2) * t;
+    series.mul_add(LOG2_FACTOR, e as i32 as f64)
 }
 
 /// log2 without denormal support, as v_log_f32.
@@ -83,34 +114,14 @@ pub(crate) fn log2(bits: u32) -> u32 {
 fn turn(bits: u32) -> (f64, f64) {
     let x = f64::from(f32::from_bits(bits));
     // Beyond 2^23 an f32 is a whole number of turns.
-    let big = x.abs() >= 8_388_608.0;
+    let big = x.abs() >= WHOLE_TURNS;
     let x = if big { 0.0 } else { x };
-    const SHIFT: f64 = 6_755_399_441_055_744.0;
     let t = x.mul_add(4.0, SHIFT);
     let q = t - SHIFT;
     let y = q.mul_add(-0.25, x) * core::f64::consts::TAU;
     let z = y * y;
-    const S: [f64; 7] = [
-        1.0,
-        -1.0 / 6.0,
-        1.0 / 120.0,
-        -1.0 / 5040.0,
-        1.0 / 362_880.0,
-        -1.0 / 39_916_800.0,
-        1.0 / 6_227_020_800.0,
-    ];
-    const C: [f64; 8] = [
-        1.0,
-        -1.0 / 2.0,
-        1.0 / 24.0,
-        -1.0 / 720.0,
-        1.0 / 40320.0,
-        -1.0 / 3_628_800.0,
-        1.0 / 479_001_600.0,
-        -1.0 / 87_178_291_200.0,
-    ];
-    let s = poly(z, &S) * y;
-    let c = poly(z, &C);
+    let s = poly(z, &SINE) * y;
+    let c = poly(z, &COSINE);
     let quadrant = t.to_bits() & 3;
     let (a, b) = if quadrant & 1 == 0 { (s, c) } else { (c, s) };
     let sin = if quadrant & 2 == 0 { a } else { -a };

@@ -20,6 +20,13 @@ impl Random {
     pub(super) fn chance(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
+    /// An f32 of an exponent where something ends and a mantissa of few bits: ties, and results just out of range.
+    pub(super) fn near_a_limit(&mut self) -> u32 {
+        const EXPONENTS: [u32; 8] = [0, 23, 63, 95, 127, 150, 190, 252];
+        let exponent = EXPONENTS[self.below(8) as usize] + self.below(4) as u32;
+        let mantissa = (0..self.below(4)).fold(0, |m, _| m ^ 1 << self.below(23));
+        (self.next() as u32 & 1) << 31 | exponent << 23 | mantissa
+    }
     /// Bits that mean something as an integer, a float, a half.
     pub(super) fn bits(&mut self) -> u32 {
         const CORNERS: [u32; 16] = [
@@ -119,6 +126,27 @@ fn is_plain(op: Op) -> bool {
         )
 }
 
+/// A DPP operand and its dword.
+fn permutation(r: &mut Random) -> (u32, u32) {
+    if r.chance(4) {
+        return (233 + r.below(2) as u32, r.next() as u32 & !0xFF | vgpr(r));
+    }
+    let n = 1 + r.below(15) as u32;
+    let control = match r.below(8) {
+        0 | 1 => r.below(256) as u32,
+        2 => 0x100 + n,
+        3 => 0x110 + n,
+        4 => 0x120 + n,
+        5 => 0x140 + r.below(2) as u32,
+        6 => 0x150 + n,
+        _ => 0x160 + n,
+    };
+    let masks = if r.chance(3) { r.next() as u32 & 0xFF } else { 0xFF };
+    let signs = if r.chance(4) { r.next() as u32 & 0xF } else { 0 };
+    let bits = r.below(4) as u32;
+    (250, masks << 24 | signs << 20 | bits << 18 | control << 8 | vgpr(r))
+}
+
 fn words(r: &mut Random, fmt: Fmt, opcode: u32) -> Option<Vec<u32>> {
     let literal = |mut w: Vec<u32>, r: &mut Random, uses: bool| {
         if uses {
@@ -136,6 +164,15 @@ fn words(r: &mut Random, fmt: Fmt, opcode: u32) -> Option<Vec<u32>> {
         Fmt::Sopc => vec![0xBF00_0000 | opcode << 16 | scalar_source(r) << 8 | scalar_source(r)],
         Fmt::Sopk => {
             vec![0xB000_0000 | opcode << 23 | scalar_destination(r) << 16 | r.next() as u32 & 0xFFFF]
+        }
+        Fmt::Vop1 | Fmt::Vop2 | Fmt::Vopc if r.chance(6) => {
+            let (marker, permutation) = permutation(r);
+            let low = match fmt {
+                Fmt::Vop1 => 0x7E00_0000 | vgpr(r) << 17 | opcode << 9,
+                Fmt::Vop2 => opcode << 25 | vgpr(r) << 17 | vgpr(r) << 9,
+                _ => 0x7C00_0000 | opcode << 17 | vgpr(r) << 9,
+            };
+            vec![low | marker, permutation]
         }
         Fmt::Vop1 => {
             let s = if r.chance(16) { 255 } else { source(r) };

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! More inline integer operations (AVX-512).
+//!
+//! INVARIANT: as of [`super::integer`], whose operations are those of both widths and the commonest of AVX-512.
+
+use iced_x86::{Code, Register};
+use softgpu_isa::Op;
+
+use super::asm::Arg;
+use super::codes;
+use super::convert::{SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, only};
+use super::r#gen::Gen;
+use super::lane::Emit;
+use crate::step::{Kind, Src, Step};
+
+const SHUFFLE: Code = Code::EVEX_Vpshufb_zmm_k1z_zmm_zmmm512;
+const LOAD: Code = Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512;
+const MOVE_BYTES: Code = Code::EVEX_Vmovdqu8_zmm_k1z_zmmm512;
+const COMPARE_BYTES: Code = Code::EVEX_Vpcmpub_kr_k1_zmm_zmmm512_imm8;
+const MULTIPLY: Code = Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32;
+/// Predicates of vpcmpub.
+const NOT_LESS: i32 = 5;
+const GREATER: i32 = 6;
+/// Byte 0 of each dword's place in its 128 bits, in all its bytes.
+const PLACES: [u32; 4] = [0, 0x0404_0404, 0x0808_0808, 0x0C0C_0C0C];
+
+fn constant(s: &Src) -> Option<u32> {
+    matches!(s.kind, Kind::Const | Kind::ConstSigned).then_some(s.value)
+}
+
+/// The emitter of an integer operation with the operands of `step`.
+pub(super) fn emitter(op: Op, step: &Step) -> Option<Emit> {
+    let count = |k: usize| constant(&step.src[k]).is_some();
+    Some(match op {
+        Op::V_MUL_HI_I32 => multiply_high,
+        Op::V_MUL_I32_I24 => |g, s, c| multiply24(g, s, c, false),
+        Op::V_MAD_I32_I24 => |g, s, c| multiply24(g, s, c, true),
+        Op::V_BFE_I32 if count(1) && count(2) => extract,
+        Op::V_BFM_B32 if count(0) && count(1) => field_mask,
+        Op::V_ALIGNBYTE_B32 if count(2) => align_bytes,
+        Op::V_LSHRREV_B64 if count(0) => |g, s, c| shift_right64(g, s, c, false),
+        Op::V_ASHRREV_I64 if count(0) => |g, s, c| shift_right64(g, s, c, true),
+        Op::V_BCNT_U32_B32 => count_bits,
+        Op::V_MBCNT_LO_U32_B32 => |g, s, c| count_below(g, s, c, 0),
+        Op::V_MBCNT_HI_U32_B32 => |g, s, c| count_below(g, s, c, 1),
+        Op::V_PERM_B32 => match constant(&step.src[2]) {
+            Some(selector) if selector.to_le_bytes().iter().all(|s| !(8..12).contains(s)) => permute_by,
+            _ => permute,
+        },
+        _ => return None,
+    })
+}
+
+/// High dword of the signed 64-bit product.
+fn multiply_high(g: &mut Gen, s: &Step, c: usize) {
+    const PRODUCT: Code = Code::EVEX_Vpmuldq_zmm_k1z_zmm_zmmm512b64;
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (even, odd, other) = (g.temporary(), g.temporary(), g.temporary());
+    g.asm.op3(PRODUCT, even, a, b);
+    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, odd, a, 32);
+    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, other, b, 32);
+    g.asm.op3(PRODUCT, odd, odd, other);
+    let odd_lanes = g.asm.constant_once(0xAAAA_AAAA);
+    g.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K5, odd_lanes);
+    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, even, even);
+    g.asm.masked(codes::MOVE.z, Register::K5, &[even.into(), odd.into()]);
+    g.result(s.dst, 0, c, even);
+}
+
+/// Product of the sign-extended low 24 bits, plus source 2 if `add`.
+fn multiply24(g: &mut Gen, s: &Step, c: usize, add: bool) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (x, y) = (g.temporary(), g.temporary());
+    for (to, from) in [(x, a), (y, b)] {
+        g.asm.op3(SHIFT_LEFT, to, from, 8);
+        g.asm.op3(SHIFT_RIGHT_SIGNED, to, to, 8);
+    }
+    if !add {
+        return g.finish(only(MULTIPLY), s.dst, 0, c, &[x.into(), y.into()]);
+    }
+    g.asm.op3(MULTIPLY, x, x, y);
+    let z = g.last(&s.src[2], 0, c);
+    g.finish(codes::ADD, s.dst, 0, c, &[x.into(), z]);
+}
+
+/// Sign-extended bit field at constant offset and width.
+fn extract(g: &mut Gen, s: &Step, c: usize) {
+    let (offset, width) = (s.src[1].value & 31, s.src[2].value & 31);
+    if width == 0 {
+        let zero = g.constant(0);
+        return g.result(s.dst, 0, c, zero);
+    }
+    let a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    // CAST: below 32.
+    let (offset, outside) = (offset as i32, (32 - width) as i32);
+    g.asm.op3(SHIFT_RIGHT_SIGNED, t, a, offset);
+    g.asm.op3(SHIFT_LEFT, t, t, outside);
+    g.finish(only(SHIFT_RIGHT_SIGNED), s.dst, 0, c, &[t.into(), outside.into()]);
+}
+
+fn field_mask(g: &mut Gen, s: &Step, c: usize) {
+    let (width, offset) = (s.src[0].value & 31, s.src[1].value & 31);
+    let mask = g.constant(((1u32 << width) - 1) << offset);
+    g.result(s.dst, 0, c, mask);
+}
+
+/// Low dword of (source 0 : source 1) >> 8 * constant.
+fn align_bytes(g: &mut Gen, s: &Step, c: usize) {
+    let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    // CAST: at most 24.
+    let by = (s.src[2].value & 3) as i32 * 8;
+    let code = only(Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8);
+    g.finish(code, s.dst, 0, c, &[low.into(), high.into(), by.into()]);
+}
+
+/// `destination:64 = source 1:64 >> constant`.
+fn shift_right64(g: &mut Gen, s: &Step, c: usize, signed: bool) {
+    // CAST: below 64.
+    let by = (s.src[0].value & 63) as i32;
+    let (low, high) = (g.source(&s.src[1], 0, c), g.source(&s.src[1], 1, c));
+    let (t, u) = (g.temporary(), g.temporary());
+    let shift = if signed { SHIFT_RIGHT_SIGNED } else { SHIFT_RIGHT };
+    if by < 32 {
+        g.asm.op4(Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8, t, low, high, by);
+        g.asm.op3(shift, u, high, by);
+    } else {
+        g.asm.op3(shift, t, high, by - 32);
+        // Counts of 32 leave the sign, or nothing.
+        g.asm.op3(shift, u, high, 32);
+    }
+    g.result(s.dst, 0, c, t);
+    g.result(s.dst, 1, c, u);
+}
+
+/// Bits that are set, in every dword of the temporary `t`.
+fn population(g: &mut Gen, t: Register) {
+    // Of a nibble, in the bytes that vpshufb picks from.
+    const COUNTS: [u32; 4] = [0x0201_0100, 0x0302_0201, 0x0302_0201, 0x0403_0302];
+    let (u, counts) = (g.temporary(), g.temporary());
+    let (nibbles, table) =
+        (g.asm.constant(0x0F0F_0F0F), g.asm.constants16(std::array::from_fn(|k| COUNTS[k % 4])));
+    g.asm.op2(LOAD, counts, table);
+    g.asm.op3(SHIFT_RIGHT, u, t, 4);
+    g.asm.op3(codes::AND.z, u, u, nibbles);
+    g.asm.op3(codes::AND.z, t, t, nibbles);
+    g.asm.op3(SHUFFLE, u, counts, u);
+    g.asm.op3(SHUFFLE, t, counts, t);
+    // No carry between bytes.
+    g.asm.op3(codes::ADD.z, t, t, u);
+    for (code, ones) in [
+        (Code::EVEX_Vpmaddubsw_zmm_k1z_zmm_zmmm512, 0x0101_0101),
+        (Code::EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512, 0x0001_0001),
+    ] {
+        let ones = g.asm.constant_once(ones);
+        g.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, ones);
+        g.asm.op3(code, t, t, u);
+    }
+}
+
+fn count_bits(g: &mut Gen, s: &Step, c: usize) {
+    let t = g.own(&s.src[0], c);
+    population(g, t);
+    let b = g.last(&s.src[1], 0, c);
+    g.finish(codes::ADD, s.dst, 0, c, &[t.into(), b]);
+}
+
+/// Bits of source 0 for lanes of 32-lane half `word` that are below the lane, plus source 1.
+fn count_below(g: &mut Gen, s: &Step, c: usize, word: usize) {
+    let below: [u32; 16] = std::array::from_fn(|lane| match (c / 2).cmp(&word) {
+        std::cmp::Ordering::Less => 0,
+        std::cmp::Ordering::Equal => (1u32 << (16 * (c % 2) + lane)) - 1,
+        std::cmp::Ordering::Greater => u32::MAX,
+    });
+    let t = match constant(&s.src[0]) {
+        Some(mask) => {
+            let t = g.temporary();
+            let counts = g.asm.constants16(below.map(|b| (b & mask).count_ones()));
+            g.asm.op2(LOAD, t, counts);
+            t
+        }
+        None => {
+            let t = g.own(&s.src[0], c);
+            let below = g.asm.constants16(below);
+            g.asm.op3(codes::AND.z, t, t, below);
+            population(g, t);
+            t
+        }
+    };
+    let b = g.last(&s.src[1], 0, c);
+    g.finish(codes::ADD, s.dst, 0, c, &[t.into(), b]);
+}
+
+/// vpshufb's choice of bytes in every dword; 0x80 gives zero.
+fn choice(g: &mut Gen, t: Register, bytes: [u8; 4]) {
+    let words = std::array::from_fn(|k| {
+        // Bytes that are chosen are so within their dword.
+        let place = |b: u8| if b & 0x80 != 0 { b } else { b + 4 * (k % 4) as u8 };
+        u32::from_le_bytes(bytes.map(place))
+    });
+    let words = g.asm.constants16(words);
+    g.asm.op2(LOAD, t, words);
+}
+
+/// v_perm_b32 by a constant that wants no signs.
+fn permute_by(g: &mut Gen, s: &Step, c: usize) {
+    let selector = s.src[2].value.to_le_bytes();
+    let from = |first: u8| selector.map(|k| if k & !3 == first { k & 3 } else { 0x80 });
+    let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (t, u) = (g.temporary(), g.temporary());
+    choice(g, t, from(4));
+    g.asm.op3(SHUFFLE, t, high, t);
+    choice(g, u, from(0));
+    g.asm.op3(SHUFFLE, u, low, u);
+    let ones = u32::from_le_bytes(selector.map(|k| if k > 12 { 0xFF } else { 0 }));
+    if ones != 0 {
+        let ones = g.asm.constant(ones);
+        g.asm.op3(codes::OR.z, t, t, ones);
+    }
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
+}
+
+/// v_perm_b32 by any selector. Bytes: 0 to 7 choose, 8 to 11 give the sign of byte 1, 3, 5, 7, 12 gives zero, above that
+/// all ones.
+fn permute(g: &mut Gen, s: &Step, c: usize) {
+    let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let selector = g.source(&s.src[2], 0, c);
+    let (n, t, r) = (g.temporary(), g.temporary(), g.temporary());
+    let (signs, k6, k7) = (Register::K5, Register::K6, Register::K7);
+    let bytes = |g: &mut Gen, to: Register, value: u8| {
+        let place = g.asm.constant_once(u32::from_le_bytes([value; 4]));
+        g.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, to, place);
+    };
+    bytes(g, t, 8);
+    g.asm.op4(COMPARE_BYTES, signs, selector, t, NOT_LESS);
+    // Of 8 + k, byte 2k + 1; bits that a byte sends to the next one are masked off.
+    g.asm.op3(codes::ADD.z, n, selector, selector);
+    let (ones, sevens) = (g.asm.constant(0x0101_0101), g.asm.constant(0x0707_0707));
+    g.asm.op3(codes::OR.z, n, n, ones);
+    g.asm.op2(codes::MOVE.z, r, selector);
+    g.asm.masked(MOVE_BYTES, signs, &[r.into(), n.into()]);
+    g.asm.op3(codes::AND.z, n, r, sevens);
+    // Whether it is one of the high four, then which of its four.
+    bytes(g, t, 4);
+    g.asm.op3(Code::EVEX_Vptestmb_kr_k1_zmm_zmmm512, k6, n, t);
+    let threes = g.asm.constant(0x0303_0303);
+    g.asm.op3(codes::AND.z, n, n, threes);
+    let places = g.asm.constants16(std::array::from_fn(|k| PLACES[k % 4]));
+    g.asm.op3(codes::OR.z, n, n, places);
+    g.asm.op3(SHUFFLE, r, low, n);
+    g.asm.masked(SHUFFLE, k6, &[r.into(), high.into(), n.into()]);
+    g.asm.op2(Code::EVEX_Vpmovb2m_kr_zmm, k7, r);
+    g.asm.op2(Code::EVEX_Vpmovm2b_zmm_kr, n, k7);
+    g.asm.masked(MOVE_BYTES, signs, &[r.into(), n.into()]);
+    bytes(g, t, 12);
+    let (constants, all) = (k6, k7);
+    g.asm.op4(COMPARE_BYTES, constants, selector, t, NOT_LESS);
+    g.asm.op4(COMPARE_BYTES, all, selector, t, GREATER);
+    g.asm.op2(Code::EVEX_Vpmovm2b_zmm_kr, n, all);
+    g.asm.masked(MOVE_BYTES, constants, &[r.into(), n.into()]);
+    g.result(s.dst, 0, c, r);
+}
+
+/// `!(source 0 ^ source 1)`.
+pub(super) fn equal_bits(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let b = g.last(&s.src[1], 0, c);
+    let t = g.temporary();
+    let code = g.pick(codes::XOR);
+    g.asm.op3(code, t, a, b);
+    let ones: Arg = g.constant_argument(u32::MAX);
+    g.finish(codes::XOR, s.dst, 0, c, &[t.into(), ones]);
+}
+
+/// Median of three integers, by the codes of minimum and maximum.
+pub(super) fn median(g: &mut Gen, s: &Step, c: usize, min: super::r#gen::Codes, max: super::r#gen::Codes) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (low, high) = (g.temporary(), g.temporary());
+    let (least, most) = (g.pick(min), g.pick(max));
+    g.asm.op3(least, low, a, b);
+    g.asm.op3(most, high, a, b);
+    let x = g.last(&s.src[2], 0, c);
+    g.asm.op3(least, high, high, x);
+    g.finish(max, s.dst, 0, c, &[low.into(), high.into()]);
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Inline conversions between f32, f16 and integers (AVX-512).
+//!
+//! INVARIANT: float to integer truncates and saturates and NaN gives 0; a 16-bit result keeps the other half of its
+//! register.
+
+use iced_x86::{Code, Register};
+use softgpu_isa::Op;
+
+use super::codes;
+use super::r#gen::{Codes, Gen};
+use super::lane::{Emit, Floats, MUL_PS};
+use super::transcend::half;
+use crate::step::{Kind, OUT_HIGH, Src, Step, mods};
+
+const FROM_I32: Code = Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er;
+const TO_F16: Code = Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae;
+const BROADCAST: Code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
+pub(super) const COMPARE_PS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
+pub(super) const SHIFT_LEFT: Code = Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8;
+pub(super) const SHIFT_RIGHT: Code = Code::EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8;
+pub(super) const SHIFT_RIGHT_SIGNED: Code = Code::EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8;
+/// Predicates of vcmpps.
+pub(super) const ORDERED: i32 = 0x07;
+const NOT_BELOW: i32 = 0x1D;
+const ABOVE: i32 = 0x1E;
+/// Rounding of vcvtps2ph.
+const NEAREST: i32 = 0;
+const TO_ZERO: i32 = 3;
+/// vpternlogd: `first & third | second`.
+pub(super) const AND_OR: i32 = 0xEC;
+
+/// Whether source 0 is 16 bits whose modifiers this module knows.
+pub(super) fn reads_half(op: Op) -> bool {
+    use Op::*;
+    matches!(op, V_CVT_F32_F16 | V_CVT_I32_I16 | V_CVT_U32_U16 | V_CVT_F16_U16 | V_CVT_F16_I16)
+}
+
+/// Whether the result is 16 bits beside which the old ones stay.
+pub(super) fn writes_half(op: Op) -> bool {
+    matches!(op, Op::V_CVT_F16_F32 | Op::V_CVT_F16_U16 | Op::V_CVT_F16_I16)
+}
+
+/// The emitter of a conversion.
+pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
+    // Integer results and packed ones do not depend on MODE.
+    let any: Option<Emit> = match op {
+        Op::V_CVT_I32_F32 => Some(|g, s, c| to_i32(g, s, c, false)),
+        Op::V_CVT_FLOOR_I32_F32 => Some(|g, s, c| to_i32(g, s, c, true)),
+        Op::V_CVT_U32_F32 => Some(to_u32),
+        Op::V_CVT_PK_RTZ_F16_F32 => Some(pack_f16),
+        Op::V_CVT_I32_I16 => Some(|g, s, c| integer16(g, s, c, SHIFT_RIGHT_SIGNED)),
+        Op::V_CVT_U32_U16 => Some(|g, s, c| integer16(g, s, c, SHIFT_RIGHT)),
+        Op::V_CVT_PK_U16_U32 => Some(pack_u16),
+        Op::V_CVT_PK_I16_I32 => Some(pack_i16),
+        _ => None,
+    };
+    if any.is_some() {
+        return any;
+    }
+    let f16: Option<Emit> = match op {
+        Op::V_CVT_F32_F16 => Some(to_f32),
+        Op::V_CVT_F16_F32 => Some(to_f16),
+        _ => None,
+    };
+    if f16.is_some() {
+        return f16.filter(|_| floats.f32_default && floats.f16_64_default);
+    }
+    match op {
+        Op::V_CVT_F16_U16 => {
+            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, SHIFT_RIGHT));
+        }
+        Op::V_CVT_F16_I16 => {
+            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, SHIFT_RIGHT_SIGNED));
+        }
+        _ => {}
+    }
+    let f32: Emit = match op {
+        Op::V_CVT_F32_UBYTE0 => |g, s, c| from_byte(g, s, c, 0),
+        Op::V_CVT_F32_UBYTE1 => |g, s, c| from_byte(g, s, c, 1),
+        Op::V_CVT_F32_UBYTE2 => |g, s, c| from_byte(g, s, c, 2),
+        Op::V_CVT_F32_UBYTE3 => |g, s, c| from_byte(g, s, c, 3),
+        Op::V_CVT_OFF_F32_I4 => from_nibble,
+        _ => return None,
+    };
+    floats.f32_default.then_some(f32)
+}
+
+/// Codes of an operation that AVX2 does not have here.
+pub(super) const fn only(z: Code) -> Codes {
+    Codes { z, y: Code::INVALID }
+}
+
+fn to_i32(g: &mut Gen, s: &Step, c: usize, floor: bool) {
+    let mut a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    if floor {
+        g.asm.op3(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, t, a, 9);
+        a = t;
+    }
+    g.asm.op4(COMPARE_PS, Register::K5, a, a, ORDERED);
+    let limit = g.asm.constant(2_147_483_648f32.to_bits());
+    g.asm.op4(COMPARE_PS, Register::K6, a, limit, NOT_BELOW);
+    // What is below the range becomes the least integer by itself.
+    g.asm.zeroed(Code::EVEX_Vcvttps2dq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
+    let most = g.asm.constant_once(i32::MAX as u32);
+    g.asm.masked(BROADCAST, Register::K6, &[t.into(), most.into()]);
+    g.result(s.dst, 0, c, t);
+}
+
+fn to_u32(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let (t, zero) = (g.temporary(), g.constant(0));
+    g.asm.op4(COMPARE_PS, Register::K5, a, zero, ABOVE);
+    // What is above the range becomes the greatest integer by itself.
+    g.asm.zeroed(Code::EVEX_Vcvttps2udq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
+    g.result(s.dst, 0, c, t);
+}
+
+/// Low halves of a 16-bit source; what is above them means nothing.
+fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
+    let kind = match s.kind {
+        Kind::VgprMod => Kind::Vgpr,
+        Kind::ScalarMod => Kind::Scalar,
+        _ => return g.source(s, 0, c),
+    };
+    let a = g.source(&Src { kind, mods: 0, ..*s }, 0, c);
+    let t = g.temporary();
+    let by = if s.mods & mods::LO_FROM_HI != 0 { 16 } else { 0 };
+    g.asm.op3(SHIFT_RIGHT, t, a, by);
+    if s.mods & mods::ABS_LO != 0 {
+        let k = g.asm.constant(0x7FFF);
+        g.asm.op3(codes::AND.z, t, t, k);
+    }
+    if s.mods & mods::NEG_LO != 0 {
+        let k = g.asm.constant(0x8000);
+        g.asm.op3(codes::XOR.z, t, t, k);
+    }
+    t
+}
+
+/// Low halves of `t`, which has nothing above them, become the half of the destination that `s` selects.
+fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
+    let high = s.out & OUT_HIGH != 0;
+    if high {
+        g.asm.op3(SHIFT_LEFT, t, t, 16);
+    }
+    let keep = g.asm.constant(if high { 0xFFFF } else { 0xFFFF_0000 });
+    let d = g.destination(s.dst, 0, c, true);
+    let code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
+    match g.masked {
+        true => {
+            let exec = g.exec(c);
+            g.asm.masked(code, exec, &[d.into(), t.into(), keep.into(), AND_OR.into()]);
+        }
+        false => g.asm.op4(code, d, t, keep, AND_OR),
+    }
+}
+
+fn to_f32(g: &mut Gen, s: &Step, c: usize) {
+    let a = half_source(g, &s.src[0], c);
+    let t = g.temporary();
+    g.asm.op2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, half(t), a);
+    g.finish(only(Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae), s.dst, 0, c, &[half(t).into()]);
+}
+
+/// `t = f16 of from`, in low halves.
+fn narrow(g: &mut Gen, t: Register, from: Register, rounding: i32) {
+    g.asm.op3(TO_F16, half(t), from, rounding);
+    g.asm.op2(Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256, t, half(t));
+}
+
+fn to_f16(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    narrow(g, t, a, NEAREST);
+    half_result(g, s, c, t);
+}
+
+fn pack_f16(g: &mut Gen, s: &Step, c: usize) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (t, u) = (g.temporary(), g.temporary());
+    narrow(g, t, a, TO_ZERO);
+    narrow(g, u, b, TO_ZERO);
+    g.asm.op3(SHIFT_LEFT, u, u, 16);
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
+}
+
+/// Sign- or zero-extended low half.
+fn integer16(g: &mut Gen, s: &Step, c: usize, down: Code) {
+    let a = half_source(g, &s.src[0], c);
+    let t = g.temporary();
+    g.asm.op3(SHIFT_LEFT, t, a, 16);
+    g.finish(only(down), s.dst, 0, c, &[t.into(), 16.into()]);
+}
+
+/// f16 of an integer of 16 bits: exact as f32, rounded once.
+fn from_integer16(g: &mut Gen, s: &Step, c: usize, down: Code) {
+    let a = half_source(g, &s.src[0], c);
+    let t = g.temporary();
+    g.asm.op3(SHIFT_LEFT, t, a, 16);
+    g.asm.op3(down, t, t, 16);
+    g.asm.op2(FROM_I32, t, t);
+    narrow(g, t, t, NEAREST);
+    half_result(g, s, c, t);
+}
+
+fn pack_u16(g: &mut Gen, s: &Step, c: usize) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (t, u) = (g.temporary(), g.temporary());
+    let most = g.asm.constant(0xFFFF);
+    for (to, from) in [(t, a), (u, b)] {
+        g.asm.op3(Code::EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32, to, from, most);
+    }
+    g.asm.op3(SHIFT_LEFT, u, u, 16);
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
+}
+
+fn pack_i16(g: &mut Gen, s: &Step, c: usize) {
+    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let (t, u) = (g.temporary(), g.temporary());
+    let (least, most) = (g.asm.constant(-0x8000i32 as u32), g.asm.constant(0x7FFF));
+    for (to, from) in [(t, a), (u, b)] {
+        g.asm.op3(Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, to, from, least);
+        g.asm.op3(Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, to, to, most);
+        g.asm.op3(SHIFT_LEFT, to, to, 16);
+    }
+    g.asm.op3(SHIFT_RIGHT, t, t, 16);
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
+}
+
+fn from_byte(g: &mut Gen, s: &Step, c: usize, byte: i32) {
+    let a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    g.asm.op3(SHIFT_RIGHT, t, a, 8 * byte);
+    if byte != 3 {
+        let k = g.asm.constant(0xFF);
+        g.asm.op3(codes::AND.z, t, t, k);
+    }
+    g.finish(only(FROM_I32), s.dst, 0, c, &[t.into()]);
+}
+
+/// Signed low nibble, in sixteenths.
+fn from_nibble(g: &mut Gen, s: &Step, c: usize) {
+    let a = g.source(&s.src[0], 0, c);
+    let t = g.temporary();
+    g.asm.op3(SHIFT_LEFT, t, a, 28);
+    g.asm.op3(SHIFT_RIGHT_SIGNED, t, t, 28);
+    g.asm.op2(FROM_I32, t, t);
+    let k = g.asm.constant(0.0625f32.to_bits());
+    g.finish(MUL_PS, s.dst, 0, c, &[t.into(), k.into()]);
+}
