@@ -143,7 +143,7 @@ fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item
     match inst.enc {
         Sop1 | Sop2 | Sopk | Sopc | Sopp => item(What::Scalar, true),
         Smem => item(What::Call, true),
-        Ds | Flat | Global | Scratch | Mubuf => match vmem::transfer(step) {
+        Ds | Flat | Global | Scratch | Mubuf => match vmem::transfer(step, program.shape.halves) {
             Some(transfer) if wide == Wide::Z => item(What::Transfer(transfer), true),
             _ => item(What::Call, !row.any(Flags::ATOMIC)),
         },

@@ -287,7 +287,7 @@ pub(super) const DATA_BYTES: u64 = 1 << 14;
 /// Loads and stores at addresses that make a pattern: the same, in a row, at distances; all within bounds or some not.
 pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
     use Op::*;
-    const LDS: [Op; 14] = [
+    const LDS: [Op; 17] = [
         DS_LOAD_B32,
         DS_LOAD_B64,
         DS_LOAD_B96,
@@ -302,6 +302,9 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         DS_LOAD_U8,
         DS_ADD_U32,
         DS_LOAD_2ADDR_STRIDE64_B64,
+        DS_STORE_2ADDR_B64,
+        DS_STORE_2ADDR_STRIDE64_B32,
+        DS_STORE_2ADDR_STRIDE64_B64,
     ];
     const GLOBAL: [Op; 10] = [
         GLOBAL_LOAD_B32,
@@ -352,7 +355,8 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         };
         if local {
             words.push(0xD800_0000 | code << 18 | r.below(64) as u32 | (r.below(4) as u32) << 8);
-            words.push(result << 24 | data << 16 | data << 8 | address);
+            let second = r.below(VGPRS - 6) as u32;
+            words.push(result << 24 | second << 16 | data << 8 | address);
         } else {
             words.push(0xDC02_0000 | code << 18 | (r.below(16) as u32 * 4));
             words.push(result << 24 | if base { DATA } else { 124 } << 16 | data << 8 | address);

@@ -66,15 +66,21 @@ fn shape(op: Op) -> Option<(Space, bool, usize, bool)> {
         Op::DS_STORE_B128 => (Lds, true, 4, false),
         Op::DS_LOAD_2ADDR_B32 | Op::DS_LOAD_2ADDR_STRIDE64_B32 => (Lds, false, 1, true),
         Op::DS_LOAD_2ADDR_B64 | Op::DS_LOAD_2ADDR_STRIDE64_B64 => (Lds, false, 2, true),
+        Op::DS_STORE_2ADDR_B32 | Op::DS_STORE_2ADDR_STRIDE64_B32 => (Lds, true, 1, true),
+        Op::DS_STORE_2ADDR_B64 | Op::DS_STORE_2ADDR_STRIDE64_B64 => (Lds, true, 2, true),
         _ => return None,
     })
 }
 
-/// How `step` is done inline, if it is.
-pub(super) fn transfer(step: &Step) -> Option<Transfer> {
+/// How `step` of a wave of so many halves is done inline, if it is.
+pub(super) fn transfer(step: &Step, halves: usize) -> Option<Transfer> {
     let (space, store, dwords, two) = shape(step.op?)?;
     let known = FLAG_GLC | FLAG_SADDR | FLAG_VADDR | if two { mem::FLAG_STRIDE64 } else { 0 };
     if step.flags & !known != 0 || (store && step.src[1].kind != Kind::Vgpr) {
+        return None;
+    }
+    if store && two && (halves > 1 || step.src[2].kind != Kind::Vgpr) {
+        // Wave64 stores half after half, each to both addresses.
         return None;
     }
     match space {
@@ -102,9 +108,14 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
         for d in 0..address_dwords(step, t) {
             list.push(Access { piece: g.piece(step.src[0].index, d, c), overwrites: false });
         }
-        for d in 0..t.dwords * t.parts {
-            let row = if t.store { step.src[1].index } else { step.dst };
-            list.push(Access { piece: g.piece(row, d, c), overwrites: !t.store && !masked });
+        for part in 0..t.parts {
+            for d in 0..t.dwords {
+                let (row, d) = match t.store {
+                    true => (step.src[1 + part].index, d),
+                    false => (step.dst, part * t.dwords + d),
+                };
+                list.push(Access { piece: g.piece(row, d, c), overwrites: !t.store && !masked });
+            }
         }
     }
     list
@@ -176,7 +187,7 @@ impl Gen {
         for part in 0..t.parts {
             for c in 0..self.pieces() {
                 let rows = match (t.store, aside) {
-                    (true, _) => (0..t.dwords).map(|d| self.source(&s.src[1], d, c)).collect(),
+                    (true, _) => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
                     (false, true) => (0..t.dwords).map(|_| self.aside()).collect(),
                     (false, false) => self.results(s, t, part, c),
                 };
