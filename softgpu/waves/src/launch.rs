@@ -9,7 +9,7 @@ use queues::target::Target;
 use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
 use crate::predecode::Shape;
-use crate::wave::{TTMP, Wave};
+use crate::wave::{Row, TTMP, Wave};
 
 /// Bytes one wave's scratch is rounded up to.
 const SCRATCH_GRANULE: u64 = 1024;
@@ -200,10 +200,8 @@ impl Plan {
         let first = first as u32;
         if ny == 1 && nz == 1 {
             // Lanes that do not exist are never active; counting on in them keeps the loop plain.
-            for half in 0..w.halves {
-                for lane in 0..32 {
-                    w.v[half].0[lane] = first + (32 * half + lane) as u32;
-                }
+            for (half, row) in w.v.iter_mut().enumerate().take(w.halves) {
+                count_up(row, first + 32 * half as u32);
             }
             return;
         }
@@ -215,11 +213,8 @@ impl Plan {
         let [mut x, mut y, mut z] = [first % nx, first / nx % ny, first / nx / ny];
         if nx % 32 == 0 && present == lanes {
             // Whole halves lie in one line.
-            for half in 0..w.halves {
-                let line = (x | y << 10 | z << 20) & asked;
-                for lane in 0..32 {
-                    w.v[half].0[lane] = line + lane as u32;
-                }
+            for row in w.v.iter_mut().take(w.halves) {
+                count_up(row, (x | y << 10 | z << 20) & asked);
                 x += 32;
                 if x == nx {
                     (x, y) = (0, y + 1);
@@ -240,6 +235,13 @@ impl Plan {
                 (y, z) = (0, z + 1);
             }
         }
+    }
+}
+
+/// `first` and the numbers behind it, a lane each.
+fn count_up(row: &mut Row, first: u32) {
+    for (lane, x) in row.0.iter_mut().enumerate() {
+        *x = first + lane as u32;
     }
 }
 
