@@ -56,7 +56,7 @@ impl Watch {
         let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
             // What happened while nobody was listening may have used up its event.
             if let Some(inner) = weak.upgrade() {
-                inner.handle(&device, Raised::default(), || None);
+                inner.handle(&device, Raised::default());
             }
             while !halt.load(Ordering::Acquire) {
                 let Some(inner) = weak.upgrade() else { return };
@@ -111,29 +111,38 @@ impl Raised {
 }
 
 impl Inner {
+    /// The events to sleep on, that of queue exceptions, and how long to sleep at most; `None` before there are any.
+    fn listening(&self) -> Option<(DeviceEvents, Arc<EventLive>, Option<Duration>)> {
+        let registry = self.registry.lock();
+        let live = |key: Option<_>| {
+            key.and_then(|key| registry.events.get(key)).map(|event| Arc::clone(&event.live))
+        };
+        let fixtures = &registry.fixtures;
+        let (memory, hw) = (live(fixtures.memory)?, live(fixtures.hw_exception)?);
+        let queue = live(fixtures.queue_exception)?;
+        let id = |event: &EventLive| event.id.load(Ordering::Relaxed);
+        let events = DeviceEvents {
+            memory: id(&memory),
+            hw_exception: id(&hw),
+            queue_exception: id(&queue),
+            wake: id(&self.wake),
+        };
+        let limit = scratch::is_asked(&registry).then_some(PUT_OFF_POLL);
+        Some((events, queue, limit))
+    }
+
+    /// Looks at the events without sleeping. The age of the queue exceptions stays what it was, so that the next sleep
+    /// returns for the same ones.
+    fn look(&self, device: &Device) -> Option<Raised> {
+        let (events, exception, _) = self.listening()?;
+        let age = exception.age.load(Ordering::Relaxed);
+        let data = device.sleep_on_exceptions(events, age, Some(Duration::ZERO)).ok()?;
+        Some(Raised::read(&data))
+    }
+
     /// Sleeps once and handles what came. `false` ends the thread.
     fn watch_once(&self, device: &Device, halt: &AtomicBool) -> bool {
-        let (events, exception, limit) = {
-            let registry = self.registry.lock();
-            let live = |key: Option<_>| {
-                key.and_then(|key| registry.events.get(key)).map(|event| Arc::clone(&event.live))
-            };
-            let fixtures = &registry.fixtures;
-            let (Some(memory), Some(hw), Some(queue)) =
-                (live(fixtures.memory), live(fixtures.hw_exception), live(fixtures.queue_exception))
-            else {
-                return false;
-            };
-            let id = |event: &EventLive| event.id.load(Ordering::Relaxed);
-            let events = DeviceEvents {
-                memory: id(&memory),
-                hw_exception: id(&hw),
-                queue_exception: id(&queue),
-                wake: id(&self.wake),
-            };
-            let limit = scratch::is_asked(&registry).then_some(PUT_OFF_POLL);
-            (events, queue, limit)
-        };
+        let Some((events, exception, limit)) = self.listening() else { return false };
         let age = exception.age.load(Ordering::Relaxed);
         match device.sleep_on_exceptions(events, age, limit) {
             Ok(data) => {
@@ -141,9 +150,7 @@ impl Inner {
                     exception.age.store(data[2].last_event_age(), Ordering::Relaxed);
                 }
                 if !halt.load(Ordering::Acquire) {
-                    let age = exception.age.load(Ordering::Relaxed);
-                    let look = || device.sleep_on_exceptions(events, age, Some(Duration::ZERO)).ok();
-                    self.handle(device, Raised::read(&data), || look().map(|data| Raised::read(&data)));
+                    self.handle(device, Raised::read(&data));
                 }
                 true
             }
@@ -165,8 +172,8 @@ impl Inner {
         self.wake_everyone(device);
     }
 
-    /// Handles what a sleep brought; `look` looks at the events once more, without sleeping.
-    fn handle(&self, device: &Device, mut raised: Raised, look: impl Fn() -> Option<Raised>) {
+    /// Handles what a sleep brought.
+    fn handle(&self, device: &Device, mut raised: Raised) {
         if let Some(gpu) = raised.reset {
             self.fail_agent(device, gpu);
         }
@@ -179,11 +186,11 @@ impl Inner {
             }
         }
         if raised.memory.is_none() && found.iter().any(|&(_, bits)| bits & memory_bits() != 0) {
-            // The bits were seen by a sleep that something else had ended.
+            // The bits were there before the thread was, or were seen by a sleep that something else had ended.
             let deadline = Instant::now() + PAIR_GRACE;
             while raised.memory.is_none() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
-                let Some(late) = look() else { break };
+                let Some(late) = self.look(device) else { break };
                 if let Some(gpu) = late.reset {
                     self.fail_agent(device, gpu);
                 }
