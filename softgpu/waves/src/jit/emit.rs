@@ -209,9 +209,23 @@ impl<'a> Emitter<'a> {
     fn scalar_or_call(&mut self, first: usize, item: &Item) {
         let step = &self.program.steps[item.index];
         let inline = matches!(item.what, What::Scalar) && scalar::emit(&mut self.g.asm, step);
-        if !inline {
+        if !inline && !self.scalar_load(first, item.index) {
             self.call(first, item.index);
         }
+    }
+
+    /// A scalar load, its handler being called where the range is not one of those at hand. No row is in a register.
+    fn scalar_load(&mut self, first: usize, index: usize) -> bool {
+        let count = self.ordinal(index) - self.ordinal(first) + 1;
+        let (slow, resume) = (self.g.asm.label(), self.g.asm.label());
+        let check = self.checks.read;
+        let is_inline = scalar::load_memory(&mut self.g.asm, &self.program.steps[index], check, slow);
+        if is_inline {
+            let (dirty, held) = (Vec::new(), Vec::new());
+            self.cold.push(Cold::Slow { label: slow, resume, count, step: index, dirty, held });
+            self.g.asm.place(resume);
+        }
+        is_inline
     }
 
     /// Calls a step's handler. All state is in the wave.

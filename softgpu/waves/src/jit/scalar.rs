@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalar instructions and branch conditions on the wave's scalar file in memory.
 //!
-//! INVARIANT: uses RAX and RCX only, and no vector register.
+//! INVARIANT: uses RAX and RCX only, and no vector register, loads apart.
 
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Asm, SCALARS, memory};
+use super::asm::{Asm, Label, SCALARS, memory};
 use crate::predecode::Shape;
 use crate::step::{Kind, SPECIAL_SCC, Src, Step};
 use crate::wave::{EXEC, VCC, Wave};
@@ -290,6 +290,57 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
             finish64(asm, s, false);
         }
         _ => return false,
+    }
+    true
+}
+
+/// Emits a scalar load; `false` (and nothing emitted) when it is not one of those done inline. `check` is the subroutine
+/// for readable ranges, `slow` where the handler does it. RDX and the first two vector registers are lost.
+pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) -> bool {
+    let dwords: i64 = match s.op {
+        Some(Op::S_LOAD_B32) => 1,
+        Some(Op::S_LOAD_B64) => 2,
+        Some(Op::S_LOAD_B128) => 4,
+        Some(Op::S_LOAD_B256) => 8,
+        Some(Op::S_LOAD_B512) => 16,
+        _ => return false,
+    };
+    if s.src[0].kind != Kind::Scalar || !matches!(s.src[1].kind, Kind::Scalar | Kind::Const) {
+        return false;
+    }
+    asm.op2(Code::Mov_r64_rm64, A64, place(s.src[0].index));
+    // A 32-bit move clears the upper half.
+    load(asm, B, &s.src[1]);
+    asm.op2(Code::Add_r64_rm64, A64, B64);
+    asm.op2(Code::Add_rm64_imm32, A64, s.imm);
+    asm.op2(Code::And_rm64_imm8, A64, -4);
+    asm.op2(Code::Lea_r64_m, B64, memory(A64, 4 * dwords, false));
+    asm.jump(Code::Call_rel32_64, check);
+    asm.jump(Code::Jb_rel32_64, slow);
+    match dwords {
+        1 => {
+            asm.op2(Code::Mov_r32_rm32, B, memory(A64, 0, false));
+            asm.op2(Code::Mov_rm32_r32, place(s.dst), B);
+        }
+        2 => {
+            asm.op2(Code::Mov_r64_rm64, B64, memory(A64, 0, false));
+            asm.op2(Code::Mov_rm64_r64, place(s.dst), B64);
+        }
+        4 => {
+            asm.op2(Code::VEX_Vmovdqu_xmm_xmmm128, Register::XMM0, memory(A64, 0, false));
+            asm.op2(Code::VEX_Vmovdqu_xmmm128_xmm, place(s.dst), Register::XMM0);
+        }
+        _ => {
+            // All is read before anything is written: the parts may overlap.
+            let halves = [(Register::YMM0, 0), (Register::YMM1, 8)];
+            let halves = &halves[..dwords as usize / 8];
+            for &(r, at) in halves {
+                asm.op2(Code::VEX_Vmovdqu_ymm_ymmm256, r, memory(A64, 4 * at, false));
+            }
+            for &(r, at) in halves {
+                asm.op2(Code::VEX_Vmovdqu_ymmm256_ymm, place(s.dst + at as u16), r);
+            }
+        }
     }
     true
 }

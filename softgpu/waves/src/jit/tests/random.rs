@@ -284,6 +284,20 @@ pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Ve
 pub(super) const DATA: u32 = 20;
 pub(super) const DATA_BYTES: u64 = 1 << 14;
 
+/// Scalar loads from the data, some of them beyond it.
+fn scalar_loads(r: &mut Random) -> Vec<u32> {
+    let mut words = Vec::new();
+    for _ in 0..1 + r.below(3) {
+        let size = r.below(5) as u32;
+        let last = if size > 2 { 0 } else { 12 };
+        let to = r.below(last + 1) as u32 & !((1 << size.min(2)) - 1);
+        let offset = if r.chance(30) { 0x7_0000 } else { r.below(DATA_BYTES - 64) as u32 };
+        words.push(0xF400_0000 | size << 18 | to << 6 | (DATA / 2));
+        words.push(124 << 25 | offset);
+    }
+    words
+}
+
 /// Loads and stores at addresses that make a pattern: the same, in a row, at distances; all within bounds or some not.
 pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
     use Op::*;
@@ -330,6 +344,9 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
     if r.chance(6) {
         // One of the registers instead: any pattern, anywhere.
         words = vec![0x7E00_0300 | address << 17 | vgpr(r)];
+    }
+    if r.chance(4) {
+        return scalar_loads(r);
     }
     let local = r.chance(2);
     if !local {
