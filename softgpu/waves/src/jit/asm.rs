@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register, RoundingControl};
 
+use crate::wave::Wave;
+
 /// Rows of VGPRs, biased by [`ROW_BIAS`].
 pub(super) const ROWS: Register = Register::RBX;
 /// The wave's scalar file.
@@ -253,6 +255,16 @@ impl From<i32> for Arg {
 /// Memory at `base + displacement`; `broadcast` repeats its element in all lanes.
 pub(super) fn memory(base: Register, displacement: i64, broadcast: bool) -> MemoryOperand {
     MemoryOperand::new(base, Register::None, 1, displacement, 1, broadcast, Register::None)
+}
+
+/// The field of the context at `offset`.
+pub(super) fn context(offset: usize) -> MemoryOperand {
+    memory(CONTEXT, offset as i64, false)
+}
+
+/// The field of the wave at `offset`; [`SCALARS`] points into it.
+pub(super) fn wave_field(offset: usize) -> MemoryOperand {
+    memory(SCALARS, offset as i64 - std::mem::offset_of!(Wave, s) as i64, false)
 }
 
 fn build(code: Code, operands: &[Arg]) -> Result<Instruction, IcedError> {

@@ -7,7 +7,9 @@
 
 use iced_x86::{Code, Register};
 
-use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, memory};
+use super::asm::{
+    AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory, wave_field,
+};
 use super::flow::{self, Item, Unit, What};
 use super::r#gen::{Access, Gen, Wide, next_accesses};
 use super::lane::{self, Floats};
@@ -52,10 +54,6 @@ pub(super) struct Emitter<'a> {
     cold: Vec<Cold>,
     /// First step of the block being emitted.
     first: usize,
-}
-
-fn context(offset: usize) -> iced_x86::MemoryOperand {
-    memory(CONTEXT, offset as i64, false)
 }
 
 impl<'a> Emitter<'a> {
@@ -202,7 +200,7 @@ impl<'a> Emitter<'a> {
             self.count(self.ordinal(end) - self.ordinal(first));
         } else {
             // The last step never falls through; should a handler say otherwise, the interpreter takes over.
-            self.leave(0, Exit::Leave, end.saturating_sub(1), Vec::new());
+            self.leave(end.saturating_sub(1));
         }
     }
 
@@ -238,9 +236,8 @@ impl<'a> Emitter<'a> {
         self.cold.push(Cold::Flow { label, count, step: index });
         if flow::ends_block(step) {
             // What follows was made for this MODE.
-            let offset = std::mem::offset_of!(Wave, mode) as i64 - std::mem::offset_of!(Wave, s) as i64;
-            let mode = self.mode as i32;
-            self.g.asm.op2(Code::Cmp_rm32_imm32, memory(SCALARS, offset, false), mode);
+            let mode = wave_field(std::mem::offset_of!(Wave, mode));
+            self.g.asm.op2(Code::Cmp_rm32_imm32, mode, self.mode as i32);
             let label = self.g.asm.label();
             self.g.asm.jump(Code::Jne_rel32_64, label);
             self.cold.push(Cold::Leave {
@@ -258,8 +255,7 @@ impl<'a> Emitter<'a> {
         let address = std::ptr::from_ref(&self.program.steps[index]).addr() as u64;
         let a = &mut self.g.asm;
         a.op0(Code::VEX_Vzeroupper);
-        let wave = -(std::mem::offset_of!(Wave, s) as i64);
-        a.op2(Code::Lea_r64_m, Register::RDI, memory(SCALARS, wave, false));
+        a.op2(Code::Lea_r64_m, Register::RDI, wave_field(0));
         a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
         a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
         a.op1(Code::Call_rm64, context(std::mem::offset_of!(Context, call)));
@@ -292,11 +288,11 @@ impl<'a> Emitter<'a> {
         self.g.asm.place(resume);
     }
 
-    /// Counts and leaves, in line.
-    fn leave(&mut self, count: i32, exit: Exit, step: usize, dirty: Vec<Spill>) {
+    /// Leaves for the interpreter at `step`, in line.
+    fn leave(&mut self, step: usize) {
         let label = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, label);
-        self.cold.push(Cold::Leave { label, count, exit, step, dirty });
+        self.cold.push(Cold::Leave { label, count: 0, exit: Exit::Leave, step, dirty: Vec::new() });
     }
 
     fn branch(&mut self, first: usize, end: usize, item: &Item) {
@@ -310,7 +306,7 @@ impl<'a> Emitter<'a> {
             label
         });
         self.count(count);
-        self.take_branch(target <= item.index, target, Vec::new());
+        self.take_branch(target <= item.index, target);
         if let Some(fall) = fall {
             self.g.asm.place(fall);
             self.fall_through(first, end);
@@ -318,18 +314,18 @@ impl<'a> Emitter<'a> {
     }
 
     /// Jumps to the block at `target`; backward only if nobody wants the wave to stop.
-    fn take_branch(&mut self, backward: bool, target: usize, dirty: Vec<Spill>) {
+    fn take_branch(&mut self, backward: bool, target: usize) {
         if backward {
-            self.look(target, &dirty);
+            self.look(target, &[]);
         }
         match self.label_of(target) {
             Some(label) => self.g.asm.jump(Code::Jmp_rel32_64, label),
-            None => self.leave(0, Exit::Leave, target, dirty),
+            None => self.leave(target),
         }
     }
 
     /// Leaves for `target` when the control asks or the quantum is over.
-    pub(super) fn look(&mut self, target: usize, dirty: &[super::regs::Spill]) {
+    pub(super) fn look(&mut self, target: usize, dirty: &[Spill]) {
         for (exit, code) in [(Exit::Interrupted, Code::Jne_rel32_64), (Exit::Quantum, Code::Jae_rel32_64)] {
             let label = self.g.asm.label();
             match exit {

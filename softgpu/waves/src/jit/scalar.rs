@@ -6,7 +6,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::asm::{Asm, Label, SCALARS, memory};
+use super::asm::{Asm, Label, SCALARS, memory, wave_field};
 use crate::predecode::Shape;
 use crate::step::{Kind, SPECIAL_SCC, Src, Step};
 use crate::wave::{EXEC, VCC, Wave};
@@ -18,7 +18,7 @@ const B64: Register = Register::RCX;
 
 /// SCC in memory.
 fn scc() -> MemoryOperand {
-    memory(SCALARS, std::mem::offset_of!(Wave, scc) as i64 - std::mem::offset_of!(Wave, s) as i64, false)
+    wave_field(std::mem::offset_of!(Wave, scc))
 }
 
 fn place(index: u16) -> MemoryOperand {

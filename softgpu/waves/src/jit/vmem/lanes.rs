@@ -7,11 +7,11 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::super::Context;
-use super::super::asm::{Arg, Label};
+use super::super::asm::{Arg, Label, context};
 use super::super::codes;
 use super::super::r#gen::Gen;
 use super::address::TIMES;
-use super::{Transfer, at, context, low128};
+use super::{Transfer, at, low128};
 
 /// Predicate of vpcmpud: less or equal.
 const LESS_EQUAL: i32 = 2;

@@ -11,7 +11,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
 use super::Context;
-use super::asm::{CONTEXT, Label, memory};
+use super::asm::{Label, context, memory};
 use super::codes;
 use super::r#gen::{Access, Gen};
 use super::regs::Spill;
@@ -130,10 +130,6 @@ fn address_dwords(step: &Step, t: &Transfer) -> usize {
             _ => 1,
         },
     }
-}
-
-fn context(offset: usize) -> MemoryOperand {
-    memory(CONTEXT, offset as i64, false)
 }
 
 /// Memory at RSI or RAX-based addresses.
