@@ -19,6 +19,16 @@ struct Marker<'i> {
     inner: &'i Inner,
     key: SignalKey,
     signal: Arc<SignalLive>,
+    /// The caller's index of the first unit behind the packet.
+    end: u64,
+}
+
+impl Marker<'_> {
+    /// Whether the processor has consumed the packet too: it completes the signal before that.
+    fn is_consumed(&self, live: &QueueLive) -> bool {
+        let ahead = live.logical(live.hardware_read()).wrapping_sub(self.end);
+        live.is_destroyed() || live.fault().is_some() || ahead.cast_signed() >= 0
+    }
 }
 
 impl Drop for Marker<'_> {
@@ -43,9 +53,10 @@ impl Inner {
             AllocError::Device(error) => WaitError::Device(error),
             _ => WaitError::Device(crate::error::DeviceError::Absent { what: "a signal for the wait" }),
         })?;
-        let marker = Marker { inner: self, key, signal };
-        if !live.complete_behind(pass, &marker.signal)? {
-            return Ok(None);
+        let mut marker = Marker { inner: self, key, signal, end: 0 };
+        match live.complete_behind(pass, &marker.signal)? {
+            Some(end) => marker.end = end,
+            None => return Ok(None),
         }
         self.submitted(pass, live, Some(&marker.signal));
         Ok(Some(marker))
@@ -74,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// Waits until a queue has completed everything submitted so far.
+    /// Waits until a queue has completed everything submitted so far, and consumed it: it can be destroyed then.
     pub(crate) fn wait_idle(&self, live: &QueueLive, timeout: Option<Duration>) -> Result<(), WaitError> {
         let start = Instant::now();
         let marker = loop {
@@ -94,6 +105,19 @@ impl Inner {
             std::thread::sleep(Duration::from_micros(100));
         };
         let left = timeout.map(|limit| limit.saturating_sub(start.elapsed()));
-        self.wait_signal(&marker.signal, Condition::LessThan(1), left, WaitMode::Auto).map(drop)
+        self.wait_signal(&marker.signal, Condition::LessThan(1), left, WaitMode::Auto)?;
+        loop {
+            let pass = self.gate.enter()?;
+            if marker.is_consumed(live) {
+                return Ok(());
+            }
+            drop(pass);
+            let waited = start.elapsed();
+            if timeout.is_some_and(|limit| waited >= limit) {
+                return Err(WaitError::Timeout { value: 0, waited });
+            }
+            // TIMEOUT: what follows the signal is at most the interrupt that announces it.
+            std::thread::sleep(Duration::from_micros(20));
+        }
     }
 }

@@ -81,8 +81,8 @@ impl QueueLive {
         submitted
     }
 
-    /// Puts a packet behind all others that brings `signal` from 1 to 0 when they have completed; `Ok(false)` while
-    /// there is no room for it.
+    /// Puts a packet behind all others that brings `signal` from 1 to 0 when they have completed: the caller's index of
+    /// the first unit behind it, or `Ok(None)` while there is no room for it.
     ///
     /// # Errors
     /// The queue's fault.
@@ -90,7 +90,7 @@ impl QueueLive {
         &self,
         pass: &Pass<'_>,
         signal: &SignalLive,
-    ) -> Result<bool, Arc<QueueFault>> {
+    ) -> Result<Option<u64>, Arc<QueueFault>> {
         if let Some(fault) = self.fault() {
             return Err(Arc::clone(fault));
         }
@@ -98,7 +98,7 @@ impl QueueLive {
         let producer = match own_ring {
             true => match self.try_produce(OWN_RING) {
                 Some(producer) => Some(producer),
-                None => return Ok(false),
+                None => return Ok(None),
             },
             false => None,
         };
@@ -106,22 +106,21 @@ impl QueueLive {
             (QueueKind::Aql, _) => match self.reserve(pass, 1) {
                 Ok(mut slot) => {
                     signal.promise();
-                    slot.publish(barrier(signal.handle()).encode());
-                    Ok(true)
+                    Ok(Some(slot.publish(barrier(signal.handle()).encode()) + 1))
                 }
-                Err(_) => Ok(false),
+                Err(_) => Ok(None),
             },
             (_, Some(producer)) => {
                 let words = packets::completion(self.kind, self.target, signal.value_va(), signal.mailbox());
                 signal.promise();
-                let written = self.write_words(pass, &producer, &words);
-                if written.is_err() {
+                let end = self.write_words(pass, &producer, &words).ok();
+                if end.is_none() {
                     signal.unpromise();
                     self.tell_up_to(pass, self.hardware_write());
                 }
-                Ok(written.is_ok())
+                Ok(end.map(|end| self.logical(end)))
             }
-            (_, None) => Ok(false),
+            (_, None) => Ok(None),
         }
     }
 }
