@@ -6,9 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
+use kfd::Topology;
 use kfd::topology::Node;
 use serde::{Deserialize, Serialize};
+
+use super::CheckpointError;
+use super::parked::Parked;
+use crate::error::OpenError;
+use crate::runtime::Inner;
 
 /// How a property is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +35,19 @@ pub struct AgentIdentity {
     pub name: String,
     /// The properties that are compared, by their sysfs names.
     pub properties: BTreeMap<String, u64>,
+}
+
+/// Which differences are borne.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admission {}
+
+impl Admission {
+    /// As the environment of this process says.
+    #[must_use]
+    pub fn from_env() -> Self {
+        Self::default()
+    }
 }
 
 /// One reason not to admit.
@@ -123,6 +143,43 @@ impl AgentIdentity {
             })
             .collect()
     }
+}
+
+/// Compares the agents here with those of the process; nothing is changed unless all fit.
+pub(super) fn admit(
+    inner: &Arc<Inner>,
+    parked: &Parked,
+    _admission: &Admission,
+) -> Result<(), CheckpointError> {
+    let transport = &parked.transport;
+    let topology = Topology::read(transport.sysfs()).map_err(|source| {
+        CheckpointError::Open(OpenError::Topology { transport: transport.name().to_owned(), source })
+    })?;
+    let nodes: Vec<_> = topology.gpus().collect();
+    // The same GPU if it is here, else the one in its place.
+    let node_of = |agent: &AgentIdentity, index: usize| {
+        nodes.iter().find(|n| n.properties.unique_id == agent.unique_id).or_else(|| nodes.get(index)).copied()
+    };
+    let found: Vec<_> = parked.agents.iter().enumerate().map(|(n, agent)| node_of(agent, n)).collect();
+    let differences: Vec<_> = parked
+        .agents
+        .iter()
+        .zip(&found)
+        .enumerate()
+        .flat_map(|(n, (agent, node))| agent.differences(n, *node))
+        .collect();
+    if !differences.is_empty() {
+        return Err(CheckpointError::Agents { differences });
+    }
+    if let Some(captured) = &parked.captured {
+        captured.check_gpus(&nodes.iter().map(|node| node.gpu_id).collect::<Vec<_>>())?;
+    }
+    for (agent, node) in inner.agents.iter().zip(found) {
+        if let Some(node) = node {
+            agent.set_gpu(node.gpu_id);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

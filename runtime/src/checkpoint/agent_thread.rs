@@ -18,7 +18,9 @@ use rustix::net::{
 
 use super::incarnation::Incarnation;
 use super::protocol::{Done, MAX_MESSAGE, Reply, Request, socket_name};
-use super::{CheckpointError, CheckpointReport, Mode, RestoreReport, State};
+use super::{
+    CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
+};
 use crate::runtime::Inner;
 
 /// How often the thread looks at lease and incarnation while the process is checkpointed.
@@ -194,7 +196,7 @@ fn checkpoint(
     let session = runtime.session();
     let lock = session.lock(runtime, mode, deadline)?;
     let report = session
-        .checkpoint(runtime, directory)
+        .checkpoint(runtime, directory, &CheckpointOptions::default())
         .map(|r| CheckpointReport { lock_ms: lock.as_secs_f64() * 1e3, ..r });
     report.inspect_err(|_| {
         if session.state() == State::Locked
@@ -208,7 +210,10 @@ fn checkpoint(
 fn resume(runtime: &Arc<Inner>, directory: Option<&Path>) -> Result<RestoreReport, CheckpointError> {
     let session = runtime.session();
     let report = match session.state() {
-        State::Checkpointed => session.restore(runtime, directory)?,
+        State::Checkpointed => session.restore(
+            runtime,
+            &RestoreOptions { directory: directory.map(Path::to_path_buf), ..RestoreOptions::default() },
+        )?,
         _ => RestoreReport::default(),
     };
     if session.state() == State::Locked {

@@ -4,12 +4,13 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{CheckpointError, device};
 use crate::device::Device;
 use crate::gate::Closed;
 use crate::image::Extent;
+use crate::limit::{Limit, Stopped};
 use crate::queue::live::QueueLive;
 use crate::registry::Registry;
 use crate::registry::state::{BoKey, BoKind, BoRole, QueueKey};
@@ -28,12 +29,16 @@ pub(super) struct Late {
     queue: QueueKey,
     live: Arc<QueueLive>,
     elapsed: Duration,
+    stopped: Stopped,
 }
 
 impl Late {
     /// The error, with the name of the kernel that runs.
     pub(super) fn explain(self, registry: &Registry) -> CheckpointError {
-        let Self { queue, live, elapsed } = self;
+        let Self { queue, live, elapsed, stopped } = self;
+        if let Stopped::Cancelled { .. } = stopped {
+            return CheckpointError::Stopped { verb: "lock", stopped };
+        }
         let name = |object: u64| {
             let (_, executable, _) = registry.executable_at(object)?;
             executable.program.as_ref()?.kernel_of(object).map(str::to_owned)
@@ -50,8 +55,7 @@ impl Late {
 pub(super) fn drain(
     queues: &[(QueueKey, Arc<QueueLive>)],
     closed: &Closed,
-    started: Instant,
-    deadline: Instant,
+    limit: &Limit,
 ) -> Result<(), Late> {
     for (key, queue) in queues {
         if queue.is_destroyed() {
@@ -67,13 +71,13 @@ pub(super) fn drain(
             } else {
                 marked = queue.submit_marker(&closed.pass());
             }
-            if Instant::now() >= deadline {
+            if let Err(stopped) = limit.check() {
                 // One that runs a kernel says more than one that merely had not its turn yet.
                 let busy = |(_, live): &&(QueueKey, Arc<QueueLive>)| {
                     live.fault().is_none() && live.pending() > 0 && live.running_object().is_some()
                 };
                 let (key, live) = queues.iter().find(busy).map_or((key, queue), |(key, live)| (key, live));
-                return Err(Late { queue: *key, live: Arc::clone(live), elapsed: started.elapsed() });
+                return Err(Late { queue: *key, live: Arc::clone(live), elapsed: limit.elapsed(), stopped });
             }
             looks += 1;
             if looks > 1000 {

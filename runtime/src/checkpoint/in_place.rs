@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::{evacuate, rebuild};
+use crate::limit::Limit;
 use crate::runtime::Inner;
 
 /// Drains every queue, takes it off the hardware and makes it again.
@@ -13,11 +14,10 @@ use crate::runtime::Inner;
 /// # Panics
 /// When a step fails.
 pub(crate) fn requeue(inner: &Arc<Inner>) {
-    let started = Instant::now();
-    let deadline = started + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     let mut closed = inner.gate.close(deadline, &AtomicBool::new(false)).unwrap();
     let queues = evacuate::queues(&inner.registry.lock());
-    evacuate::drain(&queues, &closed, started, deadline).unwrap();
+    evacuate::drain(&queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
     let device = inner.take_device(&mut closed, deadline).unwrap();
     {
         let mut registry = inner.registry.lock();

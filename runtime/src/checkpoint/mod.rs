@@ -11,33 +11,39 @@
 mod admit;
 pub(crate) mod agent_thread;
 mod audit;
+mod down;
 mod evacuate;
 #[cfg(test)]
 pub(crate) mod in_place;
 mod incarnation;
 mod keeper;
+mod options;
+mod parked;
 mod preempt;
 pub mod protocol;
 mod rebuild;
 mod session;
+mod up;
 mod verbs;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use self::admit::{AgentIdentity, Difference};
+pub use self::admit::{Admission, AgentIdentity, Difference};
 pub use self::audit::Culprit;
+pub use self::options::{CheckpointOptions, RestoreOptions};
+pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
 pub use self::protocol::{CallError, CheckpointReport, Done, Reply, Request, RestoreReport, call};
-pub use self::session::Metadata;
 pub(crate) use self::session::Session;
 use crate::error::{CloseError, DeviceError, Lost, OpenError};
 use crate::image::ImageError;
+use crate::limit::Stopped;
 use crate::pool::window::WindowError;
 use crate::queue::fault::QueueFault;
 use crate::registry::state::{BoKey, QueueKey};
@@ -127,6 +133,22 @@ pub enum CheckpointError {
     /// The driver's state of the process is not what it should be.
     #[error("The preempted queues cannot be carried on")]
     Capture(#[from] CaptureError),
+    /// The verb was stopped before its end.
+    #[error("The {verb} was given up: {stopped}")]
+    Stopped {
+        /// The verb.
+        verb: &'static str,
+        /// By what.
+        stopped: Stopped,
+    },
+    /// Another thread's verb is at work.
+    #[error("Cannot {verb}: another verb was still at work after {} ms; wait for it or cancel it", waited.as_millis())]
+    AtWork {
+        /// The verb.
+        verb: &'static str,
+        /// How long was waited for the other.
+        waited: Duration,
+    },
     /// Somebody would not leave the device.
     #[error("A thread was still inside the device after {} ms", waited.as_millis())]
     Busy {
@@ -232,4 +254,8 @@ fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {
 
 fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::System { act, source }
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
 }

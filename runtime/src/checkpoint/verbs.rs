@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{CheckpointError, CheckpointReport, Mode, RestoreReport, State};
+use super::{
+    CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
+};
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -29,7 +31,19 @@ impl Runtime {
     /// # Errors
     /// [`CheckpointError`]; the process is LOCKED, with everything as it was, except after [`CheckpointError::Stuck`].
     pub fn checkpoint(&self, directory: &Path) -> Result<CheckpointReport, CheckpointError> {
-        self.inner().session().checkpoint(self.inner(), directory)
+        self.checkpoint_with(directory, &CheckpointOptions::default())
+    }
+
+    /// The same with a deadline, or into the process's own memory.
+    ///
+    /// # Errors
+    /// As [`Runtime::checkpoint`], and [`CheckpointError::Stopped`] by the deadline or by [`Runtime::cancel`].
+    pub fn checkpoint_with(
+        &self,
+        directory: &Path,
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointReport, CheckpointError> {
+        self.inner().session().checkpoint(self.inner(), directory, options)
     }
 
     /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written or,
@@ -38,7 +52,25 @@ impl Runtime {
     /// # Errors
     /// [`CheckpointError`]; the process stays CHECKPOINTED and the call can be tried again.
     pub fn restore(&self, directory: Option<&Path>) -> Result<RestoreReport, CheckpointError> {
-        self.inner().session().restore(self.inner(), directory)
+        self.restore_with(&RestoreOptions {
+            directory: directory.map(Path::to_path_buf),
+            ..RestoreOptions::default()
+        })
+    }
+
+    /// The same with a deadline and rules of admission.
+    ///
+    /// # Errors
+    /// As [`Runtime::restore`], and [`CheckpointError::Stopped`] by the deadline or by [`Runtime::cancel`].
+    pub fn restore_with(&self, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
+        self.inner().session().restore(self.inner(), options)
+    }
+
+    /// Has the verb at work in another thread give up, wherever it is; that verb returns an error, and the state is the
+    /// one before it. Says whether there was one. (A checkpoint that has begun to close the device, or a restore that
+    /// has filled its buffers, is as good as done and ends.)
+    pub fn cancel(&self) -> bool {
+        self.inner().session().cancel()
     }
 
     /// LOCKED → RUNNING. Preempted queues go on at their waves' next instructions.

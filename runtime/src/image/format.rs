@@ -20,6 +20,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::limit::Stopped;
+
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
 /// Additions a reader of the same major can live without; a reader refuses a newer one.
@@ -102,6 +104,9 @@ pub enum ImageError {
         #[source]
         source: serde_json::Error,
     },
+    /// The work was stopped.
+    #[error("The image was not done: {0}")]
+    Stopped(#[from] Stopped),
     /// The extents given do not fit those the image was made from.
     #[error("The image holds {expected} buffers' contents, {found} were given to fill")]
     Extents {

@@ -13,6 +13,7 @@ use super::format::{
 };
 use super::worker::{ChunkBuffer, PAGE, for_each, open_bulk};
 use super::{CHUNK_BYTES, Extent};
+use crate::limit::Limit;
 
 /// What filling buffers from an image moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -46,7 +47,7 @@ impl Image {
         let mut front = vec![0; (HEADER_BYTES + 3 * SECTION_BYTES).min(file_bytes as usize)];
         file.read_exact_at(&mut front, 0).map_err(io("read"))?;
         let [contents, table, metadata] = decode_front(path, &front, file_bytes)?;
-        let read = |section: &Section| {
+        let read = |section: &Section| -> Result<_, ImageError> {
             let mut bytes = vec![0; section.length as usize];
             file.read_exact_at(&mut bytes, section.offset).map_err(io("read"))?;
             Ok((*blake3::hash(&bytes).as_bytes() == section.hash).then_some(bytes))
@@ -104,7 +105,9 @@ impl Image {
     /// # Errors
     /// [`ImageError::Corrupt`] naming the first bad chunk found, [`ImageError::Io`].
     pub fn verify(&self) -> Result<ReadStats, ImageError> {
-        for_each(self.chunks.len(), |n, buffer| self.read_chunk(&self.chunks[n], buffer).map(|_| ()))?;
+        for_each(self.chunks.len(), &Limit::none(), |n, buffer| {
+            self.read_chunk(&self.chunks[n], buffer).map(|_| ())
+        })?;
         let bytes = self.chunks.iter().map(|c| c.length).sum();
         Ok(ReadStats { content_bytes: bytes, read_bytes: bytes })
     }
@@ -113,9 +116,9 @@ impl Image {
     /// `fresh` says that the memory is known to be zero.
     ///
     /// # Errors
-    /// [`ImageError::Extents`] and [`ImageError::ExtentLength`] before anything is written; [`ImageError::Corrupt`] and
-    /// [`ImageError::Io`] while filling: the extents then hold a mixture and must be given up.
-    pub fn fill(&self, extents: &[Extent], fresh: bool) -> Result<ReadStats, ImageError> {
+    /// [`ImageError::Extents`] and [`ImageError::ExtentLength`] before anything is written; [`ImageError::Corrupt`],
+    /// [`ImageError::Io`] and [`ImageError::Stopped`] while filling: the extents then hold a mixture and must be given up.
+    pub fn fill(&self, extents: &[Extent], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
         for chunk in &self.chunks {
             let index = chunk.extent as usize;
             let extent = extents
@@ -129,7 +132,7 @@ impl Image {
         if !fresh {
             self.zero_gaps(extents);
         }
-        for_each(self.chunks.len(), |n, buffer| {
+        for_each(self.chunks.len(), limit, |n, buffer| -> Result<_, ImageError> {
             let chunk = &self.chunks[n];
             let bytes = self.read_chunk(chunk, buffer)?;
             extents[chunk.extent as usize].copy_in(chunk.offset, bytes);

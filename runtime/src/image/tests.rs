@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limit::Limit;
 
 /// Owns the memory behind an extent, in whole pages of u64 so that it is aligned.
 struct Memory(Vec<u8>);
@@ -39,7 +40,7 @@ fn sample() -> Vec<Memory> {
 fn write(path: &Path, memories: &mut [Memory]) -> WriteStats {
     let extents: Vec<_> = memories.iter_mut().map(Memory::extent).collect();
     let mut writer = ImageWriter::create(path).unwrap();
-    writer.write_contents(&extents).unwrap();
+    writer.write_contents(&extents, &Limit::none()).unwrap();
     writer.finish(&vec!["meta"]).unwrap()
 }
 
@@ -57,7 +58,7 @@ fn fill_gives_back_every_byte_and_zeroes_the_rest() {
     assert_eq!(image.metadata::<Vec<String>>().unwrap(), ["meta"]);
     let mut filled: Vec<_> = sample().iter().map(|m| Memory(vec![0xaa; m.0.len()])).collect();
     let extents: Vec<_> = filled.iter_mut().map(Memory::extent).collect();
-    image.fill(&extents, false).unwrap();
+    image.fill(&extents, false, &Limit::none()).unwrap();
     for (got, want) in filled.iter().zip(sample()) {
         assert!(got.0 == want.0);
     }
@@ -76,7 +77,10 @@ fn fill_refuses_other_buffers_before_writing() {
     let (_directory, path) = written();
     let image = Image::open(&path).unwrap();
     let mut one = Memory(vec![7; 4096]);
-    assert!(matches!(image.fill(&[one.extent()], false), Err(ImageError::ExtentLength { extent: 0, .. })));
+    assert!(matches!(
+        image.fill(&[one.extent()], false, &Limit::none()),
+        Err(ImageError::ExtentLength { extent: 0, .. })
+    ));
     assert!(one.0.iter().all(|b| *b == 7));
 }
 

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CHUNK_BYTES;
+use crate::limit::{Limit, Stopped};
 
 pub(super) const PAGE: u64 = 4096;
 
@@ -51,9 +52,10 @@ fn workers(items: usize) -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(items).max(1)
 }
 
-/// Runs `work(index, buffer)` for every index below `items` on all cores; the first error stops the rest.
-pub(super) fn for_each<E: Send>(
+/// Runs `work(index, buffer)` for every index below `items` on all cores; the first error, or `limit`, stops the rest.
+pub(super) fn for_each<E: Send + From<Stopped>>(
     items: usize,
+    limit: &Limit,
     work: impl Fn(usize, &mut ChunkBuffer) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let next = AtomicUsize::new(0);
@@ -64,7 +66,7 @@ pub(super) fn for_each<E: Send>(
             if index >= items {
                 return Ok(());
             }
-            if let Err(error) = work(index, &mut buffer) {
+            if let Err(error) = limit.check().map_err(E::from).and_then(|()| work(index, &mut buffer)) {
                 next.store(items, Ordering::Relaxed);
                 return Err(error);
             }

@@ -15,6 +15,7 @@ use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, ImageError, Section, SectionKind, encode_front,
 };
 use super::worker::{PAGE, for_each, is_zero, open_bulk};
+use crate::limit::Limit;
 
 /// What writing an image moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -73,8 +74,8 @@ impl ImageWriter {
     /// Writes the extents' bytes; the n-th becomes extent n. All-zero chunks cost nothing.
     ///
     /// # Errors
-    /// [`ImageError::Io`] when the disk is full or fails.
-    pub fn write_contents(&mut self, extents: &[Extent]) -> Result<(), ImageError> {
+    /// [`ImageError::Io`] when the disk is full or fails, [`ImageError::Stopped`] when `limit` is reached.
+    pub fn write_contents(&mut self, extents: &[Extent], limit: &Limit) -> Result<(), ImageError> {
         let work: Vec<(u32, u64, u64)> = extents
             .iter()
             .enumerate()
@@ -82,7 +83,7 @@ impl ImageWriter {
             .collect();
         let end = AtomicU64::new(self.end);
         let chunks = Mutex::new(Vec::with_capacity(work.len()));
-        for_each(work.len(), |index, buffer| {
+        for_each(work.len(), limit, |index, buffer| -> Result<_, ImageError> {
             let (extent, offset, length) = work[index];
             let padded = length.next_multiple_of(PAGE) as usize;
             let bytes = &mut buffer.bytes()[..padded];

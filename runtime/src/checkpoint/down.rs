@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! LOCKED → CHECKPOINTED, step by step: the image, then everything out of the driver, then the audit.
+//!
+//! INVARIANT: until the image is complete nothing of the device is touched; from then on every failure hands back what
+//! [`super::up::bring_back`] needs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use kfd::Transport;
+
+use super::admit::AgentIdentity;
+use super::incarnation::Incarnation;
+use super::keeper::Keeper;
+use super::parked::{Metadata, Parked};
+use super::preempt::Captured;
+use super::protocol::CheckpointReport;
+use super::{CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
+use crate::device::{Device, RenderFiles};
+use crate::gate::Closed;
+use crate::image::ImageWriter;
+use crate::limit::Limit;
+use crate::runtime::{Inner, TakeError};
+
+/// How long threads asleep in the driver may take to come out.
+const RECLAIM: Duration = Duration::from_secs(5);
+
+/// How far a failed way down had come.
+pub(super) enum Down {
+    /// The device is as it was.
+    Untouched(Box<CheckpointError>),
+    /// Something is gone; everything can be made again from this.
+    Parked(Box<CheckpointError>, Box<Parked>),
+}
+
+impl Down {
+    fn untouched(error: CheckpointError) -> Self {
+        Self::Untouched(Box::new(error))
+    }
+
+    fn parked(error: CheckpointError, parked: Box<Parked>) -> Self {
+        Self::Parked(Box::new(error), parked)
+    }
+}
+
+pub(super) fn taken(error: TakeError) -> CheckpointError {
+    match error {
+        TakeError::Device(source) => CheckpointError::Device { what: "to let go of the device", source },
+        TakeError::Thread(source) => CheckpointError::System { act: "start the event thread", source },
+        TakeError::Busy { .. } | TakeError::Gone => CheckpointError::Busy { waited: RECLAIM },
+    }
+}
+
+/// The driver's state of this process, if its queues were preempted.
+fn capture(inner: &Inner, closed: &Closed, mode: Mode) -> Result<Option<Captured>, CheckpointError> {
+    let pass = closed.pass();
+    match (mode, inner.device(&pass)) {
+        (Mode::Preempt, Some(on)) => preempt::capture(&inner.registry.lock(), on).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
+/// whether all went is told beside what is left of it.
+pub(super) fn part_with(
+    inner: &Inner,
+    device: Device,
+    closed: &mut Closed,
+    preempted: bool,
+) -> (Result<(), CheckpointError>, RenderFiles, Arc<dyn Transport>) {
+    if preempted {
+        let gone = preempt::let_go(&mut inner.registry.lock(), &device, closed);
+        let (renders, transport) = device.leave();
+        return (gone, renders, transport);
+    }
+    let gone = evacuate::evacuate(&mut inner.registry.lock(), &device, closed);
+    let (renders, transport, disabled) = device.close();
+    if let Err(source) = disabled {
+        tracing::warn!(target: "checkpoint", error = %source, "exception reporting was not ended");
+    }
+    (gone, renders, transport)
+}
+
+pub(super) fn take_down(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    mode: Mode,
+    directory: &Path,
+    limit: &Limit,
+    report: &mut CheckpointReport,
+) -> Result<Parked, Down> {
+    let started = Instant::now();
+    let path = directory.join(IMAGE_FILE);
+    let agents: Vec<_> = inner.agents.iter().map(|a| AgentIdentity::of(a.node())).collect();
+    let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
+    let image_id =
+        write_image(inner, &path, &agents, captured.as_ref(), limit, report).map_err(Down::untouched)?;
+    report.write_ms = milliseconds(started);
+    let started = Instant::now();
+    let incarnation =
+        Incarnation::current().map_err(system("identify the process")).map_err(Down::untouched)?;
+    let device =
+        inner.take_device(closed, limit.deadline(RECLAIM)).map_err(|error| Down::untouched(taken(error)))?;
+    let transport = Arc::clone(device.transport());
+    let preempted = captured.is_some();
+    let mut parked =
+        Box::new(Parked { image: path, image_id, incarnation, keeper: None, transport, agents, captured });
+    let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
+    match keep(renders) {
+        Ok(keeper) => parked.keeper = Some(keeper),
+        Err(error) => return Err(Down::parked(error, parked)),
+    }
+    if let Err(error) = evacuated.and_then(|()| disconnect(&*transport)) {
+        return Err(Down::parked(error, parked));
+    }
+    match audit::audit() {
+        Err(error) => return Err(Down::parked(system("read /proc/self")(error), parked)),
+        Ok(culprits) if !culprits.is_empty() => {
+            return Err(Down::parked(CheckpointError::Audit { culprits }, parked));
+        }
+        Ok(_) => {}
+    }
+    report.close_ms = milliseconds(started);
+    Ok(*parked)
+}
+
+fn write_image(
+    inner: &Arc<Inner>,
+    path: &Path,
+    agents: &[AgentIdentity],
+    captured: Option<&Captured>,
+    limit: &Limit,
+    report: &mut CheckpointReport,
+) -> Result<String, CheckpointError> {
+    let registry = inner.registry.lock();
+    if registry.exports.iter().next().is_some() {
+        return Err(CheckpointError::Exports { count: registry.exports.iter().count() });
+    }
+    let (keys, extents) = match captured {
+        Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
+        None => {
+            let keys = evacuate::saved(&registry)?;
+            let extents = evacuate::extents(&registry, &keys);
+            (keys, extents)
+        }
+    };
+    let mut random = [0u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| system("draw an image id")(e.into()))?;
+    let image_id = format!("{:032x}", u128::from_ne_bytes(random));
+    let metadata = Metadata {
+        image_id: image_id.clone(),
+        written_unix_ms: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_millis() as u64),
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        transport: inner.transport_name.clone(),
+        agents: agents.to_vec(),
+        preempted: captured.is_some(),
+        extents: keys.iter().map(ToString::to_string).collect(),
+        registry: registry.save(),
+    };
+    let mut writer = ImageWriter::create(path)?;
+    writer.write_contents(&extents, limit)?;
+    report.add_written(writer.finish(&metadata)?);
+    Ok(image_id)
+}
+
+pub(super) fn keep(renders: RenderFiles) -> Result<Keeper, CheckpointError> {
+    let act = "leave the render files with a keeper";
+    let duplicates: Result<Vec<_>, _> =
+        renders.files.iter().map(|file| file.as_fd().try_clone_to_owned()).collect();
+    drop(renders);
+    Keeper::hold(duplicates.map_err(system(act))?).map_err(system(act))
+}
+
+/// Has the transport give up its sockets.
+pub(super) fn disconnect(transport: &dyn Transport) -> Result<(), CheckpointError> {
+    let deadline = Instant::now() + RECLAIM;
+    while let Err(error) = transport.close() {
+        if Instant::now() >= deadline {
+            tracing::warn!(target: "checkpoint", %error, "the transport is still in use");
+            return Err(CheckpointError::Busy { waited: RECLAIM });
+        }
+        // TIMEOUT: a call on its way out needs microseconds.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a verb may be told beyond its name.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::admit::Admission;
+
+/// How a checkpoint is taken.
+#[derive(Clone, Debug)]
+pub struct CheckpointOptions {
+    /// How long it may take; then it is given up, and the process is LOCKED as before.
+    pub deadline: Duration,
+    /// Keep the contents in the process's own memory instead of a file, for CRIU to dump with the rest: slower, but
+    /// CRIU's images alone are the whole checkpoint.
+    pub self_contained: bool,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> Self {
+        Self { deadline: Duration::MAX, self_contained: false }
+    }
+}
+
+/// How a process is restored.
+#[derive(Clone, Debug)]
+pub struct RestoreOptions {
+    /// Where the image is now, if it was moved.
+    pub directory: Option<PathBuf>,
+    /// How long it may take; then it is given up, and the process is CHECKPOINTED as before.
+    pub deadline: Duration,
+    /// Which differences between the agents then and now are borne, and which agent takes which one's place.
+    pub admission: Admission,
+}
+
+impl Default for RestoreOptions {
+    fn default() -> Self {
+        Self { directory: None, deadline: Duration::MAX, admission: Admission::from_env() }
+    }
+}

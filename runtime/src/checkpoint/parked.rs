@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a process remembers of its device while it has none: in the image, and in its own memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kfd::Transport;
+use serde::{Deserialize, Serialize};
+
+use super::admit::AgentIdentity;
+use super::incarnation::Incarnation;
+use super::keeper::Keeper;
+use super::preempt::Captured;
+use crate::registry::state::RegistryState;
+
+/// The metadata of an image.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Metadata {
+    /// Ties the image to the memory of the process that wrote it.
+    pub image_id: String,
+    /// When it was written, milliseconds since 1970.
+    pub written_unix_ms: u64,
+    /// The process.
+    pub pid: i32,
+    /// Who answered it: `kfd`, `soft:gfx1100`.
+    pub transport: String,
+    /// Its agents, in its order.
+    pub agents: Vec<AgentIdentity>,
+    /// Whether queues were stopped in the middle of their kernels; then the extents hold their waves too.
+    #[serde(default)]
+    pub preempted: bool,
+    /// Keys of the buffers whose bytes are the image's extents, in order, as the registry prints them.
+    pub extents: Vec<String>,
+    /// Everything registered.
+    pub registry: RegistryState,
+}
+
+/// What is kept in memory while the device is gone.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) image: PathBuf,
+    pub(super) image_id: String,
+    pub(super) incarnation: Incarnation,
+    pub(super) keeper: Option<Keeper>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) agents: Vec<AgentIdentity>,
+    /// With preempted queues: they are still in the driver, and this is for a copy that has to make them.
+    pub(super) captured: Option<Captured>,
+}

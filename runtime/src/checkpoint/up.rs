@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CHECKPOINTED → LOCKED, step by step: image, admission, device, objects, bytes; and the way back down when one fails.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kfd::transport::render_node_path;
+
+use super::admit::admit;
+use super::down::{disconnect, keep, part_with, taken};
+use super::incarnation::Incarnation;
+use super::parked::{Metadata, Parked};
+use super::preempt::Captured;
+use super::protocol::RestoreReport;
+use super::{
+    CheckpointError, IMAGE_FILE, RestoreOptions, device, evacuate, milliseconds, preempt, rebuild, system,
+};
+use crate::device::{Device, RenderFiles};
+use crate::error::OpenError;
+use crate::gate::Closed;
+use crate::image::Image;
+use crate::limit::Limit;
+use crate::pool::window;
+use crate::runtime::Inner;
+
+pub(super) fn bring_back(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    parked: &mut Parked,
+    options: &RestoreOptions,
+    limit: &Limit,
+) -> Result<RestoreReport, CheckpointError> {
+    let mut report = RestoreReport::default();
+    let started = Instant::now();
+    let path = options.directory.as_ref().map_or_else(|| parked.image.clone(), |d| d.join(IMAGE_FILE));
+    let image = Image::open(&path)?;
+    let metadata: Metadata = image.metadata()?;
+    if metadata.image_id != parked.image_id {
+        let (found, wanted) = (metadata.image_id, parked.image_id.clone());
+        return Err(CheckpointError::OtherImage { path, found, wanted });
+    }
+    let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
+    admit(inner, parked, &options.admission)?;
+    let device = open_device(inner, parked, same_process)?;
+    report.open_ms = milliseconds(started);
+    let from = Source { image: &image, same_process, limit };
+    let made = match &parked.captured {
+        Some(captured) => go_back_to(inner, closed, &device, captured, &from, &mut report),
+        None => make_again(inner, closed, &device, &from, &mut report),
+    };
+    if let Err(error) = made {
+        give_up(inner, closed, device, parked);
+        return Err(error);
+    }
+    inner.put_device(closed, Arc::new(device)).map_err(taken)?;
+    Ok(report)
+}
+
+/// Whether the buffers' addresses are still theirs.
+pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
+    let registry = inner.registry.lock();
+    let in_driver = registry.bos.iter().filter(|(_, bo)| bo.kernel.is_some());
+    let kept: Vec<_> = in_driver.map(|(_, bo)| bo.state.va..bo.state.va + bo.state.bytes).collect();
+    let checked = window::check(registry.arena.window(), &kept);
+    Ok(checked.map_err(system("read /proc/self/maps"))??)
+}
+
+fn open_device(
+    inner: &Arc<Inner>,
+    parked: &mut Parked,
+    same_process: bool,
+) -> Result<Device, CheckpointError> {
+    let mut renders = None;
+    if same_process {
+        if let Some(keeper) = parked.keeper.take() {
+            let fds = keeper.fetch().map_err(system("take the render files back from their keeper"))?;
+            let paths =
+                inner.agents.iter().map(|agent| render_node_path(agent.node().properties.drm_render_minor));
+            let files: Result<_, _> =
+                paths.zip(fds).map(|(path, fd)| parked.transport.adopt(&path, fd)).collect();
+            let files = files.map_err(|e| CheckpointError::Open(OpenError::Transport(e)))?;
+            renders = Some(RenderFiles { files });
+        }
+    } else {
+        // The kernel's handles were another process's; so was the keeper.
+        parked.keeper = None;
+        for (_, bo) in inner.registry.lock().bos.iter_mut() {
+            bo.kernel = None;
+        }
+        if let Some(captured) = &mut parked.captured {
+            return Device::restore(Arc::clone(&parked.transport), &inner.agents, captured)
+                .map_err(CheckpointError::Open);
+        }
+    }
+    Device::open(Arc::clone(&parked.transport), &inner.agents, renders).map_err(CheckpointError::Open)
+}
+
+/// Where a device's state comes from.
+struct Source<'a> {
+    image: &'a Image,
+    /// This process lives on; it is no restored copy.
+    same_process: bool,
+    limit: &'a Limit,
+}
+
+fn make_again(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    on: &Device,
+    from: &Source<'_>,
+    report: &mut RestoreReport,
+) -> Result<(), CheckpointError> {
+    let started = Instant::now();
+    let mut registry = inner.registry.lock();
+    rebuild::buffers(&mut registry, on)?;
+    rebuild::events(&mut registry, on, from.same_process)?;
+    report.rebuild_ms = milliseconds(started);
+    let started = Instant::now();
+    let keys = evacuate::saved(&registry)?;
+    // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
+    report.add_read(from.image.fill(&evacuate::extents(&registry, &keys), true, from.limit)?);
+    report.fill_ms = milliseconds(started);
+    let started = Instant::now();
+    rebuild::queues(&mut registry, on, closed)?;
+    report.rebuild_ms += milliseconds(started);
+    Ok(())
+}
+
+/// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
+fn go_back_to(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    on: &Device,
+    captured: &Captured,
+    from: &Source<'_>,
+    report: &mut RestoreReport,
+) -> Result<(), CheckpointError> {
+    let started = Instant::now();
+    let mut registry = inner.registry.lock();
+    if !from.same_process {
+        captured.adopt(&mut registry)?;
+    }
+    preempt::take_back(&mut registry, on)?;
+    report.rebuild_ms = milliseconds(started);
+    if !from.same_process {
+        let started = Instant::now();
+        report.add_read(from.image.fill(&captured.extents(&registry), true, from.limit)?);
+        report.fill_ms = milliseconds(started);
+    }
+    let started = Instant::now();
+    preempt::ring_again(&mut registry, on, closed)?;
+    if !from.same_process {
+        on.resume_restored().map_err(device("to let restored queues run"))?;
+    }
+    report.rebuild_ms += milliseconds(started);
+    Ok(())
+}
+
+/// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
+fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked) {
+    let preempted = parked.captured.is_some();
+    let (undone, renders, transport) = part_with(inner, from, closed, preempted);
+    if let Err(error) = undone {
+        tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
+    }
+    match keep(renders) {
+        Ok(keeper) => parked.keeper = Some(keeper),
+        Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+    }
+    match Incarnation::current() {
+        Ok(incarnation) => parked.incarnation = incarnation,
+        Err(error) => tracing::error!(target: "checkpoint", %error, "the process cannot be identified"),
+    }
+    if let Err(error) = disconnect(&*transport) {
+        tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
+    }
+}
