@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use stasis::checkpoint::{CallError, CheckpointReport, Done, Mode, Request, RestoreReport, State, call};
+use stasis::checkpoint::{
+    CallError, CheckpointOrder, CheckpointReport, Done, Mode, Request, RestoreReport, State, call,
+};
 use stasis::image::Image;
 
 use crate::criu::{Criu, DumpOptions};
@@ -157,12 +159,12 @@ fn freeze(
     bar: &ProgressBar,
 ) -> Result<(CheckpointReport, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
-    let order = Request::Checkpoint {
-        directory: directory.into(),
+    let order = Request::Checkpoint(CheckpointOrder {
         deadline_ms: args.deadline_ms,
         lease_ms: args.lease_ms,
         mode: if args.preempt { Mode::Preempt } else { Mode::Drain },
-    };
+        ..CheckpointOrder::into_directory(directory.into())
+    });
     // Beyond the drain the time goes into writing; a disk may be slow.
     let patience = Duration::from_millis(args.deadline_ms) + Duration::from_secs(600);
     let report = match call(args.pid, &order, patience)? {

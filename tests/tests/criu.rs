@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stasis::checkpoint::{CallError, Metadata, Mode, Request, State, call};
+use stasis::checkpoint::{CallError, CheckpointOrder, Metadata, Request, State, call};
 use stasis::image::Image;
 use stasis::registry::state::RegistryState;
 use stasis_tests::worker::{Worker, is_alive, refused, stasis, succeeded, wait_until};
@@ -173,12 +173,12 @@ fn criu_killed_half_way_leaves_the_process_running() {
 }
 
 #[test]
-fn controller_that_is_killed_costs_a_lease_and_nothing_else() {
+fn controller_that_is_killed_costs_nothing() {
     let worker = Worker::start(&["--threads", "2"]);
     let directory = tempfile::tempdir().unwrap();
     let hanging = script(directory.path(), "exec sleep 1000");
     let mut controller = Command::new(program("stasis"))
-        .args(["checkpoint", "--lease-ms", "400", &worker.pid().to_string()])
+        .args(["checkpoint", "--lease-ms", "3600000", &worker.pid().to_string()])
         .arg(worker.path("images"))
         .env("STASIS_CRIU", &hanging)
         .stdout(Stdio::null())
@@ -189,6 +189,7 @@ fn controller_that_is_killed_costs_a_lease_and_nothing_else() {
     wait_until("the checkpoint", || state() == State::Checkpointed);
     controller.kill().unwrap();
     controller.wait().unwrap();
+    // Nobody waits for an hour: with the controller its lease is over.
     wait_until("the end of the lease", || state() == State::Running);
     worker.wait_rounds(3);
     // And it can be frozen as if nothing had been.
@@ -201,7 +202,8 @@ fn lease_runs_out_when_nobody_comes() {
     let worker = Worker::start(&[]);
     let directory = worker.path("images");
     fs::create_dir(&directory).unwrap();
-    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 200, mode: Mode::Drain };
+    let order =
+        Request::Checkpoint(CheckpointOrder { lease_ms: 200, ..CheckpointOrder::into_directory(directory) });
     let (state, _) = call(worker.pid(), &order, Duration::from_secs(30)).unwrap();
     assert_eq!(state, State::Checkpointed);
     worker.wait_rounds(3);
@@ -213,7 +215,10 @@ fn second_controller_is_refused_while_the_first_one_works() {
     let worker = Worker::start(&[]);
     let directory = worker.path("images");
     fs::create_dir(&directory).unwrap();
-    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 60_000, mode: Mode::Drain };
+    let order = Request::Checkpoint(CheckpointOrder {
+        lease_ms: 60_000,
+        ..CheckpointOrder::into_directory(directory)
+    });
     call(worker.pid(), &order, Duration::from_secs(30)).unwrap();
     let error = call(worker.pid(), &order, Duration::from_secs(30)).unwrap_err();
     assert!(matches!(&error, CallError::Refused { state: State::Checkpointed, .. }), "{error}");

@@ -242,13 +242,14 @@ fn dump_without_the_runtime_knowing_fails_and_harms_nothing() {
 
 #[test]
 fn process_takes_its_device_back_when_the_lease_is_over() {
-    use stasis::checkpoint::{Mode, Request, State, call};
+    use stasis::checkpoint::{CheckpointOrder, Request, State, call};
     let heat = Heat::start("lease");
     heat.wait_for_step(50);
     let directory = heat.path("images");
     fs::create_dir(&directory).unwrap();
     let pid = heat.pid().parse().unwrap();
-    let order = Request::Checkpoint { directory, deadline_ms: 10_000, lease_ms: 300, mode: Mode::Drain };
+    let order =
+        Request::Checkpoint(CheckpointOrder { lease_ms: 300, ..CheckpointOrder::into_directory(directory) });
     let (state, _) = call(pid, &order, Duration::from_secs(30)).unwrap();
     assert_eq!(state, State::Checkpointed);
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -16,7 +16,7 @@ use super::keeper::Keeper;
 use super::parked::{Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::CheckpointReport;
-use super::{CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
+use super::{Activity, CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
 use crate::device::{Device, RenderFiles};
 use crate::gate::Closed;
 use crate::image::ImageWriter;
@@ -93,11 +93,13 @@ pub(super) fn take_down(
     let started = Instant::now();
     let path = directory.join(IMAGE_FILE);
     let agents: Vec<_> = inner.agents.iter().map(|a| AgentIdentity::of(a.node())).collect();
+    inner.session().now(Activity::Writing);
     let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
     let image_id =
         write_image(inner, &path, &agents, captured.as_ref(), limit, report).map_err(Down::untouched)?;
     report.write_ms = milliseconds(started);
     let started = Instant::now();
+    inner.session().now(Activity::Closing);
     let incarnation =
         Incarnation::current().map_err(system("identify the process")).map_err(Down::untouched)?;
     let device =

@@ -11,6 +11,7 @@
 mod admit;
 pub(crate) mod agent_thread;
 mod audit;
+mod credentials;
 mod down;
 mod evacuate;
 #[cfg(test)]
@@ -39,7 +40,9 @@ pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
-pub use self::protocol::{CallError, CheckpointReport, Done, Reply, Request, RestoreReport, call};
+pub use self::protocol::{
+    CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call,
+};
 pub(crate) use self::session::Session;
 use crate::error::{CloseError, DeviceError, Lost, OpenError};
 use crate::image::ImageError;
@@ -71,6 +74,50 @@ impl State {
             1 => Self::Locked,
             _ => Self::Checkpointed,
         }
+    }
+}
+
+/// What the verb at work is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Activity {
+    /// None is at work.
+    #[default]
+    Idle = 0,
+    /// Waits for calls in flight and for the queues.
+    Locking = 1,
+    /// Writes the buffers' bytes.
+    Writing = 2,
+    /// Takes everything out of the driver.
+    Closing = 3,
+    /// Reads the image's tables and opens the device.
+    Opening = 4,
+    /// Makes buffers, events and queues.
+    Rebuilding = 5,
+    /// Reads the buffers' bytes.
+    Filling = 6,
+}
+
+impl Activity {
+    fn from_raw(raw: u8) -> Self {
+        use Activity::{Closing, Filling, Idle, Locking, Opening, Rebuilding, Writing};
+        let all = [Idle, Locking, Writing, Closing, Opening, Rebuilding, Filling];
+        all.get(usize::from(raw)).copied().unwrap_or(Idle)
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Locking => "stopping the queues",
+            Self::Writing => "writing the buffers",
+            Self::Closing => "closing the device",
+            Self::Opening => "opening the device",
+            Self::Rebuilding => "rebuilding buffers, events and queues",
+            Self::Filling => "filling the buffers",
+        })
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a controller and the in-process agent thread say to each other: one JSON message a datagram.
 //!
-//! The agent listens on an abstract SEQPACKET socket named after its pid, answers one controller at a time, and takes
-//! orders only from its own user or root. A controller that dies leaves nothing behind but a lease that runs out.
+//! The agent listens on an abstract SEQPACKET socket named after its pid, takes orders only from its own user or
+//! root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its order and its lease.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Mode, State};
+use super::credentials::Peer;
+use super::{Activity, Mode, State};
 use crate::image::{ReadStats, WriteStats};
 
 /// Longest message, bytes.
@@ -27,24 +29,58 @@ pub(super) const MAX_MESSAGE: usize = 64 << 10;
 pub enum Request {
     /// Asks for the state only.
     Status,
-    /// Lock, write the images into `directory`, close the device. Undone by the agent itself after `lease_ms` unless
-    /// the process was frozen or `Resume` came.
-    Checkpoint {
-        /// Absolute path of an existing directory.
-        directory: PathBuf,
-        /// How long stopping the queues may take, milliseconds.
-        deadline_ms: u64,
-        /// How long the gate may stay closed without further orders, milliseconds.
-        lease_ms: u64,
-        /// How the queues are stopped.
-        #[serde(default)]
-        mode: Mode,
-    },
+    /// Has the order at work give up. The process goes back to what it was before it.
+    Cancel,
+    /// Lock, write the images into a directory, close the device. Undone by the agent itself when nobody freezes the
+    /// process, see [`CheckpointOrder`].
+    Checkpoint(CheckpointOrder),
     /// Restore from `directory` (or from where the contents were written) and unlock.
     Resume {
         /// Where the images are now, if they were moved.
         directory: Option<PathBuf>,
     },
+}
+
+/// How a process is to be checkpointed.
+///
+/// The closed gate is a lease. It ends with the controller that gave the order, or after `lease_ms`; a process that is
+/// not traced by then takes its device back and runs on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointOrder {
+    /// Absolute path of an existing directory.
+    pub directory: PathBuf,
+    /// How long stopping the queues may take, milliseconds.
+    pub deadline_ms: u64,
+    /// How long the gate may stay closed without further orders, milliseconds.
+    pub lease_ms: u64,
+    /// How the queues are stopped.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How long writing the contents may take, milliseconds.
+    #[serde(default)]
+    pub write_deadline_ms: Option<u64>,
+    /// Keep the contents in the process's memory for CRIU to dump, instead of a file.
+    #[serde(default)]
+    pub self_contained: bool,
+    /// The process waits out its lease even if the controller has gone.
+    #[serde(default)]
+    pub outlives_controller: bool,
+}
+
+impl CheckpointOrder {
+    /// The usual order: drain within ten seconds, a lease of thirty.
+    #[must_use]
+    pub fn into_directory(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            deadline_ms: 10_000,
+            lease_ms: 30_000,
+            mode: Mode::Drain,
+            write_deadline_ms: None,
+            self_contained: false,
+            outlives_controller: false,
+        }
+    }
 }
 
 /// What a checkpoint moved and how long its phases took.
@@ -111,8 +147,19 @@ pub enum Done {
     Status {
         /// Runtimes open in the process.
         runtimes: usize,
+        /// What a verb is doing.
+        activity: Activity,
+        /// The order at work, if one is.
+        order: Option<String>,
+        /// Since when, milliseconds.
+        order_ms: u64,
         /// Why the last restore failed, if the gate is shut because of it.
         last_error: Option<String>,
+    },
+    /// The order at work was told to give up.
+    Cancelled {
+        /// Whether there was one.
+        was_at_work: bool,
     },
     /// The device is closed; freeze at will.
     Checkpointed(CheckpointReport),
@@ -132,6 +179,17 @@ pub enum CallError {
         /// The system's answer.
         #[source]
         source: io::Error,
+    },
+    /// Somebody else listens under the process's name.
+    #[error(
+        "The agent socket of process {pid} is held by a process of user {uid}, which is neither root nor the process's \
+         own: nothing was sent to it"
+    )]
+    Impostor {
+        /// The process.
+        pid: i32,
+        /// Who listens.
+        uid: u32,
     },
     /// The connection failed while an order was under way.
     #[error("The agent of process {pid} did not answer within {} ms", waited.as_millis())]
@@ -180,6 +238,14 @@ pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Do
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(no_agent)?;
     connect(&socket, &address).map_err(no_agent)?;
+    // Anybody can take a name in the abstract namespace.
+    let owner = std::fs::metadata(format!("/proc/{pid}"))
+        .map_or_else(|_| rustix::process::geteuid().as_raw(), |metadata| metadata.uid());
+    match Peer::of(&socket) {
+        Ok(peer) if peer.is_trusted_by(owner) => {}
+        Ok(peer) => return Err(CallError::Impostor { pid, uid: peer.uid }),
+        Err(source) => return Err(CallError::NoAgent { pid, source }),
+    }
     let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: timeout, source };
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
         .map_err(|e| no_answer(e.into()))?;

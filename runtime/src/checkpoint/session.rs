@@ -15,7 +15,7 @@ use super::down::{Down, take_down};
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
 use super::up::{bring_back, check_window};
-use super::{CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, preempt};
+use super::{Activity, CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, preempt};
 use crate::gate::Closed;
 use crate::image::ImageError;
 use crate::limit::Limit;
@@ -35,6 +35,7 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Session {
     state: AtomicU8,
+    activity: AtomicU8,
     phase: Mutex<Phase>,
     /// Cancels the verb at work, if one is.
     at_work: Mutex<Option<Arc<AtomicBool>>>,
@@ -44,6 +45,7 @@ impl Default for Session {
     fn default() -> Self {
         Self {
             state: AtomicU8::new(State::Running as u8),
+            activity: AtomicU8::new(Activity::Idle as u8),
             phase: Mutex::new(Phase::Running),
             at_work: Mutex::new(None),
         }
@@ -59,6 +61,7 @@ struct Work<'s> {
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
+        self.session.now(Activity::Idle);
         *self.session.at_work.lock() = None;
     }
 }
@@ -98,6 +101,16 @@ impl Session {
         State::from_raw(self.state.load(Ordering::Acquire))
     }
 
+    /// What the verb at work is doing. Never blocks.
+    pub fn activity(&self) -> Activity {
+        Activity::from_raw(self.activity.load(Ordering::Relaxed))
+    }
+
+    /// Says what the verb at work is doing from now on.
+    pub(super) fn now(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
     /// Has the verb at work, if there is one, give up; says whether there was.
     pub fn cancel(&self) -> bool {
         let at_work = self.at_work.lock();
@@ -128,6 +141,7 @@ impl Session {
             Phase::Running => {}
             other => return Err(work.refuse("lock", other, State::Running)),
         }
+        self.now(Activity::Locking);
         let limit = &work.limit;
         // A failure drops the gate's token, which opens it.
         let closed = inner.gate.close(limit.deadline(LONGEST_VERB), limit.cancelled())?;

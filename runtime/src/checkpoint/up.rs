@@ -9,11 +9,13 @@ use kfd::transport::render_node_path;
 use super::admit::admit;
 use super::down::{disconnect, keep, part_with, taken};
 use super::incarnation::Incarnation;
+use super::keeper::Keeper;
 use super::parked::{Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::RestoreReport;
 use super::{
-    CheckpointError, IMAGE_FILE, RestoreOptions, device, evacuate, milliseconds, preempt, rebuild, system,
+    Activity, CheckpointError, IMAGE_FILE, RestoreOptions, device, evacuate, milliseconds, preempt, rebuild,
+    system,
 };
 use crate::device::{Device, RenderFiles};
 use crate::error::OpenError;
@@ -30,6 +32,7 @@ pub(super) fn bring_back(
     options: &RestoreOptions,
     limit: &Limit,
 ) -> Result<RestoreReport, CheckpointError> {
+    inner.session().now(Activity::Opening);
     let mut report = RestoreReport::default();
     let started = Instant::now();
     let path = options.directory.as_ref().map_or_else(|| parked.image.clone(), |d| d.join(IMAGE_FILE));
@@ -65,25 +68,51 @@ pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
     Ok(checked.map_err(system("read /proc/self/maps"))??)
 }
 
+/// Opens the device as the process that it now is; a failure leaves nothing open, and the keeper with its files.
 fn open_device(
     inner: &Arc<Inner>,
     parked: &mut Parked,
     same_process: bool,
 ) -> Result<Device, CheckpointError> {
-    let mut renders = None;
-    if same_process {
-        if let Some(keeper) = parked.keeper.take() {
-            let fds = keeper.fetch().map_err(system("take the render files back from their keeper"))?;
-            let paths =
-                inner.agents.iter().map(|agent| render_node_path(agent.node().properties.drm_render_minor));
-            let files: Result<_, _> =
-                paths.zip(fds).map(|(path, fd)| parked.transport.adopt(&path, fd)).collect();
-            let files = files.map_err(|e| CheckpointError::Open(OpenError::Transport(e)))?;
-            renders = Some(RenderFiles { files });
+    let opened = match parked.keeper.take() {
+        Some(keeper) if same_process => reopen(inner, parked, keeper),
+        _ => open_afresh(inner, parked, same_process),
+    };
+    opened.inspect_err(|_| {
+        if let Err(error) = disconnect(&*parked.transport) {
+            tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
         }
-    } else {
-        // The kernel's handles were another process's; so was the keeper.
-        parked.keeper = None;
+    })
+}
+
+/// Opens it with the render files that this process's address spaces are tied to.
+fn reopen(inner: &Arc<Inner>, parked: &mut Parked, keeper: Keeper) -> Result<Device, CheckpointError> {
+    let act = "take the render files back from their keeper";
+    let fds = keeper.fetch().map_err(system(act))?;
+    let spare: Result<Vec<_>, _> = fds.iter().map(|fd| fd.try_clone()).collect();
+    let minors = inner.agents.iter().map(|agent| agent.node().properties.drm_render_minor);
+    let adopt = |(minor, fd)| parked.transport.adopt(&render_node_path(minor), fd);
+    let files: Result<_, _> = minors.zip(fds).map(adopt).collect();
+    let opened = files.map_err(OpenError::Transport).and_then(|files| {
+        Device::open(Arc::clone(&parked.transport), &inner.agents, Some(RenderFiles { files }))
+    });
+    opened.map_err(|error| {
+        // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
+        match spare.and_then(Keeper::hold) {
+            Ok(keeper) => parked.keeper = Some(keeper),
+            Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+        }
+        CheckpointError::Open(error)
+    })
+}
+
+fn open_afresh(
+    inner: &Arc<Inner>,
+    parked: &mut Parked,
+    same_process: bool,
+) -> Result<Device, CheckpointError> {
+    if !same_process {
+        // The kernel's handles were another process's.
         for (_, bo) in inner.registry.lock().bos.iter_mut() {
             bo.kernel = None;
         }
@@ -92,7 +121,7 @@ fn open_device(
                 .map_err(CheckpointError::Open);
         }
     }
-    Device::open(Arc::clone(&parked.transport), &inner.agents, renders).map_err(CheckpointError::Open)
+    Device::open(Arc::clone(&parked.transport), &inner.agents, None).map_err(CheckpointError::Open)
 }
 
 /// Where a device's state comes from.
@@ -111,11 +140,13 @@ fn make_again(
     report: &mut RestoreReport,
 ) -> Result<(), CheckpointError> {
     let started = Instant::now();
+    inner.session().now(Activity::Rebuilding);
     let mut registry = inner.registry.lock();
     rebuild::buffers(&mut registry, on)?;
     rebuild::events(&mut registry, on, from.same_process)?;
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
+    inner.session().now(Activity::Filling);
     let keys = evacuate::saved(&registry)?;
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
     report.add_read(from.image.fill(&evacuate::extents(&registry, &keys), true, from.limit)?);
@@ -136,6 +167,7 @@ fn go_back_to(
     report: &mut RestoreReport,
 ) -> Result<(), CheckpointError> {
     let started = Instant::now();
+    inner.session().now(Activity::Rebuilding);
     let mut registry = inner.registry.lock();
     if !from.same_process {
         captured.adopt(&mut registry)?;
@@ -143,6 +175,7 @@ fn go_back_to(
     preempt::take_back(&mut registry, on)?;
     report.rebuild_ms = milliseconds(started);
     if !from.same_process {
+        inner.session().now(Activity::Filling);
         let started = Instant::now();
         report.add_read(from.image.fill(&captured.extents(&registry), true, from.limit)?);
         report.fill_ms = milliseconds(started);

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The thread that speaks with controllers.
+//!
+//! INVARIANT: nothing here waits for the device, for a lock that is held during a verb, or for a controller: one that
+//! connects and says nothing costs a descriptor for a while, and the state is told while any verb is at work.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+
+use super::lease::Controller;
+use super::{Order, Shared, Task, lower, raise};
+use crate::checkpoint::RestoreOptions;
+use crate::checkpoint::credentials::Peer;
+use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
+use crate::runtime::Inner;
+
+/// How often the desk looks whether its runtime is still there.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often an order whose controller has gone is told to give up, until it has.
+const NAG: Duration = Duration::from_millis(2);
+/// How long an accepted controller may take to say its order.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most controllers that may be connected without having said anything; more are turned away.
+const MAX_SILENT: usize = 16;
+
+pub(super) struct Desk {
+    runtime: Weak<Inner>,
+    listener: OwnedFd,
+    silent: Vec<Silent>,
+    serving: Option<Serving>,
+    shared: Arc<Shared>,
+}
+
+/// A controller that has connected and not spoken.
+struct Silent {
+    peer: OwnedFd,
+    pid: Option<i32>,
+    until: Instant,
+}
+
+/// The controller whose order the worker has.
+struct Serving {
+    peer: OwnedFd,
+    what: &'static str,
+    since: Instant,
+    /// Nobody wants the result once the controller has gone.
+    needs_controller: bool,
+    abandoned: Arc<AtomicBool>,
+}
+
+impl Serving {
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+/// What the desk was woken for.
+struct Woken {
+    listener: bool,
+    finished: bool,
+    gone: bool,
+    speaking: Vec<usize>,
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+impl Desk {
+    pub fn new(runtime: Weak<Inner>, listener: OwnedFd, shared: Arc<Shared>) -> Self {
+        Self { runtime, listener, silent: Vec::new(), serving: None, shared }
+    }
+
+    pub fn run(mut self) {
+        loop {
+            let woken = self.wait();
+            let Some(runtime) = self.runtime.upgrade() else { return };
+            if woken.finished {
+                self.answer(&runtime);
+            }
+            self.give_up(&runtime, woken.gone);
+            for index in woken.speaking.into_iter().rev() {
+                let controller = self.silent.swap_remove(index);
+                self.hear(&runtime, controller);
+            }
+            if woken.listener {
+                self.accept();
+            }
+            let now = Instant::now();
+            self.silent.retain(|controller| controller.until > now);
+        }
+    }
+
+    fn wait(&self) -> Woken {
+        let (listener, finished) = (&self.listener, &self.shared.finished);
+        let mut fds = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(finished, PollFlags::IN)];
+        fds.extend(self.silent.iter().map(|controller| PollFd::new(&controller.peer, PollFlags::IN)));
+        let abandoned = self.serving.as_ref().is_some_and(Serving::is_abandoned);
+        if let Some(serving) = self.serving.as_ref().filter(|s| s.needs_controller && !abandoned) {
+            // No events asked for: it is only to be told of the other end's end.
+            fds.push(PollFd::new(&serving.peer, PollFlags::empty()));
+        }
+        let limit = if abandoned { NAG } else { LOOK };
+        let polled = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
+        let is_ready = |at: usize| polled.is_ok() && fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let silent = self.silent.len();
+        Woken {
+            listener: is_ready(0),
+            finished: is_ready(1),
+            gone: is_ready(2 + silent),
+            speaking: (0..silent).filter(|&n| is_ready(2 + n)).collect(),
+        }
+    }
+
+    /// Tells the controller what became of its order, and lets go of it.
+    fn answer(&mut self, runtime: &Inner) {
+        lower(&self.shared.finished);
+        let Some(done) = self.shared.outcome.lock().take() else { return };
+        if let Some(serving) = self.serving.take() {
+            say(runtime, &serving.peer, done);
+        }
+    }
+
+    /// Has an order that nobody wants any more give up; again and again, for it may be between two verbs.
+    fn give_up(&self, runtime: &Inner, gone: bool) {
+        let Some(serving) = &self.serving else { return };
+        if gone {
+            serving.abandoned.store(true, Ordering::Relaxed);
+        }
+        if serving.is_abandoned() {
+            runtime.session().cancel();
+        }
+    }
+
+    /// Accepts a controller of our own user, or root's.
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(peer) = accept_with(&self.listener, flags) else { return };
+        let Ok(who) = Peer::of(&peer) else { return };
+        if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
+            tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's order was not taken");
+        } else if self.silent.len() < MAX_SILENT {
+            self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
+        }
+    }
+
+    fn hear(&mut self, runtime: &Arc<Inner>, controller: Silent) {
+        let mut message = vec![0; MAX_MESSAGE];
+        let heard =
+            rustix::io::retry_on_intr(|| recv(&controller.peer, &mut message[..], RecvFlags::empty()));
+        let Ok((length, _)) = heard else { return };
+        let done = match serde_json::from_slice::<Request>(&message[..length]) {
+            Err(error) => Err(format!("the order is not understood: {error}")),
+            Ok(Request::Status) => Ok(self.status(runtime)),
+            Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
+            Ok(Request::Checkpoint(order)) => {
+                return self.hand_over(runtime, Task::Checkpoint(order), controller);
+            }
+            Ok(Request::Resume { directory }) => {
+                let options = RestoreOptions { directory, ..RestoreOptions::default() };
+                return self.hand_over(runtime, Task::Resume(options), controller);
+            }
+        };
+        say(runtime, &controller.peer, done);
+    }
+
+    fn status(&self, runtime: &Inner) -> Done {
+        Done::Status {
+            runtimes: 1,
+            activity: runtime.session().activity(),
+            order: self.serving.as_ref().map(|order| order.what.to_owned()),
+            order_ms: self.serving.as_ref().map_or(0, |order| order.since.elapsed().as_millis() as u64),
+            last_error: self.shared.last_error.lock().clone(),
+        }
+    }
+
+    fn cancel(&self, runtime: &Inner) -> bool {
+        if let Some(order) = &self.serving {
+            order.abandoned.store(true, Ordering::Relaxed);
+        }
+        runtime.session().cancel() || self.serving.is_some()
+    }
+
+    fn hand_over(&mut self, runtime: &Inner, task: Task, from: Silent) {
+        if let Some(order) = &self.serving {
+            let text = format!(
+                "it is at work on another order, a {} since {} ms: wait for it, or cancel it (stasis cancel)",
+                order.what,
+                order.since.elapsed().as_millis()
+            );
+            return say(runtime, &from.peer, Err(text));
+        }
+        let (what, needs_controller) = match &task {
+            Task::Checkpoint(_) => ("checkpoint", true),
+            Task::Resume(_) => ("resume", false),
+        };
+        let abandoned = Arc::<AtomicBool>::default();
+        let controller = from.pid.and_then(Controller::of);
+        let order = Order { task, controller, abandoned: Arc::clone(&abandoned) };
+        let since = Instant::now();
+        self.serving = Some(Serving { peer: from.peer, what, since, needs_controller, abandoned });
+        *self.shared.order.lock() = Some(order);
+        raise(&self.shared.ordered);
+    }
+}
+
+/// Answers a controller. One that has gone does not want the answer; the lease covers it.
+fn say(runtime: &Inner, peer: &OwnedFd, done: Result<Done, String>) {
+    let reply = Reply { state: runtime.session().state(), done };
+    if let Ok(text) = serde_json::to_vec(&reply) {
+        let _ = send(peer, &text, SendFlags::NOSIGNAL);
+    }
+}
