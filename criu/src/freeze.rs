@@ -2,7 +2,6 @@
 //! `stasis checkpoint` and `stasis restore`: the agent evacuates, CRIU freezes; CRIU thaws, the agent comes back.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,14 @@ use serde::Serialize;
 use stasis::checkpoint::{
     CallError, CheckpointOrder, CheckpointReport, Done, Mode, Request, RestoreReport, State, call,
 };
+use stasis::criu::{
+    CRIU_DIRECTORY, CriuOptions, DumpStats, LAYOUT, Manifest, ManifestError, NetworkLock, has_terminal,
+    image_names, prepare, retract, write_commit_script,
+};
 use stasis::image::Image;
 
 use crate::criu::{Criu, DumpOptions};
-use crate::manifest::{self, CRIU_DIRECTORY, LAYOUT, Manifest, ManifestError};
+use crate::timings;
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
@@ -34,15 +37,69 @@ pub struct CheckpointArgs {
     /// How long the queues may take to stop.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     deadline_ms: u64,
+    /// How long writing the buffers may take; no limit unless given.
+    #[arg(long, value_name = "MS")]
+    write_deadline_ms: Option<u64>,
     /// How long the process waits for CRIU before it runs on by itself.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     lease_ms: u64,
+    /// Put the buffers into the process's own memory, so that CRIU's images alone are the whole checkpoint (slower).
+    #[arg(long)]
+    self_contained: bool,
+    /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
+    #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
+    no_dump: bool,
+    #[command(flatten)]
+    criu: CriuArgs,
+    /// Show how long the process stood still for what.
+    #[arg(long, conflicts_with = "json")]
+    timings: bool,
     /// More arguments for `criu dump` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     criu_args: Vec<String>,
     /// Print one JSON object instead of prose.
     #[arg(long)]
     json: bool,
+}
+
+/// What CRIU is to be told of the process.
+#[derive(Clone, Debug, Args)]
+struct CriuArgs {
+    /// Keep established TCP connections; their peers notice a pause.
+    #[arg(long, conflicts_with = "tcp_close")]
+    tcp_established: bool,
+    /// Reset established TCP connections; listening sockets stay.
+    #[arg(long)]
+    tcp_close: bool,
+    /// How packets are kept from the connections meanwhile: nftables (the default), iptables or skip.
+    #[arg(long, value_name = "METHOD", value_parser = network_lock)]
+    network_lock: Option<NetworkLock>,
+    /// Keep file locks.
+    #[arg(long)]
+    file_locks: bool,
+    /// As an ordinary user, with CAP_CHECKPOINT_RESTORE (and CAP_SETPCAP, if the process cannot have every capability).
+    #[arg(long)]
+    unprivileged: bool,
+}
+
+fn network_lock(name: &str) -> Result<NetworkLock, String> {
+    [NetworkLock::Nftables, NetworkLock::Iptables, NetworkLock::Skip]
+        .into_iter()
+        .find(|lock| lock.to_string() == name)
+        .ok_or_else(|| "it is none of nftables, iptables, skip".to_owned())
+}
+
+impl CriuArgs {
+    fn options(&self, pid: i32) -> CriuOptions {
+        CriuOptions {
+            shell_job: has_terminal(pid),
+            tcp_established: self.tcp_established,
+            tcp_close: self.tcp_close,
+            network_lock: self.network_lock,
+            file_locks: self.file_locks,
+            unprivileged: self.unprivileged,
+        }
+    }
 }
 
 /// Arguments of `stasis restore`.
@@ -71,6 +128,24 @@ struct CheckpointOutcome {
     report: CheckpointReport,
     criu_bytes: u64,
     left_running: bool,
+    /// What CRIU says of its dump.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    criu_stats: Option<DumpStats>,
+}
+
+impl CheckpointOutcome {
+    /// How long the process stood still for what, milliseconds.
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        let stats = self.criu_stats.unwrap_or_default();
+        let frozen = stats.freezing_ms + stats.frozen_ms;
+        vec![
+            ("stop the queues", self.report.lock_ms),
+            ("write the buffers", self.report.write_ms),
+            ("close the device", self.report.close_ms),
+            ("frozen by CRIU", frozen),
+            ("CRIU around it", (self.criu_ms - frozen).max(0.0)),
+        ]
+    }
 }
 
 /// What `stasis restore --json` prints.
@@ -112,7 +187,7 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     let command = command_line(args.pid)?;
     call(args.pid, &Request::Status, Duration::from_secs(5))?;
     let criu = Criu::find()?;
-    let directory = manifest::prepare(&args.directory)?;
+    let directory = prepare(&args.directory)?;
     let bar = spinner(args.json);
     let frozen = freeze(args, &criu, &directory, command, &bar);
     bar.finish_and_clear();
@@ -128,10 +203,20 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
         criu_ms,
         criu_bytes: directory_bytes(&directory.join(CRIU_DIRECTORY)),
         left_running: args.leave_running,
+        criu_stats: DumpStats::read(&directory.join(CRIU_DIRECTORY)).ok(),
         report,
     };
     if args.json {
         println!("{}", serde_json::to_string(&outcome)?);
+    } else if args.no_dump {
+        println!(
+            "Process {pid} has closed its device; its buffers are in {where_}. Within {} ms:\n  criu dump -t {pid} -D \
+             {where_}/{CRIU_DIRECTORY}      freezes it (criu restore -D ... brings it back)\n  stasis resume {pid}      \
+             has it run on",
+            args.lease_ms,
+            pid = outcome.pid,
+            where_ = directory.display(),
+        );
     } else {
         println!(
             "Process {} is in {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, \
@@ -147,6 +232,9 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
             outcome.criu_ms,
             if args.leave_running { "; it runs on" } else { "; it is gone" },
         );
+        if args.timings {
+            print!("{}", timings::bars(&outcome.phases()));
+        }
     }
     Ok(())
 }
@@ -163,6 +251,9 @@ fn freeze(
         deadline_ms: args.deadline_ms,
         lease_ms: args.lease_ms,
         mode: if args.preempt { Mode::Preempt } else { Mode::Drain },
+        write_deadline_ms: args.write_deadline_ms,
+        self_contained: args.self_contained,
+        outlives_controller: args.no_dump,
         ..CheckpointOrder::into_directory(directory.into())
     });
     // Beyond the drain the time goes into writing; a disk may be slow.
@@ -171,16 +262,19 @@ fn freeze(
         (State::Checkpointed, Done::Checkpointed(report)) => report,
         (state, _) => bail!("the agent of process {} answered out of turn: it is {state}", args.pid),
     };
+    if args.no_dump {
+        return Ok((report, 0.0));
+    }
     bar.set_message("CRIU dumps the process");
     let started = Instant::now();
-    let shell_job = has_terminal(args.pid);
+    let options = args.criu.options(args.pid);
     let dumped = (|| -> Result<()> {
         Manifest {
             layout: LAYOUT,
             pid: args.pid,
             command,
             criu: criu.version().to_owned(),
-            shell_job,
+            options: options.clone(),
             images: image_names(directory)?,
             report: report.clone(),
         }
@@ -192,7 +286,7 @@ fn freeze(
             &DumpOptions {
                 commit: &commit,
                 leave_running: args.leave_running,
-                shell_job,
+                criu: &options,
                 extra: &args.criu_args,
             },
         )?;
@@ -204,7 +298,7 @@ fn freeze(
         let resumed = resume(args.pid, None, Duration::from_secs(120));
         if dumped.is_err() && resumed.is_ok() {
             // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
-            manifest::retract(directory)?;
+            retract(directory)?;
         }
         dumped.with_context(|| match &resumed {
             Ok(_) => format!("Process {} was not frozen and runs on unharmed", args.pid),
@@ -235,11 +329,16 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     wait_for_pid(manifest.pid)?;
     bar.set_message("CRIU restores the process");
     let criu_started = Instant::now();
-    criu.restore(&directory.join(CRIU_DIRECTORY), manifest.shell_job, &args.criu_args)?;
+    criu.restore(&directory.join(CRIU_DIRECTORY), &manifest.options, &args.criu_args)?;
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
     let report = resume(manifest.pid, Some(directory.clone()), Duration::from_millis(args.deadline_ms));
     bar.finish_and_clear();
+    let report = report.or_else(|error| match error.downcast_ref() {
+        // It came back by itself and ended before it could be asked.
+        Some(CallError::NoAgent { .. }) if !alive(manifest.pid) => Ok(RestoreReport::default()),
+        _ => Err(error),
+    });
     let report = report.with_context(|| {
         format!(
             "Process {} is restored but its gate stays shut; its contents are kept in {}, so the same \
@@ -327,38 +426,6 @@ fn command_line(pid: i32) -> Result<Vec<String>> {
 fn stat_field(pid: i32, index: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(index)?.to_owned())
-}
-
-/// Whether the process has a controlling terminal (`tty_nr`).
-fn has_terminal(pid: i32) -> bool {
-    stat_field(pid, 4).is_some_and(|tty| tty != "0")
-}
-
-fn image_names(directory: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".img") {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// The script CRIU calls at every stage; at `post-dump` it has this very program commit the manifest.
-fn write_commit_script(directory: &Path) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("Cannot find this program's own path")?;
-    let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
-    let quote = |p: &Path| format!("'{}'", p.display().to_string().replace('\'', r"'\''"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nexec {} commit {}\n",
-        quote(&own),
-        quote(directory)
-    );
-    fs::write(&path, script)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
-    Ok(path)
 }
 
 /// Whether nobody needs the images: they are not complete, and the process has taken its contents back.

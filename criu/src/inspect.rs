@@ -9,7 +9,7 @@ use serde::Serialize;
 use stasis::checkpoint::Metadata;
 use stasis::image::Image;
 
-use crate::manifest::Manifest;
+use stasis::criu::Manifest;
 
 /// Arguments of `stasis inspect`.
 #[derive(Debug, Args)]

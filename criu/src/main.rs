@@ -6,7 +6,7 @@ mod criu;
 mod dispatch;
 mod freeze;
 mod inspect;
-mod manifest;
+mod timings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,6 +37,11 @@ enum Command {
         /// Where its images are now, if they were moved.
         directory: Option<PathBuf>,
     },
+    /// Have what another command ordered of a process give up; the process is then as before.
+    Cancel {
+        /// The process.
+        pid: i32,
+    },
     /// What state a process is in.
     Status {
         /// The process.
@@ -48,12 +53,6 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Run one kernel of a code object.
     Dispatch(dispatch::DispatchArgs),
-    /// Called back by CRIU when its images are complete.
-    #[command(hide = true)]
-    Commit {
-        /// The checkpoint directory.
-        directory: PathBuf,
-    },
 }
 
 fn run(command: Command) -> Result<()> {
@@ -69,15 +68,32 @@ fn run(command: Command) -> Result<()> {
         Command::Status { pid } => {
             let (state, done) = call(pid, &Request::Status, Duration::from_secs(5))?;
             println!("{state}");
-            if let Done::Status { last_error: Some(error), .. } = done {
-                println!("The last restore failed: {error}");
+            if let Done::Status { activity, order, order_ms, last_error, .. } = done {
+                if let Some(order) = order {
+                    println!("At work on a {order} since {order_ms} ms: {activity}");
+                }
+                if let Some(error) = last_error {
+                    println!("The last restore failed: {error}");
+                }
             }
             Ok(())
         }
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dispatch(args) => dispatch::run(&args),
-        Command::Commit { directory } => Ok(manifest::commit(&directory)?),
+        Command::Cancel { pid } => {
+            let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;
+            let was_at_work = matches!(done, Done::Cancelled { was_at_work: true });
+            println!(
+                "{}",
+                if was_at_work {
+                    "The order was told to give up".into()
+                } else {
+                    format!("Nothing is at work; process {pid} is {state}")
+                }
+            );
+            Ok(())
+        }
     }
 }
 

@@ -29,6 +29,7 @@ pub mod agent;
 pub mod checkpoint;
 pub mod code_object;
 mod copy;
+pub mod criu;
 mod device;
 mod dispatch;
 pub mod error;

@@ -17,6 +17,7 @@ mod evacuate;
 #[cfg(test)]
 pub(crate) mod in_place;
 mod incarnation;
+mod itself;
 mod keeper;
 mod options;
 mod parked;
@@ -36,6 +37,7 @@ use thiserror::Error;
 
 pub use self::admit::{Admission, AgentIdentity, Difference};
 pub use self::audit::Culprit;
+pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;

@@ -39,6 +39,8 @@ pub(crate) struct Session {
     phase: Mutex<Phase>,
     /// Cancels the verb at work, if one is.
     at_work: Mutex<Option<Arc<AtomicBool>>>,
+    /// What the last restore moved.
+    restored: Mutex<RestoreReport>,
 }
 
 impl Default for Session {
@@ -48,6 +50,7 @@ impl Default for Session {
             activity: AtomicU8::new(Activity::Idle as u8),
             phase: Mutex::new(Phase::Running),
             at_work: Mutex::new(None),
+            restored: Mutex::default(),
         }
     }
 }
@@ -233,11 +236,35 @@ impl Session {
         match restored {
             Ok(report) => {
                 work.enter(Phase::Locked(closed, mode));
+                *self.restored.lock() = report.clone();
                 Ok(report)
             }
             Err(error) => {
                 work.enter(Phase::Checkpointed(closed, parked));
                 Err(stopped("restore", error))
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Whatever the state → RUNNING; says what the last restore moved. Another thread may be
+    /// at the same: then this one sees to what is left.
+    pub fn resume(
+        &self,
+        inner: &Arc<Inner>,
+        options: &RestoreOptions,
+    ) -> Result<RestoreReport, CheckpointError> {
+        loop {
+            let step = match self.state() {
+                State::Running => return Ok(self.restored.lock().clone()),
+                State::Locked => self.unlock(inner),
+                State::Checkpointed => self.restore(inner, options).map(drop),
+            };
+            match step {
+                // The other was faster.
+                Ok(()) | Err(CheckpointError::State { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
     }

@@ -26,15 +26,13 @@ pub(super) struct Worker {
     runtime: Weak<Inner>,
     shared: Arc<Shared>,
     lease: Option<Lease>,
-    /// What a restore of our own accord moved, for the controller that asks next.
-    resumed: Option<RestoreReport>,
     incarnation: Incarnation,
 }
 
 impl Worker {
     pub fn new(runtime: Weak<Inner>, shared: Arc<Shared>) -> io::Result<Self> {
         let incarnation = Incarnation::current()?;
-        Ok(Self { runtime, shared, lease: None, resumed: None, incarnation })
+        Ok(Self { runtime, shared, lease: None, incarnation })
     }
 
     pub fn run(mut self) {
@@ -66,6 +64,8 @@ impl Worker {
         let done = match task {
             Task::Checkpoint(order) => checkpoint(runtime, &order, &abandoned).map(|report| {
                 let controller = controller.filter(|_| !order.outlives_controller);
+                // A copy differs from the process that was checkpointed, which may itself be one.
+                self.know_itself();
                 self.lease = Some(Lease::new(Duration::from_millis(order.lease_ms), controller));
                 Done::Checkpointed(report)
             }),
@@ -80,18 +80,20 @@ impl Worker {
         runtime: &Arc<Inner>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        if runtime.session().state() == State::Running {
-            return Ok(self.resumed.take().unwrap_or_default());
-        }
-        let report = resume(runtime, options);
+        let report = runtime.session().resume(runtime, options);
         *self.shared.last_error.lock() = report.as_ref().err().map(|error| explain(error));
         if report.is_ok() {
             self.lease = None;
-            if let Ok(incarnation) = Incarnation::current() {
-                self.incarnation = incarnation;
-            }
+            self.know_itself();
         }
         report
+    }
+
+    fn know_itself(&mut self) {
+        match Incarnation::current() {
+            Ok(incarnation) => self.incarnation = incarnation,
+            Err(error) => tracing::warn!(target: "checkpoint", %error, "the process cannot be identified"),
+        }
     }
 
     /// Goes on by itself when nobody else will see to it.
@@ -110,13 +112,10 @@ impl Worker {
             let Some(why) = lease.is_over().filter(|_| !is_traced()) else { return };
             tracing::warn!(target: "checkpoint", why, "the lease is over, the process takes its device back");
         }
-        match self.resume(runtime, &RestoreOptions::default()) {
-            Ok(report) => self.resumed = Some(report),
-            Err(error) => {
-                tracing::error!(target: "checkpoint", error = explain(&error), "the device did not come back");
-                if let Some(lease) = &mut self.lease {
-                    lease.rest();
-                }
+        if let Err(error) = self.resume(runtime, &RestoreOptions::default()) {
+            tracing::error!(target: "checkpoint", error = explain(&error), "the device did not come back");
+            if let Some(lease) = &mut self.lease {
+                lease.rest();
             }
         }
     }
@@ -146,16 +145,4 @@ fn checkpoint(
             tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
         }
     })
-}
-
-fn resume(runtime: &Arc<Inner>, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
-    let session = runtime.session();
-    let report = match session.state() {
-        State::Checkpointed => session.restore(runtime, options)?,
-        _ => RestoreReport::default(),
-    };
-    if session.state() == State::Locked {
-        session.unlock(runtime)?;
-    }
-    Ok(report)
 }

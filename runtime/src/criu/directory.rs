@@ -6,11 +6,14 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use stasis::checkpoint::CheckpointReport;
 use thiserror::Error;
+
+use super::CriuOptions;
+use crate::checkpoint::CheckpointReport;
 
 /// Name of the manifest in a checkpoint directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -32,8 +35,9 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// The CRIU that dumped it.
     pub criu: String,
-    /// It belonged to a terminal's session (`--shell-job`).
-    pub shell_job: bool,
+    /// What CRIU was told of it, and must be told again.
+    #[serde(flatten)]
+    pub options: CriuOptions,
     /// The runtimes' image files, in the order of the process's runtimes.
     pub images: Vec<String>,
     /// What was moved.
@@ -98,7 +102,10 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Writes the manifest under its pending name; [`commit`] makes it count.
+    /// Writes the manifest under its pending name; the script of [`write_commit_script`] makes it count.
+    ///
+    /// # Errors
+    /// [`ManifestError::Io`].
     pub fn write_pending(&self, directory: &Path) -> Result<(), ManifestError> {
         let path = directory.join(PENDING_FILE);
         let io = |act| {
@@ -112,6 +119,9 @@ impl Manifest {
     }
 
     /// Reads and checks the manifest of a complete checkpoint.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
     pub fn read(directory: &Path) -> Result<Self, ManifestError> {
         let path = directory.join(MANIFEST_FILE);
         let text = match fs::read(&path) {
@@ -134,19 +144,49 @@ impl Manifest {
     }
 }
 
-/// Makes a pending checkpoint complete: everything synced, then the manifest gets its name.
-pub fn commit(directory: &Path) -> Result<(), ManifestError> {
-    let io = |act, path: PathBuf| move |source| ManifestError::Io { act, path, source };
-    let images = directory.join(CRIU_DIRECTORY);
-    let handle = File::open(&images).map_err(io("open", images.clone()))?;
+/// Writes the script that makes a pending checkpoint complete: CRIU calls it at every stage, and it acts at `post-dump`,
+/// when the images are whole and the tasks still frozen. Everything is synced, then the manifest gets its name.
+///
+/// # Errors
+/// [`ManifestError::Io`].
+pub fn write_commit_script(directory: &Path) -> Result<PathBuf, ManifestError> {
+    let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
+    let io = |act| {
+        let path = path.clone();
+        move |source| ManifestError::Io { act, path, source }
+    };
+    let quoted = format!("'{}'", directory.display().to_string().replace('\'', r"'\''"));
     // One syncfs for CRIU's many small files, which it never syncs itself.
-    rustix::fs::syncfs(&handle).map_err(|e| io("sync", images)(e.into()))?;
-    let (from, to) = (directory.join(PENDING_FILE), directory.join(MANIFEST_FILE));
-    fs::rename(&from, &to).map_err(io("rename", from))?;
-    File::open(directory).and_then(|d| d.sync_all()).map_err(io("sync", directory.into()))
+    let script = format!(
+        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {quoted}\n\
+         sync -f {CRIU_DIRECTORY}\nmv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
+    );
+    fs::write(&path, script).map_err(io("write"))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).map_err(io("make executable"))?;
+    Ok(path)
+}
+
+/// The runtimes' images in a checkpoint directory, sorted.
+///
+/// # Errors
+/// [`ManifestError::Io`].
+pub fn image_names(directory: &Path) -> Result<Vec<String>, ManifestError> {
+    let io = |source| ManifestError::Io { act: "read", path: directory.into(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(io)? {
+        let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".img") {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 /// Takes a commit back: CRIU failed after all, and the process has gone on.
+///
+/// # Errors
+/// [`ManifestError::Io`].
 pub fn retract(directory: &Path) -> Result<(), ManifestError> {
     let path = directory.join(MANIFEST_FILE);
     match fs::remove_file(&path) {
@@ -158,6 +198,9 @@ pub fn retract(directory: &Path) -> Result<(), ManifestError> {
 }
 
 /// Makes an empty private directory for a checkpoint (0700), or takes an empty one.
+///
+/// # Errors
+/// [`ManifestError::Io`], [`ManifestError::NotEmpty`].
 pub fn prepare(directory: &Path) -> Result<PathBuf, ManifestError> {
     use std::os::unix::fs::DirBuilderExt;
     let io = |act| move |source| ManifestError::Io { act, path: directory.into(), source };
@@ -175,13 +218,27 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, ManifestError> {
 mod tests {
     use super::*;
 
+    /// As CRIU does when its images are complete.
+    fn commit(directory: &Path) -> Result<(), ()> {
+        let script = write_commit_script(directory).unwrap();
+        let run = |stage| {
+            std::process::Command::new(&script)
+                .env("CRTOOLS_SCRIPT_ACTION", stage)
+                .status()
+                .unwrap()
+                .success()
+        };
+        assert!(run("pre-dump"));
+        if run("post-dump") { Ok(()) } else { Err(()) }
+    }
+
     fn manifest() -> Manifest {
         Manifest {
             layout: LAYOUT,
             pid: 7,
             command: vec!["heat".into()],
             criu: "4.2".into(),
-            shell_job: false,
+            options: CriuOptions::default(),
             images: vec!["runtime-0.img".into()],
             report: CheckpointReport::default(),
         }

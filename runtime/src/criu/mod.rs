@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The runtime's side of CRIU: which program, how it is told what, and the directory that a frozen process lives in.
+//!
+//! CRIU takes a process that has closed its device ([`crate::checkpoint`]) like any other. Nothing here touches the
+//! device.
+
+mod directory;
+mod options;
+mod program;
+mod rpc;
+mod stats;
+
+pub use self::directory::{
+    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, image_names, prepare, retract,
+    write_commit_script,
+};
+pub use self::options::{CriuOptions, NetworkLock, has_terminal};
+pub use self::program::{FLOOR, NotFound, Program, last_error};
+pub use self::rpc::{Answer, RpcError, dump_self};
+pub use self::stats::{DumpStats, StatsError};

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asks CRIU to dump the calling process: one request, and an answer that arrives twice, like a fork's.
+//!
+//! The server is `criu swrk FD` with one end of a SEQPACKET socket pair as FD; the messages are those of CRIU's
+//! `images/rpc.proto`. It must not be in the dumped tree, so it is started as an orphan. It dumps whoever made the socket
+//! pair. In the restored copy CRIU plants the answer in a new socket pair, and the same `recv` returns there.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use prost::Message;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+};
+use thiserror::Error;
+
+use super::{CriuOptions, Program};
+
+/// `criu_req_type` DUMP.
+const DUMP: i32 = 1;
+/// Longest answer, bytes; CRIU's are some dozens.
+const MAX_ANSWER: usize = 4096;
+/// What CRIU logs: warnings and errors, as with `-v2`.
+const LOG_LEVEL: i32 = 2;
+/// TIMEOUT: beyond CRIU's own for the dump, for it to start and to answer.
+const GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, PartialEq, Message)]
+struct Opts {
+    #[prost(int32, required, tag = "1")]
+    images_dir_fd: i32,
+    #[prost(bool, optional, tag = "3")]
+    leave_running: Option<bool>,
+    #[prost(bool, optional, tag = "5")]
+    tcp_established: Option<bool>,
+    #[prost(bool, optional, tag = "7")]
+    shell_job: Option<bool>,
+    #[prost(bool, optional, tag = "8")]
+    file_locks: Option<bool>,
+    #[prost(int32, optional, tag = "9")]
+    log_level: Option<i32>,
+    #[prost(string, optional, tag = "10")]
+    log_file: Option<String>,
+    #[prost(uint32, optional, tag = "45")]
+    timeout: Option<u32>,
+    #[prost(string, optional, tag = "51")]
+    config_file: Option<String>,
+    #[prost(bool, optional, tag = "52")]
+    tcp_close: Option<bool>,
+    #[prost(int32, optional, tag = "64")]
+    network_lock: Option<i32>,
+    #[prost(bool, optional, tag = "67")]
+    unprivileged: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Req {
+    #[prost(int32, required, tag = "1")]
+    kind: i32,
+    #[prost(message, optional, tag = "2")]
+    opts: Option<Opts>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DumpResp {
+    #[prost(bool, optional, tag = "1")]
+    restored: Option<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Resp {
+    #[prost(int32, required, tag = "1")]
+    kind: i32,
+    #[prost(bool, required, tag = "2")]
+    success: bool,
+    #[prost(message, optional, tag = "3")]
+    dump: Option<DumpResp>,
+    #[prost(int32, optional, tag = "7")]
+    errno: Option<i32>,
+    #[prost(string, optional, tag = "8")]
+    message: Option<String>,
+}
+
+/// In which life the dump returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// In the process that asked; it was left running.
+    Dumped,
+    /// In a restored copy.
+    Restored,
+}
+
+/// CRIU was asked and did not dump; the process runs on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// The server could not be started.
+    #[error("Cannot {act} for a CRIU to dump this process")]
+    Start {
+        /// What was tried.
+        act: &'static str,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The server ended, or said nothing in time.
+    #[error("CRIU ended, or did not answer, before it had dumped this process; its log is {log}")]
+    NoAnswer {
+        /// Its log.
+        log: String,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The answer is none.
+    #[error("CRIU's answer is not one of its protocol")]
+    Answer(#[from] prost::DecodeError),
+    /// CRIU refused.
+    #[error("criu dump failed: {reason} (errno {errno}); the whole log is {log}")]
+    Failed {
+        /// The last error in its log.
+        reason: String,
+        /// `cr_errno`, 0 if it gave none.
+        errno: i32,
+        /// Its log.
+        log: String,
+    },
+}
+
+fn start(act: &'static str) -> impl FnOnce(io::Error) -> RpcError {
+    move |source| RpcError::Start { act, source }
+}
+
+/// Starts `criu swrk` outside this process's tree; returns our end of its socket.
+fn serve(program: &Program) -> Result<OwnedFd, RpcError> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.map_err(|error| start("make a socket pair")(error.into()))?;
+    // The shell ends at once, which makes the server an orphan. Its standard output is the socket: a descriptor to
+    // inherit without a moment in which any other child of ours could.
+    let script = "exec 3>&1 >/dev/null; setsid \"$0\" swrk 3 </dev/null 3>&3 2>/dev/null &";
+    let status = Command::new("/bin/sh")
+        .args(["-c", script])
+        .arg(program.path())
+        .stdin(Stdio::null())
+        .stdout(theirs)
+        .stderr(Stdio::null())
+        .status();
+    match status.map_err(start("start /bin/sh"))? {
+        status if status.success() => Ok(ours),
+        status => Err(start("start criu")(io::Error::other(format!("the shell ended with {status}")))),
+    }
+}
+
+/// Has CRIU dump this process into `images`, which has a configuration file `config` for it. Returns in the process that
+/// asked (unless it is not left running: then it has ended) and in every restored copy.
+///
+/// # Errors
+/// [`RpcError`]; the process runs on.
+pub fn dump_self(
+    program: &Program,
+    images: &Path,
+    config: &Path,
+    options: &CriuOptions,
+    leave_running: bool,
+    timeout: Duration,
+) -> Result<Answer, RpcError> {
+    let directory = File::open(images).map_err(start("open the image directory"))?;
+    let log = images.join("dump.log").display().to_string();
+    let request = Req {
+        kind: DUMP,
+        opts: Some(Opts {
+            images_dir_fd: directory.as_raw_fd(),
+            leave_running: Some(leave_running),
+            tcp_established: Some(options.tcp_established),
+            shell_job: Some(options.shell_job),
+            file_locks: Some(options.file_locks),
+            log_level: Some(LOG_LEVEL),
+            log_file: Some("dump.log".into()),
+            timeout: u32::try_from(timeout.as_secs().max(1)).ok(),
+            config_file: Some(config.display().to_string()),
+            tcp_close: Some(options.tcp_close),
+            network_lock: options.lock().map(|lock| lock as i32),
+            unprivileged: Some(options.unprivileged),
+        }),
+    };
+    let socket = serve(program)?;
+    let lost = |error: rustix::io::Errno| RpcError::NoAnswer { log: log.clone(), source: error.into() };
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout + GRACE)).map_err(lost)?;
+    send(&socket, &request.encode_to_vec(), SendFlags::NOSIGNAL).map_err(lost)?;
+    let mut answer = [0u8; MAX_ANSWER];
+    // A restored copy comes out of this call too, interrupted or answered.
+    let (length, _) =
+        rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty())).map_err(lost)?;
+    if length == 0 {
+        return Err(RpcError::NoAnswer { log, source: io::ErrorKind::UnexpectedEof.into() });
+    }
+    judge(&answer[..length.min(MAX_ANSWER)], log)
+}
+
+fn judge(answer: &[u8], log: String) -> Result<Answer, RpcError> {
+    let answer = Resp::decode(answer)?;
+    if answer.success {
+        let restored = answer.dump.and_then(|dump| dump.restored).unwrap_or(false);
+        return Ok(if restored { Answer::Restored } else { Answer::Dumped });
+    }
+    let said = std::fs::read_to_string(&log).ok().map(|text| super::last_error(&text));
+    let reason = said.or(answer.message).unwrap_or_else(|| "it did not say why".into());
+    Err(RpcError::Failed { reason, errno: answer.errno.unwrap_or(0), log })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_apart() {
+        // kind 1, success, dump { restored }: as CRIU encodes them.
+        assert_eq!(judge(&[8, 1, 16, 1, 26, 2, 8, 1], String::new()).unwrap(), Answer::Restored);
+        assert_eq!(judge(&[8, 1, 16, 1, 26, 0], String::new()).unwrap(), Answer::Dumped);
+        let refused = judge(&[8, 1, 16, 0, 56, 3, 66, 2, b'n', b'o'], "/nowhere/dump.log".into());
+        assert!(
+            matches!(&refused, Err(RpcError::Failed { reason, errno: 3, .. }) if reason == "no"),
+            "{refused:?}"
+        );
+        assert!(matches!(judge(&[255, 255], String::new()), Err(RpcError::Answer(_))));
+    }
+
+    #[test]
+    fn request_has_the_fields_of_the_protocol() {
+        let opts =
+            Opts { images_dir_fd: 5, leave_running: Some(true), unprivileged: Some(true), ..Opts::default() };
+        let bytes = Req { kind: DUMP, opts: Some(opts) }.encode_to_vec();
+        // 67 << 3 = 536 = 0x98 0x04 as a varint.
+        assert_eq!(bytes, [8, 1, 18, 7, 8, 5, 24, 1, 0x98, 4, 1]);
+    }
+}
