@@ -19,7 +19,7 @@ use stasis::criu::{
 use stasis::image::Image;
 
 use crate::criu::{Criu, DumpOptions};
-use crate::timings;
+use crate::{beside, timings};
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
@@ -107,6 +107,10 @@ impl CriuArgs {
 pub struct RestoreArgs {
     /// Directory made by `stasis checkpoint`.
     directory: PathBuf,
+    /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
+    /// and ends with the process and its exit status.
+    #[arg(long)]
+    beside: bool,
     /// How long the process may take to bring its device back.
     #[arg(long, default_value_t = 120_000, value_name = "MS")]
     deadline_ms: u64,
@@ -313,6 +317,15 @@ fn freeze(
 
 /// Brings a process back from a directory.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
+    match args.beside {
+        true if std::process::id() != 1 => beside::enter(),
+        true => beside::stay(thaw(args)?),
+        false => thaw(args).map(drop),
+    }
+}
+
+/// Brings the process back; returns its pid.
+fn thaw(args: &RestoreArgs) -> Result<i32> {
     let started = Instant::now();
     let directory = args
         .directory
@@ -363,7 +376,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
             outcome.report.fill_ms,
         );
     }
-    Ok(())
+    Ok(outcome.pid)
 }
 
 /// Orders the agent to take the device back; also the retry after a failed restore.

@@ -2,6 +2,7 @@
 //! The `stasis` command: freeze and thaw processes, look at agents and images, run a kernel from the shell.
 
 mod agents;
+mod beside;
 mod criu;
 mod dispatch;
 mod freeze;

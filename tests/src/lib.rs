@@ -2,6 +2,7 @@
 //! What the integration tests share: where the programs under test are, a runtime of one's own, a worker to freeze.
 
 pub mod gpu;
+pub mod tally;
 pub mod worker;
 
 use std::path::{Path, PathBuf};

@@ -11,64 +11,13 @@ use std::time::{Duration, Instant};
 
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, Unavailable};
 use stasis::image::Image;
-use stasis::{Arg, Buffer, Kernel, Runtime, Signal};
-use stasis_tests::gpu::{Gpu, SOON, faults_object, skip_on_kernel_driver, values};
+use stasis::{Arg, Runtime};
+use stasis_tests::gpu::{Gpu, skip_on_kernel_driver, values};
+use stasis_tests::tally::{ITEMS, Tally};
 use stasis_tests::worker::{devices, is_alive, refused, stasis, succeeded, wait_until};
 use stasis_tests::{criu, program};
 
 const DEADLINE: Duration = Duration::from_secs(30);
-const ITEMS: u32 = 128;
-
-/// A kernel that counts and has not been told to stop.
-struct Tally<'a> {
-    gpu: &'a Gpu,
-    /// Keeps its executable loaded, as the name in an error needs.
-    _kernel: Kernel,
-    out: Buffer,
-    stop: Buffer,
-    done: Signal,
-}
-
-impl<'a> Tally<'a> {
-    fn start(gpu: &'a Gpu) -> Self {
-        let executable = stasis::Executable::load(&gpu.agent, faults_object(gpu.agent.name())).unwrap();
-        let kernel = executable.kernel("tally").unwrap();
-        let out = gpu.buffer(&vec![0u32; 3 * ITEMS as usize]);
-        let (stop, done) = (gpu.buffer(&[0u32]), Signal::new(&gpu.runtime, 1).unwrap());
-        gpu.queue
-            .dispatch(&kernel)
-            .grid([ITEMS, 1, 1])
-            .block([64, 1, 1])
-            .args(&[Arg::Buffer(&out), Arg::Buffer(&stop), Arg::U32(ITEMS)])
-            .completion(&done)
-            .submit()
-            .unwrap();
-        let tally = Self { gpu, _kernel: kernel, out, stop, done };
-        tally.wait_for_more();
-        tally
-    }
-
-    fn counts(&self) -> Vec<u32> {
-        values::<u32>(&self.out)[..ITEMS as usize].to_vec()
-    }
-
-    fn wait_for_more(&self) {
-        let before = self.counts();
-        wait_until("every item counts", || self.counts().iter().zip(&before).all(|(now, old)| now > old));
-    }
-
-    /// Ends it; every register must have gone on with its memory.
-    fn finish(self) {
-        self.stop.write(0, &1u32.to_le_bytes()).unwrap();
-        self.done.wait_done(SOON).unwrap();
-        let words = values::<u32>(&self.out);
-        let (counts, rest) = words.split_at(ITEMS as usize);
-        let (kept, broken) = rest.split_at(ITEMS as usize);
-        assert_eq!(counts, kept, "registers and memory");
-        assert!(broken.iter().all(|&wrong| wrong == 0), "{broken:?}");
-        self.gpu.queue.wait_idle(SOON).unwrap();
-    }
-}
 
 /// Reads while the gate is shut: through the mapping, which a locked process keeps.
 #[allow(unsafe_code)]

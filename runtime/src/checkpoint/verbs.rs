@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{
-    CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
+    Activity, CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport,
+    State,
 };
 use crate::runtime::Runtime;
 
@@ -14,6 +15,12 @@ impl Runtime {
     #[must_use]
     pub fn state(&self) -> State {
         self.inner().session().state()
+    }
+
+    /// What the verb at work is doing. Never blocks.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        self.inner().session().activity()
     }
 
     /// RUNNING → LOCKED: holds calls at the gate and stops the queues as `mode` says, within `deadline`. Calls in flight

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis restore --beside`: a copy in namespaces of its own, whose init this very command is.
+//!
+//! A restored process wants its pid back, and the names of its sockets: its ports, and the agent's in the abstract
+//! namespace. Both may still be the original's. The first process of a pid namespace must outlive the others.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, exit};
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions, wait};
+
+/// Runs this command again as the first process of new namespaces. Returns only if that fails.
+pub fn enter() -> Result<()> {
+    let own = std::env::current_exe().context("Cannot find this program's own path")?;
+    let error = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--"])
+        .arg(own)
+        .args(std::env::args_os().skip(1))
+        .exec();
+    Err(error).context("Cannot start unshare (util-linux) for new namespaces")
+}
+
+/// Waits, as the first process of its namespace, for the process `pid` to end, and ends alike.
+pub fn stay(pid: i32) -> Result<()> {
+    let pid = Pid::from_raw(pid);
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((ended, status))) if Some(ended) == pid => {
+                let status = ExitStatus::from_raw(status.as_raw());
+                println!("The copy ended: {status}");
+                exit(status.code().unwrap_or(1));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            // It ended while it was being restored, and was reaped with what restored it.
+            Err(Errno::CHILD) => return Ok(()),
+            Err(error) => return Err(error).context("Cannot wait for the copy"),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The agent while it works: it tells its state, one order at a time is carried out, and whoever gave it can take it back
+//! or die.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use stasis::checkpoint::{
+    Activity, CallError, CheckpointError, CheckpointOptions, CheckpointOrder, Done, IMAGE_FILE, Mode,
+    Request, RestoreOptions, State, call,
+};
+use stasis_tests::gpu::{Gpu, SOON};
+use stasis_tests::program;
+use stasis_tests::tally::Tally;
+use stasis_tests::worker::wait_until;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}
+
+/// An order that a kernel without end keeps from being carried out.
+fn long_order(directory: &std::path::Path) -> Request {
+    Request::Checkpoint(CheckpointOrder {
+        deadline_ms: 3_600_000,
+        ..CheckpointOrder::into_directory(directory.into())
+    })
+}
+
+fn status() -> (State, Done) {
+    call(own_pid(), &Request::Status, PATIENCE).unwrap()
+}
+
+fn is_locking() -> bool {
+    matches!(status().1, Done::Status { activity: Activity::Locking, order: Some(order), .. } if order == "checkpoint")
+}
+
+#[test]
+fn state_is_told_and_the_order_taken_back_while_it_is_at_work() {
+    let gpu = Gpu::new();
+    let tally = Tally::start(&gpu);
+    let directory = tempfile::tempdir().unwrap();
+    let order = long_order(directory.path());
+    std::thread::scope(|scope| {
+        let ordered = scope.spawn(|| call(own_pid(), &order, PATIENCE));
+        wait_until("the order to be at work", is_locking);
+        assert_eq!(
+            (status().0, gpu.runtime.state(), gpu.runtime.activity()),
+            (State::Running, State::Running, Activity::Locking)
+        );
+        let second = call(own_pid(), &order, PATIENCE).unwrap_err();
+        assert!(second.to_string().contains("at work on another order, a checkpoint"), "{second}");
+        let cancelled = call(own_pid(), &Request::Cancel, PATIENCE).unwrap();
+        assert_eq!(cancelled.1, Done::Cancelled { was_at_work: true });
+        let refused = ordered.join().unwrap().unwrap_err();
+        assert!(
+            matches!(&refused, CallError::Refused { state: State::Running, message, .. }
+            if message.contains("cancelled")),
+            "{refused}"
+        );
+    });
+    assert_eq!(
+        call(own_pid(), &Request::Cancel, PATIENCE).unwrap().1,
+        Done::Cancelled { was_at_work: false }
+    );
+    tally.wait_for_more();
+    tally.finish();
+}
+
+#[test]
+fn order_ends_with_the_controller_that_gave_it() {
+    let gpu = Gpu::new();
+    let tally = Tally::start(&gpu);
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = Command::new(program("stasis"))
+        .args(["checkpoint", "--deadline-ms", "3600000", &own_pid().to_string()])
+        .arg(directory.path().join("images"))
+        .env("STASIS_CRIU", stasis_tests::criu())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the order to be at work", is_locking);
+    controller.kill().unwrap();
+    controller.wait().unwrap();
+    wait_until("the end of the order", || matches!(status().1, Done::Status { order: None, .. }));
+    assert_eq!(status().0, State::Running);
+    tally.wait_for_more();
+    tally.finish();
+}
+
+#[test]
+fn verb_that_has_to_wait_for_another_keeps_its_deadline() {
+    let gpu = Gpu::new();
+    let tally = Tally::start(&gpu);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| gpu.runtime.lock(Mode::Drain, Duration::from_secs(3600)));
+        wait_until("the lock to be at work", || gpu.runtime.activity() == Activity::Locking);
+        let started = Instant::now();
+        let second = gpu.runtime.lock(Mode::Drain, Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(second, CheckpointError::AtWork { verb: "lock", .. }), "{second}");
+        assert!(started.elapsed() >= Duration::from_millis(50));
+        assert!(gpu.runtime.cancel());
+        let first = first.join().unwrap().unwrap_err();
+        assert!(matches!(first, CheckpointError::Stopped { verb: "lock", .. }), "{first}");
+    });
+    assert!(!gpu.runtime.cancel());
+    tally.finish();
+}
+
+#[test]
+fn checkpoint_and_restore_past_their_deadline_leave_the_state_before() {
+    let gpu = Gpu::new();
+    let buffer = gpu.buffer(&[0x5EED_u32; 4096]);
+    let directory = tempfile::tempdir().unwrap();
+    let now = Duration::ZERO;
+    gpu.runtime.lock(Mode::Drain, PATIENCE).unwrap();
+    let options = CheckpointOptions { deadline: now, ..CheckpointOptions::default() };
+    let error = gpu.runtime.checkpoint_with(directory.path(), &options).unwrap_err();
+    assert!(matches!(error, CheckpointError::Stopped { verb: "checkpoint", .. }), "{error}");
+    assert_eq!(gpu.runtime.state(), State::Locked);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "an unfinished image was left");
+    gpu.runtime.checkpoint(directory.path()).unwrap();
+    assert!(directory.path().join(IMAGE_FILE).exists());
+    let error =
+        gpu.runtime.restore_with(&RestoreOptions { deadline: now, ..RestoreOptions::default() }).unwrap_err();
+    assert!(matches!(error, CheckpointError::Stopped { verb: "restore", .. }), "{error}");
+    assert_eq!(gpu.runtime.state(), State::Checkpointed);
+    gpu.runtime.restore(None).unwrap();
+    gpu.runtime.unlock().unwrap();
+    assert_eq!(stasis_tests::gpu::values::<u32>(&buffer), vec![0x5EED_u32; 4096]);
+    gpu.queue.wait_idle(SOON).unwrap();
+}
