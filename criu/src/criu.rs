@@ -91,8 +91,9 @@ impl Criu {
         if output.status.success() {
             return Ok(());
         }
-        let text =
-            fs::read_to_string(log).unwrap_or_else(|_| String::from_utf8_lossy(&output.stderr).into_owned());
+        // Before it has opened its log it says everything there.
+        let early = || String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let text = fs::read_to_string(log).ok().filter(|text| !text.is_empty()).unwrap_or_else(early);
         Err(CriuError::Failed { verb, status: output.status, reason: last_error(&text), log: log.into() })
     }
 }

@@ -97,13 +97,21 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
 }
 
+/// How many lines of unformed text to pass on.
+const UNFORMED: usize = 3;
+
 /// CRIU reports the first error it met; the telling one is the last before it gives up.
 #[must_use]
 pub fn last_error(log: &str) -> String {
     log.lines()
         .rfind(|l| l.contains("Error (") && !l.contains("FAILED"))
         .map(|l| l.split_once("): ").map_or(l, |(_, said)| said).trim().to_owned())
-        .or_else(|| log.lines().next_back().map(|l| l.trim().to_owned()))
+        .or_else(|| {
+            // What it prints before it has a log has no form.
+            let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let last = lines.len().saturating_sub(UNFORMED);
+            (!lines.is_empty()).then(|| lines[last..].join(" "))
+        })
         .unwrap_or_else(|| "it said nothing".to_owned())
 }
 

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Freeze and thaw by an ordinary user who has CAP_CHECKPOINT_RESTORE and nothing else, but CAP_SETPCAP: the machine's
+//! own set of capabilities may lack one, and CRIU then has to give it up for the restored process too.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use stasis_tests::worker::{is_alive, kill, refused, succeeded, wait_until};
+use stasis_tests::{criu, program};
+use tempfile::TempDir;
+
+/// A user and group that own nothing.
+const USER: u32 = 54_321;
+
+/// The user, his copies of the programs, and a directory of his own.
+struct User {
+    directory: TempDir,
+    capabilities: &'static str,
+}
+
+impl User {
+    /// `None`, with the reason printed, where this test cannot become another user.
+    fn new(capabilities: &'static str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can become another user");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        // The build may lie where only its owner may look.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["stasis", "softgpud", "counter-worker", "self_checkpoint"] {
+            fs::copy(program(name), directory.path().join(name)).unwrap();
+        }
+        let prefix = criu().canonicalize().unwrap();
+        if let Some(prefix) = prefix.ancestors().nth(2).filter(|p| p.join("root").is_dir()) {
+            let copied = Command::new("cp").arg("-r").arg(prefix).arg(directory.path().join("criu")).status();
+            assert!(copied.unwrap().success());
+        }
+        let home = directory.path().join("home");
+        fs::create_dir(&home).unwrap();
+        chown(&home, Some(USER), Some(USER)).unwrap();
+        Some(Self { directory, capabilities })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join("home").join(name)
+    }
+
+    fn criu(&self) -> PathBuf {
+        let copied = self.directory.path().join("criu/bin/criu");
+        if copied.exists() { copied } else { criu() }
+    }
+
+    /// One of the programs, as the user, with these capabilities and no other.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--clear-groups"]);
+        for set in ["inh-caps", "ambient-caps", "bounding-set"] {
+            command.arg(format!("--{set}=-all{}", self.capabilities));
+        }
+        command.arg("setsid").arg(self.directory.path().join(program));
+        command.env("STASIS_CRIU", self.criu()).current_dir("/").stdin(Stdio::null());
+        command
+    }
+
+    /// The same, into a log of the user's.
+    fn start(&self, program: &str, arguments: &[&Path], log: &Path) -> Child {
+        let open = || OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let (out, err) = (open(), open());
+        chown(log, Some(USER), Some(USER)).unwrap();
+        let instance = format!("user-{}-{program}", std::process::id());
+        let mut command = self.command(program);
+        command.args(arguments).env("STASIS_SOFTGPU_INSTANCE", instance).stdout(out).stderr(err);
+        command.spawn().unwrap()
+    }
+
+    fn stasis(&self, arguments: &[&str]) -> Output {
+        self.command("stasis").args(arguments).output().unwrap()
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn rounds(log: &Path) -> usize {
+    fs::read_to_string(log).unwrap_or_default().lines().filter(|line| line.starts_with("round ")).count()
+}
+
+fn uid_of(pid: i32) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/{pid}")).unwrap().uid()
+}
+
+#[test]
+fn ordinary_user_freezes_and_thaws_his_own_process() {
+    let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
+    let (stop, log, images) = (user.path("stop"), user.path("log"), user.path("images"));
+    let mut parent = user.start("counter-worker", &[Path::new("--until"), &stop], &log);
+    wait_until("the first rounds", || rounds(&log) > 2);
+    let pid = parent.id().cast_signed();
+    assert_eq!(uid_of(pid), USER);
+    let order = ["checkpoint", "--unprivileged", "--json", &pid.to_string(), text(&images)];
+    let outcome = succeeded(&user.stasis(&order));
+    assert_eq!(outcome["pid"], pid);
+    parent.wait().unwrap();
+    wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
+    let before = rounds(&log);
+    succeeded(&user.stasis(&["restore", "--json", text(&images)]));
+    assert_eq!(uid_of(pid), USER, "the copy belongs to somebody else");
+    wait_until("rounds of the copy", || rounds(&log) > before + 2);
+    fs::write(&stop, "").unwrap();
+    wait_until("its end", || !is_alive(pid));
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.lines().any(|line| line == "done"), "{log}");
+}
+
+#[test]
+fn ordinary_users_process_checkpoints_itself() {
+    let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
+    let (log, images) = (user.path("log"), user.path("images"));
+    let status = user.start("self_checkpoint", &[&images, Path::new("--unprivileged")], &log).wait().unwrap();
+    let said = fs::read_to_string(&log).unwrap();
+    assert!(status.success() && said.contains("original: ") && said.contains("done: "), "{said}");
+    let restored = user.stasis(&["restore", text(&images)]);
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    let said = || fs::read_to_string(&log).unwrap();
+    wait_until("the copy's end", || said().matches("done: ").count() == 2);
+    assert!(said().contains("restored: "), "{}", said());
+}
+
+#[test]
+fn without_the_capability_nothing_happens_and_the_reason_is_told() {
+    let Some(user) = User::new("") else { return };
+    let (stop, log, images) = (user.path("stop"), user.path("log"), user.path("images"));
+    let mut parent = user.start("counter-worker", &[Path::new("--until"), &stop], &log);
+    wait_until("the first rounds", || rounds(&log) > 2);
+    let pid = parent.id().cast_signed();
+    let error = refused(&user.stasis(&["checkpoint", "--unprivileged", &pid.to_string(), text(&images)]));
+    assert!(error.contains("CAP_CHECKPOINT_RESTORE"), "{error}");
+    let before = rounds(&log);
+    wait_until("more rounds", || rounds(&log) > before + 2);
+    fs::write(&stop, "").unwrap();
+    assert!(parent.wait().unwrap().success());
+}
+
+#[test]
+fn another_users_process_is_not_touched() {
+    let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
+    let mut worker = stasis_tests::worker::Worker::start(&[]);
+    let error = refused(&user.stasis(&[
+        "checkpoint",
+        "--unprivileged",
+        &worker.pid().to_string(),
+        text(&user.path("images")),
+    ]));
+    assert!(!user.path("images/runtime-0.img").exists(), "{error}");
+    worker.wait_rounds(2);
+    kill(worker.pid());
+    worker.kill();
+}
