@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
+use crate::loopback;
+
 /// Runs this command again as the first process of new namespaces. Returns only if that fails.
 pub fn enter() -> Result<()> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
@@ -20,6 +22,11 @@ pub fn enter() -> Result<()> {
         .args(std::env::args_os().skip(1))
         .exec();
     Err(error).context("Cannot start unshare (util-linux) for new namespaces")
+}
+
+/// Makes the new namespaces fit to restore in.
+pub fn furnish() -> Result<()> {
+    loopback::up().context("Cannot bring up the loopback device of the new network namespace")
 }
 
 /// Waits, as the first process of its namespace, for the process `pid` to end, and ends alike.

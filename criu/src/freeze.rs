@@ -13,8 +13,8 @@ use stasis::checkpoint::{
     CallError, CheckpointOrder, CheckpointReport, Done, Mode, Request, RestoreReport, State, call,
 };
 use stasis::criu::{
-    CRIU_DIRECTORY, CriuOptions, DumpStats, LAYOUT, Manifest, ManifestError, NetworkLock, has_terminal,
-    image_names, prepare, retract, write_commit_script,
+    CRIU_DIRECTORY, CriuOptions, DumpStats, Executable, LAYOUT, Manifest, ManifestError, NetworkLock,
+    has_terminal, image_names, prepare, retract, write_commit_script,
 };
 use stasis::image::Image;
 
@@ -189,11 +189,13 @@ fn mebibytes(bytes: u64) -> f64 {
 pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
     let command = command_line(args.pid)?;
+    // Before the process is stopped: it takes milliseconds.
+    let executable = Executable::of(args.pid).ok();
     call(args.pid, &Request::Status, Duration::from_secs(5))?;
     let criu = Criu::find()?;
     let directory = prepare(&args.directory)?;
     let bar = spinner(args.json);
-    let frozen = freeze(args, &criu, &directory, command, &bar);
+    let frozen = freeze(args, &criu, &directory, (command, executable), &bar);
     bar.finish_and_clear();
     let (report, criu_ms) = frozen.inspect_err(|_| {
         if is_abandoned(args.pid, &directory) {
@@ -247,7 +249,7 @@ fn freeze(
     args: &CheckpointArgs,
     criu: &Criu,
     directory: &Path,
-    command: Vec<String>,
+    (command, executable): (Vec<String>, Option<Executable>),
     bar: &ProgressBar,
 ) -> Result<(CheckpointReport, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
@@ -277,6 +279,7 @@ fn freeze(
             layout: LAYOUT,
             pid: args.pid,
             command,
+            executable,
             criu: criu.version().to_owned(),
             options: options.clone(),
             images: image_names(directory)?,
@@ -319,7 +322,10 @@ fn freeze(
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     match args.beside {
         true if std::process::id() != 1 => beside::enter(),
-        true => beside::stay(thaw(args)?),
+        true => {
+            beside::furnish()?;
+            beside::stay(thaw(args)?)
+        }
         false => thaw(args).map(drop),
     }
 }
@@ -335,6 +341,7 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
     let criu = Criu::find()?;
     let bar = spinner(args.json);
     bar.set_message("checking the images");
+    manifest.executable.as_ref().map_or(Ok(()), Executable::check)?;
     for name in &manifest.images {
         Image::open(&directory.join(name))?.verify()?;
     }

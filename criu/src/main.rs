@@ -7,6 +7,7 @@ mod criu;
 mod dispatch;
 mod freeze;
 mod inspect;
+mod loopback;
 mod timings;
 
 use std::path::PathBuf;

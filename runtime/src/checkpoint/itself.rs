@@ -15,8 +15,8 @@ use super::{
     CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
 };
 use crate::criu::{
-    Answer, CRIU_DIRECTORY, CriuOptions, LAYOUT, Manifest, ManifestError, NotFound, Program, RpcError,
-    dump_self, image_names, prepare, retract, write_commit_script,
+    Answer, CRIU_DIRECTORY, CriuOptions, Executable, LAYOUT, Manifest, ManifestError, NotFound, Program,
+    RpcError, dump_self, image_names, prepare, retract, write_commit_script,
 };
 use crate::runtime::Runtime;
 
@@ -184,6 +184,7 @@ fn write_beside(
         layout: LAYOUT,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         command: std::env::args().collect(),
+        executable: Executable::of(std::process::id().cast_signed()).ok(),
         criu: program.version().to_owned(),
         options: options.criu.clone(),
         images: image_names(directory)?,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::CriuOptions;
+use super::{CriuOptions, Executable};
 use crate::checkpoint::CheckpointReport;
 
 /// Name of the manifest in a checkpoint directory.
@@ -33,6 +33,9 @@ pub struct Manifest {
     pub pid: i32,
     /// Its command line.
     pub command: Vec<String>,
+    /// Its program file; older checkpoints do not say.
+    #[serde(default)]
+    pub executable: Option<Executable>,
     /// The CRIU that dumped it.
     pub criu: String,
     /// What CRIU was told of it, and must be told again.
@@ -237,6 +240,7 @@ mod tests {
             layout: LAYOUT,
             pid: 7,
             command: vec!["heat".into()],
+            executable: None,
             criu: "4.2".into(),
             options: CriuOptions::default(),
             images: vec!["runtime-0.img".into()],

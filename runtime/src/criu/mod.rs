@@ -5,6 +5,7 @@
 //! device.
 
 mod directory;
+mod executable;
 mod options;
 mod program;
 mod rpc;
@@ -14,6 +15,7 @@ pub use self::directory::{
     CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, image_names, prepare, retract,
     write_commit_script,
 };
+pub use self::executable::{Executable, ExecutableError};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
 pub use self::program::{FLOOR, NotFound, Program, last_error};
 pub use self::rpc::{Answer, RpcError, dump_self};

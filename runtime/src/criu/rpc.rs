@@ -5,9 +5,8 @@
 //! `images/rpc.proto`. It must not be in the dumped tree, so it is started as an orphan. It dumps whoever made the socket
 //! pair. In the restored copy CRIU plants the answer in a new socket pair, and the same `recv` returns there.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -55,6 +54,8 @@ struct Opts {
     network_lock: Option<i32>,
     #[prost(bool, optional, tag = "67")]
     unprivileged: Option<bool>,
+    #[prost(string, optional, tag = "68")]
+    images_dir: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -168,12 +169,13 @@ pub fn dump_self(
     leave_running: bool,
     timeout: Duration,
 ) -> Result<Answer, RpcError> {
-    let directory = File::open(images).map_err(start("open the image directory"))?;
     let log = images.join("dump.log").display().to_string();
     let request = Req {
         kind: DUMP,
         opts: Some(Opts {
-            images_dir_fd: directory.as_raw_fd(),
+            // By its name: a descriptor of ours would be dumped too, and a copy could not open it were it moved.
+            images_dir_fd: -1,
+            images_dir: Some(images.display().to_string()),
             leave_running: Some(leave_running),
             tcp_established: Some(options.tcp_established),
             shell_job: Some(options.shell_job),
