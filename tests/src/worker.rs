@@ -157,10 +157,18 @@ impl Worker {
     /// When it is not frozen, or not gone.
     pub fn freeze(&mut self, name: &str) -> serde_json::Value {
         let outcome = succeeded(&self.checkpoint(name, &[]));
+        self.bury();
+        outcome
+    }
+
+    /// Waits until it is gone, pid and all.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn bury(&mut self) {
         // Of the first generation it is our child: its zombie would keep the pid.
         let _ = self.child.wait();
         wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{}", self.pid())).exists());
-        outcome
     }
 
     /// `stasis restore` from `name`.

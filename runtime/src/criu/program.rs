@@ -100,11 +100,11 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 /// How many lines of unformed text to pass on.
 const UNFORMED: usize = 3;
 
-/// CRIU reports the first error it met; the telling one is the last before it gives up.
+/// CRIU reports the first error it met; the telling one is the last before it gives up and says so, task by task.
 #[must_use]
 pub fn last_error(log: &str) -> String {
     log.lines()
-        .rfind(|l| l.contains("Error (") && !l.contains("FAILED"))
+        .rfind(|l| l.contains("Error (") && !l.contains("FAILED") && !l.contains(") failed with -"))
         .map(|l| l.split_once("): ").map_or(l, |(_, said)| said).trim().to_owned())
         .or_else(|| {
             // What it prints before it has a log has no form.
@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn last_error_skips_the_verdict() {
         let log = "(00.1) Error (criu/a.c:1): first\n(00.2) Error (criu/sk.c:12): sk: the cause\n\
-                   (00.3) Error (criu/cr-dump.c:99): Dumping FAILED.\n";
+                   (00.3) Error (criu/cr-dump.c:98): Dump files (pid: 7) failed with -1\n\
+                   (00.4) Error (criu/cr-dump.c:99): Dumping FAILED.\n";
         assert_eq!(last_error(log), "sk: the cause");
     }
 

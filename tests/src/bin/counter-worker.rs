@@ -3,7 +3,8 @@
 //!
 //! It knows nothing of checkpoints. Whatever it finds wrong ends it with `Error` and without `done`.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ struct Args {
     connect: Option<PathBuf>,
     /// Holds an io_uring: CRIU cannot dump that either.
     io_uring: bool,
+    echo: bool,
 }
 
 fn args() -> Result<Args> {
@@ -38,6 +40,7 @@ fn args() -> Result<Args> {
             "--threads" => args.threads = value()?.parse()?,
             "--connect" => args.connect = Some(value()?.into()),
             "--io-uring" => args.io_uring = true,
+            "--echo" => args.echo = true,
             _ => bail!("{word} is not understood"),
         }
     }
@@ -138,7 +141,29 @@ fn hold_io_uring() -> Result<()> {
     Ok(())
 }
 
+/// Serves any number of TCP clients: every line comes back.
+fn echo() -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    println!("port {}", listener.local_addr()?.port());
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let Ok(mut to) = client.try_clone() else { return };
+                for line in BufReader::new(client).lines().map_while(Result::ok) {
+                    if to.write_all(format!("{line}\n").as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
 fn work(args: &Args) -> Result<()> {
+    if args.echo {
+        echo()?;
+    }
     let _connection = args.connect.as_ref().map(UnixStream::connect).transpose()?;
     if args.io_uring {
         hold_io_uring()?;
