@@ -10,7 +10,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stasis::checkpoint::{
-    CallError, CheckpointOrder, CheckpointReport, Done, Mode, Request, RestoreReport, State, call,
+    Admission, CallError, CheckpointOrder, CheckpointReport, Done, Mode, Place, Request, RestoreReport,
+    Standing, State, call,
 };
 use stasis::criu::{
     CRIU_DIRECTORY, CriuOptions, DumpStats, Executable, LAYOUT, Manifest, ManifestError, NetworkLock,
@@ -114,12 +115,29 @@ pub struct RestoreArgs {
     /// How long the process may take to bring its device back.
     #[arg(long, default_value_t = 120_000, value_name = "MS")]
     deadline_ms: u64,
+    #[command(flatten)]
+    terms: TermsArgs,
     /// More arguments for `criu restore` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     criu_args: Vec<String>,
     /// Print one JSON object instead of prose.
     #[arg(long)]
     json: bool,
+}
+
+/// On what terms a process takes its device back; the KFD_*_CHECK switches of the environment are among them.
+#[derive(Debug, Args)]
+pub struct TermsArgs {
+    /// Put an agent of the process on this GPU here (repeat as needed): each by index, or uuid as `stasis agents` prints.
+    #[arg(long = "map", value_name = "OLD=NEW")]
+    map: Vec<Place>,
+}
+
+impl TermsArgs {
+    /// With the switches of this program's environment.
+    pub fn admission(&self) -> Result<Admission> {
+        Ok(Admission { places: self.map.clone(), ..Admission::from_env()? })
+    }
 }
 
 /// What `stasis checkpoint --json` prints.
@@ -302,7 +320,7 @@ fn freeze(
     let criu_ms = milliseconds(started);
     if args.leave_running || dumped.is_err() {
         bar.set_message("the process takes its device back");
-        let resumed = resume(args.pid, None, Duration::from_secs(120));
+        let resumed = resume(args.pid, None, None, Duration::from_secs(120));
         if dumped.is_err() && resumed.is_ok() {
             // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
             retract(directory)?;
@@ -338,6 +356,7 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
         .canonicalize()
         .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
     let manifest = Manifest::read(&directory)?;
+    let admission = args.terms.admission()?;
     let criu = Criu::find()?;
     let bar = spinner(args.json);
     bar.set_message("checking the images");
@@ -347,12 +366,18 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
     }
     bar.set_message("waiting for the pid");
     wait_for_pid(manifest.pid)?;
+    // The copy may wake up and take its device before it can be given an order.
+    let standing = Standing::offer(manifest.pid, &admission).with_context(|| {
+        format!("Cannot hold the terms of the restore ready for process {}", manifest.pid)
+    })?;
     bar.set_message("CRIU restores the process");
     let criu_started = Instant::now();
     criu.restore(&directory.join(CRIU_DIRECTORY), &manifest.options, &args.criu_args)?;
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
-    let report = resume(manifest.pid, Some(directory.clone()), Duration::from_millis(args.deadline_ms));
+    let patience = Duration::from_millis(args.deadline_ms);
+    let report = resume(manifest.pid, Some(directory.clone()), Some(admission), patience);
+    drop(standing);
     bar.finish_and_clear();
     let report = report.or_else(|error| match error.downcast_ref() {
         // It came back by itself and ended before it could be asked.
@@ -387,10 +412,15 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
 }
 
 /// Orders the agent to take the device back; also the retry after a failed restore.
-pub fn resume(pid: i32, directory: Option<PathBuf>, patience: Duration) -> Result<RestoreReport> {
+pub fn resume(
+    pid: i32,
+    directory: Option<PathBuf>,
+    admission: Option<Admission>,
+    patience: Duration,
+) -> Result<RestoreReport> {
     let deadline = Instant::now() + patience;
     loop {
-        let order = Request::Resume { directory: directory.clone() };
+        let order = Request::Resume { directory: directory.clone(), admission: admission.clone() };
         match call(
             pid,
             &order,

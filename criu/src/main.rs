@@ -38,6 +38,8 @@ enum Command {
         pid: i32,
         /// Where its images are now, if they were moved.
         directory: Option<PathBuf>,
+        #[command(flatten)]
+        terms: freeze::TermsArgs,
     },
     /// Have what another command ordered of a process give up; the process is then as before.
     Cancel {
@@ -61,9 +63,9 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Checkpoint(args) => freeze::checkpoint(&args),
         Command::Restore(args) => freeze::restore(&args),
-        Command::Resume { pid, directory } => {
+        Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;
-            freeze::resume(pid, directory, Duration::from_secs(120))?;
+            freeze::resume(pid, directory, Some(terms.admission()?), Duration::from_secs(120))?;
             println!("Process {pid} runs");
             Ok(())
         }

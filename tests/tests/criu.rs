@@ -223,7 +223,8 @@ fn second_controller_is_refused_while_the_first_one_works() {
     let error = call(worker.pid(), &order, Duration::from_secs(30)).unwrap_err();
     assert!(matches!(&error, CallError::Refused { state: State::Checkpointed, .. }), "{error}");
     let (state, _) =
-        call(worker.pid(), &Request::Resume { directory: None }, Duration::from_secs(30)).unwrap();
+        call(worker.pid(), &Request::Resume { directory: None, admission: None }, Duration::from_secs(30))
+            .unwrap();
     assert_eq!(state, State::Running);
     worker.finish();
 }

@@ -281,7 +281,7 @@ fn damaged_images_are_refused_with_section_and_offset_and_the_whole_one_restores
         (whole[..whole.len() / 2].to_vec(), "truncated"),
         (damage(4096 + 17), "corrupt in section contents at offset"),
         (damage(whole.len() - 5), "corrupt in section metadata at offset"),
-        (newer, "format 2.0"),
+        (newer, "format 2."),
     ] {
         fs::write(&image, bytes).unwrap();
         let error = refused(&heat.restore(&heat.path("images")));

@@ -2,7 +2,7 @@
 //! Agents: the GPUs a runtime uses, as the topology describes them.
 //!
 //! INVARIANT: what an agent says about itself does not change while the process lives, except KFD's id for it, which
-//! a restore may change.
+//! a restore may change, and where it has its seat: the GPU behind it, another one after a restore elsewhere.
 
 pub mod spec;
 
@@ -12,9 +12,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use kfd::GpuId;
 use kfd::topology::{Cache, HEAP_TYPE_FB_PUBLIC, Link, Node, Topology};
+use parking_lot::Mutex;
 use queues::cwsr::CwsrGeometry;
 use queues::target::Target;
 
+use crate::checkpoint::Seat;
 use crate::code_object::AgentFeatures;
 use crate::error::{AllocError, Lost, OpenError};
 use crate::pool::{Pool, PoolKind};
@@ -26,6 +28,8 @@ use crate::runtime::Inner;
 pub struct AgentInfo {
     index: AgentIndex,
     gpu: AtomicU32,
+    render_minor: AtomicU32,
+    seat: Mutex<Arc<Seat>>,
     uuid: String,
     target: &'static Target,
     geometry: CwsrGeometry,
@@ -33,11 +37,11 @@ pub struct AgentInfo {
 }
 
 impl AgentInfo {
-    /// Judges a GPU node.
+    /// Judges a GPU node, whose seat this is.
     ///
     /// # Errors
     /// [`OpenError::UnknownTarget`], [`OpenError::Geometry`].
-    pub fn new(index: AgentIndex, node: Node) -> Result<Self, OpenError> {
+    pub fn new(index: AgentIndex, node: Node, seat: Seat) -> Result<Self, OpenError> {
         let uuid = spec::uuid(node.properties.unique_id);
         let version = node.properties.gfx_target_version;
         let Some(target) = Target::from_gfx_version(version) else {
@@ -45,7 +49,16 @@ impl AgentInfo {
         };
         let geometry = CwsrGeometry::for_node(&node.properties.shape())
             .map_err(|source| OpenError::Geometry { uuid: uuid.clone(), source })?;
-        Ok(AgentInfo { index, gpu: AtomicU32::new(node.gpu_id.0), uuid, target, geometry, node })
+        Ok(AgentInfo {
+            index,
+            gpu: AtomicU32::new(seat.gpu.0),
+            render_minor: AtomicU32::new(seat.render_minor),
+            seat: Mutex::new(Arc::new(seat)),
+            uuid,
+            target,
+            geometry,
+            node,
+        })
     }
 
     /// Its position among the selected agents.
@@ -58,9 +71,21 @@ impl AgentInfo {
         GpuId(self.gpu.load(Ordering::Relaxed))
     }
 
-    /// Notes another KFD id, before the device is opened again.
-    pub fn set_gpu(&self, gpu: GpuId) {
-        self.gpu.store(gpu.0, Ordering::Relaxed);
+    /// Minor number of the GPU's render node, as of the last open.
+    pub fn render_minor(&self) -> u32 {
+        self.render_minor.load(Ordering::Relaxed)
+    }
+
+    /// The GPU behind it, as of the last open.
+    pub fn seat(&self) -> Arc<Seat> {
+        Arc::clone(&self.seat.lock())
+    }
+
+    /// Takes another seat, before the device is opened again.
+    pub fn sit(&self, seat: Seat) {
+        self.gpu.store(seat.gpu.0, Ordering::Relaxed);
+        self.render_minor.store(seat.render_minor, Ordering::Relaxed);
+        *self.seat.lock() = Arc::new(seat);
     }
 
     /// `GPU-` and its unique id.
@@ -112,10 +137,13 @@ pub fn select(
         Some(list) => spec::select(list, &uuids)?,
         None => (0..gpus.len()).collect(),
     };
+    let seats = Seat::all(topology);
     chosen
         .into_iter()
         .zip(0..)
-        .map(|(at, index)| AgentInfo::new(AgentIndex(index), gpus[at].clone()).map(Arc::new))
+        .map(|(at, index)| {
+            AgentInfo::new(AgentIndex(index), gpus[at].clone(), seats[at].clone()).map(Arc::new)
+        })
         .collect()
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
 
-use super::admit::AgentIdentity;
+use super::admit::{AgentIdentity, identities};
 use super::incarnation::Incarnation;
 use super::keeper::Keeper;
 use super::parked::{Metadata, Parked};
@@ -92,7 +92,7 @@ pub(super) fn take_down(
 ) -> Result<Parked, Down> {
     let started = Instant::now();
     let path = directory.join(IMAGE_FILE);
-    let agents: Vec<_> = inner.agents.iter().map(|a| AgentIdentity::of(a.node())).collect();
+    let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
     inner.session().now(Activity::Writing);
     let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
     let image_id =
@@ -106,8 +106,16 @@ pub(super) fn take_down(
         inner.take_device(closed, limit.deadline(RECLAIM)).map_err(|error| Down::untouched(taken(error)))?;
     let transport = Arc::clone(device.transport());
     let preempted = captured.is_some();
-    let mut parked =
-        Box::new(Parked { image: path, image_id, incarnation, keeper: None, transport, agents, captured });
+    let mut parked = Box::new(Parked {
+        image: path,
+        image_id,
+        incarnation,
+        keeper: None,
+        transport,
+        agents,
+        terms: None,
+        captured,
+    });
     let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
     match keep(renders) {
         Ok(keeper) => parked.keeper = Some(keeper),

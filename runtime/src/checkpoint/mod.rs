@@ -35,7 +35,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use self::admit::{Admission, AgentIdentity, Difference};
+pub(crate) use self::admit::Seat;
+pub use self::admit::{
+    Admission, AgentIdentity, Checks, CpuLink, Difference, LinkKind, Links, Place, PlaceError, Relation,
+    Rule, Standing, Subject, Switch, SwitchError, Value, rules,
+};
 pub use self::audit::Culprit;
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::options::{CheckpointOptions, RestoreOptions};
@@ -247,11 +251,17 @@ pub enum CheckpointError {
     #[error("The buffers cannot go back to their addresses")]
     Window(#[from] WindowError),
     /// The agents here are not those the process had.
-    #[error("The agents here are not those of the checkpoint: {}", list(differences))]
+    #[error("No GPUs here can take the places of those of the checkpoint: {}", list(differences))]
     Agents {
         /// Every difference.
         differences: Vec<Difference>,
     },
+    /// The map of agents cannot be used.
+    #[error("The agents cannot be placed as the map says")]
+    Place(#[from] PlaceError),
+    /// A switch of the environment is neither on nor off.
+    #[error("The checks of admission are not known")]
+    Switch(#[from] SwitchError),
     /// A queue came back failed.
     #[error("A queue failed while it was drained")]
     Queue(#[source] std::sync::Arc<QueueFault>),

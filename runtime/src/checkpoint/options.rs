@@ -29,12 +29,13 @@ pub struct RestoreOptions {
     pub directory: Option<PathBuf>,
     /// How long it may take; then it is given up, and the process is CHECKPOINTED as before.
     pub deadline: Duration,
-    /// Which differences between the agents then and now are borne, and which agent takes which one's place.
-    pub admission: Admission,
+    /// Which differences between the agents then and now are borne, and which agent takes which one's place. `None`: as
+    /// the controller of a restore said beforehand ([`super::Standing`]), else as the environment of this process does.
+    pub admission: Option<Admission>,
 }
 
 impl Default for RestoreOptions {
     fn default() -> Self {
-        Self { directory: None, deadline: Duration::MAX, admission: Admission::from_env() }
+        Self { directory: None, deadline: Duration::MAX, admission: None }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kfd::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::admit::AgentIdentity;
+use super::admit::{Admission, AgentIdentity};
 use super::incarnation::Incarnation;
 use super::keeper::Keeper;
 use super::preempt::Captured;
@@ -44,6 +44,8 @@ pub(super) struct Parked {
     pub(super) keeper: Option<Keeper>,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) agents: Vec<AgentIdentity>,
+    /// On what terms a controller wanted this copy restored: they stand until it says otherwise.
+    pub(super) terms: Option<Admission>,
     /// With preempted queues: they are still in the driver, and this is for a copy that has to make them.
     pub(super) captured: Option<Captured>,
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::credentials::Peer;
-use super::{Activity, Mode, State};
+use super::{Activity, Admission, Mode, State};
 use crate::image::{ReadStats, WriteStats};
 
 /// Longest message, bytes.
@@ -38,6 +38,9 @@ pub enum Request {
     Resume {
         /// Where the images are now, if they were moved.
         directory: Option<PathBuf>,
+        /// On what terms; `None`: as the process's own environment says.
+        #[serde(default)]
+        admission: Option<Admission>,
     },
 }
 

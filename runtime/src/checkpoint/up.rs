@@ -43,7 +43,7 @@ pub(super) fn bring_back(
         return Err(CheckpointError::OtherImage { path, found, wanted });
     }
     let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
-    admit(inner, parked, &options.admission)?;
+    admit(inner, parked, options.admission.as_ref(), same_process, limit)?;
     let device = open_device(inner, parked, same_process)?;
     report.open_ms = milliseconds(started);
     let from = Source { image: &image, same_process, limit };
@@ -90,7 +90,7 @@ fn reopen(inner: &Arc<Inner>, parked: &mut Parked, keeper: Keeper) -> Result<Dev
     let act = "take the render files back from their keeper";
     let fds = keeper.fetch().map_err(system(act))?;
     let spare: Result<Vec<_>, _> = fds.iter().map(|fd| fd.try_clone()).collect();
-    let minors = inner.agents.iter().map(|agent| agent.node().properties.drm_render_minor);
+    let minors = inner.agents.iter().map(|agent| agent.render_minor());
     let adopt = |(minor, fd)| parked.transport.adopt(&render_node_path(minor), fd);
     let files: Result<_, _> = minors.zip(fds).map(adopt).collect();
     let opened = files.map_err(OpenError::Transport).and_then(|files| {

@@ -296,7 +296,7 @@ fn open_renders(
     agents: &[Arc<AgentInfo>],
 ) -> Result<Vec<Arc<dyn File>>, DeviceError> {
     let open = |info: &Arc<AgentInfo>| {
-        transport.open(&render_node_path(info.node().properties.drm_render_minor)).map_err(DeviceError::Open)
+        transport.open(&render_node_path(info.render_minor())).map_err(DeviceError::Open)
     };
     agents.iter().map(open).collect()
 }

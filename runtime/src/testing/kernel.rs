@@ -80,6 +80,8 @@ pub(super) struct State {
     pub created: Vec<(u32, u32, u32, u32)>,
     /// Every mask set: queue and words.
     pub masks: Vec<(u32, Vec<u32>)>,
+    /// What GET_VERSION answers, if not 1.17.
+    pub version: Option<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -145,6 +147,11 @@ impl FakeKernel {
         self.state.lock().fail.push((cmd, errno));
     }
 
+    /// Has GET_VERSION answer this from now on.
+    pub fn set_version(&self, major: u32, minor: u32) {
+        self.state.lock().version = Some((major, minor));
+    }
+
     pub fn kill(&self) {
         self.state.lock().dead = true;
         self.changed.notify_all();
@@ -186,7 +193,7 @@ impl FakeKernel {
         }
         match cmd {
             AMDKFD_IOC_GET_VERSION => with(arg, |a: &mut kfd_ioctl_get_version_args| {
-                (a.major_version, a.minor_version) = (1, 17);
+                (a.major_version, a.minor_version) = state.version.unwrap_or((1, 17));
                 Ok(0)
             }),
             AMDKFD_IOC_GET_PROCESS_APERTURES_NEW => {

@@ -29,12 +29,12 @@ use crate::runtime::{Inner, Runtime};
 #[derive(Debug)]
 pub(crate) struct FakeTransport {
     pub kernel: Arc<FakeKernel>,
-    sysfs: sysfs::FakeSysfs,
+    pub sysfs: sysfs::FakeSysfs,
 }
 
 impl FakeTransport {
     pub fn new(gpus: u32) -> Arc<Self> {
-        Arc::new(FakeTransport { kernel: FakeKernel::new(gpus), sysfs: sysfs::FakeSysfs { gpus } })
+        Arc::new(FakeTransport { kernel: FakeKernel::new(gpus), sysfs: sysfs::FakeSysfs::new(gpus) })
     }
 }
 

@@ -163,8 +163,8 @@ impl Desk {
             Ok(Request::Checkpoint(order)) => {
                 return self.hand_over(runtime, Task::Checkpoint(order), controller);
             }
-            Ok(Request::Resume { directory }) => {
-                let options = RestoreOptions { directory, ..RestoreOptions::default() };
+            Ok(Request::Resume { directory, admission }) => {
+                let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
                 return self.hand_over(runtime, Task::Resume(options), controller);
             }
         };

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The judgement: the agents a process had against the GPUs that are here.
+//!
+//! INVARIANT: a pure function of its arguments. It gives every agent a GPU under all rules, or every reason why that
+//! cannot be.
+
+use super::checks::Checks;
+use super::difference::{Difference, Subject, Value};
+use super::identity::{AgentIdentity, CpuLink, Interface, Likeness, LinkKind, Seat};
+use super::place;
+use super::rules::{AGENT_LINK, CPU_LINK, GPU_ID, GPUS, KFD_MAJOR, KFD_MINOR, NUMA_NODE, Rule, numbers};
+use super::search::{Outcome, Problem, assign};
+use super::{Admission, Refusal};
+use crate::limit::Limit;
+
+/// What is compared with what.
+pub(super) struct Case<'a> {
+    /// The agents that the process had.
+    pub agents: &'a [AgentIdentity],
+    /// The GPUs that are here.
+    pub seats: &'a [Seat],
+    /// The driver that is here.
+    pub interface: Interface,
+    /// The driver has the process's state for its very GPUs: nobody changes place.
+    pub in_place: bool,
+}
+
+/// The GPU of each agent.
+pub(super) fn judge(case: &Case<'_>, admission: &Admission, limit: &Limit) -> Result<Vec<usize>, Refusal> {
+    let judge = Judge { case, checks: &admission.checks };
+    let uuids: Vec<_> = case.agents.iter().map(AgentIdentity::uuid).collect();
+    let here: Vec<_> = case.seats.iter().map(Seat::uuid).collect();
+    let given = place::resolve(&admission.places, &uuids, &here)?;
+    let wanted: Vec<_> = (0..case.agents.len()).map(|agent| judge.wanted(agent, &given)).collect();
+    let alone = |agent: usize, seat: usize| judge.alone(agent, seat).is_empty();
+    let candidates: Vec<Vec<usize>> = (wanted.iter().enumerate())
+        .map(|(agent, seats)| seats.iter().copied().filter(|&seat| alone(agent, seat)).collect())
+        .collect();
+    let mut order: Vec<usize> = (0..case.agents.len()).collect();
+    order.sort_by_key(|&agent| judge.urgency(agent, &given, &candidates[agent]));
+    let fit = |a, b| judge.together(a, b).next().is_none();
+    let problem = Problem {
+        candidates: &candidates,
+        seats: case.seats.len(),
+        fit: &fit,
+        alike: &|a, b| judge.alike(a, b),
+        order: &order,
+    };
+    match assign(&problem, || limit.check())? {
+        Outcome::Found(seats) => Ok(seats),
+        Outcome::Impossible { furthest } => {
+            Err(Refusal::Differences(judge.reasons(&wanted, &candidates, &order, &furthest)))
+        }
+    }
+}
+
+struct Judge<'a> {
+    case: &'a Case<'a>,
+    checks: &'a Checks,
+}
+
+impl Judge<'_> {
+    fn likeness(&self, agent: usize, seat: usize) -> Likeness {
+        self.case.agents[agent].likeness(agent, &self.case.seats[seat])
+    }
+
+    /// The GPUs that an agent may be put on, the most alike first.
+    fn wanted(&self, agent: usize, given: &[Option<usize>]) -> Vec<usize> {
+        if let Some(seat) = given[agent] {
+            return vec![seat];
+        }
+        let free = |seat: &usize| !given.contains(&Some(*seat));
+        let mut seats: Vec<_> = (0..self.case.seats.len()).filter(free).collect();
+        seats.sort_by_key(|&seat| self.likeness(agent, seat));
+        seats
+    }
+
+    /// Who chooses first: what is given, then who finds its own GPU, then who finds its position.
+    fn urgency(&self, agent: usize, given: &[Option<usize>], candidates: &[usize]) -> (bool, Likeness) {
+        let best = candidates.iter().map(|&seat| self.likeness(agent, seat)).min();
+        (given[agent].is_none(), best.unwrap_or(Likeness::None))
+    }
+
+    fn is_checked(&self, rule: Rule) -> bool {
+        rule.switch.is_none_or(|switch| self.checks.is_on(switch))
+    }
+
+    fn subject(&self, agent: usize, seat: usize, with: Option<usize>) -> Subject {
+        let (uuid, place) = (self.case.agents[agent].uuid(), self.case.seats[seat].uuid());
+        Subject::Agent { index: agent, uuid, place, with }
+    }
+
+    /// What is in the way of one agent on one GPU, whatever becomes of the others.
+    fn alone(&self, agent: usize, seat: usize) -> Vec<Difference> {
+        let (had, here) = (&self.case.agents[agent], &self.case.seats[seat]);
+        let differs = |rule: Rule, had: Value, here: Value| {
+            let subject = match [KFD_MAJOR, KFD_MINOR].contains(&rule) {
+                true => Subject::Machine,
+                false => self.subject(agent, seat, None),
+            };
+            Difference::new(rule, subject, had, here)
+        };
+        let mut differences: Vec<_> = numbers()
+            .filter(|rule| self.is_checked(*rule))
+            .filter_map(|rule| {
+                let had = *had.properties.get(rule.property)?;
+                let here = here.property(rule.property, self.case.interface)?;
+                (!rule.holds(had, here)).then(|| differs(rule, Value::Number(had), Value::Number(here)))
+            })
+            .collect();
+        let (had_cpu, cpu) = (had.cpu().map(|link| link.kind), here.cpu.map(|link| link.kind));
+        if !LinkKind::does(had_cpu, cpu) {
+            differences.push(differs(CPU_LINK, Value::Link(had_cpu), Value::Link(cpu)));
+        }
+        if let Some(id) = had.gpu_id.filter(|&id| self.case.in_place && id != here.gpu.0) {
+            differences.push(differs(GPU_ID, Value::Number(id.into()), Value::Number(here.gpu.0.into())));
+        }
+        differences
+    }
+
+    /// The link from one agent to another, if it is too little.
+    fn link(&self, (a, on): (usize, usize), (b, other): (usize, usize)) -> Option<Difference> {
+        let had = self.case.agents[a].link_to(b);
+        let here = self.case.seats[on].link_to(&self.case.seats[other]);
+        let differs =
+            || Difference::new(AGENT_LINK, self.subject(a, on, Some(b)), Value::Link(had), Value::Link(here));
+        (!LinkKind::does(had, here)).then(differs)
+    }
+
+    /// The CPU node beside an agent, if it is not the other's any more.
+    fn apart(&self, (a, on): (usize, usize), (b, other): (usize, usize)) -> Option<Difference> {
+        let node = |link: Option<CpuLink>| link.map(|link| link.node);
+        let had = node(self.case.agents[a].cpu())?;
+        let here = node(self.case.seats[on].cpu)?;
+        let were_together = node(self.case.agents[b].cpu())? == had;
+        let are_apart = node(self.case.seats[other].cpu)? != here;
+        let number = |node: u32| Value::Number(node.into());
+        let differs = || Difference::new(NUMA_NODE, self.subject(a, on, Some(b)), number(had), number(here));
+        (self.is_checked(NUMA_NODE) && were_together && are_apart).then(differs)
+    }
+
+    /// What is in the way of one agent on one GPU while another is on another.
+    fn together(&self, a: (usize, usize), b: (usize, usize)) -> impl Iterator<Item = Difference> {
+        [self.link(a, b), self.link(b, a), self.apart(a, b)].into_iter().flatten()
+    }
+
+    /// Whether two GPUs could change places without any rule about two agents noticing.
+    fn alike(&self, a: usize, b: usize) -> bool {
+        let seats = self.case.seats;
+        let node = |seat: usize| seats[seat].cpu.map(|link| link.node);
+        let link = |from: usize, to: usize| seats[from].link_to(&seats[to]);
+        let mut others = (0..seats.len()).filter(|&other| other != a && other != b);
+        node(a) == node(b)
+            && link(a, b) == link(b, a)
+            && others.all(|c| link(a, c) == link(b, c) && link(c, a) == link(c, b))
+    }
+
+    /// Every reason: of each agent that no GPU would do for, the differences to the one that comes closest; and if each
+    /// would find one by itself, why they do not find them together.
+    fn reasons(
+        &self,
+        wanted: &[Vec<usize>],
+        candidates: &[Vec<usize>],
+        order: &[usize],
+        furthest: &[(usize, usize)],
+    ) -> Vec<Difference> {
+        let (agents, seats) = (self.case.agents.len(), self.case.seats.len());
+        let mut reasons = Vec::new();
+        let number = |count: usize| Value::Number(count as u64);
+        if seats < agents {
+            reasons.push(Difference::new(GPUS, Subject::Machine, number(agents), number(seats)));
+        }
+        for agent in (0..agents).filter(|&agent| candidates[agent].is_empty()) {
+            // `wanted` has the most alike first, and of equals the first is taken.
+            let closest = wanted[agent].iter().map(|&seat| self.alone(agent, seat)).min_by_key(Vec::len);
+            for difference in closest.unwrap_or_default() {
+                // The machine's are the same for all agents.
+                if !reasons.contains(&difference) {
+                    reasons.push(difference);
+                }
+            }
+        }
+        if !reasons.is_empty() {
+            return reasons;
+        }
+        let Some(&stuck) = order.get(furthest.len()) else { return reasons };
+        let in_the_way = |seat: usize| -> Vec<Difference> {
+            furthest.iter().flat_map(|&other| self.together((stuck, seat), other)).collect()
+        };
+        let free = |seat: &&usize| furthest.iter().all(|(_, taken)| taken != *seat);
+        let closest =
+            candidates[stuck].iter().filter(free).map(|&seat| in_the_way(seat)).min_by_key(Vec::len);
+        closest.unwrap_or_else(|| self.beyond(stuck, wanted, candidates))
+    }
+
+    /// What an agent that found all its GPUs taken would have to bear on the next best.
+    fn beyond(&self, agent: usize, wanted: &[Vec<usize>], candidates: &[Vec<usize>]) -> Vec<Difference> {
+        let others = wanted[agent].iter().filter(|seat| !candidates[agent].contains(seat));
+        others.map(|&seat| self.alone(agent, seat)).min_by_key(Vec::len).unwrap_or_default()
+    }
+}

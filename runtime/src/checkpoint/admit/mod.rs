@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Admission: are there GPUs here that can take the places of those the process had? Judged before anything is changed,
+//! every difference named. `docs/admission.md` has the rules.
+//!
+//! INVARIANT: until the judgement is passed nothing of the process is touched, and after a refusal it holds nothing of
+//! the device.
+//!
+//! ```text
+//! topology here ─ Seat::all ──────┐
+//! agents of the process ──────────┼─ judge ─┬─ an agent's GPU each ─ AgentInfo::sit
+//! switches and map ─ Admission ───┘         └─ Refusal: every difference
+//! ```
+
+mod checks;
+mod difference;
+mod identity;
+mod judge;
+mod place;
+mod rules;
+mod search;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use kfd::{Kfd, Topology, Transport};
+use serde::{Deserialize, Serialize};
+
+pub use self::checks::{Checks, Switch, SwitchError};
+pub use self::difference::{Difference, Subject, Value};
+use self::identity::Interface;
+pub(crate) use self::identity::Seat;
+pub use self::identity::{AgentIdentity, CpuLink, LinkKind, Links};
+use self::judge::{Case, judge};
+pub use self::place::{Place, PlaceError};
+pub use self::rules::{Relation, Rule, rules};
+pub use self::standing::Standing;
+use super::down::disconnect;
+use super::parked::Parked;
+use super::{CheckpointError, device, system};
+use crate::device::Device;
+use crate::error::{DeviceError, OpenError};
+use crate::limit::{Limit, Stopped};
+use crate::runtime::Inner;
+
+/// On what terms a process is restored: which differences are borne, and which GPU an agent is to take.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Admission {
+    /// The checks that are made.
+    pub checks: Checks,
+    /// Where agents are to go; the others find their places by themselves.
+    pub places: Vec<Place>,
+}
+
+impl Admission {
+    /// As the switches in the environment of this process say, with no agent placed.
+    ///
+    /// # Errors
+    /// [`SwitchError`].
+    pub fn from_env() -> Result<Self, SwitchError> {
+        Ok(Self { checks: Checks::from_env()?, places: Vec::new() })
+    }
+}
+
+/// Why agents were not admitted.
+#[derive(Debug)]
+enum Refusal {
+    /// No assignment keeps to the rules.
+    Differences(Vec<Difference>),
+    /// The map is no good.
+    Place(PlaceError),
+    /// The search was stopped.
+    Stopped(Stopped),
+}
+
+impl From<PlaceError> for Refusal {
+    fn from(error: PlaceError) -> Self {
+        Self::Place(error)
+    }
+}
+
+impl From<Stopped> for Refusal {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
+}
+
+impl From<Refusal> for CheckpointError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Differences(differences) => Self::Agents { differences },
+            Refusal::Place(error) => Self::Place(error),
+            Refusal::Stopped(stopped) => Self::Stopped { verb: "restore", stopped },
+        }
+    }
+}
+
+/// The agents of a process as they are now.
+pub(super) fn identities(inner: &Inner, on: Option<&Device>) -> Vec<AgentIdentity> {
+    let seats: Vec<Arc<Seat>> = inner.agents.iter().map(|agent| agent.seat()).collect();
+    let seats: Vec<&Seat> = seats.iter().map(AsRef::as_ref).collect();
+    // `Device::open` takes no other major.
+    let interface = Interface { major: 1, minor: on.map_or(0, Device::interface_minor) };
+    AgentIdentity::of(&seats, interface)
+}
+
+/// Finds a GPU for each agent of the process. On success the agents know their places; nothing else is changed.
+///
+/// Without terms of its own (`given`), a restored copy takes those that its controller holds ready for it, or has had
+/// before; else it takes the switches of its environment.
+///
+/// # Errors
+/// [`CheckpointError::Agents`], [`CheckpointError::Place`], [`CheckpointError::Switch`], [`CheckpointError::Capture`],
+/// [`CheckpointError::Open`], [`CheckpointError::Stopped`].
+pub(super) fn admit(
+    inner: &Arc<Inner>,
+    parked: &mut Parked,
+    given: Option<&Admission>,
+    same_process: bool,
+    limit: &Limit,
+) -> Result<(), CheckpointError> {
+    if !same_process {
+        let asked = match given {
+            Some(terms) => Some(terms.clone()),
+            None => standing::ask().map_err(system("ask for the terms of the restore"))?,
+        };
+        // A copy that was refused tries again by itself, and must not take what its controller did not want.
+        parked.terms = asked.or(parked.terms.take());
+    }
+    let terms = given.or(parked.terms.as_ref());
+    let admitted = find_seats(parked, terms, same_process, limit);
+    if admitted.is_err()
+        && let Err(error) = disconnect(&*parked.transport)
+    {
+        tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
+    }
+    for (agent, seat) in inner.agents.iter().zip(admitted?) {
+        agent.sit(seat);
+    }
+    Ok(())
+}
+
+fn find_seats(
+    parked: &Parked,
+    terms: Option<&Admission>,
+    same_process: bool,
+    limit: &Limit,
+) -> Result<Vec<Seat>, CheckpointError> {
+    let transport = &parked.transport;
+    let interface = interface(transport)?;
+    let topology = Topology::read(transport.sysfs()).map_err(|source| {
+        CheckpointError::Open(OpenError::Topology { transport: transport.name().to_owned(), source })
+    })?;
+    let seats = Seat::all(&topology);
+    let in_place = same_process || parked.captured.is_some();
+    let case = Case { agents: &parked.agents, seats: &seats, interface, in_place };
+    let chosen = match terms {
+        Some(terms) => judge(&case, terms, limit)?,
+        // The environment is asked when something depends on it: a process must not fail to go on because of it.
+        None => match judge(&case, &Admission::default(), limit) {
+            Err(Refusal::Differences(_)) => judge(&case, &Admission::from_env()?, limit)?,
+            outcome => outcome?,
+        },
+    };
+    if let Some(captured) = &parked.captured {
+        captured.check_gpus(&seats.iter().map(|seat| seat.gpu).collect::<Vec<_>>())?;
+    }
+    let mut seats: Vec<_> = seats.into_iter().map(Some).collect();
+    Ok(chosen.into_iter().filter_map(|seat| seats.get_mut(seat)?.take()).collect())
+}
+
+/// Asks the driver that is here for its version.
+fn interface(transport: &Arc<dyn Transport>) -> Result<Interface, CheckpointError> {
+    let opened = Kfd::open(&**transport).map_err(DeviceError::Open);
+    let version = opened.and_then(|kfd| kfd.get_version().map_err(crate::device::ioctl("its version")));
+    let version = version.map_err(device("to say its version"))?;
+    Ok(Interface { major: version.major, minor: version.minor })
+}
