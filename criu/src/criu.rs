@@ -51,6 +51,11 @@ impl Criu {
         Ok(Self(Program::find()?))
     }
 
+    /// Where it is.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The version as CRIU prints it.
     pub fn version(&self) -> &str {
         self.0.version()

@@ -20,7 +20,7 @@ use stasis::criu::{
 use stasis::image::Image;
 
 use crate::criu::{Criu, DumpOptions};
-use crate::{beside, timings};
+use crate::{beside, preflight, timings};
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
@@ -58,6 +58,9 @@ pub struct CheckpointArgs {
     /// More arguments for `criu dump` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     criu_args: Vec<String>,
+    /// Do not look first for what CRIU or the runtime would refuse (`stasis preflight`).
+    #[arg(long)]
+    no_preflight: bool,
     /// Print one JSON object instead of prose.
     #[arg(long)]
     json: bool,
@@ -211,6 +214,10 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     let executable = Executable::of(args.pid).ok();
     call(args.pid, &Request::Status, Duration::from_secs(5))?;
     let criu = Criu::find()?;
+    let told = [args.criu.options(args.pid).dump_arguments(), args.criu_args.clone()].concat();
+    if !args.no_preflight {
+        preflight::check(args.pid, &criu, &told, args.preempt)?;
+    }
     let directory = prepare(&args.directory)?;
     let bar = spinner(args.json);
     let frozen = freeze(args, &criu, &directory, (command, executable), &bar);

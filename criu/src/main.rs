@@ -8,6 +8,7 @@ mod dispatch;
 mod freeze;
 mod inspect;
 mod loopback;
+mod preflight;
 mod timings;
 
 use std::path::PathBuf;
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use stasis::checkpoint::{Done, Request, call};
 
 /// A compute runtime for AMD GPUs whose processes freeze and thaw.
 #[derive(Debug, Parser)]
@@ -46,10 +46,15 @@ enum Command {
         /// The process.
         pid: i32,
     },
-    /// What state a process is in.
+    /// What a checkpoint of a process would move, and what stands in its way. Exits with 1 if something does.
+    Preflight(preflight::PreflightArgs),
+    /// What state a process is in, and what its runtime has.
     Status {
         /// The process.
         pid: i32,
+        /// Print one JSON object instead of prose.
+        #[arg(long)]
+        json: bool,
     },
     /// What agents are here.
     Agents(agents::AgentsArgs),
@@ -59,8 +64,11 @@ enum Command {
     Dispatch(dispatch::DispatchArgs),
 }
 
-fn run(command: Command) -> Result<()> {
-    match command {
+fn run(command: Command) -> Result<ExitCode> {
+    let done = match command {
+        Command::Preflight(args) => {
+            return Ok(if preflight::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Checkpoint(args) => freeze::checkpoint(&args),
         Command::Restore(args) => freeze::restore(&args),
         Command::Resume { pid, directory, terms } => {
@@ -69,19 +77,7 @@ fn run(command: Command) -> Result<()> {
             println!("Process {pid} runs");
             Ok(())
         }
-        Command::Status { pid } => {
-            let (state, done) = call(pid, &Request::Status, Duration::from_secs(5))?;
-            println!("{state}");
-            if let Done::Status { activity, order, order_ms, last_error, .. } = done {
-                if let Some(order) = order {
-                    println!("At work on a {order} since {order_ms} ms: {activity}");
-                }
-                if let Some(error) = last_error {
-                    println!("The last restore failed: {error}");
-                }
-            }
-            Ok(())
-        }
+        Command::Status { pid, json } => preflight::status(pid, json),
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dispatch(args) => dispatch::run(&args),
@@ -98,7 +94,8 @@ fn run(command: Command) -> Result<()> {
             );
             Ok(())
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
@@ -111,7 +108,7 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // One line a cause: what was wanted, then why not.
             eprintln!("Error: {error}");

@@ -48,6 +48,12 @@ fn judge(name: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether a descriptor or mapping of this name belongs to the device, and so goes when a checkpoint closes it.
+#[must_use]
+pub fn is_of_device(name: &str) -> bool {
+    matches!(judge(name), Some(DEVICE | DEVICE_MEMORY))
+}
+
 /// Lists what must not be there when the process is frozen.
 ///
 /// # Errors

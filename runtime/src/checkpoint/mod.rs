@@ -17,6 +17,7 @@ mod evacuate;
 #[cfg(test)]
 pub(crate) mod in_place;
 mod incarnation;
+mod info;
 mod itself;
 mod keeper;
 mod options;
@@ -40,7 +41,8 @@ pub use self::admit::{
     Admission, AgentIdentity, Checks, CpuLink, Difference, LinkKind, Links, Place, PlaceError, Relation,
     Rule, Standing, Subject, Switch, SwitchError, Value, rules,
 };
-pub use self::audit::Culprit;
+pub use self::audit::{Culprit, is_of_device};
+pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;

@@ -131,6 +131,41 @@ fn permitted(on: &Device) -> Result<(), Unavailable> {
     })
 }
 
+/// Whether [`park`] would do, and the most bytes [`contents`] could come to. The driver's own permission is foretold, not
+/// asked for: asking takes the queues off the hardware.
+///
+/// # Errors
+/// [`CheckpointError::Preempt`], [`CheckpointError::Hidden`].
+pub(super) fn outlook(registry: &Registry, on: &Device) -> Result<u64, CheckpointError> {
+    possible(registry, on).map_err(CheckpointError::Preempt)?;
+    if !has_capability() {
+        return Err(CheckpointError::Preempt(Unavailable::NotPermitted));
+    }
+    let mut bytes = 0;
+    for (bo, entry) in registry.bos.iter() {
+        let state = &entry.state;
+        let driver = matches!(state.role, BoRole::EventPage | BoRole::Doorbell);
+        match state.kind {
+            _ if driver => {}
+            BoKind::Userptr { .. } | BoKind::Doorbell => {}
+            BoKind::Vram | BoKind::Gtt if state.cpu_mapped => bytes += state.bytes,
+            BoKind::Vram | BoKind::Gtt if state.role == BoRole::Eop => {}
+            BoKind::Vram | BoKind::Gtt => return Err(CheckpointError::Hidden { bo }),
+        }
+    }
+    Ok(bytes)
+}
+
+/// CAP_SYS_ADMIN (21) or CAP_CHECKPOINT_RESTORE (40), effective.
+fn has_capability() -> bool {
+    const WANTED: u64 = 1 << 21 | 1 << 40;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & WANTED != 0)
+}
+
 /// Takes every queue off the hardware, wherever its waves are.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::credentials::Peer;
-use super::{Activity, Admission, Mode, State};
+use super::{Activity, Admission, Mode, ProcessInfo, State};
 use crate::image::{ReadStats, WriteStats};
 
 /// Longest message, bytes.
@@ -29,6 +29,8 @@ pub(super) const MAX_MESSAGE: usize = 64 << 10;
 pub enum Request {
     /// Asks for the state only.
     Status,
+    /// Asks what a checkpoint would move and be refused for.
+    Info,
     /// Has the order at work give up. The process goes back to what it was before it.
     Cancel,
     /// Lock, write the images into a directory, close the device. Undone by the agent itself when nobody freezes the
@@ -164,6 +166,8 @@ pub enum Done {
         /// Whether there was one.
         was_at_work: bool,
     },
+    /// What a checkpoint would find.
+    Info(Box<ProcessInfo>),
     /// The device is closed; freeze at will.
     Checkpointed(CheckpointReport),
     /// The process runs.

@@ -14,9 +14,9 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::lease::Controller;
 use super::{Order, Shared, Task, lower, raise};
-use crate::checkpoint::RestoreOptions;
 use crate::checkpoint::credentials::Peer;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
+use crate::checkpoint::{ProcessInfo, RestoreOptions};
 use crate::runtime::Inner;
 
 /// How often the desk looks whether its runtime is still there.
@@ -159,6 +159,7 @@ impl Desk {
         let done = match serde_json::from_slice::<Request>(&message[..length]) {
             Err(error) => Err(format!("the order is not understood: {error}")),
             Ok(Request::Status) => Ok(self.status(runtime)),
+            Ok(Request::Info) => Ok(Done::Info(Box::new(ProcessInfo::of(runtime)))),
             Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
             Ok(Request::Checkpoint(order)) => {
                 return self.hand_over(runtime, Task::Checkpoint(order), controller);

@@ -113,7 +113,7 @@ fn lower(event: &OwnedFd) {
 }
 
 /// An error with all its causes, in one line.
-fn explain(error: &dyn std::error::Error) -> String {
+pub(super) fn explain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis preflight`: what a checkpoint of a process tree would move, and what would be refused and why, before
+//! anything is touched. `stasis checkpoint` runs the same first.
+//!
+//! INVARIANT: nothing is changed and nobody is stopped: all is read from /proc, from the kernel's socket tables and
+//! from the agents' own words. Where something cannot be seen, that is said; it is never taken for fine silently.
+//!
+//! What CRIU refuses was measured with CRIU 4.2.1 on kernel 6.18; `tests/tests/preflight.rs` has it refuse again.
+
+mod descriptors;
+mod diag;
+mod finding;
+mod mappings;
+mod print;
+mod privileges;
+mod process;
+mod runtime;
+mod shared;
+mod sockets;
+#[cfg(test)]
+mod tests;
+mod told;
+mod tree;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use stasis::checkpoint::ProcessInfo;
+use thiserror::Error;
+
+use self::finding::{Finding, Severity};
+use self::privileges::Own;
+use self::told::Told;
+use self::tree::{Process, TreeError};
+use crate::criu::Criu;
+
+/// Arguments of `stasis preflight`.
+#[derive(Debug, Args)]
+pub struct PreflightArgs {
+    /// The root of the process tree.
+    pid: i32,
+    /// For a CRIU without root.
+    #[arg(long)]
+    unprivileged: bool,
+    /// Established TCP connections would be kept.
+    #[arg(long, conflicts_with = "tcp_close")]
+    tcp_established: bool,
+    /// Established TCP connections would be closed.
+    #[arg(long)]
+    tcp_close: bool,
+    /// File locks would be kept.
+    #[arg(long)]
+    file_locks: bool,
+    /// Kernels would be stopped in the middle.
+    #[arg(long)]
+    preempt: bool,
+    /// What else `criu dump` would be told (repeat as needed).
+    #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    criu_args: Vec<String>,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the judges look at.
+struct Scene<'a> {
+    /// The root first.
+    tree: &'a [Process],
+    told: &'a Told,
+    own: &'a Own,
+}
+
+impl Scene<'_> {
+    fn root(&self) -> &Process {
+        // PANIC: `tree::read` gives the root or an error.
+        &self.tree[0]
+    }
+
+    /// Whether CRIU will be given --shell-job: by our user, or by `stasis checkpoint` for a process with a terminal.
+    fn shell_job(&self) -> bool {
+        self.told.shell_job || self.root().stat.terminal != 0
+    }
+}
+
+/// What was found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The root.
+    pub pid: i32,
+    /// Whether nothing stands in the way.
+    pub possible: bool,
+    /// The CRIU that would be called.
+    pub criu: Option<String>,
+    /// Bytes of buffers that would be saved.
+    pub buffer_bytes: u64,
+    /// Bytes of memory that CRIU would dump, about.
+    pub memory_bytes: u64,
+    /// The processes, parents first.
+    pub processes: Vec<ProcessReport>,
+    /// The worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// A process of the tree.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessReport {
+    /// Its pid.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Bytes of anonymous memory that CRIU would dump, about; what is shared counts in the report's sum only.
+    pub memory_bytes: u64,
+    /// Its runtime.
+    pub runtime: Option<ProcessInfo>,
+}
+
+/// A checkpoint that would not come about.
+#[derive(Debug, Error)]
+#[error("Process {pid} was not touched; {} in the way (--no-preflight tries nevertheless): {}",
+    stand(findings.len()), list(findings))]
+pub struct Refused {
+    pid: i32,
+    findings: Vec<Finding>,
+}
+
+fn stand(count: usize) -> String {
+    if count == 1 { "1 thing stands".to_owned() } else { format!("{count} things stand") }
+}
+
+fn list(findings: &[Finding]) -> String {
+    findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Looks at the tree of `pid`.
+fn look(pid: i32, told: &Told, preempt: bool, criu: &Result<Criu, String>) -> Result<Report, TreeError> {
+    let own = Own::here(criu.as_ref().map(|criu| criu.program().to_owned()).map_err(Clone::clone));
+    let mut tree = tree::read(pid)?;
+    runtime::ask(&mut tree);
+    let scene = Scene { tree: &tree, told, own: &own };
+    let mut findings = Vec::new();
+    privileges::judge(&scene, &mut findings);
+    runtime::judge(&scene, preempt, &mut findings);
+    process::judge(&scene, &mut findings);
+    descriptors::judge(&scene, &mut findings);
+    mappings::judge(&scene, &mut findings);
+    sockets::judge(&scene, &mut findings);
+    shared::judge(&scene, &mut findings);
+    findings.sort_by_key(|finding| finding.severity);
+    let processes: Vec<_> = tree.iter().map(ProcessReport::of).collect();
+    let saved = |report: &ProcessReport| Some(report.runtime.as_ref()?.objects.as_ref()?.saved_bytes);
+    Ok(Report {
+        pid,
+        possible: findings.iter().all(|finding| finding.severity != Severity::Refused),
+        criu: criu.as_ref().ok().map(|criu| criu.version().to_owned()),
+        buffer_bytes: processes.iter().filter_map(saved).sum(),
+        memory_bytes: processes.iter().map(|p| p.memory_bytes).sum::<u64>() + shared::bytes(&tree),
+        processes,
+        findings,
+    })
+}
+
+impl ProcessReport {
+    fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            name: process.name.clone(),
+            memory_bytes: process.kilobytes("RssAnon") + process.kilobytes("VmSwap"),
+            runtime: process.info().cloned(),
+        }
+    }
+}
+
+/// Prints what would happen; says whether a checkpoint would come about.
+pub fn run(args: &PreflightArgs) -> Result<bool> {
+    let told = Told::from_args(&args.criu_args);
+    let told = Told {
+        unprivileged: told.unprivileged || args.unprivileged,
+        tcp_established: told.tcp_established || args.tcp_established,
+        tcp_close: told.tcp_close || args.tcp_close,
+        file_locks: told.file_locks || args.file_locks,
+        ..told
+    };
+    let criu = Criu::find().map_err(|error| error.to_string());
+    let report = look(args.pid, &told, args.preempt, &criu)?;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", print::report(&report));
+    }
+    Ok(report.possible)
+}
+
+/// Refuses a checkpoint that `criu dump` with these arguments, or the runtime, would refuse later.
+///
+/// # Errors
+/// [`Refused`] with everything that stands in the way, [`TreeError`].
+pub fn check(pid: i32, criu: &Criu, criu_args: &[String], preempt: bool) -> Result<()> {
+    let report = look(pid, &Told::from_args(criu_args), preempt, &Ok(criu.clone()))?;
+    if report.possible {
+        return Ok(());
+    }
+    let mut findings = report.findings;
+    findings.retain(|finding| finding.severity == Severity::Refused);
+    Err(Refused { pid, findings }.into())
+}
+
+/// Prints the state of a process and what its runtime has.
+///
+/// # Errors
+/// When the process has no agent.
+pub fn status(pid: i32, json: bool) -> Result<()> {
+    print::status(pid, json)
+}

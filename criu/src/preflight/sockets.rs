@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sockets: connections that leave the tree, and kinds of sockets CRIU does not know.
+//!
+//! INVARIANT: the tables are read only if the tree has sockets, and a copy of a descriptor is taken only of a socket
+//! that is in no table.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, sockopt};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::Scene;
+use super::diag::{self, CLOSE, LISTEN, TcpSocket, UnixSocket};
+use super::finding::{Finding, Severity};
+use super::privileges::CAP_NET_ADMIN;
+use super::tree::{Descriptor, Process, same_namespace};
+
+/// Types of Unix sockets.
+const DATAGRAM: u8 = 2;
+/// What softgpud's sockets are bound to; a process of ours closes its connections at a checkpoint.
+const DEVICE_SOCKET: &str = "@stasis-softgpud.";
+/// IPPROTO_MPTCP.
+const MPTCP: u32 = 262;
+/// Tables of /proc/PID/net that show sockets which CRIU dumps as they are, and the column of their inodes.
+const HARMLESS: [(&str, usize); 10] = [
+    ("udp", 9),
+    ("udp6", 9),
+    ("udplite", 9),
+    ("udplite6", 9),
+    ("raw", 9),
+    ("raw6", 9),
+    ("icmp", 9),
+    ("icmp6", 9),
+    ("netlink", 9),
+    ("packet", 8),
+];
+
+/// A socket of the tree, where it was first seen.
+struct Held<'t> {
+    process: &'t Process,
+    fd: &'t Descriptor,
+    inode: u64,
+}
+
+impl Held<'_> {
+    fn finding(&self, severity: Severity, what: impl Into<String>) -> Finding {
+        Finding::new(severity, self.process.pid, self.fd.place(), what)
+    }
+}
+
+fn held(tree: &[Process]) -> Vec<Held<'_>> {
+    let mut seen = HashSet::new();
+    let mut all = Vec::new();
+    for process in tree {
+        for fd in process.descriptors() {
+            let number = fd.link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            if let Some(inode) = number.and_then(|number| number.parse().ok())
+                && seen.insert(inode)
+            {
+                all.push(Held { process, fd, inode });
+            }
+        }
+    }
+    all
+}
+
+/// Judges all sockets of the tree.
+pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
+    let held = held(scene.tree);
+    let Some(first) = held.first() else { return };
+    let pid = scene.root().pid.to_string();
+    if !same_namespace("self", &pid, "net") {
+        let finding = first.finding(Severity::Warning, format!("one of {} sockets", held.len()));
+        found
+            .push(finding.why("the process is in another network namespace: its connections cannot be seen"));
+        return;
+    }
+    let unix = match diag::unix_sockets() {
+        Ok(sockets) => sockets,
+        Err(error) => {
+            let finding = first.finding(Severity::Warning, format!("one of {} sockets", held.len()));
+            found.push(finding.why(format!("the kernel does not show Unix sockets: {error}")));
+            HashMap::new()
+        }
+    };
+    let (unix_held, others): (Vec<_>, Vec<_>) = held.iter().partition(|held| in_table(&unix, held).is_some());
+    let inside: HashSet<u32> = unix_held
+        .iter()
+        // CAST: inodes of sockets are 32 bits in the kernel's own tables.
+        .flat_map(|held| {
+            in_table(&unix, held)
+                .into_iter()
+                .flat_map(|s| s.waiting.iter().copied())
+                .chain([held.inode as u32])
+        })
+        .collect();
+    for held in unix_held {
+        let Some(socket) = in_table(&unix, held) else { continue };
+        found.extend(unix_socket(scene, held, socket, &inside, &unix));
+    }
+    if !others.is_empty() {
+        internet(scene, &others, found);
+    }
+}
+
+fn in_table<'u>(unix: &'u HashMap<u32, UnixSocket>, held: &Held<'_>) -> Option<&'u UnixSocket> {
+    unix.get(&u32::try_from(held.inode).ok()?)
+}
+
+fn unix_socket(
+    scene: &Scene<'_>,
+    held: &Held<'_>,
+    socket: &UnixSocket,
+    inside: &HashSet<u32>,
+    unix: &HashMap<u32, UnixSocket>,
+) -> Option<Finding> {
+    if socket.peer == 0 || inside.contains(&socket.peer) {
+        return None;
+    }
+    let name = unix.get(&socket.peer).map_or("", |peer| peer.name.as_str());
+    if held.process.is_ours() && name.starts_with(DEVICE_SOCKET) {
+        return None;
+    }
+    let kind = match socket.kind {
+        1 => "stream",
+        DATAGRAM => "datagram",
+        _ => "seqpacket",
+    };
+    let to = if name.is_empty() { format!("socket {}", socket.peer) } else { name.to_owned() };
+    let finding = held.finding(Severity::Refused, format!("a Unix {kind} socket connected to {to}"));
+    if socket.kind == DATAGRAM {
+        return (!scene.told.ext_unix_sk).then(|| {
+            finding
+                .why("its peer is not in the tree")
+                .remedy("--criu-arg=--ext-unix-sk, or close it before the checkpoint")
+        });
+    }
+    Some(
+        finding
+            .why("its peer is not in the tree, and CRIU cannot dump half of a connection")
+            .remedy("close it before the checkpoint, or checkpoint a common parent of both"),
+    )
+}
+
+/// TCP by /proc; what is in no table is asked itself.
+fn internet(scene: &Scene<'_>, held: &[&Held<'_>], found: &mut Vec<Finding>) {
+    let net = format!("/proc/{}/net", scene.root().pid);
+    let table = |name: &str| fs::read_to_string(format!("{net}/{name}")).unwrap_or_default();
+    let mut tcp = diag::tcp_sockets(&table("tcp"));
+    tcp.extend(diag::tcp_sockets(&table("tcp6")));
+    let mut harmless = HashSet::new();
+    if held.iter().any(|held| !tcp.contains_key(&held.inode)) {
+        for (name, column) in HARMLESS {
+            let table = table(name);
+            let inodes = table
+                .lines()
+                .skip(1)
+                .filter_map(|line| line.split_ascii_whitespace().nth(column)?.parse::<u64>().ok());
+            harmless.extend(inodes);
+        }
+    }
+    for held in held {
+        match tcp.get(&held.inode) {
+            Some(socket) => found.extend(tcp_socket(scene, held, socket)),
+            None if harmless.contains(&held.inode) => {}
+            None => found.extend(unlisted(held)),
+        }
+    }
+}
+
+fn tcp_socket(scene: &Scene<'_>, held: &Held<'_>, socket: &TcpSocket) -> Option<Finding> {
+    let told = scene.told;
+    if socket.state == LISTEN {
+        let finding = held.finding(Severity::Refused, format!("a TCP listener on {}", socket.local));
+        return (socket.waiting > 0 && !told.skip_in_flight).then(|| {
+            finding
+                .why(format!("{} connections wait to be accepted", socket.waiting))
+                .remedy("try again, or --criu-arg=--skip-in-flight to drop them")
+        });
+    }
+    if socket.state == CLOSE || told.tcp_close {
+        return None;
+    }
+    let finding =
+        held.finding(Severity::Refused, format!("a TCP connection {} to {}", socket.local, socket.remote));
+    if !told.tcp_established {
+        return Some(
+            finding
+                .why("CRIU keeps or closes connections only if told")
+                .remedy("--tcp-established keeps it (at restore, too), --tcp-close ends it"),
+        );
+    }
+    (told.unprivileged && !scene.own.has(CAP_NET_ADMIN)).then(|| {
+        finding.why("keeping a connection takes CAP_NET_ADMIN").remedy("add the capability, or --tcp-close")
+    })
+}
+
+/// A socket in no table: one that is not bound yet, or of a family without a table. It says itself what it is.
+fn unlisted(held: &Held<'_>) -> Option<Finding> {
+    let Some(copy) = copy(held) else {
+        let finding = held.finding(Severity::Warning, held.fd.link.as_str());
+        return Some(finding.why("it is in none of the kernel's tables and may not be asked what it is"));
+    };
+    let family = sockopt::socket_domain(&copy).ok()?;
+    let protocol = sockopt::socket_protocol(&copy).ok().flatten().map_or(0, |p| p.as_raw().get());
+    if protocol == MPTCP {
+        return Some(
+            held.finding(Severity::Refused, "an MPTCP socket")
+                .why("CRIU does not know this protocol")
+                .remedy("use TCP (Go programs: GODEBUG=multipathtcp=0)"),
+        );
+    }
+    let known = [
+        AddressFamily::UNIX,
+        AddressFamily::INET,
+        AddressFamily::INET6,
+        AddressFamily::NETLINK,
+        AddressFamily::PACKET,
+    ];
+    (!known.contains(&family)).then(|| {
+        held.finding(Severity::Refused, format!("a socket of family {}", family.as_raw()))
+            .why("CRIU does not know this family")
+            .remedy("close it before the checkpoint")
+    })
+}
+
+fn copy(held: &Held<'_>) -> Option<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(held.process.pid)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(&process, held.fd.number, PidfdGetfdFlags::empty()).ok()
+}

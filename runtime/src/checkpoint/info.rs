@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a checkpoint of this process would move and what it would be refused for: KFD-CRIU's "process info" phase.
+//!
+//! INVARIANT: looking changes nothing and waits for nobody: the gate is passed only if it is open, the registry is
+//! looked at only if it is free, and the driver is asked nothing that would take a queue off the hardware.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{State, preempt};
+use crate::device::Device;
+use crate::gate::Pass;
+use crate::image::CHUNK_BYTES;
+use crate::registry::Registry;
+use crate::registry::state::{BoKind, BoState, QueueKind};
+use crate::runtime::Inner;
+
+/// TIMEOUT: how long the registry may be in somebody else's hands: a call holds it for microseconds, a verb that
+/// writes an image for seconds.
+const REGISTRY: Duration = Duration::from_millis(50);
+/// Most queues and buffers that are named one by one: an answer is one datagram.
+const NAMED: usize = 64;
+/// What an image's metadata spends on an object, with room to spare: a queue's entry has some 600 characters.
+const OBJECT_BYTES: u64 = 1024;
+/// What an image's chunk table spends on a chunk (`image::format`).
+const CHUNK_ENTRY_BYTES: u64 = 64;
+
+/// A runtime as a checkpoint would find it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// Who answers it: `kfd`, `soft:gfx1100`.
+    pub transport: String,
+    /// Where it is between running and frozen.
+    pub state: State,
+    /// Calls inside the runtime at this moment; a lock waits for their end.
+    pub calls_in_flight: u64,
+    /// Why every call fails, if the device is lost.
+    pub lost: Option<String>,
+    /// Its agents, in its order.
+    pub agents: Vec<AgentInfo>,
+    /// What it has; `None` while a verb at work holds the registry.
+    pub objects: Option<Objects>,
+}
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// Its instruction set.
+    pub name: String,
+    /// `GPU-` and its unique id.
+    pub uuid: String,
+    /// KFD's id of it.
+    pub gpu_id: u32,
+}
+
+/// The objects of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objects {
+    /// Buffers by what lies behind them: `vram`, `gtt`, `userptr`, `doorbell`. The runtime's own are among them.
+    pub buffers: BTreeMap<String, Amount>,
+    /// Bytes a drained checkpoint saves; CRIU carries those of a userptr.
+    pub saved_bytes: u64,
+    /// Bytes of the image file if none of them were zero.
+    pub image_bytes: u64,
+    /// Buffers whose bytes the CPU cannot reach, which a checkpoint refuses ([`super::CheckpointError::Hidden`]); the
+    /// first ones by name.
+    pub hidden: Vec<String>,
+    /// How many they are.
+    pub hidden_count: u64,
+    /// The queues; the first ones.
+    pub queues: Vec<QueueInfo>,
+    /// How many they are.
+    pub queue_count: u64,
+    /// Signals.
+    pub signals: u64,
+    /// Events.
+    pub events: u64,
+    /// Loaded code objects.
+    pub executables: u64,
+    /// DMABufs made of buffers, which a checkpoint refuses ([`super::CheckpointError::Exports`]).
+    pub exports: u64,
+    /// Whether kernels could be stopped in the middle.
+    pub preempt: Preempt,
+}
+
+/// Some buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    /// Its key, as errors name it.
+    pub queue: String,
+    /// Index of its agent.
+    pub agent: u32,
+    /// `aql`, `pm4`, `sdma`.
+    pub kind: String,
+    /// What is written and not yet consumed, in `unit`; `None` while locked.
+    pub pending: Option<u64>,
+    /// `packets`, `dwords`, `bytes`.
+    pub unit: String,
+    /// Whether it was taken off the hardware.
+    pub parked: bool,
+    /// The runtime's own, for copies.
+    pub internal: bool,
+    /// Why it failed, if it did.
+    pub fault: Option<String>,
+}
+
+/// Whether `Mode::Preempt` is to be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preempt {
+    /// As far as can be told without stopping a queue.
+    Available {
+        /// Bytes it saves at most: save areas count whole.
+        saved_bytes: u64,
+    },
+    /// No.
+    Unavailable {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Unknown while locked: the device would have to be asked.
+    Unknown,
+}
+
+impl ProcessInfo {
+    /// Looks at a runtime.
+    pub(super) fn of(inner: &Arc<Inner>) -> Self {
+        let calls_in_flight = inner.gate.passes();
+        let (pass, lost) = match inner.gate.try_enter() {
+            Ok(pass) => (pass, None),
+            Err(lost) => (None, Some(super::agent_thread::explain(&lost))),
+        };
+        let on = pass.as_ref().and_then(|pass| inner.device(pass));
+        let registry = inner.registry.try_lock_for(REGISTRY);
+        let agent = |info: &Arc<crate::agent::AgentInfo>| AgentInfo {
+            name: info.target().name.to_owned(),
+            uuid: info.uuid().to_owned(),
+            gpu_id: info.gpu().0,
+        };
+        Self {
+            transport: inner.transport_name.clone(),
+            state: inner.session().state(),
+            calls_in_flight,
+            lost,
+            agents: inner.agents.iter().map(agent).collect(),
+            objects: registry.map(|registry| Objects::of(&registry, on.map(|on| &**on), pass.as_ref())),
+        }
+    }
+}
+
+impl Objects {
+    fn of(registry: &Registry, on: Option<&Device>, pass: Option<&Pass<'_>>) -> Self {
+        let mut buffers = BTreeMap::<String, Amount>::new();
+        let (mut saved_bytes, mut chunks, mut hidden, mut hidden_count) = (0, 0, Vec::new(), 0);
+        for (key, bo) in registry.bos.iter() {
+            let amount = buffers.entry(kind_name(&bo.state).to_owned()).or_default();
+            amount.count += 1;
+            amount.bytes += bo.state.bytes;
+            let carried = matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt);
+            if !carried || !bo.state.role.has_contents() {
+                continue;
+            }
+            saved_bytes += bo.state.bytes;
+            chunks += bo.state.bytes.div_ceil(CHUNK_BYTES);
+            if !bo.state.cpu_mapped {
+                hidden_count += 1;
+                hidden.extend((hidden.len() < NAMED).then(|| key.to_string()));
+            }
+        }
+        let counts = [registry.bos.len(), registry.events.len(), registry.signals.len()];
+        let objects = counts.map(|count| count as u64).iter().sum::<u64>() + registry.queues.len() as u64;
+        // A code object is in the metadata as hex digits.
+        let code: u64 =
+            registry.executables.iter().map(|(_, loaded)| 2 * loaded.code_object.len() as u64).sum();
+        Self {
+            buffers,
+            saved_bytes,
+            image_bytes: saved_bytes + chunks * CHUNK_ENTRY_BYTES + code + objects * OBJECT_BYTES,
+            hidden,
+            hidden_count,
+            queues: queues(registry, pass),
+            queue_count: registry.queues.len() as u64,
+            signals: registry.signals.len() as u64,
+            events: registry.events.len() as u64,
+            executables: registry.executables.len() as u64,
+            exports: registry.exports.len() as u64,
+            preempt: match on.map(|on| preempt::outlook(registry, on)) {
+                None => Preempt::Unknown,
+                Some(Ok(saved_bytes)) => Preempt::Available { saved_bytes },
+                Some(Err(error)) => Preempt::Unavailable { reason: super::agent_thread::explain(&error) },
+            },
+        }
+    }
+}
+
+fn kind_name(state: &BoState) -> &'static str {
+    match state.kind {
+        BoKind::Vram => "vram",
+        BoKind::Gtt => "gtt",
+        BoKind::Userptr { .. } => "userptr",
+        BoKind::Doorbell => "doorbell",
+    }
+}
+
+/// The first queues. Their pages are mapped only while the gate is open, which the pass proves.
+fn queues(registry: &Registry, pass: Option<&Pass<'_>>) -> Vec<QueueInfo> {
+    let info = |(key, queue): (crate::registry::state::QueueKey, &crate::registry::Queue)| {
+        let live = queue.live.as_ref().filter(|live| !live.is_destroyed());
+        QueueInfo {
+            queue: key.to_string(),
+            agent: queue.state.agent.0,
+            kind: match queue.state.kind {
+                QueueKind::Aql => "aql",
+                QueueKind::Pm4 => "pm4",
+                QueueKind::Sdma { .. } => "sdma",
+            }
+            .to_owned(),
+            pending: pass.and(live).filter(|_| queue.created).map(|live| live.pending()),
+            unit: queue.state.kind.unit().to_owned(),
+            parked: queue.state.parked,
+            internal: queue.state.internal,
+            fault: live.and_then(|live| live.fault()).map(|fault| super::agent_thread::explain(&**fault)),
+        }
+    };
+    registry.queues.iter().take(NAMED).map(info).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::testing::runtime;
+    use crate::{Queue, QueueOptions, Signal};
+
+    #[test]
+    fn info_counts_what_was_made() {
+        let (runtime, _) = runtime(2);
+        let agent = runtime.agent(0).unwrap();
+        let before = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        let _vram = agent.vram().alloc(3 << 20).unwrap();
+        let _gtt = runtime.gtt().alloc(5000).unwrap();
+        let _queue = Queue::create(&agent, QueueOptions::default()).unwrap();
+        let _signal = Signal::new(&runtime, 0).unwrap();
+        let info = ProcessInfo::of(runtime.inner());
+        assert_eq!((info.state, info.transport.as_str(), info.agents.len()), (State::Running, "fake", 2));
+        assert_eq!(info.agents[1].uuid, "GPU-a1b2000000000002");
+        let after = info.objects.unwrap();
+        assert!(after.buffers["vram"].bytes >= (3 << 20), "{after:?}");
+        assert!(after.buffers["gtt"].count > before.buffers["gtt"].count, "{after:?}");
+        assert!(after.saved_bytes >= before.saved_bytes + (3 << 20) + 8192, "{after:?}");
+        assert!(after.image_bytes > after.saved_bytes && after.hidden.is_empty());
+        assert_eq!((after.queue_count, after.queues.len(), before.queue_count), (1, 1, 0));
+        assert_eq!((after.queues[0].kind.as_str(), after.queues[0].pending), ("aql", Some(0)));
+        assert!(after.signals > before.signals);
+    }
+
+    #[test]
+    fn what_needs_the_device_is_unknown_while_locked_and_nothing_waits() {
+        let (runtime, _) = runtime(1);
+        let agent = runtime.agent(0).unwrap();
+        let _queue = Queue::create(&agent, QueueOptions::default()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let closed = runtime.inner().gate.close(deadline, &AtomicBool::new(false)).unwrap();
+        let objects = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        assert_eq!((objects.preempt, objects.queues[0].pending), (Preempt::Unknown, None));
+        closed.open();
+        let objects = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        assert_ne!(objects.preempt, Preempt::Unknown);
+    }
+
+    #[test]
+    fn registry_in_other_hands_is_not_waited_for() {
+        let (runtime, _) = runtime(1);
+        let held = runtime.inner().registry.lock();
+        assert_eq!(ProcessInfo::of(runtime.inner()).objects, None);
+        drop(held);
+        assert!(ProcessInfo::of(runtime.inner()).objects.is_some());
+    }
+
+    #[test]
+    fn answer_about_many_queues_fits_its_datagram() {
+        let (runtime, _) = runtime(1);
+        let mut info = ProcessInfo::of(runtime.inner());
+        let queue = QueueInfo {
+            queue: "#4294967295.4294967295".into(),
+            agent: u32::MAX,
+            kind: "sdma".into(),
+            pending: Some(u64::MAX),
+            unit: "packets".into(),
+            parked: false,
+            internal: false,
+            fault: Some("x".repeat(300)),
+        };
+        let objects = info.objects.as_mut().unwrap();
+        objects.queues = vec![queue; NAMED];
+        objects.hidden = vec!["#4294967295.4294967295".into(); NAMED];
+        assert!(serde_json::to_vec(&info).unwrap().len() < super::super::protocol::MAX_MESSAGE);
+    }
+}
