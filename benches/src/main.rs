@@ -39,7 +39,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint, criu, interpreter,
+    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint (with checkpoint-image and
+    /// checkpoint-largest), criu, interpreter,
     /// preempt-check and isa;
     /// all without a name.
     names: Vec<String>,
@@ -54,13 +55,15 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 10] = [
+const BENCHES: [(&str, Bench); 12] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
     ("sdma", sdma::run),
     ("preempt", preempt::run),
     ("checkpoint", checkpoint::run),
+    ("checkpoint-image", checkpoint::image::run),
+    ("checkpoint-largest", checkpoint::image::run_largest),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
@@ -152,7 +155,10 @@ fn measure_all(cli: &Cli) -> Result<()> {
     eprintln!("machine: {}", machine());
     let mut failures = Vec::new();
     for (name, _) in BENCHES {
-        if !cli.names.is_empty() && !cli.names.iter().any(|wanted| wanted == name) {
+        // checkpoint-image and checkpoint-largest are parts of checkpoint in processes of their own.
+        let is_wanted =
+            |wanted: &String| wanted == name || (wanted == "checkpoint" && name.starts_with("checkpoint-"));
+        if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;
         }
         let mut figures = Vec::new();

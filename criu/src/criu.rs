@@ -53,7 +53,7 @@ impl Criu {
 
     /// Where it is.
     pub fn program(&self) -> &Path {
-        &self.program
+        self.0.path()
     }
 
     /// The version as CRIU prints it.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use stasis::checkpoint::{Done, Request, call};
 
 /// A compute runtime for AMD GPUs whose processes freeze and thaw.
 #[derive(Debug, Parser)]

@@ -83,7 +83,7 @@ pub fn run(report: &Report) -> Result<()> {
     }
     let place = Place::disk()?;
     ensure!(place.has_room()?, "{} has no room for an image", place.path().display());
-    let copy = memcpy();
+    let copy = memcpy()?;
     let log = File::create(place.path().join("log"))?;
     let directory = place.path().to_str().context("a directory with a strange name")?;
     let mut command = crate::spawn(ROLE, &[directory])?;
@@ -125,13 +125,13 @@ pub fn play(arguments: &[String]) -> Result<()> {
     let started = Instant::now();
     let gpu = Gpu::open()?;
     let buffer = gpu.agent.vram().alloc(BYTES as u64)?;
-    Pieces::Random.write(&buffer)?;
+    Pieces::Random.write(0, &buffer)?;
     println!("ready");
     while !directory.join("go").exists() {
         ensure!(started.elapsed() < FORSAKEN, "nobody needs this process any more");
         std::thread::sleep(Duration::from_millis(10));
     }
-    Pieces::Random.verify(&buffer)?;
+    Pieces::Random.verify(0, &buffer)?;
     println!("intact");
     Ok(())
 }

@@ -4,11 +4,9 @@
 use anyhow::{Result, ensure};
 use stasis::Buffer;
 
-use super::BYTES;
-
 const PIECE: usize = 16 << 20;
 
-/// The contents of a buffer of [`BYTES`].
+/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
     /// Bytes that neither compress nor repeat, always the same.
@@ -37,28 +35,40 @@ impl Pieces {
         }
     }
 
-    fn each(self, mut take: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-        let mut piece = vec![0; PIECE];
-        for n in 0..BYTES / PIECE {
+    /// `seed` tells buffers apart.
+    fn each(self, seed: u64, bytes: u64, mut take: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = vec![0; PIECE.min(bytes as usize)];
+        let each = piece.len() as u64;
+        for n in 0..bytes / each {
             if self == Self::Random {
-                random(&mut piece, 1 + n as u64);
+                random(&mut piece, 1 + (seed << 32) + n);
             }
-            take(n * PIECE, &piece)?;
+            take(n * each, &piece)?;
         }
         Ok(())
     }
 
-    /// Fills the buffer.
-    pub fn write(self, buffer: &Buffer) -> Result<()> {
-        self.each(|at, piece| Ok(buffer.write(at as u64, piece)?))
+    /// Fills memory of the process's own.
+    pub fn write_memory(self, memory: &mut [u8]) {
+        for (n, piece) in memory.chunks_mut(PIECE).enumerate() {
+            match self {
+                Self::Random => random(piece, 1 + n as u64),
+                Self::Zeros => piece.fill(0),
+            }
+        }
     }
 
-    /// Compares the buffer with what [`Pieces::write`] wrote.
-    pub fn verify(self, buffer: &Buffer) -> Result<()> {
-        let mut found = vec![0; PIECE];
-        self.each(|at, piece| {
-            buffer.read(at as u64, &mut found)?;
-            ensure!(found == piece, "the {PIECE} bytes at {at:#x} differ");
+    /// Fills the n-th buffer, whose length is a multiple of a piece's, or less.
+    pub fn write(self, n: u64, buffer: &Buffer) -> Result<()> {
+        self.each(n, buffer.len(), |at, piece| Ok(buffer.write(at, piece)?))
+    }
+
+    /// Compares the n-th buffer with what [`Pieces::write`] wrote.
+    pub fn verify(self, n: u64, buffer: &Buffer) -> Result<()> {
+        let mut found = vec![0; PIECE.min(buffer.len() as usize)];
+        self.each(n, buffer.len(), |at, piece| {
+            buffer.read(at, &mut found)?;
+            ensure!(found == piece, "the bytes at {at:#x} of buffer {n} differ");
             Ok(())
         })
     }

@@ -171,7 +171,7 @@ fn write_image(
     };
     let mut writer = ImageWriter::create(path)?;
     writer.write_contents(&extents, limit)?;
-    report.add_written(writer.finish(&metadata)?);
+    report.add_written(writer.finish(&metadata)?.stats);
     Ok(image_id)
 }
 

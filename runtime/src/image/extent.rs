@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Process memory that an image is made of or fills.
+//! Process memory that an image is made of or fills, and the mapping through which an image in memory is overwritten.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::CHUNK_BYTES;
+
+/// Bytes hashed at a time: they stay in a core's cache between the copy and the hash, and fill all lanes of BLAKE3.
+pub(super) const PIECE_BYTES: usize = 64 << 10;
+
+/// Gives shared memory its pages, writable ones too: a read fault maps sixteen that are there already, a write fault one.
+const POPULATE: Advice = Advice::LinuxPopulateRead;
 
 /// A range of process memory that is written to or filled from an image: one buffer's host mapping.
 ///
@@ -39,35 +51,91 @@ impl Extent {
         self.bytes
     }
 
+    /// Where byte `offset` is. Callers stay within the extent (`chunk_ranges`, or what `Image::fill` checked).
+    fn at(&self, offset: u64, length: usize) -> *mut u8 {
+        debug_assert!(offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes));
+        self.address.as_ptr().wrapping_add(offset as usize)
+    }
+
     pub(super) fn copy_out(&self, offset: u64, into: &mut [u8]) {
-        debug_assert!(offset + into.len() as u64 <= self.bytes);
-        // SAFETY: `new` promises the range; callers stay within `bytes` (chunk_ranges). A plain copy of memory others
-        // may write is a torn read at worst: the device is stopped while images are made.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                self.address.as_ptr().add(offset as usize),
-                into.as_mut_ptr(),
-                into.len(),
-            );
-        }
+        // SAFETY: `new` promises the range; callers stay within `bytes`. A plain copy of memory others may write is a
+        // torn read at worst: the device is stopped while images are made.
+        unsafe { ptr::copy_nonoverlapping(self.at(offset, into.len()), into.as_mut_ptr(), into.len()) }
     }
 
     pub(super) fn copy_in(&self, offset: u64, from: &[u8]) {
-        debug_assert!(offset + from.len() as u64 <= self.bytes);
         // SAFETY: as in `copy_out`, with write access.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                from.as_ptr(),
-                self.address.as_ptr().add(offset as usize),
-                from.len(),
-            );
-        }
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
     pub(super) fn zero(&self, offset: u64, bytes: u64) {
-        debug_assert!(offset + bytes <= self.bytes);
+        let bytes = bytes as usize;
         // SAFETY: as in `copy_in`.
-        unsafe { std::ptr::write_bytes(self.address.as_ptr().add(offset as usize), 0, bytes as usize) }
+        unsafe { ptr::write_bytes(self.at(offset, bytes), 0, bytes) }
+    }
+
+    /// Whether all of these bytes are zero; looks no further than a little beyond the first that is not.
+    pub(super) fn is_zero(&self, offset: u64, bytes: u64) -> bool {
+        /// Words OR-ed together before a look at the result: that vectorises.
+        const GROUP: usize = 64;
+        let start = self.at(offset, bytes as usize);
+        let (words, tail) = (bytes as usize / 8, bytes as usize % 8);
+        for group in (0..words).step_by(GROUP) {
+            let mut any = 0;
+            for word in group..words.min(group + GROUP) {
+                // SAFETY: within the range that `new` promises; the read needs no alignment.
+                any |= unsafe { start.add(word * 8).cast::<u64>().read_unaligned() };
+            }
+            if any != 0 {
+                return false;
+            }
+        }
+        // SAFETY: as above.
+        (0..tail).all(|byte| unsafe { start.add(words * 8 + byte).read() } == 0)
+    }
+
+    /// Whether a transfer past the page cache can go straight to these bytes.
+    pub(super) fn is_aligned(&self, offset: u64, bytes: u64, to: u64) -> bool {
+        (self.address.as_ptr().addr() as u64).wrapping_add(offset).is_multiple_of(to)
+            && bytes.is_multiple_of(to)
+    }
+
+    /// Fills `bytes` bytes from `file`.
+    ///
+    /// # Errors
+    /// What the system says; `EFAULT` for device memory that no transfer can reach. `UnexpectedEof` for a short file.
+    pub(super) fn read_from(&self, file: &File, place: u64, offset: u64, bytes: usize) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let into = self.at(offset + done as u64, bytes - done).cast();
+            // SAFETY: `new` promises that the range is writable; the kernel checks it besides.
+            let got =
+                unsafe { libc::pread64(file.as_raw_fd(), into, bytes - done, (place + done as u64) as i64) };
+            match usize::try_from(got) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => done += got,
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel give the whole pages of this range their memory at once instead of fault by fault. Only advice:
+    /// kernels before 5.14 and device memory know it not.
+    pub(super) fn populate(&self, offset: u64, bytes: u64) {
+        let start = self.at(offset, bytes as usize);
+        if start.addr().is_multiple_of(super::worker::PAGE as usize) {
+            // SAFETY: gives memory to pages that `new` promises; their contents stay.
+            let advised = unsafe { madvise(start.cast(), bytes as usize, POPULATE) };
+            if let Err(error) = advised {
+                tracing::trace!(target: "checkpoint", %error, "pages are given their memory one by one");
+            }
+        }
     }
 
     /// The chunk ranges `(offset, length)` that cover the extent.
@@ -75,5 +143,78 @@ impl Extent {
         let bytes = self.bytes;
         (0..bytes.div_ceil(CHUNK_BYTES))
             .map(move |n| (n * CHUNK_BYTES, CHUNK_BYTES.min(bytes - n * CHUNK_BYTES)))
+    }
+}
+
+/// A file in memory, mapped to be written in parallel: `write` takes its inode's lock, a mapping does not.
+///
+/// INVARIANT: bytes are only touched after `take` had the kernel give them their memory, so a full file system is an
+/// error and no signal; and every byte is taken once.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Where the next bytes are taken.
+    end: AtomicU64,
+}
+
+// SAFETY: owned shared memory without thread affinity, handed out in disjoint parts.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of `file`, which is as long and this process's alone; bytes are taken from `end` on.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub(super) fn of(file: &File, bytes: u64, end: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping where the kernel likes.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { start, bytes, end: AtomicU64::new(end) })
+    }
+
+    /// The next `bytes` bytes: their offset in the file, and they themselves with memory behind them.
+    ///
+    /// The second is `ENOSPC` when the file system has no memory for them, `EINVAL` on kernels before 5.14.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) fn take(&self, bytes: usize) -> (u64, io::Result<&mut [u8]>) {
+        let place = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
+        (place, self.populated(place, bytes))
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn populated(&self, place: u64, bytes: usize) -> io::Result<&mut [u8]> {
+        let within = usize::try_from(place)
+            .ok()
+            .filter(|place| place.checked_add(bytes).is_some_and(|end| end <= self.bytes))
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let start = self.start.as_ptr().wrapping_add(within);
+        // SAFETY: within our mapping; gives memory to its pages.
+        match unsafe { madvise(start.cast(), bytes, POPULATE) } {
+            // What would have been SIGBUS.
+            Err(rustix::io::Errno::FAULT) => return Err(rustix::io::Errno::NOSPC.into()),
+            other => other?,
+        }
+        // SAFETY: within our mapping, populated, and `take` gives no byte out twice; the file is ours alone.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+    }
+
+    /// Where the next bytes would be taken.
+    pub(super) fn end(&self) -> u64 {
+        self.end.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `of`, and nothing taken outlives the borrow.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        if let Err(error) = unmapped {
+            tracing::warn!(target: "checkpoint", %error, "an image stays mapped");
+        }
     }
 }

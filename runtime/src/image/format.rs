@@ -52,6 +52,27 @@ pub enum ImageError {
         #[source]
         source: std::io::Error,
     },
+    /// The name is not a file's own.
+    #[error("{} is {found}, not a regular file: name the image itself", path.display())]
+    NotAFile {
+        /// The name.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
+    /// The file is another user's, who could change it while it is used.
+    #[error(
+        "{} belongs to user {owner}; an image is taken from user {us} or root: copy it if it is to be trusted",
+        path.display()
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        us: u32,
+    },
     /// The file does not start like an image.
     #[error("{} is not a Stasis image: its first bytes are {found:02x?}; check the directory", path.display())]
     NotAnImage {

@@ -14,7 +14,9 @@ mod writer;
 pub use extent::Extent;
 pub use format::{Chunk, ImageError, MAJOR, MINOR};
 pub use reader::{Image, ReadStats};
-pub use writer::{ImageWriter, WriteStats};
+pub use writer::{Finished, ImageWriter, WriteStats};
+
+pub use crate::limit::{Limit, Stopped};
 
 /// Bytes handled at a time by one worker; also the granularity of zero detection and of hashes.
 pub const CHUNK_BYTES: u64 = 2 << 20;

@@ -1,19 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads an image, believing nothing: structure and metadata at once, contents chunk by chunk against their hashes.
+//!
+//! INVARIANT: every byte of the file is covered by a hash or must be zero, and nothing is allocated before the file was
+//! found long enough to hold what it is for.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType, Mode, OFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::extent::PIECE_BYTES;
 use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, HEADER_BYTES, ImageError, SECTION_BYTES, Section, decode_front,
 };
-use super::worker::{ChunkBuffer, PAGE, for_each, open_bulk};
+use super::worker::{Bulk, ChunkBuffer, PAGE, for_each};
 use super::{CHUNK_BYTES, Extent};
 use crate::limit::Limit;
+
+/// Flags, and what has no meaning in the header and in the rows of the section table.
+const RESERVED: [Range<usize>; 8] =
+    [12..16, 28..32, 68..72, 120..128, 132..136, 184..192, 196..200, 248..256];
 
 /// What filling buffers from an image moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,31 +39,97 @@ pub struct ReadStats {
 pub struct Image {
     path: PathBuf,
     file_bytes: u64,
-    bulk: File,
+    bulk: Bulk,
     chunks: Vec<Chunk>,
+    /// The chunks' indices in the order of the file.
+    placed: Vec<u32>,
     metadata: Vec<u8>,
     metadata_offset: u64,
 }
 
 impl Image {
-    /// Opens and checks an image; its contents are checked by [`Image::verify`] or while they are read.
+    /// Opens and checks an image; its contents are checked by [`Image::verify`] or while they are read. It has to be a
+    /// regular file of this process's user or of root.
     ///
     /// # Errors
     /// Every way an image can be wrong has its [`ImageError`], naming section and offset.
     pub fn open(path: &Path) -> Result<Self, ImageError> {
+        let us = rustix::process::geteuid().as_raw();
+        Self::open_owned(path, |owner| owner == 0 || owner == us)
+    }
+
+    /// Opens and checks an image whoever owns it: for a tool that only looks at it.
+    ///
+    /// # Errors
+    /// As [`Image::open`], without [`ImageError::Owner`].
+    pub fn inspect(path: &Path) -> Result<Self, ImageError> {
+        Self::open_owned(path, |_| true)
+    }
+
+    /// Checks the image that `file` is; `label` is what errors call it. Whoever has the descriptor answers for its
+    /// owner.
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn of_file(file: File, label: &Path) -> Result<Self, ImageError> {
+        Self::checked(file, label, |_| true)
+    }
+
+    fn open_owned(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Self, ImageError> {
+        // A FIFO would otherwise be waited for.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => Self::checked(file.into(), path, trusted),
+            Err(rustix::io::Errno::LOOP) => {
+                Err(ImageError::NotAFile { path: path.into(), found: "a symbolic link" })
+            }
+            // What open says of a socket.
+            Err(rustix::io::Errno::NXIO) => {
+                Err(ImageError::NotAFile { path: path.into(), found: "a socket" })
+            }
+            Err(source) => Err(ImageError::Io { act: "open", path: path.into(), source: source.into() }),
+        }
+    }
+
+    fn checked(file: File, path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Self, ImageError> {
         let io = |act| move |source| ImageError::Io { act, path: path.into(), source };
-        let file = OpenOptions::new().read(true).open(path).map_err(io("open"))?;
-        let file_bytes = file.metadata().map_err(io("stat"))?.len();
-        let mut front = vec![0; (HEADER_BYTES + 3 * SECTION_BYTES).min(file_bytes as usize)];
+        let corrupt =
+            |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
+        let status = file.metadata().map_err(io("stat"))?;
+        let found = match FileType::from_raw_mode(status.mode()) {
+            FileType::RegularFile => None,
+            FileType::Directory => Some("a directory"),
+            FileType::Fifo => Some("a FIFO"),
+            _ => Some("a device or socket"),
+        };
+        if let Some(found) = found {
+            return Err(ImageError::NotAFile { path: path.into(), found });
+        }
+        if !trusted(status.uid()) {
+            let us = rustix::process::geteuid().as_raw();
+            return Err(ImageError::Owner { path: path.into(), owner: status.uid(), us });
+        }
+        let file_bytes = status.len();
+        let mut front = vec![0; CONTENTS_OFFSET.min(file_bytes) as usize];
         file.read_exact_at(&mut front, 0).map_err(io("read"))?;
-        let [contents, table, metadata] = decode_front(path, &front, file_bytes)?;
+        let tables = (HEADER_BYTES + 3 * SECTION_BYTES).min(front.len());
+        let [contents, table, metadata] = decode_front(path, &front[..tables], file_bytes)?;
+        let rest = tables..front.len();
+        for reserved in RESERVED.into_iter().chain(std::iter::once(rest)) {
+            if let Some(at) = first_nonzero(&front[reserved.clone()]) {
+                let offset = (reserved.start + at) as u64;
+                return Err(corrupt("header", offset, "a byte that has no meaning is not zero"));
+            }
+        }
+        // Every chunk has a page of contents: that bounds the table, and what is made of it, by the file's length.
+        if contents.length / PAGE < table.length / CHUNK_ENTRY_BYTES as u64 {
+            return Err(corrupt("chunks", table.offset, "there are more chunks than pages of contents"));
+        }
         let read = |section: &Section| -> Result<_, ImageError> {
             let mut bytes = vec![0; section.length as usize];
             file.read_exact_at(&mut bytes, section.offset).map_err(io("read"))?;
             Ok((*blake3::hash(&bytes).as_bytes() == section.hash).then_some(bytes))
         };
-        let corrupt =
-            |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
         let chunk_bytes = read(&table)?
             .ok_or_else(|| corrupt("chunks", table.offset, "the hash of the chunk table does not fit"))?;
         if contents.hash != table.hash {
@@ -62,12 +138,15 @@ impl Image {
         let metadata_bytes =
             read(&metadata)?.ok_or_else(|| corrupt("metadata", metadata.offset, "its hash does not fit"))?;
         let chunks = decode_chunks(path, &chunk_bytes, &table, &contents)?;
-        let bulk = open_bulk(path, OpenOptions::new().read(true)).map_err(io("open"))?;
+        let placed = place(path, &chunks, &table, &contents)?;
+        let bulk = Bulk::new(file).map_err(io("stat the file system of"))?;
+        bulk.set_direct(true).map_err(io("go past the page cache with"))?;
         Ok(Self {
             path: path.into(),
             file_bytes,
             bulk,
             chunks,
+            placed,
             metadata: metadata_bytes,
             metadata_offset: metadata.offset,
         })
@@ -105,8 +184,9 @@ impl Image {
     /// # Errors
     /// [`ImageError::Corrupt`] naming the first bad chunk found, [`ImageError::Io`].
     pub fn verify(&self) -> Result<ReadStats, ImageError> {
-        for_each(self.chunks.len(), &Limit::none(), |n, buffer| {
-            self.read_chunk(&self.chunks[n], buffer).map(|_| ())
+        let runs = self.runs();
+        for_each(runs.len(), self.bulk.threads(), &Limit::none(), |n, buffer| {
+            self.read_run(runs[n].clone(), buffer, |_, _| ())
         })?;
         let bytes = self.chunks.iter().map(|c| c.length).sum();
         Ok(ReadStats { content_bytes: bytes, read_bytes: bytes })
@@ -117,7 +197,8 @@ impl Image {
     ///
     /// # Errors
     /// [`ImageError::Extents`] and [`ImageError::ExtentLength`] before anything is written; [`ImageError::Corrupt`],
-    /// [`ImageError::Io`] and [`ImageError::Stopped`] while filling: the extents then hold a mixture and must be given up.
+    /// [`ImageError::Io`] and [`ImageError::Stopped`] while filling: the extents then hold a mixture, bytes among them
+    /// whose hash does not fit, and must be given up.
     pub fn fill(&self, extents: &[Extent], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
         for chunk in &self.chunks {
             let index = chunk.extent as usize;
@@ -130,13 +211,11 @@ impl Image {
             }
         }
         if !fresh {
-            self.zero_gaps(extents);
+            self.zero_gaps(extents, limit)?;
         }
-        for_each(self.chunks.len(), limit, |n, buffer| -> Result<_, ImageError> {
-            let chunk = &self.chunks[n];
-            let bytes = self.read_chunk(chunk, buffer)?;
-            extents[chunk.extent as usize].copy_in(chunk.offset, bytes);
-            Ok(())
+        let runs = self.runs();
+        for_each(runs.len(), self.bulk.threads(), limit, |n, buffer| {
+            self.fill_run(runs[n].clone(), extents, buffer)
         })?;
         Ok(ReadStats {
             content_bytes: extents.iter().map(Extent::bytes).sum(),
@@ -144,36 +223,141 @@ impl Image {
         })
     }
 
-    fn zero_gaps(&self, extents: &[Extent]) {
-        for (n, extent) in extents.iter().enumerate() {
-            for (offset, length) in extent.chunk_ranges() {
-                let stored = self.chunks.binary_search_by_key(&(n as u32, offset), |c| (c.extent, c.offset));
-                if stored.is_err() {
-                    extent.zero(offset, length);
+    /// Ranges of `placed` that follow each other in the file and are read at once: a chunk, or many small ones.
+    fn runs(&self) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut bytes = 0;
+        for (n, chunk) in self.placed.iter().map(|&index| &self.chunks[index as usize]).enumerate() {
+            let padded = chunk.length.next_multiple_of(PAGE);
+            match runs.last_mut() {
+                Some(run) if bytes + padded <= CHUNK_BYTES => {
+                    run.end = n + 1;
+                    bytes += padded;
+                }
+                _ => {
+                    runs.push(n..n + 1);
+                    bytes = padded;
                 }
             }
         }
+        runs
     }
 
-    fn read_chunk<'b>(&self, chunk: &Chunk, buffer: &'b mut ChunkBuffer) -> Result<&'b [u8], ImageError> {
-        let padded = chunk.length.next_multiple_of(PAGE) as usize;
-        let bytes = &mut buffer.bytes()[..padded];
-        self.bulk.read_exact_at(bytes, chunk.file_offset).map_err(|source| ImageError::Io {
-            act: "read contents of",
-            path: self.path.clone(),
-            source,
-        })?;
-        let bytes = &bytes[..chunk.length as usize];
-        if *blake3::hash(bytes).as_bytes() != chunk.hash {
-            return Err(ImageError::Corrupt {
-                path: self.path.clone(),
-                section: "contents",
-                offset: chunk.file_offset,
-                what: "the hash of a chunk does not fit its bytes",
-            });
+    fn zero_gaps(&self, extents: &[Extent], limit: &Limit) -> Result<(), ImageError> {
+        let mut gaps = Vec::new();
+        for (n, extent) in extents.iter().enumerate() {
+            for (offset, length) in extent.chunk_ranges() {
+                let stored = self.chunks.binary_search_by_key(&(n as u32, offset), |c| (c.extent, c.offset));
+                let stored = stored.map_or(0, |index| self.chunks[index].length);
+                if stored < length {
+                    gaps.push((extent, offset + stored, length - stored));
+                }
+            }
         }
-        Ok(bytes)
+        for_each(gaps.len(), 1, limit, |n, _| {
+            let (extent, offset, length) = gaps[n];
+            extent.zero(offset, length);
+            Ok(())
+        })
     }
+
+    fn fill_run(
+        &self,
+        run: Range<usize>,
+        extents: &[Extent],
+        buffer: &mut ChunkBuffer,
+    ) -> Result<(), ImageError> {
+        let apart = self.bulk.in_memory() || run.len() == 1;
+        let mut left = run;
+        while apart && !left.is_empty() {
+            let chunk = &self.chunks[self.placed[left.start] as usize];
+            if !self.fill_in_place(chunk, &extents[chunk.extent as usize], buffer)? {
+                break;
+            }
+            left.start += 1;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.read_run(left, buffer, |chunk, bytes| {
+            extents[chunk.extent as usize].copy_in(chunk.offset, bytes);
+        })
+    }
+
+    /// Reads a chunk to where it belongs and hashes it there; false if it has to go another way: the memory is not
+    /// aligned, or is a device's that no transfer reaches.
+    fn fill_in_place(
+        &self,
+        chunk: &Chunk,
+        extent: &Extent,
+        buffer: &mut ChunkBuffer,
+    ) -> Result<bool, ImageError> {
+        if !extent.is_aligned(chunk.offset, chunk.length, PAGE) {
+            return Ok(false);
+        }
+        extent.populate(chunk.offset, chunk.length);
+        // A copy is hashed while it is in the cache; a disk wants large transfers.
+        let step = if self.bulk.in_memory() { PIECE_BYTES as u64 } else { CHUNK_BYTES };
+        let mut hasher = blake3::Hasher::new();
+        for at in (0..chunk.length).step_by(step as usize) {
+            let (to, bytes) = (chunk.offset + at, step.min(chunk.length - at));
+            match extent.read_from(self.bulk.file(), chunk.file_offset + at, to, bytes as usize) {
+                Ok(()) => buffer.hash(&mut hasher, extent, to, bytes),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
+                    return Ok(false);
+                }
+                Err(source) => return Err(self.unread(source)),
+            }
+        }
+        self.compare(chunk, &hasher)?;
+        Ok(true)
+    }
+
+    /// Reads a run through `buffer` and gives out each chunk whose bytes are right.
+    fn read_run(
+        &self,
+        run: Range<usize>,
+        buffer: &mut ChunkBuffer,
+        mut take: impl FnMut(&Chunk, &[u8]),
+    ) -> Result<(), ImageError> {
+        let chunk_at = |n: usize| &self.chunks[self.placed[n] as usize];
+        let end = |chunk: &Chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE);
+        let start = chunk_at(run.start).file_offset;
+        let bytes = &mut buffer.bytes()[..(end(chunk_at(run.end - 1)) - start) as usize];
+        self.bulk.read(bytes, start).map_err(|source| self.unread(source))?;
+        for chunk in run.map(chunk_at) {
+            let padded = &bytes[(chunk.file_offset - start) as usize..(end(chunk) - start) as usize];
+            let (bytes, padding) = padded.split_at(chunk.length as usize);
+            self.compare(chunk, blake3::Hasher::new().update(bytes))?;
+            if let Some(at) = first_nonzero(padding) {
+                let offset = chunk.file_offset + chunk.length + at as u64;
+                return Err(self.corrupt(offset, "a byte behind a chunk is not zero"));
+            }
+            take(chunk, bytes);
+        }
+        Ok(())
+    }
+
+    fn compare(&self, chunk: &Chunk, hasher: &blake3::Hasher) -> Result<(), ImageError> {
+        if *hasher.finalize().as_bytes() == chunk.hash {
+            return Ok(());
+        }
+        Err(self.corrupt(chunk.file_offset, "the hash of a chunk does not fit its bytes"))
+    }
+
+    fn corrupt(&self, offset: u64, what: &'static str) -> ImageError {
+        ImageError::Corrupt { path: self.path.clone(), section: "contents", offset, what }
+    }
+
+    fn unread(&self, source: std::io::Error) -> ImageError {
+        ImageError::Io { act: "read contents of", path: self.path.clone(), source }
+    }
+}
+
+/// Where in less than a page the first byte is that is not zero.
+fn first_nonzero(bytes: &[u8]) -> Option<usize> {
+    const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+    if ZEROS.starts_with(bytes) { None } else { bytes.iter().position(|byte| *byte != 0) }
 }
 
 fn decode_chunks(
@@ -188,6 +372,9 @@ fn decode_chunks(
         let chunk = Chunk::decode(entry);
         let offset = table.offset + (n * CHUNK_ENTRY_BYTES) as u64;
         let bad = |what| Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what });
+        if entry[4..8] != [0; 4] {
+            return bad("a reserved field is not zero");
+        }
         if chunk.length == 0 || chunk.length > CHUNK_BYTES || !chunk.offset.is_multiple_of(CHUNK_BYTES) {
             return bad("a chunk has an impossible length or offset");
         }
@@ -207,4 +394,27 @@ fn decode_chunks(
         chunks.push(chunk);
     }
     Ok(chunks)
+}
+
+/// The chunks in the order of the file, where they have to lie without gap or overlap.
+fn place(path: &Path, chunks: &[Chunk], table: &Section, contents: &Section) -> Result<Vec<u32>, ImageError> {
+    let bad = |entry: u64, what| {
+        let offset = table.offset + entry * CHUNK_ENTRY_BYTES as u64;
+        Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what })
+    };
+    // CAST: MAX_CHUNKS is below 2^32.
+    let mut placed: Vec<u32> = (0..chunks.len() as u32).collect();
+    placed.sort_unstable_by_key(|&index| chunks[index as usize].file_offset);
+    let mut end = contents.offset;
+    for &index in &placed {
+        let chunk = &chunks[index as usize];
+        if chunk.file_offset != end {
+            return bad(u64::from(index), "a chunk overlaps another or leaves a gap");
+        }
+        end += chunk.length.next_multiple_of(PAGE);
+    }
+    if end != contents.offset + contents.length {
+        return bad(0, "the chunks do not cover the contents");
+    }
+    Ok(placed)
 }

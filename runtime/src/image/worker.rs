@@ -1,66 +1,98 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workers that move chunks: one thread a core, each with one page-aligned buffer allocated and touched once.
+//! The workers that move chunks, each with one page-aligned buffer made when first needed, and the file they move them
+//! to or from.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::alloc::{Layout, handle_alloc_error};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::CHUNK_BYTES;
+use super::extent::{Extent, PIECE_BYTES};
 use crate::limit::{Limit, Stopped};
 
 pub(super) const PAGE: u64 = 4096;
+/// `TMPFS_MAGIC` of linux/magic.h, which memfds have too.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A page-aligned buffer of one chunk, as O_DIRECT wants it.
+#[derive(Default)]
 pub(super) struct ChunkBuffer {
-    start: NonNull<u8>,
+    start: Option<NonNull<u8>>,
 }
 
 // SAFETY: the buffer is owned memory without thread affinity.
 unsafe impl Send for ChunkBuffer {}
 
 impl ChunkBuffer {
-    fn layout() -> Layout {
-        Layout::from_size_align(CHUNK_BYTES as usize, PAGE as usize)
-            .expect("INVARIANT: 2 MiB at 4 KiB alignment is a valid layout")
-    }
-
-    pub(super) fn new() -> Self {
-        // SAFETY: the layout has a non-zero size.
-        let start = unsafe { alloc_zeroed(Self::layout()) };
-        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(Self::layout())) }
-    }
-
+    /// The buffer; a page of it costs nothing before it is used, which an aligned allocation would.
+    ///
+    /// # Panics
+    /// When there is no address space, as an allocation.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
+        let start = *self.start.get_or_insert_with(|| {
+            let (bytes, access) = (CHUNK_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE);
+            // SAFETY: a new mapping where the kernel likes.
+            let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+            let start = start.ok().and_then(|start| NonNull::new(start.cast()));
+            start.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES as usize]>()))
+        });
         // SAFETY: `start` owns CHUNK_BYTES initialised bytes and `self` is borrowed uniquely.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), CHUNK_BYTES as usize) }
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) }
+    }
+
+    /// The hash of a part of an extent, through a piece of this buffer: memory that is not ours is never borrowed.
+    pub(super) fn hash(&mut self, hasher: &mut blake3::Hasher, extent: &Extent, offset: u64, bytes: u64) {
+        let piece = &mut self.bytes()[..PIECE_BYTES];
+        for at in (0..bytes).step_by(PIECE_BYTES) {
+            let piece = &mut piece[..(PIECE_BYTES as u64).min(bytes - at) as usize];
+            extent.copy_out(offset + at, piece);
+            hasher.update(piece);
+        }
     }
 }
 
 impl Drop for ChunkBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout()) }
+        if let Some(start) = self.start {
+            // SAFETY: mapped in `bytes`, and no borrow is left.
+            let unmapped = unsafe { munmap(start.as_ptr().cast(), CHUNK_BYTES as usize) };
+            if let Err(error) = unmapped {
+                tracing::warn!(target: "checkpoint", %error, "a buffer stays mapped");
+            }
+        }
     }
 }
 
-/// How many workers move `items` chunks.
-fn workers(items: usize) -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(items).max(1)
+/// Copies a part of an extent and hashes the copy, piece by piece: each is in the cache when it is hashed.
+pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    let mut at = offset;
+    for piece in into.chunks_mut(PIECE_BYTES) {
+        extent.copy_out(at, piece);
+        hasher.update(piece);
+        at += piece.len() as u64;
+    }
+    *hasher.finalize().as_bytes()
 }
 
-/// Runs `work(index, buffer)` for every index below `items` on all cores; the first error, or `limit`, stops the rest.
+/// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core; the first error, or
+/// `limit`, stops the rest.
 pub(super) fn for_each<E: Send + From<Stopped>>(
     items: usize,
+    threads: usize,
     limit: &Limit,
     work: impl Fn(usize, &mut ChunkBuffer) -> Result<(), E> + Sync,
 ) -> Result<(), E> {
     let next = AtomicUsize::new(0);
     let run = || -> Result<(), E> {
-        let mut buffer = ChunkBuffer::new();
+        let mut buffer = ChunkBuffer::default();
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= items {
@@ -72,7 +104,8 @@ pub(super) fn for_each<E: Send + From<Stopped>>(
             }
         }
     };
-    let helpers = workers(items) - 1;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let helpers = (cores * threads).min(items).max(1) - 1;
     if helpers == 0 {
         return run();
     }
@@ -83,20 +116,69 @@ pub(super) fn for_each<E: Send + From<Stopped>>(
     })
 }
 
-/// Opens `path` for bulk transfer: past the page cache where the file system can, else as it is.
-pub(super) fn open_bulk(path: &Path, options: &OpenOptions) -> std::io::Result<File> {
-    match options.clone().custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path) {
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => options.open(path),
-        other => other,
-    }
+/// A file of bulk data: past the page cache where its file system can.
+#[derive(Debug)]
+pub(super) struct Bulk {
+    file: File,
+    in_memory: bool,
+    direct: AtomicBool,
 }
 
-/// Whether all bytes are zero.
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
-    // SAFETY: every bit pattern is a u64; align_to splits at aligned places.
-    let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
-    // Groups of 64 words OR-ed together vectorise and still stop early.
-    head.iter().all(|b| *b == 0)
-        && words.chunks(64).all(|group| group.iter().fold(0, |a, w| a | w) == 0)
-        && tail.iter().all(|b| *b == 0)
+impl Bulk {
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        // CAST: the word's type differs between architectures, the number is positive.
+        let in_memory = fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
+        Ok(Self { file, in_memory, direct: AtomicBool::new(false) })
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Whether its pages are memory that stays: there is no cache to go past.
+    pub(super) fn in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Threads for each core that keep it busy: a transfer past the page cache sleeps, a copy does not.
+    pub(super) fn threads(&self) -> usize {
+        if self.is_direct() { 2 } else { 1 }
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// From now on past the page cache, or through it.
+    pub(super) fn set_direct(&self, direct: bool) -> io::Result<()> {
+        let flags = fcntl_getfl(&self.file)?;
+        let wanted = if direct && !self.in_memory { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
+        let set = if wanted == flags { Ok(()) } else { fcntl_setfl(&self.file, wanted) };
+        let refused = set == Err(rustix::io::Errno::INVAL) && direct;
+        self.direct.store(wanted.contains(OFlags::DIRECT) && !refused, Ordering::Relaxed);
+        if refused { Ok(()) } else { Ok(set?) }
+    }
+
+    /// Does a transfer; once more through the page cache if the file system takes O_DIRECT but not this transfer.
+    fn transfer<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        match act() {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && self.is_direct() => {
+                self.set_direct(false)?;
+                act()
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], place: u64) -> io::Result<()> {
+        self.transfer(|| self.file.write_all_at(bytes, place))
+    }
+
+    pub(super) fn read(&self, bytes: &mut [u8], place: u64) -> io::Result<()> {
+        self.transfer(|| self.file.read_exact_at(bytes, place))
+    }
 }

@@ -1,21 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes an image: chunks in parallel past the page cache, then the tables, then the name.
+//! Writes an image: chunks in parallel, then the tables, then the name. On a disk chunks go past the page cache; into the
+//! memory of an earlier image they are copied through a mapping.
+//!
+//! INVARIANT: until `finish` has synced everything the file has no name but a temporary one of this process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use serde::Serialize;
 
-use super::Extent;
+use super::extent::Mapping;
 use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, ImageError, Section, SectionKind, encode_front,
 };
-use super::worker::{PAGE, for_each, is_zero, open_bulk};
+use super::worker::{Bulk, ChunkBuffer, PAGE, copy_and_hash, for_each};
+use super::{CHUNK_BYTES, Extent};
 use crate::limit::Limit;
+
+/// Name of an image in memory, as /proc shows it.
+const IN_MEMORY: &str = "stasis-image";
+/// Space taken at a time on a disk: blocks that are there already are written at full speed by all threads.
+const AHEAD_BYTES: u64 = 256 << 20;
+/// Below this, taking space ahead costs more than it saves.
+const AHEAD_FROM: u64 = 8 << 20;
 
 /// What writing an image moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,47 +40,115 @@ pub struct WriteStats {
     pub file_bytes: u64,
 }
 
+/// A finished image.
+#[derive(Debug)]
+pub struct Finished {
+    /// What it took.
+    pub stats: WriteStats,
+    /// The image itself if it has no name ([`ImageWriter::in_memory`]): for [`super::Image::of_file`].
+    pub memory: Option<File>,
+}
+
+/// Where an image will be found.
+#[derive(Debug)]
+enum Place {
+    Named { temporary: PathBuf, path: PathBuf, finished: bool },
+    Memory,
+}
+
+impl Place {
+    fn label(&self) -> &Path {
+        match self {
+            Self::Named { temporary, .. } => temporary,
+            Self::Memory => Path::new(IN_MEMORY),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Named { temporary, finished: false, .. } = self
+            && let Err(error) = std::fs::remove_file(&temporary)
+        {
+            tracing::warn!(path = %temporary.display(), %error, "unfinished image not removed");
+        }
+    }
+}
+
 /// An image under construction; dropped unfinished, it leaves nothing behind.
 #[derive(Debug)]
 pub struct ImageWriter {
-    temporary: PathBuf,
-    path: PathBuf,
-    file: File,
-    bulk: File,
+    place: Place,
+    bulk: Bulk,
     chunks: Vec<Chunk>,
     end: u64,
     content_bytes: u64,
-    finished: bool,
+}
+
+/// A part of an extent that becomes at most one chunk.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    extent: u32,
+    offset: u64,
+    length: u64,
+}
+
+impl Part {
+    fn padded(&self) -> u64 {
+        self.length.next_multiple_of(PAGE)
+    }
 }
 
 impl ImageWriter {
-    /// Starts an image at `path` (created when finished; mode 0600), replacing an earlier one only then.
+    /// Starts an image at `path` (created when finished; mode 0600), replacing an earlier one only then. Symbolic links
+    /// at its name are replaced, never followed.
     ///
     /// # Errors
     /// [`ImageError::Io`] when the temporary file beside it cannot be made.
     pub fn create(path: &Path) -> Result<Self, ImageError> {
         let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600);
         match std::fs::remove_file(&temporary) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(ImageError::Io { act: "remove the left-over", path: temporary, source });
             }
             _ => {}
         }
-        let io = |source| ImageError::Io { act: "create", path: temporary.clone(), source };
-        let file = options.open(&temporary).map_err(io)?;
-        let bulk = open_bulk(&temporary, OpenOptions::new().read(true).write(true)).map_err(io)?;
-        Ok(Self {
-            temporary,
-            path: path.into(),
-            file,
-            bulk,
-            chunks: Vec::new(),
-            end: CONTENTS_OFFSET,
-            content_bytes: 0,
-            finished: false,
-        })
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = match options.open(&temporary) {
+            Ok(file) => file,
+            Err(source) => return Err(ImageError::Io { act: "create", path: temporary, source }),
+        };
+        // From here on a failure removes it.
+        let place = Place::Named { temporary, path: path.into(), finished: false };
+        // The umask may have taken even the owner's rights.
+        let mode = file.set_permissions(PermissionsExt::from_mode(0o600));
+        Self::over(place, mode.and_then(|()| Bulk::new(file)), "create")
+    }
+
+    /// Starts an image that is kept in this process's memory: the same format, in a memfd that has no name.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`] when there can be no such file.
+    pub fn in_memory() -> Result<Self, ImageError> {
+        let memory = memfd_create(IN_MEMORY, MemfdFlags::CLOEXEC).map_err(io::Error::from);
+        Self::over(Place::Memory, memory.and_then(|fd| Bulk::new(fd.into())), "make the memory of")
+    }
+
+    /// As [`ImageWriter::in_memory`], in the memory of an earlier image that is not needed any more: its pages need not
+    /// be found and cleared again.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`].
+    pub fn in_memory_of(earlier: File) -> Result<Self, ImageError> {
+        Self::over(Place::Memory, Bulk::new(earlier), "use again")
+    }
+
+    fn over(place: Place, bulk: io::Result<Bulk>, act: &'static str) -> Result<Self, ImageError> {
+        match bulk {
+            Ok(bulk) => Ok(Self { place, bulk, chunks: Vec::new(), end: CONTENTS_OFFSET, content_bytes: 0 }),
+            Err(source) => Err(ImageError::Io { act, path: place.label().into(), source }),
+        }
     }
 
     /// Writes the extents' bytes; the n-th becomes extent n. All-zero chunks cost nothing.
@@ -76,46 +156,58 @@ impl ImageWriter {
     /// # Errors
     /// [`ImageError::Io`] when the disk is full or fails, [`ImageError::Stopped`] when `limit` is reached.
     pub fn write_contents(&mut self, extents: &[Extent], limit: &Limit) -> Result<(), ImageError> {
-        let work: Vec<(u32, u64, u64)> = extents
-            .iter()
-            .enumerate()
-            .flat_map(|(n, e)| e.chunk_ranges().map(move |(offset, length)| (n as u32, offset, length)))
-            .collect();
-        let end = AtomicU64::new(self.end);
-        let chunks = Mutex::new(Vec::with_capacity(work.len()));
-        for_each(work.len(), limit, |index, buffer| -> Result<_, ImageError> {
-            let (extent, offset, length) = work[index];
-            let padded = length.next_multiple_of(PAGE) as usize;
-            let bytes = &mut buffer.bytes()[..padded];
-            extents[extent as usize].copy_out(offset, &mut bytes[..length as usize]);
-            bytes[length as usize..].fill(0);
-            if is_zero(bytes) {
-                return Ok(());
-            }
-            let hash = *blake3::hash(&bytes[..length as usize]).as_bytes();
-            let file_offset = end.fetch_add(padded as u64, Ordering::Relaxed);
-            self.bulk
-                .write_all_at(bytes, file_offset)
-                .map_err(|source| self.io("write contents to", source))?;
-            let chunk = Chunk { extent, offset, length, file_offset, hash };
-            chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(chunk);
+        let runs = runs(extents);
+        let most = runs.iter().flatten().map(Part::padded).sum::<u64>() + CONTENTS_OFFSET;
+        let sink = Sink {
+            extents,
+            bulk: &self.bulk,
+            mapping: self.mapping(most)?,
+            end: AtomicU64::new(self.end),
+            most,
+            taken: Mutex::new(if most < AHEAD_FROM || self.bulk.in_memory() { u64::MAX } else { 0 }),
+        };
+        let before = |source| self.io("prepare", source);
+        self.bulk.set_direct(true).map_err(before)?;
+        let chunks = Mutex::new(Vec::with_capacity(runs.len()));
+        for_each(runs.len(), self.bulk.threads(), limit, |n, buffer| -> Result<_, ImageError> {
+            let written =
+                sink.write(&runs[n], buffer).map_err(|source| self.io("write contents to", source))?;
+            chunks.lock().unwrap_or_else(PoisonError::into_inner).extend(written);
             Ok(())
         })?;
-        let mut chunks = chunks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let end = sink.mapping.as_ref().map_or_else(|| sink.end.load(Ordering::Relaxed), Mapping::end);
+        self.bulk.set_direct(false).map_err(before)?;
+        let mut chunks = chunks.into_inner().unwrap_or_else(PoisonError::into_inner);
         chunks.sort_unstable_by_key(|c| (c.extent, c.offset));
         self.chunks = chunks;
-        self.end = end.into_inner();
+        self.end = end;
         self.content_bytes = extents.iter().map(Extent::bytes).sum();
         Ok(())
+    }
+
+    /// The whole file as memory, if that is the faster way: its pages are there. `write` needs not clear the pages that
+    /// it adds, which a mapping must; but it holds the file's lock, and one core copies at a time.
+    fn mapping(&self, most: u64) -> Result<Option<Mapping>, ImageError> {
+        let file = self.bulk.file();
+        let status = file.metadata().map_err(|source| self.io("stat", source))?;
+        // The front is written last: it may be no more than that which is missing.
+        if !self.bulk.in_memory() || status.len() == 0 || status.blocks() * 512 + CONTENTS_OFFSET < most {
+            return Ok(None);
+        }
+        if status.len() < most {
+            file.set_len(most).map_err(|source| self.io("give its length to", source))?;
+        }
+        // Without one (a limit on address space) it is written as any file.
+        Ok(Mapping::of(file, most, self.end).ok())
     }
 
     /// Writes tables and metadata, syncs, and gives the image its name.
     ///
     /// # Errors
     /// [`ImageError::Io`]; [`ImageError::Metadata`] when the metadata cannot be written as JSON.
-    pub fn finish<M: Serialize>(mut self, metadata: &M) -> Result<WriteStats, ImageError> {
+    pub fn finish<M: Serialize>(mut self, metadata: &M) -> Result<Finished, ImageError> {
         let metadata = serde_json::to_vec(metadata)
-            .map_err(|source| ImageError::Metadata { path: self.path.clone(), source })?;
+            .map_err(|source| ImageError::Metadata { path: self.place.label().into(), source })?;
         let mut table = Vec::with_capacity(self.chunks.len() * CHUNK_ENTRY_BYTES);
         for chunk in &self.chunks {
             table.extend_from_slice(&chunk.encode());
@@ -124,57 +216,144 @@ impl ImageWriter {
         let chunks_at = self.end;
         let meta_at = chunks_at + table.len() as u64;
         let file_bytes = meta_at + metadata.len() as u64;
-        let front = encode_front(
+        let section = |kind, offset, length, hash| Section { kind, offset, length, hash };
+        let meta_hash = *blake3::hash(&metadata).as_bytes();
+        let mut front = encode_front(
             file_bytes,
             &[
-                Section {
-                    kind: SectionKind::Contents,
-                    offset: CONTENTS_OFFSET,
-                    length: self.end - CONTENTS_OFFSET,
-                    hash: table_hash,
-                },
-                Section {
-                    kind: SectionKind::Chunks,
-                    offset: chunks_at,
-                    length: table.len() as u64,
-                    hash: table_hash,
-                },
-                Section {
-                    kind: SectionKind::Metadata,
-                    offset: meta_at,
-                    length: metadata.len() as u64,
-                    hash: *blake3::hash(&metadata).as_bytes(),
-                },
+                section(SectionKind::Contents, CONTENTS_OFFSET, self.end - CONTENTS_OFFSET, table_hash),
+                section(SectionKind::Chunks, chunks_at, table.len() as u64, table_hash),
+                section(SectionKind::Metadata, meta_at, metadata.len() as u64, meta_hash),
             ],
         );
-        let write = |bytes: &[u8], at| self.file.write_all_at(bytes, at).map_err(|e| self.io("write", e));
+        // An earlier image's bytes may be there.
+        front.resize(CONTENTS_OFFSET as usize, 0);
+        let file = self.bulk.file();
+        let write = |bytes: &[u8], at| file.write_all_at(bytes, at).map_err(|e| self.io("write", e));
         write(&table, chunks_at)?;
         write(&metadata, meta_at)?;
         write(&front, 0)?;
-        self.file.sync_all().map_err(|e| self.io("sync", e))?;
-        std::fs::rename(&self.temporary, &self.path).map_err(|e| self.io("rename", e))?;
-        self.finished = true;
-        let directory = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        file.set_len(file_bytes).map_err(|e| self.io("give its length to", e))?;
+        if let Place::Named { .. } = self.place {
+            file.sync_all().map_err(|e| self.io("sync", e))?;
+        }
+        self.place.publish()?;
+        let stored_bytes = self.chunks.iter().map(|c| c.length).sum();
+        let stats = WriteStats { content_bytes: self.content_bytes, stored_bytes, file_bytes };
+        let memory = matches!(self.place, Place::Memory).then(|| self.bulk.into_file());
+        Ok(Finished { stats, memory })
+    }
+
+    fn io(&self, act: &'static str, source: io::Error) -> ImageError {
+        ImageError::Io { act, path: self.place.label().into(), source }
+    }
+}
+
+impl Place {
+    /// Gives the image its name, for good.
+    fn publish(&mut self) -> Result<(), ImageError> {
+        let Self::Named { temporary, path, finished } = self else { return Ok(()) };
+        std::fs::rename(&*temporary, &*path).map_err(|source| ImageError::Io {
+            act: "rename",
+            path: temporary.clone(),
+            source,
+        })?;
+        *finished = true;
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(directory).and_then(|d| d.sync_all()).map_err(|source| ImageError::Io {
             act: "sync the directory",
             path: directory.into(),
             source,
-        })?;
-        let stored_bytes = self.chunks.iter().map(|c| c.length).sum();
-        Ok(WriteStats { content_bytes: self.content_bytes, stored_bytes, file_bytes })
-    }
-
-    fn io(&self, act: &'static str, source: io::Error) -> ImageError {
-        ImageError::Io { act, path: self.temporary.clone(), source }
+        })
     }
 }
 
-impl Drop for ImageWriter {
-    fn drop(&mut self) {
-        if !self.finished
-            && let Err(error) = std::fs::remove_file(&self.temporary)
-        {
-            tracing::warn!(path = %self.temporary.display(), %error, "unfinished image not removed");
+/// What is written at once: a chunk, or the chunks of many small extents.
+fn runs(extents: &[Extent]) -> Vec<Vec<Part>> {
+    let mut runs: Vec<Vec<Part>> = Vec::new();
+    let mut bytes = CHUNK_BYTES;
+    for (n, extent) in extents.iter().enumerate() {
+        for (offset, length) in extent.chunk_ranges() {
+            // CAST: the format has 32 bits for an extent, and so few have the buffers of a process.
+            let part = Part { extent: n as u32, offset, length };
+            bytes += part.padded();
+            match runs.last_mut() {
+                Some(run) if bytes <= CHUNK_BYTES => run.push(part),
+                _ => {
+                    runs.push(vec![part]);
+                    bytes = part.padded();
+                }
+            }
+        }
+    }
+    runs
+}
+
+/// Where the workers put runs.
+struct Sink<'a> {
+    extents: &'a [Extent],
+    bulk: &'a Bulk,
+    mapping: Option<Mapping>,
+    /// Where the next chunk goes without a mapping.
+    end: AtomicU64,
+    /// Where `end` gets to if nothing is zero.
+    most: u64,
+    /// How far there is space.
+    taken: Mutex<u64>,
+}
+
+impl Sink<'_> {
+    fn write(&self, run: &[Part], buffer: &mut ChunkBuffer) -> io::Result<Vec<Chunk>> {
+        let is_stored = |part: &&Part| !self.extents[part.extent as usize].is_zero(part.offset, part.length);
+        let stored: Vec<&Part> = run.iter().filter(is_stored).collect();
+        let bytes: u64 = stored.iter().map(|part| part.padded()).sum();
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let place = match &self.mapping {
+            None => self.end.fetch_add(bytes, Ordering::Relaxed),
+            Some(mapping) => match mapping.take(bytes as usize) {
+                (place, Ok(into)) => return Ok(self.fill(&stored, place, into)),
+                // A kernel that does not know the advice.
+                (place, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => place,
+                (_, Err(error)) => return Err(error),
+            },
+        };
+        let into = &mut buffer.bytes()[..bytes as usize];
+        let chunks = self.fill(&stored, place, into);
+        self.take_space(place + bytes);
+        self.bulk.write(into, place)?;
+        Ok(chunks)
+    }
+
+    /// Copies the parts to `into`, which is what the file has from `place` on.
+    fn fill(&self, parts: &[&Part], place: u64, mut into: &mut [u8]) -> Vec<Chunk> {
+        let mut file_offset = place;
+        let mut chunks = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (bytes, rest) = into.split_at_mut(part.padded() as usize);
+            let (bytes, padding) = bytes.split_at_mut(part.length as usize);
+            let hash = copy_and_hash(&self.extents[part.extent as usize], part.offset, bytes);
+            padding.fill(0);
+            let &&Part { extent, offset, length } = part;
+            chunks.push(Chunk { extent, offset, length, file_offset, hash });
+            file_offset += part.padded();
+            into = rest;
+        }
+        chunks
+    }
+
+    /// Sees to it that there is space up to `end`. Only advice: a file system without it, or without room for so much
+    /// at once, is asked again by the write itself.
+    fn take_space(&self, end: u64) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken < end {
+            let bytes = AHEAD_BYTES.min(self.most - *taken);
+            if fallocate(self.bulk.file(), FallocateFlags::empty(), *taken, bytes).is_err() {
+                *taken = u64::MAX;
+                return;
+            }
+            *taken += bytes;
         }
     }
 }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Images of earlier versions of the format, which every later one loads.
+
+use std::path::Path;
+
+use super::*;
+use crate::checkpoint::Metadata;
+
+/// Written by the last version of format 1.0: two agents of the fake driver, a queue, a signal and the embedded code
+/// object; in the first buffer byte `i` is `i * 7 / 8`, the second one starts with a sentence.
+#[test]
+fn golden_image_of_format_1_0_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.0.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 0, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    assert_eq!(metadata.agents.len(), 2);
+    for (agent, uuid) in metadata.agents.iter().zip(["GPU-a1b2000000000001", "GPU-a1b2000000000002"]) {
+        assert_eq!((agent.uuid(), agent.properties.len()), (uuid.to_owned(), 23));
+        assert_eq!(agent.properties["gfx_target_version"], 110_000);
+        // What came with 1.1.
+        assert_eq!((agent.gpu_id, agent.ordinal, &agent.links), (None, None, &None));
+    }
+    let registry = &metadata.registry;
+    assert_eq!((registry.queues.entries.len(), registry.executables.entries.len()), (1, 1));
+    // `#INDEX.GENERATION`
+    let index = |name: &String| name[1..].split('.').next().unwrap().parse::<u32>().unwrap();
+    let of = |name| registry.bos.entries.iter().find(|(key, _)| *key == index(name)).unwrap();
+    let bytes: Vec<u64> = metadata.extents.iter().map(|name| of(name).1.bytes).collect();
+    let mut memories: Vec<_> = bytes.iter().map(|&bytes| Memory::of(&vec![0xaa; bytes as usize])).collect();
+    let extents: Vec<_> = memories.iter_mut().map(Memory::extent).collect();
+    image.fill(&extents, false, &Limit::none()).unwrap();
+    let counted: Vec<u8> = (0..5_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
+    assert!(memories.iter().any(|memory| memory.get().starts_with(&counted)));
+    assert!(memories.iter().any(|memory| memory.get().starts_with(b"a golden image of format 1.0")));
+}
