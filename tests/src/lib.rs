@@ -3,6 +3,7 @@
 
 pub mod culprit;
 pub mod gpu;
+pub mod plain_criu;
 pub mod tally;
 pub mod worker;
 

@@ -7,6 +7,8 @@ mod isa_coverage;
 mod setup;
 mod workspace;
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use clap::Subcommand;
 
@@ -29,6 +31,11 @@ enum Command {
         /// Arguments for `cargo nextest run`, such as a filter.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Builds the CRIU plugin and puts it into a directory of its own, for `criu -L`.
+    Plugin {
+        /// Where to (default: .stasis/criu-plugins in the repository); CRIU loads every plugin in it.
+        directory: Option<PathBuf>,
     },
     /// Sets up, then runs the semantic test of every instruction and says which have one.
     IsaCoverage,
@@ -56,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     let options = match &command {
         Command::Setup(options) => options.clone(),
         // One library's tests need neither CRIU nor the runner.
+        Command::Plugin { .. } => setup::Options { without_criu: true, without_nextest: true },
         Command::IsaCoverage => setup::Options { without_criu: true, without_nextest: true },
         _ => setup::Options::default(),
     };
@@ -64,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
         Command::Test { arguments } => workspace::test(&arguments, &installed)?,
+        Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {

@@ -58,6 +58,29 @@ pub fn build_release(installed: &Installed) -> Result<Built> {
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
 }
 
+/// Builds the CRIU plugin with optimisation and puts it into `directory`, or one in the repository.
+pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Result<()> {
+    const NAME: &str = "libstasis_criu_plugin.so";
+    cargo(&["build", "--release", "--locked", "-p", "stasis-criu-plugin"], installed)?;
+    let directory = directory.unwrap_or_else(|| root().join(".stasis/criu-plugins"));
+    std::fs::create_dir_all(&directory).with_context(|| format!("Cannot make {}", directory.display()))?;
+    // CRIU changes its working directory before it looks for plugins.
+    let directory = directory.canonicalize()?;
+    // A criu that has the old one mapped keeps it: it is replaced, not written over.
+    let (new, path) = (directory.join(format!("{NAME}.new")), directory.join(NAME));
+    std::fs::copy(target().join("release").join(NAME), &new)
+        .and_then(|_| std::fs::rename(&new, &path))
+        .with_context(|| format!("Cannot write {}", path.display()))?;
+    let directory = directory.display();
+    println!(
+        "{} is ready. With it (or CRIU_LIBS_DIR={directory} for what runs criu for you):",
+        path.display()
+    );
+    println!("  criu dump -t PID -D DIR -L {directory}");
+    println!("  criu restore -d -D DIR -L {directory}");
+    Ok(())
+}
+
 /// Runs the whole test suite: examples in the documentation first, so that the runner's summary closes the output.
 pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
     // The integration tests start softgpud, stasis and the examples from where cargo puts them.

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::path::Path;
 
 /// Something in this process that belongs to the device or that CRIU cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +60,16 @@ pub fn is_of_device(name: &str) -> bool {
 /// # Errors
 /// When `/proc/self` cannot be read.
 pub fn audit() -> io::Result<Vec<Culprit>> {
+    audit_process(Path::new("/proc/self"))
+}
+
+/// The same of any process, by its directory in `/proc`.
+///
+/// # Errors
+/// When that cannot be read.
+pub fn audit_process(process: &Path) -> io::Result<Vec<Culprit>> {
     let mut culprits = Vec::new();
-    for entry in fs::read_dir("/proc/self/fd")? {
+    for entry in fs::read_dir(process.join("fd"))? {
         let entry = entry?;
         // The descriptor of this very listing is gone by the time it is looked up.
         let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -70,7 +79,7 @@ pub fn audit() -> io::Result<Vec<Culprit>> {
             culprits.push(Culprit { place, what, reason });
         }
     }
-    for line in fs::read_to_string("/proc/self/maps")?.lines() {
+    for line in fs::read_to_string(process.join("maps"))?.lines() {
         let mut fields = line.split_ascii_whitespace();
         let (Some(range), Some(what)) = (fields.next(), fields.nth(4)) else { continue };
         if let Some(reason) = judge(what) {

@@ -41,7 +41,7 @@ pub use self::admit::{
     Admission, AgentIdentity, Checks, CpuLink, Difference, LinkKind, Links, Place, PlaceError, Relation,
     Rule, Standing, Subject, Switch, SwitchError, Value, rules,
 };
-pub use self::audit::{Culprit, is_of_device};
+pub use self::audit::{Culprit, audit_process, is_of_device};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::options::{CheckpointOptions, RestoreOptions};

@@ -21,7 +21,7 @@ use super::{Activity, Admission, Mode, ProcessInfo, State};
 use crate::image::{ReadStats, WriteStats};
 
 /// Longest message, bytes.
-pub(super) const MAX_MESSAGE: usize = 64 << 10;
+pub const MAX_MESSAGE: usize = 64 << 10;
 
 /// An order to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,8 +230,9 @@ pub enum CallError {
     },
 }
 
-/// Name of a process's agent socket in the abstract namespace.
-pub(super) fn socket_name(pid: i32) -> Vec<u8> {
+/// Name of a process's agent socket in the abstract namespace; `pid` is what the process itself takes for its pid.
+#[must_use]
+pub fn socket_name(pid: i32) -> Vec<u8> {
     format!("stasis-agent.{pid}").into_bytes()
 }
 

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `criu dump`: before the first process is frozen, all of ours in the tree let go of their devices.
+//!
+//! INVARIANT: agents are spoken to only while nothing of the tree is frozen, that is in the first `PAUSE_DEVICES` and when
+//! criu ends: a frozen process would be waited for in vain. From the first on every process that was checkpointed is
+//! taken care of by its own lease: even if criu is killed it runs on, unless the dump has killed it.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use stasis::checkpoint::{CheckpointOrder, Request, State};
+use thiserror::Error;
+
+use crate::agent::{AgentError, Call, answers, call};
+use crate::guard::{self, Leak};
+use crate::host::{self, Level, log};
+use crate::images::{Images, Place, PlaceError, name_of};
+use crate::marker::{self, Entry, MarkerError};
+use crate::process::{Listeners, Process};
+use crate::settings::{Settings, SettingsError};
+use crate::sys::AlarmStopped;
+use crate::tree;
+
+/// TIMEOUT: how long an agent may take to say its state.
+const STATUS: Duration = Duration::from_secs(10);
+/// TIMEOUT: how long writing the contents may take beyond the queues' deadline; a disk may be slow.
+const WRITING: Duration = Duration::from_secs(600);
+/// TIMEOUT: how long the processes of a tree that is not dumped may take to get their devices back.
+const RESUMING: Duration = Duration::from_secs(60);
+/// TIMEOUT: how long a process that was let go may take to say a word.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a process that did not is left alone.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Why a tree is not dumped.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum DumpError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    #[error("The tree is not dumped; all its processes run on")]
+    Agent(#[from] AgentError),
+    #[error("Process {pid} is {state} on somebody else's order: the tree is not dumped")]
+    Occupied { pid: i32, state: State },
+    #[error("Process {pid} was checkpointed and is {state} again: give it more time (STASIS_CRIU_LEASE_MS)")]
+    TooLate { pid: i32, state: State },
+}
+
+/// What is known of the dump under way.
+#[derive(Debug)]
+struct Dump {
+    /// CRIU dumps; at a pre-dump nothing is touched.
+    is_active: bool,
+    /// The tree has been walked.
+    is_walked: bool,
+    /// The processes without a device.
+    ready: Vec<Ready>,
+}
+
+/// A process without a device.
+#[derive(Debug)]
+struct Ready {
+    process: Process,
+    /// Where its contents are; `None` if somebody else had checkpointed it before.
+    written_to: Option<PathBuf>,
+}
+
+static DUMP: Mutex<Dump> = Mutex::new(Dump { is_active: false, is_walked: false, ready: Vec::new() });
+
+fn dump() -> MutexGuard<'static, Dump> {
+    DUMP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Before anything else of a dump.
+pub(crate) fn prepare() {
+    dump().is_active = true;
+    // Who has none of our processes about must not notice us.
+    if Listeners::default().any() && !host::freeze_by_interrupts_only() {
+        log(
+            Level::Info,
+            "this criu freezes a --freeze-cgroup at once: processes started late are not waited for",
+        );
+    }
+}
+
+/// `PAUSE_DEVICES`: CRIU is about to freeze `pid`; the first is the root of the tree.
+pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
+    let mut dump = dump();
+    if !dump.is_active {
+        return Ok(());
+    }
+    let is_first = !std::mem::replace(&mut dump.is_walked, true);
+    let candidates = if is_first { tree::members(pid) } else { vec![pid] };
+    let mut listeners = Listeners::default();
+    let is_ready = |pid: i32| dump.ready.iter().any(|ready| ready.process.pid == pid);
+    let found = candidates.into_iter().filter(|pid| !is_ready(*pid)).filter_map(|pid| listeners.find(pid));
+    let ours: Vec<_> = found.collect();
+    if ours.is_empty() {
+        return if is_first { mark(&[]) } else { Ok(()) };
+    }
+    // Later ones were started, or have opened their runtime, since the tree was walked. They still run, but their
+    // parents do not: a kernel that waits for one of these makes them late, and the dump fails.
+    let ready = quiesce(ours)?;
+    dump.ready.extend(ready);
+    mark(&dump.ready)
+}
+
+/// Says beside the images whose contents belong to them.
+fn mark(ready: &[Ready]) -> Result<(), DumpError> {
+    let Ok(images) = Images::open() else { return Ok(()) };
+    let with_contents = ready.iter().filter_map(|Ready { process, written_to }| {
+        let written_to = written_to.clone()?;
+        Some(Entry { pid: process.own_pid, name: name_of(process), written_to })
+    });
+    Ok(marker::write(images.fd, &with_contents.collect::<Vec<_>>())?)
+}
+
+/// `CHECKPOINT_DEVICES`: all are frozen, and none may have a device.
+pub(crate) fn verify(pid: i32) -> Result<(), Leak> {
+    let dump = dump();
+    match Listeners::default().find(pid) {
+        Some(process) if dump.is_active => {
+            guard::check(&process, dump.ready.iter().any(|ready| ready.process.pid == pid))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The dump is over, one way or another; the tasks are still frozen, and nobody could answer. Whether there is somebody
+/// to [`see_off`].
+pub(crate) fn end(result: i32) -> bool {
+    let mut dump = dump();
+    let count = dump.ready.len();
+    if count > 0 {
+        let ended = if result == 0 { "complete" } else { "not complete" };
+        log(Level::Info, &format!("the dump is {ended}; {count} processes run on if they are let go"));
+    }
+    guard::forget();
+    let ready = std::mem::take(&mut dump.ready);
+    *dump = Dump { is_active: false, is_walked: false, ready: Vec::new() };
+    let ours = ready.into_iter().filter(|ready| ready.written_to.is_some()).map(|ready| ready.process);
+    *after() = (std::process::id(), ours.collect());
+    count > 0
+}
+
+/// Whom to see off, and which process is to do it: not a fork of criu's that ends before it.
+static AFTER: Mutex<(u32, Vec<Process>)> = Mutex::new((0, Vec::new()));
+
+fn after() -> MutexGuard<'static, (u32, Vec<Process>)> {
+    AFTER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// criu is about to end. The processes it has let go get their devices back before its caller hears of it: he may move
+/// or remove the images then, which have their contents. One that does not run, because its control group was frozen
+/// before, is not waited for. Nothing is logged: criu has closed its log.
+pub(crate) fn see_off() {
+    let (criu, processes) = std::mem::take(&mut *after());
+    if criu != std::process::id() {
+        return;
+    }
+    let mut listeners = Listeners::default();
+    let alive: Vec<_> = processes.into_iter().filter(|p| listeners.find(p.pid).as_ref() == Some(p)).collect();
+    let asked = alive.iter().filter_map(|process| call(process, &Request::Status).ok()).collect();
+    let states = answers(asked, FAREWELL, |_| false);
+    let parked = states.iter().filter(|(_, outcome)| matches!(outcome, Ok(State::Checkpointed)));
+    resume(&mut parked.map(|(process, _)| *process).collect());
+}
+
+/// Asks every agent for its state.
+fn states<'p>(processes: impl Iterator<Item = &'p Process>) -> Result<Vec<(&'p Process, State)>, AgentError> {
+    let mut calls = Vec::new();
+    for process in processes {
+        match call(process, &Request::Status) {
+            Ok(call) => calls.push(call),
+            // Its name was taken before it could: it has no agent, and no runtime.
+            Err(error @ AgentError::Impostor { .. }) => log(Level::Warning, &error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    let answered = answers(calls, STATUS, Result::is_err);
+    answered.into_iter().map(|(process, outcome)| Ok((process, outcome?))).collect()
+}
+
+/// Has processes let go of their devices, all or none. Returns those that did, or had before.
+fn quiesce(ours: Vec<Process>) -> Result<Vec<Ready>, DumpError> {
+    let settings = Settings::from_env()?;
+    let images = Images::open()?;
+    let _stopped = AlarmStopped::now();
+    let states = states(ours.iter())?;
+    if let Some((process, state)) = states.iter().find(|(_, state)| *state == State::Locked) {
+        return Err(DumpError::Occupied { pid: process.pid, state: *state });
+    }
+    let running = states.iter().filter(|(_, state)| *state == State::Running).map(|(process, _)| *process);
+    let running: Vec<_> = running.collect();
+    let places = checkpoint(&running, &images, settings)?;
+    let confirmed = self::states(states.iter().map(|(process, _)| *process))?;
+    if let Some((process, state)) = confirmed.iter().find(|(_, state)| *state != State::Checkpointed) {
+        return Err(DumpError::TooLate { pid: process.pid, state: *state });
+    }
+    log(Level::Info, &format!("{} processes have closed their devices", confirmed.len()));
+    let ready = confirmed.into_iter().map(|(process, _)| {
+        let place = places.iter().find(|(placed, _)| *placed == process);
+        Ready { process: process.clone(), written_to: place.map(|(_, place)| place.path.clone()) }
+    });
+    Ok(ready.collect())
+}
+
+/// Checkpoints processes that run, all at the same time. If one does not, all run again.
+fn checkpoint<'p>(
+    running: &[&'p Process],
+    images: &Images,
+    settings: Settings,
+) -> Result<Vec<(&'p Process, Place)>, DumpError> {
+    let mut places: Vec<(&Process, Place)> = Vec::new();
+    let mut calls = Vec::new();
+    let mut failure = order_all(running, images, settings, &mut places, &mut calls).err();
+    let mut doubtful: Vec<&Process> = calls.iter().map(Call::process).collect();
+    if failure.is_none() {
+        let patience = Duration::from_millis(settings.deadline_ms).saturating_add(WRITING);
+        for (process, outcome) in answers(calls, patience, Result::is_err) {
+            let Err(error) = outcome else { continue };
+            if matches!(error, AgentError::Refused { state: State::Running, .. }) {
+                doubtful.retain(|other| *other != process);
+            }
+            failure = Some(error.into());
+        }
+    }
+    let Some(failure) = failure else { return Ok(places) };
+    resume(&mut doubtful);
+    for (process, place) in &places {
+        // Whoever has not got its device back needs its contents.
+        if !doubtful.contains(process) {
+            images.discard(process, place);
+        }
+    }
+    for process in doubtful {
+        let text = format!("process {} has not got its device back; it does when criu has gone", process.pid);
+        log(Level::Warning, &text);
+    }
+    Err(failure)
+}
+
+fn order_all<'p>(
+    running: &[&'p Process],
+    images: &Images,
+    settings: Settings,
+    places: &mut Vec<(&'p Process, Place)>,
+    calls: &mut Vec<Call<'p>>,
+) -> Result<(), DumpError> {
+    for process in running {
+        places.push((process, images.make(process)?));
+    }
+    for (process, place) in places {
+        let order = CheckpointOrder {
+            mode: settings.mode,
+            deadline_ms: settings.deadline_ms,
+            lease_ms: settings.lease_ms,
+            ..CheckpointOrder::into_directory(place.path.clone())
+        };
+        calls.push(call(process, &Request::Checkpoint(order))?);
+    }
+    Ok(())
+}
+
+/// Has processes take their devices back, and leaves those in the list that did not. Orders that nobody waits for any
+/// more are given up by their agents; until they have, these take no other.
+fn resume(processes: &mut Vec<&Process>) {
+    let until = Instant::now() + RESUMING;
+    while !processes.is_empty() && Instant::now() < until {
+        let order = Request::Resume { directory: None, admission: None };
+        let calls = processes.iter().filter_map(|process| call(process, &order).ok()).collect();
+        for (process, outcome) in answers(calls, until.saturating_duration_since(Instant::now()), |_| false) {
+            if outcome.is_ok() {
+                processes.retain(|other| *other != process);
+            }
+        }
+        let mut listeners = Listeners::default();
+        processes.retain(|process| listeners.find(process.pid).is_some());
+        if !processes.is_empty() {
+            std::thread::sleep(AGAIN);
+        }
+    }
+}

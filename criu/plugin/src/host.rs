@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What CRIU offers its plugins, found by name in the running program: its log, its images' directory, its way to freeze.
+//!
+//! INVARIANT: nothing is linked against; what a host lacks is done without. (Only `criu_get_image_dir` is promised by
+//! `criu-plugin.h`; `print_on_level` and `set_compel_interrupt_only_mode`, since 4.1, are exported but internal.)
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::os::fd::BorrowedFd;
+
+/// How loud a message is, by CRIU's numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Level {
+    Error = 1,
+    Warning = 2,
+    Info = 3,
+}
+
+fn symbol(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: dlsym only reads the name, which is NUL-terminated, and takes no part of what it finds.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
+
+/// Writes a line to CRIU's log; into nothing where there is no CRIU.
+pub(crate) fn log(level: Level, text: &str) {
+    // As CRIU words its own: the last line with `Error (` is what people and `stasis` look for.
+    let prefix = match level {
+        Level::Error => "Error (stasis): ",
+        Level::Warning => "Warn  (stasis): ",
+        Level::Info => "stasis: ",
+    };
+    let line = format!("{prefix}{}\n", text.replace('\0', "?"));
+    let (Some(found), Ok(line)) = (symbol(c"print_on_level"), CString::new(line)) else { return };
+    // SAFETY: criu declares it `void print_on_level(unsigned int loglevel, const char *format, ...)` (criu-log.h); a
+    // variadic function is called through a variadic type.
+    let print = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_uint, *const c_char, ...)>(found)
+    };
+    // SAFETY: the format takes one string, and both live until it returns.
+    unsafe { print(level as c_uint, c"%s".as_ptr(), line.as_ptr()) };
+}
+
+/// The directory of the images, if the host has one open. It stays open as long as hooks are called.
+pub(crate) fn image_directory() -> Option<BorrowedFd<'static>> {
+    let found = symbol(c"criu_get_image_dir")?;
+    // SAFETY: criu declares it `int criu_get_image_dir(void)` (criu-plugin.h).
+    let get = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(found) };
+    // SAFETY: it takes nothing and looks a number up.
+    let fd = unsafe { get() };
+    // SAFETY: a service descriptor of criu's, which it closes after the last exit hook; every use is within a hook.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Has `--freeze-cgroup` seize task by task instead of freezing the group first: frozen tasks answer nobody. Whether
+/// the host can.
+pub(crate) fn freeze_by_interrupts_only() -> bool {
+    let Some(found) = symbol(c"set_compel_interrupt_only_mode") else { return false };
+    // SAFETY: criu declares it `void set_compel_interrupt_only_mode(void)` (seize.h).
+    let set = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(found) };
+    // SAFETY: it sets a flag.
+    unsafe { set() };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_host_nothing_is_there_and_nothing_is_said() {
+        log(Level::Error, "nobody hears \0 this");
+        assert!(image_directory().is_none());
+        assert!(!freeze_by_interrupts_only());
+    }
+}

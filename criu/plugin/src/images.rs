@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where contents lie: a directory `stasis-PID` for each process of ours, beside CRIU's images.
+//!
+//! INVARIANT: such a directory is one we made or could have made: a real directory, not a link, that belongs to CRIU's
+//! user or the process's and that nobody else may enter. The pid is the one the process knows itself by, which a
+//! restore gives back to it, in whatever pid namespace.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, fstat, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid, geteuid};
+use stasis::checkpoint::IMAGE_FILE;
+use thiserror::Error;
+
+use crate::host;
+use crate::process::{Process, proc_directory};
+
+const PRIVATE: Mode = Mode::RWXU;
+
+/// Why there is no place for a process's contents.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum PlaceError {
+    #[error("This criu does not say where its images are (criu_get_image_dir)")]
+    NoImages,
+    #[error("Cannot find the path of the images' directory")]
+    Path(#[source] io::Error),
+    #[error("Cannot make {} for the contents of process {pid}", path.display())]
+    Make {
+        pid: i32,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} belongs to user {owner}, who is neither criu's nor that of process {pid}: remove it", path.display())]
+    Owner { pid: i32, path: PathBuf, owner: u32 },
+    #[error(
+        "Process {pid} cannot see {}, where its contents are to go: it lives in another mount namespace; give criu a \
+         directory (-D) that has the same path there", path.display()
+    )]
+    OutOfSight { pid: i32, path: PathBuf },
+}
+
+/// CRIU's directory of images.
+#[derive(Debug)]
+pub(crate) struct Images {
+    pub fd: BorrowedFd<'static>,
+    pub path: PathBuf,
+}
+
+/// The directory of one process.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub path: PathBuf,
+    /// It was not there before.
+    is_new: bool,
+    fd: OwnedFd,
+}
+
+/// Name of the directory of a process.
+pub(crate) fn name_of(process: &Process) -> String {
+    format!("stasis-{}", process.own_pid)
+}
+
+/// Whether a process finds this very directory under this path; `true` where that cannot be known.
+fn sees(process: &Process, path: &Path, directory: BorrowedFd<'_>) -> bool {
+    let inside = proc_directory(process.pid).join("root").join(path.strip_prefix("/").unwrap_or(path));
+    match (fs::metadata(inside), fstat(directory)) {
+        (Ok(seen), Ok(meant)) => (seen.dev(), seen.ino()) == (meant.st_dev, meant.st_ino),
+        (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+        (_, Err(_)) => true,
+    }
+}
+
+impl Images {
+    pub fn open() -> Result<Self, PlaceError> {
+        Self::of(host::image_directory().ok_or(PlaceError::NoImages)?)
+    }
+
+    fn of(fd: BorrowedFd<'static>) -> Result<Self, PlaceError> {
+        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(PlaceError::Path)?;
+        Ok(Self { fd, path })
+    }
+
+    /// Makes the directory of a process, or takes the one of an earlier dump.
+    pub fn make(&self, process: &Process) -> Result<Place, PlaceError> {
+        let name = name_of(process);
+        let (pid, path) = (process.pid, self.path.join(&name));
+        let cannot = |source: Errno| PlaceError::Make { pid, path: path.clone(), source: source.into() };
+        let is_new = match mkdirat(self.fd, &name, PRIVATE) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(cannot(error)),
+        };
+        let fd = self.enter(&name).map_err(cannot)?;
+        let owner = fstat(&fd).map_err(cannot)?.st_uid;
+        if owner != geteuid().as_raw() && owner != process.uid {
+            return Err(PlaceError::Owner { pid, path, owner });
+        }
+        if owner != process.uid {
+            let (uid, gid) = (Uid::from_raw(process.uid), Gid::from_raw(process.gid));
+            fchown(&fd, Some(uid), Some(gid)).map_err(cannot)?;
+        }
+        fchmod(&fd, PRIVATE).map_err(cannot)?;
+        let place = Place { path: path.clone(), is_new, fd };
+        if sees(process, &path, rustix::fd::AsFd::as_fd(&place.fd)) {
+            return Ok(place);
+        }
+        self.discard(process, &place);
+        Err(PlaceError::OutOfSight { pid, path })
+    }
+
+    fn enter(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        openat(self.fd, name, flags, Mode::empty())
+    }
+
+    /// Removes a directory we made, with what was written into it. Only for a process that runs again.
+    pub fn discard(&self, process: &Process, place: &Place) {
+        if place.is_new {
+            // What cannot be removed stays: it belongs to no images that CRIU would take for whole.
+            let _ = unlinkat(&place.fd, IMAGE_FILE, AtFlags::empty());
+            let _ = unlinkat(self.fd, name_of(process), AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Where the contents of a restored process are, if they are here and it can see them.
+    pub fn find(&self, process: &Process) -> Option<PathBuf> {
+        let name = name_of(process);
+        let directory = self.enter(&name).ok()?;
+        rustix::fs::statat(&directory, IMAGE_FILE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let path = self.path.join(name);
+        sees(process, &path, rustix::fd::AsFd::as_fd(&directory)).then_some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// The images' directory and ourselves.
+    fn images(directory: &Path) -> (Images, Process) {
+        let opened = Box::leak(Box::new(fs::File::open(directory).unwrap()));
+        let images = Images::of(rustix::fd::AsFd::as_fd(&*opened)).unwrap();
+        let own = std::process::id().cast_signed();
+        let (uid, gid) = (geteuid().as_raw(), rustix::process::getegid().as_raw());
+        (images, Process { pid: own, own_pid: 77, uid, gid, is_elsewhere: false })
+    }
+
+    #[test]
+    fn place_is_private_made_once_and_discarded_by_its_maker() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        let first = images.make(&process).unwrap();
+        assert_eq!(first.path, directory.path().canonicalize().unwrap().join("stasis-77"));
+        assert_eq!(images.find(&process), None);
+        fs::write(first.path.join(IMAGE_FILE), "").unwrap();
+        assert_eq!(images.find(&process), Some(first.path.clone()));
+        fs::set_permissions(&first.path, fs::Permissions::from_mode(0o777)).unwrap();
+        let second = images.make(&process).unwrap();
+        assert_eq!(fs::metadata(&second.path).unwrap().permissions().mode() & 0o777, 0o700);
+        images.discard(&process, &second);
+        assert!(second.path.join(IMAGE_FILE).exists());
+        images.discard(&process, &first);
+        assert!(!first.path.exists());
+    }
+
+    #[test]
+    fn link_or_file_in_its_place_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        let place = directory.path().join("stasis-77");
+        symlink("/tmp", &place).unwrap();
+        assert!(matches!(images.make(&process), Err(PlaceError::Make { .. })));
+        assert_eq!(images.find(&process), None);
+        fs::remove_file(&place).unwrap();
+        fs::write(&place, "").unwrap();
+        assert!(matches!(images.make(&process), Err(PlaceError::Make { .. })));
+    }
+
+    #[test]
+    fn directory_that_the_process_does_not_have_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        // The directory is moved away under us: its path leads nowhere.
+        let moved = Images { path: PathBuf::from("/nowhere"), ..images };
+        let error = moved.make(&process).unwrap_err();
+        assert!(matches!(error, PlaceError::OutOfSight { .. }), "{error}");
+        assert!(!directory.path().join("stasis-77").exists());
+    }
+}

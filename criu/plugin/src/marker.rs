@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The marker `stasis.json` among CRIU's images: which processes have contents beside them.
+//!
+//! INVARIANT: it is there only beside images whose processes have closed their devices, and is read before a restore has
+//! done anything. So contents that were left behind (a copy of the files alone, without the directories) or that are
+//! spoilt are found while the restore can still be refused: afterwards CRIU asks nobody any more.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use stasis::checkpoint::IMAGE_FILE;
+use stasis::image::{Image, ImageError};
+use thiserror::Error;
+
+/// Its name.
+pub(crate) const MARKER: &str = "stasis.json";
+/// What it is called while it is written.
+const UNFINISHED: &str = "stasis.json.new";
+/// Version of its layout.
+const LAYOUT: u32 = 1;
+/// Longest marker that is read, bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// A process with contents.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// The pid it knows itself by.
+    pub pid: i32,
+    /// Name of the directory of its contents, beside the marker.
+    pub name: String,
+    /// Where that was when they were written.
+    pub written_to: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    layout: u32,
+    processes: Vec<Entry>,
+}
+
+/// Why images are not restored, or not marked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum MarkerError {
+    #[error("Cannot write {MARKER} beside the images")]
+    Write(#[source] io::Error),
+    #[error("Cannot read {MARKER} beside the images")]
+    Read(#[source] io::Error),
+    #[error("{MARKER} has layout {0}; this plugin knows {LAYOUT}: use a newer one")]
+    Layout(u32),
+    #[error(
+        "The contents of process {pid} are missing: neither {} nor {} has them. Copy the images with their \
+         directories (cp -a). Nothing was restored", here.display(), written_to.display()
+    )]
+    Missing { pid: i32, here: PathBuf, written_to: PathBuf },
+    #[error("The contents of process {pid} are not good. Nothing was restored")]
+    Spoilt {
+        pid: i32,
+        #[source]
+        source: ImageError,
+    },
+}
+
+/// Marks a directory of images, if there is anything to mark; else makes sure that no earlier dump's marker is left.
+pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<(), MarkerError> {
+    if processes.is_empty() {
+        return match unlinkat(directory, MARKER, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(MarkerError::Write(error.into())),
+        };
+    }
+    let marker = Marker { layout: LAYOUT, processes: processes.to_vec() };
+    let text = serde_json::to_vec_pretty(&marker).map_err(|error| MarkerError::Write(error.into()))?;
+    let put = || -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(directory, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&text)?;
+        file.sync_all()?;
+        Ok(renameat(directory, UNFINISHED, directory, MARKER)?)
+    };
+    put().map_err(MarkerError::Write)
+}
+
+/// Makes sure that all contents that belong to these images are there; images without a marker need none.
+pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<(), MarkerError> {
+    let file =
+        match openat(directory, MARKER, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(MarkerError::Read(error.into())),
+            Ok(file) => File::from(file),
+        };
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).map_err(MarkerError::Read)?;
+    let marker: Marker = serde_json::from_slice(&text).map_err(|error| MarkerError::Read(error.into()))?;
+    if marker.layout != LAYOUT {
+        return Err(MarkerError::Layout(marker.layout));
+    }
+    marker.processes.iter().try_for_each(|entry| entry.check(path))
+}
+
+impl Entry {
+    fn check(&self, images: &Path) -> Result<(), MarkerError> {
+        // A name of several parts would lead out of the directory; no process would be sent there either.
+        let name = Path::new(&self.name).file_name().unwrap_or_default();
+        let here = images.join(name);
+        let written_to = self.written_to.clone();
+        let Some(image) = [&here, &written_to].map(|d| d.join(IMAGE_FILE)).into_iter().find(|p| p.is_file())
+        else {
+            return Err(MarkerError::Missing { pid: self.pid, here, written_to });
+        };
+        Image::open(&image).map_err(|source| MarkerError::Spoilt { pid: self.pid, source })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::fd::AsFd;
+
+    fn open(path: &Path) -> File {
+        File::open(path).unwrap()
+    }
+
+    fn entry(name: &str, written_to: &Path) -> Entry {
+        Entry { pid: 7, name: name.into(), written_to: written_to.into() }
+    }
+
+    #[test]
+    fn images_without_a_marker_need_nothing_and_a_stale_one_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let fd = open(directory.path());
+        check(fd.as_fd(), directory.path()).unwrap();
+        write(fd.as_fd(), &[]).unwrap();
+        write(fd.as_fd(), &[entry("stasis-7", Path::new("/gone"))]).unwrap();
+        write(fd.as_fd(), &[]).unwrap();
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn contents_that_are_missing_or_spoilt_are_refused() {
+        let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let fd = open(directory.path());
+        write(fd.as_fd(), &[entry("stasis-7", elsewhere.path())]).unwrap();
+        let error = check(fd.as_fd(), directory.path()).unwrap_err();
+        assert!(matches!(error, MarkerError::Missing { pid: 7, .. }), "{error}");
+        assert!(error.to_string().contains("cp -a"), "{error}");
+        // Wherever they are looked for.
+        fs::create_dir(directory.path().join("stasis-7")).unwrap();
+        for place in [elsewhere.path().to_path_buf(), directory.path().join("stasis-7")] {
+            fs::write(place.join(IMAGE_FILE), "no image").unwrap();
+            let error = check(fd.as_fd(), directory.path()).unwrap_err();
+            assert!(matches!(error, MarkerError::Spoilt { pid: 7, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn hostile_markers_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let fd = open(directory.path());
+        let marked = |text: &str| {
+            fs::write(directory.path().join(MARKER), text).unwrap();
+            check(fd.as_fd(), directory.path()).unwrap_err()
+        };
+        assert!(matches!(marked("{"), MarkerError::Read(_)));
+        assert!(matches!(marked(r#"{"layout":2,"processes":[]}"#), MarkerError::Layout(2)));
+        let text = r#"{"layout":1,"processes":[{"pid":1,"name":"../../etc","written_to":"/nowhere"}]}"#;
+        assert!(
+            matches!(marked(text), MarkerError::Missing { here, .. } if here.parent() == Some(directory.path()))
+        );
+        fs::remove_file(directory.path().join(MARKER)).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", directory.path().join(MARKER)).unwrap();
+        assert!(matches!(check(fd.as_fd(), directory.path()), Err(MarkerError::Read(_))));
+    }
+}

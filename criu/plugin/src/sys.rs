@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What neither `std` nor `rustix` has as we need it: who listens on a socket, the alarm clock, a last word at the end.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Pid, as seen from here, of the process that listens at the other end (`SO_PEERCRED`, unix(7)); 0 if it is in a pid
+/// namespace that is not to be seen from here, which `rustix`'s pid cannot be.
+pub(crate) fn listener_of(socket: impl AsFd) -> io::Result<i32> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    // CAST: a dozen bytes.
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into a local of that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { Ok(credentials.pid) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Stops CRIU's alarm clock while it lives.
+///
+/// CRIU gives the freezing of a whole tree `--timeout` seconds (10) and starts to count before the first hook; once
+/// the alarm has gone off, even unheard, the dump fails. Our writing has limits of its own.
+#[derive(Debug)]
+pub(crate) struct AlarmStopped {
+    seconds_left: u32,
+}
+
+impl AlarmStopped {
+    pub fn now() -> Self {
+        // SAFETY: alarm(2) only sets a timer of the process.
+        Self { seconds_left: unsafe { libc::alarm(0) } }
+    }
+}
+
+impl Drop for AlarmStopped {
+    fn drop(&mut self) {
+        // 0 is no alarm at all: `--timeout 0`.
+        // SAFETY: as above.
+        unsafe { libc::alarm(self.seconds_left) };
+    }
+}
+
+/// Has `last` run when this process ends by itself. The library stays loaded until then: CRIU closes it earlier, and
+/// the C library would take that for the end.
+pub(crate) fn at_exit(last: extern "C" fn()) -> bool {
+    let mut found = MaybeUninit::<libc::Dl_info>::uninit();
+    let own = (at_exit as fn(extern "C" fn()) -> bool) as *const c_void;
+    // SAFETY: dladdr looks an address up and fills the structure if it returns nonzero.
+    if unsafe { libc::dladdr(own, found.as_mut_ptr()) } == 0 {
+        return false;
+    }
+    // SAFETY: filled, as above; the name is the loader's own and lives as long as the library.
+    let path = unsafe { found.assume_init() }.dli_fname;
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+    // SAFETY: nothing is loaded and no code runs: what is there is marked to stay.
+    let pinned = unsafe { libc::dlopen(path, flags) };
+    // SAFETY: `last` is a function of this library, which stays.
+    !pinned.is_null() && unsafe { libc::atexit(last) } == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn listener_is_named_by_its_pid() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(listener_of(&one).unwrap(), std::process::id().cast_signed());
+        assert!(listener_of(std::fs::File::open("/dev/null").unwrap()).is_err());
+    }
+
+    #[test]
+    fn alarm_goes_on_where_it_was_stopped() {
+        // SAFETY: alarm(2) only sets a timer; it is taken back before it can go off.
+        let set = |seconds| unsafe { libc::alarm(seconds) };
+        set(3000);
+        {
+            let _stopped = AlarmStopped::now();
+            assert_eq!(set(0), 0);
+        }
+        let left = set(0);
+        assert!((2900..=3000).contains(&left), "{left}");
+        drop(AlarmStopped::now());
+        assert_eq!(set(0), 0);
+    }
+}
