@@ -347,3 +347,41 @@ fn inspect_shows_the_checkpoint_as_json() {
     succeeded(&worker.restore("images"));
     worker.finish();
 }
+
+#[test]
+fn self_contained_checkpoint_is_all_in_criu_images() {
+    let mut worker = Worker::start(&["--threads", "2"]);
+    succeeded(&worker.checkpoint("images", &["--self-contained"]));
+    worker.bury();
+    assert!(!worker.path("images/runtime-0.img").exists());
+    fs::rename(worker.path("images"), worker.path("moved")).unwrap();
+    succeeded(&worker.restore("moved"));
+    worker.wait_rounds(3);
+    // The contents are the process's again, and not in the way of the next freeze.
+    worker.freeze("later");
+    succeeded(&worker.restore("later"));
+    worker.wait_rounds(2);
+    worker.finish();
+}
+
+#[test]
+fn stock_criu_freezes_what_was_made_ready_for_it() {
+    let mut worker = Worker::start(&["--threads", "2"]);
+    let output = worker.stasis(&[
+        "checkpoint",
+        "--no-dump",
+        &worker.pid().to_string(),
+        worker.path("images").to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let images = worker.path("images/criu");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(criu()).args(arguments).arg("-D").arg(&images).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["dump", "-t", &worker.pid().to_string()]);
+    worker.bury();
+    run(&["restore", "-d"]);
+    worker.wait_rounds(3);
+    worker.finish();
+}

@@ -344,7 +344,7 @@ fn image_that_was_moved_is_taken_from_where_it_is() {
     let buffer = gpu.buffer(&[77u32; 1000]);
     freeze(&gpu.runtime, from.path());
     std::fs::rename(from.path().join(IMAGE_FILE), to.path().join(IMAGE_FILE)).unwrap();
-    let error = gpu.runtime.restore(None).unwrap_err();
+    let error = gpu.runtime.restore(Some(from.path())).unwrap_err();
     assert!(matches!(error, CheckpointError::Image(ImageError::Io { .. })), "{error}");
     gpu.runtime.restore(Some(to.path())).unwrap();
     gpu.runtime.unlock().unwrap();

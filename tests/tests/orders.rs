@@ -134,3 +134,39 @@ fn checkpoint_and_restore_past_their_deadline_leave_the_state_before() {
     assert_eq!(stasis_tests::gpu::values::<u32>(&buffer), vec![0x5EED_u32; 4096]);
     gpu.queue.wait_idle(SOON).unwrap();
 }
+
+#[test]
+fn contents_in_memory_need_no_file() {
+    let gpu = Gpu::new();
+    let buffer = gpu.buffer(&(0..100_000u32).collect::<Vec<_>>());
+    gpu.runtime.lock(Mode::Drain, PATIENCE).unwrap();
+    let options = CheckpointOptions { self_contained: true, ..CheckpointOptions::default() };
+    gpu.runtime.checkpoint_with(std::path::Path::new("/nowhere"), &options).unwrap();
+    gpu.runtime.restore(None).unwrap();
+    gpu.runtime.unlock().unwrap();
+    assert_eq!(stasis_tests::gpu::values::<u32>(&buffer), (0..100_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn image_that_is_removed_or_moved_is_still_the_living_processs() {
+    let gpu = Gpu::new();
+    let buffer = gpu.buffer(&(0..100_000u32).collect::<Vec<_>>());
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("images");
+    for removed in [false, true] {
+        std::fs::create_dir_all(&directory).unwrap();
+        gpu.runtime.lock(Mode::Drain, PATIENCE).unwrap();
+        gpu.runtime.checkpoint(&directory).unwrap();
+        if removed {
+            std::fs::remove_dir_all(&directory).unwrap();
+        } else {
+            std::fs::rename(&directory, parent.path().join("moved")).unwrap();
+        }
+        // A directory that is named is the one that counts; failing there costs nothing.
+        let error = gpu.runtime.restore(Some(&directory)).unwrap_err();
+        assert!(matches!(error, CheckpointError::Image(_)), "{error}");
+        gpu.runtime.restore(None).unwrap();
+        gpu.runtime.unlock().unwrap();
+        assert_eq!(stasis_tests::gpu::values::<u32>(&buffer), (0..100_000).collect::<Vec<_>>());
+    }
+}

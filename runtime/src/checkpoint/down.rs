@@ -4,16 +4,18 @@
 //! INVARIANT: until the image is complete nothing of the device is touched; from then on every failure hands back what
 //! [`super::up::bring_back`] needs.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
+use rustix::fs::OFlags;
 
 use super::admit::{AgentIdentity, identities};
 use super::incarnation::Incarnation;
-use super::keeper::Keeper;
-use super::parked::{Metadata, Parked};
+use super::keeper::{Held, Keeper};
+use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::CheckpointReport;
 use super::{Activity, CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
@@ -87,7 +89,7 @@ pub(super) fn take_down(
     closed: &mut Closed,
     mode: Mode,
     directory: &Path,
-    limit: &Limit,
+    (self_contained, limit): (bool, &Limit),
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
     let started = Instant::now();
@@ -95,8 +97,13 @@ pub(super) fn take_down(
     let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
     inner.session().now(Activity::Writing);
     let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
-    let image_id =
-        write_image(inner, &path, &agents, captured.as_ref(), limit, report).map_err(Down::untouched)?;
+    let (image_id, contents) =
+        write_image(inner, &path, &agents, captured.as_ref(), (self_contained, limit), report)
+            .map_err(Down::untouched)?;
+    let image = match &contents {
+        Contents::File(path) => Some(open_image(path).map_err(Down::untouched)?),
+        Contents::Memory(_) => None,
+    };
     report.write_ms = milliseconds(started);
     let started = Instant::now();
     inner.session().now(Activity::Closing);
@@ -107,7 +114,7 @@ pub(super) fn take_down(
     let transport = Arc::clone(device.transport());
     let preempted = captured.is_some();
     let mut parked = Box::new(Parked {
-        image: path,
+        contents,
         image_id,
         incarnation,
         keeper: None,
@@ -117,7 +124,7 @@ pub(super) fn take_down(
         captured,
     });
     let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
-    match keep(renders) {
+    match keep(renders, image) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => return Err(Down::parked(error, parked)),
     }
@@ -140,9 +147,9 @@ fn write_image(
     path: &Path,
     agents: &[AgentIdentity],
     captured: Option<&Captured>,
-    limit: &Limit,
+    (self_contained, limit): (bool, &Limit),
     report: &mut CheckpointReport,
-) -> Result<String, CheckpointError> {
+) -> Result<(String, Contents), CheckpointError> {
     let registry = inner.registry.lock();
     if registry.exports.iter().next().is_some() {
         return Err(CheckpointError::Exports { count: registry.exports.iter().count() });
@@ -169,18 +176,28 @@ fn write_image(
         extents: keys.iter().map(ToString::to_string).collect(),
         registry: registry.save(),
     };
-    let mut writer = ImageWriter::create(path)?;
+    let mut writer = if self_contained { ImageWriter::in_memory()? } else { ImageWriter::create(path)? };
     writer.write_contents(&extents, limit)?;
-    report.add_written(writer.finish(&metadata)?.stats);
-    Ok(image_id)
+    let finished = writer.finish(&metadata)?;
+    report.add_written(finished.stats);
+    Ok((image_id, finished.memory.map_or_else(|| Contents::File(path.into()), Contents::Memory)))
 }
 
-pub(super) fn keep(renders: RenderFiles) -> Result<Keeper, CheckpointError> {
+/// Opens an image for its keeper.
+fn open_image(path: &Path) -> Result<OwnedFd, CheckpointError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map_err(|e| system("open the image for its keeper")(e.into()))
+}
+
+/// Leaves the render files, and the image, with a keeper.
+pub(super) fn keep(renders: RenderFiles, image: Option<OwnedFd>) -> Result<Keeper, CheckpointError> {
     let act = "leave the render files with a keeper";
     let duplicates: Result<Vec<_>, _> =
         renders.files.iter().map(|file| file.as_fd().try_clone_to_owned()).collect();
     drop(renders);
-    Keeper::hold(duplicates.map_err(system(act))?).map_err(system(act))
+    let renders = duplicates.map_err(system(act))?;
+    Keeper::hold(Held { renders, image }).map_err(system(act))
 }
 
 /// Has the transport give up its sockets.

@@ -23,21 +23,33 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 /// Most files one keeper holds: one render node a GPU.
 const MAX_FILES: usize = 64;
 
+/// What is left with a keeper.
+#[derive(Debug)]
+pub struct Held {
+    /// The render files, in the order of the agents.
+    pub renders: Vec<OwnedFd>,
+    /// The image: whoever moves or removes its directory takes nothing from a process that has to go on.
+    pub image: Option<OwnedFd>,
+}
+
 /// Where the files went.
 #[derive(Debug)]
 pub struct Keeper {
     name: Vec<u8>,
     files: usize,
+    has_image: bool,
 }
 
 impl Keeper {
-    /// Hands `files` to a keeper; the caller's descriptors are closed.
+    /// Hands files to a keeper; the caller's descriptors are closed.
     ///
     /// # Errors
     /// When the system refuses a socket or a fork; the files are then closed all the same.
-    pub fn hold(files: Vec<OwnedFd>) -> io::Result<Self> {
+    pub fn hold(held: Held) -> io::Result<Self> {
+        let has_image = held.image.is_some();
+        let files: Vec<_> = held.renders.into_iter().chain(held.image).collect();
         if files.len() > MAX_FILES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than 64 render files"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than 63 render files"));
         }
         static NONCE: AtomicU32 = AtomicU32::new(0);
         let pid = getpid();
@@ -66,14 +78,14 @@ impl Keeper {
                 break;
             }
         }
-        Ok(Self { name, files: files.len() })
+        Ok(Self { name, files: files.len(), has_image })
     }
 
-    /// Takes the files back, in the order they were given; the keeper ends.
+    /// Takes the files back; the keeper ends.
     ///
     /// # Errors
     /// When the keeper is gone: the device of this process is then lost for good.
-    pub fn fetch(self) -> io::Result<Vec<OwnedFd>> {
+    pub fn fetch(self) -> io::Result<Held> {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(&self.name)?)?;
@@ -99,7 +111,8 @@ impl Keeper {
             }
         }
         if files.len() == self.files {
-            Ok(files)
+            let image = if self.has_image { files.pop() } else { None };
+            Ok(Held { renders: files, image })
         } else {
             Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -245,15 +258,21 @@ mod tests {
     fn fetch_returns_the_same_open_files() {
         let make = |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let files = vec![make("a"), make("b")];
-        let inodes: Vec<_> = files.iter().map(|f| rustix::fs::fstat(f).unwrap().st_ino).collect();
-        let keeper = Keeper::hold(files).unwrap();
+        let inode = |f: &OwnedFd| rustix::fs::fstat(f).unwrap().st_ino;
+        let inodes: Vec<_> = files.iter().map(inode).collect();
+        let image = make("image");
+        let image_inode = inode(&image);
+        let keeper = Keeper::hold(Held { renders: files, image: Some(image) }).unwrap();
         let back = keeper.fetch().unwrap();
-        assert_eq!(back.iter().map(|f| rustix::fs::fstat(f).unwrap().st_ino).collect::<Vec<_>>(), inodes);
+        assert_eq!(back.renders.iter().map(inode).collect::<Vec<_>>(), inodes);
+        assert_eq!(back.image.as_ref().map(inode), Some(image_inode));
+        let back = Keeper::hold(Held { image: None, ..back }).unwrap().fetch().unwrap();
+        assert_eq!((back.renders.len(), back.image.is_none()), (2, true));
     }
 
     #[test]
     fn fetch_after_the_keeper_died_is_an_error() {
-        let keeper = Keeper { name: b"stasis-keeper.nobody".to_vec(), files: 1 };
+        let keeper = Keeper { name: b"stasis-keeper.nobody".to_vec(), files: 1, has_image: false };
         assert!(keeper.fetch().is_err());
     }
 }

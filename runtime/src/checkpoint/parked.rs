@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a process remembers of its device while it has none: in the image, and in its own memory.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,10 +36,19 @@ pub struct Metadata {
     pub registry: RegistryState,
 }
 
+/// Where the bytes of the buffers are.
+#[derive(Debug)]
+pub(super) enum Contents {
+    /// In an image file, which was written here.
+    File(PathBuf),
+    /// In an image of the process's own memory.
+    Memory(File),
+}
+
 /// What is kept in memory while the device is gone.
 #[derive(Debug)]
 pub(super) struct Parked {
-    pub(super) image: PathBuf,
+    pub(super) contents: Contents,
     pub(super) image_id: String,
     pub(super) incarnation: Incarnation,
     pub(super) keeper: Option<Keeper>,

@@ -193,7 +193,14 @@ impl Session {
             other => return Err(work.refuse("checkpoint", other, State::Locked)),
         };
         let mut report = CheckpointReport::default();
-        match take_down(inner, &mut closed, mode, directory, &work.limit, &mut report) {
+        match take_down(
+            inner,
+            &mut closed,
+            mode,
+            directory,
+            (options.self_contained, &work.limit),
+            &mut report,
+        ) {
             Ok(parked) => {
                 work.enter(Phase::Checkpointed(closed, Box::new(parked)));
                 Ok(report)

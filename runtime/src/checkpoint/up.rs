@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CHECKPOINTED → LOCKED, step by step: image, admission, device, objects, bytes; and the way back down when one fails.
 
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,8 +12,8 @@ use kfd::transport::render_node_path;
 use super::admit::admit;
 use super::down::{disconnect, keep, part_with, taken};
 use super::incarnation::Incarnation;
-use super::keeper::Keeper;
-use super::parked::{Metadata, Parked};
+use super::keeper::{Held, Keeper};
+use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::RestoreReport;
 use super::{
@@ -33,30 +36,83 @@ pub(super) fn bring_back(
     limit: &Limit,
 ) -> Result<RestoreReport, CheckpointError> {
     inner.session().now(Activity::Opening);
+    let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
+    let held = match parked.keeper.take() {
+        // A copy's keeper was another process's.
+        Some(keeper) if same_process => {
+            Some(keeper.fetch().map_err(system("take the render files back from their keeper"))?)
+        }
+        _ => None,
+    };
+    let report = ascend(inner, closed, parked, held.as_ref(), options, limit);
+    if let (Err(_), Some(held)) = (&report, held) {
+        // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
+        match Keeper::hold(held) {
+            Ok(keeper) => parked.keeper = Some(keeper),
+            Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+        }
+    }
+    report
+}
+
+/// The steps; `held` is what the keeper of a process that lives on had.
+fn ascend(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    parked: &mut Parked,
+    held: Option<&Held>,
+    options: &RestoreOptions,
+    limit: &Limit,
+) -> Result<RestoreReport, CheckpointError> {
     let mut report = RestoreReport::default();
     let started = Instant::now();
-    let path = options.directory.as_ref().map_or_else(|| parked.image.clone(), |d| d.join(IMAGE_FILE));
-    let image = Image::open(&path)?;
-    let metadata: Metadata = image.metadata()?;
-    if metadata.image_id != parked.image_id {
-        let (found, wanted) = (metadata.image_id, parked.image_id.clone());
-        return Err(CheckpointError::OtherImage { path, found, wanted });
-    }
-    let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
-    admit(inner, parked, options.admission.as_ref(), same_process, limit)?;
-    let device = open_device(inner, parked, same_process)?;
+    let image = find_image(parked, held, options)?;
+    admit(inner, parked, options.admission.as_ref(), held.is_some(), limit)?;
+    let device = open_device(inner, parked, held)?;
     report.open_ms = milliseconds(started);
-    let from = Source { image: &image, same_process, limit };
+    let from = Source { image: &image, same_process: held.is_some(), limit };
     let made = match &parked.captured {
         Some(captured) => go_back_to(inner, closed, &device, captured, &from, &mut report),
         None => make_again(inner, closed, &device, &from, &mut report),
     };
     if let Err(error) = made {
-        give_up(inner, closed, device, parked);
+        give_up(inner, closed, device, parked, held.is_none());
         return Err(error);
     }
     inner.put_device(closed, Arc::new(device)).map_err(taken)?;
     Ok(report)
+}
+
+/// Opens the image: where it is said to be now, else from the keeper or from memory, else where it was written.
+fn find_image(
+    parked: &Parked,
+    held: Option<&Held>,
+    options: &RestoreOptions,
+) -> Result<Image, CheckpointError> {
+    let act = "take up the image";
+    let (image, path) =
+        match (&parked.contents, held.and_then(|held| held.image.as_ref()), &options.directory) {
+            (Contents::Memory(file), ..) => {
+                let label = PathBuf::from("the image in memory");
+                (Image::of_file(file.try_clone().map_err(system(act))?, &label)?, label)
+            }
+            (Contents::File(_), _, Some(directory)) => {
+                let path = directory.join(IMAGE_FILE);
+                (Image::open(&path)?, path)
+            }
+            (Contents::File(path), Some(image), None) => {
+                // Opened anew: a duplicate would share the flags that reading it sets.
+                let file = File::open(format!("/proc/self/fd/{}", image.as_raw_fd())).map_err(system(act))?;
+                (Image::of_file(file, path)?, path.clone())
+            }
+            (Contents::File(path), None, None) => (Image::open(path)?, path.clone()),
+        };
+    let metadata: Metadata = image.metadata()?;
+    if metadata.image_id != parked.image_id {
+        let (found, wanted) = (metadata.image_id, parked.image_id.clone());
+        return Err(CheckpointError::OtherImage { path, found, wanted });
+    }
+    Ok(image)
 }
 
 /// Whether the buffers' addresses are still theirs.
@@ -68,15 +124,15 @@ pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
     Ok(checked.map_err(system("read /proc/self/maps"))??)
 }
 
-/// Opens the device as the process that it now is; a failure leaves nothing open, and the keeper with its files.
+/// Opens the device as the process that it now is; a failure leaves nothing open.
 fn open_device(
     inner: &Arc<Inner>,
     parked: &mut Parked,
-    same_process: bool,
+    held: Option<&Held>,
 ) -> Result<Device, CheckpointError> {
-    let opened = match parked.keeper.take() {
-        Some(keeper) if same_process => reopen(inner, parked, keeper),
-        _ => open_afresh(inner, parked, same_process),
+    let opened = match held {
+        Some(held) => reopen(inner, parked, held),
+        None => open_afresh(inner, parked),
     };
     opened.inspect_err(|_| {
         if let Err(error) = disconnect(&*parked.transport) {
@@ -86,42 +142,29 @@ fn open_device(
 }
 
 /// Opens it with the render files that this process's address spaces are tied to.
-fn reopen(inner: &Arc<Inner>, parked: &mut Parked, keeper: Keeper) -> Result<Device, CheckpointError> {
-    let act = "take the render files back from their keeper";
-    let fds = keeper.fetch().map_err(system(act))?;
-    let spare: Result<Vec<_>, _> = fds.iter().map(|fd| fd.try_clone()).collect();
+fn reopen(inner: &Arc<Inner>, parked: &Parked, held: &Held) -> Result<Device, CheckpointError> {
+    let duplicates: Result<Vec<_>, _> = held.renders.iter().map(OwnedFd::try_clone).collect();
     let minors = inner.agents.iter().map(|agent| agent.render_minor());
     let adopt = |(minor, fd)| parked.transport.adopt(&render_node_path(minor), fd);
-    let files: Result<_, _> = minors.zip(fds).map(adopt).collect();
-    let opened = files.map_err(OpenError::Transport).and_then(|files| {
-        Device::open(Arc::clone(&parked.transport), &inner.agents, Some(RenderFiles { files }))
-    });
-    opened.map_err(|error| {
-        // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
-        match spare.and_then(Keeper::hold) {
-            Ok(keeper) => parked.keeper = Some(keeper),
-            Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
-        }
-        CheckpointError::Open(error)
-    })
+    let files: Result<_, _> =
+        minors.zip(duplicates.map_err(system("use the render files"))?).map(adopt).collect();
+    let files = files.map_err(|error| CheckpointError::Open(OpenError::Transport(error)))?;
+    Device::open(Arc::clone(&parked.transport), &inner.agents, Some(RenderFiles { files }))
+        .map_err(CheckpointError::Open)
 }
 
-fn open_afresh(
-    inner: &Arc<Inner>,
-    parked: &mut Parked,
-    same_process: bool,
-) -> Result<Device, CheckpointError> {
-    if !same_process {
-        // The kernel's handles were another process's.
-        for (_, bo) in inner.registry.lock().bos.iter_mut() {
-            bo.kernel = None;
-        }
-        if let Some(captured) = &mut parked.captured {
-            return Device::restore(Arc::clone(&parked.transport), &inner.agents, captured)
-                .map_err(CheckpointError::Open);
-        }
+/// Opens it as a process that it has not seen.
+fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, CheckpointError> {
+    // The kernel's handles were another process's.
+    for (_, bo) in inner.registry.lock().bos.iter_mut() {
+        bo.kernel = None;
     }
-    Device::open(Arc::clone(&parked.transport), &inner.agents, None).map_err(CheckpointError::Open)
+    let transport = Arc::clone(&parked.transport);
+    match &mut parked.captured {
+        Some(captured) => Device::restore(transport, &inner.agents, captured),
+        None => Device::open(transport, &inner.agents, None),
+    }
+    .map_err(CheckpointError::Open)
 }
 
 /// Where a device's state comes from.
@@ -190,15 +233,18 @@ fn go_back_to(
 }
 
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
-fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked) {
+fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked, is_new: bool) {
     let preempted = parked.captured.is_some();
     let (undone, renders, transport) = part_with(inner, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }
-    match keep(renders) {
-        Ok(keeper) => parked.keeper = Some(keeper),
-        Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+    if is_new {
+        // From now on this process's address spaces are tied to these files.
+        match keep(renders, None) {
+            Ok(keeper) => parked.keeper = Some(keeper),
+            Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+        }
     }
     match Incarnation::current() {
         Ok(incarnation) => parked.incarnation = incarnation,

@@ -5,6 +5,7 @@ use kfd::GpuId;
 
 use super::super::super::incarnation::Incarnation;
 use super::*;
+use crate::checkpoint::parked::Contents;
 
 /// Agents of a process that ran on the GPUs `list` of a machine with `gpus`, about to be restored on another.
 struct Copy {
@@ -28,7 +29,7 @@ impl Copy {
         drop(pass);
         let here = FakeTransport::new(here);
         let parked = Parked {
-            image: "/nowhere".into(),
+            contents: Contents::File("/nowhere".into()),
             image_id: String::new(),
             incarnation: Incarnation::current().unwrap(),
             keeper: None,
