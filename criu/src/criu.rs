@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs CRIU: dump, restore, and the reason when it fails.
 
+use std::io::Seek;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::{fs, io};
 
 use stasis::criu::{CriuOptions, NotFound, Program, last_error};
 use thiserror::Error;
+
+use crate::orphans::Orphans;
 
 /// Why CRIU could not be used, or what it said when it failed.
 #[derive(Debug, Error)]
@@ -91,15 +94,24 @@ impl Criu {
 
     fn run(&self, verb: &'static str, mut command: Command, log: &Path) -> Result<(), CriuError> {
         command.env("CRIU_LIBS_DIR", empty_libdir(log));
-        let output =
-            command.output().map_err(|source| CriuError::Start { program: self.0.path().into(), source })?;
-        if output.status.success() {
+        let start = |source| CriuError::Start { program: self.0.path().into(), source };
+        // A file and no pipe: whatever a killed CRIU leaves behind would keep that open.
+        let said = tempfile::tempfile().map_err(start)?;
+        let (to, also) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
+        let orphans = Orphans::adopt().map_err(start)?;
+        let status = command.stdin(Stdio::null()).stdout(to).stderr(also).status().map_err(start)?;
+        if status.success() {
             return Ok(());
         }
+        orphans.end();
         // Before it has opened its log it says everything there.
-        let early = || String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        let text = fs::read_to_string(log).ok().filter(|text| !text.is_empty()).unwrap_or_else(early);
-        Err(CriuError::Failed { verb, status: output.status, reason: last_error(&text), log: log.into() })
+        let early = || {
+            (&said).rewind()?;
+            io::read_to_string(&said)
+        };
+        let text = fs::read_to_string(log).ok().filter(|text| !text.is_empty());
+        let reason = last_error(&text.unwrap_or_else(|| early().unwrap_or_default()));
+        Err(CriuError::Failed { verb, status, reason, log: log.into() })
     }
 }
 

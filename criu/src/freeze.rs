@@ -388,7 +388,9 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
     bar.finish_and_clear();
     let report = report.or_else(|error| match error.downcast_ref() {
         // It came back by itself and ended before it could be asked.
-        Some(CallError::NoAgent { .. }) if !alive(manifest.pid) => Ok(RestoreReport::default()),
+        Some(CallError::NoAgent { .. }) if !alive(manifest.pid) || is_buried_soon(manifest.pid) => {
+            Ok(RestoreReport::default())
+        }
         _ => Err(error),
     });
     let report = report.with_context(|| {
@@ -436,7 +438,9 @@ pub fn resume(
             Ok((State::Running, Done::Running(report))) => return Ok(report),
             Ok((state, _)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
             // Just restored, the agent may not listen yet.
-            Err(CallError::NoAgent { .. }) if Instant::now() < deadline && alive(pid) => {
+            Err(CallError::NoAgent { .. })
+                if Instant::now() < deadline && alive(pid) && !is_buried_soon(pid) =>
+            {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error.into()),
@@ -448,8 +452,7 @@ pub fn resume(
 fn wait_for_pid(pid: i32) -> Result<()> {
     let deadline = Instant::now() + BURIAL;
     while alive(pid) {
-        let buried_soon = stat_field(pid, 0).is_some_and(|state| state == "Z" || state == "X");
-        if !buried_soon {
+        if !is_buried_soon(pid) {
             bail!(
                 "Process {pid} exists; the checkpoint needs its pid back: end that process, or restore in a pid \
                  namespace of its own (unshare -pf --mount-proc)"
@@ -467,6 +470,11 @@ fn wait_for_pid(pid: i32) -> Result<()> {
 
 fn alive(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether it has ended and only its parent has not looked yet.
+fn is_buried_soon(pid: i32) -> bool {
+    stat_field(pid, 0).is_some_and(|state| state == "Z" || state == "X")
 }
 
 fn command_line(pid: i32) -> Result<Vec<String>> {

@@ -8,6 +8,7 @@ mod dispatch;
 mod freeze;
 mod inspect;
 mod loopback;
+mod orphans;
 mod preflight;
 mod timings;
 

@@ -281,6 +281,26 @@ impl Inner {
         }
     }
 
+    /// The same as [`Inner::put_device`], but gives the device back if it cannot be put to use.
+    ///
+    /// # Errors
+    /// [`TakeError`] with the device; calls have none then.
+    pub fn try_put_device(
+        self: &Arc<Self>,
+        closed: &mut Closed,
+        device: Device,
+    ) -> Result<(), (Option<Box<Device>>, TakeError)> {
+        if let Err(error) = device.reset_event(self.wake.id.load(Ordering::Relaxed)) {
+            return Err((Some(Box::new(device)), error.into()));
+        }
+        let device = Arc::new(device);
+        if let Err(error) = self.start_watch(&device) {
+            return Err((Arc::into_inner(device).map(Box::new), TakeError::Thread(error)));
+        }
+        self.device.set(closed, Some(device));
+        Ok(())
+    }
+
     /// Gives calls a device, lowers the wake event and starts the event thread.
     ///
     /// # Errors

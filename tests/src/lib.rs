@@ -4,6 +4,8 @@
 pub mod culprit;
 pub mod gpu;
 pub mod plain_criu;
+pub mod stepper;
+pub mod survivor;
 pub mod tally;
 pub mod worker;
 

@@ -123,6 +123,7 @@ pub(super) fn take_down(
         terms: None,
         captured,
     });
+    evacuate::save(&mut inner.registry.lock());
     let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
     match keep(renders, image) {
         Ok(keeper) => parked.keeper = Some(keeper),

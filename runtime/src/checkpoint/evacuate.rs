@@ -119,6 +119,15 @@ pub(super) fn extents(registry: &Registry, keys: &[BoKey]) -> Vec<Extent> {
         .collect()
 }
 
+/// Puts into the entries where the queues are, which is read from their memory: while that is mapped and theirs.
+pub(super) fn save(registry: &mut Registry) {
+    for (_, queue) in registry.queues.iter_mut().filter(|(_, queue)| queue.created) {
+        if let Some(live) = &queue.live {
+            queue.state = live.save(&queue.state);
+        }
+    }
+}
+
 /// Takes everything out of the driver: queues, events, buffer objects. Entries keep their state.
 ///
 /// On failure some objects are gone and some are not; [`super::rebuild::rebuild`] makes what is missing.
@@ -130,7 +139,6 @@ pub(super) fn evacuate(
     let Registry { bos, queues, events, .. } = registry;
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
-            queue.state = live.save(&queue.state);
             live.detach(closed);
         }
         from.destroy_queue(queue).map_err(device("to destroy a queue"))?;
@@ -145,4 +153,17 @@ pub(super) fn evacuate(
         }
     }
     Ok(())
+}
+
+/// The same for a driver that has gone with everything in it.
+pub(super) fn forget(registry: &mut Registry, closed: &mut Closed) {
+    let Registry { bos, queues, events, .. } = registry;
+    for (_, queue) in queues.iter_mut().filter(|(_, queue)| queue.created) {
+        if let Some(live) = &queue.live {
+            live.detach(closed);
+        }
+        queue.created = false;
+    }
+    events.iter_mut().for_each(|(_, event)| event.created = false);
+    bos.iter_mut().for_each(|(_, bo)| bo.kernel = None);
 }

@@ -15,6 +15,8 @@ mod credentials;
 mod down;
 mod evacuate;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 pub(crate) mod in_place;
 mod incarnation;
 mod info;

@@ -357,7 +357,6 @@ pub(super) fn let_go(
     let Registry { bos, queues, .. } = registry;
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
-            queue.state = live.save(&queue.state);
             live.detach(closed);
         }
     }

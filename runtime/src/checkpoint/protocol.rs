@@ -7,7 +7,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
@@ -199,7 +199,7 @@ pub enum CallError {
         uid: u32,
     },
     /// The connection failed while an order was under way.
-    #[error("The agent of process {pid} did not answer within {} ms", waited.as_millis())]
+    #[error("The agent of process {pid} gave no answer in {} ms", waited.as_millis())]
     NoAnswer {
         /// The process.
         pid: i32,
@@ -254,7 +254,8 @@ pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Do
         Ok(peer) => return Err(CallError::Impostor { pid, uid: peer.uid }),
         Err(source) => return Err(CallError::NoAgent { pid, source }),
     }
-    let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: timeout, source };
+    let asked = Instant::now();
+    let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: asked.elapsed(), source };
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
         .map_err(|e| no_answer(e.into()))?;
     let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{CheckpointError, device};
+use super::{CheckpointError, device, preempt};
 use crate::device::Device;
 use crate::gate::Closed;
 use crate::queue;
@@ -80,19 +80,19 @@ fn destroy(on: &Device, fillers: &mut Vec<Event>) {
     }
 }
 
-/// Makes the queues again over their buffers, whose contents are back, and lets them continue where they were.
+/// Makes the queues again over their buffers, whose contents are back, and lets them continue where they were. Those
+/// that a way down which failed did not come to are in the driver still, and only get their doorbells back.
 pub(super) fn queues(
     registry: &mut Registry,
     on: &Device,
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
+    preempt::ring_again(registry, on, closed)?;
     let mut made = Vec::new();
     for key in registry.queues_by_id() {
-        let Some((live, logical)) =
-            registry.queues.get(key).and_then(|q| Some((Arc::clone(q.live.as_ref()?), q.state.write_index)))
-        else {
-            continue;
-        };
+        let Some(queue) = registry.queues.get(key).filter(|queue| !queue.created) else { continue };
+        let Some(live) = queue.live.clone() else { continue };
+        let logical = queue.state.write_index;
         let doorbell =
             queue::bring_up(on, registry, key, &live, logical).map_err(device("to make a queue again"))?;
         live.attach(closed, doorbell);

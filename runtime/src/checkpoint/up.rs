@@ -45,7 +45,7 @@ pub(super) fn bring_back(
         _ => None,
     };
     let report = ascend(inner, closed, parked, held.as_ref(), options, limit);
-    if let (Err(_), Some(held)) = (&report, held) {
+    if let (Err(_), Some(held), None) = (&report, held, &parked.keeper) {
         // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
         match Keeper::hold(held) {
             Ok(keeper) => parked.keeper = Some(keeper),
@@ -68,19 +68,26 @@ fn ascend(
     let started = Instant::now();
     let image = find_image(parked, held, options)?;
     admit(inner, parked, options.admission.as_ref(), held.is_some(), limit)?;
-    let device = open_device(inner, parked, held)?;
+    let (device, same_process) = open_device(inner, closed, parked, held)?;
     report.open_ms = milliseconds(started);
-    let from = Source { image: &image, same_process: held.is_some(), limit };
+    let from = Source { image: &image, same_process, limit };
     let made = match &parked.captured {
         Some(captured) => go_back_to(inner, closed, &device, captured, &from, &mut report),
         None => make_again(inner, closed, &device, &from, &mut report),
     };
     if let Err(error) = made {
-        give_up(inner, closed, device, parked, held.is_none());
+        give_up(inner, closed, device, parked, same_process, held);
         return Err(error);
     }
-    inner.put_device(closed, Arc::new(device)).map_err(taken)?;
-    Ok(report)
+    match inner.try_put_device(closed, device) {
+        Ok(()) => Ok(report),
+        Err((device, error)) => {
+            if let Some(device) = device {
+                give_up(inner, closed, *device, parked, same_process, held);
+            }
+            Err(taken(error))
+        }
+    }
 }
 
 /// Opens the image: where it is said to be now, else from the keeper or from memory, else where it was written.
@@ -124,21 +131,35 @@ pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
     Ok(checked.map_err(system("read /proc/self/maps"))??)
 }
 
-/// Opens the device as the process that it now is; a failure leaves nothing open.
+/// Opens the device as the process that it now is, and says whether it is still known there; a failure leaves nothing
+/// open.
 fn open_device(
     inner: &Arc<Inner>,
+    closed: &mut Closed,
     parked: &mut Parked,
     held: Option<&Held>,
-) -> Result<Device, CheckpointError> {
-    let opened = match held {
-        Some(held) => reopen(inner, parked, held),
-        None => open_afresh(inner, parked),
+) -> Result<(Device, bool), CheckpointError> {
+    let opened = match held.map(|held| reopen(inner, parked, held)) {
+        Some(Err(error)) if is_another_device(&error) => {
+            tracing::warn!(target: "checkpoint", %error, "the device was restarted, everything is made anew");
+            evacuate::forget(&mut inner.registry.lock(), closed);
+            open_afresh(inner, parked).map(|device| (device, false))
+        }
+        Some(opened) => opened.map(|device| (device, true)),
+        None => open_afresh(inner, parked).map(|device| (device, false)),
     };
     opened.inspect_err(|_| {
         if let Err(error) = disconnect(&*parked.transport) {
             tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
         }
     })
+}
+
+/// Whether a device answers that does not know this process's open files: the software device died meanwhile, and
+/// another one was started. (The kernel's never is.)
+fn is_another_device(error: &CheckpointError) -> bool {
+    use kfd::OpenError::Refused;
+    matches!(error, CheckpointError::Open(OpenError::Transport(Refused { errno: kfd::Errno::BADF, .. })))
 }
 
 /// Opens it with the render files that this process's address spaces are tied to.
@@ -233,15 +254,23 @@ fn go_back_to(
 }
 
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
-fn give_up(inner: &Arc<Inner>, closed: &mut Closed, from: Device, parked: &mut Parked, is_new: bool) {
+fn give_up(
+    inner: &Arc<Inner>,
+    closed: &mut Closed,
+    from: Device,
+    parked: &mut Parked,
+    is_known: bool,
+    held: Option<&Held>,
+) {
     let preempted = parked.captured.is_some();
     let (undone, renders, transport) = part_with(inner, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }
-    if is_new {
+    if !is_known {
         // From now on this process's address spaces are tied to these files.
-        match keep(renders, None) {
+        let image = held.and_then(|held| held.image.as_ref()?.try_clone().ok());
+        match keep(renders, image) {
             Ok(keeper) => parked.keeper = Some(keeper),
             Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
         }

@@ -4,9 +4,9 @@
 //! CRIU runs the commit while the tasks are frozen and its images complete (`post-dump`), so there is no moment at
 //! which the process is gone and the checkpoint not yet whole.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -117,8 +117,11 @@ impl Manifest {
         };
         let text = serde_json::to_vec_pretty(self)
             .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
-        fs::write(&path, text).map_err(io("write"))?;
-        File::open(&path).and_then(|f| f.sync_all()).map_err(io("sync"))
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io("create"))?;
+        file.write_all(&text).map_err(io("write"))?;
+        file.sync_all().map_err(io("sync"))
     }
 
     /// Reads and checks the manifest of a complete checkpoint.

@@ -258,13 +258,16 @@ impl Place {
             path: temporary.clone(),
             source,
         })?;
-        *finished = true;
+        // Until its name is on the disk, a failure removes it all the same.
+        temporary.clone_from(path);
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(directory).and_then(|d| d.sync_all()).map_err(|source| ImageError::Io {
             act: "sync the directory",
             path: directory.into(),
             source,
-        })
+        })?;
+        *finished = true;
+        Ok(())
     }
 }
 

@@ -218,8 +218,12 @@ impl Inner {
         let device = Arc::clone(self.device_or_lost(pass)?);
         let mut registry = self.registry.lock();
         let Some(queue) = registry.queues.get_mut(key) else { return Err(QueueError::Stale { queue: key }) };
-        live.mark_destroyed();
-        device.destroy_queue(queue)?;
+        live.mark_destroyed(true);
+        if let Err(error) = device.destroy_queue(queue) {
+            // It is still there, and can be destroyed later.
+            live.mark_destroyed(false);
+            return Err(error.into());
+        }
         // It may have been destroyed while it asked.
         scratch::close_question(&registry, key);
         let Some(queue) = registry.queues.remove(key) else { return Ok(()) };

@@ -272,9 +272,9 @@ impl QueueLive {
         fault
     }
 
-    /// Refuses submissions from now on.
-    pub fn mark_destroyed(&self) {
-        self.destroyed.store(true, Ordering::SeqCst);
+    /// Refuses submissions from now on; or takes them again, after a destruction that failed.
+    pub fn mark_destroyed(&self, destroyed: bool) {
+        self.destroyed.store(destroyed, Ordering::SeqCst);
     }
 
     /// Whether it was destroyed.

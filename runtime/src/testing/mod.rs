@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod alloc;
+pub(crate) mod faulty;
 mod kernel;
 mod processor;
 mod sysfs;

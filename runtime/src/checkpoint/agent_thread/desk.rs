@@ -16,7 +16,7 @@ use super::lease::Controller;
 use super::{Order, Shared, Task, lower, raise};
 use crate::checkpoint::credentials::Peer;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
-use crate::checkpoint::{ProcessInfo, RestoreOptions};
+use crate::checkpoint::{ProcessInfo, RestoreOptions, State};
 use crate::runtime::Inner;
 
 /// How often the desk looks whether its runtime is still there.
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const NAG: Duration = Duration::from_millis(2);
 /// How long an accepted controller may take to say its order.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Most controllers that may be connected without having said anything; more are turned away.
+/// Most controllers that may be connected without having said anything; more cost the oldest its place.
 const MAX_SILENT: usize = 16;
 
 pub(super) struct Desk {
@@ -123,6 +123,10 @@ impl Desk {
     fn answer(&mut self, runtime: &Inner) {
         lower(&self.shared.finished);
         let Some(done) = self.shared.outcome.lock().take() else { return };
+        if runtime.session().state() == State::Checkpointed {
+            // CRIU cannot dump one end of a connection. Who comes now has the time until CRIU does.
+            self.silent.clear();
+        }
         if let Some(serving) = self.serving.take() {
             say(runtime, &serving.peer, done);
         }
@@ -146,9 +150,14 @@ impl Desk {
         let Ok(who) = Peer::of(&peer) else { return };
         if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's order was not taken");
-        } else if self.silent.len() < MAX_SILENT {
-            self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
+            return;
         }
+        if self.silent.len() >= MAX_SILENT {
+            // Whoever has been silent for longest: one that has something to say says it at once.
+            let oldest = (0..self.silent.len()).min_by_key(|&n| self.silent[n].until);
+            oldest.map(|n| self.silent.swap_remove(n));
+        }
+        self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
     }
 
     fn hear(&mut self, runtime: &Arc<Inner>, controller: Silent) {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A worker that something was done to, and the question whether anything is lost: it lives and goes on right, or the
+//! newest complete checkpoint brings it back and it goes on right.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+
+use crate::worker::{Worker, is_alive, succeeded, wait_until};
+use crate::{criu, program};
+
+/// TIMEOUT: how long a worker may take to go on: long enough for any lease or retry on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How a worker came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// It went on by itself.
+    Lived,
+    /// Restored from the checkpoint that was being taken, or from which it was being restored.
+    Newest,
+    /// Restored from the checkpoint before.
+    Before,
+}
+
+/// A worker with the name of its newest complete checkpoint.
+#[derive(Debug)]
+pub struct Survivor {
+    worker: Worker,
+    newest: Option<String>,
+    count: u32,
+}
+
+impl Survivor {
+    /// Starts a worker. This process becomes the one that buries restored workers.
+    ///
+    /// # Panics
+    /// When it does not start to work.
+    #[must_use]
+    pub fn start(arguments: &[&str]) -> Self {
+        set_child_subreaper(Some(getpid())).expect("PR_SET_CHILD_SUBREAPER");
+        Self { worker: Worker::start(arguments), newest: None, count: 0 }
+    }
+
+    /// The worker.
+    #[must_use]
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// A name for the next checkpoint's directory; what is older than the newest complete one is removed.
+    pub fn next_name(&mut self) -> String {
+        for old in (0..=self.count).map(|number| format!("checkpoint-{number}")) {
+            if self.newest.as_ref() != Some(&old) {
+                let _ = fs::remove_dir_all(self.worker.path(&old));
+            }
+        }
+        self.count += 1;
+        format!("checkpoint-{}", self.count)
+    }
+
+    /// Takes a good checkpoint and lets the worker run on.
+    ///
+    /// # Panics
+    /// When it does not come about.
+    pub fn checkpoint(&mut self) {
+        let name = self.next_name();
+        succeeded(&self.worker.checkpoint(&name, &["--leave-running"]));
+        self.newest = Some(name);
+    }
+
+    /// Freezes the worker; it is gone then.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn freeze(&mut self) -> String {
+        let name = self.next_name();
+        succeeded(&self.worker.checkpoint(&name, &[]));
+        wait_until("the end of the frozen process", || !self.worker.is_alive());
+        self.bury();
+        self.newest = Some(name.clone());
+        name
+    }
+
+    /// Brings it back from its newest checkpoint.
+    ///
+    /// # Panics
+    /// When it does not come back and go on.
+    pub fn restore(&mut self) {
+        let name = self.newest.clone().expect("a complete checkpoint");
+        self.bury();
+        let lines = self.lines();
+        succeeded(&self.worker.restore(&name));
+        assert!(self.goes_on(lines), "restored, it stands still or ends: {}", self.said());
+    }
+
+    /// `stasis checkpoint` of it into `name`, or `stasis restore` from there.
+    #[must_use]
+    pub fn command(&self, verb: &str, name: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(program("stasis"));
+        command.arg(verb).args(more);
+        if verb == "checkpoint" {
+            command.arg(self.worker.pid().to_string());
+        }
+        command.arg(self.worker.path(name)).env("STASIS_CRIU", criu());
+        command
+    }
+
+    /// Rounds it has printed in all its lives.
+    #[must_use]
+    pub fn lines(&self) -> usize {
+        self.worker.log().lines().filter(|line| line.starts_with("round ")).count()
+    }
+
+    /// Whether it does two more rounds than it had when there were `lines`; no if it ends first.
+    ///
+    /// # Panics
+    /// When it neither goes on nor ends.
+    pub fn goes_on(&self, lines: usize) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while self.lines() < lines + 2 {
+            if !self.worker.is_alive() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "it neither goes on nor ends: {}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Sees whether it came through what was done to it while `name` was written or read.
+    ///
+    /// # Panics
+    /// When it neither lives nor comes back.
+    pub fn recover(&mut self, name: &str) -> Outcome {
+        if self.worker.path(name).join("manifest.json").exists() {
+            self.newest = Some(name.to_owned());
+        }
+        if self.goes_on(self.lines()) {
+            return Outcome::Lived;
+        }
+        self.restore();
+        if self.newest.as_deref() == Some(name) { Outcome::Newest } else { Outcome::Before }
+    }
+
+    /// Has it end, and makes sure that it found everything right.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn finish(self) {
+        self.worker.finish();
+    }
+
+    /// Reaps what it has left, so that its pid is free.
+    ///
+    /// # Panics
+    /// When it lives, or somebody else has its pid.
+    pub fn bury(&self) {
+        let pid = self.worker.pid();
+        assert!(!is_alive(pid), "it lives: {}", self.said());
+        wait_until("the burial", || {
+            let _ = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            !fs::exists(format!("/proc/{pid}")).unwrap_or(true)
+        });
+    }
+
+    /// The end of what it has printed, what the system and its agent say of it, for a failed test.
+    fn said(&self) -> String {
+        let (log, pid) = (self.worker.log(), self.worker.pid());
+        let lines: Vec<&str> = log.lines().collect();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status: Vec<&str> =
+            status.lines().filter(|l| l.starts_with("State") || l.starts_with("Tracer")).collect();
+        let agent = self.worker.stasis(&["status", &pid.to_string()]);
+        let [said, failed] = [&agent.stdout, &agent.stderr].map(|text| String::from_utf8_lossy(text));
+        format!(
+            "{}\n{}\n{said}{failed}",
+            lines[lines.len().saturating_sub(5)..].join("\n"),
+            status.join("\n")
+        )
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Freeze, thaw, and freeze the thawed one, again and again, with kernels that verify themselves: whatever a generation
+//! leaves behind would show as growth. STASIS_SOAK=N makes it N generations.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::time::Duration;
+
+use stasis::checkpoint::Mode;
+use stasis::{Arg, Signal};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
+use stasis_tests::survivor::Survivor;
+
+/// Generations of a process that checkpoints itself.
+const GENERATIONS: u64 = 200;
+/// Generations through CRIU.
+const THROUGH_CRIU: u64 = 25;
+/// After how many generations nothing grows any more.
+const WARM: u64 = 10;
+/// Resident memory that may come and go, bytes: allocators and page tables.
+const SLACK: u64 = 8 << 20;
+
+fn generations(usual: u64) -> u64 {
+    std::env::var("STASIS_SOAK").ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
+}
+
+/// What a process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    descriptors: usize,
+    threads: usize,
+    mappings: usize,
+    resident: u64,
+}
+
+impl Usage {
+    fn of(pid: u32) -> Self {
+        let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = resident.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        Self {
+            descriptors: count("fd"),
+            threads: count("task"),
+            mappings: maps.lines().count(),
+            resident: kib.unwrap_or(0) << 10,
+        }
+    }
+
+    /// Whether `later` is no more than this, give or take what an allocator does.
+    fn bears(&self, later: &Self) -> bool {
+        later.descriptors <= self.descriptors
+            && later.threads <= self.threads
+            && later.mappings <= self.mappings + 8
+            && later.resident <= self.resident + SLACK
+    }
+}
+
+/// Compares with what was used when everything was warm; threads on their way out are waited for.
+fn assert_flat(first: &Usage, generation: u64, now: impl Fn() -> Usage) {
+    let mut last = now();
+    for _ in 0..3000 {
+        if first.bears(&last) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        last = now();
+    }
+    panic!("generation {generation} uses {last:?}, generation {WARM} used {first:?}");
+}
+
+#[test]
+fn generations_in_one_process_leave_nothing_behind() {
+    let gpu = Gpu::new();
+    let count = generations(GENERATIONS);
+    let (step, numbers) = (gpu.kernel("increment"), Numbers(7).take(1 << 16).collect::<Vec<u32>>());
+    let (ballast, counter) = (gpu.buffer(&numbers), gpu.buffer(&[0u32]));
+    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
+    let can_preempt = std::env::var_os("STASIS_SOAK_DRAIN").is_none();
+    let directory = tempfile::tempdir().unwrap();
+    let usage = || Usage::of(std::process::id());
+    let mut first = None;
+    for generation in 1..=count {
+        let preempts = can_preempt && generation % 2 == 0;
+        let (mode, done) = if preempts { (Mode::Preempt, 2) } else { (Mode::Drain, 1) };
+        let done = Signal::new(&gpu.runtime, done).unwrap();
+        if preempts {
+            // One that does not end by itself: it goes on in the next generation.
+            flag.write(0, &[0; 4]).unwrap();
+            let spinning = [Arg::Buffer(&flag)];
+            gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&spinning).completion(&done).submit().unwrap();
+        }
+        let counted = [Arg::Buffer(&counter)];
+        let dispatch = gpu.queue.dispatch(&step).grid([64, 1, 1]).block([64, 1, 1]).args(&counted);
+        dispatch.completion(&done).submit().unwrap();
+        gpu.runtime.lock(mode, Duration::from_secs(60)).unwrap();
+        gpu.runtime.checkpoint(directory.path()).unwrap();
+        gpu.runtime.restore(None).unwrap();
+        gpu.runtime.unlock().unwrap();
+        if preempts {
+            flag.write(0, &[1; 4]).unwrap();
+        }
+        done.wait_done(SOON).unwrap();
+        // CAST: 64 a generation; wraps like the GPU's.
+        assert_eq!(values::<u32>(&counter), [(generation * 64) as u32], "generation {generation}");
+        if generation == WARM {
+            first = Some(usage());
+        }
+        if generation % 50 == 0 {
+            assert_eq!(values::<u32>(&ballast), numbers, "generation {generation}");
+            println!("generation {generation}: {:?}", usage());
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "images pile up");
+    }
+    assert_eq!(values::<u32>(&ballast), numbers);
+    if let Some(first) = first {
+        assert_flat(&first, count, usage);
+    }
+}
+
+#[test]
+fn generations_through_criu_leave_nothing_behind() {
+    let mut survivor = Survivor::start(&["--threads", "2"]);
+    let count = generations(THROUGH_CRIU);
+    let mut first = None;
+    for generation in 1..=count {
+        survivor.freeze();
+        survivor.restore();
+        let pid = survivor.worker().pid().cast_unsigned();
+        let usage = || Usage::of(pid);
+        if generation == WARM {
+            first = Some(usage());
+        }
+        if generation % 5 == 0 {
+            println!("generation {generation}: {:?}", usage());
+        }
+        let images = fs::read_dir(survivor.worker().path("")).unwrap().flatten();
+        let kept =
+            images.filter(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-")).count();
+        assert!(kept <= 2, "generation {generation}: images pile up");
+        if let Some(first) = first.filter(|_| generation == count) {
+            assert_flat(&first, generation, usage);
+        }
+    }
+    survivor.finish();
+}
