@@ -90,7 +90,7 @@ fn every_file_operation_of_the_agent_can_fail_once() {
                     assert!(struck.is_none(), "{n}: {struck:?} failed with {reason}, and nobody noticed")
                 }
             }
-            call(pid, &Request::Resume { directory: None }, SOON).unwrap();
+            call(pid, &Request::Resume { directory: None, admission: None }, SOON).unwrap();
             fs::remove_file(directory.join("runtime-0.img")).unwrap();
             if struck.is_none() {
                 break;
