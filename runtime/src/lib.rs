@@ -35,9 +35,7 @@ mod dispatch;
 pub mod error;
 mod exception;
 mod executable;
-pub mod gate;
 pub mod image;
-mod limit;
 pub mod pool;
 pub mod queue;
 pub mod raw;
@@ -45,13 +43,16 @@ pub mod registry;
 mod runtime;
 pub mod signal;
 
+// What ends a verb is part of the protocol; its users here know it as `crate::limit`.
+use stasis_protocol as limit;
+pub use stasis_protocol::gate;
+pub use stasis_protocol::{Gate, Limit, Stopped};
+
 pub use self::agent::Agent;
 pub use self::copy::{CopyEngine, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES, Span, Transfer};
 pub use self::dispatch::{Arg, Dispatch};
 pub use self::error::*;
 pub use self::executable::{Executable, Kernel, Program};
-pub use self::gate::Gate;
-pub use self::limit::{Limit, Stopped};
 pub use self::pool::{Buffer, HostGuard, Pool, PoolKind};
 pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions, ScratchFault, ScratchRefusal};
 pub use self::raw::RawQueue;

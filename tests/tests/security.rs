@@ -100,7 +100,7 @@ fn symbolic_link_planted_for_an_image_is_not_followed() {
     assert_eq!(fs::read(&precious).unwrap(), b"mine");
     let image = fs::symlink_metadata(directory.join("runtime-0.img")).unwrap();
     assert!(image.is_file() && image.permissions().mode() & 0o777 == 0o600, "{image:?}");
-    call(worker.pid(), &Request::Resume { directory: None }, SOON).unwrap();
+    call(worker.pid(), &Request::Resume { directory: None, admission: None }, SOON).unwrap();
     worker.finish();
 }
 
@@ -251,7 +251,7 @@ fn impostor_at_the_agents_name_is_told_nothing() {
             Request::Status,
             Request::Cancel,
             Request::Checkpoint(CheckpointOrder::into_directory(images)),
-            Request::Resume { directory: None },
+            Request::Resume { directory: None, admission: None },
         ] {
             let error = call(pid, &request, SOON).unwrap_err();
             assert!(matches!(error, CallError::Impostor { uid: 65534, .. }), "{error}");

@@ -28,11 +28,17 @@ pub fn root() -> &'static Path {
 
 /// `cargo` with these arguments in the root, inheriting the terminal.
 fn cargo(arguments: &[&str], installed: &Installed) -> Result<()> {
+    cargo_with(arguments, installed, &[])
+}
+
+/// The same with more in its environment.
+fn cargo_with(arguments: &[&str], installed: &Installed, environment: &[(&str, &str)]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     installed.export(&mut command);
     let status = command
         .args(arguments)
+        .envs(environment.iter().copied())
         .current_dir(root())
         .status()
         .with_context(|| format!("Cannot start cargo {}", arguments.join(" ")))?;
@@ -81,12 +87,25 @@ pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Resu
     Ok(())
 }
 
-/// Runs the whole test suite: examples in the documentation first, so that the runner's summary closes the output.
+/// Has the model checker look at the freeze and thaw protocol (`protocol/tests/model`). What it checks is built another
+/// way, so that is kept apart from all else.
+fn check_models(installed: &Installed) -> Result<()> {
+    let directory = target().join("loom");
+    let directory = directory.to_str().context("The target directory's name is not UTF-8")?;
+    let mut all = vec!["test", "--profile", "model", "--quiet", "--locked", "-p", "stasis-protocol"];
+    all.extend(["--test", "model", "--target-dir", directory]);
+    // Its mutants panic, as they should.
+    cargo_with(&all, installed, &[("RUSTFLAGS", "--cfg loom"), ("RUST_BACKTRACE", "0")])
+}
+
+/// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
+/// the output.
 pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
     // The integration tests start softgpud, stasis and the examples from where cargo puts them.
     cargo(&["build", "--workspace", "--locked"], installed)?;
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
+        check_models(installed)?;
     }
     let mut all = vec!["nextest", "run", "--workspace", "--locked"];
     all.extend(arguments.iter().map(String::as_str));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lease: how long the process waits for whoever ordered it to stop.
 //!
-//! INVARIANT: a lease that is over is acted upon only while nobody traces the process, so a dump under way is never
-//! disturbed, and a process whose controller has died runs on as soon as it is let go.
+//! INVARIANT: here is only what is seen; what is done about it is [`stasis_protocol::lease::decide`]'s, which is
+//! model-checked.
 
 use std::fs;
 use std::time::{Duration, Instant};
+
+use stasis_protocol::lease::Why;
 
 /// How long a failed attempt to go on waits before the next.
 const RETRY: Duration = Duration::from_secs(1);
@@ -43,12 +45,25 @@ impl Controller {
 pub(super) struct Lease {
     ends: Instant,
     controller: Option<Controller>,
+    /// When to try again, after an attempt that failed.
     retry_at: Option<Instant>,
 }
 
 impl Lease {
     pub fn new(lasts: Duration, controller: Option<Controller>) -> Self {
         Self { ends: Instant::now() + lasts, controller, retry_at: None }
+    }
+
+    /// Of a process that stayed shut after a checkpoint that failed: over already.
+    pub fn unfinished() -> Self {
+        let mut lease = Self::new(Duration::ZERO, None);
+        lease.rest();
+        lease
+    }
+
+    /// Whether an attempt to go on, or back, has failed.
+    pub fn is_unfinished(&self) -> bool {
+        self.retry_at.is_some()
     }
 
     /// Whether an attempt that failed is too recent for another.
@@ -62,11 +77,11 @@ impl Lease {
     }
 
     /// Why nobody will freeze the process any more, if so.
-    pub fn is_over(&self) -> Option<&'static str> {
+    pub fn is_over(&self) -> Option<Why> {
         if self.controller.as_ref().is_some_and(|controller| !controller.is_alive()) {
-            return Some("the controller has gone");
+            return Some(Why::ControllerGone);
         }
-        (Instant::now() >= self.ends).then_some("its time is up")
+        (Instant::now() >= self.ends).then_some(Why::TimeUp)
     }
 }
 
@@ -107,7 +122,7 @@ mod tests {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert_eq!(lease.is_over(), Some("the controller has gone"));
-        assert_eq!(Lease::new(Duration::ZERO, forever).is_over(), Some("its time is up"));
+        assert_eq!(lease.is_over(), Some(Why::ControllerGone));
+        assert_eq!(Lease::new(Duration::ZERO, forever).is_over(), Some(Why::TimeUp));
     }
 }

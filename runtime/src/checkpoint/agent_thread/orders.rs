@@ -8,8 +8,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stasis_protocol::lease::{Next, Watch, Why, decide};
 
-use super::lease::{Lease, is_traced};
+use super::lease::{Controller, Lease, is_traced};
 use super::{Order, Shared, Task, explain, lower, raise};
 use crate::checkpoint::incarnation::Incarnation;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
@@ -62,17 +63,37 @@ impl Worker {
     fn serve(&mut self, runtime: &Arc<Inner>, order: Order) {
         let Order { task, controller, abandoned } = order;
         let done = match task {
-            Task::Checkpoint(order) => checkpoint(runtime, &order, &abandoned).map(|report| {
+            Task::Checkpoint(order) => {
                 let controller = controller.filter(|_| !order.outlives_controller);
-                // A copy differs from the process that was checkpointed, which may itself be one.
-                self.know_itself();
-                self.lease = Some(Lease::new(Duration::from_millis(order.lease_ms), controller));
-                Done::Checkpointed(report)
-            }),
+                self.checkpoint(runtime, &order, controller, &abandoned).map(Done::Checkpointed)
+            }
             Task::Resume(options) => self.resume(runtime, &options).map(Done::Running),
         };
         *self.shared.outcome.lock() = Some(done.map_err(|error| explain(&error)));
         raise(&self.shared.finished);
+    }
+
+    fn checkpoint(
+        &mut self,
+        runtime: &Arc<Inner>,
+        order: &CheckpointOrder,
+        controller: Option<Controller>,
+        abandoned: &AtomicBool,
+    ) -> Result<CheckpointReport, CheckpointError> {
+        // A copy differs from the process that was checkpointed, which may itself be one.
+        self.know_itself();
+        match checkpoint(runtime, order, abandoned) {
+            Ok(report) => {
+                self.lease = Some(Lease::new(Duration::from_millis(order.lease_ms), controller));
+                Ok(report)
+            }
+            Err(Undone { error, is_shut }) => {
+                if is_shut {
+                    self.lease = Some(Lease::unfinished());
+                }
+                Err(*error)
+            }
+        }
     }
 
     fn resume(
@@ -85,6 +106,8 @@ impl Worker {
         if report.is_ok() {
             self.lease = None;
             self.know_itself();
+        } else if let Some(lease) = &mut self.lease {
+            lease.rest();
         }
         report
     }
@@ -99,25 +122,64 @@ impl Worker {
     /// Goes on by itself when nobody else will see to it.
     fn look_after(&mut self, runtime: &Arc<Inner>) {
         let Some(lease) = &self.lease else { return };
-        if runtime.session().state() != State::Checkpointed {
-            self.lease = None;
-            return;
-        }
-        if lease.is_resting() {
-            return;
-        }
-        let copied = Incarnation::current().is_ok_and(|now| now != self.incarnation);
-        if !copied {
-            // The lease counts only while nobody is at work on this process.
-            let Some(why) = lease.is_over().filter(|_| !is_traced()) else { return };
-            tracing::warn!(target: "checkpoint", why, "the lease is over, the process takes its device back");
-        }
-        if let Err(error) = self.resume(runtime, &RestoreOptions::default()) {
-            tracing::error!(target: "checkpoint", error = explain(&error), "the device did not come back");
-            if let Some(lease) = &mut self.lease {
-                lease.rest();
+        match decide(&Look { runtime, lease, incarnation: &self.incarnation }) {
+            Next::Wait => {}
+            Next::Forget => self.lease = None,
+            Next::GoOn(why) => {
+                if why != Why::Copied {
+                    tracing::warn!(target: "checkpoint", %why, "the lease is over, the process takes its device back");
+                }
+                if let Err(error) = self.resume(runtime, &RestoreOptions::default()) {
+                    tracing::error!(target: "checkpoint", error = explain(&error), "the device did not come back");
+                }
             }
         }
+    }
+}
+
+/// What a worker with a lease sees.
+struct Look<'a> {
+    runtime: &'a Inner,
+    lease: &'a Lease,
+    incarnation: &'a Incarnation,
+}
+
+impl Watch for Look<'_> {
+    fn state(&self) -> State {
+        self.runtime.session().state()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        self.lease.is_unfinished()
+    }
+
+    fn is_resting(&self) -> bool {
+        self.lease.is_resting()
+    }
+
+    fn is_copied(&self) -> bool {
+        Incarnation::current().is_ok_and(|now| now != *self.incarnation)
+    }
+
+    fn is_over(&self) -> Option<Why> {
+        self.lease.is_over()
+    }
+
+    fn is_traced(&self) -> bool {
+        is_traced()
+    }
+}
+
+/// A checkpoint was not made.
+struct Undone {
+    error: Box<CheckpointError>,
+    /// The gate is closed because of it.
+    is_shut: bool,
+}
+
+impl From<CheckpointError> for Undone {
+    fn from(error: CheckpointError) -> Self {
+        Self { error: Box::new(error), is_shut: false }
     }
 }
 
@@ -125,7 +187,7 @@ fn checkpoint(
     runtime: &Arc<Inner>,
     order: &CheckpointOrder,
     abandoned: &AtomicBool,
-) -> Result<CheckpointReport, CheckpointError> {
+) -> Result<CheckpointReport, Undone> {
     let session = runtime.session();
     let lock = session.lock(runtime, order.mode, Duration::from_millis(order.deadline_ms))?;
     let options = CheckpointOptions {
@@ -137,12 +199,19 @@ fn checkpoint(
     } else {
         session.checkpoint(runtime, &order.directory, &options)
     };
-    let report = report.map(|report| CheckpointReport { lock_ms: lock.as_secs_f64() * 1e3, ..report });
-    report.inspect_err(|_| {
-        if session.state() == State::Locked
-            && let Err(error) = session.unlock(runtime)
-        {
-            tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
+    match report {
+        Ok(report) => Ok(CheckpointReport { lock_ms: lock.as_secs_f64() * 1e3, ..report }),
+        Err(error) => {
+            // From CHECKPOINTED the worker tries to come back, a while later.
+            let is_shut = match session.state() {
+                State::Running => false,
+                State::Locked => session.unlock(runtime).is_err_and(|error| {
+                    tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
+                    !matches!(error, CheckpointError::State { .. })
+                }),
+                State::Checkpointed => matches!(error, CheckpointError::Stuck { .. }),
+            };
+            Err(Undone { error: Box::new(error), is_shut })
         }
-    })
+    }
 }

@@ -2,10 +2,12 @@
 //! What ends a verb before its work is done: its deadline, or whoever cancels it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use thiserror::Error;
+
+use crate::sync::{AtomicBool, Instant};
 
 /// How long a piece of work may go on. Clones share the cancellation.
 #[derive(Clone, Debug)]
@@ -89,7 +91,7 @@ impl Limit {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -7,26 +7,40 @@
 //! Passing an open gate costs one atomic add and leaving one atomic subtract: no lock, no syscall, no allocation. The
 //! word holds the number of passes in flight and one bit that says closed; both change in the same atomic
 //! operation, so no pass can slip by a close unseen.
-#![allow(unsafe_code)]
 
-use std::cell::{Cell, UnsafeCell};
+mod cell;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::cell::Cell;
 use std::error::Error;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
 
-use parking_lot::{Condvar, Mutex};
+pub use self::cell::GatedCell;
+use crate::sync::{AtomicBool, AtomicU64, CANCEL_POLL, Condvar, Instant, Mutex, thread_local, wait_until};
 
 const CLOSED: u64 = 1 << 63;
 
-/// How often a closing thread looks whether it was cancelled.
-const CANCEL_POLL: Duration = Duration::from_millis(10);
-
+#[cfg(not(loom))]
 thread_local! {
     /// (address of the gate this thread holds a pass of, how many): a thread inside may enter again, closed or not.
     static HELD: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+#[cfg(loom)]
+thread_local! {
+    static HELD: Cell<(usize, u32)> = Cell::new((0, 0));
+}
+
+#[inline]
+fn held() -> (usize, u32) {
+    HELD.with(Cell::get)
+}
+
+#[inline]
+fn hold(gate: usize, depth: u32) {
+    HELD.with(|cell| cell.set((gate, depth)));
 }
 
 /// Why calls are refused: the device is gone or could not be brought back. Cloneable, keeps its cause.
@@ -40,7 +54,7 @@ pub struct Lost {
     pub source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// Why a gate could not be closed. The gate is open again in every case but `AlreadyClosed`.
+/// Why a gate could not be closed. The gate is open again in every case but `AlreadyClosed` and `Lost`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
@@ -94,7 +108,14 @@ impl Default for Gate {
 
 impl Gate {
     /// An open gate.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
+        Gate { word: AtomicU64::new(0), mode: Mutex::new(Mode::Hold), changed: Condvar::new() }
+    }
+
+    /// An open gate of a model.
+    #[cfg(loom)]
+    pub fn new() -> Self {
         Gate { word: AtomicU64::new(0), mode: Mutex::new(Mode::Hold), changed: Condvar::new() }
     }
 
@@ -105,9 +126,9 @@ impl Gate {
     ///
     /// # Errors
     /// [`Lost`] while the gate refuses calls.
+    #[inline]
     pub fn enter(&self) -> Result<Pass<'_>, Lost> {
-        let (held, depth) = HELD.get();
-        let nested = held == self.address() && depth > 0;
+        let nested = self.is_held();
         // ORDERING: Acquire pairs with the Release in `open`, so that everything rebuilt while the gate was closed
         // is seen; it also keeps the call's accesses after it.
         if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !nested {
@@ -142,9 +163,9 @@ impl Gate {
     ///
     /// # Errors
     /// [`Lost`] while the gate refuses calls.
+    #[inline]
     pub fn try_enter(&self) -> Result<Option<Pass<'_>>, Lost> {
-        let (held, depth) = HELD.get();
-        let nested = held == self.address() && depth > 0;
+        let nested = self.is_held();
         if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !nested {
             self.leave_word();
             return match &*self.mode.lock() {
@@ -155,29 +176,45 @@ impl Gate {
         Ok(Some(self.admit()))
     }
 
+    #[inline]
     fn admit(&self) -> Pass<'_> {
-        let (held, depth) = HELD.get();
+        let (held, depth) = held();
         let counted = depth == 0 || held == self.address();
         if counted {
-            HELD.set((self.address(), depth + 1));
+            hold(self.address(), depth + 1);
         }
         Pass { gate: self, counted, not_send: PhantomData }
     }
 
+    /// Whether this thread is inside.
+    #[inline]
+    fn is_held(&self) -> bool {
+        let (held, depth) = held();
+        held == self.address() && depth > 0
+    }
+
+    #[inline]
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
+    #[inline]
     fn leave_word(&self) {
         // ORDERING: Release pairs with the Acquire load in `close`: the closer sees all that this call did.
         if self.word.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
-            // Under the lock, or the closer could miss it between its look at the word and its sleep.
-            let _mode = self.mode.lock();
-            self.changed.notify_all();
+            self.tell_closer();
         }
     }
 
+    #[cold]
+    fn tell_closer(&self) {
+        // Under the lock, or the closer could miss it between its look at the word and its sleep.
+        let _mode = self.mode.lock();
+        self.changed.notify_all();
+    }
+
     /// Whether the gate is closed now. Never blocks.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CLOSED != 0
     }
@@ -200,8 +237,7 @@ impl Gate {
     /// # Errors
     /// [`CloseError`]; on `Timeout`, `Cancelled` and `HeldByCaller` the gate is open as before.
     pub fn close(self: &Arc<Self>, deadline: Instant, cancelled: &AtomicBool) -> Result<Closed, CloseError> {
-        let (held, depth) = HELD.get();
-        if held == self.address() && depth > 0 {
+        if self.is_held() {
             return Err(CloseError::HeldByCaller);
         }
         let mut mode = self.mode.lock();
@@ -212,6 +248,10 @@ impl Gate {
             return Err(CloseError::AlreadyClosed);
         }
         loop {
+            // Lost while this waited: then nobody opens the gate, also not a closer that gives up.
+            if let Mode::Refuse(lost) = &*mode {
+                return Err(lost.clone().into());
+            }
             // ORDERING: pairs with the Release of every leaving pass.
             let passes = self.word.load(Ordering::Acquire) & !CLOSED;
             if passes == 0 {
@@ -224,7 +264,7 @@ impl Gate {
                 CloseError::Timeout { passes }
             } else {
                 // TIMEOUT: woken by the last pass; the poll is only for cancellation.
-                self.changed.wait_until(&mut mode, deadline.min(now + CANCEL_POLL));
+                wait_until(&self.changed, &mut mode, deadline.min(now + CANCEL_POLL));
                 continue;
             };
             self.word.fetch_and(!CLOSED, Ordering::Release);
@@ -233,7 +273,8 @@ impl Gate {
         }
     }
 
-    /// Refuses all calls from now on with `lost`, including those waiting. Only [`Closed::open`] undoes it.
+    /// Refuses all calls from now on with `lost`, including those waiting. Only the holder of a [`Closed`] undoes it:
+    /// [`Closed::hold`], [`Closed::open`].
     pub fn lose(&self, lost: Lost) {
         let mut mode = self.mode.lock();
         *mode = Mode::Refuse(lost);
@@ -252,10 +293,11 @@ pub struct Pass<'g> {
 }
 
 impl Drop for Pass<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.counted {
-            let (held, depth) = HELD.get();
-            HELD.set((held, depth - 1));
+            let (held, depth) = held();
+            hold(held, depth - 1);
         }
         self.gate.leave_word();
     }
@@ -268,7 +310,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// Opens the gate: waiting calls go on.
+    /// Opens the gate: waiting calls go on, also if the device was lost.
     pub fn open(self) {
         *self.gate.mode.lock() = Mode::Hold;
         drop(self);
@@ -280,7 +322,7 @@ impl Closed {
         self.gate.changed.notify_all();
     }
 
-    /// Makes calls wait again.
+    /// Makes calls wait again: what was lost is found.
     pub fn hold(&self) {
         *self.gate.mode.lock() = Mode::Hold;
     }
@@ -306,203 +348,5 @@ impl Drop for Closed {
             self.gate.word.fetch_and(!CLOSED, Ordering::Release);
             self.gate.changed.notify_all();
         }
-    }
-}
-
-/// A value read under a [`Pass`] and replaced under a [`Closed`] of the same gate: a lock that costs readers nothing.
-pub struct GatedCell<T> {
-    gate: Arc<Gate>,
-    value: UnsafeCell<T>,
-}
-
-impl<T> fmt::Debug for GatedCell<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GatedCell").finish_non_exhaustive()
-    }
-}
-
-// SAFETY: `get` gives `&T` to several threads (T: Sync), `set` moves a T in and drops the old one on another thread
-// (T: Send); the gate keeps the two apart, see `set`.
-unsafe impl<T: Send + Sync> Sync for GatedCell<T> {}
-
-impl<T> GatedCell<T> {
-    /// A cell that belongs to `gate`.
-    pub fn new(gate: &Arc<Gate>, value: T) -> Self {
-        GatedCell { gate: Arc::clone(gate), value: UnsafeCell::new(value) }
-    }
-
-    /// Reads under a pass.
-    ///
-    /// # Panics
-    /// If `pass` is of another gate.
-    pub fn get<'a>(&'a self, pass: &'a Pass<'_>) -> &'a T {
-        assert!(
-            std::ptr::eq(pass.gate, Arc::as_ptr(&self.gate)),
-            "INVARIANT: a cell is read under its own gate"
-        );
-        // SAFETY: a pass of this gate is held for as long as the borrow lives, so no `Closed` of it exists and
-        // nothing is writing.
-        unsafe { &*self.value.get() }
-    }
-
-    /// Replaces the value while the gate is closed.
-    ///
-    /// # Panics
-    /// If `closed` is of another gate.
-    pub fn set(&self, closed: &mut Closed, value: T) {
-        assert!(closed.is_of(&self.gate), "INVARIANT: a cell is written under its own gate");
-        // Calls that find the gate closed are counted for a moment. What is counted for longer can only be a pass
-        // nested in one of `Closed::pass` and kept beyond it: waiting for ever is better than writing under its eyes.
-        while closed.gate.word.load(Ordering::Acquire) & !CLOSED != 0 {
-            std::thread::yield_now();
-        }
-        // SAFETY: the one `Closed` of this gate is borrowed exclusively and no pass exists, so there is no borrow
-        // from `get` or `get_closed`, and no other thread is in here.
-        unsafe { *self.value.get() = value };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(5)
-    }
-
-    fn close(gate: &Arc<Gate>) -> Result<Closed, CloseError> {
-        gate.close(soon(), &AtomicBool::new(false))
-    }
-
-    #[test]
-    fn enter_open_gate_counts_and_leaves() {
-        let gate = Arc::new(Gate::new());
-        let pass = gate.enter().unwrap();
-        assert_eq!(gate.passes(), 1);
-        drop(pass);
-        assert_eq!(gate.passes(), 0);
-    }
-
-    #[test]
-    fn close_waits_for_passes_and_holds_new_ones() {
-        let gate = Arc::new(Gate::new());
-        let (g, started) = (Arc::clone(&gate), Arc::new(AtomicBool::new(false)));
-        let s = Arc::clone(&started);
-        let worker = thread::spawn(move || {
-            let pass = g.enter().unwrap();
-            s.store(true, Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(50));
-            drop(pass);
-            let _second = g.enter().unwrap();
-        });
-        while !started.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
-        let closed = close(&gate).unwrap();
-        thread::sleep(Duration::from_millis(30));
-        assert!(!worker.is_finished());
-        assert!(gate.try_enter().unwrap().is_none());
-        closed.open();
-        worker.join().unwrap();
-    }
-
-    #[test]
-    fn close_past_deadline_reopens() {
-        let gate = Arc::new(Gate::new());
-        let g = Arc::clone(&gate);
-        let (tell, told) = std::sync::mpsc::channel::<()>();
-        let (inside, is_inside) = std::sync::mpsc::channel();
-        let worker = thread::spawn(move || {
-            let _pass = g.enter().unwrap();
-            inside.send(()).unwrap();
-            told.recv().unwrap();
-        });
-        is_inside.recv().unwrap();
-        let error =
-            gate.close(Instant::now() + Duration::from_millis(20), &AtomicBool::new(false)).unwrap_err();
-        assert!(matches!(error, CloseError::Timeout { passes: 1 }));
-        assert!(!gate.is_closed());
-        drop(gate.enter().unwrap());
-        tell.send(()).unwrap();
-        worker.join().unwrap();
-    }
-
-    #[test]
-    fn close_cancelled_reopens_and_closing_from_inside_is_refused() {
-        let gate = Arc::new(Gate::new());
-        let pass = gate.enter().unwrap();
-        assert!(matches!(close(&gate), Err(CloseError::HeldByCaller)));
-        let g = Arc::clone(&gate);
-        let error =
-            thread::spawn(move || g.close(soon(), &AtomicBool::new(true)).unwrap_err()).join().unwrap();
-        assert!(matches!(error, CloseError::Cancelled { passes: 1 }));
-        assert!(!gate.is_closed());
-        drop(pass);
-    }
-
-    #[test]
-    fn nested_enter_while_closing_does_not_deadlock() {
-        let gate = Arc::new(Gate::new());
-        let pass = gate.enter().unwrap();
-        let g = Arc::clone(&gate);
-        let closer = thread::spawn(move || close(&g).map(drop));
-        while !gate.is_closed() {
-            thread::yield_now();
-        }
-        drop(gate.enter().unwrap());
-        drop(pass);
-        closer.join().unwrap().unwrap();
-    }
-
-    #[test]
-    fn lost_gate_refuses_waiters_until_opened() {
-        let gate = Arc::new(Gate::new());
-        let closed = close(&gate).unwrap();
-        let g = Arc::clone(&gate);
-        let waiter = thread::spawn(move || g.enter().map(drop));
-        closed.refuse(Lost { what: "test", source: None });
-        assert_eq!(waiter.join().unwrap().unwrap_err().what, "test");
-        assert!(matches!(close(&gate), Err(CloseError::Lost(_))));
-        closed.open();
-        drop(gate.enter().unwrap());
-    }
-
-    #[test]
-    fn gated_cell_set_is_seen_by_the_next_pass() {
-        let gate = Arc::new(Gate::new());
-        let cell = GatedCell::new(&gate, 1);
-        assert_eq!(*cell.get(&gate.enter().unwrap()), 1);
-        let mut closed = close(&gate).unwrap();
-        cell.set(&mut closed, 2);
-        closed.open();
-        assert_eq!(*cell.get(&gate.enter().unwrap()), 2);
-    }
-
-    #[test]
-    fn hammering_enter_and_close_never_overlaps() {
-        let gate = Arc::new(Gate::new());
-        let inside = Arc::new(AtomicU64::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
-        let workers: Vec<_> = (0..3)
-            .map(|_| {
-                let (gate, inside, stop) = (Arc::clone(&gate), Arc::clone(&inside), Arc::clone(&stop));
-                thread::spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        let _pass = gate.enter().unwrap();
-                        inside.fetch_add(1, Ordering::SeqCst);
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                    }
-                })
-            })
-            .collect();
-        for _ in 0..200 {
-            let closed = close(&gate).unwrap();
-            assert_eq!(inside.load(Ordering::SeqCst), 0);
-            closed.open();
-        }
-        stop.store(true, Ordering::Relaxed);
-        workers.into_iter().for_each(|w| w.join().unwrap());
     }
 }

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The words of the protocol: where a process is, what a verb is doing, how queues are stopped.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a process is between running and frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum State {
+    /// Calls pass.
+    Running = 0,
+    /// Calls wait at the gate; the queues are drained; the device is still open.
+    Locked = 1,
+    /// The contents are in an image and the device is closed.
+    Checkpointed = 2,
+}
+
+impl State {
+    pub(crate) fn from_raw(raw: u8) -> Self {
+        match raw {
+            0 => Self::Running,
+            1 => Self::Locked,
+            _ => Self::Checkpointed,
+        }
+    }
+}
+
+/// What the verb at work is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Activity {
+    /// None is at work.
+    #[default]
+    Idle = 0,
+    /// Waits for calls in flight and for the queues.
+    Locking = 1,
+    /// Writes the buffers' bytes.
+    Writing = 2,
+    /// Takes everything out of the driver.
+    Closing = 3,
+    /// Reads the image's tables and opens the device.
+    Opening = 4,
+    /// Makes buffers, events and queues.
+    Rebuilding = 5,
+    /// Reads the buffers' bytes.
+    Filling = 6,
+}
+
+impl Activity {
+    pub(crate) fn from_raw(raw: u8) -> Self {
+        use Activity::{Closing, Filling, Idle, Locking, Opening, Rebuilding, Writing};
+        let all = [Idle, Locking, Writing, Closing, Opening, Rebuilding, Filling];
+        all.get(usize::from(raw)).copied().unwrap_or(Idle)
+    }
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Locking => "stopping the queues",
+            Self::Writing => "writing the buffers",
+            Self::Closing => "closing the device",
+            Self::Opening => "opening the device",
+            Self::Rebuilding => "rebuilding buffers, events and queues",
+            Self::Filling => "filling the buffers",
+        })
+    }
+}
+
+/// How a lock stops the queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// They run to the end of the packets they have. Works on every chip and kernel; a kernel that does not end makes
+    /// the lock time out.
+    #[default]
+    Drain,
+    /// Their waves stop at the next instruction and are saved (CWSR). Needs a driver that can restore queues, and
+    /// CAP_CHECKPOINT_RESTORE.
+    Preempt,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Locked => "locked",
+            Self::Checkpointed => "checkpointed",
+        })
+    }
+}
