@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `stasis checkpoint` and `stasis restore` are told.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use stasis::checkpoint::{Admission, Place};
+use stasis::criu::{CriuOptions, NetworkLock, has_terminal};
+
+/// Arguments of `stasis checkpoint`.
+#[derive(Debug, Args)]
+pub struct CheckpointArgs {
+    /// The process to freeze.
+    pub(super) pid: i32,
+    /// Directory for the images: must be empty or not exist.
+    pub(super) directory: PathBuf,
+    /// Let the process run on afterwards.
+    #[arg(long)]
+    pub(super) leave_running: bool,
+    /// Stop kernels in the middle instead of waiting for their end.
+    #[arg(long)]
+    pub(super) preempt: bool,
+    /// How long the queues may take to stop.
+    #[arg(long, default_value_t = 10_000, value_name = "MS")]
+    pub(super) deadline_ms: u64,
+    /// How long writing the buffers may take; no limit unless given.
+    #[arg(long, value_name = "MS")]
+    pub(super) write_deadline_ms: Option<u64>,
+    /// How long the process waits for CRIU before it runs on by itself.
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(super) lease_ms: u64,
+    /// Put the buffers into the process's own memory, so that CRIU's images alone are the whole checkpoint (slower).
+    #[arg(long)]
+    pub(super) self_contained: bool,
+    /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
+    #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
+    pub(super) no_dump: bool,
+    #[command(flatten)]
+    pub(super) criu: CriuArgs,
+    /// Show how long the process stood still for what.
+    #[arg(long, conflicts_with = "json")]
+    pub(super) timings: bool,
+    /// More arguments for `criu dump` (repeat as needed).
+    #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) criu_args: Vec<String>,
+    /// Do not look first for what CRIU or the runtime would refuse (`stasis preflight`).
+    #[arg(long)]
+    pub(super) no_preflight: bool,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What CRIU is to be told of the process.
+#[derive(Clone, Debug, Args)]
+pub struct CriuArgs {
+    /// Keep established TCP connections; their peers notice a pause.
+    #[arg(long, conflicts_with = "tcp_close")]
+    pub(super) tcp_established: bool,
+    /// Reset established TCP connections; listening sockets stay.
+    #[arg(long)]
+    pub(super) tcp_close: bool,
+    /// How packets are kept from the connections meanwhile: nftables (the default), iptables or skip.
+    #[arg(long, value_name = "METHOD", value_parser = network_lock)]
+    pub(super) network_lock: Option<NetworkLock>,
+    /// Keep file locks.
+    #[arg(long)]
+    pub(super) file_locks: bool,
+    /// As an ordinary user, with CAP_CHECKPOINT_RESTORE (and CAP_SETPCAP, if the process cannot have every capability).
+    #[arg(long)]
+    pub(super) unprivileged: bool,
+}
+
+fn network_lock(name: &str) -> Result<NetworkLock, String> {
+    [NetworkLock::Nftables, NetworkLock::Iptables, NetworkLock::Skip]
+        .into_iter()
+        .find(|lock| lock.to_string() == name)
+        .ok_or_else(|| "it is none of nftables, iptables, skip".to_owned())
+}
+
+impl CriuArgs {
+    pub(super) fn options(&self, pid: i32) -> CriuOptions {
+        CriuOptions {
+            shell_job: has_terminal(pid),
+            tcp_established: self.tcp_established,
+            tcp_close: self.tcp_close,
+            network_lock: self.network_lock,
+            file_locks: self.file_locks,
+            unprivileged: self.unprivileged,
+        }
+    }
+}
+
+/// Arguments of `stasis restore`.
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Directory made by `stasis checkpoint`.
+    pub(super) directory: PathBuf,
+    /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
+    /// and ends with the process and its exit status.
+    #[arg(long)]
+    pub(super) beside: bool,
+    /// How long the process may take to bring its device back.
+    #[arg(long, default_value_t = 120_000, value_name = "MS")]
+    pub(super) deadline_ms: u64,
+    #[command(flatten)]
+    pub(super) terms: TermsArgs,
+    /// More arguments for `criu restore` (repeat as needed).
+    #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) criu_args: Vec<String>,
+    /// Print one JSON object instead of prose.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// On what terms a process takes its device back; the KFD_*_CHECK switches of the environment are among them.
+#[derive(Debug, Args)]
+pub struct TermsArgs {
+    /// Put an agent of the process on this GPU here (repeat as needed): each by index, or uuid as `stasis agents` prints.
+    #[arg(long = "map", value_name = "OLD=NEW")]
+    pub(super) map: Vec<Place>,
+}
+
+impl TermsArgs {
+    /// With the switches of this program's environment.
+    pub fn admission(&self) -> Result<Admission> {
+        Ok(Admission { places: self.map.clone(), ..Admission::from_env()? })
+    }
+}

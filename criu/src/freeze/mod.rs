@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Freeze and thaw from outside, and what both need.
+
+mod args;
+mod checkpoint;
+mod restore;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, State, call};
+
+pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
+pub use self::checkpoint::checkpoint;
+pub use self::restore::restore;
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+fn spinner(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Orders the agent to take the device back; also the retry after a failed restore.
+pub fn resume(
+    pid: i32,
+    directory: Option<PathBuf>,
+    admission: Option<Admission>,
+    patience: Duration,
+) -> Result<RestoreReport> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let order = Request::Resume { directory: directory.clone(), admission: admission.clone() };
+        match call(
+            pid,
+            &order,
+            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
+        ) {
+            Ok((State::Running, Done::Running(report))) => return Ok(report),
+            Ok((state, _)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
+            // Just restored, the agent may not listen yet.
+            Err(CallError::NoAgent { .. })
+                if Instant::now() < deadline && alive(pid) && !is_buried_soon(pid) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn alive(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// Whether it has ended and only its parent has not looked yet.
+fn is_buried_soon(pid: i32) -> bool {
+    stat_field(pid, 0).is_some_and(|state| state == "Z" || state == "X")
+}
+
+/// A field of /proc/PID/stat, counted from the one after the parenthesised name (the state, field 3).
+fn stat_field(pid: i32, index: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(index)?.to_owned())
+}
