@@ -42,7 +42,7 @@ struct InspectedImage {
 }
 
 fn image(path: &Path, verify: bool) -> Result<InspectedImage> {
-    let image = Image::open(path)?;
+    let image = Image::inspect(path)?;
     if verify {
         image.verify()?;
     }

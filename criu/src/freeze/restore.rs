@@ -53,7 +53,7 @@ fn thaw(args: &RestoreArgs) -> Result<i32> {
     bar.set_message("checking the images");
     manifest.executable.as_ref().map_or(Ok(()), Executable::check)?;
     for name in &manifest.images {
-        Image::open(&directory.join(name))?.verify()?;
+        Image::inspect(&directory.join(name))?.verify()?;
     }
     bar.set_message("waiting for the pid");
     wait_for_pid(manifest.pid)?;
