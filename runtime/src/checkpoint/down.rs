@@ -76,7 +76,12 @@ pub(super) fn part_with(
         let (renders, transport) = device.leave();
         return (gone, renders, transport);
     }
-    let gone = evacuate::evacuate(&mut inner.registry.lock(), &device, closed);
+    let mut registry = inner.registry.lock();
+    let gone = evacuate::evacuate(&mut registry, &device, closed);
+    if gone.is_err() {
+        evacuate::hang_up(&registry, &device, closed);
+    }
+    drop(registry);
     let (renders, transport, disabled) = device.close();
     if let Err(source) = disabled {
         tracing::warn!(target: "checkpoint", error = %source, "exception reporting was not ended");

@@ -155,7 +155,18 @@ pub(super) fn evacuate(
     Ok(())
 }
 
-/// The same for a driver that has gone with everything in it.
+/// After an evacuation that failed half way: takes the doorbells away, which must not outlive the device, whatever else
+/// is left. The next device maps its own.
+pub(super) fn hang_up(registry: &Registry, from: &Device, closed: &mut Closed) {
+    registry.queues.iter().filter_map(|(_, queue)| queue.live.as_ref()).for_each(|live| live.detach(closed));
+    for (key, bo) in registry.bos.iter().filter(|(_, bo)| bo.state.kind == BoKind::Doorbell) {
+        if let Err(error) = from.unmap_cpu(bo) {
+            tracing::warn!(target: "checkpoint", %key, %error, "doorbells stay mapped");
+        }
+    }
+}
+
+/// Forgets everything that was in a driver which has gone.
 pub(super) fn forget(registry: &mut Registry, closed: &mut Closed) {
     let Registry { bos, queues, events, .. } = registry;
     for (_, queue) in queues.iter_mut().filter(|(_, queue)| queue.created) {

@@ -7,6 +7,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -112,7 +113,9 @@ pub(super) fn for_each<E: Send + From<Stopped>>(
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..helpers).map(|_| scope.spawn(run)).collect();
         let own = run();
-        handles.into_iter().map(|h| h.join().unwrap_or(Ok(()))).fold(own, Result::and)
+        // A chunk that was left out without a word would be missing for good.
+        let joined = handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.fold(own, Result::and)
     })
 }
 
