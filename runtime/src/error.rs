@@ -17,6 +17,19 @@ use crate::queue::fault::QueueFault;
 use crate::registry::BoUse;
 use crate::registry::state::{BoKey, QueueKey};
 
+/// An error with all its causes, in one line.
+#[must_use]
+pub fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
 /// The driver refused something. Kept as the cause of the families below.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

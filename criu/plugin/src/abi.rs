@@ -10,6 +10,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::panic::catch_unwind;
 
+use stasis::explain;
+
 use crate::host::{Level, log};
 use crate::sys::at_exit;
 use crate::{dump, guard, restore};
@@ -111,18 +113,6 @@ fn run<E: std::error::Error>(
             -libc::EINVAL
         }
     }
-}
-
-/// An error with all its causes, in one line.
-fn explain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 extern "C" fn init(stage: c_int) -> c_int {

@@ -20,11 +20,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use stasis::checkpoint::protocol::{MAX_MESSAGE, socket_name};
-use stasis::checkpoint::{Request, State};
+use stasis::checkpoint::{Peer, Request, State};
 use thiserror::Error;
 
 use crate::process::{Process, proc_directory};
-use crate::sys::listener_of;
 
 /// TIMEOUT: how long an agent's queue of connections may be full.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -141,7 +140,7 @@ fn say(process: &Process, socket: &OwnedFd, request: &Request) -> Result<(), Age
 pub(crate) fn call<'p>(process: &'p Process, request: &Request) -> Result<Call<'p>, AgentError> {
     let pid = process.pid;
     let socket = connect_to(process, CONNECT)?;
-    let listener = listener_of(&socket).map_err(|source| AgentError::Order { pid, source })?;
+    let listener = Peer::of(&socket).map_err(|source| AgentError::Order { pid, source })?.pid.unwrap_or(0);
     if listener != pid {
         return Err(AgentError::Impostor { pid, listener });
     }

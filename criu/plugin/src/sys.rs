@@ -1,30 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What neither `std` nor `rustix` has as we need it: who listens on a socket, the alarm clock, a last word at the end.
+//! What neither `std` nor `rustix` has as we need it: the alarm clock, a last word at the end.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
-
-/// Pid, as seen from here, of the process that listens at the other end (`SO_PEERCRED`, unix(7)); 0 if it is in a pid
-/// namespace that is not to be seen from here, which `rustix`'s pid cannot be.
-pub(crate) fn listener_of(socket: impl AsFd) -> io::Result<i32> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    // CAST: a dozen bytes.
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into a local of that size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { Ok(credentials.pid) } else { Err(io::Error::last_os_error()) }
-}
 
 /// Stops CRIU's alarm clock while it lives.
 ///
@@ -71,14 +50,6 @@ pub(crate) fn at_exit(last: extern "C" fn()) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
-
-    #[test]
-    fn listener_is_named_by_its_pid() {
-        let (one, _other) = UnixStream::pair().unwrap();
-        assert_eq!(listener_of(&one).unwrap(), std::process::id().cast_signed());
-        assert!(listener_of(std::fs::File::open("/dev/null").unwrap()).is_err());
-    }
 
     #[test]
     fn alarm_goes_on_where_it_was_stopped() {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// The other end, as it was when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
+pub struct Peer {
     /// `None` if it is not to be seen from here.
     pub pid: Option<i32>,
     /// Its effective user id.
@@ -18,7 +18,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Asks the kernel. Async-signal-safe.
+    ///
+    /// # Errors
+    /// As getsockopt(2): the descriptor is no connected or listening Unix socket.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -39,6 +42,7 @@ impl Peer {
     }
 
     /// Whether it may give or take orders of a process of user `owner`.
+    #[must_use]
     pub fn is_trusted_by(&self, owner: u32) -> bool {
         self.uid == 0 || self.uid == owner
     }

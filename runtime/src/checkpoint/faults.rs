@@ -37,12 +37,7 @@ fn assert_holds(kernel: &FakeKernel, before: &Holdings, what: &str) {
 
 /// The causes of an error, which must say what was refused.
 fn assert_named(error: &dyn Error, call: &str, errno: Errno, what: &str) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
+    let text = explain(error);
     if errno == Errno::NOMEM && text.contains("is out of memory") {
         // Said with what was wanted and what there is.
         return;

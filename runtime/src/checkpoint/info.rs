@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{State, preempt};
 use crate::device::Device;
+use crate::error::explain;
 use crate::gate::Pass;
 use crate::image::CHUNK_BYTES;
 use crate::registry::Registry;
@@ -140,7 +141,7 @@ impl ProcessInfo {
         let calls_in_flight = inner.gate.passes();
         let (pass, lost) = match inner.gate.try_enter() {
             Ok(pass) => (pass, None),
-            Err(lost) => (None, Some(super::agent_thread::explain(&lost))),
+            Err(lost) => (None, Some(explain(&lost))),
         };
         let on = pass.as_ref().and_then(|pass| inner.device(pass));
         let registry = inner.registry.try_lock_for(REGISTRY);
@@ -199,7 +200,7 @@ impl Objects {
             preempt: match on.map(|on| preempt::outlook(registry, on)) {
                 None => Preempt::Unknown,
                 Some(Ok(saved_bytes)) => Preempt::Available { saved_bytes },
-                Some(Err(error)) => Preempt::Unavailable { reason: super::agent_thread::explain(&error) },
+                Some(Err(error)) => Preempt::Unavailable { reason: explain(&error) },
             },
         }
     }
@@ -231,7 +232,7 @@ fn queues(registry: &Registry, pass: Option<&Pass<'_>>) -> Vec<QueueInfo> {
             unit: queue.state.kind.unit().to_owned(),
             parked: queue.state.parked,
             internal: queue.state.internal,
-            fault: live.and_then(|live| live.fault()).map(|fault| super::agent_thread::explain(&**fault)),
+            fault: live.and_then(|live| live.fault()).map(|fault| explain(&**fault)),
         }
     };
     registry.queues.iter().take(NAMED).map(info).collect()

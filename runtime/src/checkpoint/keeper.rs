@@ -11,7 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{
@@ -19,6 +19,8 @@ use rustix::net::{
     SocketType, recvmsg,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use super::credentials::Peer;
 
 /// Most files one keeper holds: one render node a GPU.
 const MAX_FILES: usize = 64;
@@ -211,7 +213,9 @@ impl Post {
                     std::ptr::null_mut(),
                     libc::SOCK_CLOEXEC,
                 );
-                if peer >= 0 && self.is_owner(peer) && self.give(peer) {
+                let is_owner = peer >= 0
+                    && Peer::of(BorrowedFd::borrow_raw(peer)).is_ok_and(|who| who.pid == Some(self.owner));
+                if is_owner && self.give(peer) {
                     libc::_exit(0);
                 }
                 libc::close(peer);
@@ -219,22 +223,8 @@ impl Post {
         }
     }
 
-    unsafe fn is_owner(&self, peer: RawFd) -> bool {
-        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: plain system call into a local of the right size.
-        let result = unsafe {
-            libc::getsockopt(
-                peer,
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut credentials).cast(),
-                &raw mut length,
-            )
-        };
-        result == 0 && credentials.pid == self.owner
-    }
-
+    /// # Safety
+    /// `peer` is an open socket, and this runs in a fork that does nothing else.
     unsafe fn give(&mut self, peer: RawFd) -> bool {
         let mut byte = 1u8;
         let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

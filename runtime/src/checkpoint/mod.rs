@@ -44,6 +44,7 @@ pub use self::admit::{
     Rule, Standing, Subject, Switch, SwitchError, Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};
+pub use self::credentials::Peer;
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::options::{CheckpointOptions, RestoreOptions};

@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use super::Admission;
+use crate::checkpoint::credentials::Peer;
 use crate::checkpoint::protocol::MAX_MESSAGE;
 
 /// TIMEOUT: a controller that has bound the socket answers at once.
@@ -79,7 +80,7 @@ fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
             return;
         }
         let Ok(peer) = accept_with(listener, SocketFlags::CLOEXEC) else { continue };
-        let is_meant = sockopt::socket_peercred(&peer).is_ok_and(|who| who.pid.as_raw_nonzero().get() == pid);
+        let is_meant = Peer::of(&peer).is_ok_and(|who| who.pid == Some(pid));
         if is_meant {
             // Who does not listen any more has ended.
             let _ = send(&peer, text, SendFlags::NOSIGNAL);
@@ -98,9 +99,9 @@ pub(super) fn ask() -> io::Result<Option<Admission>> {
         Err(rustix::io::Errno::CONNREFUSED) => return Ok(None),
         outcome => outcome?,
     }
-    let who = sockopt::socket_peercred(&socket)?;
-    if !who.uid.is_root() && who.uid != rustix::process::geteuid() {
-        tracing::warn!(target: "checkpoint", uid = who.uid.as_raw(), "a foreign user's terms were not taken");
+    let who = Peer::of(&socket)?;
+    if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
+        tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's terms were not taken");
         return Ok(None);
     }
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;

@@ -111,15 +111,3 @@ fn lower(event: &OwnedFd) {
     // It fails only if it is so already.
     let _ = rustix::io::read(event, &mut [0u8; 8]);
 }
-
-/// An error with all its causes, in one line.
-pub(super) fn explain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

@@ -11,12 +11,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stasis_protocol::lease::{Next, Watch, Why, decide};
 
 use super::lease::{Controller, Lease, is_traced};
-use super::{Order, Shared, Task, explain, lower, raise};
+use super::{Order, Shared, Task, lower, raise};
 use crate::checkpoint::incarnation::Incarnation;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
 use crate::checkpoint::{
     CheckpointError, CheckpointOptions, CheckpointReport, RestoreOptions, RestoreReport, State,
 };
+use crate::error::explain;
 use crate::limit::Stopped;
 use crate::runtime::Inner;
 
