@@ -290,15 +290,11 @@ impl Inner {
         closed: &mut Closed,
         device: Device,
     ) -> Result<(), (Option<Box<Device>>, TakeError)> {
-        if let Err(error) = device.reset_event(self.wake.id.load(Ordering::Relaxed)) {
-            return Err((Some(Box::new(device)), error.into()));
-        }
         let device = Arc::new(device);
-        if let Err(error) = self.start_watch(&device) {
-            return Err((Arc::into_inner(device).map(Box::new), TakeError::Thread(error)));
-        }
-        self.device.set(closed, Some(device));
-        Ok(())
+        self.put_device(closed, Arc::clone(&device)).map_err(|error| {
+            self.device.set(closed, None);
+            (Arc::into_inner(device).map(Box::new), error)
+        })
     }
 
     /// Gives calls a device, lowers the wake event and starts the event thread.

@@ -95,9 +95,9 @@ fn cycle(
         None => write(ImageWriter::in_memory()),
     })?;
     times.write.push(seconds);
-    if let Some(earlier) = finished.memory.take() {
+    if path.is_none() {
         let before = faults();
-        let (seconds, again) = timed(|| write(ImageWriter::in_memory_of(earlier)))?;
+        let (seconds, again) = timed(|| write(ImageWriter::in_memory_of(finished.file)))?;
         times.faults = faults() - before;
         times.write_warm.push(seconds);
         finished = again;
@@ -105,10 +105,9 @@ fn cycle(
     let mut memory = Memory::fresh(bytes)?;
     let into = memory.extents(count);
     let (seconds, image) = timed(|| {
-        let image = match (finished.memory.take(), &path) {
-            (Some(file), _) => Image::of_file(file, label)?,
-            (None, Some(path)) => Image::open(path)?,
-            (None, None) => unreachable!("an image is in memory or has a name"),
+        let image = match &path {
+            Some(path) => Image::open(path)?,
+            None => Image::of_file(finished.file, label)?,
         };
         image.fill(&into, true, &none)?;
         Ok(image)

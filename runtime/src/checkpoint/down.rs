@@ -4,13 +4,13 @@
 //! INVARIANT: until the image is complete nothing of the device is touched; from then on every failure hands back what
 //! [`super::up::bring_back`] needs.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
-use rustix::fs::OFlags;
 
 use super::admit::{AgentIdentity, identities};
 use super::incarnation::Incarnation;
@@ -27,6 +27,19 @@ use crate::runtime::{Inner, TakeError};
 
 /// How long threads asleep in the driver may take to come out.
 const RECLAIM: Duration = Duration::from_secs(5);
+
+/// Where a checkpoint goes.
+pub(super) struct Into<'a> {
+    pub directory: &'a Path,
+    /// The contents stay in the process's memory; the directory is left alone.
+    pub self_contained: bool,
+}
+
+impl Into<'_> {
+    fn path(&self) -> PathBuf {
+        self.directory.join(IMAGE_FILE)
+    }
+}
 
 /// How far a failed way down had come.
 pub(super) enum Down {
@@ -93,21 +106,19 @@ pub(super) fn take_down(
     inner: &Arc<Inner>,
     closed: &mut Closed,
     mode: Mode,
-    directory: &Path,
-    (self_contained, limit): (bool, &Limit),
+    into: &Into<'_>,
+    limit: &Limit,
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
     let started = Instant::now();
-    let path = directory.join(IMAGE_FILE);
     let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
     inner.session().now(Activity::Writing);
     let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
-    let (image_id, contents) =
-        write_image(inner, &path, &agents, captured.as_ref(), (self_contained, limit), report)
-            .map_err(Down::untouched)?;
-    let image = match &contents {
-        Contents::File(path) => Some(open_image(path).map_err(Down::untouched)?),
-        Contents::Memory(_) => None,
+    let (image_id, image) =
+        write_image(inner, into, &agents, captured.as_ref(), limit, report).map_err(Down::untouched)?;
+    let (contents, image) = match into.self_contained {
+        true => (Contents::Memory(image), None),
+        false => (Contents::File(into.path()), Some(image.into())),
     };
     report.write_ms = milliseconds(started);
     let started = Instant::now();
@@ -150,12 +161,12 @@ pub(super) fn take_down(
 
 fn write_image(
     inner: &Arc<Inner>,
-    path: &Path,
+    into: &Into<'_>,
     agents: &[AgentIdentity],
     captured: Option<&Captured>,
-    (self_contained, limit): (bool, &Limit),
+    limit: &Limit,
     report: &mut CheckpointReport,
-) -> Result<(String, Contents), CheckpointError> {
+) -> Result<(String, File), CheckpointError> {
     let registry = inner.registry.lock();
     if registry.exports.iter().next().is_some() {
         return Err(CheckpointError::Exports { count: registry.exports.iter().count() });
@@ -182,18 +193,14 @@ fn write_image(
         extents: keys.iter().map(ToString::to_string).collect(),
         registry: registry.save(),
     };
-    let mut writer = if self_contained { ImageWriter::in_memory()? } else { ImageWriter::create(path)? };
+    let mut writer = match into.self_contained {
+        true => ImageWriter::in_memory()?,
+        false => ImageWriter::create(&into.path())?,
+    };
     writer.write_contents(&extents, limit)?;
     let finished = writer.finish(&metadata)?;
     report.add_written(finished.stats);
-    Ok((image_id, finished.memory.map_or_else(|| Contents::File(path.into()), Contents::Memory)))
-}
-
-/// Opens an image for its keeper.
-fn open_image(path: &Path) -> Result<OwnedFd, CheckpointError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, rustix::fs::Mode::empty())
-        .map_err(|e| system("open the image for its keeper")(e.into()))
+    Ok((image_id, finished.file))
 }
 
 /// Leaves the render files, and the image, with a keeper.

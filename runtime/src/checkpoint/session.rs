@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
-use super::down::{Down, take_down};
+use super::down::{Down, Into, take_down};
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
 use super::up::{bring_back, check_window};
@@ -24,12 +24,6 @@ pub(crate) struct Session(stasis_protocol::Session<Box<Parked>, RestoreReport>);
 
 /// A runtime as the state machine sees it.
 struct Driver<'a>(&'a Arc<Inner>);
-
-/// Where a checkpoint goes.
-struct Into<'a> {
-    directory: &'a Path,
-    self_contained: bool,
-}
 
 impl<'a> Steps for Driver<'a> {
     type Parked = Box<Parked>;
@@ -65,7 +59,7 @@ impl<'a> Steps for Driver<'a> {
 
     fn take_down(&self, closed: &mut Closed, mode: Mode, into: &Into<'a>, limit: &Limit) -> Taken<Self> {
         let mut report = CheckpointReport::default();
-        match take_down(self.0, closed, mode, into.directory, (into.self_contained, limit), &mut report) {
+        match take_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(parked) => Ok((Box::new(parked), report)),
             Err(Down::Untouched(error)) => Err(stasis_protocol::Down::Untouched(error)),
             Err(Down::Parked(error, parked)) => Err(stasis_protocol::Down::Parked(error, parked)),

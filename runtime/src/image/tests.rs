@@ -86,7 +86,7 @@ fn written() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn in_memory(memories: &mut [Memory]) -> File {
-    write(ImageWriter::in_memory().unwrap(), memories).memory.unwrap()
+    write(ImageWriter::in_memory().unwrap(), memories).file
 }
 
 fn assert_holds(image: &Image, memories: &[Memory]) {
@@ -120,7 +120,7 @@ fn image_in_memory_of_a_longer_one_holds_nothing_of_it() {
     let earlier = in_memory(&mut sample());
     let mut memories = [Memory::of(&noise(5000, 9)), Memory::new(&noise(777, 8), 3)];
     let again = write(ImageWriter::in_memory_of(earlier).unwrap(), &mut memories);
-    let file = again.memory.unwrap();
+    let file = again.file;
     assert_eq!(file.metadata().unwrap().len(), again.stats.file_bytes);
     let bytes = |file: &File| fs::read(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)));
     assert!(bytes(&file).unwrap() == bytes(&in_memory(&mut memories)).unwrap());

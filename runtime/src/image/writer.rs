@@ -45,8 +45,8 @@ pub struct WriteStats {
 pub struct Finished {
     /// What it took.
     pub stats: WriteStats,
-    /// The image itself if it has no name ([`ImageWriter::in_memory`]): for [`super::Image::of_file`].
-    pub memory: Option<File>,
+    /// The image itself, for [`super::Image::of_file`]; all there is of one that has no name ([`ImageWriter::in_memory`]).
+    pub file: File,
 }
 
 /// Where an image will be found.
@@ -240,8 +240,7 @@ impl ImageWriter {
         self.place.publish()?;
         let stored_bytes = self.chunks.iter().map(|c| c.length).sum();
         let stats = WriteStats { content_bytes: self.content_bytes, stored_bytes, file_bytes };
-        let memory = matches!(self.place, Place::Memory).then(|| self.bulk.into_file());
-        Ok(Finished { stats, memory })
+        Ok(Finished { stats, file: self.bulk.into_file() })
     }
 
     fn io(&self, act: &'static str, source: io::Error) -> ImageError {

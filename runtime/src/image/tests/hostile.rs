@@ -20,7 +20,7 @@ fn image_of(seed: u64) -> Vec<u8> {
     memories.insert(1, Memory::of(&[0; 4096]));
     let mut writer = ImageWriter::in_memory().unwrap();
     writer.write_contents(&extents(&mut memories), &Limit::none()).unwrap();
-    let file = writer.finish(&vec!["meta", &format!("of {seed}")]).unwrap().memory.unwrap();
+    let file = writer.finish(&vec!["meta", &format!("of {seed}")]).unwrap().file;
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     bytes
