@@ -43,6 +43,11 @@ number!(
     EventId(u32),
     "{}"
 );
+number!(
+    /// Handle of a buffer object on one open render node; the lowest free number from 1.
+    GemHandle(u32),
+    "{}"
+);
 
 impl MemoryHandle {
     /// The GPU on which the buffer object was allocated.

@@ -15,8 +15,8 @@ pub mod sys;
 pub mod topology;
 pub mod transport;
 
-pub use ids::{EventId, GpuId, MemoryHandle, NodeId, QueueId};
-pub use ioctl::{IoctlError, Kfd};
+pub use ids::{EventId, GemHandle, GpuId, MemoryHandle, NodeId, QueueId};
+pub use ioctl::{IoctlError, Kfd, Render, VaAccess, VaRange, map_dmabuf};
 pub use rustix::io::Errno;
 pub use topology::{Topology, TopologyError};
 pub use transport::{

@@ -76,6 +76,12 @@ pub enum DeviceError {
         /// KFD's id of the GPU.
         gpu: GpuId,
     },
+    /// A descriptor cannot be used.
+    #[error("The descriptor cannot be used: {errno}")]
+    Descriptor {
+        /// Why.
+        errno: Errno,
+    },
     /// The object is not in the driver, or the registry holds no such entry.
     #[error("INVARIANT: {what} does not exist in the driver")]
     Absent {

@@ -41,6 +41,7 @@ pub mod queue;
 pub mod raw;
 pub mod registry;
 mod runtime;
+pub mod share;
 pub mod signal;
 
 // What ends a verb is part of the protocol; its users here know it as `crate::limit`.
@@ -57,6 +58,7 @@ pub use self::pool::{Buffer, HostGuard, Pool, PoolKind};
 pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions, ScratchFault, ScratchRefusal};
 pub use self::raw::RawQueue;
 pub use self::runtime::{Options, Runtime};
+pub use self::share::ShareError;
 pub use self::signal::{Condition, Signal, WaitMode};
 
 #[cfg(test)]

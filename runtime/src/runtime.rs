@@ -27,6 +27,7 @@ use crate::gate::{Closed, Gate, GatedCell, Pass};
 use crate::pool::{Pool, PoolKind, Request, window};
 use crate::registry::state::{AgentIndex, BoKey, BoRole, EventKey, EventKind, EventState};
 use crate::registry::{Event, EventLive, Registry};
+use crate::share::Leader;
 
 /// The process's runtime, once it was opened.
 static PROCESS: Mutex<Option<Arc<Inner>>> = Mutex::new(None);
@@ -75,6 +76,8 @@ pub(crate) struct Inner {
     /// Buffers dropped while packets might still use them, with the queues that might.
     pub deferred: Mutex<Vec<(BoKey, u64)>>,
     pub(crate) engines: Vec<Mutex<Engines>>,
+    /// The meeting of a session that this process leads.
+    pub(crate) leader: Mutex<Option<Leader>>,
     session: Session,
     device: GatedCell<Option<Arc<Device>>>,
     watch: Mutex<Option<Watch>>,
@@ -211,6 +214,7 @@ impl Inner {
             event_page_va,
             wake,
             deferred: Mutex::new(Vec::new()),
+            leader: Mutex::new(None),
             session: Session::default(),
             watch: Mutex::new(None),
         });

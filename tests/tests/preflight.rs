@@ -293,7 +293,7 @@ fn clean_worker_passes_with_the_sizes_of_its_checkpoint() {
         (&Value::from("running"), 1)
     );
     assert_eq!(runtime["objects"]["queues"].as_array().unwrap().len(), 3);
-    assert_eq!(runtime["objects"]["exports"], 0);
+    assert_eq!(runtime["objects"]["shared"], 0);
     assert!(report["memory_bytes"].as_u64().unwrap() > 1 << 20);
     let outcome = succeeded(&worker.checkpoint("images", &["--leave-running"]));
     assert_eq!(report["buffer_bytes"], outcome["content_bytes"]);

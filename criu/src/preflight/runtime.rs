@@ -77,14 +77,6 @@ fn one(pid: i32, info: &ProcessInfo, preempt: bool, found: &mut Vec<Finding>) {
                 .remedy("allocate them host-visible"),
         );
     }
-    if objects.exports > 0 {
-        let what = format!("the owner of {} exported DMABufs", objects.exports);
-        found.push(
-            finding(Severity::Refused, what)
-                .why("sharing is not carried through a checkpoint yet")
-                .remedy("close them first"),
-        );
-    }
     for queue in &objects.queues {
         if let Some(fault) = &queue.fault {
             let what = format!("the owner of queue {}, which has failed", queue.queue);

@@ -110,6 +110,24 @@ fn by_ioctl(ioctl: &str, errno: Errno) -> Option<&'static str> {
         ("CRIU_OP", Errno::OPNOTSUPP) => "the driver cannot take the queues of this GPU; destroy them first",
         ("CRIU_OP", Errno::SRCH) => "there is no such process, or it has not opened the device",
         ("CRIU_OP", Errno::MFILE) => "raise the limit of open files (ulimit -n) above the number of buffers",
+        ("DRM_PRIME_FD_TO_HANDLE" | "IMPORT_DMABUF", Errno::INVAL) => {
+            "the descriptor is no DMABuf, or not one that this GPU can reach"
+        }
+        ("DRM_PRIME_FD_TO_HANDLE" | "IMPORT_DMABUF", Errno::BADF) => {
+            "the descriptor is not open, or no DMABuf"
+        }
+        ("DRM_PRIME_HANDLE_TO_FD" | "AMDGPU_GEM_MMAP", Errno::NOENT) => {
+            "there is no such handle on this open file"
+        }
+        ("DRM_GEM_CLOSE", Errno::INVAL) => "there is no such handle on this open file",
+        ("AMDGPU_GEM_VA", Errno::NOENT) => {
+            "there is no such handle on this open file, or no mapping of it starts there"
+        }
+        ("AMDGPU_GEM_VA", Errno::INVAL) => {
+            "address, offset and size must be whole pages inside the object, and the range must be free"
+        }
+        ("AMDGPU_GEM_VA" | "DRM_GEM_CLOSE", Errno::BUSY) => "destroy the queue that uses the memory first",
+        ("AMDGPU_GEM_MMAP", Errno::PERM) => "the memory cannot be mapped by the CPU",
         _ => return None,
     })
 }

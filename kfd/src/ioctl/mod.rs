@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One typed wrapper per ioctl, on a [`Kfd`] that owns the open `/dev/kfd`.
+//! One typed wrapper per ioctl, on a [`Kfd`] that owns the open `/dev/kfd` or a [`Render`] that owns a render node.
 //!
 //! INVARIANT: argument structs start zeroed, EINTR is retried, and an error names the ioctl, the file and
 //! the errno. GPU addresses are passed as numbers: that they name memory the GPU may touch is the
@@ -7,6 +7,7 @@
 
 mod call;
 mod criu;
+mod drm;
 mod error;
 mod event;
 mod memory;
@@ -20,6 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::criu::{Checkpoint, ProcessInfo, RestoreDevice};
+pub use self::drm::{DrmVersion, Render, VaAccess, VaRange, map_dmabuf};
 pub use self::error::{IoctlError, MapError};
 pub use self::event::{CreateEvent, CreatedEvent, EventKind, WaitOutcome};
 pub use self::memory::{AllocMemory, Allocation, DmabufInfo};

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::*;
-use crate::ids::{EventId, GpuId, MemoryHandle, QueueId};
+use crate::ids::{EventId, GemHandle, GpuId, MemoryHandle, QueueId};
 use crate::sys::{self, *};
 use crate::transport::{DoorbellSlice, File, ProtFlags};
 
@@ -51,6 +51,10 @@ impl File for Fake {
     unsafe fn map_doorbells(&self, _: *mut u8, _: usize, _: u64) -> Result<DoorbellSlice, Errno> {
         Err(Errno::NODEV)
     }
+}
+
+fn render(script: impl FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send + 'static) -> Render {
+    Render::new(Arc::clone(kfd(script).file()))
 }
 
 fn kfd(script: impl FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send + 'static) -> Kfd {
@@ -248,4 +252,117 @@ fn every_plain_wrapper_uses_its_command() {
         "GET_QUEUE_WAVE_STATE",
     ];
     assert_eq!(*seen.lock(), wanted);
+}
+
+#[test]
+fn version_reads_the_name_as_long_as_the_driver_says() {
+    let node = render(|cmd, arg| {
+        assert_eq!(cmd, DRM_IOCTL_VERSION);
+        edit(arg, |args: &mut drm_version| {
+            assert!(args.name_len >= 6 && args.date_len == 0 && args.desc_len == 0);
+            let at: *mut u8 = std::ptr::with_exposed_provenance_mut(args.name as usize);
+            // SAFETY: the wrapper offers at least six bytes.
+            unsafe { at.copy_from_nonoverlapping(b"amdgpu".as_ptr(), 6) };
+            (args.name_len, args.version_major, args.version_minor) = (6, 3, 64);
+        });
+        Ok(0)
+    });
+    let version = DrmVersion { name: "amdgpu".to_owned(), major: 3, minor: 64, patch: 0 };
+    assert_eq!(node.version().unwrap(), version);
+}
+
+#[test]
+fn import_and_export_carry_descriptors() {
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let number = null.as_raw_fd();
+    let mut made = Some(rustix::io::fcntl_dupfd_cloexec(&null, 3).unwrap());
+    let node = render(move |cmd, arg| {
+        edit(arg, |args: &mut drm_prime_handle| match cmd {
+            DRM_IOCTL_PRIME_FD_TO_HANDLE => {
+                assert_eq!(args.fd, number);
+                args.handle = 7;
+            }
+            _ => {
+                assert_eq!((cmd, args.handle), (DRM_IOCTL_PRIME_HANDLE_TO_FD, 7));
+                assert_eq!(args.flags, (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned());
+                args.fd = made.take().map_or(-1, IntoRawFd::into_raw_fd);
+            }
+        });
+        Ok(0)
+    });
+    assert_eq!(node.import(null.as_fd()).unwrap(), GemHandle(7));
+    node.export(GemHandle(7)).unwrap();
+    assert_eq!(
+        node.export(GemHandle(7)).unwrap_err().errno,
+        Errno::BADF,
+        "a driver that answers without one"
+    );
+}
+
+#[test]
+fn va_operations_say_what_they_do_and_repeat_when_asked_to() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    let mut calls = 0;
+    let node = render(move |cmd, arg| {
+        calls += 1;
+        if calls <= 2 {
+            return Err([Errno::AGAIN, Errno::INTR][calls - 1]);
+        }
+        let args: drm_amdgpu_gem_va = bytemuck::pod_read_unaligned(arg);
+        assert_eq!((cmd, args.pad, args.num_syncobj_handles), (DRM_IOCTL_AMDGPU_GEM_VA, 0, 0));
+        assert_eq!((args.va_address, args.map_size), (0x10_0000, 0x2000));
+        log.lock().push((args.operation, args.flags, args.handle, args.offset_in_bo));
+        Ok(0)
+    });
+    let range = VaRange { va: 0x10_0000, bytes: 0x2000, handle: GemHandle(3), offset: 0x1000 };
+    node.map(&range, VaAccess::READ_WRITE).unwrap();
+    node.replace(&range, VaAccess { execute: true, ..VaAccess::default() }).unwrap();
+    node.unmap(&range).unwrap();
+    node.clear(range.va, range.bytes).unwrap();
+    let (read_write, execute) =
+        (AMDGPU_VM_PAGE_READABLE | AMDGPU_VM_PAGE_WRITEABLE, AMDGPU_VM_PAGE_EXECUTABLE);
+    let wanted = [
+        (AMDGPU_VA_OP_MAP, read_write, 3, 0x1000),
+        (AMDGPU_VA_OP_REPLACE, execute, 3, 0x1000),
+        (AMDGPU_VA_OP_UNMAP, 0, 3, 0x1000),
+        (AMDGPU_VA_OP_CLEAR, 0, 0, 0),
+    ];
+    assert_eq!(*seen.lock(), wanted);
+}
+
+#[test]
+fn render_node_errors_name_the_command_and_what_to_do() {
+    let node = || render(|_, _| Err(Errno::NOENT));
+    let range = VaRange { va: 0, bytes: 0, handle: GemHandle(1), offset: 0 };
+    let error = node().unmap(&range).unwrap_err();
+    assert_eq!(error.ioctl, "AMDGPU_GEM_VA");
+    assert!(error.to_string().ends_with("or no mapping of it starts there"), "{error}");
+    assert_eq!(node().mmap_offset(GemHandle(1)).unwrap_err().ioctl, "AMDGPU_GEM_MMAP");
+    assert_eq!(node().close(GemHandle(1)).unwrap_err().ioctl, "DRM_GEM_CLOSE");
+    assert_eq!(node().capability(DRM_CAP_PRIME).unwrap_err().ioctl, "DRM_GET_CAP");
+}
+
+#[test]
+fn map_dmabuf_maps_the_descriptor_at_its_offset() {
+    let fd = rustix::fs::memfd_create("dmabuf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, 8192).unwrap();
+    rustix::io::pwrite(&fd, b"second page", 4096).unwrap();
+    // SAFETY: a fresh mapping replaces nothing.
+    let at = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            4096,
+            ProtFlags::empty(),
+            rustix::mm::MapFlags::PRIVATE,
+        )
+    }
+    .unwrap();
+    // SAFETY: nothing relies on the mapping just made.
+    unsafe { map_dmabuf(fd.as_fd(), at.cast(), 4096, ProtFlags::READ, 4096) }.unwrap();
+    // SAFETY: a page was mapped there for reading, and nobody writes to it.
+    let seen = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), 11) };
+    assert_eq!(seen, b"second page");
+    // SAFETY: the mapping made above, of which nothing is used any more.
+    unsafe { rustix::mm::munmap(at, 4096) }.unwrap();
 }

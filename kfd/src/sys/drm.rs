@@ -102,6 +102,14 @@ abi_struct! {
 }
 
 abi_struct! {
+    /// DRM_IOCTL_AMDGPU_GEM_MMAP; a C union, whose `in` is a handle and whose `out` is the offset.
+    drm_amdgpu_gem_mmap: 8 {
+        /// GEM handle (in the lower half), in; offset to map the object at on this file, out.
+        0 => addr_ptr: u64,
+    }
+}
+
+abi_struct! {
     /// DRM_IOCTL_AMDGPU_GEM_OP.
     drm_amdgpu_gem_op: 24 {
         /// GEM handle, in.
@@ -161,3 +169,37 @@ pub const AMDGPU_INFO_READ_MMR_REG: u32 = 0x15;
 pub const AMDGPU_INFO_DEV_INFO: u32 = 0x16;
 /// AMDGPU_INFO query: memory totals (96 bytes).
 pub const AMDGPU_INFO_MEMORY: u32 = 0x19;
+
+/// Capability of GET_CAP: DMABufs ([`DRM_PRIME_CAP_IMPORT`], [`DRM_PRIME_CAP_EXPORT`]).
+pub const DRM_CAP_PRIME: u64 = 5;
+/// DMABufs can become GEM handles.
+pub const DRM_PRIME_CAP_IMPORT: u64 = 1;
+/// GEM handles can become DMABufs.
+pub const DRM_PRIME_CAP_EXPORT: u64 = 2;
+
+/// GEM_VA operation: a new mapping where there is none.
+pub const AMDGPU_VA_OP_MAP: u32 = 1;
+/// GEM_VA operation: ends the object's mapping that starts at the address.
+pub const AMDGPU_VA_OP_UNMAP: u32 = 2;
+/// GEM_VA operation: ends whatever is mapped in the range, cutting mappings at its ends.
+pub const AMDGPU_VA_OP_CLEAR: u32 = 3;
+/// GEM_VA operation: as CLEAR and MAP in one.
+pub const AMDGPU_VA_OP_REPLACE: u32 = 4;
+
+/// GEM_VA flag: leave the page tables for the next submission.
+pub const AMDGPU_VM_DELAY_UPDATE: u32 = 1 << 0;
+/// GEM_VA flag: the GPU may read.
+pub const AMDGPU_VM_PAGE_READABLE: u32 = 1 << 1;
+/// GEM_VA flag: the GPU may write.
+pub const AMDGPU_VM_PAGE_WRITEABLE: u32 = 1 << 2;
+/// GEM_VA flag: the GPU may execute.
+pub const AMDGPU_VM_PAGE_EXECUTABLE: u32 = 1 << 3;
+/// GEM_VA flag: partially resident texture, no object.
+pub const AMDGPU_VM_PAGE_PRT: u32 = 1 << 4;
+/// GEM_VA flags: memory type.
+pub const AMDGPU_VM_MTYPE_MASK: u32 = 0xf << 5;
+/// GEM_VA flag: keep out of the infinity cache.
+pub const AMDGPU_VM_PAGE_NOALLOC: u32 = 1 << 9;
+
+/// First GPU address that GEM_VA maps (`AMDGPU_VA_RESERVED_BOTTOM` since Linux 6.9).
+pub const AMDGPU_VA_RESERVED_BOTTOM: u64 = 64 << 10;

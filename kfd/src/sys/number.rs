@@ -151,6 +151,8 @@ commands! {
     DRM_IOCTL_PRIME_HANDLE_TO_FD = drm::<drm_prime_handle>(READ | WRITE, 0x2d), "DRM_PRIME_HANDLE_TO_FD";
     /// Takes [`drm_prime_handle`].
     DRM_IOCTL_PRIME_FD_TO_HANDLE = drm::<drm_prime_handle>(READ | WRITE, 0x2e), "DRM_PRIME_FD_TO_HANDLE";
+    /// Takes [`drm_amdgpu_gem_mmap`].
+    DRM_IOCTL_AMDGPU_GEM_MMAP = drm::<drm_amdgpu_gem_mmap>(READ | WRITE, DRM_COMMAND_BASE + 0x01), "AMDGPU_GEM_MMAP";
     /// Takes [`drm_amdgpu_info`].
     DRM_IOCTL_AMDGPU_INFO = drm::<drm_amdgpu_info>(WRITE, DRM_COMMAND_BASE + 0x05), "AMDGPU_INFO";
     /// Takes [`drm_amdgpu_gem_va`].
@@ -224,6 +226,7 @@ mod tests {
         (0xc010_640c, "DRM_GET_CAP"),
         (0xc00c_642d, "DRM_PRIME_HANDLE_TO_FD"),
         (0xc00c_642e, "DRM_PRIME_FD_TO_HANDLE"),
+        (0xc008_6441, "AMDGPU_GEM_MMAP"),
         (0x4020_6445, "AMDGPU_INFO"),
         (0x4040_6448, "AMDGPU_GEM_VA"),
         (0xc018_6450, "AMDGPU_GEM_OP"),

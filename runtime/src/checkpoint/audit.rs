@@ -9,6 +9,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::share::is_dmabuf;
+
 /// Something in this process that belongs to the device or that CRIU cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Culprit {
@@ -35,10 +37,7 @@ fn judge(name: &str) -> Option<&'static str> {
         || name.starts_with("/memfd:softgpu-file")
     {
         Some(DEVICE)
-    } else if name.starts_with("/memfd:softgpu")
-        || name.starts_with("/dmabuf")
-        || name.starts_with("anon_inode:dmabuf")
-    {
+    } else if name.starts_with("/memfd:softgpu") || is_dmabuf(name) || name.starts_with("anon_inode:dmabuf") {
         Some(DEVICE_MEMORY)
     } else if name.contains("[io_uring]") {
         Some("CRIU cannot dump io_uring")

@@ -20,10 +20,12 @@ use super::preempt::Captured;
 use super::protocol::CheckpointReport;
 use super::{Activity, CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
 use crate::device::{Device, RenderFiles};
+use crate::error::Lost;
 use crate::gate::Closed;
 use crate::image::ImageWriter;
 use crate::limit::Limit;
 use crate::runtime::{Inner, TakeError};
+use crate::share::{Leaving, SessionOrder, stand_in_for_all};
 
 /// How long threads asleep in the driver may take to come out.
 const RECLAIM: Duration = Duration::from_secs(5);
@@ -33,6 +35,8 @@ pub(super) struct Into<'a> {
     pub directory: &'a Path,
     /// The contents stay in the process's memory; the directory is left alone.
     pub self_contained: bool,
+    /// The processes that are checkpointed with this one.
+    pub session: Option<&'a SessionOrder>,
 }
 
 impl Into<'_> {
@@ -111,11 +115,13 @@ pub(super) fn take_down(
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
     let started = Instant::now();
+    inner.end_meeting();
     let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
     inner.session().now(Activity::Writing);
+    let mut leaving = prepare(inner, closed, into, limit).map_err(Down::untouched)?;
     let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
-    let (image_id, image) =
-        write_image(inner, into, &agents, captured.as_ref(), limit, report).map_err(Down::untouched)?;
+    let saved = Saved { agents: &agents, captured: captured.as_ref(), leaving: &leaving };
+    let (image_id, image) = write_image(inner, into, &saved, limit, report).map_err(Down::untouched)?;
     let (contents, image) = match into.self_contained {
         true => (Contents::Memory(image), None),
         false => (Contents::File(into.path()), Some(image.into())),
@@ -127,6 +133,14 @@ pub(super) fn take_down(
         Incarnation::current().map_err(system("identify the process")).map_err(Down::untouched)?;
     let device =
         inner.take_device(closed, limit.deadline(RECLAIM)).map_err(|error| Down::untouched(taken(error)))?;
+    if let Err(error) = leaving.agree(limit) {
+        if let Err((_, error)) = inner.try_put_device(closed, device) {
+            tracing::error!(target: "checkpoint", %error, "the device did not come back");
+        }
+        return Err(Down::untouched(error));
+    }
+    let sharing = leaving.record();
+    drop(leaving);
     let transport = Arc::clone(device.transport());
     let preempted = captured.is_some();
     let mut parked = Box::new(Parked {
@@ -136,14 +150,19 @@ pub(super) fn take_down(
         keeper: None,
         transport,
         agents,
+        sharing,
         terms: None,
         captured,
     });
     evacuate::save(&mut inner.registry.lock());
     let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
+    let stood_in = stand_in_for_all().map_err(system("put stand-ins in the place of DMABufs"));
     match keep(renders, image) {
         Ok(keeper) => parked.keeper = Some(keeper),
         Err(error) => return Err(Down::parked(error, parked)),
+    }
+    if let Err(error) = stood_in {
+        return Err(Down::parked(error, parked));
     }
     if let Err(error) = evacuated.and_then(|()| disconnect(&*transport)) {
         return Err(Down::parked(error, parked));
@@ -159,19 +178,38 @@ pub(super) fn take_down(
     Ok(*parked)
 }
 
+/// Meets the other processes of the session, if there is anything to share or somebody to wait for.
+fn prepare<'a>(
+    inner: &Inner,
+    closed: &Closed,
+    into: &Into<'a>,
+    limit: &Limit,
+) -> Result<Leaving<'a>, CheckpointError> {
+    if into.self_contained && into.session.is_some_and(|session| session.members.len() > 1) {
+        return Err(CheckpointError::NotContained);
+    }
+    let pass = closed.pass();
+    let gone = Lost { what: "the device was closed under an open gate", source: None };
+    let on = inner.device(&pass).ok_or(gone)?;
+    Leaving::prepare(inner, &inner.registry.lock(), on, into.session, limit)
+}
+
+/// What an image is made of.
+struct Saved<'a> {
+    agents: &'a [AgentIdentity],
+    captured: Option<&'a Captured>,
+    leaving: &'a Leaving<'a>,
+}
+
 fn write_image(
     inner: &Arc<Inner>,
     into: &Into<'_>,
-    agents: &[AgentIdentity],
-    captured: Option<&Captured>,
+    saved: &Saved<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
 ) -> Result<(String, File), CheckpointError> {
     let registry = inner.registry.lock();
-    if registry.exports.iter().next().is_some() {
-        return Err(CheckpointError::Exports { count: registry.exports.iter().count() });
-    }
-    let (keys, extents) = match captured {
+    let (keys, mut extents) = match saved.captured {
         Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
         None => {
             let keys = evacuate::saved(&registry)?;
@@ -179,6 +217,11 @@ fn write_image(
             (keys, extents)
         }
     };
+    let mut names: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    for (name, extent) in saved.leaving.extents() {
+        names.push(name);
+        extents.push(extent);
+    }
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| system("draw an image id")(e.into()))?;
@@ -188,9 +231,10 @@ fn write_image(
         written_unix_ms: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_millis() as u64),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         transport: inner.transport_name.clone(),
-        agents: agents.to_vec(),
-        preempted: captured.is_some(),
-        extents: keys.iter().map(ToString::to_string).collect(),
+        agents: saved.agents.to_vec(),
+        preempted: saved.captured.is_some(),
+        sharing: (!saved.leaving.is_nothing()).then(|| saved.leaving.record()),
+        extents: names,
         registry: registry.save(),
     };
     let mut writer = match into.self_contained {

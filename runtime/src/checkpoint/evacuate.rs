@@ -94,8 +94,9 @@ pub(super) fn drain(
 pub(super) fn saved(registry: &Registry) -> Result<Vec<BoKey>, CheckpointError> {
     let mut keys = Vec::new();
     for (key, bo) in registry.bos.iter() {
-        // A userptr's bytes are the process's own memory: CRIU has them.
-        if !bo.state.role.has_contents() || !matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt) {
+        // A userptr's bytes are the process's own memory: CRIU has them. Shared memory is its session's.
+        let is_own = matches!(bo.state.kind, BoKind::Vram | BoKind::Gtt) && bo.state.sharing.is_none();
+        if !bo.state.role.has_contents() || !is_own {
             continue;
         }
         if !bo.state.cpu_mapped {

@@ -81,8 +81,9 @@ pub struct Objects {
     pub events: u64,
     /// Loaded code objects.
     pub executables: u64,
-    /// DMABufs made of buffers, which a checkpoint refuses ([`super::CheckpointError::Exports`]).
-    pub exports: u64,
+    /// Buffers whose memory others may hold: exported or imported as DMABufs.
+    #[serde(default)]
+    pub shared: u64,
     /// Whether kernels could be stopped in the middle.
     pub preempt: Preempt,
 }
@@ -196,7 +197,7 @@ impl Objects {
             signals: registry.signals.len() as u64,
             events: registry.events.len() as u64,
             executables: registry.executables.len() as u64,
-            exports: registry.exports.len() as u64,
+            shared: registry.bos.iter().filter(|(_, bo)| bo.state.sharing.is_some()).count() as u64,
             preempt: match on.map(|on| preempt::outlook(registry, on)) {
                 None => Preempt::Unknown,
                 Some(Ok(saved_bytes)) => Preempt::Available { saved_bytes },
@@ -212,6 +213,7 @@ fn kind_name(state: &BoState) -> &'static str {
         BoKind::Gtt => "gtt",
         BoKind::Userptr { .. } => "userptr",
         BoKind::Doorbell => "doorbell",
+        BoKind::Imported => "imported",
     }
 }
 

@@ -61,6 +61,7 @@ use crate::limit::Stopped;
 use crate::pool::window::WindowError;
 use crate::queue::fault::QueueFault;
 use crate::registry::state::{BoKey, QueueKey};
+use crate::share::{Outsider, RendezvousError, SessionError};
 
 /// Name of the runtime's image in a checkpoint directory.
 pub const IMAGE_FILE: &str = "runtime-0.img";
@@ -129,14 +130,46 @@ pub enum CheckpointError {
         /// Which buffer.
         bo: BoKey,
     },
-    /// A process with exported memory.
+    /// Somebody outside the session holds memory of it.
     #[error(
-        "{count} DMABufs are exported: sharing is not carried through a checkpoint yet; close them first"
+        "Memory is shared with processes outside the checkpoint, which would lose it: {}; end them, have them close it, \
+         or checkpoint them together",
+        list(holders)
     )]
-    Exports {
-        /// How many.
-        count: usize,
+    Outsiders {
+        /// Who, and where it shows.
+        holders: Vec<Outsider>,
     },
+    /// The processes of the session did not come to an agreement.
+    #[error("The processes that share memory do not let go of it together")]
+    Session(#[from] SessionError),
+    /// The processes of the session do not find each other's memory.
+    #[error("Shared memory is not found again")]
+    Rendezvous(#[from] RendezvousError),
+    /// A member's image is of another session.
+    #[error(
+        "{} is not of session {wanted}, in which this process was checkpointed, but of {}: restore what belongs together",
+        path.display(), found.as_deref().unwrap_or("none")
+    )]
+    OtherSession {
+        /// The file.
+        path: PathBuf,
+        /// Its session.
+        found: Option<String>,
+        /// This process's.
+        wanted: String,
+    },
+    /// Shared memory's bytes are in the image of a process that nobody knows of.
+    #[error("The image of {member}, which has the bytes of shared memory, is not to be found")]
+    NoImage {
+        /// Its name in the session.
+        member: String,
+    },
+    /// A process with others in its session, whose contents were to stay in its own memory.
+    #[error(
+        "A self-contained checkpoint is one of a process by itself; this one is to share memory with others"
+    )]
+    NotContained,
     /// The image could not be written or taken.
     #[error("The image cannot be used")]
     Image(#[from] ImageError),

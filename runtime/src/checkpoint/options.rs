@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::admit::Admission;
+use crate::share::SessionOrder;
 
 /// How a checkpoint is taken.
 #[derive(Clone, Debug)]
@@ -14,11 +15,13 @@ pub struct CheckpointOptions {
     /// Keep the contents in the process's own memory instead of a file, for CRIU to dump with the rest: slower, but
     /// CRIU's images alone are the whole checkpoint.
     pub self_contained: bool,
+    /// The processes it shares memory with, which are checkpointed at the same time. Without, nobody else may hold any.
+    pub session: Option<SessionOrder>,
 }
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        Self { deadline: Duration::MAX, self_contained: false }
+        Self { deadline: Duration::MAX, self_contained: false, session: None }
     }
 }
 

@@ -13,6 +13,7 @@ use super::incarnation::Incarnation;
 use super::keeper::Keeper;
 use super::preempt::Captured;
 use crate::registry::state::RegistryState;
+use crate::share::Parked as Sharing;
 
 /// The metadata of an image.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,7 +31,11 @@ pub struct Metadata {
     /// Whether queues were stopped in the middle of their kernels; then the extents hold their waves too.
     #[serde(default)]
     pub preempted: bool,
-    /// Keys of the buffers whose bytes are the image's extents, in order, as the registry prints them.
+    /// What others may hold of its memory. Since format 1.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+    /// Keys of the buffers whose bytes are the image's extents, in order, as the registry prints them; then names of
+    /// shared memory.
     pub extents: Vec<String>,
     /// Everything registered.
     pub registry: RegistryState,
@@ -54,6 +59,8 @@ pub(super) struct Parked {
     pub(super) keeper: Option<Keeper>,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) agents: Vec<AgentIdentity>,
+    /// What others may hold of its memory.
+    pub(super) sharing: Sharing,
     /// On what terms a controller wanted this copy restored: they stand until it says otherwise.
     pub(super) terms: Option<Admission>,
     /// With preempted queues: they are still in the driver, and this is for a copy that has to make them.

@@ -67,6 +67,15 @@ pub enum Unavailable {
         /// Which buffer.
         bo: BoKey,
     },
+    /// No driver gives a copy the memory that others have.
+    #[error(
+        "{bo} is memory that others may hold (exported or imported): the driver would give a restored process one of its \
+         own; lock with Mode::Drain"
+    )]
+    Shared {
+        /// Which buffer.
+        bo: BoKey,
+    },
     /// The driver refused for another reason.
     #[error("The driver does not show its state of this process")]
     Driver(#[source] IoctlError),
@@ -118,7 +127,9 @@ fn possible(registry: &Registry, on: &Device) -> Result<(), Unavailable> {
         return Err(Unavailable::Kernel { minor, target: target.name, wanted: MIN_KFD_MINOR_MES });
     }
     let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
-    lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))
+    lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))?;
+    let shared = registry.bos.iter().find(|(_, bo)| bo.state.sharing.is_some());
+    shared.map_or(Ok(()), |(bo, _)| Err(Unavailable::Shared { bo }))
 }
 
 /// Whether the driver shows this process its own state. It takes all queues off the hardware for it, so it is asked when
@@ -147,7 +158,7 @@ pub(super) fn outlook(registry: &Registry, on: &Device) -> Result<u64, Checkpoin
         let driver = matches!(state.role, BoRole::EventPage | BoRole::Doorbell);
         match state.kind {
             _ if driver => {}
-            BoKind::Userptr { .. } | BoKind::Doorbell => {}
+            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => {}
             BoKind::Vram | BoKind::Gtt if state.cpu_mapped => bytes += state.bytes,
             BoKind::Vram | BoKind::Gtt if state.role == BoRole::Eop => {}
             BoKind::Vram | BoKind::Gtt => return Err(CheckpointError::Hidden { bo }),
@@ -243,7 +254,7 @@ fn contents(registry: &Registry, on: &Device) -> Result<Vec<(BoKey, u64)>, Check
         };
         match state.kind {
             // A userptr's bytes are the process's own memory: CRIU has them.
-            BoKind::Userptr { .. } | BoKind::Doorbell => {}
+            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => {}
             BoKind::Vram | BoKind::Gtt if state.cpu_mapped => contents.push((key, bytes)),
             // Nothing is in flight behind a preempted queue's end of pipe.
             BoKind::Vram | BoKind::Gtt if state.role == BoRole::Eop => {}

@@ -19,6 +19,7 @@ use thiserror::Error;
 use super::credentials::Peer;
 use super::{Activity, Admission, Mode, ProcessInfo, State};
 use crate::image::{ReadStats, WriteStats};
+use crate::share::SessionOrder;
 
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 64 << 10;
@@ -70,6 +71,9 @@ pub struct CheckpointOrder {
     /// The process waits out its lease even if the controller has gone.
     #[serde(default)]
     pub outlives_controller: bool,
+    /// The processes that are checkpointed with it.
+    #[serde(default)]
+    pub session: Option<SessionOrder>,
 }
 
 impl CheckpointOrder {
@@ -84,6 +88,7 @@ impl CheckpointOrder {
             write_deadline_ms: None,
             self_contained: false,
             outlives_controller: false,
+            session: None,
         }
     }
 }

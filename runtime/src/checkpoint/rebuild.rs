@@ -16,6 +16,7 @@ use crate::queue;
 use crate::queue::QueueLive;
 use crate::registry::state::{BoRole, EventKind, EventState, QueueKey};
 use crate::registry::{Event, Registry};
+use crate::share;
 
 /// TIMEOUT: a processor needs microseconds for a ring of no-ops; one that takes longer is busy elsewhere, and the worst
 /// that comes of going on is a queue that is full for a moment.
@@ -23,13 +24,21 @@ const NOOPS: Duration = Duration::from_secs(1);
 /// How long to sleep between looks.
 const NOOP_POLL: Duration = Duration::from_micros(20);
 
-/// Makes the buffer objects that are not there.
+/// Makes the buffer objects that are not there, but for shared memory, which others may have made already. Memory of
+/// other exporters is made of their files.
 pub(super) fn buffers(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
     for (_, bo) in registry.bos.iter_mut() {
-        if bo.kernel.is_none() {
-            on.create_bo(bo).map_err(device("to make a buffer again"))?;
-        } else if bo.state.role == BoRole::EventPage {
-            on.map_cpu(bo).map_err(device("to map the event page again"))?;
+        if bo.kernel.is_some() {
+            if bo.state.role == BoRole::EventPage {
+                on.map_cpu(bo).map_err(device("to map the event page again"))?;
+            }
+            continue;
+        }
+        match bo.file.clone() {
+            Some(file) => share::make_foreign(bo, on, &file)
+                .map_err(device("to import another exporter's memory again"))?,
+            None if bo.state.sharing.is_some() => {}
+            None => on.create_bo(bo).map_err(device("to make a buffer again"))?,
         }
     }
     Ok(())

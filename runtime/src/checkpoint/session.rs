@@ -128,7 +128,7 @@ impl Session {
     ) -> Result<CheckpointReport, CheckpointError> {
         Ok(self.0.checkpoint(
             &Driver(inner),
-            &Into { directory, self_contained: options.self_contained },
+            &Into { directory, self_contained: options.self_contained, session: options.session.as_ref() },
             options.deadline,
         )?)
     }

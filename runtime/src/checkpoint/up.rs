@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +27,7 @@ use crate::image::Image;
 use crate::limit::Limit;
 use crate::pool::window;
 use crate::runtime::Inner;
+use crate::share::{self, Attendance};
 
 pub(super) fn bring_back(
     inner: &Arc<Inner>,
@@ -66,21 +67,32 @@ fn ascend(
 ) -> Result<RestoreReport, CheckpointError> {
     let mut report = RestoreReport::default();
     let started = Instant::now();
-    let image = find_image(parked, held, options)?;
+    let (image, names) = find_image(parked, held, options)?;
+    let directory = match (&parked.contents, &options.directory) {
+        (Contents::Memory(_), _) => None,
+        (Contents::File(_), Some(directory)) => Some(directory.clone()),
+        (Contents::File(path), None) => path.parent().map(Path::to_owned),
+    };
     admit(inner, parked, options.admission.as_ref(), held.is_some(), limit)?;
     let (device, same_process) = open_device(inner, closed, parked, held)?;
     report.open_ms = milliseconds(started);
-    let from = Source { image: &image, same_process, limit };
+    let from = Source { image: &image, names: &names, directory: directory.as_deref(), same_process, limit };
     let made = match &parked.captured {
         Some(captured) => go_back_to(inner, closed, &device, captured, &from, &mut report),
-        None => make_again(inner, closed, &device, &from, &mut report),
+        None => make_again(inner, closed, &device, parked, &from, &mut report),
     };
-    if let Err(error) = made {
-        give_up(inner, closed, device, parked, same_process, held);
-        return Err(error);
-    }
+    let attendance = match made {
+        Ok(attendance) => attendance,
+        Err(error) => {
+            give_up(inner, closed, device, parked, same_process, held);
+            return Err(error);
+        }
+    };
     match inner.try_put_device(closed, device) {
-        Ok(()) => Ok(report),
+        Ok(()) => {
+            *inner.leader.lock() = attendance.and_then(Attendance::go_on);
+            Ok(report)
+        }
         Err((device, error)) => {
             if let Some(device) = device {
                 give_up(inner, closed, *device, parked, same_process, held);
@@ -90,12 +102,12 @@ fn ascend(
     }
 }
 
-/// Opens the image: where it is said to be now, else from the keeper or from memory, else where it was written.
+/// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keeper or from memory, else where it was written.
 fn find_image(
     parked: &Parked,
     held: Option<&Held>,
     options: &RestoreOptions,
-) -> Result<Image, CheckpointError> {
+) -> Result<(Image, Vec<String>), CheckpointError> {
     let act = "take up the image";
     let (image, path) =
         match (&parked.contents, held.and_then(|held| held.image.as_ref()), &options.directory) {
@@ -119,7 +131,7 @@ fn find_image(
         let (found, wanted) = (metadata.image_id, parked.image_id.clone());
         return Err(CheckpointError::OtherImage { path, found, wanted });
     }
-    Ok(image)
+    Ok((image, metadata.extents))
 }
 
 /// Whether the buffers' addresses are still theirs.
@@ -191,6 +203,10 @@ fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, Checkp
 /// Where a device's state comes from.
 struct Source<'a> {
     image: &'a Image,
+    /// The names of its extents.
+    names: &'a [String],
+    /// Where it lies; none for one in memory.
+    directory: Option<&'a Path>,
     /// This process lives on; it is no restored copy.
     same_process: bool,
     limit: &'a Limit,
@@ -200,9 +216,10 @@ fn make_again(
     inner: &Arc<Inner>,
     closed: &mut Closed,
     on: &Device,
+    parked: &Parked,
     from: &Source<'_>,
     report: &mut RestoreReport,
-) -> Result<(), CheckpointError> {
+) -> Result<Option<Attendance>, CheckpointError> {
     let started = Instant::now();
     inner.session().now(Activity::Rebuilding);
     let mut registry = inner.registry.lock();
@@ -212,13 +229,22 @@ fn make_again(
     let started = Instant::now();
     inner.session().now(Activity::Filling);
     let keys = evacuate::saved(&registry)?;
+    let plain = evacuate::extents(&registry, &keys);
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
-    report.add_read(from.image.fill(&evacuate::extents(&registry, &keys), true, from.limit)?);
+    let shared = share::Source {
+        image: from.image,
+        directory: from.directory,
+        names: from.names,
+        agents: &parked.agents,
+        plain: &plain,
+    };
+    let (filled, attendance) = share::bring_back(&mut registry, on, &parked.sharing, &shared, from.limit)?;
+    report.add_read(filled);
     report.fill_ms = milliseconds(started);
     let started = Instant::now();
     rebuild::queues(&mut registry, on, closed)?;
     report.rebuild_ms += milliseconds(started);
-    Ok(())
+    Ok(attendance)
 }
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
@@ -229,7 +255,7 @@ fn go_back_to(
     captured: &Captured,
     from: &Source<'_>,
     report: &mut RestoreReport,
-) -> Result<(), CheckpointError> {
+) -> Result<Option<Attendance>, CheckpointError> {
     let started = Instant::now();
     inner.session().now(Activity::Rebuilding);
     let mut registry = inner.registry.lock();
@@ -250,7 +276,7 @@ fn go_back_to(
         on.resume_restored().map_err(device("to let restored queues run"))?;
     }
     report.rebuild_ms += milliseconds(started);
-    Ok(())
+    Ok(None)
 }
 
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
@@ -266,6 +292,9 @@ fn give_up(
     let (undone, renders, transport) = part_with(inner, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
+    }
+    if let Err(error) = share::stand_in_for_all() {
+        tracing::error!(target: "checkpoint", %error, "a DMABuf of a failed restore stays open");
     }
     if !is_known {
         // From now on this process's address spaces are tied to these files.

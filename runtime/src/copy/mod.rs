@@ -145,7 +145,7 @@ impl Inner {
             let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
             owners.push(match bo.state.kind {
                 BoKind::Vram => Owner::Agent(bo.state.agent),
-                BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell => Owner::Host,
+                BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => Owner::Host,
             });
         }
         let agents = owners.iter().filter_map(|owner| match owner {

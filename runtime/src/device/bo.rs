@@ -50,6 +50,7 @@ impl Device {
         let user_address = match state.kind {
             BoKind::Userptr { address } => address,
             BoKind::Doorbell => return Ok(()),
+            BoKind::Imported => return Err(DeviceError::Absent { what: "the DMABuf of imported memory" }),
             BoKind::Vram | BoKind::Gtt => 0,
         };
         let gpus = self.gpus(&state.mapped)?;
@@ -79,7 +80,7 @@ impl Device {
     }
 
     /// Takes back what a failed creation left. The first failure is what is reported, so these are not.
-    fn abandon(&self, bo: &mut Bo, gpus: &[kfd::GpuId]) {
+    pub(super) fn abandon(&self, bo: &mut Bo, gpus: &[kfd::GpuId]) {
         if let Some(kernel) = bo.kernel.take() {
             let handle = MemoryHandle(kernel.handle);
             for gpu in gpus {

@@ -11,6 +11,7 @@
 mod bo;
 mod event;
 mod queue;
+mod share;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 
 pub use self::bo::flags;
 pub use self::event::DeviceEvents;
+pub use self::share::{Dmabuf, identify};
 use crate::agent::AgentInfo;
 use crate::checkpoint::Captured;
 use crate::error::{DeviceError, OpenError};

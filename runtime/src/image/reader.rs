@@ -200,27 +200,45 @@ impl Image {
     /// [`ImageError::Io`] and [`ImageError::Stopped`] while filling: the extents then hold a mixture, bytes among them
     /// whose hash does not fit, and must be given up.
     pub fn fill(&self, extents: &[Extent], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
-        for chunk in &self.chunks {
-            let index = chunk.extent as usize;
-            let extent = extents
-                .get(index)
-                .ok_or(ImageError::Extents { expected: index + 1, found: extents.len() })?;
-            let expected = chunk.offset + chunk.length;
-            if expected > extent.bytes() {
-                return Err(ImageError::ExtentLength { extent: index, expected, found: extent.bytes() });
-            }
-        }
         if !fresh {
+            self.check(extents.len(), |index| Some(extents[index]))?;
             self.zero_gaps(extents, limit)?;
         }
-        let runs = self.runs();
+        let extents: Vec<_> = extents.iter().copied().map(Some).collect();
+        self.fill_some(&extents, limit)
+    }
+
+    /// Fills fresh (zeroed) memory with the contents of some extents, and leaves the others out: those that are `None`.
+    ///
+    /// # Errors
+    /// As for [`Image::fill`].
+    pub fn fill_some(&self, extents: &[Option<Extent>], limit: &Limit) -> Result<ReadStats, ImageError> {
+        self.check(extents.len(), |index| extents[index])?;
+        let is_wanted = |chunk: &Chunk| extents[chunk.extent as usize].is_some();
+        let mut runs = self.runs();
+        runs.retain(|run| run.clone().any(|n| is_wanted(&self.chunks[self.placed[n] as usize])));
         for_each(runs.len(), self.bulk.threads(), limit, |n, buffer| {
             self.fill_run(runs[n].clone(), extents, buffer)
         })?;
         Ok(ReadStats {
-            content_bytes: extents.iter().map(Extent::bytes).sum(),
-            read_bytes: self.chunks.iter().map(|c| c.length).sum(),
+            content_bytes: extents.iter().flatten().map(Extent::bytes).sum(),
+            read_bytes: self.chunks.iter().filter(|chunk| is_wanted(chunk)).map(|c| c.length).sum(),
         })
+    }
+
+    /// Whether every chunk has an extent, and those that are wanted are long enough.
+    fn check(&self, count: usize, of: impl Fn(usize) -> Option<Extent>) -> Result<(), ImageError> {
+        for chunk in &self.chunks {
+            let index = chunk.extent as usize;
+            if index >= count {
+                return Err(ImageError::Extents { expected: index + 1, found: count });
+            }
+            let expected = chunk.offset + chunk.length;
+            if let Some(extent) = of(index).filter(|extent| expected > extent.bytes()) {
+                return Err(ImageError::ExtentLength { extent: index, expected, found: extent.bytes() });
+            }
+        }
+        Ok(())
     }
 
     /// Ranges of `placed` that follow each other in the file and are read at once: a chunk, or many small ones.
@@ -264,14 +282,17 @@ impl Image {
     fn fill_run(
         &self,
         run: Range<usize>,
-        extents: &[Extent],
+        extents: &[Option<Extent>],
         buffer: &mut ChunkBuffer,
     ) -> Result<(), ImageError> {
         let apart = self.bulk.in_memory() || run.len() == 1;
         let mut left = run;
         while apart && !left.is_empty() {
             let chunk = &self.chunks[self.placed[left.start] as usize];
-            if !self.fill_in_place(chunk, &extents[chunk.extent as usize], buffer)? {
+            let extent = &extents[chunk.extent as usize];
+            if let Some(extent) = extent
+                && !self.fill_in_place(chunk, extent, buffer)?
+            {
                 break;
             }
             left.start += 1;
@@ -280,7 +301,9 @@ impl Image {
             return Ok(());
         }
         self.read_run(left, buffer, |chunk, bytes| {
-            extents[chunk.extent as usize].copy_in(chunk.offset, bytes);
+            if let Some(extent) = &extents[chunk.extent as usize] {
+                extent.copy_in(chunk.offset, bytes);
+            }
         })
     }
 

@@ -11,13 +11,14 @@
 pub mod key;
 pub mod state;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::key::{Key, Table, TableError};
 use self::state::{
-    AgentIndex, BoKey, BoState, EventKey, EventState, ExecutableKey, ExecutableState, ExportState, Fixtures,
-    QueueKey, QueueState, RegistryState, SignalKey, SignalState,
+    AgentIndex, BoKey, BoState, EventKey, EventState, ExecutableKey, ExecutableState, Fixtures, QueueKey,
+    QueueState, RegistryState, SignalKey, SignalState,
 };
 use crate::executable::Program;
 use crate::pool::arena::{Arena, ArenaError, Window};
@@ -40,6 +41,8 @@ pub struct Bo {
     pub state: BoState,
     /// What the driver calls it.
     pub kernel: Option<KernelBo>,
+    /// The file that memory of somebody else was made of: to make it again.
+    pub file: Option<Arc<OwnedFd>>,
 }
 
 /// An event's live part, shared with those who wait.
@@ -97,13 +100,6 @@ pub struct Executable {
     pub image: BoKey,
     /// Its kernels and symbols. `None` only after [`Registry::restore`].
     pub program: Option<Arc<Program>>,
-}
-
-/// A registered DMABuf export.
-#[derive(Debug)]
-pub struct Export {
-    /// What is saved.
-    pub state: ExportState,
 }
 
 /// What holds a buffer object.
@@ -179,8 +175,6 @@ pub struct Registry {
     pub queues: Table<Queue>,
     /// Executables.
     pub executables: Table<Executable>,
-    /// DMABuf exports.
-    pub exports: Table<Export>,
     /// The singletons.
     pub fixtures: Fixtures,
     /// Free slots of the signal pages; follows from `signals`.
@@ -192,7 +186,7 @@ pub struct Registry {
 impl Bo {
     /// An entry the driver does not know yet.
     pub fn new(state: BoState) -> Self {
-        Bo { state, kernel: None }
+        Bo { state, kernel: None, file: None }
     }
 }
 
@@ -215,7 +209,6 @@ impl Registry {
             signals: Table::default(),
             queues: Table::default(),
             executables: Table::default(),
-            exports: Table::default(),
             fixtures: Fixtures::default(),
             slots: SignalSlots::default(),
             retired: Vec::new(),
@@ -309,7 +302,6 @@ impl Registry {
                 code_object: executable.code_object.to_vec(),
                 image: executable.image,
             }),
-            exports: self.exports.save(|export| export.state.clone()),
             fixtures: self.fixtures.clone(),
         }
     }
@@ -335,8 +327,6 @@ impl Registry {
                 program: None,
             })
             .map_err(table("executables"))?,
-            exports: Table::restore(&state.exports, |s| Export { state: s.clone() })
-                .map_err(table("exports"))?,
             fixtures: state.fixtures.clone(),
             slots: SignalSlots::default(),
             retired: Vec::new(),
@@ -370,11 +360,6 @@ impl Registry {
         for (key, executable) in self.executables.iter() {
             if !has_bo(executable.image) {
                 return Err(dangling("executable", key.index(), "buffer object"));
-            }
-        }
-        for (key, export) in self.exports.iter() {
-            if !has_bo(export.state.bo) {
-                return Err(dangling("export", key.index(), "buffer object"));
             }
         }
         for (key, signal) in self.signals.iter() {

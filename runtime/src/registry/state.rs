@@ -5,11 +5,12 @@
 //! functions of the `device` module, under the same public key and at the same addresses.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::key::{Key, TableState};
-use super::{Bo, Event, Executable, Export, Queue, Signal};
+use super::{Bo, Event, Executable, Queue, Signal};
 use crate::pool::arena::Window;
 
 /// Position of an agent among the selected ones; what `ROCR_VISIBLE_DEVICES` calls its index.
@@ -37,6 +38,44 @@ pub enum BoKind {
     },
     /// The process's doorbell slice on the owning agent: mapped through `/dev/kfd`, no buffer object in the driver.
     Doorbell,
+    /// Memory that came as a DMABuf, on the agent it was imported on. What lies behind it is in its flags.
+    Imported,
+}
+
+/// What makes memory the same for everybody who holds it: the inode of its DMABuf. Means nothing after a reboot, or once
+/// nobody holds the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DmabufId {
+    /// Device of the file system the inode is on.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
+}
+
+impl fmt::Display for DmabufId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{}", self.device, self.inode)
+    }
+}
+
+/// How a buffer object came to be memory that others may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// It was made here, and a DMABuf was made of it.
+    Exported,
+    /// It was made of a DMABuf of this driver.
+    Imported,
+    /// It was made of memory of somebody else: another driver's DMABuf, or a sealed memfd.
+    Foreign,
+}
+
+/// That others may hold the memory of a buffer object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sharing {
+    /// Which memory it is.
+    pub dmabuf: DmabufId,
+    /// How it came to be shared.
+    pub origin: Origin,
 }
 
 /// What a buffer object is for; decides what of it is saved and who may free it.
@@ -93,6 +132,9 @@ pub struct BoState {
     pub mapped: Vec<AgentIndex>,
     /// Whether it is mapped for the CPU, at `va`.
     pub cpu_mapped: bool,
+    /// Whether others may hold its memory. Since format 1.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
 }
 
 /// What an event tells of.
@@ -254,15 +296,6 @@ pub struct ExecutableState {
     pub image: Key<Bo>,
 }
 
-/// A DMABuf that was made of a buffer object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExportState {
-    /// Of which.
-    pub bo: Key<Bo>,
-    /// `O_CLOEXEC`, `O_RDWR`.
-    pub flags: u32,
-}
-
 /// The objects every runtime has exactly once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fixtures {
@@ -295,8 +328,6 @@ pub struct RegistryState {
     pub queues: TableState<QueueState>,
     /// Executables.
     pub executables: TableState<ExecutableState>,
-    /// DMABufs.
-    pub exports: TableState<ExportState>,
     /// The singletons.
     pub fixtures: Fixtures,
 }
@@ -337,5 +368,3 @@ pub type SignalKey = Key<Signal>;
 pub type QueueKey = Key<Queue>;
 /// Key of an executable.
 pub type ExecutableKey = Key<Executable>;
-/// Key of a DMABuf export.
-pub type ExportKey = Key<Export>;

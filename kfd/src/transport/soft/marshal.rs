@@ -169,6 +169,7 @@ fn drm(number: u32, fields: &mut Fields<'_>) {
     const HANDLE_TO_FD: u32 = nr(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD);
     const FD_TO_HANDLE: u32 = nr(sys::DRM_IOCTL_PRIME_FD_TO_HANDLE);
     const INFO: u32 = nr(sys::DRM_IOCTL_AMDGPU_INFO);
+    const GEM_VA: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_VA);
     const GEM_OP: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_OP);
     const LIST_HANDLES: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES);
     match number {
@@ -180,6 +181,8 @@ fn drm(number: u32, fields: &mut Fields<'_>) {
         HANDLE_TO_FD => fields.plan.inheritable = fields.u32(4) & libc::O_CLOEXEC.cast_unsigned() == 0,
         FD_TO_HANDLE => fields.fd(8),
         INFO => fields.pointer(0, fields.u32(8), 1, true),
+        // The numbers of the sync objects to wait for, which Linux 6.12's shorter struct has not.
+        GEM_VA => fields.pointer(56, fields.u32(52), 4, false),
         // GET_CREATE_INFO writes one struct of 32 bytes, GET_MAPPING_INFO an array.
         GEM_OP if fields.u32(4) == 0 => fields.pointer(8, 1, 32, true),
         GEM_OP if fields.u32(4) == 2 => fields.pointer(8, fields.u32(16), 32, true),
@@ -271,6 +274,29 @@ mod tests {
         let bytes = bytemuck::bytes_of(&args);
         assert_eq!(plan(Driver::Drm, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes).fds, [FdPlace::Field(8)]);
         assert_eq!(plan(Driver::Kfd, sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, bytes), Plan::default());
+    }
+
+    #[test]
+    fn plan_of_the_render_nodes_commands() {
+        let drm = |cmd, bytes: &[u8]| plan(Driver::Drm, cmd, bytes);
+        let version = sys::drm_version { name_len: 64, name: 0x1000, date: 0x2000, ..Default::default() };
+        let found = drm(sys::DRM_IOCTL_VERSION, bytemuck::bytes_of(&version));
+        assert_eq!((found.pointers, found.fds), (vec![pointer(0x1000, 64, true)], vec![]));
+        let mut prime = sys::drm_prime_handle { handle: 1, flags: 0, fd: -1 };
+        let export = drm(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, bytemuck::bytes_of(&prime));
+        assert_eq!((export.fds, export.inheritable), (vec![], true));
+        prime.flags = libc::O_CLOEXEC.cast_unsigned();
+        assert!(!drm(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, bytemuck::bytes_of(&prime)).inheritable);
+        let va = sys::drm_amdgpu_gem_va {
+            num_syncobj_handles: 2,
+            input_fence_syncobj_handles: 0x3000,
+            ..Default::default()
+        };
+        let bytes = bytemuck::bytes_of(&va);
+        assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_VA, bytes).pointers, [pointer(0x3000, 8, false)]);
+        assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_VA, &bytes[..40]), Plan::default());
+        assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_MMAP, &[1; 8]), Plan::default());
+        assert_eq!(drm(sys::DRM_IOCTL_GEM_CLOSE, &[1; 8]), Plan::default());
     }
 
     #[test]

@@ -190,12 +190,21 @@ fn checkpoint(
     abandoned: &AtomicBool,
 ) -> Result<CheckpointReport, Undone> {
     let session = runtime.session();
-    let lock = session.lock(runtime, order.mode, Duration::from_millis(order.deadline_ms))?;
+    let lock = session.lock(runtime, order.mode, Duration::from_millis(order.deadline_ms));
+    let lock = lock.inspect_err(|error| {
+        if let Some(session) = &order.session {
+            session.give_up(&explain(error));
+        }
+    })?;
     let options = CheckpointOptions {
         deadline: order.write_deadline_ms.map_or(Duration::MAX, Duration::from_millis),
         self_contained: order.self_contained,
+        session: order.session.clone(),
     };
     let report = if abandoned.load(Ordering::Relaxed) {
+        if let Some(session) = &order.session {
+            session.give_up("it was cancelled");
+        }
         Err(CheckpointError::Stopped { verb: "checkpoint", stopped: Stopped::Cancelled { elapsed: lock } })
     } else {
         session.checkpoint(runtime, &order.directory, &options)

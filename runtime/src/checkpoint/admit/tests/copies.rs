@@ -36,6 +36,7 @@ impl Copy {
             transport: Arc::clone(&here) as _,
             agents,
             terms: None,
+            sharing: Default::default(),
             captured: None,
         };
         Self { inner, parked: Mutex::new(parked), here }

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Wrappers of the render node's ioctls: a DMABuf becomes a GEM handle, parts of it are mapped for the GPU.
+//!
+//! INVARIANT: a handle means something on the open file that gave it, and nowhere else. The driver counts no imports:
+//! the same memory imported twice is one handle, and one [`Render::close`] ends it. Who shares a file between several
+//! owners must count.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::IoctlError;
+use super::call::failed;
+use crate::ids::GemHandle;
+use crate::sys;
+use crate::transport::{File, OpenError, Transport, render_node_path};
+
+/// Longest driver name that is read; `amdgpu` has six letters.
+const NAME_BYTES: usize = 64;
+
+/// An open render node. A clone is the same open file.
+#[derive(Clone, Debug)]
+pub struct Render {
+    file: Arc<dyn File>,
+}
+
+/// Which driver answers on a render node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrmVersion {
+    /// Its name, `amdgpu`.
+    pub name: String,
+    /// Major version; amdgpu's is 3.
+    pub major: i32,
+    /// Minor version.
+    pub minor: i32,
+    /// Patch level.
+    pub patch: i32,
+}
+
+/// What a GPU may do with the pages of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct VaAccess {
+    /// Read.
+    pub read: bool,
+    /// Write.
+    pub write: bool,
+    /// Fetch instructions.
+    pub execute: bool,
+}
+
+/// A range of GPU addresses and the part of an object behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VaRange {
+    /// First GPU address, whole pages.
+    pub va: u64,
+    /// Bytes, whole pages.
+    pub bytes: u64,
+    /// The object.
+    pub handle: GemHandle,
+    /// Byte offset of the part in the object, whole pages.
+    pub offset: u64,
+}
+
+impl VaAccess {
+    /// Reading and writing.
+    pub const READ_WRITE: Self = Self { read: true, write: true, execute: false };
+
+    fn flags(self) -> u32 {
+        let bit = |on: bool, flag: u32| if on { flag } else { 0 };
+        bit(self.read, sys::AMDGPU_VM_PAGE_READABLE)
+            | bit(self.write, sys::AMDGPU_VM_PAGE_WRITEABLE)
+            | bit(self.execute, sys::AMDGPU_VM_PAGE_EXECUTABLE)
+    }
+}
+
+impl Render {
+    /// Wraps an open file, which should be a render node.
+    pub fn new(file: Arc<dyn File>) -> Self {
+        Self { file }
+    }
+
+    /// Opens the render node with this minor number on `transport`.
+    ///
+    /// # Errors
+    /// As for [`Transport::open`].
+    pub fn open(transport: &dyn Transport, minor: u32) -> Result<Self, OpenError> {
+        transport.open(&render_node_path(minor)).map(Self::new)
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// VERSION.
+    ///
+    /// # Errors
+    /// [`IoctlError`].
+    pub fn version(&self) -> Result<DrmVersion, IoctlError> {
+        let mut name = vec![0_u8; NAME_BYTES];
+        let mut args = sys::drm_version {
+            name_len: NAME_BYTES as u64,
+            name: name.as_mut_ptr().expose_provenance() as u64,
+            ..Default::default()
+        };
+        // SAFETY: `name` names `name_len` writable bytes; the other strings are not asked for.
+        unsafe { self.call(sys::DRM_IOCTL_VERSION, &mut args)? };
+        name.truncate(usize::try_from(args.name_len).unwrap_or(NAME_BYTES));
+        Ok(DrmVersion {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            major: args.version_major,
+            minor: args.version_minor,
+            patch: args.version_patchlevel,
+        })
+    }
+
+    /// GET_CAP: the value of a capability, such as [`sys::DRM_CAP_PRIME`].
+    ///
+    /// # Errors
+    /// [`IoctlError`]; EINVAL if the driver does not know it.
+    pub fn capability(&self, capability: u64) -> Result<u64, IoctlError> {
+        let mut args = sys::drm_get_cap { capability, value: 0 };
+        self.call_plain(sys::DRM_IOCTL_GET_CAP, &mut args)?;
+        Ok(args.value)
+    }
+
+    /// PRIME_FD_TO_HANDLE: the handle of a DMABuf's memory on this file, the same one however often it is asked for.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; EBADF or EINVAL if the descriptor is no DMABuf.
+    pub fn import(&self, dmabuf: BorrowedFd<'_>) -> Result<GemHandle, IoctlError> {
+        let mut args = sys::drm_prime_handle { handle: 0, flags: 0, fd: dmabuf.as_raw_fd() };
+        self.call_plain(sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut args)?;
+        Ok(GemHandle(args.handle))
+    }
+
+    /// PRIME_HANDLE_TO_FD: a new close-on-exec descriptor of the object's DMABuf, mappable for writing.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; ENOENT if there is no such handle.
+    pub fn export(&self, handle: GemHandle) -> Result<OwnedFd, IoctlError> {
+        let flags = (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned();
+        let mut args = sys::drm_prime_handle { handle: handle.0, flags, fd: -1 };
+        self.call_plain(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, &mut args)?;
+        if args.fd < 0 {
+            return Err(failed(self.file.as_ref(), sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, Errno::BADF));
+        }
+        // SAFETY: the driver just made this descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(args.fd) })
+    }
+
+    /// GEM_CLOSE: ends the handle and every mapping made with it.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; EINVAL if there is no such handle.
+    pub fn close(&self, handle: GemHandle) -> Result<(), IoctlError> {
+        let mut args = sys::drm_gem_close { handle: handle.0, pad: 0 };
+        self.call_plain(sys::DRM_IOCTL_GEM_CLOSE, &mut args).map(drop)
+    }
+
+    /// AMDGPU_GEM_MMAP: the offset to map the object at with [`File::mmap_fixed`] of this file.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; ENOENT if there is no such handle, EPERM if the CPU cannot map it.
+    pub fn mmap_offset(&self, handle: GemHandle) -> Result<u64, IoctlError> {
+        let mut args = sys::drm_amdgpu_gem_mmap { addr_ptr: u64::from(handle.0) };
+        self.call_plain(sys::DRM_IOCTL_AMDGPU_GEM_MMAP, &mut args)?;
+        Ok(args.addr_ptr)
+    }
+
+    /// AMDGPU_GEM_VA MAP: maps a part of the object where nothing is mapped, in this file's address space, which is
+    /// the compute one once ACQUIRE_VM took this file (KFD 1.15).
+    ///
+    /// # Errors
+    /// [`IoctlError`]; ENOENT if there is no such handle, EINVAL if the range is taken or not possible.
+    pub fn map(&self, range: &VaRange, access: VaAccess) -> Result<(), IoctlError> {
+        self.change(sys::AMDGPU_VA_OP_MAP, range, access.flags())
+    }
+
+    /// AMDGPU_GEM_VA REPLACE: as [`Render::clear`] and [`Render::map`] in one step; changes access in place.
+    ///
+    /// # Errors
+    /// [`IoctlError`], as for [`Render::map`], but the range may be taken.
+    pub fn replace(&self, range: &VaRange, access: VaAccess) -> Result<(), IoctlError> {
+        self.change(sys::AMDGPU_VA_OP_REPLACE, range, access.flags())
+    }
+
+    /// AMDGPU_GEM_VA UNMAP: ends the object's mapping that starts at the range's address, all of it.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; ENOENT if no mapping of the object starts there.
+    pub fn unmap(&self, range: &VaRange) -> Result<(), IoctlError> {
+        self.change(sys::AMDGPU_VA_OP_UNMAP, range, 0)
+    }
+
+    /// AMDGPU_GEM_VA CLEAR: ends whatever the file's handles have mapped in the range; a mapping that lies partly in
+    /// it is cut.
+    ///
+    /// # Errors
+    /// [`IoctlError`].
+    pub fn clear(&self, va: u64, bytes: u64) -> Result<(), IoctlError> {
+        self.change(sys::AMDGPU_VA_OP_CLEAR, &VaRange { va, bytes, handle: GemHandle(0), offset: 0 }, 0)
+    }
+
+    fn change(&self, operation: u32, range: &VaRange, flags: u32) -> Result<(), IoctlError> {
+        let mut args = sys::drm_amdgpu_gem_va {
+            handle: range.handle.0,
+            operation,
+            flags,
+            va_address: range.va,
+            offset_in_bo: range.offset,
+            map_size: range.bytes,
+            ..Default::default()
+        };
+        // SAFETY: the only pointer is that to sync objects, of which there are none.
+        unsafe { self.call(sys::DRM_IOCTL_AMDGPU_GEM_VA, &mut args) }.map(drop)
+    }
+}
+
+/// Maps `len` bytes of a DMABuf from byte `offset` shared and fixed at `at`. The same on both transports: a
+/// DMABuf's descriptor maps itself.
+///
+/// # Errors
+/// The errno of `mmap`.
+///
+/// # Safety
+/// What was mapped in `at..at + len` is replaced; nothing may rely on it.
+pub unsafe fn map_dmabuf(
+    fd: BorrowedFd<'_>,
+    at: *mut u8,
+    len: usize,
+    prot: ProtFlags,
+    offset: u64,
+) -> Result<(), Errno> {
+    // SAFETY: the caller gave up what is mapped there.
+    unsafe { rustix::mm::mmap(at.cast(), len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset) }
+        .map(drop)
+}

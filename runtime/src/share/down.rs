@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared memory on the way down: what there is, who else has it, who saves it, and the moment from which it is given up.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::descriptors::{Descriptor, View, scan};
+use super::graph::{self, Object, Table, bos_of, objects};
+use super::holders::outsiders;
+use super::meeting::{Meeting, SessionOrder};
+use super::up::Parked;
+use crate::checkpoint::CheckpointError;
+use crate::device::Device;
+use crate::image::Extent;
+use crate::limit::Limit;
+use crate::registry::Registry;
+use crate::registry::state::DmabufId;
+use crate::runtime::Inner;
+
+/// The name of a process that is in no session.
+const ALONE: &str = "alone";
+
+/// A process about to give its shared memory up.
+#[derive(Debug)]
+pub(crate) struct Leaving<'a> {
+    order: Option<&'a SessionOrder>,
+    meeting: Option<Meeting<'a>>,
+    objects: BTreeMap<DmabufId, Object>,
+    /// What this process is to save.
+    views: Vec<(DmabufId, View)>,
+}
+
+impl<'a> Leaving<'a> {
+    /// Finds out what is shared, meets the other members and makes sure that nobody else has any of it. The queues are
+    /// drained.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Session`], [`CheckpointError::Outsiders`], [`CheckpointError::Hidden`],
+    /// [`CheckpointError::Device`], [`CheckpointError::System`]; nobody gives anything up then.
+    pub fn prepare(
+        inner: &Inner,
+        registry: &Registry,
+        on: &Device,
+        order: Option<&'a SessionOrder>,
+        limit: &Limit,
+    ) -> Result<Self, CheckpointError> {
+        let prepared = Self::prepare_with(inner, registry, on, order, limit);
+        if let (Err(error), Some(order)) = (&prepared, order) {
+            order.give_up(&crate::error::explain(error));
+        }
+        prepared
+    }
+
+    fn prepare_with(
+        inner: &Inner,
+        registry: &Registry,
+        on: &Device,
+        order: Option<&'a SessionOrder>,
+        limit: &Limit,
+    ) -> Result<Self, CheckpointError> {
+        let system = |act| move |source| CheckpointError::System { act, source };
+        let descriptors = scan().map_err(system("look at the process's descriptors"))?;
+        let name = order.map_or(ALONE, |order| &order.name).to_owned();
+        let table = Table {
+            name: name.clone(),
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            holdings: graph::holdings(registry, on, &inner.agents, &descriptors)?,
+        };
+        let own: Vec<DmabufId> = table.holdings.iter().map(|holding| holding.dmabuf).collect();
+        let (meeting, tables) = match order {
+            Some(order) => {
+                let (meeting, tables) = Meeting::enter(order, &table, limit)?;
+                (Some(meeting), tables)
+            }
+            None => (None, vec![table]),
+        };
+        if !own.is_empty() {
+            let members: Vec<i32> = tables.iter().map(|table| table.pid).collect();
+            let found = outsiders(&own, &members).map_err(system("look who else holds shared memory"))?;
+            if !found.is_empty() {
+                return Err(CheckpointError::Outsiders { holders: found });
+            }
+        }
+        let objects = objects(&tables);
+        let views = objects
+            .values()
+            .filter(|object| object.saver == name)
+            .map(|object| Ok((object.dmabuf, view(registry, on, &descriptors, object)?)))
+            .collect::<Result<_, CheckpointError>>()?;
+        Ok(Self { order, meeting, objects, views })
+    }
+
+    /// Whether there is any shared memory in the session.
+    pub fn is_nothing(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// What this process is to save, with the names of the extents.
+    pub fn extents(&self) -> impl Iterator<Item = (String, Extent)> {
+        self.views.iter().filter_map(|(id, view)| Some((self.objects.get(id)?.extent(), view.extent())))
+    }
+
+    /// What is remembered of it.
+    pub fn record(&self) -> Parked {
+        Parked { order: self.order.cloned(), objects: self.objects.clone() }
+    }
+
+    /// The image is complete: waits until all members are as far. From `Ok` on the others count on this process to let
+    /// go.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Session`]; nobody gives anything up then.
+    pub fn agree(&mut self, limit: &Limit) -> Result<(), CheckpointError> {
+        self.views.clear();
+        Ok(self.meeting.take().map_or(Ok(()), |meeting| meeting.agree(limit))?)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(meeting) = self.meeting.take() {
+            meeting.leave("it failed before it could let go");
+        }
+    }
+}
+
+/// The bytes of shared memory, which this process holds as a buffer or a descriptor.
+fn view(
+    registry: &Registry,
+    on: &Device,
+    descriptors: &[Descriptor],
+    object: &Object,
+) -> Result<View, CheckpointError> {
+    let act = "map shared memory to save it";
+    let system = |source| CheckpointError::System { act, source };
+    let buffer = bos_of(registry, object.dmabuf).into_iter().find_map(|key| registry.bos.get(key));
+    if let Some(bo) = buffer {
+        let fd = on.export_bo(bo).map_err(|source| CheckpointError::Device { what: "a DMABuf", source })?;
+        return View::of(fd.as_fd(), object.bytes).map_err(system);
+    }
+    let descriptor = descriptors.iter().find(|descriptor| descriptor.dmabuf == object.dmabuf);
+    let gone = || system(std::io::ErrorKind::NotFound.into());
+    View::of(descriptor.ok_or_else(gone)?.borrow(), object.bytes).map_err(system)
+}
+
+impl Inner {
+    /// Ends a meeting that this process leads: what the leader holds is memory of the device.
+    pub(crate) fn end_meeting(self: &Arc<Self>) {
+        if let Some(leader) = self.leader.lock().take()
+            && !leader.is_over()
+        {
+            tracing::warn!(target: "checkpoint", "members of the session it was restored with have not come back yet");
+        }
+    }
+}

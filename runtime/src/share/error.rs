@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why memory could not be shared.
+
+use kfd::Errno;
+
+use crate::error::{ArenaError, DeviceError, Lost};
+use crate::registry::state::BoKey;
+
+/// A DMABuf could not be made or taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShareError {
+    /// The buffer was freed.
+    #[error("Buffer {key} was freed")]
+    Freed {
+        /// The buffer.
+        key: BoKey,
+    },
+    /// The agent belongs to another runtime.
+    #[error("The agent belongs to another runtime than the one that imports")]
+    OtherRuntime,
+    /// The memory has no whole number of pages.
+    #[error(
+        "The descriptor's memory has {bytes} bytes; memory to be imported has whole pages of 4096, and some"
+    )]
+    Length {
+        /// Its length.
+        bytes: u64,
+    },
+    /// The descriptor cannot be looked at.
+    #[error("The descriptor cannot be looked at: {errno}")]
+    Descriptor {
+        /// Why.
+        errno: Errno,
+    },
+    /// The descriptor of another exporter could not be kept.
+    #[error("The descriptor cannot be duplicated")]
+    Duplicate(#[source] std::io::Error),
+    /// No addresses.
+    #[error("No addresses are left")]
+    Address(#[from] ArenaError),
+    /// The driver refused.
+    #[error("Memory cannot be shared")]
+    Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory shared beyond one buffer: DMABufs given out and taken in, and what becomes of them through a checkpoint.
+//!
+//! INVARIANT: memory that others may hold is known by the inode of its DMABuf, and every buffer object of it says so in
+//! the registry ([`crate::registry::state::Sharing`]). Descriptors belong to the caller; the runtime keeps none but the
+//! files of other exporters, which it needs to make their memory again.
+//!
+//! ```text
+//!  down   collect ── meet: who holds what ── outsiders? ── write ── agree ── let go ── stand-ins for descriptors
+//!  up     rendezvous: first comer makes, the rest find ── fill ── descriptors back
+//! ```
+
+mod descriptors;
+mod down;
+mod error;
+mod graph;
+mod holders;
+mod meeting;
+mod rendezvous;
+mod up;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+pub(crate) use self::descriptors::{is_dmabuf, stand_in_for_all};
+pub(crate) use self::down::Leaving;
+pub use self::error::ShareError;
+pub use self::graph::Object;
+pub use self::holders::Outsider;
+pub use self::meeting::{Member, SessionError, SessionOrder};
+pub(crate) use self::rendezvous::Leader;
+pub use self::rendezvous::RendezvousError;
+pub use self::up::Parked;
+pub(crate) use self::up::{Attendance, Source, bring_back};
+use crate::agent::Agent;
+use crate::device::{Device, Dmabuf, identify};
+use crate::error::DeviceError;
+use crate::pool::{Buffer, arena};
+use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, Origin, Sharing};
+use crate::registry::{Bo, Registry};
+use crate::runtime::{Inner, Runtime};
+
+impl Buffer {
+    /// A DMABuf of its memory, close-on-exec: for another process, another agent, or another driver. The memory lives
+    /// for as long as anybody holds it, in whatever way.
+    ///
+    /// # Errors
+    /// [`ShareError::Freed`], [`ShareError::Device`], [`ShareError::Lost`].
+    pub fn export(&self) -> Result<OwnedFd, ShareError> {
+        let inner = &self.0.inner;
+        let pass = inner.gate.enter()?;
+        let mut registry = inner.registry.lock();
+        let device = inner.device_or_lost(&pass)?;
+        if !self.is_alive() {
+            return Err(ShareError::Freed { key: self.key() });
+        }
+        export(&mut registry, device, self.key())
+    }
+}
+
+/// Makes a DMABuf of a registered object and notes that others may hold its memory from now on.
+pub(crate) fn export(registry: &mut Registry, device: &Device, key: BoKey) -> Result<OwnedFd, ShareError> {
+    let bo = registry.bos.get_mut(key).ok_or(ShareError::Freed { key })?;
+    let fd = device.export_bo(bo)?;
+    if bo.state.sharing.is_none() {
+        let dmabuf = identify(&fd).map_err(|errno| ShareError::Descriptor { errno })?;
+        bo.state.sharing = Some(Sharing { dmabuf, origin: Origin::Exported });
+    }
+    Ok(fd)
+}
+
+impl Runtime {
+    /// A buffer of the memory behind a DMABuf, which `agent` may access ([`Buffer::allow`] lets others). The descriptor
+    /// stays the caller's. Memory of another driver, or a memfd sealed against shrinking on the software device, is
+    /// taken as system memory.
+    ///
+    /// # Errors
+    /// [`ShareError`]; nothing is imported then.
+    pub fn import(&self, dmabuf: impl AsFd, agent: &Agent) -> Result<Buffer, ShareError> {
+        let inner = self.inner();
+        if !agent.is_of(inner) {
+            return Err(ShareError::OtherRuntime);
+        }
+        let pass = inner.gate.enter()?;
+        inner.free_deferred(&pass);
+        let mut registry = inner.registry.lock();
+        let device = inner.device_or_lost(&pass)?;
+        let fd = dmabuf.as_fd();
+        let found = device.describe_dmabuf(fd)?;
+        let key = inner.import_bo(&mut registry, device, fd.as_fd(), &found, agent.info.index())?;
+        Ok(Buffer::new(inner, &registry, key, found.bytes))
+    }
+}
+
+impl Inner {
+    fn import_bo(
+        &self,
+        registry: &mut Registry,
+        device: &Device,
+        fd: std::os::fd::BorrowedFd<'_>,
+        found: &Dmabuf,
+        agent: AgentIndex,
+    ) -> Result<BoKey, ShareError> {
+        if found.bytes == 0 || !found.bytes.is_multiple_of(arena::PAGE) {
+            return Err(ShareError::Length { bytes: found.bytes });
+        }
+        let origin = if found.own.is_some() { Origin::Imported } else { Origin::Foreign };
+        let file = match origin {
+            Origin::Foreign => Some(Arc::new(fd.try_clone_to_owned().map_err(ShareError::Duplicate)?)),
+            _ => None,
+        };
+        let key = registry.add_bo(BoState {
+            kind: BoKind::Imported,
+            role: BoRole::User,
+            bytes: found.bytes,
+            va: 0,
+            flags: found.own.map_or(kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_GTT, |own| own.flags),
+            agent,
+            mapped: vec![agent],
+            cpu_mapped: found.is_visible(),
+            sharing: Some(Sharing { dmabuf: found.id, origin }),
+        })?;
+        let made = match registry.bos.get_mut(key) {
+            Some(bo) => {
+                bo.file = file;
+                device.import_bo(bo, fd)
+            }
+            None => Err(DeviceError::Absent { what: "the entry" }),
+        };
+        if let Err(error) = made {
+            registry.remove_bo(key);
+            return Err(error.into());
+        }
+        Ok(key)
+    }
+}
+
+/// Makes an object again out of the file of its exporter, which CRIU may have made anew.
+pub(crate) fn make_foreign(bo: &mut Bo, on: &Device, file: &OwnedFd) -> Result<(), DeviceError> {
+    let dmabuf = identify(file).map_err(|errno| DeviceError::Descriptor { errno })?;
+    bo.state.sharing = bo.state.sharing.map(|sharing| Sharing { dmabuf, ..sharing });
+    on.import_bo(bo, file.as_fd())
+}
+
+/// Whether somebody else made the memory.
+pub(crate) fn is_foreign(bo: &Bo) -> bool {
+    bo.state.sharing.is_some_and(|sharing| sharing.origin == Origin::Foreign)
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A member at a meeting.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::RendezvousError;
+use super::hall::started;
+use super::wire::{self, Answer, Ask, CLAIMS};
+use crate::limit::Limit;
+use crate::registry::state::DmabufId;
+
+/// How often a member that waits looks whether it still may.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A connection to the leader.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: OwnedFd,
+}
+
+/// Memory that was asked for.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// It is this process's to make, and to put.
+    Make,
+    /// It is there.
+    Found(OwnedFd),
+}
+
+impl Client {
+    pub(super) fn join(socket: OwnedFd, name: &str) -> Result<Self, RendezvousError> {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let client = Self { socket };
+        let started = started(pid).unwrap_or(0);
+        client.expect_granted(&Ask::Join { name: name.to_owned(), pid, started }, None)?;
+        Ok(client)
+    }
+
+    /// Which of these this process is to make.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn claim(&self, wanted: &[DmabufId]) -> Result<Vec<bool>, RendezvousError> {
+        let mut make = Vec::with_capacity(wanted.len());
+        for part in wanted.chunks(CLAIMS) {
+            match self.ask(&Ask::Claim(part.to_vec()), None)? {
+                (Answer::Make(answers), _) if answers.len() == part.len() => make.extend(answers),
+                other => return Err(unexpected(other.0)),
+            }
+        }
+        Ok(make)
+    }
+
+    /// Gives the others memory that this process was to make, filled.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn put(&self, dmabuf: DmabufId, file: BorrowedFd<'_>) -> Result<(), RendezvousError> {
+        self.expect_granted(&Ask::Put(dmabuf), Some(file))
+    }
+
+    /// Waits for memory that another is to make.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn fetch(&self, dmabuf: DmabufId, limit: &Limit) -> Result<Claim, RendezvousError> {
+        self.send(&Ask::Fetch(dmabuf), None)?;
+        let pause = Timespec::try_from(LOOK).ok();
+        loop {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            if matches!(poll(&mut fds, pause.as_ref()), Ok(n) if n > 0) {
+                break;
+            }
+            limit.check().map_err(|stopped| RendezvousError::Late {
+                dmabuf,
+                waited: limit.elapsed(),
+                stopped,
+            })?;
+        }
+        match self.receive()? {
+            (Answer::Found, Some(file)) => Ok(Claim::Found(file)),
+            (Answer::Make(_), _) => Ok(Claim::Make),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Has all that it wants: from here on the others count on it.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn done(self) -> Result<(), RendezvousError> {
+        self.expect_granted(&Ask::Done, None)
+    }
+
+    fn expect_granted(&self, ask: &Ask, file: Option<BorrowedFd<'_>>) -> Result<(), RendezvousError> {
+        match self.ask(ask, file)? {
+            (Answer::Granted, _) => Ok(()),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    fn ask(
+        &self,
+        ask: &Ask,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(Answer, Option<OwnedFd>), RendezvousError> {
+        self.send(ask, file)?;
+        self.receive()
+    }
+
+    fn send(&self, ask: &Ask, file: Option<BorrowedFd<'_>>) -> Result<(), RendezvousError> {
+        wire::send(self.socket.as_fd(), ask, file).map_err(|_| RendezvousError::LeaderGone)
+    }
+
+    fn receive(&self) -> Result<(Answer, Option<OwnedFd>), RendezvousError> {
+        match wire::receive(self.socket.as_fd()) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(RendezvousError::LeaderGone),
+            Err(error) if error.raw_os_error().is_some() => Err(RendezvousError::LeaderGone),
+            Err(_) => Err(RendezvousError::Answer),
+        }
+    }
+}
+
+fn unexpected(answer: Answer) -> RendezvousError {
+    match answer {
+        Answer::Refused(reason) => RendezvousError::Refused { reason },
+        _ => RendezvousError::Answer,
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How the processes of a session find each other's memory again, in whatever order and however late they come back.
+//!
+//! They meet in the session's directory. The first to lock a file there leads: it listens on a socket beside it and knows
+//! which memory is there already. For each piece the first that asks makes it and gives the leader its DMABuf; the others
+//! get that. Copies restored in other pid namespaces meet apart, for they are other processes' copies.
+//!
+//! INVARIANT: within one meeting no memory is made twice. A leader that ends leaves word of who has gone on with what it
+//! gave them ([`hall::Gone`]); whoever comes later and finds one of those alive is refused, for the memory that it has
+//! cannot be reached any more.
+
+mod client;
+mod hall;
+mod leader;
+mod wire;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use thiserror::Error;
+
+pub(crate) use self::client::{Claim, Client};
+pub(crate) use self::leader::Leader;
+use crate::checkpoint::Peer;
+use crate::limit::{Limit, Stopped};
+use crate::registry::state::DmabufId;
+
+/// How often one that waits for a leader looks.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Memory of a session could not be found again.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RendezvousError {
+    /// A file or socket of the meeting.
+    #[error("Cannot {act} {}", path.display())]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else's socket is there.
+    #[error("The session's meeting in {} is led by user {uid}, who is neither this process's nor root", path.display())]
+    Stranger {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// Others have gone on.
+    #[error(
+        "{} of the session went on without this process and no longer share{} what they had: end them and restore all \
+         together", names.join(", "), if names.len() == 1 { "s" } else { "" }
+    )]
+    GoneOn {
+        /// Who.
+        names: Vec<String>,
+    },
+    /// The leader would not have this process.
+    #[error("The session's meeting refused this process: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// The leader has ended.
+    #[error("The process that led the session's meeting ended; try again")]
+    LeaderGone,
+    /// Memory was not made in time by whoever was to.
+    #[error("Memory {dmabuf} of the session was not there after {} ms: {stopped}", waited.as_millis())]
+    Late {
+        /// Which.
+        dmabuf: DmabufId,
+        /// How long was waited.
+        waited: Duration,
+        /// What ended the wait.
+        stopped: Stopped,
+    },
+    /// The wait for a leader ended.
+    #[error("Nobody led the session's meeting: {0}")]
+    NoLeader(#[source] Stopped),
+    /// An answer that makes no sense here.
+    #[error("The leader of the session's meeting gave an answer of another version")]
+    Answer,
+}
+
+/// Where a session meets on its way up.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    directory: PathBuf,
+    /// Tells meetings in one directory apart.
+    stem: String,
+}
+
+fn io_error(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RendezvousError {
+    let path = path.to_owned();
+    move |source| RendezvousError::Io { act, path, source }
+}
+
+impl Place {
+    /// In a session's directory, for the processes of the pid namespace of this one.
+    ///
+    /// # Errors
+    /// [`RendezvousError::Io`].
+    pub fn of(directory: &Path) -> Result<Self, RendezvousError> {
+        let namespace = Path::new("/proc/self/ns/pid");
+        let inode = fs::metadata(namespace).map_err(io_error("look at", namespace))?.ino();
+        Ok(Self { directory: directory.to_owned(), stem: format!("rendezvous-{inode}") })
+    }
+
+    fn file(&self, kind: &str) -> PathBuf {
+        self.directory.join(format!("{}.{kind}", self.stem))
+    }
+
+    /// Does something with the socket's address, which is short however long the path is.
+    fn with_address<T>(
+        &self,
+        act: &'static str,
+        with: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno>,
+    ) -> Result<T, RendezvousError> {
+        let directory = File::open(&self.directory).map_err(io_error("open", &self.directory))?;
+        let short = format!("/proc/self/fd/{}/{}.sock", directory.as_raw_fd(), self.stem);
+        let done = SocketAddrUnix::new(&*short).and_then(|address| with(&address));
+        done.map_err(|error| io_error(act, &self.file("sock"))(error.into()))
+    }
+
+    /// Comes to the meeting as `name`, one of `members`. Whoever finds nobody leads it, which goes on until all have
+    /// come or the leader is dropped.
+    ///
+    /// # Errors
+    /// [`RendezvousError`].
+    pub fn enter(
+        &self,
+        name: &str,
+        members: &[String],
+        limit: &Limit,
+    ) -> Result<(Client, Option<Leader>), RendezvousError> {
+        let path = self.file("lock");
+        loop {
+            let mut options = OpenOptions::new();
+            let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+            let lock = lock.map_err(io_error("open", &path))?;
+            let leader = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(self.lead(lock, members)?),
+                Err(Errno::WOULDBLOCK) => None,
+                Err(error) => return Err(io_error("lock", &path)(error.into())),
+            };
+            if let Some(socket) = self.connect()? {
+                return Ok((Client::join(socket, name)?, leader));
+            }
+            limit.check().map_err(RendezvousError::NoLeader)?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn lead(&self, lock: File, members: &[String]) -> Result<Leader, RendezvousError> {
+        let record = self.file("record");
+        // This process itself may have gone on before, and been brought back in its place.
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let others =
+            hall::read_record(&record)?.into_iter().filter(|gone| gone.pid != own && gone.is_alive());
+        let names: Vec<String> = others.map(|gone| gone.name).collect();
+        if !names.is_empty() {
+            return Err(RendezvousError::GoneOn { names });
+        }
+        for stale in [&record, &self.file("sock")] {
+            match fs::remove_file(stale) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(io_error("remove", stale)(error));
+                }
+                _ => {}
+            }
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = self.with_address("listen on", |address| {
+            let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            bind(&listener, address)?;
+            listen(&listener, 64)?;
+            Ok(listener)
+        })?;
+        Leader::start(lock, listener, members, record, self.file("sock"))
+            .map_err(io_error("lead", &self.directory))
+    }
+
+    /// A connection to the leader, if there is one that listens.
+    fn connect(&self) -> Result<Option<rustix::fd::OwnedFd>, RendezvousError> {
+        let connected = self.with_address("connect to", |address| {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            match connect(&socket, address) {
+                Ok(()) => Ok(Some(socket)),
+                Err(Errno::CONNREFUSED | Errno::NOENT | Errno::AGAIN) => Ok(None),
+                Err(error) => Err(error),
+            }
+        })?;
+        let Some(socket) = connected else { return Ok(None) };
+        let peer = Peer::of(&socket).map_err(io_error("look at", &self.file("sock")))?;
+        if !peer.is_trusted_by(rustix::process::geteuid().as_raw()) {
+            return Err(RendezvousError::Stranger { path: self.directory.clone(), uid: peer.uid });
+        }
+        Ok(Some(socket))
+    }
+}
+
+#[cfg(test)]
+mod tests;

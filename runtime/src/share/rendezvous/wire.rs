@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is said at a meeting: one JSON message a datagram, at most one descriptor beside it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::registry::state::DmabufId;
+
+/// Longest message, bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+/// Most pieces of memory in one message.
+pub(super) const CLAIMS: usize = 512;
+
+/// From a member.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Ask {
+    /// Under its name; how it is told from a later process with its pid.
+    Join { name: String, pid: i32, started: u64 },
+    /// Which of these is it to make?
+    Claim(Vec<DmabufId>),
+    /// It has made this, and filled it.
+    Put(DmabufId),
+    /// It wants this, when it is there.
+    Fetch(DmabufId),
+    /// It has all that it wants.
+    Done,
+}
+
+/// From the leader.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Yes.
+    Granted,
+    /// No.
+    Refused(String),
+    /// For each that was claimed: whether it is the member's to make.
+    Make(Vec<bool>),
+    /// Here it is.
+    Found,
+}
+
+/// Sends a message.
+///
+/// # Errors
+/// As sendmsg(2).
+pub(super) fn send<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<_> = file.into_iter().collect();
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    rustix::io::retry_on_intr(|| {
+        sendmsg(&socket, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives a message; `None` when the other end has closed.
+///
+/// # Errors
+/// As recvmsg(2); what is no message of this protocol.
+pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut text = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            file = files.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    Ok(Some((serde_json::from_slice(&text[..received.bytes])?, file)))
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared memory on the way up: made by the first of the session's members that comes, found by the rest, filled from the
+//! image of whoever saved it.
+//!
+//! INVARIANT: everything that this process is to make is made, filled and given to the others before it waits for
+//! anything that they are to make: so members cannot wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+use serde::{Deserialize, Serialize};
+
+use super::descriptors::{View, awaited, return_all};
+use super::graph::{Object, bos_of};
+use super::meeting::SessionOrder;
+use super::rendezvous::{Claim, Client, Leader, Place};
+use crate::checkpoint::{AgentIdentity, CheckpointError, IMAGE_FILE, Metadata};
+use crate::device::{Device, identify};
+use crate::image::{Extent, Image, ReadStats};
+use crate::limit::Limit;
+use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, DmabufId, Sharing};
+use crate::registry::{Bo, Registry};
+
+/// What a process, and its image, remember of shared memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parked {
+    /// The session it was checkpointed in, if others were in it.
+    pub order: Option<SessionOrder>,
+    /// All memory of the session, this process's or not.
+    #[serde(with = "values")]
+    pub objects: BTreeMap<DmabufId, Object>,
+}
+
+/// The map as a list: keys of JSON maps are strings.
+mod values {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{DmabufId, Object};
+
+    pub fn serialize<S: Serializer>(map: &BTreeMap<DmabufId, Object>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map.values())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<DmabufId, Object>, D::Error> {
+        let objects = Vec::<Object>::deserialize(from)?;
+        Ok(objects.into_iter().map(|object| (object.dmabuf, object)).collect())
+    }
+}
+
+/// Where the contents come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    /// This process's image.
+    pub image: &'a Image,
+    /// Where it lies now; none for one in memory.
+    pub directory: Option<&'a Path>,
+    /// The names of its extents.
+    pub names: &'a [String],
+    /// The agents when it was written.
+    pub agents: &'a [AgentIdentity],
+    /// The memory that is not shared, which are the first extents.
+    pub plain: &'a [Extent],
+}
+
+/// Memory on its way up.
+struct Memory<'a> {
+    object: &'a Object,
+    keys: Vec<BoKey>,
+    file: Option<OwnedFd>,
+}
+
+/// A process at its session's meeting, with all that it wants.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    client: Client,
+    leader: Option<Leader>,
+}
+
+impl Attendance {
+    /// The process goes on, and the others may count on it. Gives the leader, if it is this process that leads, which is
+    /// to be kept.
+    pub fn go_on(self) -> Option<Leader> {
+        if let Err(error) = self.client.done() {
+            tracing::warn!(target: "checkpoint", %error, "members that come later do not know of this one");
+        }
+        self.leader
+    }
+}
+
+/// Fills this process's memory and gets its shared memory back.
+///
+/// # Errors
+/// [`CheckpointError::Rendezvous`], [`CheckpointError::Device`], [`CheckpointError::Image`],
+/// [`CheckpointError::OtherSession`], [`CheckpointError::System`]; some of it is there then.
+pub(crate) fn bring_back(
+    registry: &mut Registry,
+    on: &Device,
+    parked: &Parked,
+    from: &Source<'_>,
+    limit: &Limit,
+) -> Result<(ReadStats, Option<Attendance>), CheckpointError> {
+    let mut memory = wanted(registry, parked)?;
+    let others = parked.order.as_ref().filter(|order| order.members.len() > 1);
+    let Some(order) = others else {
+        for piece in &mut memory {
+            make(registry, on, piece, from)?;
+        }
+        let stats = fill(parked, &memory, from, from.plain, limit)?;
+        take_in(registry, on, memory)?;
+        return Ok((stats, None));
+    };
+    let act = "find the directory where the session meets";
+    let nowhere = || system(act)(std::io::ErrorKind::NotFound.into());
+    let directory = from.directory.ok_or_else(nowhere)?.join(&order.from_image);
+    let place = Place::of(&directory)?;
+    let names: Vec<String> = order.members.iter().map(|member| member.name.clone()).collect();
+    let (client, leader) = place.enter(&order.name, &names, limit)?;
+    let ids: Vec<DmabufId> = memory.iter().map(|piece| piece.object.dmabuf).collect();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (mut piece, is_ours) in memory.into_iter().zip(client.claim(&ids)?) {
+        if is_ours {
+            make(registry, on, &mut piece, from)?;
+            ours.push(piece);
+        } else {
+            theirs.push(piece);
+        }
+    }
+    let mut stats = fill(parked, &ours, from, from.plain, limit)?;
+    let put = |piece: &Memory<'_>| match &piece.file {
+        Some(file) => client.put(piece.object.dmabuf, file.as_fd()),
+        None => Ok(()),
+    };
+    ours.iter().try_for_each(put)?;
+    for mut piece in theirs {
+        match client.fetch(piece.object.dmabuf, limit)? {
+            Claim::Found(file) => piece.file = Some(file),
+            Claim::Make => {
+                make(registry, on, &mut piece, from)?;
+                let filled = fill(parked, std::slice::from_ref(&piece), from, &[], limit)?;
+                stats.content_bytes += filled.content_bytes;
+                stats.read_bytes += filled.read_bytes;
+                put(&piece)?;
+            }
+        }
+        ours.push(piece);
+    }
+    take_in(registry, on, ours)?;
+    Ok((stats, Some(Attendance { client, leader })))
+}
+
+fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
+    move |source| CheckpointError::System { act, source }
+}
+
+/// The session's memory that this process had: its buffer objects, and what stand-ins wait for.
+fn wanted<'a>(registry: &Registry, parked: &'a Parked) -> Result<Vec<Memory<'a>>, CheckpointError> {
+    let stand_ins = awaited().map_err(system("look at the process's descriptors"))?;
+    let stand_ins: BTreeSet<DmabufId> = stand_ins.into_iter().map(|stand_in| stand_in.dmabuf).collect();
+    if let Some(unknown) = stand_ins.iter().find(|id| !parked.objects.contains_key(id)) {
+        tracing::error!(target: "checkpoint", %unknown, "a DMABuf that came after the session was agreed on is lost");
+    }
+    let piece = |object: &'a Object| {
+        let keys = bos_of(registry, object.dmabuf);
+        let is_ours = !keys.is_empty() || stand_ins.contains(&object.dmabuf);
+        is_ours.then_some(Memory { object, keys, file: None })
+    };
+    Ok(parked.objects.values().filter_map(piece).collect())
+}
+
+/// Makes memory, by the buffer object that it was first if that is this process's.
+fn make(
+    registry: &mut Registry,
+    on: &Device,
+    piece: &mut Memory<'_>,
+    from: &Source<'_>,
+) -> Result<(), CheckpointError> {
+    let refused = |what| move |source| CheckpointError::Device { what, source };
+    forget(registry, on, &piece.keys)?;
+    let is_first = |key: &&BoKey| registry.bos.get(**key).is_some_and(|bo| bo.state.kind != BoKind::Imported);
+    let first = piece.keys.iter().find(is_first).copied();
+    if let Some(bo) = first.and_then(|key| registry.bos.get_mut(key)) {
+        on.create_bo(bo).map_err(refused("to make shared memory again"))?;
+        piece.file = Some(on.export_bo(bo).map_err(refused("a DMABuf of shared memory"))?);
+        return Ok(());
+    }
+    let Object { bytes, flags, home, .. } = piece.object;
+    let at_home = home.as_ref().and_then(|home| from.agents.iter().position(|agent| agent.uuid() == *home));
+    let imported = piece.keys.first().and_then(|key| registry.bos.get(*key)).map(|bo| bo.state.agent);
+    // CAST: there are at most 64 agents.
+    let agent = at_home.map(|at| AgentIndex(at as u32)).or(imported).unwrap_or(AgentIndex(0));
+    let kind = if flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 { BoKind::Vram } else { BoKind::Gtt };
+    let mut bo = Bo::new(BoState {
+        kind,
+        role: BoRole::User,
+        bytes: *bytes,
+        va: 0,
+        flags: *flags,
+        agent,
+        mapped: Vec::new(),
+        cpu_mapped: false,
+        sharing: None,
+    });
+    piece.file = Some(on.make_dmabuf(&mut bo).map_err(refused("to make shared memory again"))?);
+    Ok(())
+}
+
+/// Takes out of the driver what a way down that failed has left there: it is not the memory that the others get.
+fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), CheckpointError> {
+    for key in keys {
+        if let Some(bo) = registry.bos.get_mut(*key).filter(|bo| bo.kernel.is_some()) {
+            on.destroy_bo(bo)
+                .map_err(|source| CheckpointError::Device { what: "to free a shared buffer", source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Fills memory that was just made, and `plain` memory with the first extents of this process's image.
+fn fill(
+    parked: &Parked,
+    made: &[Memory<'_>],
+    from: &Source<'_>,
+    plain: &[Extent],
+    limit: &Limit,
+) -> Result<ReadStats, CheckpointError> {
+    let mut views = BTreeMap::<&str, BTreeMap<String, View>>::new();
+    for Memory { object, file, .. } in made {
+        let Some(file) = file else { continue };
+        let view = View::of(file.as_fd(), object.bytes).map_err(system("map shared memory to fill it"))?;
+        views.entry(&object.saver).or_default().insert(object.extent(), view);
+    }
+    let own = parked.order.as_ref().map(|order| order.name.as_str());
+    let none = BTreeMap::new();
+    let mut stats = ReadStats::default();
+    let mut add = |filled: ReadStats| {
+        stats.content_bytes += filled.content_bytes;
+        stats.read_bytes += filled.read_bytes;
+    };
+    // Without a session all is in this process's image.
+    let is_own = |saver: &str| own.is_none_or(|own| own == saver);
+    let ours = views.iter().find(|(saver, _)| is_own(saver)).map_or(&none, |(_, views)| views);
+    if !plain.is_empty() || !ours.is_empty() {
+        let mut extents = extents_of(from.names, ours);
+        for (place, extent) in extents.iter_mut().zip(plain) {
+            *place = Some(*extent);
+        }
+        add(from.image.fill_some(&extents, limit)?);
+    }
+    for (saver, views) in views.iter().filter(|(saver, _)| !is_own(saver)) {
+        let (image, names) = image_of(parked, saver, from)?;
+        add(image.fill_some(&extents_of(&names, views), limit)?);
+    }
+    Ok(stats)
+}
+
+fn extents_of(names: &[String], views: &BTreeMap<String, View>) -> Vec<Option<Extent>> {
+    names.iter().map(|name| views.get(name).map(View::extent)).collect()
+}
+
+/// Another member's image, and the names of its extents.
+fn image_of(
+    parked: &Parked,
+    saver: &str,
+    from: &Source<'_>,
+) -> Result<(Image, Vec<String>), CheckpointError> {
+    let unknown = || CheckpointError::NoImage { member: saver.to_owned() };
+    let order = parked.order.as_ref().ok_or_else(unknown)?;
+    let member = order.members.iter().find(|member| member.name == saver).ok_or_else(unknown)?;
+    let directory = from.directory.ok_or_else(unknown)?;
+    let path: PathBuf = directory.join(&order.from_image).join(&member.image).join(IMAGE_FILE);
+    let image = Image::open(&path)?;
+    let metadata: Metadata = image.metadata()?;
+    let found = metadata.sharing.and_then(|sharing| sharing.order).map(|order| order.id);
+    if found.as_ref() != Some(&order.id) {
+        return Err(CheckpointError::OtherSession { path, found, wanted: order.id.clone() });
+    }
+    Ok((image, metadata.extents))
+}
+
+/// Makes all buffer objects of memory that is there, and puts it under its descriptors' numbers.
+fn take_in(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Result<(), CheckpointError> {
+    let mut files = BTreeMap::new();
+    for Memory { object, keys, file } in memory {
+        let Some(file) = file else { continue };
+        let dmabuf = identify(&file).map_err(|errno| system("look at shared memory")(errno.into()))?;
+        for key in keys {
+            let Some(bo) = registry.bos.get_mut(key) else { continue };
+            if bo.kernel.is_none() {
+                on.import_bo(bo, file.as_fd()).map_err(|source| CheckpointError::Device {
+                    what: "to import shared memory again",
+                    source,
+                })?;
+            }
+            // The keys of all were found by the old identities.
+            bo.state.sharing = bo.state.sharing.map(|sharing| Sharing { dmabuf, ..sharing });
+        }
+        files.insert(object.dmabuf, file);
+    }
+    return_all(|dmabuf| files.get(&dmabuf)?.try_clone().ok())
+        .map_err(system("put DMABufs back in the place of their stand-ins"))
+}
