@@ -9,12 +9,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use queues::aql::ExceptionCode;
 use rustix::io::Errno;
 
-/// What a GPU page-table entry allows beside reading (KFD ALLOC flags; read is always allowed).
+/// What a GPU page-table entry allows (KFD ALLOC flags, `AMDGPU_VM_PAGE_*` of GEM_VA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageAccess {
-    /// `KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE`.
+    /// `AMDGPU_VM_PAGE_READABLE`; KFD's own mappings can always be read.
+    pub read: bool,
+    /// `KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE`, `AMDGPU_VM_PAGE_WRITEABLE`.
     pub write: bool,
-    /// `KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE`.
+    /// `KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE`, `AMDGPU_VM_PAGE_EXECUTABLE`.
     pub execute: bool,
 }
 
@@ -187,8 +189,12 @@ pub trait Hardware: Send + Sync {
     /// `EINVAL` when the range overlaps another mapping or cannot be had, `ENOMEM` when the host is out of memory.
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno>;
 
-    /// Removes a mapping; returns once no wave can touch it any more.
+    /// Removes a mapping, or a part of one; returns once no wave can touch it any more.
     fn unmap(&self, gpu: usize, va: u64, bytes: u64);
+
+    /// Changes what is allowed in a range that is mapped whole, without a moment in which it is not; returns once no
+    /// wave acts under the old permission any more.
+    fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess);
 
     /// Puts a queue on the hardware in the state that `mqd` and the queue's save area hold, which is all that is left
     /// of an earlier run; a default `mqd` is a new queue at read pointer 0.

@@ -11,7 +11,7 @@ use softgpu::driver::ledger::{Capacities, Ledger};
 use softgpu::driver::{
     Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory,
 };
-use softgpu::hardware::{GpuMapping, Hardware, HwQueue, Mqd};
+use softgpu::hardware::{GpuMapping, Hardware, HwQueue, Mqd, PageAccess};
 use softgpu::sysfs::GpuModel;
 
 /// Accepts everything.
@@ -23,6 +23,8 @@ impl Hardware for NoHardware {
     }
 
     fn unmap(&self, _: usize, _: u64, _: u64) {}
+
+    fn protect(&self, _: usize, _: u64, _: u64, _: PageAccess) {}
 
     fn start_queue(&self, _: usize, _: &HwQueue, _: &Mqd) -> Result<(), Errno> {
         Ok(())

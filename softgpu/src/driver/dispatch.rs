@@ -38,7 +38,10 @@ macro_rules! entry {
 }
 
 /// Runs a handler on a struct and stores the struct again, whatever the handler answered.
-fn typed<T: Pod>(bytes: &mut [u8], handler: impl FnOnce(&mut T) -> Result<(), Errno>) -> Result<u32, Errno> {
+pub(super) fn typed<T: Pod>(
+    bytes: &mut [u8],
+    handler: impl FnOnce(&mut T) -> Result<(), Errno>,
+) -> Result<u32, Errno> {
     let bytes = bytes.get_mut(..size_of::<T>()).ok_or(Errno::FAULT)?;
     let mut args: T = bytemuck::pod_read_unaligned(bytes);
     let result = handler(&mut args);
@@ -104,8 +107,7 @@ pub(super) fn ioctl(
     fds: &dyn FdTable,
 ) -> Result<u32, Errno> {
     if let Node::Render { .. } = file.node() {
-        // No DRM command is modelled: the runtime needs only the file and its mmap.
-        return Err(if ioc_type(cmd) == DRM_IOCTL_BASE { Errno::INVAL } else { Errno::NOTTY });
+        return super::drm::ioctl(process, file, cmd, arg, &Call { memory, fds });
     }
     let nr = ioc_nr(cmd);
     if nr == 0 || nr >= process.kernel.command_end() {

@@ -3,6 +3,10 @@
 //!
 //! A DMABuf is a duplicate of the buffer's memfd. INVARIANT: memory keeps one identity (the inode) through every
 //! export and import, in this process and in others of the same device; it lives as long as anyone holds it.
+//!
+//! Memory of another driver comes as a DMABuf on a real machine. Where softgpu runs there may be no such driver, not
+//! even udmabuf, so the memfd that udmabuf would take stands in for the DMABuf it would make: sealed against shrinking
+//! and not against writing. It is system memory of whichever GPU imports it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +58,7 @@ impl KfdProcess {
         let mut state = self.state.lock();
         state.bound(gpu)?;
         let fd = call.fds.take_in(FdPlace::Field(IMPORT_FD)).ok_or(Errno::BADF)?;
-        let backing = self.backing_of(&mut state, fd)?;
+        let backing = self.backing_of(&mut state, gpu, fd)?;
         // Memory of another GPU is attached as system memory, whatever it is at home.
         let home = if backing.gpu == gpu { backing.domain.flag() } else { Domain::Gtt.flag() };
         let flags = home | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
@@ -64,16 +68,28 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// The memory behind a DMABuf: one of our own, or a foreign one that this process now knows too.
-    fn backing_of(&self, state: &mut State, fd: OwnedFd) -> Result<Arc<Backing>, Errno> {
-        let (domain, gpu, bytes) = self.describe(fd.as_fd())?;
+    /// The memory behind a DMABuf that `gpu` imports: one of our own, one of another process, or another driver's;
+    /// this process knows it from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is no DMABuf.
+    pub(super) fn backing_of(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        fd: OwnedFd,
+    ) -> Result<Arc<Backing>, Errno> {
+        let (domain, home, bytes) = match self.describe(fd.as_fd()) {
+            Ok(ours) => ours,
+            Err(errno) => (Domain::Gtt, gpu, foreign_bytes(fd.as_fd()).ok_or(errno)?),
+        };
         let identity = memfd::identity(fd.as_fd())?;
         if let Some(known) = state.backings.get(&identity).and_then(std::sync::Weak::upgrade) {
             return Ok(known);
         }
         // The exporter's share of the ledger carries it; an importer that outlives the exporter holds it uncounted.
-        let backing = Backing::new(fd, bytes, domain, gpu, Charge::none(&self.slot))?;
-        state.backings.insert(identity, Arc::downgrade(&backing));
+        let backing = Backing::new(fd, bytes, domain, home, Charge::none(&self.slot))?;
+        state.remember(&backing);
         Ok(backing)
     }
 
@@ -108,4 +124,18 @@ impl KfdProcess {
         }
         Ok(())
     }
+}
+
+/// Size of another driver's DMABuf; `None` for any other file.
+fn foreign_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    let name = memfd::name(fd)?;
+    // The device's own files and the pages of USERPTR objects are memfds too.
+    if name.starts_with("softgpu") || name.starts_with("stasis-") {
+        return None;
+    }
+    // What udmabuf refuses (`SEALS_DENIED`); a descriptor that cannot write could not be mapped either.
+    if memfd::is_write_sealed(fd) || memfd::is_read_only(fd) {
+        return None;
+    }
+    memfd::sealed_bytes(fd).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(super::PAGE))
 }

@@ -73,6 +73,19 @@ impl KernelModel {
         }
     }
 
+    /// Minor version of the render node's driver (`KMS_DRIVER_MINOR`); the major one is 3.
+    pub(super) fn drm_minor(self) -> i32 {
+        match self {
+            Self::V6_12 => 59,
+            Self::V7_3 | Self::Fixed => 64,
+        }
+    }
+
+    /// Whether GEM_VA knows sync objects: its argument grew from 40 bytes to 64 after Linux 6.12.
+    pub(super) fn synchronizes_gem_va(self) -> bool {
+        self != Self::V6_12
+    }
+
     /// First number that is no command (`AMDKFD_COMMAND_END`).
     pub(super) fn command_end(self) -> u32 {
         match self {

@@ -17,7 +17,7 @@ use super::{Call, PAGE};
 use crate::hardware::{GpuMapping, PageAccess};
 
 /// First address above the lower half of the GPU's address space.
-const VA_END: u64 = 0x8000_0000_0000;
+pub(super) const VA_END: u64 = 0x8000_0000_0000;
 
 /// One of the buffer's mappings to be entered.
 struct Part {
@@ -68,7 +68,7 @@ impl KfdProcess {
             return Err(Errno::INVAL);
         }
         let execute = bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
-        let access = PageAccess { write: bo.writable(), execute };
+        let access = PageAccess { read: true, write: bo.writable(), execute };
         let backing = Arc::clone(&bo.backing);
         for (done, part) in parts.iter().enumerate() {
             let mapping =
@@ -82,7 +82,8 @@ impl KfdProcess {
         }
         let vm = &mut state.pdds[gpu].vm;
         for part in &parts {
-            vm.insert(part.va, VmMapping { bytes: part.bytes, backing: Arc::clone(&backing), offset: 0 });
+            let backing = Arc::clone(&backing);
+            vm.insert(part.va, VmMapping { bytes: part.bytes, backing, offset: 0, gem: None });
         }
         if let Some(bo) = state.bo_mut(owner, index) {
             bo.mapped |= 1 << gpu;

@@ -7,8 +7,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-    open,
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate,
+    memfd_create, open,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
@@ -46,6 +46,16 @@ pub(crate) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
         return None;
     }
     u64::try_from(fstat(fd).ok()?.st_size).ok()
+}
+
+/// Whether a memfd is sealed against writing, now or by those who map it later; not for every other file.
+pub(super) fn is_write_sealed(fd: BorrowedFd<'_>) -> bool {
+    fcntl_get_seals(fd).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE))
+}
+
+/// Whether the descriptor cannot write.
+pub(super) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
+    fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
 }
 
 /// Another descriptor of the same file, close-on-exec.

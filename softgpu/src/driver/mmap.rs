@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `mmap` on `/dev/kfd` and on a render node maps (`kfd_mmap`, `amdgpu_gem_object_mmap`).
 //!
-//! INVARIANT: a buffer can be mapped only through the render file whose address space was acquired for its GPU.
+//! INVARIANT: a buffer can be mapped only through the render file whose address space was acquired for its GPU, and
+//! through those that have a handle of it, each at an offset of its own.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -94,17 +95,21 @@ impl KfdProcess {
 
     fn mmap_render(&self, file: &OpenFile, length: u64, offset: u64) -> Result<Mapped, Errno> {
         let state = self.state.lock();
-        let (gpu, bo) = find_by_offset(&state, offset).ok_or(Errno::INVAL)?;
-        if state.pdds[gpu].render != Some(*file) {
+        let (allowed, backing) = match find_by_offset(&state, offset) {
+            Some((gpu, bo)) => (state.pdds[gpu].render == Some(*file), &bo.backing),
+            None => {
+                let (owner, gem) = state.gem_by_offset(offset).ok_or(Errno::INVAL)?;
+                (owner == file.id(), &gem.backing)
+            }
+        };
+        if !allowed {
             return Err(Errno::ACCESS);
         }
-        if length > bo.backing.bytes {
+        if length > backing.bytes {
             return Err(Errno::INVAL);
         }
-        match bo.backing.domain {
-            Domain::Gtt | Domain::Vram { public: true } => {
-                Ok(Mapped::plain(memfd::duplicate(&bo.backing.fd)?))
-            }
+        match backing.domain {
+            Domain::Gtt | Domain::Vram { public: true } => Ok(Mapped::plain(memfd::duplicate(&backing.fd)?)),
             // Allocated without CPU access, or the user's own memory.
             Domain::Vram { public: false } | Domain::Userptr => Err(Errno::PERM),
             // Registers of the device: /dev/kfd maps them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! KFD's half of the device: every ioctl and mmap of one client process, answered as the modelled kernel
-//! ([`KernelModel`]) does.
+//! ([`KernelModel`]) does, and of the render node what a compute process needs.
 //!
 //! INVARIANT: state belongs to the client's address space, not to its open files: it lives until the client process
 //! is gone, whatever it closes (`kfd_process.c`). Nothing here knows of sockets or waves; the device is asked
@@ -16,6 +16,7 @@ mod device;
 mod dispatch;
 mod dmabuf;
 mod doorbells;
+mod drm;
 mod event_state;
 mod events;
 mod evict;

@@ -4,7 +4,7 @@
 //! INVARIANT: the process sees each GPU of the machine from its first ioctl to its end (`kfd_process_device`); a GPU
 //! takes memory and queues only after a render node's address space was acquired for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::bo::{Backing, Bo, Slots};
 use super::criu::CriuState;
 use super::doorbells::DoorbellMap;
+use super::drm::GemTable;
 use super::events::Events;
 use super::files::{Files, OpenFile};
 use super::kernel::KernelModel;
@@ -79,6 +80,9 @@ impl fmt::Debug for KfdProcess {
 pub(super) struct State {
     pub(super) files: Files,
     pub(super) pdds: Vec<Pdd>,
+    /// Handles of the render nodes, by the open file's number. They live as long as the process: an acquired file is
+    /// held by KFD itself, and of any other one nobody hears that it was closed.
+    pub(super) gems: BTreeMap<u64, GemTable>,
     pub(super) queues: QueueTable,
     /// Memory by identity, to recognise a DMABuf of our own.
     pub(super) backings: HashMap<Identity, Weak<Backing>>,

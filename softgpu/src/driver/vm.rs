@@ -18,6 +18,8 @@ pub(super) struct VmMapping {
     pub(super) backing: Arc<Backing>,
     /// Offset in the backing.
     pub(super) offset: u64,
+    /// The handle of the acquired render node that GEM_VA made it with; none if KFD made it.
+    pub(super) gem: Option<u32>,
 }
 
 /// An address space.
@@ -40,6 +42,37 @@ impl Vm {
 
     pub(super) fn remove(&mut self, va: u64) -> Option<VmMapping> {
         self.mappings.remove(&va)
+    }
+
+    /// What is mapped in the range, by address.
+    pub(super) fn touching(&self, va: u64, bytes: u64) -> impl Iterator<Item = (u64, &VmMapping)> {
+        let end = va.saturating_add(bytes);
+        let crossing =
+            self.mappings.range(..va).next_back().filter(|(start, mapping)| **start + mapping.bytes > va);
+        crossing.into_iter().chain(self.mappings.range(va..end)).map(|(start, mapping)| (*start, mapping))
+    }
+
+    /// Takes the range out of whatever is mapped there; what lies before and behind it stays mapped.
+    pub(super) fn cut(&mut self, va: u64, bytes: u64) {
+        let end = va.saturating_add(bytes);
+        let touched: Vec<u64> = self.touching(va, bytes).map(|(start, _)| start).collect();
+        for start in touched {
+            let Some(mapping) = self.mappings.remove(&start) else { continue };
+            let behind = start + mapping.bytes;
+            if behind > end {
+                let offset = mapping.offset + (end - start);
+                self.mappings.insert(end, VmMapping { bytes: behind - end, offset, ..mapping.clone() });
+            }
+            if start < va {
+                self.mappings.insert(start, VmMapping { bytes: va - start, ..mapping });
+            }
+        }
+    }
+
+    /// Address and bytes of every mapping made with a handle of the render node.
+    pub(super) fn of_gem(&self, handle: u32) -> Vec<(u64, u64)> {
+        let made = self.mappings.iter().filter(|(_, mapping)| mapping.gem == Some(handle));
+        made.map(|(va, mapping)| (*va, mapping.bytes)).collect()
     }
 
     /// The mapping that starts at the page of `va` and is exactly `bytes` long (`kfd_queue_buffer_get`). `bytes` 0

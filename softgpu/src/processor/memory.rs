@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client's buffers in this process: host address = GPU address, one host mapping however many GPUs use it.
 //!
-//! Invariant: what lies in a range of this map is memory that cannot shrink (checked by its seals), mapped whole and
-//! exactly there, until the last GPU has released it. Ranges of this process itself are never replaced.
+//! Invariant: what lies in a range of this map is memory that cannot shrink (checked by its seals), mapped exactly
+//! there until the last GPU has released it. Ranges of this process itself are never replaced. A range is cut where a
+//! GPU's mapping begins or ends, so that every mapping is a whole number of ranges; an address stands for one page of
+//! one file, whoever maps it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -26,58 +28,121 @@ struct Piece {
     bytes: u64,
 }
 
+impl Piece {
+    /// Whether this piece at `va` and `other` at `other_va` have the same page of the same file at every address.
+    fn agrees(&self, va: u64, other: &Self, other_va: u64) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+            && self.offset.wrapping_sub(va) == other.offset.wrapping_sub(other_va)
+    }
+}
+
 #[derive(Debug)]
 struct Range {
     piece: Piece,
     users: u32,
 }
 
-/// The identity mappings of one client, by first address.
+/// Ranges by first address; they never overlap.
+type Ranges = BTreeMap<u64, Range>;
+
+/// The identity mappings of one client.
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
-    ranges: Mutex<BTreeMap<u64, Range>>,
+    ranges: Mutex<Ranges>,
 }
 
 impl HostMemory {
-    /// Maps a buffer where its GPU address says, or counts one more user of the same mapping.
+    /// Maps a buffer where its GPU address says, and counts one more user where it is mapped already.
     ///
     /// # Errors
-    /// `EINVAL` when the range is empty, misaligned, longer than its backing, taken (by another buffer or by this
+    /// `EINVAL` when the range is empty, misaligned, longer than its backing, taken (by other memory or by this
     /// process), or when the backing could shrink; `ENOMEM` when the host is out of memory or mappings.
     pub(super) fn acquire(&self, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let piece = examine(mapping)?;
+        let (va, end) = (mapping.va, mapping.va + mapping.bytes);
         let mut ranges = self.ranges.lock();
-        if let Some(range) = ranges.get_mut(&mapping.va) {
-            if range.piece != piece {
-                return Err(Errno::INVAL);
-            }
-            range.users += 1;
-            return Ok(());
+        let mut before =
+            ranges.range(..end).rev().take_while(|(start, range)| **start + range.piece.bytes > va);
+        if !before.all(|(start, range)| range.piece.agrees(*start, &piece, va)) {
+            return Err(Errno::INVAL);
         }
-        let length = usize::try_from(mapping.bytes).map_err(|_| Errno::INVAL)?;
-        let address = usize::try_from(mapping.va).map_err(|_| Errno::INVAL)?;
-        map_at(address, length, mapping.backing, mapping.offset).map_err(|error| match error {
-            // Whoever asks for a taken or impossible address asks for something invalid.
-            Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW => Errno::INVAL,
-            other => other,
-        })?;
-        ranges.insert(mapping.va, Range { piece, users: 1 });
+        cut(&mut ranges, va);
+        cut(&mut ranges, end);
+        let gaps = gaps(&ranges, va, end);
+        for (done, &(start, bytes)) in gaps.iter().enumerate() {
+            if let Err(error) = map_gap(start, bytes, mapping) {
+                gaps[..done].iter().for_each(|&(start, bytes)| unmap_at(start, bytes));
+                return Err(error);
+            }
+        }
+        ranges.range_mut(va..end).for_each(|(_, range)| range.users += 1);
+        for (start, bytes) in gaps {
+            let piece = Piece { offset: piece.offset + (start - va), bytes, ..piece };
+            ranges.insert(start, Range { piece, users: 1 });
+        }
         Ok(())
     }
 
-    /// Gives one use of a mapping back; the last one unmaps it. The caller has made sure that nobody touches it.
+    /// Gives one use of a mapping, or of a part of one, back; what nobody uses any more is unmapped. The caller has
+    /// made sure that nobody touches it.
     pub(super) fn release(&self, va: u64, bytes: u64) {
         let mut ranges = self.ranges.lock();
-        let Some(range) = ranges.get_mut(&va).filter(|range| range.piece.bytes == bytes) else {
-            tracing::error!(target: "processor", va, bytes, "release of a range that is not mapped");
-            return;
-        };
-        range.users -= 1;
-        if range.users == 0 {
-            ranges.remove(&va);
-            unmap_at(va, bytes);
+        let end = va.saturating_add(bytes);
+        cut(&mut ranges, va);
+        cut(&mut ranges, end);
+        let mut released = 0;
+        for (_, range) in ranges.range_mut(va..end) {
+            range.users -= 1;
+            released += range.piece.bytes;
+        }
+        for (start, range) in ranges.extract_if(va..end, |_, range| range.users == 0) {
+            unmap_at(start, range.piece.bytes);
+        }
+        if released != bytes {
+            tracing::error!(target: "processor", va, bytes, released, "release of a range that is not mapped");
         }
     }
+}
+
+/// Makes a boundary between ranges at `at`, if it lies inside one.
+fn cut(ranges: &mut Ranges, at: u64) {
+    let Some((&start, range)) = ranges.range_mut(..at).next_back() else { return };
+    let front = at - start;
+    if front >= range.piece.bytes {
+        return;
+    }
+    let users = range.users;
+    let piece = Piece { offset: range.piece.offset + front, bytes: range.piece.bytes - front, ..range.piece };
+    range.piece.bytes = front;
+    ranges.insert(at, Range { piece, users });
+}
+
+/// What of `va..end` is in no range, as address and bytes; no range crosses either end.
+fn gaps(ranges: &Ranges, va: u64, end: u64) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut at = va;
+    for (&start, range) in ranges.range(va..end) {
+        if start > at {
+            found.push((at, start - at));
+        }
+        at = start + range.piece.bytes;
+    }
+    if at < end {
+        found.push((at, end - at));
+    }
+    found
+}
+
+/// Maps the part of a buffer that belongs at `start`.
+fn map_gap(start: u64, bytes: u64, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
+    let length = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
+    let address = usize::try_from(start).map_err(|_| Errno::INVAL)?;
+    let offset = mapping.offset + (start - mapping.va);
+    map_at(address, length, mapping.backing, offset).map_err(|error| match error {
+        // Whoever asks for a taken or impossible address asks for something invalid.
+        Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW => Errno::INVAL,
+        other => other,
+    })
 }
 
 impl Drop for HostMemory {
@@ -153,7 +218,7 @@ mod tests {
             va,
             bytes,
             offset,
-            access: PageAccess { write: true, execute: false },
+            access: PageAccess { read: true, write: true, execute: false },
             backing: fd.as_fd(),
         }
     }
@@ -164,7 +229,7 @@ mod tests {
         memory.acquire(&mapping(&fd, BASE, 8192, 0)).unwrap();
         memory.acquire(&mapping(&fd, BASE, 8192, 0)).unwrap();
         memory.release(BASE, 8192);
-        assert_eq!(memory.acquire(&mapping(&fd, BASE, 4096, 0)), Err(Errno::INVAL), "still there");
+        assert_eq!(memory.acquire(&mapping(&fd, BASE, 4096, 4096)), Err(Errno::INVAL), "still there");
         memory.release(BASE, 8192);
         memory.acquire(&mapping(&fd, BASE, 4096, 4096)).unwrap();
     }
@@ -193,5 +258,43 @@ mod tests {
     fn acquire_unsealed_memory_is_einval() {
         let (memory, fd) = (HostMemory::default(), memfd(4096, SealFlags::GROW));
         assert_eq!(memory.acquire(&mapping(&fd, BASE + (1 << 31), 4096, 0)), Err(Errno::INVAL));
+    }
+
+    /// Each range's first page from `BASE`, its pages and its users.
+    fn shape(memory: &HostMemory) -> Vec<(u64, u64, u32)> {
+        let ranges = memory.ranges.lock();
+        let row =
+            |(start, range): (&u64, &Range)| ((start - BASE_2) / PAGE, range.piece.bytes / PAGE, range.users);
+        ranges.iter().map(row).collect()
+    }
+
+    const BASE_2: u64 = BASE + (1 << 32);
+
+    #[test]
+    fn parts_of_a_mapping_are_acquired_and_released_on_their_own() {
+        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlags::SHRINK));
+        memory.acquire(&mapping(&fd, BASE_2, 3 * PAGE, 0)).unwrap();
+        memory.acquire(&mapping(&fd, BASE_2 + PAGE, 3 * PAGE, PAGE)).unwrap();
+        assert_eq!(shape(&memory), [(0, 1, 1), (1, 2, 2), (3, 1, 1)]);
+        assert_eq!(memory.acquire(&mapping(&fd, BASE_2 + 2 * PAGE, PAGE, 0)), Err(Errno::INVAL));
+        memory.release(BASE_2 + PAGE, PAGE);
+        memory.release(BASE_2 + 2 * PAGE, 2 * PAGE);
+        assert_eq!(shape(&memory), [(0, 1, 1), (1, 1, 1), (2, 1, 1)]);
+        memory.release(BASE_2 + PAGE, PAGE);
+        let other = memfd(PAGE, SealFlags::SHRINK);
+        memory.acquire(&mapping(&other, BASE_2 + PAGE, PAGE, 0)).unwrap();
+        memory.release(BASE_2, 3 * PAGE);
+        assert_eq!(shape(&memory), []);
+    }
+
+    #[test]
+    fn acquire_that_fails_half_way_leaves_nothing() {
+        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlags::SHRINK));
+        let (in_the_way, at) = (HostMemory::default(), BASE_2 + (1 << 20));
+        in_the_way.acquire(&mapping(&fd, at + 2 * PAGE, PAGE, 0)).unwrap();
+        memory.acquire(&mapping(&fd, at + PAGE, PAGE, PAGE)).unwrap();
+        assert_eq!(memory.acquire(&mapping(&fd, at, 3 * PAGE, 0)), Err(Errno::INVAL));
+        assert_eq!(shape(&memory), [(257, 1, 1)]);
+        in_the_way.acquire(&mapping(&fd, at, PAGE, 0)).expect("free again");
     }
 }

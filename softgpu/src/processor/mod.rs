@@ -46,7 +46,7 @@ pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine};
 use self::memory::HostMemory;
 use self::queue::Queue;
-use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, Mqd};
+use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, Mqd, PageAccess};
 
 #[derive(Debug)]
 struct Seat {
@@ -115,13 +115,16 @@ fn is_mapped(vm: &Vm, queue: &HwQueue) -> bool {
     needs.iter().all(|&(address, bytes, kind)| vm.check(address, bytes, kind).is_ok())
 }
 
+fn access_of(access: PageAccess) -> Access {
+    Access { read: access.read, write: access.write, execute: access.execute }
+}
+
 impl Hardware for Processor {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let vm = &self.seat(gpu)?.gpu.vm;
         self.memory.acquire(mapping)?;
-        let access = Access { read: true, write: mapping.access.write, execute: mapping.access.execute };
         let range = mapping.va..mapping.va.wrapping_add(mapping.bytes);
-        vm.map(range, access).map_err(|_| {
+        vm.map(range, access_of(mapping.access)).map_err(|_| {
             self.memory.release(mapping.va, mapping.bytes);
             Errno::INVAL
         })
@@ -131,6 +134,11 @@ impl Hardware for Processor {
         let Ok(seat) = self.seat(gpu) else { return };
         seat.gpu.vm.unmap(va..va.saturating_add(bytes));
         self.memory.release(va, bytes);
+    }
+
+    fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess) {
+        let Ok(seat) = self.seat(gpu) else { return };
+        seat.gpu.vm.protect(va..va.saturating_add(bytes), access_of(access));
     }
 
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {

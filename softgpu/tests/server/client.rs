@@ -3,6 +3,7 @@
 //!
 //! Invariant: everything lives until the process ends, as in a process that never cleans up.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +12,10 @@ use std::time::{Duration, Instant};
 use kfd::ioctl::{AllocMemory, CreateEvent, CreateQueue, QueueKind};
 use kfd::sys::*;
 use kfd::transport::soft::SoftTransport;
-use kfd::{Doorbell, File, GpuId, Kfd, MemoryHandle, ProtFlags, QueueId, Topology, Transport};
+use kfd::{
+    Doorbell, File, GpuId, Kfd, MemoryHandle, ProtFlags, QueueId, Render, Topology, Transport, VaAccess,
+    VaRange,
+};
 use queues::aql::{FenceScope, Header, KernelDispatch, PACKET_BYTES, Packet, PacketKind};
 use queues::cwsr::{CwsrGeometry, NodeShape};
 use queues::hsa::KernelDescriptor;
@@ -55,7 +59,7 @@ pub struct Client {
     pub transport: SoftTransport,
     pub kfd: Kfd,
     pub gpu: GpuId,
-    render: Arc<dyn File>,
+    pub render: Arc<dyn File>,
     topology: Topology,
     next_va: u64,
 }
@@ -146,6 +150,25 @@ impl Client {
             unsafe { self.kfd.file().map_doorbells(at, DOORBELL_SLICE_BYTES, created.doorbell_cookie()) }
                 .unwrap();
         Queue { id: created.id, ring, pointers, doorbell: slice.doorbell(created.doorbell_byte()) }
+    }
+
+    /// A GTT buffer that KFD maps nowhere.
+    pub fn unmapped(&mut self, bytes: usize) -> MemoryHandle {
+        let what = AllocMemory { gpu: self.gpu, va: 0, bytes: bytes as u64, flags: GTT, user_address: 0 };
+        self.kfd.alloc_memory(&what).unwrap().handle
+    }
+
+    /// Maps part of a DMABuf for the GPU with `render`, and for us at the same address.
+    pub fn part(&mut self, render: &Render, dmabuf: BorrowedFd<'_>, offset: u64, bytes: usize) -> Buffer {
+        let va = self.next_va;
+        self.next_va += bytes as u64 + 4096;
+        let handle = render.import(dmabuf).unwrap();
+        let range = VaRange { va, bytes: bytes as u64, handle, offset };
+        render.map(&range, VaAccess::READ_WRITE).unwrap();
+        let at = std::ptr::with_exposed_provenance_mut(va as usize);
+        // SAFETY: as in `buffer`.
+        unsafe { kfd::map_dmabuf(dmabuf, at, bytes, ProtFlags::READ | ProtFlags::WRITE, offset) }.unwrap();
+        Buffer { va, handle: MemoryHandle::default(), bytes }
     }
 
     /// A kernel of this machine code, with the kernarg address in s[0:1].

@@ -4,6 +4,7 @@
 
 mod client;
 mod criu;
+mod drm;
 mod hostile;
 
 use std::io::{BufRead, BufReader, Write};

@@ -199,6 +199,29 @@ impl Vm {
         map.intervals = kept;
     }
 
+    /// Changes the permission of whatever is mapped in `range`, in one step: at no time is it not mapped. Returns when
+    /// no worker acts under the old permission any more.
+    pub fn protect(&self, range: Range<u64>, access: Access) {
+        let mut map = self.map.write();
+        let mut changed = Vec::with_capacity(map.intervals.len() + 2);
+        for i in &map.intervals {
+            let (start, end) = (i.start.max(range.start), i.end.min(range.end));
+            if start >= end {
+                changed.push(*i);
+                continue;
+            }
+            if i.start < start {
+                changed.push(Interval { end: start, ..*i });
+            }
+            changed.push(Interval { start, end, access });
+            if i.end > end {
+                changed.push(Interval { start: end, ..*i });
+            }
+        }
+        map.generation += 1;
+        map.intervals = changed;
+    }
+
     /// Whether `len` bytes at `address` allow `kind`.
     ///
     /// # Errors

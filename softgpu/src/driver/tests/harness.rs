@@ -16,7 +16,7 @@ use crate::driver::ledger::{Capacities, Ledger};
 use crate::driver::{
     Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd,
 };
-use crate::hardware::{GpuMapping, Hardware, HwQueue, MQD_BYTES, Mqd, SavedWaves, mqd_field};
+use crate::hardware::{GpuMapping, Hardware, HwQueue, MQD_BYTES, Mqd, PageAccess, SavedWaves, mqd_field};
 use crate::sysfs::GpuModel;
 
 pub const VRAM: u32 =
@@ -30,14 +30,25 @@ pub const NOTSUPP: Errno = Errno::from_raw_os_error(ENOTSUPP);
 pub enum Step {
     Map { gpu: usize, va: u64, bytes: u64, write: bool, execute: bool },
     Unmap { gpu: usize, va: u64, bytes: u64 },
+    Protect { gpu: usize, va: u64, bytes: u64, access: PageAccess },
     Start { gpu: usize, queue: HwQueue },
     Stop { gpu: usize, id: u32 },
     Destroy { gpu: usize, id: u32 },
 }
 
+/// What the page tables of the fake hardware say of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub memory: memfd::Identity,
+    pub offset: u64,
+    pub access: PageAccess,
+}
+
 #[derive(Default)]
 pub struct Diary {
     steps: Mutex<Vec<Step>>,
+    /// Page tables by GPU and address; large mappings are left out.
+    pub pages: Mutex<BTreeMap<(usize, u64), Entry>>,
     doorbells: Mutex<HashMap<usize, (OwnedFd, OwnedFd)>>,
     pub refuse_start: AtomicBool,
     pub refuse_map: AtomicBool,
@@ -60,6 +71,17 @@ impl Diary {
     fn write(&self, step: Step) {
         self.steps.lock().push(step);
     }
+
+    /// What is mapped at an address.
+    pub fn page(&self, gpu: usize, va: u64) -> Option<Entry> {
+        self.pages.lock().get(&(gpu, va)).copied()
+    }
+}
+
+/// The pages of a range, none of a large one.
+fn pages(va: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    let small = if bytes <= 1 << 20 { bytes / 4096 } else { 0 };
+    (0..small).map(move |page| va + page * 4096)
 }
 
 impl Hardware for Diary {
@@ -68,12 +90,27 @@ impl Hardware for Diary {
             return Err(Errno::NOMEM);
         }
         let (write, execute) = (mapping.access.write, mapping.access.execute);
+        let memory = memfd::identity(mapping.backing)?;
+        for va in pages(mapping.va, mapping.bytes) {
+            let entry = Entry { memory, offset: mapping.offset + (va - mapping.va), access: mapping.access };
+            assert_eq!(self.pages.lock().insert((gpu, va), entry), None, "mapped twice");
+        }
         self.write(Step::Map { gpu, va: mapping.va, bytes: mapping.bytes, write, execute });
         Ok(())
     }
 
     fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
+        for va in pages(va, bytes) {
+            self.pages.lock().remove(&(gpu, va));
+        }
         self.write(Step::Unmap { gpu, va, bytes });
+    }
+
+    fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess) {
+        for va in pages(va, bytes) {
+            self.pages.lock().get_mut(&(gpu, va)).expect("only what is mapped is protected").access = access;
+        }
+        self.write(Step::Protect { gpu, va, bytes, access });
     }
 
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {

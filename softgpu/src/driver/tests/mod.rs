@@ -5,6 +5,7 @@
 mod conformance;
 mod criu;
 mod device;
+mod drm;
 mod events;
 mod faults;
 mod fuzz;

@@ -12,7 +12,7 @@ use crate::driver::{FdPlace, memfd};
 
 const VA: u64 = 0x1000_0000;
 
-fn export(client: &Client, handle: u64) -> Result<OwnedFd, Errno> {
+pub fn export(client: &Client, handle: u64) -> Result<OwnedFd, Errno> {
     let fds = Fds::default();
     let mut args = kfd_ioctl_export_dmabuf_args { handle, flags: 0o2_000_000, dmabuf_fd: 0 };
     client.call_with(AMDKFD_IOC_EXPORT_DMABUF, &mut args, &Memory::default(), &fds)?;
@@ -21,7 +21,7 @@ fn export(client: &Client, handle: u64) -> Result<OwnedFd, Errno> {
     Ok(out.remove(0).1)
 }
 
-fn import(client: &Client, gpu: usize, va: u64, fd: impl AsFd) -> Result<u64, Errno> {
+pub fn import(client: &Client, gpu: usize, va: u64, fd: impl AsFd) -> Result<u64, Errno> {
     let mut args = kfd_ioctl_import_dmabuf_args {
         va_addr: va,
         gpu_id: client.id(gpu),
@@ -32,7 +32,7 @@ fn import(client: &Client, gpu: usize, va: u64, fd: impl AsFd) -> Result<u64, Er
     Ok(args.handle)
 }
 
-fn info(client: &Client, fd: impl AsFd) -> Result<kfd_ioctl_get_dmabuf_info_args, Errno> {
+pub fn info(client: &Client, fd: impl AsFd) -> Result<kfd_ioctl_get_dmabuf_info_args, Errno> {
     let mut args = kfd_ioctl_get_dmabuf_info_args { metadata_size: 64, dmabuf_fd: 9, ..Default::default() };
     client.call_with(AMDKFD_IOC_GET_DMABUF_INFO, &mut args, &Memory::default(), &Fds::field(28, fd))?;
     Ok(args)
@@ -104,7 +104,8 @@ fn sharing_refusals() {
     let doorbell = client.alloc(0, VA, 8192, KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL).unwrap();
     assert_eq!(export(&client, doorbell).unwrap_err(), Errno::INVAL);
     assert_eq!(import(&client, 1, VA, &fd), Err(Errno::NODEV));
-    for not_ours in [memfd::create("softgpu:gtt:1", 4096).unwrap(), memfd::create("other", 4096).unwrap()] {
+    for not_ours in ["softgpu:gtt:1", "softgpu:userptr:1", "softgpu-parked", "stasis-userptr"] {
+        let not_ours = memfd::create(not_ours, 4096).unwrap();
         assert_eq!(import(&client, 0, VA, &not_ours), Err(Errno::INVAL));
         assert_eq!(info(&client, &not_ours).unwrap_err(), Errno::INVAL);
     }

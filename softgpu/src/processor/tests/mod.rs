@@ -3,6 +3,7 @@
 //!
 //! Invariant: every test has its own addresses, so tests of one process do not meet.
 
+mod aliases;
 mod barriers;
 mod halts;
 mod idle;
@@ -31,9 +32,9 @@ use crate::hardware::{
     GpuMapping, Hardware, HwQueue, Interrupts, MemoryFault, Mqd, PageAccess, QueueKind, SavedWaves,
 };
 
-const DATA: PageAccess = PageAccess { write: true, execute: false };
-const CODE: PageAccess = PageAccess { write: true, execute: true };
-const READ_ONLY: PageAccess = PageAccess { write: false, execute: false };
+const DATA: PageAccess = PageAccess { read: true, write: true, execute: false };
+const CODE: PageAccess = PageAccess { read: true, write: true, execute: true };
+const READ_ONLY: PageAccess = PageAccess { read: true, write: false, execute: false };
 
 /// A 7900 XTX.
 fn chip() -> Chip {

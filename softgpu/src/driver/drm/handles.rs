@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Handles of buffers on one open render node, and how they come and go (`drm_prime.c`, `drm_gem.c`).
+//!
+//! INVARIANT: on one file a memory has at most one handle, however often it is imported; the handle keeps the memory,
+//! whatever becomes of KFD's own handles. KFD's buffers have none until they are imported.
+
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::super::bo::{Backing, Domain, Slots};
+use super::super::files::{Node, OpenFile};
+use super::super::memfd::Identity;
+use super::super::process::{KfdProcess, State};
+use super::super::{Call, FdPlace, memfd};
+
+const PRIME_FD: u16 = offset_of!(drm_prime_handle, fd) as u16;
+/// `DRM_CLOEXEC`: `O_CLOEXEC`.
+const CLOEXEC: u32 = 0x8_0000;
+/// `DRM_RDWR`: `O_RDWR`.
+const RDWR: u32 = 2;
+
+/// What a handle stands for.
+#[derive(Debug)]
+pub(in super::super) struct Gem {
+    pub(in super::super) backing: Arc<Backing>,
+    /// Offset at which this file, and no other, maps it.
+    mmap_offset: u64,
+    /// The DMABuf that it came from does not allow writing by the CPU.
+    read_only: bool,
+}
+
+/// The handles of one open file.
+#[derive(Debug, Default)]
+pub(in super::super) struct GemTable {
+    /// Handle 1 is the first slot.
+    slots: Slots<Gem>,
+}
+
+impl GemTable {
+    pub(super) fn get(&self, handle: u32) -> Option<&Gem> {
+        self.slots.get(handle.checked_sub(1)?)
+    }
+
+    fn remove(&mut self, handle: u32) -> Option<Gem> {
+        self.slots.remove(handle.checked_sub(1)?)
+    }
+
+    fn insert(&mut self, gem: Gem) -> u32 {
+        self.slots.insert(gem) + 1
+    }
+
+    fn find(&self, memory: Identity) -> Option<u32> {
+        self.slots.iter().find(|(_, gem)| gem.backing.identity == memory).map(|(slot, _)| slot + 1)
+    }
+}
+
+impl State {
+    /// What a handle of an open file stands for.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub(super) fn gem(&self, file: &OpenFile, handle: u32) -> Result<&Gem, Errno> {
+        self.gems.get(&file.id()).and_then(|table| table.get(handle)).ok_or(Errno::NOENT)
+    }
+
+    /// The object that some file maps at this offset, and that file's number.
+    pub(in super::super) fn gem_by_offset(&self, offset: u64) -> Option<(u64, &Gem)> {
+        self.gems.iter().find_map(|(file, table)| {
+            let found = table.slots.iter().find(|(_, gem)| gem.mmap_offset == offset)?;
+            Some((*file, found.1))
+        })
+    }
+}
+
+impl KfdProcess {
+    /// PRIME_FD_TO_HANDLE. Memory in another GPU's VRAM is accepted too: where there is no P2P path, a real driver
+    /// moves it to system memory first, which changes what it costs and not what is in it.
+    pub(super) fn prime_fd_to_handle(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_prime_handle,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let Node::Render { gpu } = file.node() else { return Err(Errno::INVAL) };
+        let fd = call.fds.take_in(FdPlace::Field(PRIME_FD)).ok_or(Errno::BADF)?;
+        let read_only = memfd::is_read_only(fd.as_fd());
+        let mut state = self.state.lock();
+        let backing = self.backing_of(&mut state, gpu, fd)?;
+        let known = state.gems.get(&file.id()).and_then(|table| table.find(backing.identity));
+        args.handle = match known {
+            Some(handle) => handle,
+            None => {
+                let mmap_offset = state.take_mmap_offset(backing.bytes);
+                let table = state.gems.entry(file.id()).or_default();
+                table.insert(Gem { backing, mmap_offset, read_only })
+            }
+        };
+        Ok(())
+    }
+
+    /// PRIME_HANDLE_TO_FD: another descriptor of the DMABuf that the handle came from.
+    pub(super) fn prime_handle_to_fd(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_prime_handle,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        if args.flags & !(CLOEXEC | RDWR) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let state = self.state.lock();
+        let gem = state.gem(file, args.handle)?;
+        let fd = if gem.read_only {
+            memfd::reopen_read_only(gem.backing.fd.as_fd())?
+        } else {
+            memfd::duplicate(&gem.backing.fd)?
+        };
+        // The number goes into the argument when the client installs it, with O_CLOEXEC as `flags` says.
+        call.fds.give_out(FdPlace::Field(PRIME_FD), fd);
+        Ok(())
+    }
+
+    /// GEM_CLOSE: the handle goes, and with it the mappings that were made with it.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown handle; `EBUSY` when a queue uses memory that would be unmapped, where a real kernel,
+    /// which counts queues for KFD's own UNMAP only, would pull it away from under the queue.
+    pub(super) fn gem_close(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_gem_close,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let memory = state.gem(file, args.handle).map_err(|_| Errno::INVAL)?.backing.identity;
+        if let Some(gpu) = state.compute_space(file) {
+            let mapped = state.pdds[gpu].vm.of_gem(args.handle);
+            if !mapped.is_empty() && state.pdds[gpu].vm.is_held(memory) {
+                return Err(Errno::BUSY);
+            }
+            for (va, bytes) in mapped {
+                self.hardware.unmap(gpu, va, bytes);
+                state.pdds[gpu].vm.remove(va);
+            }
+        }
+        if let Some(table) = state.gems.get_mut(&file.id()) {
+            table.remove(args.handle);
+        }
+        Ok(())
+    }
+
+    /// AMDGPU_GEM_MMAP.
+    pub(super) fn gem_mmap(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_amdgpu_gem_mmap,
+        _call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        // CAST: the handle is the lower half of the union; the upper one is padding.
+        let handle = args.addr_ptr as u32;
+        let state = self.state.lock();
+        let gem = state.gem(file, handle)?;
+        if gem.backing.domain == (Domain::Vram { public: false }) {
+            return Err(Errno::PERM);
+        }
+        args.addr_ptr = gem.mmap_offset;
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! AMDGPU_GEM_VA on the address space that KFD acquired (since KFD 1.15): any part of an object at any free address
+//! (`amdgpu_gem.c:amdgpu_gem_va_ioctl`, `amdgpu_vm.c`).
+//!
+//! INVARIANT: checks come first and in the kernel's order; nothing is mapped or unmapped by a call that they refuse.
+//! What REPLACE maps again, only with other permissions, is at no time not mapped.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use kfd::sys::*;
+use rustix::io::Errno;
+
+use super::super::bo::Backing;
+use super::super::files::{Node, OpenFile};
+use super::super::mapping::VA_END;
+use super::super::process::{KfdProcess, State};
+use super::super::vm::{Vm, VmMapping};
+use super::super::{Call, PAGE};
+use crate::hardware::{GpuMapping, PageAccess};
+
+/// Flags of a mapping with an object behind it.
+const VALID_FLAGS: u32 = AMDGPU_VM_DELAY_UPDATE
+    | AMDGPU_VM_PAGE_READABLE
+    | AMDGPU_VM_PAGE_WRITEABLE
+    | AMDGPU_VM_PAGE_EXECUTABLE
+    | AMDGPU_VM_MTYPE_MASK
+    | AMDGPU_VM_PAGE_NOALLOC;
+/// Flags of a mapping without one.
+const PRT_FLAGS: u32 = AMDGPU_VM_DELAY_UPDATE | AMDGPU_VM_PAGE_PRT;
+
+/// What to map.
+struct Part {
+    va: u64,
+    bytes: u64,
+    handle: u32,
+    backing: Arc<Backing>,
+    offset: u64,
+    access: PageAccess,
+}
+
+impl State {
+    /// The GPU whose compute address space belongs to this file.
+    pub(super) fn compute_space(&self, file: &OpenFile) -> Option<usize> {
+        let Node::Render { gpu } = file.node() else { return None };
+        (self.pdds.get(gpu)?.render == Some(*file)).then_some(gpu)
+    }
+}
+
+impl KfdProcess {
+    /// AMDGPU_GEM_VA.
+    pub(super) fn gem_va(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_amdgpu_gem_va,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let &mut drm_amdgpu_gem_va { operation, flags, handle, va_address: va, map_size: bytes, .. } = args;
+        // The upper half of the address space begins behind the hole; this device has none.
+        if va < AMDGPU_VA_RESERVED_BOTTOM || va.checked_add(bytes).is_none_or(|end| end > VA_END) {
+            return Err(Errno::INVAL);
+        }
+        if flags & !VALID_FLAGS != 0 && flags & !PRT_FLAGS != 0 {
+            return Err(Errno::INVAL);
+        }
+        if !(AMDGPU_VA_OP_MAP..=AMDGPU_VA_OP_REPLACE).contains(&operation) {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.state.lock();
+        if operation == AMDGPU_VA_OP_CLEAR {
+            self.check_sync_objects(args, call)?;
+            // A file that KFD did not acquire has a graphics address space, of which this device has none.
+            let gpu = state.compute_space(file).ok_or(Errno::INVAL)?;
+            check_pages(va, 0, bytes)?;
+            return self.clear(&mut state, gpu, va, bytes);
+        }
+        // A mapping of nothing is for textures.
+        if flags & AMDGPU_VM_PAGE_PRT != 0 {
+            return Err(Errno::INVAL);
+        }
+        let backing = Arc::clone(&state.gem(file, handle)?.backing);
+        self.check_sync_objects(args, call)?;
+        let gpu = state.compute_space(file).ok_or(Errno::INVAL)?;
+        if operation == AMDGPU_VA_OP_UNMAP {
+            return self.unmap_gem(&mut state, gpu, handle, va);
+        }
+        let offset = args.offset_in_bo;
+        check_pages(va, offset, bytes)?;
+        if offset.checked_add(bytes).is_none_or(|end| end > backing.bytes) {
+            return Err(Errno::INVAL);
+        }
+        let has = |flag| flags & flag != 0;
+        let access = PageAccess {
+            read: has(AMDGPU_VM_PAGE_READABLE),
+            write: has(AMDGPU_VM_PAGE_WRITEABLE),
+            execute: has(AMDGPU_VM_PAGE_EXECUTABLE),
+        };
+        let part = Part { va, bytes, handle, backing, offset, access };
+        if operation == AMDGPU_VA_OP_REPLACE {
+            return self.replace(&mut state, gpu, part);
+        }
+        if state.pdds[gpu].vm.overlaps(va, bytes) {
+            return Err(Errno::INVAL);
+        }
+        self.map_gem(&mut state, gpu, part)
+    }
+
+    /// No sync object can exist, so every one that is named is unknown.
+    fn check_sync_objects(&self, args: &drm_amdgpu_gem_va, call: &Call<'_>) -> Result<(), Errno> {
+        if !self.kernel.synchronizes_gem_va() {
+            return Ok(());
+        }
+        if args.num_syncobj_handles > 0 {
+            call.read_u32s(args.input_fence_syncobj_handles, args.num_syncobj_handles)?;
+            return Err(Errno::NOENT);
+        }
+        if args.vm_timeline_syncobj_out == 0 { Ok(()) } else { Err(Errno::NOENT) }
+    }
+
+    fn map_gem(&self, state: &mut State, gpu: usize, part: Part) -> Result<(), Errno> {
+        let Part { va, bytes, handle, backing, offset, access } = part;
+        self.hardware.map(gpu, &GpuMapping { va, bytes, access, backing: backing.fd.as_fd(), offset })?;
+        state.pdds[gpu].vm.insert(va, VmMapping { bytes, backing, offset, gem: Some(handle) });
+        Ok(())
+    }
+
+    /// UNMAP: the object's mapping that starts at the page, whole; the size that was given does not matter.
+    fn unmap_gem(&self, state: &mut State, gpu: usize, handle: u32, va: u64) -> Result<(), Errno> {
+        let va = va & !(PAGE - 1);
+        let vm = &mut state.pdds[gpu].vm;
+        let mapping = vm.exact(va, 0).filter(|mapping| mapping.gem == Some(handle)).ok_or(Errno::NOENT)?;
+        if vm.is_held(mapping.backing.identity) {
+            return Err(Errno::BUSY);
+        }
+        self.hardware.unmap(gpu, va, mapping.bytes);
+        vm.remove(va);
+        Ok(())
+    }
+
+    /// CLEAR: takes the range out of every mapping.
+    fn clear(&self, state: &mut State, gpu: usize, va: u64, bytes: u64) -> Result<(), Errno> {
+        let vm = &mut state.pdds[gpu].vm;
+        check_clearable(vm, va, bytes)?;
+        for (start, mapping) in vm.touching(va, bytes) {
+            let (from, to) = (start.max(va), (start + mapping.bytes).min(va + bytes));
+            self.hardware.unmap(gpu, from, to - from);
+        }
+        vm.cut(va, bytes);
+        Ok(())
+    }
+
+    /// REPLACE: takes the range out of every mapping and maps it. A failure of the hardware leaves it not mapped.
+    fn replace(&self, state: &mut State, gpu: usize, part: Part) -> Result<(), Errno> {
+        let Part { va, bytes, handle, offset, access, .. } = part;
+        if !is_mapped_so(&state.pdds[gpu].vm, &part) {
+            self.clear(state, gpu, va, bytes)?;
+            return self.map_gem(state, gpu, part);
+        }
+        let vm = &mut state.pdds[gpu].vm;
+        check_clearable(vm, va, bytes)?;
+        self.hardware.protect(gpu, va, bytes, access);
+        vm.cut(va, bytes);
+        vm.insert(va, VmMapping { bytes, backing: part.backing, offset, gem: Some(handle) });
+        Ok(())
+    }
+}
+
+/// Whole pages, and at least one (`amdgpu_vm_verify_parameters`).
+fn check_pages(va: u64, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let whole = [va, offset, bytes].iter().all(|number| number.is_multiple_of(PAGE));
+    if whole && bytes > 0 { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// Whether GEM_VA may take the range out of what is mapped there. Real kernels let it, KFD's mappings included, and
+/// have KFD stumble over what is missing later; here each interface ends its own.
+///
+/// # Errors
+/// `EINVAL` when KFD mapped some of it, `EBUSY` when a queue uses the memory.
+fn check_clearable(vm: &Vm, va: u64, bytes: u64) -> Result<(), Errno> {
+    for (_, mapping) in vm.touching(va, bytes) {
+        if mapping.gem.is_none() {
+            return Err(Errno::INVAL);
+        }
+        if vm.is_held(mapping.backing.identity) {
+            return Err(Errno::BUSY);
+        }
+    }
+    Ok(())
+}
+
+/// Whether all of the range shows just the wanted pages already, with whatever permissions.
+fn is_mapped_so(vm: &Vm, part: &Part) -> bool {
+    let mut at = part.va;
+    for (start, mapping) in vm.touching(part.va, part.bytes) {
+        let same = mapping.backing.identity == part.backing.identity
+            && mapping.offset.wrapping_sub(start) == part.offset.wrapping_sub(part.va);
+        if start > at || !same {
+            return false;
+        }
+        at = start + mapping.bytes;
+    }
+    at >= part.va + part.bytes
+}

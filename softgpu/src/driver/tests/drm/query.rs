@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The dispatcher's rules, VERSION, GET_CAP and AMDGPU_INFO.
+
+use super::*;
+use crate::driver::KernelModel;
+
+#[test]
+fn dispatcher_tells_unknown_foreign_and_forbidden_commands_apart() {
+    let space = Space::new();
+    let answer = |cmd| drm(&space.client, &space.file, cmd, &mut [0u8; 64]);
+    let sized = |cmd: u32| cmd & !(0x3fff << 16) | 64 << 16;
+    assert_eq!(answer(sized(AMDKFD_IOC_GET_VERSION)), Err(Errno::NOTTY));
+    for nr in [0x03, 0x42, 0x44, 0x60, 0xbf, 0xff] {
+        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::INVAL), "{nr:#x}");
+    }
+    // GEM_FLINK, SET_MASTER, AMDGPU_SCHED, MODE_GETRESOURCES.
+    for nr in [0x0a, 0x1e, 0x55, 0xa0] {
+        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::ACCESS), "{nr:#x}");
+    }
+}
+
+#[test]
+fn argument_is_copied_in_the_directions_that_both_sides_name() {
+    let space = Space::new();
+    let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };
+    // Without the in direction the capability reads as 0, which none is; without out nothing comes back.
+    assert_eq!(drm(&space.client, &space.file, 0x8010_640c, &mut args), Err(Errno::INVAL));
+    assert_eq!(args, drm_get_cap::default(), "copied back although it failed");
+    let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };
+    drm(&space.client, &space.file, 0x4010_640c, &mut args).unwrap();
+    assert_eq!(args.value, 9);
+    drm(&space.client, &space.file, DRM_IOCTL_GET_CAP, &mut args).unwrap();
+    assert_eq!(args.value, 3);
+    args.capability = 0x77;
+    assert_eq!(drm(&space.client, &space.file, DRM_IOCTL_GET_CAP, &mut args), Err(Errno::INVAL));
+    let mut short = [0u8; 4];
+    let cmd = DRM_IOCTL_GEM_CLOSE;
+    let file = &space.file;
+    let (memory, fds) = (Memory::default(), Fds::default());
+    assert_eq!(space.client.process.ioctl(file, cmd, &mut short, &memory, &fds), Err(Errno::FAULT));
+}
+
+#[test]
+fn version_is_asked_for_lengths_first_and_strings_second() {
+    for (kernel, minor) in [(KernelModel::V6_12, 59), (KernelModel::V7_3, 64), (KernelModel::Fixed, 64)] {
+        let client = Client::fresh_pair(kernel);
+        let (file, _token) = client.render(1);
+        let mut args = drm_version::default();
+        drm(&client, &file, DRM_IOCTL_VERSION, &mut args).unwrap();
+        assert_eq!((args.version_major, args.version_minor, args.version_patchlevel), (3, minor, 0));
+        assert_eq!((args.name_len, args.date_len, args.desc_len), (6, 1, 7));
+        (args.name, args.desc, args.desc_len) = (ARRAY, ARRAY + 0x100, 3);
+        let memory = Memory::with(ARRAY, &[b'.'; 8]).and(ARRAY + 0x100, &[b'.'; 8]);
+        drm_with(&client, &file, DRM_IOCTL_VERSION, &mut args, &memory, &Fds::default()).unwrap();
+        assert_eq!(
+            (memory.bytes(ARRAY), memory.bytes(ARRAY + 0x100)),
+            (b"amdgpu..".into(), b"AMD.....".into())
+        );
+        assert_eq!(args.desc_len, 7, "the true length comes back");
+        args.name = 8;
+        assert_eq!(drm(&client, &file, DRM_IOCTL_VERSION, &mut args), Err(Errno::FAULT));
+    }
+}
+
+#[test]
+fn info_says_that_the_gpu_works_and_nothing_else() {
+    let space = Space::new();
+    let memory = Memory::with(ARRAY, &[9; 8]);
+    let ask = |query, return_pointer, return_size| {
+        let mut args = drm_amdgpu_info { return_pointer, return_size, query, args: [0; 4] };
+        drm_with(&space.client, &space.file, DRM_IOCTL_AMDGPU_INFO, &mut args, &memory, &Fds::default())
+    };
+    let working = AMDGPU_INFO_ACCEL_WORKING;
+    ask(working, ARRAY, 8).unwrap();
+    assert_eq!(memory.bytes(ARRAY), [1, 0, 0, 0, 9, 9, 9, 9]);
+    assert_eq!(ask(working, 0, 4), Err(Errno::INVAL));
+    assert_eq!(ask(working, ARRAY, 0), Err(Errno::INVAL));
+    assert_eq!(ask(working, 8, 4), Err(Errno::FAULT));
+    assert_eq!(ask(AMDGPU_INFO_DEV_INFO, ARRAY, 4), Err(Errno::INVAL));
+}

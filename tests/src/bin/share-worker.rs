@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A process that allocates, shares and looks at memory as it is told (`stasis_tests::sharer`). It has one socket, bound
+//! to a path and connected to nobody, so that CRIU can take it at any moment between two orders.
+//!
+//! `share-worker SOCKET [NAME=NUMBER]...`: the descriptors that it inherited, by the names they are to have.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::io::FdFlags;
+use stasis::{Buffer, Runtime};
+use stasis_tests::sharer::language::{Answer, Ask, By, Order, Seen, receive, send};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+struct Worker {
+    runtime: Runtime,
+    buffers: BTreeMap<String, Buffer>,
+    fds: BTreeMap<String, OwnedFd>,
+}
+
+impl Worker {
+    fn buffer(&self, name: &str) -> Result<&Buffer> {
+        self.buffers.get(name).ok_or_else(|| format!("no buffer {name}").into())
+    }
+
+    fn fd(&self, name: &str) -> Result<&OwnedFd> {
+        self.fds.get(name).ok_or_else(|| format!("no descriptor {name}").into())
+    }
+
+    fn obey(&mut self, socket: &UnixDatagram, ask: Ask, beside: Option<OwnedFd>) -> Result<Answer> {
+        match ask {
+            Ask::Alloc { buffer, bytes, agent } => {
+                let pool = match agent {
+                    Some(agent) => self.runtime.agent(agent).ok_or("no such agent")?.vram(),
+                    None => self.runtime.gtt(),
+                };
+                self.buffers.insert(buffer, pool.alloc(bytes)?);
+            }
+            Ask::Export { buffer, fd } => drop(self.fds.insert(fd, self.buffer(&buffer)?.export()?)),
+            Ask::Dup { fd, to } => drop(self.fds.insert(to, rustix::io::dup(self.fd(&fd)?)?)),
+            Ask::Close { fd } => drop(self.fds.remove(&fd).ok_or("no such descriptor")?),
+            Ask::Send { fd, to } => {
+                let take = Order { reply: None, ask: Ask::Take { fd: fd.clone() } };
+                send(socket, &to, &take, Some(self.fd(&fd)?.as_fd()))?;
+            }
+            Ask::Take { fd } => drop(self.fds.insert(fd, beside.ok_or("nothing came beside it")?)),
+            Ask::Import { fd, buffer, agent } => {
+                let agent = self.runtime.agent(agent).ok_or("no such agent")?;
+                let imported = self.runtime.import(self.fd(&fd)?, &agent)?;
+                self.buffers.insert(buffer, imported);
+            }
+            Ask::Free { buffer } => self.buffers.remove(&buffer).ok_or("no such buffer")?.free()?,
+            Ask::Write { buffer, offset, bytes, by: By::Cpu } => {
+                self.buffer(&buffer)?.write(offset, &bytes)?;
+            }
+            Ask::Write { buffer, offset, bytes, by: By::Device } => {
+                let stage = self.runtime.gtt().alloc(bytes.len() as u64)?;
+                stage.write(0, &bytes)?;
+                let to = self.buffer(&buffer)?.span(offset, bytes.len() as u64);
+                self.runtime.copy(to, stage.all(), &[])?.wait(None)?;
+            }
+            Ask::Read { buffer, offset, bytes, by } => {
+                let mut read = vec![0; bytes];
+                let buffer = self.buffer(&buffer)?;
+                match by {
+                    By::Cpu => buffer.read(offset, &mut read)?,
+                    By::Device => {
+                        let stage = self.runtime.gtt().alloc(bytes as u64)?;
+                        let from = buffer.span(offset, bytes as u64);
+                        self.runtime.copy(stage.all(), from, &[])?.wait(None)?;
+                        stage.read(0, &mut read)?;
+                    }
+                }
+                return Ok(Answer::Bytes(read));
+            }
+            Ask::Descriptors => {
+                let seen = |fd: &OwnedFd| -> Result<Seen> {
+                    Ok(Seen {
+                        number: fd.as_raw_fd(),
+                        inode: rustix::fs::fstat(fd)?.st_ino,
+                        is_cloexec: rustix::io::fcntl_getfd(fd)?.contains(FdFlags::CLOEXEC),
+                    })
+                };
+                let all = self.fds.iter().map(|(name, fd)| Ok((name.clone(), seen(fd)?)));
+                return Ok(Answer::Descriptors(all.collect::<Result<_>>()?));
+            }
+            Ask::Spawn { socket, inherit } => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg(socket).stdin(Stdio::null());
+                let mut inherited = Vec::new();
+                for name in inherit {
+                    let fd = rustix::io::dup(self.fd(&name)?)?;
+                    command.arg(format!("{name}={}", fd.as_raw_fd()));
+                    inherited.push(fd);
+                }
+                let pid = command.spawn()?.id().cast_signed();
+                return Ok(Answer::Pid(pid));
+            }
+            Ask::Deaf { .. } => {}
+            Ask::Exit => {}
+        }
+        Ok(Answer::Done)
+    }
+}
+
+/// A descriptor that the parent left open for us.
+fn inherited(argument: &str) -> Result<(String, OwnedFd)> {
+    let (name, number) = argument.split_once('=').ok_or("NAME=NUMBER is wanted")?;
+    // SAFETY: the parent has left it open for this process, where nobody else knows of it.
+    #[allow(unsafe_code)]
+    let fd = unsafe { OwnedFd::from_raw_fd(number.parse()?) };
+    Ok((name.to_owned(), fd))
+}
+
+fn run() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments.next().ok_or("where is the socket to be?")?;
+    let fds = arguments.map(|argument| inherited(&argument)).collect::<Result<_>>()?;
+    // Children that have ended are nobody's business.
+    // SAFETY: changes a disposition before there are threads or children.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+    }
+    let mut worker = Worker { runtime: Runtime::open_default()?, buffers: BTreeMap::new(), fds };
+    // Who finds the socket finds a runtime.
+    let socket = UnixDatagram::bind(Path::new(&path))?;
+    loop {
+        let (Order { reply, ask }, beside) = receive(&socket)?;
+        let (is_last, until) = (
+            matches!(ask, Ask::Exit),
+            match &ask {
+                Ask::Deaf { until } => Some(until.clone()),
+                _ => None,
+            },
+        );
+        let answer = worker
+            .obey(&socket, ask, beside)
+            .unwrap_or_else(|error| Answer::Failed(stasis::explain(&*error)));
+        if let Some(reply) = reply {
+            send(&socket, &reply, &answer, None)?;
+        }
+        if is_last {
+            return Ok(());
+        }
+        while until.as_ref().is_some_and(|until| !until.exists()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", stasis::explain(&*error));
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
