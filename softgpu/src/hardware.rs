@@ -200,7 +200,7 @@ pub trait Hardware: Send + Sync {
     /// of an earlier run; a default `mqd` is a new queue at read pointer 0.
     ///
     /// # Errors
-    /// `EIO` when its memory is not mapped, `EINVAL` when `mqd` is none of this hardware's, `EBUSY` when a queue of
+    /// `EOPNOTSUPP` when this hardware does not execute what is in it, `EIO` when its memory is not mapped, `EINVAL` when `mqd` is none of this hardware's, `EBUSY` when a queue of
     /// this id is on the hardware.
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno>;
 

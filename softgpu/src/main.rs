@@ -17,7 +17,7 @@ struct Arguments {
 enum Command {
     /// Serves devices on an abstract Unix socket until the last client is gone.
     Serve {
-        /// The devices, comma separated, such as gfx1100,gfx1100
+        /// The devices, comma separated, such as gfx1100*2,gfx1201, or a topology file that ends in .toml
         #[arg(long)]
         devices: String,
         /// The abstract socket's name

@@ -4,6 +4,7 @@
 pub mod culprit;
 pub mod gpu;
 pub mod plain_criu;
+pub mod sharer;
 pub mod stepper;
 pub mod survivor;
 pub mod tally;

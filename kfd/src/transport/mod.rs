@@ -6,6 +6,7 @@
 
 mod doorbell;
 pub mod kernel;
+pub mod machine;
 pub mod soft;
 mod spec;
 pub mod wire;
@@ -225,6 +226,7 @@ pub fn open_default(spec: DeviceSpec) -> Result<Arc<dyn Transport>, OpenError> {
             spec::default_devices()
         }
         DeviceSpec::Soft(devices) => devices,
+        DeviceSpec::SoftFile(path) => return Ok(Arc::new(soft::SoftTransport::connect_file(&path)?)),
     };
     Ok(Arc::new(soft::SoftTransport::connect(&devices)?))
 }

@@ -3,7 +3,11 @@
 
 use std::env::VarError;
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use super::machine;
 
 /// The environment variable that names the device.
 pub const DEVICE_VARIABLE: &str = "STASIS_DEVICE";
@@ -21,6 +25,8 @@ pub enum DeviceSpec {
     Kfd,
     /// The software device with these targets, such as `["gfx1100", "gfx1100"]`.
     Soft(Vec<String>),
+    /// The software device as the topology file at this absolute path describes it (`docs/topology.md`).
+    SoftFile(PathBuf),
 }
 
 /// Why a device specification is not understood.
@@ -28,7 +34,9 @@ pub enum DeviceSpec {
 #[non_exhaustive]
 pub enum SpecError {
     /// The value names no transport.
-    #[error("Unknown device {found:?}; expected kfd, soft, or soft:TARGET,TARGET such as soft:gfx1100")]
+    #[error(
+        "Unknown device {found:?}; expected kfd, soft, soft:TARGET,TARGET*COUNT such as soft:gfx1100, or soft:FILE.toml"
+    )]
     Transport {
         /// The value.
         found: String,
@@ -52,8 +60,28 @@ pub enum SpecError {
         limit: usize,
     },
     /// The variable is not UTF-8.
-    #[error("{DEVICE_VARIABLE} is not UTF-8; expected kfd, soft, or soft:TARGET,TARGET")]
+    #[error("{DEVICE_VARIABLE} is not UTF-8; expected kfd, soft, soft:TARGET,TARGET*COUNT or soft:FILE.toml")]
     Encoding,
+    /// One of the targets has a count that is none.
+    #[error(
+        "Agent {index} of the soft device is {found:?}; expected TARGET*COUNT with COUNT from 1 to {limit}"
+    )]
+    Count {
+        /// Which item of the list, from 0.
+        index: usize,
+        /// The item.
+        found: String,
+        /// The largest count.
+        limit: usize,
+    },
+    /// The topology file is not there, or has a path that cannot be passed on.
+    #[error("Cannot use the topology file {} ({kind}); expected the path of a readable file that ends in .toml", path.display())]
+    File {
+        /// The path as given.
+        path: PathBuf,
+        /// Why.
+        kind: io::ErrorKind,
+    },
 }
 
 /// What `soft` without a list means.
@@ -84,27 +112,51 @@ impl FromStr for DeviceSpec {
             None if text == "kfd" => Ok(Self::Kfd),
             None if text == "soft" => Ok(Self::Soft(default_devices())),
             None if text == "auto" => Ok(Self::Auto),
+            Some(("soft", file)) if file.ends_with(machine::EXTENSION) => {
+                find(Path::new(file)).map(Self::SoftFile)
+            }
             Some(("soft", list)) => parse_targets(list).map(Self::Soft),
             _ => Err(SpecError::Transport { found: text.to_owned() }),
         }
     }
 }
 
+fn find(path: &Path) -> Result<PathBuf, SpecError> {
+    machine::canonical(path).map_err(|error| SpecError::File { path: path.to_owned(), kind: error.kind() })
+}
+
+/// The targets of a list, each as often as its count says.
 fn parse_targets(list: &str) -> Result<Vec<String>, SpecError> {
-    let found = list.split(',').count();
-    if found > MAX_DEVICES {
-        return Err(SpecError::TooMany { found, limit: MAX_DEVICES });
-    }
-    let parse = |(index, target): (usize, &str)| {
-        let digits = target.strip_prefix("gfx").unwrap_or_default();
-        let hexadecimal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-        if (3..=5).contains(&digits.len()) && hexadecimal {
-            Ok(target.to_owned())
-        } else {
-            Err(SpecError::Target { index, found: target.to_owned() })
+    let (mut targets, mut wanted) = (Vec::new(), 0usize);
+    for (index, item) in list.split(',').enumerate() {
+        let (target, count) = match item.split_once('*') {
+            None => (item, 1),
+            Some((target, count)) => (target, parse_count(index, item, count)?),
+        };
+        if !is_target(target) {
+            return Err(SpecError::Target { index, found: item.to_owned() });
         }
-    };
-    list.split(',').enumerate().map(parse).collect()
+        wanted = wanted.saturating_add(count);
+        if wanted <= MAX_DEVICES {
+            targets.extend(std::iter::repeat_n(target.to_owned(), count));
+        }
+    }
+    if wanted > MAX_DEVICES {
+        return Err(SpecError::TooMany { found: wanted, limit: MAX_DEVICES });
+    }
+    Ok(targets)
+}
+
+fn parse_count(index: usize, item: &str, count: &str) -> Result<usize, SpecError> {
+    let number = count.bytes().all(|digit| digit.is_ascii_digit()).then(|| count.parse().ok()).flatten();
+    let error = || SpecError::Count { index, found: item.to_owned(), limit: MAX_DEVICES };
+    number.filter(|count| *count > 0).ok_or_else(error)
+}
+
+fn is_target(name: &str) -> bool {
+    let digits = name.strip_prefix("gfx").unwrap_or_default();
+    let hexadecimal = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    (3..=5).contains(&digits.len()) && hexadecimal
 }
 
 impl fmt::Display for DeviceSpec {
@@ -113,6 +165,7 @@ impl fmt::Display for DeviceSpec {
             Self::Auto => f.write_str("auto"),
             Self::Kfd => f.write_str("kfd"),
             Self::Soft(devices) => write!(f, "soft:{}", devices.join(",")),
+            Self::SoftFile(path) => write!(f, "soft:{}", path.display()),
         }
     }
 }
@@ -134,6 +187,36 @@ mod tests {
     }
 
     #[test]
+    fn parse_expands_counts() {
+        let expanded = ["gfx1100", "gfx1100", "gfx1201"].map(str::to_owned).to_vec();
+        let spec: DeviceSpec = "soft:gfx1100*2,gfx1201".parse().unwrap();
+        assert_eq!(spec, DeviceSpec::Soft(expanded));
+        assert_eq!(spec.to_string(), "soft:gfx1100,gfx1100,gfx1201");
+        for bad in ["gfx1100*", "gfx1100*0", "gfx1100*x", "gfx1100*+1", "gfx1100*99999999999999999999"] {
+            let error = format!("soft:gfx1201,{bad}").parse::<DeviceSpec>();
+            assert_eq!(error, Err(SpecError::Count { index: 1, found: bad.into(), limit: 64 }), "{bad}");
+        }
+        let error = "soft:gfx1100*64,gfx1100".parse::<DeviceSpec>();
+        assert_eq!(error, Err(SpecError::TooMany { found: 65, limit: 64 }));
+    }
+
+    #[test]
+    fn parse_finds_a_topology_file_and_display_round_trips() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().canonicalize().unwrap().join("two sockets.toml");
+        std::fs::write(&file, "").unwrap();
+        let dotted =
+            directory.path().join("..").join(directory.path().file_name().unwrap()).join("two sockets.toml");
+        let spec: DeviceSpec = format!("soft:{}", dotted.display()).parse().unwrap();
+        assert_eq!(spec, DeviceSpec::SoftFile(file.clone()));
+        assert_eq!(spec.to_string(), format!("soft:{}", file.display()));
+        assert_eq!(spec.to_string().parse(), Ok(spec));
+        let missing = directory.path().join("none.toml");
+        let error = format!("soft:{}", missing.display()).parse::<DeviceSpec>();
+        assert_eq!(error, Err(SpecError::File { path: missing, kind: io::ErrorKind::NotFound }));
+    }
+
+    #[test]
     fn parse_names_the_bad_agent() {
         let error = "soft:gfx1100,".parse::<DeviceSpec>();
         assert_eq!(error, Err(SpecError::Target { index: 1, found: String::new() }));
@@ -151,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_never_panics_and_display_round_trips(text in ".{0,80}|soft:[gfx0-9a-f,]{0,40}") {
+        fn parse_never_panics_and_display_round_trips(text in ".{0,80}|soft:[gfx0-9a-f*,]{0,40}|soft:(gfx1100(\\*[0-9]{1,2})?,){0,4}gfx90a") {
             if let Ok(spec) = text.parse::<DeviceSpec>() {
                 prop_assert_eq!(spec.to_string().parse::<DeviceSpec>(), Ok(spec));
             }

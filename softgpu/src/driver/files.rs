@@ -11,9 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::memfd::{self, Identity};
-
-/// First minor of the render nodes.
-pub(super) const FIRST_RENDER_MINOR: u32 = 128;
+use crate::sysfs::GpuModel;
 
 /// What a path under `/dev` opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +45,11 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens a path for a process that sees `gpus` GPUs; the token goes to the client.
+    /// Opens a path on a machine with these GPUs; the token goes to the client.
     ///
     /// # Errors
     /// `ENOENT` for any other path.
-    pub(super) fn open(&mut self, path: &str, gpus: usize) -> Result<(OpenFile, OwnedFd), Errno> {
+    pub(super) fn open(&mut self, path: &str, gpus: &[GpuModel]) -> Result<(OpenFile, OwnedFd), Errno> {
         let node = parse(path, gpus).ok_or(Errno::NOENT)?;
         let token = memfd::create("softgpu:file", 0)?;
         let for_client = memfd::duplicate(&token)?;
@@ -69,35 +67,45 @@ impl Files {
 }
 
 /// The node behind a path; `None` when there is none.
-pub(super) fn parse(path: &str, gpus: usize) -> Option<Node> {
+pub(super) fn parse(path: &str, gpus: &[GpuModel]) -> Option<Node> {
     if path == "/dev/kfd" {
         return Some(Node::Kfd);
     }
     let minor: u32 = path.strip_prefix("/dev/dri/renderD")?.parse().ok()?;
-    let gpu = minor.checked_sub(FIRST_RENDER_MINOR)? as usize;
-    (gpu < gpus).then_some(Node::Render { gpu })
+    let gpu = gpus.iter().position(|gpu| gpu.render_minor() == minor)?;
+    Some(Node::Render { gpu })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::Machine;
 
     #[test]
     fn open_knows_kfd_and_the_render_nodes_that_exist() {
-        let mut files = Files::default();
-        let (kfd, token) = files.open("/dev/kfd", 2).unwrap();
+        let (mut files, gpus) = (Files::default(), GpuModel::parse_spec("gfx1100*2").unwrap());
+        let (kfd, token) = files.open("/dev/kfd", &gpus).unwrap();
         assert_eq!(kfd.node(), Node::Kfd);
         assert_eq!(files.find(token.as_fd()), Some(kfd));
-        assert_eq!(files.open("/dev/dri/renderD129", 2).unwrap().0.node(), Node::Render { gpu: 1 });
+        assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap().0.node(), Node::Render { gpu: 1 });
         for path in ["/dev/dri/renderD130", "/dev/dri/renderD127", "/dev/dri/renderDx", "/dev/null", ""] {
-            assert_eq!(files.open(path, 2).unwrap_err(), Errno::NOENT, "{path}");
+            assert_eq!(files.open(path, &gpus).unwrap_err(), Errno::NOENT, "{path}");
         }
     }
 
     #[test]
+    fn open_goes_by_the_gpus_own_minors() {
+        let text = "[[gpu]]\nchip = \"gfx1100\"\nrender_minor = 200\n[[gpu]]\nchip = \"gfx1100\"\nrender_minor = 128\n";
+        let (mut files, gpus) = (Files::default(), Machine::of_file(text).unwrap().into_gpus());
+        assert_eq!(files.open("/dev/dri/renderD200", &gpus).unwrap().0.node(), Node::Render { gpu: 0 });
+        assert_eq!(files.open("/dev/dri/renderD128", &gpus).unwrap().0.node(), Node::Render { gpu: 1 });
+        assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
     fn find_recognises_duplicates_and_nothing_else() {
-        let mut files = Files::default();
-        let (file, token) = files.open("/dev/dri/renderD128", 1).unwrap();
+        let (mut files, gpus) = (Files::default(), GpuModel::parse_spec("gfx1100").unwrap());
+        let (file, token) = files.open("/dev/dri/renderD128", &gpus).unwrap();
         let twin = memfd::duplicate(&token).unwrap();
         drop(token);
         assert_eq!(files.find(twin.as_fd()), Some(file));

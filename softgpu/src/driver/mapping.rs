@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kfd::sys::*;
 use rustix::io::Errno;
 
-use super::bo::Domain;
+use super::bo::{Backing, Domain};
 use super::process::{KfdProcess, State, split_handle};
 use super::vm::VmMapping;
 use super::{Call, PAGE};
@@ -58,8 +58,7 @@ impl KfdProcess {
         if bo.is_mapped_on(gpu) {
             return Ok(());
         }
-        let local_only = matches!(bo.backing.domain, Domain::Vram { .. } | Domain::Doorbell | Domain::Mmio);
-        if local_only && !self.peer_accessible(bo.backing.gpu, gpu) {
+        if !self.peer_accessible(&bo.backing, gpu) {
             return Err(Errno::INVAL);
         }
         let parts = parts(bo.va, bo.backing.bytes, bo.copies())?;
@@ -91,9 +90,14 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Whether `gpu` reaches memory on `owner`: the same one, or over PCIe when all of it is visible there.
-    fn peer_accessible(&self, owner: usize, gpu: usize) -> bool {
-        owner == gpu || (self.gpus[owner].large_bar() && self.gpus[gpu].large_bar())
+    /// Whether `gpu` reaches a buffer where it lies (`kfd_mem_attach`): system memory always, VRAM in its own hive or
+    /// over PCIe, doorbells and registers over PCIe only. PCIe is not the same in both directions.
+    fn peer_accessible(&self, backing: &Backing, gpu: usize) -> bool {
+        match backing.domain {
+            Domain::Vram { .. } => self.gpus[gpu].reaches_vram(backing.gpu),
+            Domain::Doorbell | Domain::Mmio => self.gpus[gpu].reaches_registers(backing.gpu),
+            Domain::Gtt | Domain::Userptr => true,
+        }
     }
 
     pub(super) fn unmap_memory(

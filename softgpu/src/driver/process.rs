@@ -176,7 +176,7 @@ impl KfdProcess {
     /// # Errors
     /// `ENOENT` for another path, `EMFILE`.
     pub fn open(&self, path: &str) -> Result<(OpenFile, OwnedFd), Errno> {
-        self.state.lock().files.open(path, self.gpus.len())
+        self.state.lock().files.open(path, &self.gpus)
     }
 
     /// The open file that a token names, if it is one of `path`.
@@ -185,7 +185,7 @@ impl KfdProcess {
     /// `EBADF` when the descriptor is no token of this process, `EINVAL` when it is one of another path.
     pub fn adopt(&self, path: &str, token: BorrowedFd<'_>) -> Result<OpenFile, Errno> {
         let file = self.state.lock().files.find(token).ok_or(Errno::BADF)?;
-        match super::files::parse(path, self.gpus.len()) {
+        match super::files::parse(path, &self.gpus) {
             Some(node) if node == file.node() => Ok(file),
             _ => Err(Errno::INVAL),
         }

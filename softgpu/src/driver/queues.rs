@@ -208,7 +208,7 @@ impl KfdProcess {
             KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID => {
                 self.slot.reserve_sdma(gpu, ids.filter(|id| id % engines.max(1) == args.sdma_engine_id))
             }
-            // No GPU of this device has an XGMI engine.
+            // XGMI engines are in the topology only; none of them executes.
             KFD_IOC_QUEUE_TYPE_SDMA_XGMI => None,
             _ => {
                 let id = state.pdds[gpu].doorbells.take().ok_or(Errno::BUSY)?;

@@ -36,6 +36,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use queues::sdma::Generation;
+use queues::target::Family;
 use rustix::io::Errno;
 use softgpu_waves::{Access, AccessKind, Vm, Workers};
 
@@ -46,7 +48,7 @@ pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine};
 use self::memory::HostMemory;
 use self::queue::Queue;
-use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, Mqd, PageAccess};
+use crate::hardware::{GpuMapping, Hardware, HwQueue, Interrupts, Mqd, PageAccess, QueueKind};
 
 #[derive(Debug)]
 struct Seat {
@@ -119,6 +121,14 @@ fn access_of(access: PageAccess) -> Access {
     Access { read: access.read, write: access.write, execute: access.execute }
 }
 
+/// Whether this processor executes what such a queue holds: gfx11 machine code, and the packets of known copy engines.
+fn executes(chip: &Chip, kind: QueueKind) -> bool {
+    match kind {
+        QueueKind::Sdma => Generation::of(chip.target).is_some(),
+        QueueKind::Compute | QueueKind::Aql => chip.target.family == Family::Gfx11,
+    }
+}
+
 impl Hardware for Processor {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let vm = &self.seat(gpu)?.gpu.vm;
@@ -143,6 +153,16 @@ impl Hardware for Processor {
 
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
         let seat = self.seat(gpu)?;
+        let chip = &seat.gpu.chip;
+        if !executes(chip, queue.kind) {
+            let (name, kind) = (chip.target.name, queue.kind);
+            tracing::error!(
+                target: "processor",
+                gpu, chip = name, ?kind,
+                "queue refused: gfx11 is what this device executes; on other chips it has memory, events and topology"
+            );
+            return Err(Errno::OPNOTSUPP);
+        }
         if !is_mapped(&seat.gpu.vm, queue) {
             return Err(Errno::IO);
         }

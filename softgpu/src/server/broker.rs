@@ -25,14 +25,14 @@ use rustix::time::Timespec;
 use super::devices::Devices;
 use super::error::ServeError;
 use super::peer::Peer;
-use super::{log, sys, window};
+use super::{log, refusal, sys, window};
 use crate::driver::KernelModel;
 use crate::driver::Ledger;
 
 /// How long the broker stays when its last executor is gone.
 const GRACE: Duration = Duration::from_millis(200);
 /// How long it stays when nobody ever connected.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
 /// What goes to an executor with a connection. Any byte would do, but a message must not be empty.
@@ -41,7 +41,7 @@ const CONNECTION: u8 = 1;
 /// What `softgpud serve` is told.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The targets, comma separated: `gfx1100,gfx1100`.
+    /// The targets, comma separated: `gfx1100,gfx1100`; or a topology file's name (`kfd::transport::machine`).
     pub devices: String,
     /// The abstract socket's name, without the leading NUL.
     pub socket: String,
@@ -73,7 +73,13 @@ struct Broker {
 /// # Errors
 /// [`ServeError`] for an unknown device, an impossible name, or want of resources at the start.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
-    let devices = Devices::parse(&options.devices)?;
+    let devices = match Devices::parse(&options.devices) {
+        Ok(devices) => devices,
+        Err(error) => {
+            refusal::tell(&options.socket, &options.devices, &error)?;
+            return Err(error);
+        }
+    };
     // Executors read it again; a name that means nothing is refused before anyone connects.
     KernelModel::from_env().map_err(ServeError::Kernel)?;
     let Some(listener) = listen(&options.socket)? else {
@@ -91,7 +97,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
 }
 
 /// Binds the name; `None` when it is taken.
-fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
+pub(super) fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
         .map_err(|errno| ServeError::SocketName { name: name.to_owned(), errno })?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -249,7 +255,7 @@ impl Broker {
             .stdout(Stdio::null())
             .spawn()
             .map_err(ServeError::Spawn)?;
-        let seed = (slot, self.devices.spec().to_owned());
+        let seed = (slot, self.devices.source());
         let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
         let sent = wire::send(control.as_fd(), &seed, &fds).map_err(ServeError::Control).and_then(|()| {
             rustix::io::ioctl_fionbio(&control, true).map_err(ServeError::system("ioctl(FIONBIO)"))?;

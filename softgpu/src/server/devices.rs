@@ -1,49 +1,90 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device list of one softgpud instance, and what all its processes share of it.
+//! The machine of one softgpud instance, and what all its processes share of it.
 //!
-//! Invariant: broker and executors parse the same text, so they agree on every number of every GPU.
+//! Invariant: the broker reads the device list or topology file once; executors are given what it read, so all agree
+//! on every number of every GPU, also when the file is edited meanwhile.
 
+use std::path::Path;
+
+use kfd::transport::machine::{self, FileName};
 use queues::target::Target;
+use serde::{Deserialize, Serialize};
 
 use super::error::ServeError;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
 use crate::processor::Chip;
-use crate::sysfs::{GpuModel, Host, SysfsTree};
+use crate::sysfs::{GpuModel, Host, Machine, SysfsTree, canonical_spec};
 
 /// Queues that one GPU has for all processes together (`max_num_of_queues_per_device`, KFD's module parameter).
 const QUEUES_PER_DEVICE: u64 = 4096;
 
+/// What an executor needs to make the broker's machine again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Source {
+    /// The canonical list, or the topology file's name with the hash of its contents.
+    spec: String,
+    /// Those contents.
+    text: Option<String>,
+}
+
 /// The GPUs of an instance.
 #[derive(Debug)]
 pub(super) struct Devices {
-    spec: String,
-    gpus: Vec<GpuModel>,
+    source: Source,
+    machine: Machine,
     targets: Vec<&'static Target>,
 }
 
 impl Devices {
-    /// Reads a list such as `gfx1100,gfx1100`.
+    /// Reads a list such as `gfx1100*2,gfx1201`, or a topology file by its name (`kfd::transport::machine`).
     ///
     /// # Errors
-    /// [`ServeError::Devices`] when it names something unknown, [`ServeError::Target`] for a chip without target.
+    /// [`ServeError::Devices`] when it names something unknown or describes no machine, [`ServeError::Topology`] for
+    /// a file that cannot be read, [`ServeError::Edited`] for one that is not what the client read, and
+    /// [`ServeError::Target`] for a chip without target.
     pub(super) fn parse(spec: &str) -> Result<Self, ServeError> {
-        let gpus = GpuModel::parse_spec(spec)
-            .map_err(|source| ServeError::Devices { spec: spec.to_owned(), source })?;
-        let target =
-            |gpu: &GpuModel| Target::by_name(gpu.name()).ok_or(ServeError::Target { name: gpu.name() });
-        let targets = gpus.iter().map(target).collect::<Result<_, _>>()?;
-        Ok(Self { spec: spec.to_owned(), gpus, targets })
+        let source = match FileName::parse(spec) {
+            Some(name) => read(&name)?,
+            None => {
+                let canonical = canonical_spec(spec)
+                    .map_err(|source| ServeError::Devices { spec: spec.to_owned(), source })?;
+                Source { spec: canonical, text: None }
+            }
+        };
+        Self::again(source)
     }
 
-    /// The list as it was given.
+    /// The machine that a broker has.
+    ///
+    /// # Errors
+    /// As [`Devices::parse`].
+    pub(super) fn again(source: Source) -> Result<Self, ServeError> {
+        let machine = match &source.text {
+            Some(text) => Machine::of_file(text),
+            None => Machine::of_list(&source.spec),
+        };
+        let machine =
+            machine.map_err(|error| ServeError::Devices { spec: source.spec.clone(), source: error })?;
+        let target =
+            |gpu: &GpuModel| Target::by_name(gpu.name()).ok_or(ServeError::Target { name: gpu.name() });
+        let targets = machine.gpus().iter().map(target).collect::<Result<_, _>>()?;
+        Ok(Self { source, machine, targets })
+    }
+
+    /// What it was made of.
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// What a client must ask for to mean this machine.
     pub(super) fn spec(&self) -> &str {
-        &self.spec
+        &self.source.spec
     }
 
     /// The GPUs, in order.
     pub(super) fn gpus(&self) -> &[GpuModel] {
-        &self.gpus
+        self.machine.gpus()
     }
 
     /// Their chips, in the same order.
@@ -54,12 +95,12 @@ impl Devices {
             let engines = arrays.checked_div(shape.simd_arrays_per_engine).unwrap_or(0).max(1);
             Chip { target, arrays, engines, errata }
         };
-        self.gpus.iter().zip(&self.targets).map(chip).collect()
+        self.gpus().iter().zip(&self.targets).map(chip).collect()
     }
 
     /// The topology on this host.
     pub(super) fn topology(&self) -> SysfsTree {
-        SysfsTree::new(&self.gpus)
+        SysfsTree::new(&self.machine)
     }
 
     /// A fresh ledger for the instance.
@@ -67,14 +108,28 @@ impl Devices {
     /// # Errors
     /// [`ServeError::Ledger`].
     pub(super) fn ledger(&self) -> Result<Ledger, ServeError> {
-        let host = Host::read();
+        let host = self.machine.host(&Host::read());
         let capacities = Capacities {
-            vram: self.gpus.iter().map(GpuModel::vram_bytes).collect(),
+            vram: self.gpus().iter().map(GpuModel::vram_bytes).collect(),
             queues: QUEUES_PER_DEVICE,
             system: host.system_memory_limit(),
             ttm: host.ttm_limit(),
         };
         Ledger::create(&capacities).map_err(ServeError::Ledger)
+    }
+}
+
+/// Reads a topology file; one that is named without a hash is taken as it is.
+fn read(name: &FileName<'_>) -> Result<Source, ServeError> {
+    let (path, text) = machine::canonical(Path::new(name.path))
+        .and_then(|path| machine::read(&path).map(|text| (path, text)))
+        .map_err(|source| ServeError::Topology { path: name.path.to_owned(), source })?;
+    let spec = machine::name(&path.to_string_lossy(), text.as_bytes());
+    match name.hash {
+        Some(wanted) if wanted != machine::hash(text.as_bytes()) => {
+            Err(ServeError::Edited { path: name.path.to_owned() })
+        }
+        _ => Ok(Source { spec, text: Some(text) }),
     }
 }
 
@@ -95,5 +150,32 @@ mod tests {
             devices.chips(true).iter().map(|chip| (chip.target.name, chip.arrays)).collect::<Vec<_>>(),
             [("gfx1100", 12), ("gfx1100", 12)]
         );
+    }
+
+    #[test]
+    fn parse_list_has_one_canonical_name() {
+        assert_eq!(Devices::parse("gfx1100*2, gfx1201").unwrap().spec(), "gfx1100,gfx1100,gfx1201");
+    }
+
+    #[test]
+    fn parse_file_is_named_by_its_contents_and_an_edited_one_is_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap().join("one.toml");
+        let write = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            machine::name(path.to_str().unwrap(), text.as_bytes())
+        };
+        let first = write("[[gpu]]\nchip = \"gfx1201\"\nvram_bytes = \"16GiB\"\n");
+        let devices = Devices::parse(&first).unwrap();
+        assert_eq!((devices.spec(), devices.gpus()[0].vram_bytes()), (first.as_str(), 16 << 30));
+        assert_eq!(Devices::parse(path.to_str().unwrap()).unwrap().spec(), first);
+        // What the broker read is what its executors get.
+        let second = write("[[gpu]]\nchip = \"gfx1100\"\n");
+        let again = Devices::again(devices.source().clone()).unwrap();
+        assert_eq!((again.spec(), again.gpus()[0].name()), (first.as_str(), "gfx1201"));
+        assert!(matches!(Devices::parse(&first), Err(ServeError::Edited { .. })));
+        assert_eq!(Devices::parse(&second).unwrap().gpus()[0].name(), "gfx1100");
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(Devices::parse(&second), Err(ServeError::Topology { .. })));
     }
 }

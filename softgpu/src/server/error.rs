@@ -21,6 +21,23 @@ pub enum ServeError {
         #[source]
         source: SpecError,
     },
+    /// The topology file cannot be read.
+    #[error("Cannot read the topology file {path}")]
+    Topology {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The topology file was written to between the client's look and ours.
+    #[error(
+        "The topology file {path} is not what the client read: it was edited meanwhile; open the device again"
+    )]
+    Edited {
+        /// The file.
+        path: String,
+    },
     /// `SOFTGPU_KERNEL` names no kernel.
     #[error("Cannot imitate that kernel")]
     Kernel(#[source] KernelModelError),

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use super::channel::Channel;
-use super::devices::Devices;
+use super::devices::{Devices, Source};
 use super::error::ServeError;
 use super::host::Host;
 use super::peer;
@@ -37,14 +37,14 @@ pub fn execute() -> Result<(), ServeError> {
     window::check()?;
     raise_descriptor_limit();
     let mut buffer = wire::receive_buffer();
-    let seed = wire::receive::<(usize, String)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
-    let (slot, spec) = seed.message;
+    let seed = wire::receive::<(usize, Source)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
+    let (slot, source) = seed.message;
     let [pidfd, ledger] =
         <[OwnedFd; 2]>::try_from(seed.fds).map_err(|fds| ServeError::Seed { found: fds.len() })?;
     let client = pid_of(&pidfd).map_err(ServeError::system("reading the client's pidfd"))?;
     let ledger = Ledger::open(ledger).map_err(ServeError::Ledger)?;
     let share = ledger.slot(slot).map_err(ServeError::Ledger)?;
-    let host = Arc::new(Host::new(&Devices::parse(&spec)?, share, client)?);
+    let host = Arc::new(Host::new(&Devices::again(source)?, share, client)?);
 
     std::thread::Builder::new()
         .name("client".to_owned())

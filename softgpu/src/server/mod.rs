@@ -16,6 +16,7 @@ mod executor;
 mod host;
 mod log;
 mod peer;
+mod refusal;
 mod sys;
 mod user;
 mod window;

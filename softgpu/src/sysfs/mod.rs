@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The topology that `/sys/class/kfd/kfd/topology` would show for the machine: CPU node 0, then the GPUs.
+//! The topology that `/sys/class/kfd/kfd/topology` would show for the machine: the CPU nodes, then the GPUs.
 //!
 //! INVARIANT: counts and directories agree, and the GPUs' `cwsr_size` and `ctl_stack_size` are what
 //! [`queues::cwsr`] computes, as the kernel computes them for its own sysfs.
 
 mod caches;
+mod chips;
+mod description;
 mod gpu_id;
 mod host;
 mod links;
+mod machine;
 mod model;
+mod spec;
 mod tree;
+mod values;
 
 pub use host::Host;
-pub use model::{GpuModel, MAX_SPEC_GPUS, SpecError, canonical_spec};
+pub use machine::{Machine, MachineError};
+pub use model::GpuModel;
+pub use spec::{MAX_SPEC_GPUS, SpecError, canonical_spec};
 pub use tree::SysfsTree;

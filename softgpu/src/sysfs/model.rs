@@ -1,167 +1,63 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The GPUs a device specification names, e.g. `gfx1100,gfx1100` or `gfx1100*2`.
+//! One GPU of the machine: its chip, its place, its memory, and whose memory it reaches.
 //!
-//! Chip facts are the 7900 XTX column of the topology reference. INVARIANT: the same specification always gives the
-//! same GPUs, down to gpu_id, slot and serial number, so that a checkpoint finds its agents again.
+//! INVARIANT: the same specification always gives the same GPUs, down to gpu_id, slot and serial number, so that a
+//! checkpoint finds its agents again.
 
-use queues::cwsr::{CwsrGeometry, GeometryError, NodeShape};
-use thiserror::Error;
+use queues::cwsr::{CwsrGeometry, NodeShape};
 
-use super::gpu_id::{self, Identity};
+use super::chips::Chip;
+use super::gpu_id::Identity;
+use super::machine::Machine;
+use super::spec::SpecError;
+use super::values::{Bandwidth, Slot};
 
-/// GPUs one specification may name.
-pub const MAX_SPEC_GPUS: usize = 16;
+/// VRAM that the CPU sees of a board without resizable BAR, bytes.
+pub(super) const SMALL_BAR_BYTES: u64 = 256 << 20;
 
-/// Why a device specification is refused.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// Nothing named.
-    #[error("The device list is empty; name at least one of: {}", known())]
-    Empty,
-    /// A name nobody knows.
-    #[error("Unknown device {name:?}; known are: {}", known())]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// A count that is no number from 1.
-    #[error("Bad count in {item:?}; write NAME*COUNT with COUNT from 1 to {MAX_SPEC_GPUS}")]
-    BadCount {
-        /// The list item.
-        item: String,
-    },
-    /// Too many.
-    #[error("{wanted} devices are listed, at most {MAX_SPEC_GPUS} can be")]
-    TooMany {
-        /// Devices listed.
-        wanted: usize,
-    },
-    /// The chip table contradicts itself.
-    #[error("No context save geometry for {name}")]
-    Geometry {
-        /// The chip.
-        name: &'static str,
-        /// Why.
-        #[source]
-        source: GeometryError,
-    },
-}
-
-/// What all cards of one chip share.
-#[derive(Debug)]
-pub(super) struct Chip {
-    pub name: &'static str,
-    pub shape: NodeShape,
-    pub cu_per_simd_array: u32,
-    pub max_waves_per_simd: u32,
-    pub wave_front_size: u32,
-    pub device_id: u32,
-    pub subsystem: u32,
-    pub vram_bytes: u64,
-    pub vram_width: u32,
-    pub vram_mhz: u32,
-    pub max_engine_mhz: u32,
-    pub num_gws: u32,
-    pub num_sdma_engines: u32,
-    pub num_sdma_xgmi_engines: u32,
-    /// Queues of an SDMA engine, those reserved for the kernel's own use included.
-    pub sdma_queues_per_engine: u32,
-    pub reserved_sdma_queues_per_engine: u32,
-    pub num_cp_queues: u32,
-    pub fw_version: u32,
-    pub sdma_fw_version: u32,
-    pub capability: u32,
-    pub debug_prop: u32,
-    pub gb_addr_config: u32,
-}
-
-impl Chip {
-    pub fn cu_count(&self) -> u32 {
-        self.shape.simd_count / self.shape.simd_per_cu
-    }
-}
-
-/// Bit 27 of the capability word: the SVM ioctl works.
-const CAPABILITY_SVM: u32 = 1 << 27;
-
-/// Every chip the device can be.
-static CHIPS: [Chip; 1] = [Chip {
-    name: "gfx1100",
-    shape: NodeShape {
-        gfx_target_version: 110_000,
-        simd_count: 192,
-        simd_per_cu: 2,
-        num_xcc: 1,
-        array_count: 12,
-        simd_arrays_per_engine: 2,
-        lds_size_in_kb: 64,
-        cwsr_size: None,
-        ctl_stack_size: None,
-    },
-    cu_per_simd_array: 8,
-    max_waves_per_simd: 16,
-    wave_front_size: 32,
-    device_id: 29772,
-    subsystem: 0x0e3b_1002,
-    vram_bytes: 25_753_026_560,
-    vram_width: 384,
-    vram_mhz: 1249,
-    max_engine_mhz: 2482,
-    num_gws: 64,
-    num_sdma_engines: 2,
-    num_sdma_xgmi_engines: 0,
-    sdma_queues_per_engine: 8,
-    reserved_sdma_queues_per_engine: 2,
-    num_cp_queues: 8,
-    fw_version: 2140,
-    sdma_fw_version: 20,
-    // A kernel built without HSA_AMD_SVM clears the SVM bit, and the SVM ioctl answers like such a kernel here.
-    capability: 671_588_992 & !CAPABILITY_SVM,
-    debug_prop: 1495,
-    // Inferred: 32 pipes, 32 packers, two compressed fragments. Nothing of a compute client depends on it.
-    gb_addr_config: 0x545,
-}];
-
-fn known() -> String {
-    CHIPS.iter().map(|chip| chip.name).collect::<Vec<_>>().join(", ")
+/// Which other GPUs' memory a GPU reaches, by index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// Through PCIe: VRAM, doorbells and registers.
+    pub pcie: u64,
+    /// Through the hive: VRAM.
+    pub hive: u64,
 }
 
 /// One GPU of the machine.
 #[derive(Clone, Debug)]
 pub struct GpuModel {
     pub(super) chip: &'static Chip,
-    index: usize,
-    gpu_id: u32,
-    geometry: CwsrGeometry,
+    pub(super) index: usize,
+    pub(super) gpu_id: u32,
+    pub(super) geometry: CwsrGeometry,
+    pub(super) vram_bytes: u64,
+    pub(super) visible_bytes: u64,
+    pub(super) numa_node: usize,
+    pub(super) slot: Slot,
+    pub(super) unique_id: u64,
+    pub(super) render_minor: u32,
+    pub(super) hive: u64,
+    pub(super) pcie: Bandwidth,
+    pub(super) reach: Reach,
 }
 
 impl GpuModel {
-    /// The GPUs that `spec` names, in its order.
+    /// The GPUs that a list such as `gfx1100*2` names, in its order.
     ///
     /// # Errors
-    /// Every [`SpecError`].
+    /// Every [`SpecError`] but those of topology files.
     pub fn parse_spec(spec: &str) -> Result<Vec<Self>, SpecError> {
-        let chips = parse(spec)?;
-        let mut models: Vec<Self> = Vec::with_capacity(chips.len());
-        for (index, chip) in chips.into_iter().enumerate() {
-            let geometry = CwsrGeometry::for_node(&chip.shape)
-                .map_err(|source| SpecError::Geometry { name: chip.name, source })?;
-            let taken: Vec<u32> = models.iter().map(|model| model.gpu_id).collect();
-            let mut model = Self { chip, index, gpu_id: 0, geometry };
-            model.gpu_id = gpu_id::generate(&model.identity(), &taken);
-            models.push(model);
-        }
-        Ok(models)
+        Machine::of_list(spec).map(Machine::into_gpus)
     }
 
-    fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> Identity {
         Identity {
-            location_id: self.location_id(),
-            domain: 0,
+            location_id: self.slot.location_id,
+            domain: self.slot.domain,
             device_id: self.chip.device_id,
             subsystem: self.chip.subsystem,
-            vram_bytes: self.chip.vram_bytes,
+            vram_bytes: self.vram_bytes,
             num_xcc: self.chip.shape.num_xcc,
         }
     }
@@ -171,7 +67,7 @@ impl GpuModel {
         self.chip.name
     }
 
-    /// Position among the GPUs, from 0; its topology node is one more.
+    /// Position among the GPUs, from 0.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -183,30 +79,59 @@ impl GpuModel {
 
     /// Minor of the render node.
     pub fn render_minor(&self) -> u32 {
-        // CAST: fewer than MAX_SPEC_GPUS.
-        128 + self.index as u32
+        self.render_minor
     }
 
-    /// PCI slot, `bus << 8 | devfn`: every card behind its own bridge, three buses apart.
+    /// PCI slot, `bus << 8 | devfn`.
     pub fn location_id(&self) -> u32 {
-        // CAST: as above.
-        (3 + 3 * self.index as u32) << 8
+        self.slot.location_id
     }
 
-    /// Serial number: distinct for each position, the same on every machine.
+    /// PCI domain.
+    pub fn domain(&self) -> u32 {
+        self.slot.domain
+    }
+
+    /// Serial number.
     pub fn unique_id(&self) -> u64 {
-        // CAST: widening. The constant is the golden ratio's, so that neighbours differ in all digits.
-        11_673_270_660_693_242_239_u64.wrapping_add((self.index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        self.unique_id
     }
 
-    /// VRAM in bytes, all of it visible to the CPU.
+    /// The XGMI hive it is in, 0 for none.
+    pub fn hive_id(&self) -> u64 {
+        self.hive
+    }
+
+    /// The NUMA node that its slot belongs to.
+    pub fn numa_node(&self) -> usize {
+        self.numa_node
+    }
+
+    /// VRAM in bytes.
     pub fn vram_bytes(&self) -> u64 {
-        self.chip.vram_bytes
+        self.vram_bytes
+    }
+
+    /// VRAM that the CPU sees, bytes.
+    pub fn visible_vram_bytes(&self) -> u64 {
+        self.visible_bytes
     }
 
     /// Whether all VRAM is visible through the BAR; so PCIe peers can reach it too.
     pub fn large_bar(&self) -> bool {
-        true
+        self.visible_bytes == self.vram_bytes
+    }
+
+    /// Whether this GPU can map VRAM of the GPU at index `owner`: its own, that of its hive, and over PCIe what is
+    /// all visible there, where the machine lets it through (`amdgpu_device_is_peer_accessible`).
+    pub fn reaches_vram(&self, owner: usize) -> bool {
+        self.index == owner || has(self.reach.hive, owner) || has(self.reach.pcie, owner)
+    }
+
+    /// Whether this GPU can map doorbells and registers of the GPU at index `owner`. The way there is always PCIe,
+    /// also within a hive.
+    pub fn reaches_registers(&self, owner: usize) -> bool {
+        self.index == owner || has(self.reach.pcie, owner)
     }
 
     /// What the context save geometry follows from.
@@ -246,65 +171,14 @@ impl GpuModel {
     }
 }
 
-/// The canonical form of a specification: every GPU by name, separated by commas.
-///
-/// # Errors
-/// As [`GpuModel::parse_spec`].
-pub fn canonical_spec(spec: &str) -> Result<String, SpecError> {
-    let names: Vec<_> = parse(spec)?.into_iter().map(|chip| chip.name).collect();
-    Ok(names.join(","))
-}
-
-fn parse(spec: &str) -> Result<Vec<&'static Chip>, SpecError> {
-    let mut chips = Vec::new();
-    let mut wanted = 0usize;
-    if spec.trim().is_empty() {
-        return Err(SpecError::Empty);
-    }
-    for item in spec.split(',').map(str::trim) {
-        let (name, count) = match item.split_once('*') {
-            None => (item, 1),
-            Some((name, count)) => {
-                let count: Option<usize> = count.trim().parse().ok().filter(|count| *count > 0);
-                (name.trim(), count.ok_or_else(|| SpecError::BadCount { item: item.to_owned() })?)
-            }
-        };
-        let chip = CHIPS.iter().find(|chip| chip.name == name);
-        let chip = chip.ok_or_else(|| SpecError::Unknown { name: name.to_owned() })?;
-        wanted = wanted.saturating_add(count);
-        if wanted <= MAX_SPEC_GPUS {
-            chips.extend(std::iter::repeat_n(chip, count));
-        }
-    }
-    if wanted > MAX_SPEC_GPUS {
-        return Err(SpecError::TooMany { wanted });
-    }
-    Ok(chips)
+/// Whether bit `index` is set.
+fn has(mask: u64, index: usize) -> bool {
+    index < 64 && mask >> index & 1 == 1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn parse_spec_accepts_lists_and_counts() {
-        assert_eq!(GpuModel::parse_spec("gfx1100").unwrap().len(), 1);
-        assert_eq!(canonical_spec("gfx1100*2").unwrap(), "gfx1100,gfx1100");
-        assert_eq!(canonical_spec(" gfx1100 , gfx1100 * 2 ").unwrap(), "gfx1100,gfx1100,gfx1100");
-    }
-
-    #[test]
-    fn parse_spec_errors_name_the_culprit_and_the_known() {
-        let unknown = GpuModel::parse_spec("gfx1100,gfx9000").unwrap_err().to_string();
-        assert_eq!(unknown, "Unknown device \"gfx9000\"; known are: gfx1100");
-        assert!(matches!(parse(""), Err(SpecError::Empty)));
-        assert!(matches!(parse("gfx1100,"), Err(SpecError::Unknown { name }) if name.is_empty()));
-        assert!(matches!(parse("gfx1100*0"), Err(SpecError::BadCount { .. })));
-        assert!(matches!(parse("gfx1100*x"), Err(SpecError::BadCount { .. })));
-        assert!(matches!(parse("gfx1100*17"), Err(SpecError::TooMany { wanted: 17 })));
-        assert!(matches!(parse("gfx1100*99999999999"), Err(SpecError::TooMany { .. })));
-    }
 
     #[test]
     fn gpus_of_one_machine_are_told_apart_and_stay_the_same() {
@@ -321,10 +195,13 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn parse_spec_never_panics(spec in "[gfx1*, 0-9]{0,40}") {
-            let _ = GpuModel::parse_spec(&spec);
+    #[test]
+    fn gpus_of_a_list_reach_each_other_and_nobody_else() {
+        let models = GpuModel::parse_spec("gfx1100,gfx1201").unwrap();
+        for gpu in &models {
+            for (owner, reached) in [(0, true), (1, true), (2, false), (64, false)] {
+                assert_eq!((gpu.reaches_vram(owner), gpu.reaches_registers(owner)), (reached, reached));
+            }
         }
     }
 }

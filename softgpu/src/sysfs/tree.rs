@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use super::caches;
 use super::host::Host;
-use super::links::Link;
+use super::links::Links;
+use super::machine::{CpuNode, Machine};
 use super::model::GpuModel;
 
 /// First number KFD gives to a GPU's CUs; each GPU takes as many as it has CUs.
@@ -28,20 +29,25 @@ pub struct SysfsTree {
 }
 
 impl SysfsTree {
-    /// The topology of this host with `gpus` plugged in.
-    pub fn new(gpus: &[GpuModel]) -> Self {
-        Self::with_host(gpus, &Host::read())
+    /// The topology of a machine, for whose CPUs this host stands in where it does not describe them.
+    pub fn new(machine: &Machine) -> Self {
+        Self::with_host(machine, &Host::read())
     }
 
-    /// The topology of a described host.
-    pub fn with_host(gpus: &[GpuModel], host: &Host) -> Self {
+    /// The topology of a machine on a described host.
+    pub fn with_host(machine: &Machine, host: &Host) -> Self {
         let mut tree = Self { files: BTreeMap::new() };
-        // 1 after the CPU node, then one more for each GPU added.
+        let (gpus, links) = (machine.gpus(), Links::of(machine));
+        // 1 after the CPU nodes, then one more for each GPU added.
         tree.add("generation_id", format!("{}\n", 1 + gpus.len()));
         tree.add("system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0\n".to_owned());
-        tree.add_cpu(gpus, host);
+        for (node, cpu) in machine.cpus(host).iter().enumerate() {
+            tree.add_cpu(node, cpu, &links, host);
+        }
+        let mut simd_id_base = FIRST_SIMD_ID;
         for gpu in gpus {
-            tree.add_gpu(gpu, gpus, host);
+            tree.add_gpu(machine.node_of(gpu), gpu, simd_id_base, &links, host);
+            simd_id_base += gpu.chip.cu_count();
         }
         tree
     }
@@ -94,52 +100,40 @@ impl SysfsTree {
         }
     }
 
-    fn add_cpu(&mut self, gpus: &[GpuModel], host: &Host) {
-        let links: Vec<String> = gpus
-            .iter()
-            .map(|gpu| Link { from: 0, to: node_of(gpu), sdma_engines: gpu.chip.num_sdma_engines }.to_gpu())
-            .collect();
+    fn add_cpu(&mut self, node: usize, cpu: &CpuNode, links: &Links, host: &Host) {
+        let (io, p2p) = (links.io(node), links.p2p(node));
         // Width and clock of the memory come from DMI tables; a machine without them shows zeros.
-        self.add_numbered(0, "mem_banks", &[mem_bank(0, host.ram_bytes, 0, 0)]);
-        self.add_numbered(0, "io_links", &links);
-        self.add("nodes/0/gpu_id", "0\n".to_owned());
-        self.add("nodes/0/name", "\n".to_owned());
+        self.add_numbered(node, "mem_banks", &[mem_bank(0, cpu.ram_bytes, 0, 0)]);
+        self.add_numbered(node, "io_links", &io);
+        self.add_numbered(node, "p2p_links", &p2p);
+        self.add(format!("nodes/{node}/gpu_id"), "0\n".to_owned());
+        self.add(format!("nodes/{node}/name"), "\n".to_owned());
         let mut lines = Lines::default();
-        lines.put("cpu_cores_count", host.cores).put("simd_count", 0).put("mem_banks_count", 1);
-        lines.put("caches_count", 0).put("io_links_count", links.len()).put("p2p_links_count", 0);
+        lines.put("cpu_cores_count", cpu.cores).put("simd_count", 0).put("mem_banks_count", 1);
+        lines.put("caches_count", 0).put("io_links_count", io.len()).put("p2p_links_count", p2p.len());
         for key in AFTER_COUNTS {
-            lines.put(key, 0);
+            lines.put(key, if key == "cpu_core_id_base" { cpu.first_core } else { 0 });
         }
         lines.put("max_engine_clk_ccompute", host.max_mhz);
-        self.add("nodes/0/properties", lines.0);
+        self.add(format!("nodes/{node}/properties"), lines.0);
     }
 
-    fn add_gpu(&mut self, gpu: &GpuModel, all: &[GpuModel], host: &Host) {
-        let (node, chip) = (node_of(gpu), gpu.chip);
-        let sdma_engines = chip.num_sdma_engines;
-        let simd_id_base =
-            FIRST_SIMD_ID + all[..gpu.index()].iter().map(|before| before.chip.cu_count()).sum::<u32>();
+    fn add_gpu(&mut self, node: usize, gpu: &GpuModel, simd_id_base: u32, links: &Links, host: &Host) {
+        let chip = gpu.chip;
         let caches = caches::properties(chip, simd_id_base);
-        let to_cpu = Link { from: node, to: 0, sdma_engines }.to_cpu();
-        let peers =
-            all.iter().filter(|peer| peer.index() != gpu.index() && peer.large_bar() && gpu.large_bar());
-        let p2p: Vec<String> =
-            peers.map(|peer| Link { from: node, to: node_of(peer), sdma_engines }.to_peer()).collect();
+        let (io, p2p) = (links.io(node), links.p2p(node));
         // Heap type 1: one bank, all of it public, for a large BAR; 2 otherwise.
         let heap = if gpu.large_bar() { 1 } else { 2 };
-        self.add_numbered(
-            node,
-            "mem_banks",
-            &[mem_bank(heap, chip.vram_bytes, chip.vram_width, chip.vram_mhz)],
-        );
+        let bank = mem_bank(heap, gpu.vram_bytes(), chip.vram_width, chip.vram_mhz);
+        self.add_numbered(node, "mem_banks", &[bank]);
         self.add_numbered(node, "caches", &caches);
-        self.add_numbered(node, "io_links", &[to_cpu]);
+        self.add_numbered(node, "io_links", &io);
         self.add_numbered(node, "p2p_links", &p2p);
         self.add(format!("nodes/{node}/gpu_id"), format!("{}\n", gpu.gpu_id()));
-        self.add(format!("nodes/{node}/name"), "ip discovery\n".to_owned());
+        self.add(format!("nodes/{node}/name"), format!("{}\n", chip.asic_name));
         let mut lines = Lines::default();
         lines.put("cpu_cores_count", 0).put("simd_count", chip.shape.simd_count).put("mem_banks_count", 1);
-        lines.put("caches_count", caches.len()).put("io_links_count", 1);
+        lines.put("caches_count", caches.len()).put("io_links_count", io.len());
         lines.put("p2p_links_count", p2p.len());
         lines.put("cpu_core_id_base", 0).put("simd_id_base", simd_id_base);
         gpu_shape(&mut lines, gpu);
@@ -186,7 +180,8 @@ fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("cu_per_simd_array", chip.cu_per_simd_array).put("simd_per_cu", shape.simd_per_cu);
     lines.put("max_slots_scratch_cu", 32).put("gfx_target_version", shape.gfx_target_version);
     lines.put("vendor_id", VENDOR_AMD).put("device_id", chip.device_id).put("location_id", gpu.location_id());
-    lines.put("domain", 0).put("drm_render_minor", gpu.render_minor()).put("hive_id", 0);
+    lines.put("domain", gpu.domain()).put("drm_render_minor", gpu.render_minor());
+    lines.put("hive_id", gpu.hive_id());
     lines.put("num_sdma_engines", chip.num_sdma_engines);
     lines.put("num_sdma_xgmi_engines", chip.num_sdma_xgmi_engines);
     let usable = chip.sdma_queues_per_engine - chip.reserved_sdma_queues_per_engine;
@@ -202,11 +197,6 @@ fn gpu_only(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("fw_version", chip.fw_version).put("capability", chip.capability);
     lines.put("debug_prop", chip.debug_prop).put("sdma_fw_version", chip.sdma_fw_version);
     lines.put("unique_id", gpu.unique_id()).put("num_xcc", chip.shape.num_xcc);
-}
-
-/// The topology node of a GPU: node 0 is the CPU.
-fn node_of(gpu: &GpuModel) -> usize {
-    gpu.index() + 1
 }
 
 fn mem_bank(heap_type: u32, bytes: u64, width: u32, mhz: u32) -> String {
@@ -246,13 +236,14 @@ mod tests {
     const HOST: Host = Host { cores: 8, ram_bytes: 32 << 30, max_mhz: 5000 };
 
     fn tree(spec: &str) -> SysfsTree {
-        SysfsTree::with_host(&GpuModel::parse_spec(spec).unwrap(), &HOST)
+        SysfsTree::with_host(&Machine::of_list(spec).unwrap(), &HOST)
     }
 
     #[test]
     fn topology_parses_and_agrees_with_the_geometry() {
-        let gpus = GpuModel::parse_spec("gfx1100*3").unwrap();
-        let tree = SysfsTree::new(&gpus);
+        let machine = Machine::of_list("gfx1100*3").unwrap();
+        let gpus = machine.gpus();
+        let tree = SysfsTree::new(&machine);
         let topology = Topology::read(&tree).unwrap();
         assert_eq!(topology.generation, 4);
         assert_eq!(topology.nodes.len(), 4);

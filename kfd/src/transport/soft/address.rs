@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
 use super::start::Start;
+use crate::transport::machine::fnv1a;
 
 /// The environment variable that names the instance of softgpud, instead of its devices.
 pub const INSTANCE_VARIABLE: &str = "STASIS_SOFTGPU_INSTANCE";
@@ -17,7 +18,7 @@ const MAX_NAME_BYTES: usize = 107;
 pub(super) struct Address {
     /// The socket's name without the leading zero byte.
     pub name: String,
-    /// The targets, comma separated.
+    /// The targets, comma separated, or the name of a topology file ([`crate::transport::machine`]).
     pub devices: String,
     /// How it may be started.
     pub start: Start,
@@ -49,12 +50,6 @@ fn socket_name(user: u32, instance: &str) -> String {
         end -= 1;
     }
     format!("{}{hash}", &name[..end])
-}
-
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

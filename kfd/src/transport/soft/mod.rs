@@ -33,7 +33,7 @@ use self::session::{CallError, Session};
 use self::start::Start;
 pub use self::start::{SOFTGPUD_VARIABLE, StartError};
 use super::wire::{Reply, Request, WireError};
-use super::{CloseError, File, OpenError, Transport};
+use super::{CloseError, File, OpenError, Transport, machine};
 use crate::topology::SysfsSource;
 
 /// The transport of the software device.
@@ -52,6 +52,22 @@ impl SoftTransport {
     /// [`OpenError`] if it cannot be found, started or talked to within ten seconds.
     pub fn connect(devices: &[String]) -> Result<Self, OpenError> {
         Self::connect_to(Address::new(&devices.join(",")))
+    }
+
+    /// Connects to the softgpud that serves the machine which the topology file at `path` describes now, starting it
+    /// if there is none. `path` is absolute and canonical ([`machine::canonical`]).
+    ///
+    /// # Errors
+    /// [`OpenError::File`] if it cannot be read, else as [`SoftTransport::connect`]; [`OpenError::Refused`] says what
+    /// is wrong with its contents.
+    pub fn connect_file(path: &Path) -> Result<Self, OpenError> {
+        let shown = path.to_string_lossy();
+        let text = machine::read(path).map_err(|error| OpenError::File {
+            path: path.to_owned(),
+            transport: format!("soft:{shown}"),
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL),
+        })?;
+        Self::connect_to(Address::new(&machine::name(&shown, text.as_bytes())))
     }
 
     /// Connects to a softgpud that somebody else started for `devices` on the abstract socket `name`

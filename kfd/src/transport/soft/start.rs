@@ -90,7 +90,11 @@ fn execute(path: &Path, address: &Address) -> Result<(), StartError> {
     // What is spawned is the intermediate process, which is gone at once; spawn returns when its child has
     // executed softgpud.
     let mut intermediate = command.spawn().map_err(execute_error)?;
-    intermediate.wait().map(drop).map_err(execute_error)
+    match intermediate.wait() {
+        // Somebody else reaped it, or nobody has to: the process ignores SIGCHLD.
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+        outcome => outcome.map(drop).map_err(execute_error),
+    }
 }
 
 /// Runs between fork and exec: makes a session of its own, and a second fork that lets init inherit it.

@@ -19,7 +19,7 @@ use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
 /// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
 const SDMA_MQD_BYTES: usize = 512;
 
-/// Bytes of a queue's descriptor in the blob. No GPU of this device has more than one XCC.
+/// Bytes of a queue's descriptor in the blob. One of the first XCC: no GPU of this device that executes has more.
 pub(super) fn mqd_bytes(compute: bool) -> usize {
     if compute { MQD_BYTES } else { SDMA_MQD_BYTES }
 }

@@ -17,7 +17,7 @@ use crate::driver::{
     Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd,
 };
 use crate::hardware::{GpuMapping, Hardware, HwQueue, MQD_BYTES, Mqd, PageAccess, SavedWaves, mqd_field};
-use crate::sysfs::GpuModel;
+use crate::sysfs::{GpuModel, Machine};
 
 pub const VRAM: u32 =
     KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
@@ -281,6 +281,17 @@ impl Client {
         let gpus: Arc<[GpuModel]> = GpuModel::parse_spec(spec).unwrap().into();
         let ledger = ledger_of(&gpus);
         Self::beside(gpus, ledger)
+    }
+
+    /// Every GPU of a machine from a topology file, all acquired.
+    pub fn on_machine(text: &str) -> Self {
+        let gpus: Arc<[GpuModel]> = Machine::of_file(text).unwrap().into_gpus().into();
+        let ledger = ledger_of(&gpus);
+        let client = Self::beside(gpus, ledger);
+        for gpu in 0..client.gpus.len() {
+            client.acquire(gpu);
+        }
+        client
     }
 
     /// Another process on the same device.

@@ -11,5 +11,6 @@ mod faults;
 mod fuzz;
 mod harness;
 mod memory;
+mod peers;
 mod queues;
 mod sharing;

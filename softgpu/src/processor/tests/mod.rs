@@ -41,6 +41,27 @@ fn chip() -> Chip {
     Chip { target: Target::by_name("gfx1100").unwrap(), arrays: 12, engines: 6, errata: true }
 }
 
+#[test]
+fn queues_of_chips_that_are_not_executed_are_refused() {
+    let start = |name: &str, kind| {
+        let target = Target::by_name(name).unwrap();
+        let processor = Processor::new(&[Chip { target, ..chip() }]).unwrap();
+        processor.start_queue(0, &some_queue(kind), &Mqd::default()).unwrap_err()
+    };
+    let refused = rustix::io::Errno::OPNOTSUPP;
+    for name in ["gfx1201", "gfx90a", "gfx942"] {
+        assert_eq!(start(name, QueueKind::Aql), refused, "{name}");
+        assert_eq!(start(name, QueueKind::Compute), refused, "{name}");
+    }
+    assert_eq!(start("gfx1201", QueueKind::Sdma), refused);
+    // These get as far as their memory, which is not mapped here.
+    for (name, kind) in
+        [("gfx90a", QueueKind::Sdma), ("gfx1101", QueueKind::Aql), ("gfx1102", QueueKind::Compute)]
+    {
+        assert_eq!(start(name, kind), rustix::io::Errno::IO, "{name}");
+    }
+}
+
 /// A queue that is on no hardware.
 pub(super) fn some_queue(kind: QueueKind) -> HwQueue {
     HwQueue {

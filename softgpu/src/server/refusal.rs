@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Telling the client that started us why there is no device: it sees neither our exit nor our stderr.
+//!
+//! Invariant: only who comes first is told, and whoever waits beside it; then the socket's name is free again, so that
+//! a topology file that is put right can be tried at once.
+
+use std::error::Error;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use kfd::transport::wire::{self, Reply, Request};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, Stat, fstat, major, minor};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::time::Timespec;
+
+use super::broker::{PATIENCE, listen};
+use super::error::ServeError;
+
+/// How long a client that has connected may take to greet.
+const GREETING: Duration = Duration::from_secs(1);
+
+/// Answers the next client, if it asks for `devices`, with `reason`. Returns at once when another instance has the
+/// socket's name.
+///
+/// # Errors
+/// [`ServeError`] for an impossible name, or want of resources.
+pub(super) fn tell(socket: &str, devices: &str, reason: &ServeError) -> Result<(), ServeError> {
+    let message = with_causes(reason);
+    tracing::error!(target: "server", socket, "{message}");
+    // A client that starts us gives us nothing to speak to; who runs us by hand reads what we end with.
+    if !is_null(std::io::stderr().as_fd()) {
+        return Ok(());
+    }
+    let Some(listener) = listen(socket)? else { return Ok(()) };
+    let deadline = Instant::now() + PATIENCE;
+    let mut told = false;
+    loop {
+        match rustix::net::accept_with(&listener, SocketFlags::CLOEXEC) {
+            Ok(connection) => {
+                answer(&connection, devices, &message);
+                told = true;
+            }
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) if told || Instant::now() >= deadline => return Ok(()),
+            Err(Errno::AGAIN) => wait(&listener, deadline)?,
+            Err(errno) => return Err(ServeError::System { what: "accept", errno }),
+        }
+    }
+}
+
+/// Whether a descriptor is `/dev/null`, character device 1:3.
+fn is_null(fd: BorrowedFd<'_>) -> bool {
+    let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    fstat(fd).is_ok_and(|stat| is_device(&stat) && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3))
+}
+
+/// Until somebody connects or the deadline passes.
+fn wait(listener: &OwnedFd, deadline: Instant) -> Result<(), ServeError> {
+    let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    let left =
+        Timespec::try_from(left).map_err(|_| ServeError::System { what: "poll", errno: Errno::INVAL })?;
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(ServeError::System { what: "poll", errno }),
+    }
+}
+
+/// Takes the greeting first: a connection that is closed with something unread loses what was sent, too. Who means
+/// other devices, by a name that is used for all, finds us gone and tries again.
+fn answer(connection: &OwnedFd, devices: &str, message: &str) {
+    let reply = Reply::Error { errno: Errno::INVAL.raw_os_error(), message: message.to_owned() };
+    // A greeting that does not come or is none is answered all the same.
+    if let Err(errno) = set_socket_timeout(connection, Timeout::Recv, Some(GREETING)) {
+        tracing::debug!(target: "server", %errno, "waiting for a greeting without limit");
+    }
+    match wire::receive::<Request>(connection.as_fd(), &mut wire::receive_buffer()) {
+        Ok(greeting) if !asks_for(&greeting.message, devices) => return,
+        Ok(_) => {}
+        Err(error) => tracing::debug!(target: "server", %error, "no greeting"),
+    }
+    if let Err(error) = wire::send(connection.as_fd(), &reply, &[] as &[BorrowedFd<'_>]) {
+        tracing::debug!(target: "server", %error, "refusal not delivered");
+    }
+}
+
+fn asks_for(request: &Request, wanted: &str) -> bool {
+    matches!(request, Request::Hello { devices, .. } if devices == wanted)
+}
+
+/// An error and all that is behind it.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(error.to_string().trim_end());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_told_from_other_devices_and_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = directory.path().join("plain");
+        std::fs::write(&plain, "").unwrap();
+        for (path, null) in
+            [("/dev/null".as_ref(), true), ("/dev/zero".as_ref(), false), (plain.as_path(), false)]
+        {
+            assert_eq!(is_null(std::fs::File::open(path).unwrap().as_fd()), null, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn causes_are_told_in_one_line() {
+        let source = std::io::Error::other("b\n");
+        let error = ServeError::Topology { path: "a".to_owned(), source };
+        assert_eq!(with_causes(&error), "Cannot read the topology file a: b");
+    }
+}
