@@ -19,13 +19,13 @@ fn in_place(seeds: std::ops::Range<u64>) {
     let mut on = Sharers::start(DEVICE, &["root", "a", "b"]);
     for seed in seeds {
         println!("seed {seed}");
-        let (mut dice, mut graph) = (Dice::new(seed + 1), Graph::default());
+        let (mut dice, mut graph) = (Dice::new(seed + 1), Graph::new(seed));
         let steps = 8 + dice.roll(24);
         graph.grow(&mut on, &mut dice, steps, AGENTS);
         graph.check(&on, &mut dice);
         let before = graph.descriptors(&on);
         if let Err(errors) = on.around(&on.names()) {
-            panic!("seed {seed}: {errors:?}");
+            panic!("seed {seed}: {errors:?}\n{}", on.log());
         }
         let after = graph.descriptors(&on);
         assert!(before.keys().eq(after.keys()));
@@ -66,4 +66,11 @@ fn graphs_stay_what_they_are_third_quarter() {
 #[test]
 fn graphs_stay_what_they_are_fourth_quarter() {
     in_place(300_000..300_000 + graphs());
+}
+
+/// One graph by its seed, for looking closer: `STASIS_GRAPH=200008`.
+#[test]
+fn graph_of_a_seed_stays_what_it_is() {
+    let seed = std::env::var("STASIS_GRAPH").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);
+    in_place(seed..seed + 1);
 }

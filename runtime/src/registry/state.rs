@@ -76,6 +76,8 @@ pub struct Sharing {
     pub dmabuf: DmabufId,
     /// How it came to be shared.
     pub origin: Origin,
+    /// The agent whose memory it is, or through which it was made, if it is one of the process's.
+    pub home: Option<AgentIndex>,
 }
 
 /// What a buffer object is for; decides what of it is saved and who may free it.

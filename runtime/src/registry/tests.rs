@@ -75,7 +75,8 @@ fn one_of_each() -> Registry {
         program: None,
     });
     let dmabuf = DmabufId { device: 7, inode: 4711 };
-    registry.bos.get_mut(user).unwrap().state.sharing = Some(Sharing { dmabuf, origin: Origin::Exported });
+    registry.bos.get_mut(user).unwrap().state.sharing =
+        Some(Sharing { dmabuf, origin: Origin::Exported, home: None });
     registry.fixtures.wake = Some(event);
     registry
 }

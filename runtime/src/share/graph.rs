@@ -89,9 +89,13 @@ pub(crate) fn holdings(
             return Err(CheckpointError::Hidden { bo: key });
         }
         let is_maker = sharing.origin == Origin::Exported;
-        let home = if is_maker { uuid(bo.state.agent.at()) } else { None };
-        let holding =
-            Holding { dmabuf: sharing.dmabuf, bytes: bo.state.bytes, flags: bo.state.flags, is_maker, home };
+        let holding = Holding {
+            dmabuf: sharing.dmabuf,
+            bytes: bo.state.bytes,
+            flags: if is_maker { bo.state.flags } else { allocation(bo.state.flags) },
+            is_maker,
+            home: sharing.home.and_then(|home| uuid(home.at())),
+        };
         match found.get(&sharing.dmabuf) {
             Some(known) if known.is_maker => {}
             _ => drop(found.insert(sharing.dmabuf, holding)),

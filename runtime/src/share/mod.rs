@@ -64,7 +64,8 @@ pub(crate) fn export(registry: &mut Registry, device: &Device, key: BoKey) -> Re
     let fd = device.export_bo(bo)?;
     if bo.state.sharing.is_none() {
         let dmabuf = identify(&fd).map_err(|errno| ShareError::Descriptor { errno })?;
-        bo.state.sharing = Some(Sharing { dmabuf, origin: Origin::Exported });
+        let home = Some(bo.state.agent);
+        bo.state.sharing = Some(Sharing { dmabuf, origin: Origin::Exported, home });
     }
     Ok(fd)
 }
@@ -118,7 +119,11 @@ impl Inner {
             agent,
             mapped: vec![agent],
             cpu_mapped: found.is_visible(),
-            sharing: Some(Sharing { dmabuf: found.id, origin }),
+            sharing: Some(Sharing {
+                dmabuf: found.id,
+                origin,
+                home: found.own.and_then(|own| device.agent_of(own.gpu)),
+            }),
         })?;
         let made = match registry.bos.get_mut(key) {
             Some(bo) => {

@@ -118,10 +118,26 @@ fn inherited(argument: &str) -> Result<(String, OwnedFd)> {
     Ok((name.to_owned(), fd))
 }
 
+/// Closes what was inherited by chance.
+fn close_others(mut kept: Vec<i32>) {
+    kept.extend([0, 1, 2]);
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| !kept.contains(number)) {
+        // SAFETY: nothing in this process owns it yet; the listing's own is closed already, which is an error of no
+        // consequence.
+        #[allow(unsafe_code)]
+        unsafe {
+            libc::close(number);
+        }
+    }
+}
+
 fn run() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("where is the socket to be?")?;
-    let fds = arguments.map(|argument| inherited(&argument)).collect::<Result<_>>()?;
+    let fds: BTreeMap<_, _> = arguments.map(|argument| inherited(&argument)).collect::<Result<_>>()?;
+    close_others(fds.values().map(AsRawFd::as_raw_fd).collect());
     // Children that have ended are nobody's business.
     // SAFETY: changes a disposition before there are threads or children.
     #[allow(unsafe_code)]

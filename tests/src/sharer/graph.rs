@@ -46,6 +46,7 @@ type Held = (String, String);
 /// Who holds which memory.
 #[derive(Debug, Default)]
 pub struct Graph {
+    seed: u64,
     buffers: BTreeMap<Held, usize>,
     fds: BTreeMap<Held, usize>,
     memories: usize,
@@ -54,9 +55,15 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// Nothing yet. Names differ from those of graphs of other seeds, whose workers may live on.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
     fn name(&mut self, kind: char) -> String {
         self.names += 1;
-        format!("{kind}{}", self.names)
+        format!("{kind}{}-{}", self.seed, self.names)
     }
 
     /// Does `steps` random things with the workers `who`, of which some may end; the first, the root, does not.
@@ -113,7 +120,7 @@ impl Graph {
                     on.ask(&worker, Ask::Free { buffer: held.1.clone() });
                     self.buffers.remove(held);
                 }
-                14 if names.len() > 2 && worker != names[0] => {
+                14 if names.len() > 2 && worker != on.root_name() => {
                     on.exit(&worker);
                     self.buffers.retain(|(at, _), _| *at != worker);
                     self.fds.retain(|(at, _), _| *at != worker);

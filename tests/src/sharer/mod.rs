@@ -32,6 +32,7 @@ pub struct Sharers {
     directory: TempDir,
     socket: UnixDatagram,
     root: Child,
+    root_name: String,
     pids: BTreeMap<String, i32>,
     generations: u32,
 }
@@ -64,7 +65,8 @@ impl Sharers {
             .spawn()
             .expect("setsid (util-linux)");
         let pids = BTreeMap::from([(names[0].to_owned(), root.id().cast_signed())]);
-        let mut sharers = Self { directory, socket, root, pids, generations: 0 };
+        let mut sharers =
+            Self { directory, socket, root, root_name: names[0].to_owned(), pids, generations: 0 };
         sharers.wait_for(names[0]);
         for name in &names[1..] {
             sharers.spawn(names[0], name, &[]);
@@ -118,6 +120,12 @@ impl Sharers {
     #[must_use]
     pub fn pid(&self, name: &str) -> i32 {
         self.pids[name]
+    }
+
+    /// The name of the first, which the others come from.
+    #[must_use]
+    pub fn root_name(&self) -> &str {
+        &self.root_name
     }
 
     /// The workers' names.
