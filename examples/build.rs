@@ -4,9 +4,12 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    for (name, source) in
-        [("heat", "heat/heat.c"), ("endless", "endless/endless.c"), ("axpy", "custom_dispatcher/axpy.c")]
-    {
+    for (name, source) in [
+        ("heat", "heat/heat.c"),
+        ("endless", "endless/endless.c"),
+        ("axpy", "custom_dispatcher/axpy.c"),
+        ("allreduce", "p2p_allreduce/allreduce.c"),
+    ] {
         let code = device_cc::embed(name, source, &[]);
         if code != ExitCode::SUCCESS {
             return code;

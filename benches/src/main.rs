@@ -13,6 +13,7 @@ mod gpu;
 mod interpreter;
 mod isa;
 mod memcpy;
+mod p2p;
 mod packets;
 mod ping_pong;
 mod preempt;
@@ -39,7 +40,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, packets, round-trip, sdma, preempt, checkpoint (with checkpoint-image and
+    /// Which benchmarks, of submit, packets, round-trip, sdma, p2p, preempt, checkpoint (with checkpoint-image and
     /// checkpoint-largest), criu, interpreter,
     /// preempt-check and isa;
     /// all without a name.
@@ -55,11 +56,12 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 12] = [
+const BENCHES: [(&str, Bench); 13] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
     ("sdma", sdma::run),
+    ("p2p", p2p::run),
     ("preempt", preempt::run),
     ("checkpoint", checkpoint::run),
     ("checkpoint-image", checkpoint::image::run),

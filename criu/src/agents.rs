@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use hsa_sys::{SearchOptions, VendorRuntime};
 use serde::Serialize;
-use stasis::{Agent, Runtime};
+use stasis::{Agent, LeftOut, LinkMatrix, PathKind, Place, Runtime};
 
 /// Arguments of `stasis agents`.
 #[derive(Debug, Args)]
@@ -15,6 +15,9 @@ pub struct AgentsArgs {
     /// Print one JSON object instead of prose.
     #[arg(long)]
     json: bool,
+    /// Say who reaches whose memory: agents and the host's NUMA nodes, in both directions.
+    #[arg(long)]
+    links: bool,
     /// Also ask the vendor's libhsa-runtime64 (searched in STASIS_LIBHSA_PATH, then by its sonames).
     #[arg(long)]
     vendor: bool,
@@ -60,10 +63,37 @@ struct VendorRow {
     isas: Vec<String>,
 }
 
+/// One direction between two places.
+#[derive(Debug, Serialize)]
+struct PathRow {
+    from: String,
+    to: String,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hops: Option<u32>,
+    weight: u32,
+    /// MB/s, 0 if unknown.
+    min_bandwidth: u32,
+    max_bandwidth: u32,
+    /// Why an agent does not reach another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LeftOutRow {
+    ordinal: usize,
+    uuid: String,
+    reason: String,
+}
+
 #[derive(Debug, Serialize)]
 struct Listing {
     device: String,
     agents: Vec<AgentRow>,
+    left_out: Vec<LeftOutRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<Vec<PathRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     vendor: Option<Result<Vec<VendorRow>, String>>,
 }
@@ -101,6 +131,45 @@ fn row(agent: &Agent) -> Result<AgentRow> {
     })
 }
 
+fn paths(runtime: &Runtime, matrix: &LinkMatrix) -> Vec<PathRow> {
+    let name = |place: &Place| match place {
+        Place::Agent { index, .. } => format!("agent {index}"),
+        Place::Host { node } => format!("host {node}"),
+    };
+    let why_not = |from: &Place, to: &Place| match (from, to) {
+        (Place::Agent { index: from, .. }, Place::Agent { index: to, .. }) => {
+            let (from, to) = (runtime.agent(*from)?, runtime.agent(*to)?);
+            from.reach(&to).err().map(|error| error.why.to_string())
+        }
+        _ => None,
+    };
+    let row = |(from, to, path): (&Place, &Place, stasis::Path)| PathRow {
+        from: name(from),
+        to: name(to),
+        kind: match path.kind {
+            PathKind::Same => "same",
+            PathKind::Xgmi { .. } => "XGMI",
+            PathKind::Pcie => "PCIe",
+            PathKind::Socket => "socket",
+            PathKind::None => "none",
+            _ => "other",
+        },
+        hops: match path.kind {
+            PathKind::Xgmi { hops } => Some(hops),
+            _ => None,
+        },
+        weight: path.weight,
+        min_bandwidth: path.min_bandwidth,
+        max_bandwidth: path.max_bandwidth,
+        why_not: why_not(from, to),
+    };
+    matrix.pairs().map(row).collect()
+}
+
+fn left_out(left: &LeftOut) -> LeftOutRow {
+    LeftOutRow { ordinal: left.ordinal, uuid: left.uuid.clone(), reason: left.reason.to_string() }
+}
+
 fn vendor(libhsa: Option<PathBuf>) -> Result<Vec<VendorRow>> {
     let agents = VendorRuntime::open(&SearchOptions::from_env(libhsa))?.agents()?;
     Ok(agents
@@ -115,7 +184,14 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
     let agents =
         runtime.agents().iter().map(row).collect::<Result<Vec<_>>>().context("Cannot ask the device")?;
     let vendor = args.vendor.then(|| vendor(args.libhsa.clone()).map_err(|e| format!("{e:#}")));
-    let listing = Listing { device: runtime.transport_name().to_owned(), agents, vendor };
+    let matrix = args.links.then(|| runtime.links());
+    let listing = Listing {
+        device: runtime.transport_name().to_owned(),
+        agents,
+        left_out: runtime.left_out().iter().map(left_out).collect(),
+        links: matrix.as_ref().map(|matrix| paths(&runtime, matrix)),
+        vendor,
+    };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&listing)?);
         return Ok(());
@@ -140,6 +216,12 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
             println!("    {} to node {}, weight {}", link.kind, link.to_node, link.weight);
         }
     }
+    for left in &listing.left_out {
+        println!("  left out: {} {}: {}", left.ordinal, left.uuid, left.reason);
+    }
+    if let (Some(matrix), Some(paths)) = (&matrix, &listing.links) {
+        print_links(matrix, paths);
+    }
     match &listing.vendor {
         None => {}
         Some(Err(reason)) => println!("The vendor's runtime: {reason}"),
@@ -151,4 +233,18 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn print_links(matrix: &LinkMatrix, paths: &[PathRow]) {
+    println!("A row reaches the memory of a column over (with KFD's weight):");
+    matrix.to_string().lines().for_each(|line| println!("  {line}"));
+    for path in paths.iter().filter(|path| path.max_bandwidth > 0) {
+        let PathRow { from, to, min_bandwidth, max_bandwidth, .. } = path;
+        println!("  {from} to {to}: {min_bandwidth} to {max_bandwidth} MB/s");
+    }
+    for path in paths {
+        if let Some(why) = &path.why_not {
+            println!("  {} does not reach the memory of {}: {why}", path.from, path.to);
+        }
+    }
 }

@@ -209,6 +209,9 @@ pub enum AllocError {
         /// How many there are.
         live: usize,
     },
+    /// The agent does not reach the memory.
+    #[error(transparent)]
+    NoPath(#[from] crate::agent::NoPath),
     /// The driver refused.
     #[error("The allocation failed")]
     Device(#[from] DeviceError),
@@ -390,6 +393,19 @@ pub enum CopyError {
     /// The packets of a copy engine could not be submitted.
     #[error("The copy could not be submitted to a copy engine")]
     Ring(#[source] Box<RawError>),
+    /// A path was asked for that does not lead from the source to the destination.
+    #[error("A copy from {from} to {to} cannot take the path {path}: use Runtime::copy to have one chosen")]
+    Impossible {
+        /// The path.
+        path: crate::copy::CopyPath,
+        /// Where the destination is.
+        to: String,
+        /// Where the source is.
+        from: String,
+    },
+    /// The agent that was to move the bytes does not reach the other one's memory.
+    #[error("The copy cannot go that way")]
+    NoPath(#[from] crate::agent::NoPath),
     /// The agent cannot address one of the buffers.
     #[error("The agent that is to copy cannot address the other agent's memory")]
     Peer(#[source] DeviceError),

@@ -49,8 +49,13 @@ use stasis_protocol as limit;
 pub use stasis_protocol::gate;
 pub use stasis_protocol::{Gate, Limit, Stopped};
 
-pub use self::agent::Agent;
-pub use self::copy::{CopyEngine, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES, Span, Transfer};
+pub use self::agent::{
+    Agent, LeftOut, LeftOutReason, LinkMatrix, LogicalDevice, LogicalError, NoPath, Path, PathKind, Place,
+    Scattered, Share, Unreachable,
+};
+pub use self::copy::{
+    CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES, Span, Transfer,
+};
 pub use self::dispatch::{Arg, Dispatch};
 pub use self::error::*;
 pub use self::executable::{Executable, Kernel, Program};

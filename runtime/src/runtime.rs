@@ -5,7 +5,7 @@
 //! so opening again gives the same one, and it is closed by a checkpoint or the end of the process, not by dropping
 //! handles.
 //!
-//! Lock order, outermost first: an agent's copy engines, the gate, a raw queue's producer, the event thread's slot, the
+//! Lock order, outermost first: staged copies, an agent's copy engines, the gate, a raw queue's producer, the event thread's slot, the
 //! registry, the list of deferred frees.
 
 use std::fmt;
@@ -17,9 +17,9 @@ use kfd::{DeviceSpec, Topology, Transport};
 use parking_lot::Mutex;
 
 use crate::agent;
-use crate::agent::{Agent, AgentInfo};
+use crate::agent::{Agent, AgentInfo, Claims, LeftOut, Selection};
 use crate::checkpoint::{Session, agent_thread};
-use crate::copy::Engines;
+use crate::copy::{Engines, Staging};
 use crate::device::Device;
 use crate::error::{AllocError, DeviceError, OpenError};
 use crate::exception::Watch;
@@ -37,8 +37,8 @@ static PROCESS: Mutex<Option<Arc<Inner>>> = Mutex::new(None);
 pub struct Options {
     /// Who answers; `None` reads `STASIS_DEVICE`.
     pub device: Option<DeviceSpec>,
-    /// Which agents, such as `0` or `GPU-a1b2c3d4e5f60718,1`; `None` reads `ROCR_VISIBLE_DEVICES`, and takes all
-    /// without it.
+    /// Which agents, such as `0` or `GPU-a1b2c3d4e5f60718,1` or `stasis://0,1`; `None` reads `ROCR_VISIBLE_DEVICES`, and
+    /// takes all that can be used without it ([`Runtime::left_out`] says which cannot), as `stasis://` does.
     pub agents: Option<String>,
 }
 
@@ -67,6 +67,10 @@ pub(crate) struct Inner {
     pub agents: Vec<Arc<AgentInfo>>,
     /// The uuids of all GPUs, selected or not: what indices in an agent list count.
     pub uuids: Vec<String>,
+    /// The GPUs that are none of the agents.
+    pub left_out: Vec<LeftOut>,
+    /// Which agents logical devices hold.
+    pub claims: Mutex<Claims>,
     /// `kfd`, `soft:gfx1100`.
     pub transport_name: String,
     /// Address of the event page, for signals' mailboxes.
@@ -78,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) engines: Vec<Mutex<Engines>>,
     /// The meeting of a session that this process leads.
     pub(crate) leader: Mutex<Option<Leader>>,
+    /// Staged copies; taken before any agent's copy engines.
+    pub(crate) staging: Mutex<Staging>,
     session: Session,
     device: GatedCell<Option<Arc<Device>>>,
     watch: Mutex<Option<Watch>>,
@@ -108,6 +114,7 @@ impl Runtime {
             Some(list) => Some(list),
             None => agent::spec::from_env()?,
         };
+        let list = list.filter(|list| !agent::spec::is_all(list));
         let spec = match options.device {
             Some(spec) => spec,
             None => DeviceSpec::from_env().map_err(OpenError::Device)?,
@@ -157,6 +164,11 @@ impl Runtime {
         Some(Agent { inner: Arc::clone(&self.inner), info: Arc::clone(info) })
     }
 
+    /// The GPUs that were here when the runtime was opened and are none of its agents, with the reason.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.inner.left_out
+    }
+
     /// System memory that all agents map.
     pub fn gtt(&self) -> Pool {
         Pool::new(&self.inner, PoolKind::Gtt, AgentIndex(0))
@@ -177,10 +189,10 @@ impl Inner {
         let transport_name = transport.name().to_owned();
         let topology = Topology::read(transport.sysfs())
             .map_err(|source| OpenError::Topology { transport: transport_name.clone(), source })?;
-        let agents = agent::select(&topology, list, &transport_name)?;
+        let selection = agent::select(&topology, list, &transport_name)?;
         let uuids = topology.gpus().map(|node| agent::spec::uuid(node.properties.unique_id)).collect();
         let window = window::reserve_any()?;
-        let made = Self::with_window(transport, transport_name, agents, uuids, window);
+        let made = Self::with_window(transport, transport_name, selection, uuids, window);
         if made.is_err() {
             window::release(window);
         }
@@ -190,10 +202,11 @@ impl Inner {
     fn with_window(
         transport: Arc<dyn Transport>,
         transport_name: String,
-        agents: Vec<Arc<AgentInfo>>,
+        selection: Selection,
         uuids: Vec<String>,
         window: crate::pool::arena::Window,
     ) -> Result<Arc<Self>, OpenError> {
+        let Selection { agents, left_out } = selection;
         let gate = Arc::new(Gate::new());
         let device = Arc::new(Device::open(transport, &agents, None)?);
         let mut registry = Registry::new(window);
@@ -208,8 +221,11 @@ impl Inner {
             gate,
             registry: Mutex::new(registry),
             engines: agents.iter().map(|_| Mutex::new(Engines::default())).collect(),
+            staging: Mutex::default(),
             agents,
             uuids,
+            left_out,
+            claims: Mutex::default(),
             transport_name,
             event_page_va,
             wake,

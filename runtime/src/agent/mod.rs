@@ -4,6 +4,9 @@
 //! INVARIANT: what an agent says about itself does not change while the process lives, except KFD's id for it, which
 //! a restore may change, and where it has its seat: the GPU behind it, another one after a restore elsewhere.
 
+mod links;
+mod logical;
+mod select;
 pub mod spec;
 
 use std::fmt;
@@ -11,11 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kfd::GpuId;
-use kfd::topology::{Cache, HEAP_TYPE_FB_PUBLIC, Link, Node, Topology};
+use kfd::topology::{Cache, HEAP_TYPE_FB_PUBLIC, Link, Node};
 use parking_lot::Mutex;
 use queues::cwsr::CwsrGeometry;
 use queues::target::Target;
 
+pub use self::links::{LinkMatrix, NoPath, Path, PathKind, Place, Unreachable};
+pub(crate) use self::logical::Claims;
+pub use self::logical::{LogicalDevice, LogicalError, Scattered, Share};
+pub use self::select::{LeftOut, LeftOutReason};
+pub(crate) use self::select::{Selection, select};
 use crate::checkpoint::Seat;
 use crate::code_object::AgentFeatures;
 use crate::error::{AllocError, Lost, OpenError};
@@ -117,34 +125,6 @@ impl AgentInfo {
     pub fn is_visible(&self) -> bool {
         self.node.mem_banks.iter().any(|bank| bank.heap_type == HEAP_TYPE_FB_PUBLIC)
     }
-}
-
-/// The agents that `list` selects from a topology; all of them without a list.
-///
-/// # Errors
-/// [`OpenError::Agents`], [`OpenError::NoAgents`], or what a selected node lacks.
-pub fn select(
-    topology: &Topology,
-    list: Option<&str>,
-    transport: &str,
-) -> Result<Vec<Arc<AgentInfo>>, OpenError> {
-    let gpus: Vec<&Node> = topology.gpus().collect();
-    if gpus.is_empty() {
-        return Err(OpenError::NoAgents { transport: transport.to_owned() });
-    }
-    let uuids: Vec<String> = gpus.iter().map(|node| spec::uuid(node.properties.unique_id)).collect();
-    let chosen = match list {
-        Some(list) => spec::select(list, &uuids)?,
-        None => (0..gpus.len()).collect(),
-    };
-    let seats = Seat::all(topology);
-    chosen
-        .into_iter()
-        .zip(0..)
-        .map(|(at, index)| {
-            AgentInfo::new(AgentIndex(index), gpus[at].clone(), seats[at].clone()).map(Arc::new)
-        })
-        .collect()
 }
 
 /// A handle on an agent.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which agents a runtime uses: `0`, `GPU-<uuid>`, or a list of them, as in `ROCR_VISIBLE_DEVICES`.
+//! Which agents a runtime or a logical device uses: `0`, `GPU-<uuid>`, or a list of them, as in `ROCR_VISIBLE_DEVICES`;
+//! the same behind `stasis://`, which alone means all.
 //!
 //! INVARIANT: a list selects exactly what it names, in its order; anything ambiguous, repeated or absent is refused
 //! by name.
@@ -8,6 +9,9 @@ use std::env::VarError;
 
 /// The environment variable that ROCm's own runtime reads.
 pub const VISIBLE_VARIABLE: &str = "ROCR_VISIBLE_DEVICES";
+
+/// What a list may begin with, as the URI of a logical device does. Nothing behind it means all agents.
+pub const SCHEME: &str = "stasis://";
 
 /// Why an agent list cannot be used. Indices count the list's items from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,14 +82,24 @@ pub fn from_env() -> Result<Option<String>, SpecError> {
     }
 }
 
-/// The positions in `uuids` of the agents that `list` names, in the list's order.
+/// Whether a list is a URI that names no agent, and so means all.
+pub fn is_all(list: &str) -> bool {
+    list.trim() == SCHEME
+}
+
+/// The positions in `uuids` of the agents that `list` names, in the list's order; all of them for [`SCHEME`] alone.
 ///
 /// A uuid may be cut short as long as one agent only starts with it.
 ///
 /// # Errors
 /// [`SpecError`], naming the item.
 pub fn select(list: &str, uuids: &[String]) -> Result<Vec<usize>, SpecError> {
-    if list.trim().is_empty() {
+    if is_all(list) {
+        return Ok((0..uuids.len()).collect());
+    }
+    let list = list.trim();
+    let list = list.strip_prefix(SCHEME).unwrap_or(list);
+    if list.is_empty() {
         return Err(SpecError::Empty);
     }
     let mut chosen: Vec<usize> = Vec::new();
@@ -157,6 +171,18 @@ mod tests {
             assert!(matches!(select(bad, &uuids()), Err(SpecError::Syntax { .. })), "{bad}");
         }
         assert_eq!(select("", &uuids()), Err(SpecError::Empty));
+    }
+
+    #[test]
+    fn uris_name_what_their_lists_name() {
+        assert_eq!(select("stasis://2,0", &uuids()), Ok(vec![2, 0]));
+        assert_eq!(select(" stasis://GPU-A1B2000000000002 ", &uuids()), Ok(vec![1]));
+        assert_eq!(select("stasis://", &uuids()), Ok(vec![0, 1, 2]));
+        for bad in ["stasis:///0", "stasis:0", "hsa://0", "stasis://0,", "stasis://stasis://0"] {
+            assert!(matches!(select(bad, &uuids()), Err(SpecError::Syntax { .. })), "{bad}");
+        }
+        assert!(matches!(select("stasis://1,1", &uuids()), Err(SpecError::Duplicate { item: 1, .. })));
+        assert!(is_all("stasis:// ") && !is_all("stasis://0") && !is_all(""));
     }
 
     #[test]

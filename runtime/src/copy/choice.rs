@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who moves the bytes: compute units or copy engines, by size and by what lies between source and destination.
+//! Who moves the bytes, and which way: by size, by what lies between source and destination, and by who reaches whom.
 //!
 //! A copy engine runs beside the compute units and takes nothing from kernels, but has a fraction of the bandwidth of an
 //! agent's own memory and costs more to start. Over a link (PCIe, XGMI) the link is the limit in any case, so it gets
 //! copies early; within one agent's memory only large ones; between two places in system memory none, since then every
 //! byte would cross the link twice.
 //!
-//! INVARIANT: the choice changes who copies, never what is copied.
+//! Between two agents the destination's pulls if it reaches the source's memory: its own fences then make visible to it
+//! what arrived. The source's pushes where only it reaches the other, or has the shorter way. If neither does, both copy,
+//! through system memory.
+//!
+//! INVARIANT: the choice changes who copies, never what is copied; and nobody is chosen who does not reach both ends.
 
+use std::fmt;
+
+use crate::agent::Path;
 use crate::registry::state::AgentIndex;
 
 /// Whether [`CopyEngine::Auto`] uses copy engines at all. They can be asked for in any case.
@@ -29,6 +36,86 @@ pub enum CopyEngine {
     Shader,
     /// The agent's copy engines.
     Sdma,
+}
+
+/// Who moves bytes between two agents' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The destination's agent reads the source's memory.
+    Pull,
+    /// The source's agent writes the destination's memory.
+    Push,
+}
+
+/// The way bytes take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CopyPath {
+    /// Within one agent's memory, by that agent.
+    Local,
+    /// Between an agent's memory and system memory, or within system memory, by an agent.
+    Host,
+    /// Between two agents' memory, by the copy engines of one.
+    PeerSdma(Direction),
+    /// Between two agents' memory, by a kernel on one.
+    PeerShader(Direction),
+    /// Between two agents' memory through system memory, by both.
+    Staged,
+}
+
+impl fmt::Display for CopyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CopyPath::Local => "local",
+            CopyPath::Host => "host",
+            CopyPath::PeerSdma(Direction::Pull) => "peer-sdma-pull",
+            CopyPath::PeerSdma(Direction::Push) => "peer-sdma-push",
+            CopyPath::PeerShader(Direction::Pull) => "peer-shader-pull",
+            CopyPath::PeerShader(Direction::Push) => "peer-shader-push",
+            CopyPath::Staged => "staged",
+        })
+    }
+}
+
+impl CopyPath {
+    /// The path of a copy over a link by this engine.
+    pub(super) fn of(link: Link, direction: Direction, engine: CopyEngine) -> Self {
+        match (link, engine) {
+            (Link::Local, _) => Self::Local,
+            (Link::Peer, CopyEngine::Sdma) => Self::PeerSdma(direction),
+            (Link::Peer, _) => Self::PeerShader(direction),
+            _ => Self::Host,
+        }
+    }
+}
+
+/// Who copies between two places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// One agent, which reaches both.
+    Direct { mover: AgentIndex, link: Link, direction: Direction },
+    /// Two agents, through system memory.
+    Staged { to: AgentIndex, from: AgentIndex },
+}
+
+/// The best way from `from` to `to`; `reach` says how an agent reaches another one's memory.
+pub(super) fn route(to: Owner, from: Owner, reach: impl Fn(AgentIndex, AgentIndex) -> Path) -> Route {
+    let link = Link::between(&[to, from]);
+    let direct = |mover, direction| Route::Direct { mover, link, direction };
+    match (to, from) {
+        (Owner::Agent(to), Owner::Agent(from)) if to != from => {
+            let (pull, push) = (reach(to, from), reach(from, to));
+            match (pull.exists(), push.exists()) {
+                (true, true) if push.weight < pull.weight => direct(from, Direction::Push),
+                (true, _) => direct(to, Direction::Pull),
+                (false, true) => direct(from, Direction::Push),
+                (false, false) => Route::Staged { to, from },
+            }
+        }
+        (Owner::Agent(agent), _) => direct(agent, Direction::Pull),
+        (Owner::Host, Owner::Agent(agent)) => direct(agent, Direction::Push),
+        (Owner::Host, Owner::Host) => direct(AgentIndex(0), Direction::Pull),
+    }
 }
 
 /// The choice.
@@ -106,7 +193,10 @@ pub(super) fn dword_of(pattern: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::agent::PathKind;
 
     const AGENT: Owner = Owner::Agent(AgentIndex(0));
     const OTHER: Owner = Owner::Agent(AgentIndex(1));
@@ -120,6 +210,59 @@ mod tests {
         assert_eq!(Link::between(&[Owner::Host, Owner::Host]), Link::Host);
         assert_eq!(Link::between(&[AGENT]), Link::Local);
         assert_eq!(Link::between(&[Owner::Host]), Link::ToHost);
+    }
+
+    fn way(kind: PathKind, weight: u32) -> Path {
+        Path { kind, weight, ..Path::NONE }
+    }
+
+    fn peer(pull: Path, push: Path) -> Route {
+        route(AGENT, OTHER, |from, _| if from == AgentIndex(0) { pull } else { push })
+    }
+
+    #[test]
+    fn peers_pull_and_push_only_where_they_must() {
+        let (pcie, xgmi) = (way(PathKind::Pcie, 40), way(PathKind::Xgmi { hops: 1 }, 15));
+        let direct =
+            |mover, direction| Route::Direct { mover: AgentIndex(mover), link: Link::Peer, direction };
+        assert_eq!(peer(pcie, pcie), direct(0, Direction::Pull));
+        assert_eq!(peer(pcie, xgmi), direct(1, Direction::Push));
+        assert_eq!(peer(pcie, Path::NONE), direct(0, Direction::Pull));
+        assert_eq!(peer(Path::NONE, pcie), direct(1, Direction::Push));
+        let staged = Route::Staged { to: AgentIndex(0), from: AgentIndex(1) };
+        assert_eq!(peer(Path::NONE, Path::NONE), staged);
+    }
+
+    fn any_path() -> impl Strategy<Value = Path> {
+        let kinds = [PathKind::None, PathKind::Pcie, PathKind::Xgmi { hops: 2 }, PathKind::Socket];
+        (prop::sample::select(kinds.to_vec()), 0u32..100).prop_map(|(kind, weight)| way(kind, weight))
+    }
+
+    fn any_owner() -> impl Strategy<Value = Owner> {
+        prop_oneof![Just(Owner::Host), (0u32..4).prop_map(|agent| Owner::Agent(AgentIndex(agent)))]
+    }
+
+    proptest! {
+        /// Over any matrix: whoever moves reaches both ends, and staging is only where nobody does.
+        #[test]
+        fn absent_paths_are_never_chosen(
+            matrix in prop::collection::vec(any_path(), 16),
+            to in any_owner(),
+            from in any_owner(),
+        ) {
+            let reach = |a: AgentIndex, b: AgentIndex| if a == b { Path::SAME } else { matrix[a.at() * 4 + b.at()] };
+            let reaches = |mover: AgentIndex, owner: Owner| match owner {
+                Owner::Host => true,
+                Owner::Agent(agent) => reach(mover, agent).exists(),
+            };
+            match route(to, from, reach) {
+                Route::Direct { mover, .. } => prop_assert!(reaches(mover, to) && reaches(mover, from)),
+                Route::Staged { to: at, from: of } => {
+                    prop_assert_eq!((Owner::Agent(at), Owner::Agent(of)), (to, from));
+                    prop_assert!(!reaches(at, from) && !reaches(of, to));
+                }
+            }
+        }
     }
 
     #[test]

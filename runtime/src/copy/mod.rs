@@ -5,29 +5,34 @@
 //! INVARIANT: a transfer in flight counts as a use of its buffers by that queue, so none of them is freed under it.
 
 mod choice;
+mod engines;
+mod host;
 mod sdma;
 mod shader;
+mod staged;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use device_lib::DeviceLibError;
 
-pub use self::choice::{CopyEngine, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
-use self::choice::{Link, Owner, Way};
-use self::shader::Shader;
-use crate::agent::Agent;
+pub use self::choice::{CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
+use self::choice::{Link, Owner, Route, Way};
+pub(crate) use self::engines::Engines;
+use self::engines::{Piece, launch_of};
+pub(crate) use self::staged::Staging;
 use crate::error::{CopyError, WaitError};
 use crate::pool::Buffer;
-use crate::raw::{RawQueue, copy_engines};
-use crate::registry::state::{AgentIndex, BoKind};
-use crate::runtime::{Inner, Runtime};
+use crate::registry::state::AgentIndex;
+use crate::runtime::Runtime;
 use crate::signal::Signal;
 
 /// Bytes moved at once through system memory to or from an agent whose memory the CPU does not see.
 const STAGE_BYTES: u64 = 4 << 20;
+/// TIMEOUT: how often who waits for a staged copy looks whether a queue on its way has failed.
+const FAULT_POLL: Duration = Duration::from_millis(200);
 
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +65,8 @@ impl Span<'_> {
 pub struct Transfer {
     signal: Signal,
     engine: CopyEngine,
+    path: CopyPath,
+    staged: Option<staged::Hold>,
 }
 
 impl Transfer {
@@ -68,9 +75,14 @@ impl Transfer {
         &self.signal
     }
 
-    /// Who does it: [`CopyEngine::Shader`] or [`CopyEngine::Sdma`].
+    /// Who does it: [`CopyEngine::Shader`] or [`CopyEngine::Sdma`]; of a staged copy, who copies to the destination.
     pub fn engine(&self) -> CopyEngine {
         self.engine
+    }
+
+    /// The way it takes. A fill is [`CopyPath::Local`] in an agent's memory, else [`CopyPath::Host`].
+    pub fn path(&self) -> CopyPath {
+        self.path
     }
 
     /// Waits until it is done; `None` waits for ever.
@@ -78,7 +90,23 @@ impl Transfer {
     /// # Errors
     /// [`CopyError::Wait`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), CopyError> {
-        self.signal.wait_done(timeout).map_err(wait)
+        let Some(hold) = &self.staged else { return self.signal.wait_done(timeout).map_err(wait) };
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            // The signal is the last queue's; one before it may have failed.
+            if let Some(fault) = hold.under_way.fault() {
+                return Err(wait(Arc::clone(fault).into()));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let look = left.map_or(FAULT_POLL, |left| left.min(FAULT_POLL));
+            match self.signal.wait_done(Some(look)) {
+                Ok(()) => return Ok(()),
+                Err(WaitError::Timeout { .. }) if left.is_none_or(|left| left > look) => {}
+                // A fault is looked at above, and releases the other queue.
+                Err(WaitError::Queue(_)) if hold.under_way.fault().is_some() => {}
+                Err(error) => return Err(wait(error)),
+            }
+        }
     }
 }
 
@@ -96,93 +124,18 @@ fn from_library(buffer: &Buffer) -> impl Fn(DeviceLibError) -> CopyError {
     }
 }
 
-/// What an agent has for copies, each made when first needed.
-#[derive(Debug, Default)]
-pub(crate) struct Engines {
-    shader: Option<Arc<Shader>>,
-    /// By direction: to system memory, and every other.
-    sdma: [Option<RawQueue>; 2],
-}
-
-impl Inner {
-    fn agent_at(self: &Arc<Self>, index: AgentIndex) -> Agent {
-        Agent { inner: Arc::clone(self), info: Arc::clone(&self.agents[index.at()]) }
-    }
-
-    /// The copy kernels of an agent, loaded when first needed; again after their queue has failed.
-    fn shader(self: &Arc<Self>, index: AgentIndex) -> Result<Arc<Shader>, CopyError> {
-        // Held while it is made. Making it passes the gate, so this lock comes before the gate in the order; nobody
-        // inside the gate takes it.
-        let mut engines = self.engines[index.at()].lock();
-        if let Some(shader) = engines.shader.as_ref().filter(|shader| !shader.has_failed()) {
-            return Ok(Arc::clone(shader));
-        }
-        let shader = Arc::new(Shader::new(&self.agent_at(index))?);
-        engines.shader = Some(Arc::clone(&shader));
-        Ok(shader)
-    }
-
-    /// The queue of an agent's copy engines for a link, made when first needed; again after it has failed.
-    fn sdma(self: &Arc<Self>, index: AgentIndex, link: Link) -> Result<RawQueue, CopyError> {
-        // As for `shader`.
-        let mut engines = self.engines[index.at()].lock();
-        let place = &mut engines.sdma[usize::from(link != Link::ToHost)];
-        if let Some(queue) = place.as_ref().filter(|queue| queue.fault().is_none()) {
-            return Ok(queue.clone());
-        }
-        let queue = sdma::queue(&self.agent_at(index))?;
-        *place = Some(queue.clone());
-        Ok(queue)
-    }
-
-    /// The agent that is to move bytes between these buffers, `to` first, and what lies between them. It is the first
-    /// that owns one of them, to which all are then mapped.
-    fn mover(&self, buffers: &[&Buffer]) -> Result<(AgentIndex, Link), CopyError> {
-        let pass = self.gate.enter()?;
-        let mut registry = self.registry.lock();
-        let mut owners = Vec::with_capacity(buffers.len());
-        for buffer in buffers {
-            let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
-            owners.push(match bo.state.kind {
-                BoKind::Vram => Owner::Agent(bo.state.agent),
-                BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => Owner::Host,
-            });
-        }
-        let agents = owners.iter().filter_map(|owner| match owner {
-            Owner::Agent(agent) => Some(*agent),
-            Owner::Host => None,
-        });
-        let mover = agents.into_iter().next().unwrap_or(AgentIndex(0));
-        let device = self.device_or_lost(&pass)?;
-        for buffer in buffers {
-            if let Some(bo) = registry.bos.get_mut(buffer.key()) {
-                device.map_bo(bo, mover).map_err(CopyError::Peer)?;
-            }
-        }
-        Ok((mover, Link::between(&owners)))
-    }
-
-    /// Who is to move `bytes` bytes over a link.
-    fn way(&self, asked: CopyEngine, index: AgentIndex, link: Link, bytes: u64) -> Result<Way, CopyError> {
-        let info = &self.agents[index.at()];
-        choice::choose(asked, link, bytes, copy_engines(info), SDMA_IN_AUTO)
-            .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
-    }
-}
-
-fn launch_of<A: AsRef<[u8]>>(
-    launch: &device_lib::Launch<impl Sized>,
-    arguments: A,
-) -> device_lib::Launch<Vec<u8>> {
-    let arguments = arguments.as_ref().to_vec();
-    device_lib::Launch { arguments, grid: launch.grid, workgroup: launch.workgroup }
-}
-
 impl Runtime {
-    /// Copies `from` to `to`, of equal length, on an agent, once all of `after` have reached 0. Returns at once.
+    /// Copies `from` to `to`, of equal length, on an agent, once all of `after` have reached 0. Returns at once;
+    /// [`Transfer::path`] says which way the bytes take.
+    ///
+    /// Between two agents the one that reaches the other's memory moves them, which is then mapped to it. Where neither
+    /// does ([`crate::Agent::path_to`]), both copy through system memory, in chunks.
+    ///
+    /// The signals of `after` must live until the copy has begun, as those that any packet waits for: the place of one
+    /// that is gone may be another's by then.
     ///
     /// # Errors
-    /// [`CopyError`]; nothing is copied then.
+    /// [`CopyError`]; nothing is copied then, but for a staged copy whose queue fails while it is submitted.
     pub fn copy(&self, to: Span<'_>, from: Span<'_>, after: &[&Signal]) -> Result<Transfer, CopyError> {
         self.copy_by(CopyEngine::Auto, to, from, after)
     }
@@ -190,7 +143,7 @@ impl Runtime {
     /// As [`Runtime::copy`], by this engine.
     ///
     /// # Errors
-    /// [`CopyError`]; [`CopyError::NoEngine`] where the agent has no copy engines. Nothing is copied then.
+    /// As for [`Runtime::copy`]; [`CopyError::NoEngine`] where the agent has no copy engines.
     pub fn copy_by(
         &self,
         engine: CopyEngine,
@@ -198,23 +151,97 @@ impl Runtime {
         from: Span<'_>,
         after: &[&Signal],
     ) -> Result<Transfer, CopyError> {
+        let (to_owner, from_owner) = self.ends(to, from)?;
+        let route = choice::route(to_owner, from_owner, |a, b| self.inner().path(a, b));
+        self.copy_over(route, engine, to, from, after)
+    }
+
+    /// As [`Runtime::copy`], this way and no other.
+    ///
+    /// # Errors
+    /// As for [`Runtime::copy`]; [`CopyError::Impossible`] where the ends are not those of such a path,
+    /// [`CopyError::NoPath`] where the agent that was to move the bytes does not reach the other one's memory,
+    /// [`CopyError::NoEngine`] where it has no copy engines.
+    pub fn copy_via(
+        &self,
+        path: CopyPath,
+        to: Span<'_>,
+        from: Span<'_>,
+        after: &[&Signal],
+    ) -> Result<Transfer, CopyError> {
+        let inner = self.inner();
+        let (to_owner, from_owner) = self.ends(to, from)?;
+        let natural = || choice::route(to_owner, from_owner, |a, b| inner.path(a, b));
+        let peer = |direction, engine| match (to_owner, from_owner) {
+            (Owner::Agent(to), Owner::Agent(from)) if to != from => {
+                let (mover, other) = if direction == Direction::Pull { (to, from) } else { (from, to) };
+                inner.reach(mover, other)?;
+                Ok(Some((Route::Direct { mover, link: Link::Peer, direction }, engine)))
+            }
+            _ => Ok::<_, CopyError>(None),
+        };
+        let forced = match (path, Link::between(&[to_owner, from_owner])) {
+            (CopyPath::Local, Link::Local) | (CopyPath::Host, Link::Host | Link::ToHost | Link::FromHost) => {
+                Some((natural(), CopyEngine::Auto))
+            }
+            (CopyPath::PeerSdma(direction), _) => peer(direction, CopyEngine::Sdma)?,
+            (CopyPath::PeerShader(direction), _) => peer(direction, CopyEngine::Shader)?,
+            (CopyPath::Staged, Link::Peer) => match (to_owner, from_owner) {
+                (Owner::Agent(to), Owner::Agent(from)) => {
+                    Some((Route::Staged { to, from }, CopyEngine::Auto))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        let name = |owner| match owner {
+            Owner::Host => "system memory".to_owned(),
+            Owner::Agent(agent) => format!("the memory of agent {}", inner.label(agent)),
+        };
+        let (route, engine) = forced.ok_or_else(|| CopyError::Impossible {
+            path,
+            to: name(to_owner),
+            from: name(from_owner),
+        })?;
+        self.copy_over(route, engine, to, from, after)
+    }
+
+    /// Whose memory the ends of a copy are in.
+    fn ends(&self, to: Span<'_>, from: Span<'_>) -> Result<(Owner, Owner), CopyError> {
         if to.bytes != from.bytes {
             return Err(CopyError::Length { to: to.bytes, from: from.bytes });
         }
-        let launch = device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
+        // Refuses what overlaps.
+        device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
+        Ok((self.inner().owner(to.buffer)?, self.inner().owner(from.buffer)?))
+    }
+
+    fn copy_over(
+        &self,
+        route: Route,
+        engine: CopyEngine,
+        to: Span<'_>,
+        from: Span<'_>,
+        after: &[&Signal],
+    ) -> Result<Transfer, CopyError> {
+        let (mover, link, direction) = match route {
+            Route::Direct { mover, link, direction } => (mover, link, direction),
+            Route::Staged { to: to_agent, from: from_agent } => {
+                return staged::copy(self, engine, (to_agent, to), (from_agent, from), after);
+            }
+        };
         let buffers = [to.buffer, from.buffer];
-        let (agent, link) = self.inner().mover(&buffers)?;
-        match self.inner().way(engine, agent, link, to.bytes)? {
-            Way::Shader => {
-                let shader = self.inner().shader(agent)?;
-                let launch = launch_of(&launch, launch.arguments.to_bytes());
-                shader.submit(self, &shader.copy, &launch, after, &buffers)
-            }
-            Way::Sdma => {
-                let queue = self.inner().sdma(agent, link)?;
-                sdma::copy(self, &queue, to.va()?, from.va()?, to.bytes, after, &buffers)
-            }
-        }
+        self.inner().map_for_copy(mover, &buffers)?;
+        let engine = self.inner().engine(engine, mover, link, to.bytes)?;
+        let piece = Piece { to: to.va()?, from: from.va()?, bytes: to.bytes };
+        let signal = self.completion()?;
+        engine.copy(piece, after, &buffers, &signal)?;
+        let path = CopyPath::of(link, direction, engine.kind());
+        Ok(Transfer { signal, engine: engine.kind(), path, staged: None })
+    }
+
+    fn completion(&self) -> Result<Signal, CopyError> {
+        Signal::new(self, 1).map_err(|error| CopyError::Signal(Box::new(error)))
     }
 
     /// Fills `to` with a pattern of 1, 2, 4, 8 or 16 bytes on an agent, once all of `after` have reached 0. Returns
@@ -241,69 +268,35 @@ impl Runtime {
     ) -> Result<Transfer, CopyError> {
         let (va, bytes) = (to.va()?, to.bytes);
         let launch = device_lib::fill(va, bytes, pattern).map_err(from_library(to.buffer))?;
-        let (agent, link) = self.inner().mover(&[to.buffer])?;
+        let owner = self.inner().owner(to.buffer)?;
+        let (agent, path) = match owner {
+            Owner::Agent(agent) => (agent, CopyPath::Local),
+            Owner::Host => (AgentIndex(0), CopyPath::Host),
+        };
+        self.inner().map_for_copy(agent, &[to.buffer])?;
+        let link = Link::between(&[owner]);
         let dword = choice::dword_of(pattern).filter(|_| va.is_multiple_of(4) && bytes.is_multiple_of(4));
         let way = match (self.inner().way(engine, agent, link, bytes)?, dword) {
             (Way::Sdma, None) if engine == CopyEngine::Auto => Way::Shader,
             (way, _) => way,
         };
-        match (way, dword) {
+        let signal = self.completion()?;
+        let engine = match (way, dword) {
             (Way::Shader, _) => {
                 let shader = self.inner().shader(agent)?;
                 let launch = launch_of(&launch, launch.arguments.to_bytes());
-                shader.submit(self, &shader.fill, &launch, after, &[to.buffer])
+                shader.submit(&shader.fill, &launch, after, &[to.buffer], &signal)?;
+                CopyEngine::Shader
             }
             (Way::Sdma, Some(dword)) => {
                 let queue = self.inner().sdma(agent, link)?;
-                sdma::fill(self, &queue, va, dword, bytes, after, to.buffer)
+                sdma::fill(&queue, (va, bytes), dword, after, to.buffer, &signal)?;
+                CopyEngine::Sdma
             }
-            (Way::Sdma, None) => Err(CopyError::Dwords { address: va, bytes, pattern: pattern.len() }),
-        }
-    }
-}
-
-impl Buffer {
-    /// Copies `from` into it at `offset`, through the CPU's mapping or, where there is none, through system memory
-    /// and the agent. Returns when it is done.
-    ///
-    /// # Errors
-    /// [`CopyError`].
-    pub fn upload(&self, offset: u64, from: &[u8]) -> Result<(), CopyError> {
-        if self.is_visible() {
-            return self.write(offset, from);
-        }
-        self.checked_range(offset, from.len() as u64)?;
-        let runtime = Runtime::from_inner(&self.0.inner);
-        let stage = self.stage(&runtime, from.len() as u64)?;
-        for (part, at) in from.chunks(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
-            let bytes = part.len() as u64;
-            stage.write(0, part)?;
-            runtime.copy(self.span(at, bytes), stage.span(0, bytes), &[])?.wait(None)?;
-        }
-        Ok(())
-    }
-
-    /// Copies from it at `offset` into `to`; see [`Buffer::upload`].
-    ///
-    /// # Errors
-    /// [`CopyError`].
-    pub fn download(&self, offset: u64, to: &mut [u8]) -> Result<(), CopyError> {
-        if self.is_visible() {
-            return self.read(offset, to);
-        }
-        self.checked_range(offset, to.len() as u64)?;
-        let runtime = Runtime::from_inner(&self.0.inner);
-        let stage = self.stage(&runtime, to.len() as u64)?;
-        for (part, at) in to.chunks_mut(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
-            let bytes = part.len() as u64;
-            runtime.copy(stage.span(0, bytes), self.span(at, bytes), &[])?.wait(None)?;
-            stage.read(0, part)?;
-        }
-        Ok(())
-    }
-
-    fn stage(&self, runtime: &Runtime, bytes: u64) -> Result<Buffer, CopyError> {
-        let stage = runtime.gtt().alloc(bytes.clamp(1, STAGE_BYTES));
-        stage.map_err(|error| CopyError::Stage(Box::new(error)))
+            (Way::Sdma, None) => {
+                return Err(CopyError::Dwords { address: va, bytes, pattern: pattern.len() });
+            }
+        };
+        Ok(Transfer { signal, engine, path, staged: None })
     }
 }

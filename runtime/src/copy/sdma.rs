@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use queues::sdma::{self, Compare, Gcr, Generation, Packet, PollRegMem};
 
-use super::{CopyEngine, Transfer};
+use super::engines::Piece;
 use crate::agent::Agent;
 use crate::error::{CopyError, RawError, SubmitError};
 use crate::pool::Buffer;
 use crate::queue::packets;
 use crate::raw::{RawKind, RawOptions, RawQueue};
-use crate::runtime::Runtime;
 use crate::signal::Signal;
 
 /// Bytes of the ring: a few hundred transfers.
@@ -37,31 +36,28 @@ pub(super) fn queue(agent: &Agent) -> Result<RawQueue, CopyError> {
 }
 
 pub(super) fn copy(
-    runtime: &Runtime,
     queue: &RawQueue,
-    to: u64,
-    from: u64,
-    bytes: u64,
+    piece: Piece,
     after: &[&Signal],
     buffers: &[&Buffer],
-) -> Result<Transfer, CopyError> {
+    done: &Signal,
+) -> Result<(), CopyError> {
     let mut words = Vec::new();
-    sdma::copy(&mut words, generation(queue)?, to, from, bytes)?;
-    submit(runtime, queue, words.chunks(COPY_DWORDS * TOGETHER), after, buffers)
+    sdma::copy(&mut words, generation(queue)?, piece.to, piece.from, piece.bytes)?;
+    submit(queue, words.chunks(COPY_DWORDS * TOGETHER), after, buffers, done)
 }
 
 pub(super) fn fill(
-    runtime: &Runtime,
     queue: &RawQueue,
-    to: u64,
+    (to, bytes): (u64, u64),
     dword: u32,
-    bytes: u64,
     after: &[&Signal],
     buffer: &Buffer,
-) -> Result<Transfer, CopyError> {
+    done: &Signal,
+) -> Result<(), CopyError> {
     let mut words = Vec::new();
     sdma::fill(&mut words, generation(queue)?, to, dword, bytes)?;
-    submit(runtime, queue, words.chunks(FILL_DWORDS * TOGETHER), after, &[buffer])
+    submit(queue, words.chunks(FILL_DWORDS * TOGETHER), after, &[buffer], done)
 }
 
 fn generation(queue: &RawQueue) -> Result<Generation, CopyError> {
@@ -87,16 +83,15 @@ fn prologue(generation: Generation, after: &[&Signal]) -> Result<Vec<u32>, CopyE
 }
 
 fn submit<'w>(
-    runtime: &Runtime,
     queue: &RawQueue,
     work: impl Iterator<Item = &'w [u32]>,
     after: &[&Signal],
     buffers: &[&Buffer],
-) -> Result<Transfer, CopyError> {
-    let signal = Signal::new(runtime, 1).map_err(|error| CopyError::Signal(Box::new(error)))?;
+    done: &Signal,
+) -> Result<(), CopyError> {
     let kind = queue.kind().into();
-    let mailbox = signal.mailbox()?;
-    let epilogue = packets::completion(kind, queue.agent().target(), signal.value_va(), mailbox);
+    let mailbox = done.mailbox()?;
+    let epilogue = packets::completion(kind, queue.agent().target(), done.value_va(), mailbox);
     for buffer in buffers {
         queue.uses(buffer).map_err(refused)?;
     }
@@ -109,9 +104,8 @@ fn submit<'w>(
     for words in work {
         with_room(queue, words)?;
     }
-    queue.completes(&signal);
-    with_room(queue, &epilogue)?;
-    Ok(Transfer { signal, engine: CopyEngine::Sdma })
+    queue.completes(done);
+    with_room(queue, &epilogue)
 }
 
 /// Tries again as long as the ring is full.

@@ -5,14 +5,16 @@
 
 use std::time::Duration;
 
-use super::{CopyEngine, Transfer};
+use super::staged::MAX_CHUNKS;
 use crate::agent::Agent;
-use crate::error::{AllocError, CopyError, SubmitError};
+use crate::error::{CopyError, SubmitError};
 use crate::executable::{Executable, Kernel};
 use crate::pool::Buffer;
 use crate::queue::{Queue, QueueOptions};
-use crate::runtime::Runtime;
 use crate::signal::Signal;
+
+/// Packets of the queue: a staged copy, of two packets a chunk, and as many again.
+const PACKETS: u32 = 4 * MAX_CHUNKS as u32;
 
 /// An agent's queue for copies and the kernels that do them.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ impl Shader {
         let load = |error| CopyError::Load(Box::new(error));
         let executable = Executable::load(agent, object).map_err(load)?;
         let pass = agent.inner.gate.enter()?;
-        let options = QueueOptions { packets: 256, kernarg_slot_bytes: 64, ..QueueOptions::default() };
+        let options = QueueOptions { packets: PACKETS, kernarg_slot_bytes: 64, ..QueueOptions::default() };
         let queue = options
             .recipe(&agent.info, true)
             .and_then(|recipe| agent.inner.create_queue(&pass, agent, recipe));
@@ -44,17 +46,15 @@ impl Shader {
         self.queue.fault().is_some()
     }
 
-    /// Submits one launch after `after`, and a signal for its completion.
+    /// Submits one launch after `after`, which completes `done`.
     pub(super) fn submit(
         &self,
-        runtime: &Runtime,
         kernel: &Kernel,
         launch: &device_lib::Launch<Vec<u8>>,
         after: &[&Signal],
         buffers: &[&Buffer],
-    ) -> Result<Transfer, CopyError> {
-        let signal =
-            Signal::new(runtime, 1).map_err(|error: AllocError| CopyError::Signal(Box::new(error)))?;
+        done: &Signal,
+    ) -> Result<(), CopyError> {
         for buffer in buffers {
             buffer.note_use(self.queue.key());
         }
@@ -69,10 +69,9 @@ impl Shader {
                 .raw_kernarg(&launch.arguments)
                 // Transfers overlap unless they were told to wait.
                 .barrier(!after.is_empty())
-                .completion(&signal)
+                .completion(done)
                 .submit()
-        })?;
-        Ok(Transfer { signal, engine: CopyEngine::Shader })
+        })
     }
 
     /// Tries again as long as the queue is full.

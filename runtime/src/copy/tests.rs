@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transfers by copy engines against the fake driver.
 
-use crate::testing::runtime;
+use crate::testing::{FakeTransport, runtime, runtime_on};
 use crate::*;
 
 const SOON: Option<std::time::Duration> = Some(std::time::Duration::from_secs(10));
@@ -104,4 +104,116 @@ fn copy_engine_that_faults_breaks_its_transfers_and_is_replaced() {
     innocent.barrier(&[], None).unwrap();
     innocent.wait_idle(SOON).unwrap();
     runtime.copy_by(CopyEngine::Sdma, to.all(), from.all(), &[]).unwrap().wait(SOON).unwrap();
+}
+
+/// Two agents with these links: first to second, second to first.
+fn pair(there: bool, back: bool) -> (Runtime, Buffer, Buffer, Vec<u8>) {
+    let transport = FakeTransport::new(2);
+    for (is_there, list) in [(there, "nodes/1/p2p_links/2"), (back, "nodes/2/p2p_links/1")] {
+        if !is_there {
+            transport.sysfs.remove(list);
+        }
+    }
+    let (runtime, _) = runtime_on(transport);
+    let [to, from] = [0, 1].map(|n| runtime.agent(n).unwrap().vram().alloc(9 << 20).unwrap());
+    let wanted = bytes(9 << 20);
+    from.write(0, &wanted).unwrap();
+    (runtime, to, from, wanted)
+}
+
+#[test]
+fn copies_between_agents_take_the_path_there_is() {
+    for (there, back, path) in [
+        (true, true, CopyPath::PeerSdma(Direction::Pull)),
+        (true, false, CopyPath::PeerSdma(Direction::Pull)),
+        (false, true, CopyPath::PeerSdma(Direction::Push)),
+        (false, false, CopyPath::Staged),
+    ] {
+        let (runtime, to, from, wanted) = pair(there, back);
+        let (offset, n) = (3, (9 << 20) - 5);
+        let copy = runtime.copy_by(CopyEngine::Sdma, to.span(offset, n), from.span(offset, n), &[]).unwrap();
+        assert_eq!((copy.path(), copy.engine()), (path, CopyEngine::Sdma));
+        copy.wait(SOON).unwrap();
+        let found = to.to_vec().unwrap();
+        let end = (offset + n) as usize;
+        assert!(found[3..end] == wanted[3..end] && found[..3] == [0; 3] && found[end..] == [0; 2], "{path}");
+    }
+}
+
+#[test]
+fn forced_paths_that_are_not_there_are_refused_by_name() {
+    let (runtime, to, from, _) = pair(true, false);
+    let host = runtime.gtt().alloc(9 << 20).unwrap();
+    let via = |path, to: &Buffer, from: &Buffer| runtime.copy_via(path, to.all(), from.all(), &[]);
+    let refused = via(CopyPath::PeerSdma(Direction::Push), &to, &from).unwrap_err();
+    assert!(matches!(&refused, CopyError::NoPath(NoPath { why: Unreachable::OneWay, .. })), "{refused}");
+    assert!(via(CopyPath::PeerSdma(Direction::Push), &from, &to).is_ok());
+    for (path, to, from) in [
+        (CopyPath::Local, &to, &from),
+        (CopyPath::Host, &to, &from),
+        (CopyPath::Staged, &to, &host),
+        (CopyPath::PeerShader(Direction::Pull), &host, &from),
+        (CopyPath::Local, &host, &from),
+    ] {
+        let refused = via(path, to, from).unwrap_err();
+        assert!(matches!(refused, CopyError::Impossible { path: named, .. } if named == path), "{refused}");
+    }
+    assert_eq!(via(CopyPath::Host, &host, &from).unwrap().path(), CopyPath::Host);
+}
+
+#[test]
+fn staged_copies_in_both_directions_at_once_do_not_wait_for_each_other() {
+    let (runtime, to, from, _) = pair(false, false);
+    let half = 4 << 20;
+    std::thread::scope(|scope| {
+        for (to, from) in [(&to, &from), (&from, &to)] {
+            let runtime = &runtime;
+            scope.spawn(move || {
+                let copies: Vec<_> = (0..10)
+                    .map(|_| runtime.copy_by(CopyEngine::Sdma, to.span(half, half), from.span(0, half), &[]))
+                    .collect::<Result<_, _>>()
+                    .unwrap();
+                copies.iter().for_each(|copy| copy.wait(SOON).unwrap());
+            });
+        }
+    });
+    assert_eq!(to.to_vec().unwrap()[half as usize..][..half as usize], bytes(half)[..]);
+    // Handles that were dropped while the other thread submitted are swept up by the next copy.
+    runtime.copy_by(CopyEngine::Sdma, to.span(0, 1), from.span(0, 1), &[]).unwrap().wait(SOON).unwrap();
+    assert!(runtime.inner().staging.lock().is_empty(), "stages are kept");
+}
+
+#[test]
+fn staged_copy_waits_for_what_it_is_told_to_and_outlives_its_handle() {
+    let (runtime, to, from, wanted) = pair(false, false);
+    let hold = Signal::new(&runtime, 1).unwrap();
+    let copy = runtime.copy_by(CopyEngine::Sdma, to.all(), from.all(), &[&hold]).unwrap();
+    let done = copy.signal().clone();
+    assert!(matches!(copy.wait(Some(std::time::Duration::from_millis(20))), Err(CopyError::Wait(_))));
+    drop(copy);
+    assert_eq!(to.to_vec().unwrap()[..64], [0; 64]);
+    hold.store(0).unwrap();
+    done.wait_done(SOON).unwrap();
+    assert!(to.to_vec().unwrap() == wanted);
+}
+
+#[test]
+fn staged_copy_whose_queue_fails_says_so_and_holds_nobody_up() {
+    let transport = FakeTransport::new(2);
+    transport.sysfs.remove("nodes/1/p2p_links/2");
+    transport.sysfs.remove("nodes/2/p2p_links/1");
+    let (runtime, kernel) = runtime_on(transport);
+    let [to, from] = [0, 1].map(|n| runtime.agent(n).unwrap().vram().alloc(5 << 20).unwrap());
+    // The first dispatch is the source's: the destination's queue waits for what will never come.
+    kernel.raise_on_dispatch(queues::aql::ExceptionCode::WaveMemoryViolation as u32, Some(0xdead_b000));
+    let copy = runtime.copy_by(CopyEngine::Shader, to.all(), from.all(), &[]).unwrap();
+    let error = copy.wait(SOON).unwrap_err();
+    assert!(matches!(&error, CopyError::Wait(why) if matches!(**why, WaitError::Queue(_))), "{error}");
+    assert!(copy.wait(SOON).is_err(), "it failed, and stays so");
+    drop(copy);
+    let host = runtime.gtt().alloc(4096).unwrap();
+    let copy = runtime.copy_by(CopyEngine::Shader, to.span(0, 4096), host.all(), &[]).unwrap();
+    copy.wait(SOON).unwrap();
+    // The failed queue is made again.
+    runtime.copy_by(CopyEngine::Shader, to.all(), from.all(), &[]).unwrap().wait(SOON).unwrap();
 }

@@ -203,16 +203,22 @@ impl Buffer {
         Ok(HostGuard { mapped: self.visible()?, _pass: pass, buffer: self })
     }
 
-    /// Lets one more agent address it.
+    /// Lets one more agent address it. System memory every agent may address, another agent's only one that reaches it
+    /// ([`Agent::path_to`]).
     ///
     /// # Errors
-    /// [`AllocError::Device`] if there is no peer link, [`AllocError::Lost`].
+    /// [`AllocError::NoPath`] if it does not, before the driver is asked; [`AllocError::Device`], [`AllocError::Lost`].
     pub fn allow(&self, agent: &Agent) -> Result<(), AllocError> {
         let pass = self.0.inner.gate.enter()?;
         let mut registry = self.0.inner.registry.lock();
         let device = self.0.inner.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
-            Some(bo) if agent.is_of(&self.0.inner) => Ok(device.map_bo(bo, agent.info.index())?),
+            Some(bo) if agent.is_of(&self.0.inner) => {
+                if bo.state.kind == crate::registry::state::BoKind::Vram {
+                    self.0.inner.reach(agent.info.index(), bo.state.agent)?;
+                }
+                Ok(device.map_bo(bo, agent.info.index())?)
+            }
             _ => Err(crate::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
         }
     }

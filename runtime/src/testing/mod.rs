@@ -41,7 +41,11 @@ impl FakeTransport {
 
 /// A runtime of its own on a fake driver with `gpus` gfx1100 GPUs.
 pub(crate) fn runtime(gpus: u32) -> (Runtime, Arc<FakeKernel>) {
-    let transport = FakeTransport::new(gpus);
+    runtime_on(FakeTransport::new(gpus))
+}
+
+/// A runtime of its own on this fake driver.
+pub(crate) fn runtime_on(transport: Arc<FakeTransport>) -> (Runtime, Arc<FakeKernel>) {
     let kernel = Arc::clone(&transport.kernel);
     let inner = Inner::open(transport, None).unwrap();
     (Runtime::from_inner(&inner), kernel)

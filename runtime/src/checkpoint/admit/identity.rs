@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use kfd::topology::{Link, Node, Topology};
 use kfd::{GpuId, NodeId};
@@ -109,6 +110,7 @@ pub struct Seat {
     /// The CPU node beside it.
     pub(super) cpu: Option<CpuLink>,
     links: Vec<(NodeId, LinkKind)>,
+    surroundings: Arc<Topology>,
 }
 
 /// Version of the driver's interface.
@@ -127,6 +129,7 @@ fn links(node: &Node) -> impl Iterator<Item = &Link> {
 impl Seat {
     /// All GPUs of a topology, in its order.
     pub fn all(topology: &Topology) -> Vec<Self> {
+        let surroundings = Arc::new(topology.clone());
         let is_cpu =
             |number: u32| topology.nodes.iter().any(|node| node.id == NodeId(number) && !node.is_gpu());
         let seat = |(node, ordinal): (&Node, u32)| {
@@ -144,6 +147,7 @@ impl Seat {
                     .filter(|link| !is_cpu(link.node_to))
                     .map(|link| (NodeId(link.node_to), LinkKind(link.kind)))
                     .collect(),
+                surroundings: Arc::clone(&surroundings),
             }
         };
         topology.gpus().zip(0..).map(seat).collect()
@@ -152,6 +156,16 @@ impl Seat {
     /// `GPU-` and its unique id.
     pub fn uuid(&self) -> String {
         spec::uuid(self.unique_id)
+    }
+
+    /// The topology it was found in.
+    pub(crate) fn surroundings(&self) -> &Topology {
+        &self.surroundings
+    }
+
+    /// Its node there.
+    pub(crate) fn described(&self) -> Option<&Node> {
+        self.surroundings.gpu(self.gpu)
     }
 
     /// The link from here to there; the better one if there are several.

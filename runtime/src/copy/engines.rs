@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an agent has for copies: a queue with the copy kernels, queues of its copy engines; and one copy on them.
+//!
+//! INVARIANT: a transfer in flight counts as a use of its buffers by that queue, so none of them is freed under it.
+
+use std::sync::Arc;
+
+use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+
+use super::choice::{self, CopyEngine, Link, Owner, Way};
+use super::sdma;
+use super::shader::Shader;
+use crate::agent::Agent;
+use crate::error::CopyError;
+use crate::pool::Buffer;
+use crate::raw::{RawQueue, copy_engines};
+use crate::registry::state::{AgentIndex, BoKind};
+use crate::runtime::Inner;
+use crate::signal::Signal;
+
+/// What an agent has for copies, each made when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Engines {
+    shader: Option<Arc<Shader>>,
+    /// By direction: to system memory, and every other.
+    sdma: [Option<RawQueue>; 2],
+}
+
+/// Who copies on which agent.
+#[derive(Clone, Debug)]
+pub(super) enum Engine {
+    Shader(Arc<Shader>),
+    Sdma(RawQueue),
+}
+
+/// Bytes to be copied, by addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub to: u64,
+    pub from: u64,
+    pub bytes: u64,
+}
+
+impl Engine {
+    pub fn kind(&self) -> CopyEngine {
+        match self {
+            Engine::Shader(_) => CopyEngine::Shader,
+            Engine::Sdma(_) => CopyEngine::Sdma,
+        }
+    }
+
+    /// Submits a copy within `buffers` after `after`, and the completion of `done` behind it.
+    pub fn copy(
+        &self,
+        piece: Piece,
+        after: &[&Signal],
+        buffers: &[&Buffer],
+        done: &Signal,
+    ) -> Result<(), CopyError> {
+        let Piece { to, from, bytes } = piece;
+        match self {
+            Engine::Shader(shader) => {
+                let launch = device_lib::copy(to, from, bytes).map_err(super::from_library(buffers[0]))?;
+                let launch = launch_of(&launch, launch.arguments.to_bytes());
+                shader.submit(&shader.copy, &launch, after, buffers, done)
+            }
+            Engine::Sdma(queue) => sdma::copy(queue, piece, after, buffers, done),
+        }
+    }
+}
+
+pub(super) fn launch_of<A: AsRef<[u8]>>(
+    launch: &device_lib::Launch<impl Sized>,
+    arguments: A,
+) -> device_lib::Launch<Vec<u8>> {
+    let arguments = arguments.as_ref().to_vec();
+    device_lib::Launch { arguments, grid: launch.grid, workgroup: launch.workgroup }
+}
+
+impl Inner {
+    fn agent_at(self: &Arc<Self>, index: AgentIndex) -> Agent {
+        Agent { inner: Arc::clone(self), info: Arc::clone(&self.agents[index.at()]) }
+    }
+
+    /// The copy kernels of an agent, loaded when first needed; again after their queue has failed.
+    pub(super) fn shader(self: &Arc<Self>, index: AgentIndex) -> Result<Arc<Shader>, CopyError> {
+        // Held while it is made. Making it passes the gate, so this lock comes before the gate in the order; nobody
+        // inside the gate takes it.
+        let mut engines = self.engines[index.at()].lock();
+        if let Some(shader) = engines.shader.as_ref().filter(|shader| !shader.has_failed()) {
+            return Ok(Arc::clone(shader));
+        }
+        let shader = Arc::new(Shader::new(&self.agent_at(index))?);
+        engines.shader = Some(Arc::clone(&shader));
+        Ok(shader)
+    }
+
+    /// The queue of an agent's copy engines for a link, made when first needed; again after it has failed.
+    pub(super) fn sdma(self: &Arc<Self>, index: AgentIndex, link: Link) -> Result<RawQueue, CopyError> {
+        // As for `shader`.
+        let mut engines = self.engines[index.at()].lock();
+        let place = &mut engines.sdma[usize::from(link != Link::ToHost)];
+        if let Some(queue) = place.as_ref().filter(|queue| queue.fault().is_none()) {
+            return Ok(queue.clone());
+        }
+        let queue = sdma::queue(&self.agent_at(index))?;
+        *place = Some(queue.clone());
+        Ok(queue)
+    }
+
+    /// Who is to move `bytes` bytes over a link.
+    pub(super) fn way(
+        &self,
+        asked: CopyEngine,
+        index: AgentIndex,
+        link: Link,
+        bytes: u64,
+    ) -> Result<Way, CopyError> {
+        let info = &self.agents[index.at()];
+        choice::choose(asked, link, bytes, copy_engines(info), choice::SDMA_IN_AUTO)
+            .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
+    }
+
+    /// As [`Inner::way`], with what it needs.
+    pub(super) fn engine(
+        self: &Arc<Self>,
+        asked: CopyEngine,
+        index: AgentIndex,
+        link: Link,
+        bytes: u64,
+    ) -> Result<Engine, CopyError> {
+        Ok(match self.way(asked, index, link, bytes)? {
+            Way::Shader => Engine::Shader(self.shader(index)?),
+            Way::Sdma => Engine::Sdma(self.sdma(index, link)?),
+        })
+    }
+
+    /// Whose memory a buffer is in.
+    pub(super) fn owner(&self, buffer: &Buffer) -> Result<Owner, CopyError> {
+        let registry = self.registry.lock();
+        let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
+        Ok(match bo.state.kind {
+            BoKind::Vram => Owner::Agent(bo.state.agent),
+            BoKind::Imported if bo.state.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 => {
+                // Of a GPU that this process does not use, the agent it was imported on is all that is known.
+                let home = bo.state.sharing.and_then(|sharing| sharing.home);
+                Owner::Agent(home.unwrap_or(bo.state.agent))
+            }
+            BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => Owner::Host,
+        })
+    }
+
+    /// Maps buffers to the agent that is to move between them. Whether it reaches them is decided before.
+    pub(super) fn map_for_copy(&self, agent: AgentIndex, buffers: &[&Buffer]) -> Result<(), CopyError> {
+        let pass = self.gate.enter()?;
+        let mut registry = self.registry.lock();
+        let device = self.device_or_lost(&pass)?;
+        for buffer in buffers {
+            let bo = registry.bos.get_mut(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
+            device.map_bo(bo, agent).map_err(CopyError::Peer)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies between two agents that do not reach each other's memory: through system memory, in chunks, two of which are
+//! under way at a time.
+//!
+//! ```text
+//! source's agent       in 0 │ in 1 │ wait out 0, in 2 │ wait out 1, in 3 │ …     VRAM → slot n mod 2
+//! destination's agent       │ wait in 0, out 0 │ wait in 1, out 1 │ …            slot n mod 2 → VRAM
+//! ```
+//!
+//! All packets of a copy are submitted before it returns, each waiting for signals that packets submitted before it
+//! complete. So nobody on the host has to move it on: a checkpoint finds packets in queues as it does for every other
+//! copy, drains or preempts them, and needs to know nothing of stages. A thread that submitted chunk by chunk would stop
+//! at a closed gate, and a queue that waits for the copy's signal could then never be drained.
+//!
+//! INVARIANT: staged copies are submitted one after another as wholes, so that in every queue the packets of an earlier
+//! one come first: two copies in opposite directions never wait for each other. Stage and signals live until the copy is
+//! done, whoever has dropped its handle.
+
+use std::sync::{Arc, OnceLock};
+
+use super::choice::{CopyEngine, CopyPath, Link};
+use super::engines::{Engine, Piece};
+use super::{Span, Transfer};
+use crate::error::CopyError;
+use crate::pool::Buffer;
+use crate::queue::QueueFault;
+use crate::registry::state::AgentIndex;
+use crate::runtime::{Inner, Runtime};
+use crate::signal::Signal;
+
+/// Chunks under way at a time.
+const SLOTS: u64 = 2;
+/// Least bytes of a chunk, if there are that many.
+const MIN_CHUNK: u64 = 1 << 20;
+/// Most chunks of a copy: larger copies have larger chunks, so the stage has at most 1/64 of their bytes, and the packets
+/// of one copy fit in a queue.
+pub(super) const MAX_CHUNKS: u64 = 128;
+/// What chunks are multiples of.
+const GRAIN: u64 = 4096;
+
+/// Bytes of a chunk of a copy of `bytes` bytes.
+fn chunk_bytes(bytes: u64) -> u64 {
+    bytes.div_ceil(MAX_CHUNKS).next_multiple_of(GRAIN).max(MIN_CHUNK).min(bytes.max(1))
+}
+
+/// A staged copy under way.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    _stage: Buffer,
+    /// In and out of each chunk.
+    signals: Vec<[Signal; 2]>,
+    /// Why it never will be done.
+    failed: OnceLock<Arc<QueueFault>>,
+}
+
+impl UnderWay {
+    /// Why it will never be done, if a queue on its way has failed. Then nothing waits for that queue any longer: the
+    /// other agent's goes on, with whatever is in the stage.
+    pub fn fault(&self) -> Option<&Arc<QueueFault>> {
+        if self.failed.get().is_none() {
+            let fault = self.signals.iter().flatten().find_map(|signal| signal.live().fault())?;
+            if let Some([_, last]) = self.signals.last() {
+                // Before the chunks are released, so that who waits for it does not take their end for the copy's.
+                last.live().break_with(&fault);
+            }
+            let _ = self.failed.set(fault);
+            self.release();
+        }
+        self.failed.get()
+    }
+
+    fn is_done(&self) -> bool {
+        self.signals.last().is_none_or(|[_, out]| out.live().load() <= 0 || out.live().fault().is_some())
+    }
+
+    /// Completes what no packet will complete, for the packets that wait for it. What a queue still completes is left to
+    /// it: a signal that was decremented once too often is no longer 0.
+    fn release(&self) {
+        let last = self.signals.last().map(|[_, out]| out.key());
+        let is_stuck = |signal: &&Signal| {
+            let live = signal.live();
+            let broken = live.fault().is_some() && Some(signal.key()) != last;
+            broken || (live.is_settled() && live.load() > 0)
+        };
+        for signal in self.signals.iter().flatten().filter(is_stuck) {
+            if let Err(error) = signal.store(0) {
+                tracing::warn!(target: "copies", %error, "a failed staged copy holds a queue");
+            }
+        }
+    }
+}
+
+/// The staged copies of a runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Staging(Vec<Arc<UnderWay>>);
+
+#[cfg(test)]
+impl Staging {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A transfer's hold on its staged copy.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    inner: Arc<Inner>,
+    pub under_way: Arc<UnderWay>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // Whoever submits the next one sweeps as well: nothing is lost when the lock is taken just now.
+        if self.under_way.is_done()
+            && let Some(mut staging) = self.inner.staging.try_lock()
+        {
+            staging.0.retain(|other| !Arc::ptr_eq(other, &self.under_way));
+        }
+    }
+}
+
+/// One side of a staged copy.
+struct Leg<'a> {
+    engine: Engine,
+    buffer: &'a Buffer,
+    /// Where its bytes begin.
+    va: u64,
+}
+
+/// Copies between two agents through system memory. Returns at once.
+pub(super) fn copy(
+    runtime: &Runtime,
+    asked: CopyEngine,
+    (to_agent, to): (AgentIndex, Span<'_>),
+    (from_agent, from): (AgentIndex, Span<'_>),
+    after: &[&Signal],
+) -> Result<Transfer, CopyError> {
+    let inner = runtime.inner();
+    let (bytes, chunk) = (to.bytes, chunk_bytes(to.bytes));
+    let chunks = bytes.div_ceil(chunk).max(1);
+    let into = Leg {
+        engine: inner.engine(asked, from_agent, Link::ToHost, chunk)?,
+        buffer: from.buffer,
+        va: from.va()?,
+    };
+    let out_of = Leg {
+        engine: inner.engine(asked, to_agent, Link::FromHost, chunk)?,
+        buffer: to.buffer,
+        va: to.va()?,
+    };
+    inner.map_for_copy(from_agent, &[from.buffer])?;
+    inner.map_for_copy(to_agent, &[to.buffer])?;
+    let stage = runtime.gtt().alloc(chunk * chunks.min(SLOTS));
+    let stage = stage.map_err(|error| CopyError::Stage(Box::new(error)))?;
+    let signal = || Signal::new(runtime, 1).map_err(|error| CopyError::Signal(Box::new(error)));
+    let signals = (0..chunks).map(|_| Ok([signal()?, signal()?])).collect::<Result<Vec<_>, CopyError>>()?;
+    let Some([_, last]) = signals.last() else { return Err(CopyError::Length { to: bytes, from: bytes }) };
+    let transfer_signal = last.clone();
+    let under_way = Arc::new(UnderWay { _stage: stage.clone(), signals, failed: OnceLock::new() });
+
+    let mut staging = inner.staging.lock();
+    staging.0.retain(|other| !other.is_done());
+    staging.0.push(Arc::clone(&under_way));
+    for (n, (slot, [filled, emptied])) in (0..chunks).zip((0..SLOTS).cycle().zip(&under_way.signals)) {
+        let (at, slot) = (n * chunk, stage.va() + slot * chunk);
+        let part = chunk.min(bytes - at.min(bytes));
+        // The slot's last chunk must be out of it. The first chunks wait for what the caller waits for, all others
+        // thereby.
+        let free = n.checked_sub(SLOTS).and_then(|before| under_way.signals.get(before as usize));
+        let free = free.map(|[_, emptied]| [emptied]);
+        let wait = free.as_ref().map_or(after, |free| free.as_slice());
+        let piece = Piece { to: slot, from: into.va + at, bytes: part };
+        let submitted = into.engine.copy(piece, wait, &[into.buffer, &stage], filled).and_then(|()| {
+            let piece = Piece { to: out_of.va + at, from: slot, bytes: part };
+            out_of.engine.copy(piece, &[filled], &[out_of.buffer, &stage], emptied)
+        });
+        if let Err(error) = submitted {
+            // What is in the queues already must not wait for what never comes.
+            under_way.release();
+            return Err(error);
+        }
+    }
+    drop(staging);
+    let hold = Hold { inner: Arc::clone(inner), under_way };
+    Ok(Transfer {
+        signal: transfer_signal,
+        engine: out_of.engine.kind(),
+        path: CopyPath::Staged,
+        staged: Some(hold),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn chunks_are_few_and_the_stage_is_small(bytes in 0u64..1 << 45) {
+            let chunk = chunk_bytes(bytes);
+            prop_assert!(chunk > 0 && bytes.div_ceil(chunk) <= MAX_CHUNKS);
+            prop_assert!(chunk * SLOTS <= (bytes / 64 + SLOTS * GRAIN).max(SLOTS * MIN_CHUNK));
+            prop_assert!(bytes == 0 || chunk <= bytes);
+        }
+    }
+}
