@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::share::is_dmabuf;
+use crate::share::{InFlight, in_flight, is_dmabuf};
 
 /// Something in this process that belongs to the device or that CRIU cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,14 @@ pub fn is_of_device(name: &str) -> bool {
 /// # Errors
 /// When `/proc/self` cannot be read.
 pub fn audit() -> io::Result<Vec<Culprit>> {
-    audit_process(Path::new("/proc/self"))
+    let mut culprits = audit_process(Path::new("/proc/self"))?;
+    let sent = |waiting: InFlight| Culprit {
+        place: format!("the queue of socket fd {}", waiting.socket),
+        what: format!("DMABuf {}", waiting.dmabuf),
+        reason: DEVICE_MEMORY,
+    };
+    culprits.extend(in_flight()?.into_iter().map(sent));
+    Ok(culprits)
 }
 
 /// The same of any process, by its directory in `/proc`.

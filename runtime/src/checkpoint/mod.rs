@@ -60,7 +60,7 @@ use crate::image::ImageError;
 use crate::limit::Stopped;
 use crate::pool::window::WindowError;
 use crate::queue::fault::QueueFault;
-use crate::registry::state::{BoKey, QueueKey};
+use crate::registry::state::{BoKey, DmabufId, QueueKey};
 use crate::share::{Outsider, RendezvousError, SessionError};
 
 /// Name of the runtime's image in a checkpoint directory.
@@ -139,6 +139,16 @@ pub enum CheckpointError {
     Outsiders {
         /// Who, and where it shows.
         holders: Vec<Outsider>,
+    },
+    /// A DMABuf was sent and not received.
+    #[error(
+        "DMABuf {dmabuf} waits in the queue of socket fd {socket}, where it would be lost: receive it first"
+    )]
+    InFlight {
+        /// The descriptor of the socket that is to receive it.
+        socket: i32,
+        /// Which memory.
+        dmabuf: DmabufId,
     },
     /// The processes of the session did not come to an agreement.
     #[error("The processes that share memory do not let go of it together")]

@@ -245,6 +245,10 @@ impl Registry {
         match bo.state.role {
             state::BoRole::User => None,
             state::BoRole::Signals => Some(BoUse::Signals),
+            state::BoRole::SharedSignal => {
+                let is_here = |(_, signal): (SignalKey, &Signal)| signal.state.page == key;
+                self.signals.iter().any(is_here).then_some(BoUse::Signals)
+            }
             state::BoRole::EventPage | state::BoRole::Doorbell => Some(BoUse::Fixture),
             state::BoRole::Image => {
                 self.executables.iter().find(|(_, e)| e.image == key).map(|(k, _)| BoUse::Executable(k))
@@ -367,7 +371,9 @@ impl Registry {
             if !has_bo(page) {
                 return Err(dangling("signal", key.index(), "buffer object"));
             }
-            if !self.slots.claim(page, slot) {
+            let is_alone =
+                self.bos.get(page).is_some_and(|page| page.state.role == state::BoRole::SharedSignal);
+            if !is_alone && !self.slots.claim(page, slot) {
                 return Err(RegistryError::Slot { signal: key, page, slot });
             }
             if let Some(event) = signal.state.event {

@@ -87,6 +87,8 @@ pub enum BoRole {
     User,
     /// A page of signal slots.
     Signals,
+    /// A page with one signal, which other processes may have too.
+    SharedSignal,
     /// The event page. The driver never lets go of it (`FREE_MEMORY_OF_GPU`: EPERM).
     EventPage,
     /// A doorbell slice.
@@ -111,7 +113,10 @@ impl BoRole {
     /// Whether the bytes of a drained process mean anything: they do not where packets that have completed, or
     /// waves that are not there, were the only readers.
     pub const fn has_contents(self) -> bool {
-        matches!(self, BoRole::User | BoRole::Signals | BoRole::QueuePage | BoRole::Image)
+        matches!(
+            self,
+            BoRole::User | BoRole::Signals | BoRole::SharedSignal | BoRole::QueuePage | BoRole::Image
+        )
     }
 }
 

@@ -81,6 +81,16 @@ pub(crate) fn scan() -> io::Result<Vec<Descriptor>> {
     Ok(found.into_iter().filter_map(descriptor).collect())
 }
 
+/// The process's sockets, of whatever kind.
+///
+/// # Errors
+/// When `/proc/self` cannot be read.
+pub(super) fn sockets() -> io::Result<Vec<Descriptor>> {
+    let found = numbers(|name| name.starts_with("socket:").then_some(()))?;
+    let none = DmabufId { device: 0, inode: 0 };
+    Ok(found.into_iter().map(|(number, ())| Descriptor { number, dmabuf: none }).collect())
+}
+
 /// Puts stand-ins in the place of all DMABufs.
 ///
 /// # Errors

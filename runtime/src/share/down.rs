@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::descriptors::{Descriptor, View, scan};
+use super::flight::{InFlight, in_flight};
 use super::graph::{self, Object, Table, bos_of, objects};
 use super::holders::outsiders;
 use super::meeting::{Meeting, SessionOrder};
@@ -61,6 +62,10 @@ impl<'a> Leaving<'a> {
     ) -> Result<Self, CheckpointError> {
         let system = |act| move |source| CheckpointError::System { act, source };
         let descriptors = scan().map_err(system("look at the process's descriptors"))?;
+        let waiting = in_flight().map_err(system("look at the process's sockets"))?;
+        if let Some(InFlight { socket, dmabuf }) = waiting.first() {
+            return Err(CheckpointError::InFlight { socket: *socket, dmabuf: *dmabuf });
+        }
         let name = order.map_or(ALONE, |order| &order.name).to_owned();
         let table = Table {
             name: name.clone(),

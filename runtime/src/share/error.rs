@@ -4,7 +4,7 @@
 use kfd::Errno;
 
 use crate::error::{ArenaError, DeviceError, Lost};
-use crate::registry::state::BoKey;
+use crate::registry::state::{BoKey, SignalKey};
 
 /// A DMABuf could not be made or taken.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,35 @@ pub enum ShareError {
     Freed {
         /// The buffer.
         key: BoKey,
+    },
+    /// The signal is one that only this process can have.
+    #[error("Signal {key} is this process's alone: make signals for other processes with Signal::shared")]
+    NotShared {
+        /// The signal.
+        key: SignalKey,
+    },
+    /// The memory holds no signal.
+    #[error("The DMABuf's {bytes} bytes are no signal: only what Signal::export gives is")]
+    NoSignal {
+        /// Its length.
+        bytes: u64,
+    },
+    /// A message between processes could not be sent or received.
+    #[error("Cannot {act} shared objects")]
+    Message {
+        /// What was tried.
+        act: &'static str,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Too much for one message.
+    #[error("{count} objects are too many for one message, which takes {most}: send several")]
+    TooMany {
+        /// How many.
+        count: usize,
+        /// How many go.
+        most: usize,
     },
     /// The agent belongs to another runtime.
     #[error("The agent belongs to another runtime than the one that imports")]

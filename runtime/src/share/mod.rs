@@ -13,20 +13,24 @@
 mod descriptors;
 mod down;
 mod error;
+mod flight;
 mod graph;
 mod holders;
+mod ipc;
 mod meeting;
 mod rendezvous;
 mod up;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use self::descriptors::{is_dmabuf, stand_in_for_all};
 pub(crate) use self::down::Leaving;
 pub use self::error::ShareError;
+pub(crate) use self::flight::{InFlight, in_flight};
 pub use self::graph::Object;
 pub use self::holders::Outsider;
+pub use self::ipc::{Item, Received};
 pub use self::meeting::{Member, SessionError, SessionOrder};
 pub(crate) use self::rendezvous::Leader;
 pub use self::rendezvous::RendezvousError;
@@ -39,6 +43,8 @@ use crate::pool::{Buffer, arena};
 use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, Origin, Sharing};
 use crate::registry::{Bo, Registry};
 use crate::runtime::{Inner, Runtime};
+use crate::signal::Signal;
+use crate::signal::live::{SLOT_BYTES, SignalLive};
 
 impl Buffer {
     /// A DMABuf of its memory, close-on-exec: for another process, another agent, or another driver. The memory lives
@@ -88,8 +94,60 @@ impl Runtime {
         let device = inner.device_or_lost(&pass)?;
         let fd = dmabuf.as_fd();
         let found = device.describe_dmabuf(fd)?;
-        let key = inner.import_bo(&mut registry, device, fd.as_fd(), &found, agent.info.index())?;
+        let to = (BoRole::User, vec![agent.info.index()]);
+        let key = inner.import_bo(&mut registry, device, fd, &found, to)?;
         Ok(Buffer::new(inner, &registry, key, found.bytes))
+    }
+}
+
+impl Signal {
+    /// A DMABuf of a shared signal ([`Signal::shared`]), close-on-exec, for [`Runtime::import_signal`].
+    ///
+    /// # Errors
+    /// [`ShareError::NotShared`] for any other signal, [`ShareError::Device`], [`ShareError::Lost`].
+    pub fn export(&self) -> Result<OwnedFd, ShareError> {
+        let inner = self.inner();
+        let pass = inner.gate.enter()?;
+        let mut registry = inner.registry.lock();
+        let device = inner.device_or_lost(&pass)?;
+        let page = registry.signals.get(self.key()).map(|signal| signal.state.page);
+        let is_shared = |page: &BoKey| {
+            registry.bos.get(*page).is_some_and(|page| page.state.role == BoRole::SharedSignal)
+        };
+        let page = page.filter(is_shared).ok_or(ShareError::NotShared { key: self.key() })?;
+        export(&mut registry, device, page)
+    }
+}
+
+impl Runtime {
+    /// The signal behind a DMABuf that [`Signal::export`] gave, here or in another process. All agents may complete it.
+    ///
+    /// # Errors
+    /// [`ShareError::NoSignal`] for other memory, else as for [`Runtime::import`].
+    pub fn import_signal(&self, dmabuf: impl AsFd) -> Result<Signal, ShareError> {
+        let inner = self.inner();
+        let pass = inner.gate.enter()?;
+        inner.free_deferred(&pass);
+        let mut registry = inner.registry.lock();
+        let device = inner.device_or_lost(&pass)?;
+        let fd = dmabuf.as_fd();
+        let found = device.describe_dmabuf(fd)?;
+        // CAST: there are at most 64 agents.
+        let agents = (0..inner.agents.len() as u32).map(AgentIndex).collect();
+        let page = inner.import_bo(&mut registry, device, fd, &found, (BoRole::SharedSignal, agents))?;
+        let slot = Inner::view(&registry, page).filter(|page| page.holds(0, SLOT_BYTES));
+        let made = match slot.filter(|page| SignalLive::is_signal(page.part(0, SLOT_BYTES))) {
+            Some(_) => inner.add_shared_signal(&mut registry, page, |slot| SignalLive::adopt(slot, None)),
+            None => None,
+        };
+        let Some((key, live)) = made else {
+            if let Some(bo) = registry.bos.get_mut(page) {
+                device.destroy_bo(bo)?;
+            }
+            registry.remove_bo(page);
+            return Err(ShareError::NoSignal { bytes: found.bytes });
+        };
+        Ok(Signal::from_parts(inner, key, live))
     }
 }
 
@@ -98,10 +156,11 @@ impl Inner {
         &self,
         registry: &mut Registry,
         device: &Device,
-        fd: std::os::fd::BorrowedFd<'_>,
+        fd: BorrowedFd<'_>,
         found: &Dmabuf,
-        agent: AgentIndex,
+        (role, mapped): (BoRole, Vec<AgentIndex>),
     ) -> Result<BoKey, ShareError> {
+        let agent = mapped.first().copied().unwrap_or(AgentIndex(0));
         if found.bytes == 0 || !found.bytes.is_multiple_of(arena::PAGE) {
             return Err(ShareError::Length { bytes: found.bytes });
         }
@@ -112,12 +171,12 @@ impl Inner {
         };
         let key = registry.add_bo(BoState {
             kind: BoKind::Imported,
-            role: BoRole::User,
+            role,
             bytes: found.bytes,
             va: 0,
             flags: found.own.map_or(kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_GTT, |own| own.flags),
             agent,
-            mapped: vec![agent],
+            mapped,
             cpu_mapped: found.is_visible(),
             sharing: Some(Sharing {
                 dmabuf: found.id,

@@ -71,6 +71,11 @@ impl SignalLive {
         }
     }
 
+    /// Whether the slot is one that a runtime has written.
+    pub fn is_signal(slot: Mapped) -> bool {
+        slot.load(KIND, Ordering::Relaxed) == signal_kind::USER.cast_unsigned()
+    }
+
     /// Writes the event's present id and mailbox into the slot: after the event was made again.
     pub fn rebind(&self, page_va: u64) {
         let id = self.event.as_ref().map_or(0, |event| event.id.load(Ordering::Relaxed));

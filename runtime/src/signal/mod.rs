@@ -54,7 +54,28 @@ impl Signal {
         let inner = runtime.inner();
         let pass = inner.gate.enter()?;
         let (key, live) = inner.new_signal(&pass, initial)?;
-        Ok(Signal(Arc::new(Handle { inner: Arc::clone(inner), key, live })))
+        Ok(Signal::from_parts(inner, key, live))
+    }
+
+    /// A signal that other processes can have too ([`Signal::export`], [`Runtime::import_signal`]). Who waits for it
+    /// looks at its value again and again: events, which let threads sleep, are each process's own.
+    ///
+    /// # Errors
+    /// As for [`Signal::new`].
+    pub fn shared(runtime: &Runtime, initial: i64) -> Result<Self, AllocError> {
+        let inner = runtime.inner();
+        let pass = inner.gate.enter()?;
+        inner.free_deferred(&pass);
+        let (key, live) = inner.new_shared_signal(&pass, initial)?;
+        Ok(Signal::from_parts(inner, key, live))
+    }
+
+    pub(crate) fn from_parts(inner: &Arc<Inner>, key: SignalKey, live: Arc<SignalLive>) -> Self {
+        Signal(Arc::new(Handle { inner: Arc::clone(inner), key, live }))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0.inner
     }
 
     /// Its key in the registry.

@@ -11,8 +11,10 @@ use crate::device::Device;
 use crate::error::AllocError;
 use crate::gate::Pass;
 use crate::pool::Request;
+use crate::pool::arena::PAGE;
+use crate::pool::mapped::Mapped;
 use crate::queue::QueueLive;
-use crate::registry::state::{BoRole, EventKey, EventKind, EventState, SignalKey, SignalState};
+use crate::registry::state::{BoKey, BoRole, EventKey, EventKind, EventState, SignalKey, SignalState};
 use crate::registry::{Event, Registry, Signal};
 use crate::runtime::Inner;
 
@@ -74,23 +76,60 @@ impl Inner {
 
     /// As [`Inner::retire_signal`], with the registry locked.
     pub(crate) fn drop_signal(&self, registry: &mut Registry, key: SignalKey) {
-        let settled = match registry.signals.get(key) {
-            Some(signal) => {
-                signal.live.as_ref().is_none_or(|live| live.is_settled() || live.fault().is_some())
-            }
-            None => return,
+        let Some(signal) = registry.signals.get(key) else { return };
+        let page = signal.state.page;
+        let is_shared = registry.bos.get(page).is_some_and(|page| page.state.role == BoRole::SharedSignal);
+        let settled = match &signal.live {
+            // What others do to it says nothing about our packets: its page waits for them.
+            Some(_) if is_shared => true,
+            Some(live) => live.is_settled() || live.fault().is_some(),
+            None => true,
         };
         if !settled {
             registry.retired.push(key);
             return;
         }
         if let Some(signal) = registry.signals.remove(key) {
+            if is_shared {
+                const ANY_QUEUE: u64 = u64::MAX;
+                self.deferred.lock().push((page, ANY_QUEUE));
+            }
             registry.slots.give_back(signal.state.page, signal.state.slot);
             let event = signal.state.event.and_then(|event| registry.events.get_mut(event));
             if let Some(event) = event {
                 event.users = event.users.saturating_sub(1);
             }
         }
+    }
+
+    /// Makes and registers a signal on a page of its own, which other processes can have: it raises no event, since
+    /// those are each process's own.
+    pub(crate) fn new_shared_signal(
+        &self,
+        pass: &Pass<'_>,
+        initial: i64,
+    ) -> Result<(SignalKey, Arc<SignalLive>), AllocError> {
+        let mut registry = self.registry.lock();
+        let device = Arc::clone(self.device_or_lost(pass)?);
+        self.collect_retired(&mut registry);
+        let request = Request::shared(BoRole::SharedSignal, PAGE, self.agents.len());
+        let page = self.make_bo(&mut registry, &device, request)?;
+        let make = |slot| SignalLive::create(slot, None, self.event_page_va, initial);
+        self.add_shared_signal(&mut registry, page, make)
+            .ok_or(AllocError::Signals { live: registry.signals.len() })
+    }
+
+    /// Registers the signal of a page that another process may have made.
+    pub(crate) fn add_shared_signal(
+        &self,
+        registry: &mut Registry,
+        page: BoKey,
+        live: impl FnOnce(Mapped) -> SignalLive,
+    ) -> Option<(SignalKey, Arc<SignalLive>)> {
+        let live = Arc::new(live(Self::view(registry, page)?.part(0, SLOT_BYTES)));
+        let state = SignalState { page, slot: 0, event: None };
+        let key = registry.signals.insert(Signal { state, live: Some(Arc::clone(&live)) });
+        Some((key, live))
     }
 
     fn collect_retired(&self, registry: &mut Registry) {

@@ -61,6 +61,8 @@ const SPINS: u32 = 64;
 /// TIMEOUT: the longest single sleep. Every sleep ends by its event, by the wake event when the device is let go, or
 /// by an error; this bounds what a driver that breaks those promises costs.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// How often one that waits without an event looks.
+const LOOK: Duration = Duration::from_micros(50);
 /// How often a wait may fail in a row, with the device still open, before it is reported.
 const FAILURES: u32 = 20;
 
@@ -115,7 +117,11 @@ impl Inner {
             };
             let Some(event) = signal.event.as_ref().filter(|_| !busy) else {
                 drop(pass);
-                std::thread::yield_now();
+                match busy {
+                    true => std::thread::yield_now(),
+                    // Another process may complete it, which raises nothing here.
+                    false => std::thread::sleep(LOOK),
+                }
                 continue;
             };
             let left = timeout.map_or(LONGEST_SLEEP, |limit| (limit - waited).min(LONGEST_SLEEP));
