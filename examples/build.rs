@@ -9,6 +9,7 @@ fn main() -> ExitCode {
         ("endless", "endless/endless.c"),
         ("axpy", "custom_dispatcher/axpy.c"),
         ("allreduce", "p2p_allreduce/allreduce.c"),
+        ("kv_cache", "kv_cache/kv_cache.c"),
     ] {
         let code = device_cc::embed(name, source, &[]);
         if code != ExitCode::SUCCESS {

@@ -12,10 +12,12 @@ pub use self::queue::{CuMaskError, QueueError, RawError, SubmitError};
 pub use crate::code_object::{CodeObjectError, KernargError, LaunchError};
 pub use crate::gate::{CloseError, Lost};
 pub use crate::pool::arena::ArenaError;
+use crate::pool::stats::Holdings;
 pub use crate::pool::window::WindowError;
 use crate::queue::fault::QueueFault;
 use crate::registry::BoUse;
 use crate::registry::state::{BoKey, QueueKey};
+pub use crate::vmem::VmemError;
 
 /// An error with all its causes, in one line.
 #[must_use]
@@ -81,6 +83,16 @@ pub enum DeviceError {
     Descriptor {
         /// Why.
         errno: Errno,
+    },
+    /// The driver's interface is too old for it.
+    #[error("The driver's interface 1.{minor} has no {what}: it came with 1.{wanted}")]
+    Interface {
+        /// What.
+        what: &'static str,
+        /// Minor number of the interface.
+        minor: u32,
+        /// The first that has it.
+        wanted: u32,
     },
     /// The object is not in the driver, or the registry holds no such entry.
     #[error("INVARIANT: {what} does not exist in the driver")]
@@ -187,7 +199,8 @@ pub enum OpenError {
 pub enum AllocError {
     /// The agent has not that much left.
     #[error(
-        "{agent} is out of memory: {wanted} bytes wanted, {available} available; free buffers or use less"
+        "{agent} is out of memory: {wanted} bytes wanted, {available} available; this process holds {held}; free buffers \
+         or use less"
     )]
     OutOfMemory {
         /// Whose memory: an agent's name, or `gtt`.
@@ -196,6 +209,27 @@ pub enum AllocError {
         wanted: u64,
         /// Bytes that could be had.
         available: u64,
+        /// What this process holds there, and for what.
+        held: Holdings,
+    },
+    /// Memory to be registered that is not whole pages.
+    #[error("Only whole pages of {page} bytes can be registered, found {bytes:#x} bytes at {address:#x}")]
+    Pages {
+        /// Where.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Bytes of a page.
+        page: u64,
+    },
+    /// An agent of another runtime.
+    #[error("The agent belongs to another runtime")]
+    Foreign,
+    /// A range is not given to agents as a whole.
+    #[error("Agents have access to what is mapped into range {key}: use set_access on the range")]
+    Range {
+        /// Its key.
+        key: BoKey,
     },
     /// No addresses.
     #[error("No addresses are left")]
@@ -339,6 +373,26 @@ pub enum CopyError {
     Freed {
         /// The buffer.
         key: BoKey,
+    },
+    /// A part of a range without memory.
+    #[error("Nothing is mapped at {offset:#x} of range {key}: map memory there first")]
+    NotMapped {
+        /// The range.
+        key: BoKey,
+        /// The first byte without memory.
+        offset: u64,
+    },
+    /// The agent that would copy may not.
+    #[error("{agent} may not {act} range {key} at {offset:#x}: give it access with set_access")]
+    NoAccess {
+        /// The agent.
+        agent: String,
+        /// `read` or `write`.
+        act: &'static str,
+        /// The range.
+        key: BoKey,
+        /// The first byte it may not touch.
+        offset: u64,
     },
     /// The CPU does not see the buffer's memory.
     #[error("Buffer {key} is not visible to the CPU: copy it on the agent instead")]

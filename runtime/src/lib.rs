@@ -43,6 +43,7 @@ pub mod registry;
 mod runtime;
 pub mod share;
 pub mod signal;
+pub mod vmem;
 
 // What ends a verb is part of the protocol; its users here know it as `crate::limit`.
 use stasis_protocol as limit;
@@ -59,12 +60,15 @@ pub use self::copy::{
 pub use self::dispatch::{Arg, Dispatch};
 pub use self::error::*;
 pub use self::executable::{Executable, Kernel, Program};
-pub use self::pool::{Buffer, HostGuard, Pool, PoolKind};
+pub use self::pool::stats::{Holding, Holdings, MemoryPlace, MemoryStats, PlaceStats};
+pub use self::pool::{Buffer, HostGuard, PointerInfo, PointerKind, Pool, PoolKind, Registered};
 pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions, ScratchFault, ScratchRefusal};
 pub use self::raw::RawQueue;
+pub use self::registry::state::Access;
 pub use self::runtime::{Options, Runtime};
 pub use self::share::ShareError;
 pub use self::signal::{Condition, Signal, WaitMode};
+pub use self::vmem::{Mapping, Memory, Range, RangeGuard};
 
 #[cfg(test)]
 mod testing;

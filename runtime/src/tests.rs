@@ -72,7 +72,7 @@ fn alloc_too_much_says_how_much_there_is() {
     let agent = runtime.agent(0).unwrap();
     let error = agent.vram().alloc(25 << 30).unwrap_err();
     assert!(
-        matches!(&error, AllocError::OutOfMemory { wanted, available, agent } if *wanted == 25 << 30 && *available == 24 << 30 && agent.starts_with("gfx1100")),
+        matches!(&error, AllocError::OutOfMemory { wanted, available, agent, .. } if *wanted == 25 << 30 && *available == 24 << 30 && agent.starts_with("gfx1100")),
         "{error}"
     );
     assert!(matches!(agent.vram().alloc(2 << 40), Err(AllocError::Address(_))));

@@ -54,6 +54,104 @@ fn pools_say_what_they_are() {
 }
 
 #[test]
+fn agent_lists_its_pools_with_what_is_in_them() {
+    let runtime = open();
+    let agent = runtime.agent(0).unwrap();
+    let pools = agent.pools();
+    let kinds: Vec<_> = pools.iter().map(stasis::Pool::kind).collect();
+    let own = if agent.vram().is_visible() {
+        vec![PoolKind::Vram, PoolKind::FineVram]
+    } else {
+        vec![PoolKind::Vram]
+    };
+    assert_eq!(kinds, [own, vec![PoolKind::Gtt, PoolKind::Kernarg]].concat());
+    for pool in &pools {
+        assert!(pool.available().unwrap() <= pool.bytes() && pool.bytes() > 0, "{pool:?}");
+        assert_eq!((pool.granularity(), pool.agent()), (4096, 0));
+        let buffer = pool.alloc(5000).unwrap();
+        buffer.upload(4000, b"pool").unwrap();
+        assert_eq!(&values::<u8>(&buffer)[4000..4004], b"pool");
+    }
+    assert_eq!(pools[0].bytes(), agent.vram_bytes());
+}
+
+/// Pages of the process's own, whole.
+struct Pages {
+    start: *mut u8,
+    layout: std::alloc::Layout,
+}
+
+#[allow(unsafe_code)]
+impl Pages {
+    fn new(bytes: usize) -> Self {
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).unwrap();
+        // SAFETY: the layout has bytes.
+        Self { start: unsafe { std::alloc::alloc_zeroed(layout) }, layout }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        // SAFETY: inside the pages.
+        unsafe { self.start.cast::<u32>().add(at).read_volatile() }
+    }
+
+    fn set(&self, at: usize, value: u32) {
+        // SAFETY: inside the pages.
+        unsafe { self.start.cast::<u32>().add(at).write_volatile(value) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.start, self.layout) }
+    }
+}
+
+#[test]
+fn memory_of_the_process_is_registered_used_and_carried_through_a_checkpoint() {
+    let gpu = Gpu::new();
+    let pages = Pages::new(16 * 4096);
+    pages.set(100, 11);
+    let misplaced = pages.start.wrapping_add(4);
+    // SAFETY: refused before anything is done with it.
+    #[allow(unsafe_code)]
+    let error = unsafe { gpu.runtime.register(misplaced, 4096, &[]) }.unwrap_err();
+    assert!(matches!(error, stasis::AllocError::Pages { bytes: 4096, .. }), "{error}");
+    // SAFETY: the pages live longer than the registration, and only one thread touches them.
+    #[allow(unsafe_code)]
+    let registered = unsafe { gpu.runtime.register(pages.start, 16 * 4096, &[&gpu.agent]) }.unwrap();
+    assert_ne!(registered.va(), pages.start as u64);
+    let store = gpu.kernel("store");
+    gpu.run(&store, [64, 1, 1], [64, 1, 1], &[Arg::Buffer(registered.buffer()), Arg::U32(0xfeed)]);
+    assert_eq!((pages.word(0), pages.word(63), pages.word(64), pages.word(100)), (0xfeed, 0xfeed, 0, 11));
+    for address in [registered.va() + 8, pages.start as u64 + 8] {
+        let info = gpu.runtime.pointer_info(address).unwrap();
+        assert_eq!(
+            (info.kind, info.key, info.offset),
+            (stasis::PointerKind::Registered, registered.key(), 8)
+        );
+        assert_eq!(info.is_visible, address == pages.start as u64 + 8);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    gpu.runtime.lock(stasis::checkpoint::Mode::Drain, Duration::from_secs(60)).unwrap();
+    gpu.runtime.checkpoint(directory.path()).unwrap();
+    gpu.runtime.restore(None).unwrap();
+    gpu.runtime.unlock().unwrap();
+    assert_eq!((pages.word(0), pages.word(63), pages.word(64), pages.word(100)), (0xfeed, 0xfeed, 0, 11));
+    pages.set(1, 5);
+    let to = gpu.runtime.gtt().alloc(16 * 4096).unwrap();
+    gpu.runtime.copy(to.all(), registered.buffer().all(), &[]).unwrap().wait(SOON).unwrap();
+    let copied = values::<u32>(&to);
+    assert_eq!((copied[0], copied[1], copied[100]), (0xfeed, 5, 11));
+    gpu.run(&store, [64, 1, 1], [64, 1, 1], &[Arg::Buffer(registered.buffer()), Arg::U32(3)]);
+    assert_eq!(gpu.runtime.memory_stats().at(stasis::MemoryPlace::Registered).unwrap().bytes, 16 * 4096);
+    registered.unregister().unwrap();
+    assert_eq!((pages.word(1), pages.word(100)), (3, 11));
+    assert_eq!(gpu.runtime.pointer_info(pages.start as u64), None);
+}
+
+#[test]
 fn agent_says_what_the_topology_says() {
     let agent = open().agent(0).unwrap();
     assert!(agent.uuid().starts_with("GPU-") && agent.uuid().len() == 20, "{}", agent.uuid());

@@ -14,6 +14,7 @@ use crate::limit::{Limit, Stopped};
 use crate::queue::live::QueueLive;
 use crate::registry::Registry;
 use crate::registry::state::{BoKey, BoKind, BoRole, QueueKey};
+use crate::vmem;
 
 /// How long a drain sleeps between looks once it has looked for a while.
 const DRAIN_POLL: Duration = Duration::from_micros(50);
@@ -137,7 +138,7 @@ pub(super) fn evacuate(
     from: &Device,
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
-    let Registry { bos, queues, events, .. } = registry;
+    let Registry { bos, queues, events, maps, .. } = registry;
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
             live.detach(closed);
@@ -147,6 +148,7 @@ pub(super) fn evacuate(
     for (_, event) in events.iter_mut() {
         from.destroy_event(event).map_err(device("to destroy an event"))?;
     }
+    vmem::evacuate(maps, bos, from).map_err(device("to unmap a part of a range"))?;
     // The event page last: it cannot be freed, only left.
     for last in [false, true] {
         for (_, bo) in bos.iter_mut().filter(|(_, bo)| (bo.state.role == BoRole::EventPage) == last) {
@@ -178,4 +180,5 @@ pub(super) fn forget(registry: &mut Registry, closed: &mut Closed) {
     }
     events.iter_mut().for_each(|(_, event)| event.created = false);
     bos.iter_mut().for_each(|(_, bo)| bo.kernel = None);
+    registry.forget_mappings();
 }

@@ -114,6 +114,16 @@ fn every_call_of_a_freeze_and_a_thaw_can_fail_once() {
     let (signal, directory) = (Signal::new(&runtime, 7).unwrap(), tempfile::tempdir().unwrap());
     vram.write(5_000, b"vram").unwrap();
     gtt.write(0, b"gtt").unwrap();
+    // A range with parts for both agents, one of them cut.
+    let (range, memory) = (runtime.reserve(1 << 20, 0).unwrap(), runtime.gtt().physical(32 << 10).unwrap());
+    memory.write(12_288, b"part").unwrap();
+    range.map(8_192, &memory, 0, 32 << 10).unwrap();
+    range.map(65_536, &memory, 4_096, 8_192).unwrap();
+    let second = runtime.agent(1).unwrap();
+    range.set_access(12_288, 8_192, &[(&agent, Access::ReadWrite), (&second, Access::Read)]).unwrap();
+    range.set_access(65_536, 8_192, &[(&agent, Access::Read)]).unwrap();
+    let (mappings, parts) = (range.mappings(), kernel.parts());
+    assert_eq!((mappings.len(), parts), (4, (2, 3)));
     let begin = Holdings::of(&kernel);
     let round = |n, errno| {
         let what = |verb: &str| format!("call {n} from the lock on, {verb}");
@@ -126,6 +136,7 @@ fn every_call_of_a_freeze_and_a_thaw_can_fail_once() {
         let mut failed = attempt("lock", State::Running, &|| runtime.lock(Mode::Drain, SOON));
         failed |= attempt("checkpoint", State::Locked, &|| runtime.checkpoint(directory.path()).map(drop));
         assert_eq!(kernel.counts(), (1, 0, 0), "{}: more than the event page is left", what("checkpointed"));
+        assert_eq!(kernel.parts(), (0, 0), "{}: parts of a range are left", what("checkpointed"));
         failed |= attempt("restore", State::Checkpointed, &|| runtime.restore(None).map(drop));
         failed |= attempt("unlock", State::Locked, &|| runtime.unlock());
         assert_holds(&kernel, &begin, &what("afterwards"));
@@ -133,6 +144,8 @@ fn every_call_of_a_freeze_and_a_thaw_can_fail_once() {
         vram.read(5_000, &mut four).unwrap();
         gtt.read(0, &mut three).unwrap();
         assert_eq!((&four, &three), (b"vram", b"gtt"), "{}", what("afterwards"));
+        memory.read(12_288, &mut four).unwrap();
+        assert_eq!((&four, range.mappings(), kernel.parts()), (b"part", mappings.clone(), parts));
         for queue in [&queue, &other] {
             signal.store(1).unwrap();
             queue.barrier(&[], Some(&signal)).unwrap();

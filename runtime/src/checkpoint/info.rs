@@ -214,6 +214,7 @@ fn kind_name(state: &BoState) -> &'static str {
         BoKind::Userptr { .. } => "userptr",
         BoKind::Doorbell => "doorbell",
         BoKind::Imported => "imported",
+        BoKind::Reserved => "reserved",
     }
 }
 

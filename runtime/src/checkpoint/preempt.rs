@@ -28,6 +28,7 @@ use crate::image::Extent;
 use crate::registry::state::{BoKey, BoKind, BoRole};
 use crate::registry::{KernelBo, Registry};
 use crate::runtime::Inner;
+use crate::vmem;
 
 /// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,
 /// gfx12). An assumption: no kernel up to 7.3 (interface 1.23) can (`kfd-abi` §7.6).
@@ -158,7 +159,7 @@ pub(super) fn outlook(registry: &Registry, on: &Device) -> Result<u64, Checkpoin
         let driver = matches!(state.role, BoRole::EventPage | BoRole::Doorbell);
         match state.kind {
             _ if driver => {}
-            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => {}
+            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported | BoKind::Reserved => {}
             BoKind::Vram | BoKind::Gtt if state.cpu_mapped => bytes += state.bytes,
             BoKind::Vram | BoKind::Gtt if state.role == BoRole::Eop => {}
             BoKind::Vram | BoKind::Gtt => return Err(CheckpointError::Hidden { bo }),
@@ -254,7 +255,7 @@ fn contents(registry: &Registry, on: &Device) -> Result<Vec<(BoKey, u64)>, Check
         };
         match state.kind {
             // A userptr's bytes are the process's own memory: CRIU has them.
-            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => {}
+            BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported | BoKind::Reserved => {}
             BoKind::Vram | BoKind::Gtt if state.cpu_mapped => contents.push((key, bytes)),
             // Nothing is in flight behind a preempted queue's end of pipe.
             BoKind::Vram | BoKind::Gtt if state.role == BoRole::Eop => {}
@@ -341,7 +342,7 @@ impl Captured {
         let blob = Blob::parse(&self.private, self.devices.len() as u32, self.bos.len() as u32)?;
         for (key, bo) in registry.bos.iter_mut() {
             let state = &bo.state;
-            if state.kind == BoKind::Doorbell {
+            if matches!(state.kind, BoKind::Doorbell | BoKind::Reserved) {
                 continue;
             }
             let found = self.bos.iter().zip(&blob.bos).find(|(bucket, _)| bucket.addr == state.va);
@@ -365,12 +366,15 @@ pub(super) fn let_go(
     on: &Device,
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
-    let Registry { bos, queues, .. } = registry;
+    let Registry { bos, queues, maps, .. } = registry;
     for (_, queue) in queues.iter_mut() {
         if let Some(live) = &queue.live {
             live.detach(closed);
         }
     }
+    // On the agents they stay, as the render files do.
+    let hide = |(_, entry)| on.hide_from_cpu(entry).map_err(device("to unmap a part of a range"));
+    maps.iter_mut().try_for_each(hide)?;
     bos.iter().try_for_each(|(_, bo)| on.unmap_cpu(bo).map_err(device("to unmap a buffer")))
 }
 
@@ -379,7 +383,9 @@ pub(super) fn let_go(
 /// # Errors
 /// [`CheckpointError::Device`].
 pub(super) fn take_back(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
-    registry.bos.iter().try_for_each(|(_, bo)| on.map_cpu(bo).map_err(device("to map a buffer again")))
+    registry.bos.iter().try_for_each(|(_, bo)| on.map_cpu(bo).map_err(device("to map a buffer again")))?;
+    // In a copy on the agents too: the driver's checkpoint knows nothing of them.
+    vmem::rebuild(registry, on).map_err(device("to map a part of a range again"))
 }
 
 /// Gives the queues their doorbells again; they continue where their descriptors say.

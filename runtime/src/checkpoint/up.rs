@@ -28,6 +28,7 @@ use crate::limit::Limit;
 use crate::pool::window;
 use crate::runtime::Inner;
 use crate::share::{self, Attendance};
+use crate::vmem;
 
 pub(super) fn bring_back(
     inner: &Arc<Inner>,
@@ -138,7 +139,8 @@ fn find_image(
 pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
     let registry = inner.registry.lock();
     let in_driver = registry.bos.iter().filter(|(_, bo)| bo.kernel.is_some());
-    let kept: Vec<_> = in_driver.map(|(_, bo)| bo.state.va..bo.state.va + bo.state.bytes).collect();
+    let in_driver = in_driver.map(|(_, bo)| bo.state.va..bo.state.va + bo.state.bytes);
+    let kept: Vec<_> = in_driver.chain(registry.maps.on_cpu()).collect();
     let checked = window::check(registry.arena.window(), &kept);
     Ok(checked.map_err(system("read /proc/self/maps"))??)
 }
@@ -189,9 +191,12 @@ fn reopen(inner: &Arc<Inner>, parked: &Parked, held: &Held) -> Result<Device, Ch
 /// Opens it as a process that it has not seen.
 fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, CheckpointError> {
     // The kernel's handles were another process's.
-    for (_, bo) in inner.registry.lock().bos.iter_mut() {
+    let mut registry = inner.registry.lock();
+    for (_, bo) in registry.bos.iter_mut() {
         bo.kernel = None;
     }
+    registry.forget_mappings();
+    drop(registry);
     let transport = Arc::clone(&parked.transport);
     match &mut parked.captured {
         Some(captured) => Device::restore(transport, &inner.agents, captured),
@@ -239,6 +244,7 @@ fn make_again(
         plain: &plain,
     };
     let (filled, attendance) = share::bring_back(&mut registry, on, &parked.sharing, &shared, from.limit)?;
+    vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
     report.fill_ms = milliseconds(started);
     let started = Instant::now();

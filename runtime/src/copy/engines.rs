@@ -139,14 +139,14 @@ impl Inner {
     pub(super) fn owner(&self, buffer: &Buffer) -> Result<Owner, CopyError> {
         let registry = self.registry.lock();
         let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
-        Ok(match bo.state.kind {
-            BoKind::Vram => Owner::Agent(bo.state.agent),
-            BoKind::Imported if bo.state.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 => {
+        Ok(match registry.backing(buffer.key(), bo) {
+            (BoKind::Vram, agent) => Owner::Agent(agent),
+            (BoKind::Imported, _) if bo.state.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 => {
                 // Of a GPU that this process does not use, the agent it was imported on is all that is known.
                 let home = bo.state.sharing.and_then(|sharing| sharing.home);
                 Owner::Agent(home.unwrap_or(bo.state.agent))
             }
-            BoKind::Gtt | BoKind::Userptr { .. } | BoKind::Doorbell | BoKind::Imported => Owner::Host,
+            _ => Owner::Host,
         })
     }
 

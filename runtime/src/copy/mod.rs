@@ -232,12 +232,19 @@ impl Runtime {
         };
         let buffers = [to.buffer, from.buffer];
         self.inner().map_for_copy(mover, &buffers)?;
+        self.check_reach(mover, from, false)?;
+        self.check_reach(mover, to, true)?;
         let engine = self.inner().engine(engine, mover, link, to.bytes)?;
         let piece = Piece { to: to.va()?, from: from.va()?, bytes: to.bytes };
         let signal = self.completion()?;
         engine.copy(piece, after, &buffers, &signal)?;
         let path = CopyPath::of(link, direction, engine.kind());
         Ok(Transfer { signal, engine: engine.kind(), path, staged: None })
+    }
+
+    /// That an agent may touch a span of a reserved range.
+    fn check_reach(&self, agent: AgentIndex, span: Span<'_>, write: bool) -> Result<(), CopyError> {
+        self.inner().check_reach(agent, span.buffer.key(), span.va()?, span.bytes, write)
     }
 
     fn completion(&self) -> Result<Signal, CopyError> {
@@ -274,6 +281,7 @@ impl Runtime {
             Owner::Host => (AgentIndex(0), CopyPath::Host),
         };
         self.inner().map_for_copy(agent, &[to.buffer])?;
+        self.check_reach(agent, to, true)?;
         let link = Link::between(&[owner]);
         let dword = choice::dword_of(pattern).filter(|_| va.is_multiple_of(4) && bytes.is_multiple_of(4));
         let way = match (self.inner().way(engine, agent, link, bytes)?, dword) {

@@ -150,6 +150,8 @@ pub(super) fn copy(
     };
     inner.map_for_copy(from_agent, &[from.buffer])?;
     inner.map_for_copy(to_agent, &[to.buffer])?;
+    runtime.check_reach(from_agent, from, false)?;
+    runtime.check_reach(to_agent, to, true)?;
     let stage = runtime.gtt().alloc(chunk * chunks.min(SLOTS));
     let stage = stage.map_err(|error| CopyError::Stage(Box::new(error)))?;
     let signal = || Signal::new(runtime, 1).map_err(|error| CopyError::Signal(Box::new(error)));

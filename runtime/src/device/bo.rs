@@ -24,6 +24,16 @@ pub mod flags {
     pub const VRAM_HIDDEN: u32 = KFD_IOC_ALLOC_MEM_FLAGS_VRAM
         | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
         | KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE;
+    /// Device memory that the CPU sees and whose writes other agents see while a kernel runs (ROCr's fine-grained pool:
+    /// `fmm_allocate_device` asks for COHERENT where the coarse one does not).
+    pub const VRAM_FINE: u32 = VRAM_VISIBLE | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    /// The same where the CPU does not see it.
+    pub const VRAM_FINE_HIDDEN: u32 = VRAM_HIDDEN | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    /// Memory that the process had before, as ROCr locks it: coherent.
+    pub const USERPTR: u32 = KFD_IOC_ALLOC_MEM_FLAGS_USERPTR
+        | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
+        | KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE
+        | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
     /// System memory, coherent and uncached on the GPU, as signals, kernel arguments and rings need it.
     pub const GTT: u32 = KFD_IOC_ALLOC_MEM_FLAGS_GTT
         | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
@@ -49,7 +59,7 @@ impl Device {
         let owner = self.node(state.agent)?;
         let user_address = match state.kind {
             BoKind::Userptr { address } => address,
-            BoKind::Doorbell => return Ok(()),
+            BoKind::Doorbell | BoKind::Reserved => return Ok(()),
             BoKind::Imported => return Err(DeviceError::Absent { what: "the DMABuf of imported memory" }),
             BoKind::Vram | BoKind::Gtt => 0,
         };
@@ -133,7 +143,8 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Ioctl`]; the entry is as before.
     pub fn map_bo(&self, bo: &mut Bo, agent: AgentIndex) -> Result<(), DeviceError> {
-        if bo.state.mapped.contains(&agent) {
+        // What is mapped into a range is given to agents there.
+        if bo.state.kind == BoKind::Reserved || bo.state.mapped.contains(&agent) {
             return Ok(());
         }
         let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
@@ -175,6 +186,8 @@ impl Device {
             return put_back(bo);
         }
         let Some(kernel) = bo.kernel else { return Ok(()) };
+        // They would hold the memory beyond its end.
+        self.close_unused(bo)?;
         let handle = MemoryHandle(kernel.handle);
         let gpus = self.gpus(&bo.state.mapped)?;
         if !gpus.is_empty()

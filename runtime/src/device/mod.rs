@@ -12,6 +12,7 @@ mod bo;
 mod event;
 mod queue;
 mod share;
+mod vm;
 
 use std::collections::BTreeMap;
 use std::fmt;

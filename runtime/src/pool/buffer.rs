@@ -13,8 +13,8 @@ use super::mapped::Mapped;
 use crate::agent::Agent;
 use crate::error::{AllocError, CopyError, FreeError, Lost};
 use crate::gate::Pass;
-use crate::registry::Registry;
-use crate::registry::state::{BoKey, QueueKey};
+use crate::registry::state::{BoKey, BoRole, QueueKey};
+use crate::registry::{BoUse, Registry};
 use crate::runtime::Inner;
 
 /// TIMEOUT: how long `free` waits for packets that were given the buffer. Those that have completed need microseconds
@@ -53,8 +53,10 @@ impl Drop for BufferShared {
             && let Ok(pass) = self.inner.gate.enter()
         {
             let uses = *self.uses.get_mut();
-            match self.inner.free_bo(&pass, self.key, uses, DROP_GRACE) {
-                Ok(()) | Err(FreeError::Stale { .. } | FreeError::Lost(_)) => {}
+            match self.inner.release_bo(&pass, self.key, uses, DROP_GRACE) {
+                // Memory that was mapped into a dropped range may have been waiting for that.
+                Ok(true) => self.inner.free_deferred(&pass),
+                Ok(false) | Err(FreeError::Stale { .. } | FreeError::Lost(_)) => {}
                 Err(_) => self.inner.deferred.lock().push((self.key, uses)),
             }
         }
@@ -141,6 +143,11 @@ impl Buffer {
         }
     }
 
+    /// Queues that were given it: bit = key index mod 64.
+    pub(crate) fn uses(&self) -> u64 {
+        self.0.uses.load(Ordering::Relaxed)
+    }
+
     fn range(&self, offset: u64, bytes: u64) -> Result<(), CopyError> {
         if !self.is_alive() {
             return Err(CopyError::Freed { key: self.0.key });
@@ -207,12 +214,14 @@ impl Buffer {
     /// ([`Agent::path_to`]).
     ///
     /// # Errors
-    /// [`AllocError::NoPath`] if it does not, before the driver is asked; [`AllocError::Device`], [`AllocError::Lost`].
+    /// [`AllocError::NoPath`] if it does not, before the driver is asked; [`AllocError::Range`], [`AllocError::Device`],
+    /// [`AllocError::Lost`].
     pub fn allow(&self, agent: &Agent) -> Result<(), AllocError> {
         let pass = self.0.inner.gate.enter()?;
         let mut registry = self.0.inner.registry.lock();
         let device = self.0.inner.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
+            Some(bo) if bo.state.role == BoRole::Range => Err(AllocError::Range { key: self.0.key }),
             Some(bo) if agent.is_of(&self.0.inner) => {
                 if bo.state.kind == crate::registry::state::BoKind::Vram {
                     self.0.inner.reach(agent.info.index(), bo.state.agent)?;
@@ -232,6 +241,7 @@ impl Buffer {
         let mut registry = self.0.inner.registry.lock();
         let device = self.0.inner.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
+            Some(bo) if bo.state.role == BoRole::Range => Err(AllocError::Range { key: self.0.key }),
             Some(bo) if agent.is_of(&self.0.inner) => Ok(device.unmap_bo(bo, agent.info.index())?),
             _ => Err(crate::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
         }
@@ -268,13 +278,8 @@ impl Inner {
         uses: u64,
         grace: Duration,
     ) -> Result<(), FreeError> {
-        let deadline = Instant::now() + grace;
-        if uses != 0 {
-            for (queue, live) in self.queues_of(uses) {
-                if !self.is_idle(pass, &live, deadline)? {
-                    return Err(FreeError::Pending { key, queue });
-                }
-            }
+        if let Some(queue) = self.busy_queue(pass, uses, Instant::now() + grace)? {
+            return Err(FreeError::Pending { key, queue });
         }
         let mut registry = self.registry.lock();
         if registry.bos.get(key).is_none() {
@@ -290,16 +295,44 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees what was still in use when its last handle was dropped.
+    /// A queue of `uses` that has not completed everything by the deadline, if there is one.
+    pub(crate) fn busy_queue(
+        &self,
+        pass: &Pass<'_>,
+        uses: u64,
+        deadline: Instant,
+    ) -> Result<Option<QueueKey>, Lost> {
+        if uses == 0 {
+            return Ok(None);
+        }
+        for (queue, live) in self.queues_of(uses) {
+            if !self.is_idle(pass, &live, deadline)? {
+                return Ok(Some(queue));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Frees what was still in use, or mapped, when its last handle was dropped.
     pub(crate) fn free_deferred(&self, pass: &Pass<'_>) {
-        let waiting = std::mem::take(&mut *self.deferred.lock());
-        for (key, uses) in waiting {
-            match self.free_bo(pass, key, uses, Duration::ZERO) {
-                Err(FreeError::Pending { .. }) => self.deferred.lock().push((key, uses)),
-                Ok(()) | Err(FreeError::Stale { .. } | FreeError::Lost(Lost { .. })) => {}
-                Err(error) => {
-                    tracing::warn!(target: "pools", %error, %key, "a dropped buffer could not be freed")
+        loop {
+            let waiting = std::mem::take(&mut *self.deferred.lock());
+            let mut range_freed = false;
+            for (key, uses) in waiting {
+                match self.release_bo(pass, key, uses, Duration::ZERO) {
+                    Err(FreeError::Pending { .. } | FreeError::InUse { user: BoUse::Mapping(_), .. }) => {
+                        self.deferred.lock().push((key, uses))
+                    }
+                    Ok(is_range) => range_freed |= is_range,
+                    Err(FreeError::Stale { .. } | FreeError::Lost(Lost { .. })) => {}
+                    Err(error) => {
+                        tracing::warn!(target: "pools", %error, %key, "a dropped buffer could not be freed")
+                    }
                 }
+            }
+            // A range that went may have been all that held a memory.
+            if !range_freed {
+                return;
             }
         }
     }

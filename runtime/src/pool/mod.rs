@@ -7,6 +7,9 @@
 pub mod arena;
 mod buffer;
 pub mod mapped;
+mod pointer;
+mod registered;
+pub mod stats;
 pub mod window;
 
 use std::fmt;
@@ -17,6 +20,9 @@ use kfd::Errno;
 use self::arena::page_align;
 pub use self::buffer::{Buffer, HostGuard};
 use self::mapped::Mapped;
+pub use self::pointer::{PointerInfo, PointerKind};
+pub use self::registered::Registered;
+use self::stats::Holdings;
 use crate::agent::Agent;
 use crate::device::{Device, flags};
 use crate::error::{AllocError, DeviceError};
@@ -28,9 +34,11 @@ use crate::runtime::Inner;
 /// What a pool's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
-    /// An agent's own memory.
+    /// An agent's own memory, coarse-grained: what a kernel writes others see when it ends.
     Vram,
-    /// System memory that all agents map, coherent.
+    /// An agent's own memory, fine-grained: others see what a kernel writes while it runs.
+    FineVram,
+    /// System memory that all agents map, coherent: the host's pool.
     Gtt,
     /// System memory for kernel arguments.
     Kernarg,
@@ -119,7 +127,60 @@ impl Pool {
 
     /// Whether the CPU sees its memory.
     pub fn is_visible(&self) -> bool {
-        self.kind != PoolKind::Vram || self.inner.agents[self.agent.at()].is_visible()
+        !self.is_of_agent() || self.inner.agents[self.agent.at()].is_visible()
+    }
+
+    fn is_of_agent(&self) -> bool {
+        matches!(self.kind, PoolKind::Vram | PoolKind::FineVram)
+    }
+
+    /// Index of the agent it was asked of; for system memory that matters to nobody.
+    pub fn agent(&self) -> usize {
+        self.agent.at()
+    }
+
+    /// Whole bytes that an allocation takes a multiple of.
+    pub const fn granularity(&self) -> u64 {
+        arena::PAGE
+    }
+
+    /// Bytes of memory there are, of the agent or the host, in use or not.
+    pub fn bytes(&self) -> u64 {
+        match self.is_of_agent() {
+            true => self.inner.agents[self.agent.at()].node().vram_bytes(),
+            false => host_memory("MemTotal:"),
+        }
+    }
+
+    /// Bytes that could be allocated now, as the driver or the kernel says.
+    ///
+    /// # Errors
+    /// [`AllocError::Device`], [`AllocError::Lost`].
+    pub fn available(&self) -> Result<u64, AllocError> {
+        if !self.is_of_agent() {
+            return Ok(host_memory("MemAvailable:"));
+        }
+        let pass = self.inner.gate.enter()?;
+        Ok(self.inner.device_or_lost(&pass)?.available(self.agent)?)
+    }
+
+    /// What an allocation of `bytes` bytes is made of.
+    pub(crate) fn request(&self, bytes: u64) -> Request {
+        match self.kind {
+            PoolKind::Vram => Request::vram(BoRole::User, bytes, self.agent, self.is_visible()),
+            PoolKind::FineVram => Request {
+                flags: if self.is_visible() { flags::VRAM_FINE } else { flags::VRAM_FINE_HIDDEN },
+                ..Request::vram(BoRole::User, bytes, self.agent, self.is_visible())
+            },
+            PoolKind::Gtt | PoolKind::Kernarg => {
+                Request::shared(BoRole::User, bytes, self.inner.agents.len())
+            }
+        }
+    }
+
+    /// Makes what was requested; `bytes` is what the handle says.
+    pub(crate) fn make(&self, request: Request, bytes: u64) -> Result<Buffer, AllocError> {
+        self.inner.make_buffer(request, bytes)
     }
 
     /// Allocates a buffer of at least `bytes` bytes, zeroed or with what a buffer before it left.
@@ -128,22 +189,21 @@ impl Pool {
     /// [`AllocError::OutOfMemory`] with what is available, [`AllocError::Empty`], [`AllocError::Address`],
     /// [`AllocError::Device`], [`AllocError::Lost`].
     pub fn alloc(&self, bytes: u64) -> Result<Buffer, AllocError> {
-        let request = match self.kind {
-            PoolKind::Vram => Request::vram(BoRole::User, bytes, self.agent, self.is_visible()),
-            PoolKind::Gtt | PoolKind::Kernarg => {
-                Request::shared(BoRole::User, bytes, self.inner.agents.len())
-            }
-        };
-        let pass = self.inner.gate.enter()?;
-        self.inner.free_deferred(&pass);
-        let mut registry = self.inner.registry.lock();
-        let device = self.inner.device_or_lost(&pass)?;
-        let key = self.inner.make_bo(&mut registry, device, request)?;
-        Ok(Buffer::new(&self.inner, &registry, key, bytes))
+        self.make(self.request(bytes), bytes)
     }
 }
 
 impl Inner {
+    /// Makes a buffer object and a handle that says `bytes`.
+    fn make_buffer(self: &Arc<Self>, request: Request, bytes: u64) -> Result<Buffer, AllocError> {
+        let pass = self.gate.enter()?;
+        self.free_deferred(&pass);
+        let mut registry = self.registry.lock();
+        let device = self.device_or_lost(&pass)?;
+        let key = self.make_bo(&mut registry, device, request)?;
+        Ok(Buffer::new(self, &registry, key, bytes))
+    }
+
     /// Registers and makes a buffer object.
     pub(crate) fn make_bo(
         &self,
@@ -160,10 +220,14 @@ impl Inner {
             return Err(DeviceError::Absent { what: "the entry" }.into());
         };
         match device.create_bo(bo) {
-            Ok(()) => Ok(key),
+            Ok(()) => {
+                registry.tally.settle();
+                Ok(key)
+            }
             Err(error) => {
                 registry.remove_bo(key);
-                Err(self.alloc_error(device, kind, agent, wanted, error))
+                let held = Holdings::of(registry, stats::place_of(kind, agent));
+                Err(self.alloc_error(device, kind, agent, wanted, held, error))
             }
         }
     }
@@ -175,6 +239,7 @@ impl Inner {
         kind: BoKind,
         agent: AgentIndex,
         wanted: u64,
+        held: Holdings,
         error: DeviceError,
     ) -> AllocError {
         let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::NOMEM);
@@ -187,9 +252,9 @@ impl Inner {
                 let name = format!("{} ({})", info.target().name, info.uuid());
                 (name, device.available(agent).unwrap_or(0))
             }
-            _ => ("gtt".to_owned(), host_memory_available()),
+            _ => ("gtt".to_owned(), host_memory("MemAvailable:")),
         };
-        AllocError::OutOfMemory { agent: name, wanted, available }
+        AllocError::OutOfMemory { agent: name, wanted, available, held }
     }
 
     /// A view of a buffer object the CPU sees.
@@ -210,15 +275,32 @@ impl Inner {
     }
 }
 
-/// `MemAvailable` of `/proc/meminfo` in bytes, 0 if it cannot be read.
-fn host_memory_available() -> u64 {
+/// A line of `/proc/meminfo` in bytes, 0 if it cannot be read.
+fn host_memory(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.map_or(0, |kib| kib.saturating_mul(1024))
 }
 
 impl Agent {
+    /// All pools it can use: its own memory, coarse-grained and, where the CPU sees it, fine-grained, then the host's and
+    /// that for kernel arguments.
+    pub fn pools(&self) -> Vec<Pool> {
+        let fine = self.info.is_visible().then(|| self.fine_vram());
+        [Some(self.vram()), fine, Some(self.host()), Some(self.kernarg())].into_iter().flatten().collect()
+    }
+
+    /// Its memory, fine-grained. Of use where the CPU sees it (large BAR).
+    pub fn fine_vram(&self) -> Pool {
+        Pool::new(&self.inner, PoolKind::FineVram, self.info.index())
+    }
+
+    /// System memory that all agents map, as [`crate::Runtime::gtt`].
+    pub fn host(&self) -> Pool {
+        Pool::new(&self.inner, PoolKind::Gtt, self.info.index())
+    }
+
     /// System memory for kernel arguments.
     pub fn kernarg(&self) -> Pool {
         Pool::new(&self.inner, PoolKind::Kernarg, self.info.index())

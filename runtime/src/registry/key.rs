@@ -91,6 +91,12 @@ pub struct TableState<S> {
     pub generations: Vec<u32>,
 }
 
+impl<S> Default for TableState<S> {
+    fn default() -> Self {
+        TableState { entries: Vec::new(), generations: Vec::new() }
+    }
+}
+
 /// A [`TableState`] that no table can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {

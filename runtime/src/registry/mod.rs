@@ -17,13 +17,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::key::{Key, Table, TableError};
 use self::state::{
-    AgentIndex, BoKey, BoState, EventKey, EventState, ExecutableKey, ExecutableState, Fixtures, QueueKey,
-    QueueState, RegistryState, SignalKey, SignalState,
+    AgentIndex, BoKey, BoState, EventKey, EventState, ExecutableKey, ExecutableState, Fixtures, MapKey,
+    QueueKey, QueueState, RegistryState, SignalKey, SignalState,
 };
 use crate::executable::Program;
 use crate::pool::arena::{Arena, ArenaError, Window};
+use crate::pool::stats::Tally;
 use crate::queue::QueueLive;
 use crate::signal::{SignalLive, SignalSlots};
+use crate::vmem::maps::{MapFault, Maps};
 
 /// What the driver calls a buffer object; different after every restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,17 @@ pub struct KernelBo {
     pub handle: u64,
     /// `ALLOC_MEMORY_OF_GPU.mmap_offset`: the cookie for the render node.
     pub mmap_offset: u64,
+}
+
+/// What an agent's render file calls the memory of a buffer object that mappings there use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gem {
+    /// The agent.
+    pub agent: AgentIndex,
+    /// The handle.
+    pub handle: kfd::GemHandle,
+    /// Mappings that use it; the driver does not count them.
+    pub users: u32,
 }
 
 /// A registered buffer object.
@@ -43,6 +56,8 @@ pub struct Bo {
     pub kernel: Option<KernelBo>,
     /// The file that memory of somebody else was made of: to make it again.
     pub file: Option<Arc<OwnedFd>>,
+    /// What the render files call it. Physical memory has some while it is mapped.
+    pub gems: Vec<Gem>,
 }
 
 /// An event's live part, shared with those who wait.
@@ -114,6 +129,8 @@ pub enum BoUse {
     Signals,
     /// It is one of the runtime's own.
     Fixture,
+    /// This is mapped into it, or maps it.
+    Mapping(MapKey),
 }
 
 /// A saved registry that contradicts itself.
@@ -148,6 +165,14 @@ pub enum RegistryError {
         /// Its slot.
         slot: u32,
     },
+    /// A mapping that cannot be.
+    #[error("The saved mapping {map} {fault}")]
+    Mapping {
+        /// Which.
+        map: MapKey,
+        /// How.
+        fault: MapFault,
+    },
     /// An object names one that is not there.
     #[error("The saved {what} {index} names a {missing} that is not saved")]
     Dangling {
@@ -175,6 +200,10 @@ pub struct Registry {
     pub queues: Table<Queue>,
     /// Executables.
     pub executables: Table<Executable>,
+    /// Mappings of physical memory into reserved ranges.
+    pub maps: Maps,
+    /// Bytes held and the most there were; follows from `bos`.
+    pub tally: Tally,
     /// The singletons.
     pub fixtures: Fixtures,
     /// Free slots of the signal pages; follows from `signals`.
@@ -186,7 +215,7 @@ pub struct Registry {
 impl Bo {
     /// An entry the driver does not know yet.
     pub fn new(state: BoState) -> Self {
-        Bo { state, kernel: None, file: None }
+        Bo { state, kernel: None, file: None, gems: Vec::new() }
     }
 }
 
@@ -209,6 +238,8 @@ impl Registry {
             signals: Table::default(),
             queues: Table::default(),
             executables: Table::default(),
+            maps: Maps::default(),
+            tally: Tally::default(),
             fixtures: Fixtures::default(),
             slots: SignalSlots::default(),
             retired: Vec::new(),
@@ -229,6 +260,7 @@ impl Registry {
     /// [`ArenaError::Full`].
     pub fn add_aligned_bo(&mut self, mut state: BoState, align: u64) -> Result<BoKey, ArenaError> {
         state.va = self.arena.take_aligned(state.bytes, align)?;
+        self.tally.add(&state);
         Ok(self.bos.insert(Bo::new(state)))
     }
 
@@ -236,7 +268,14 @@ impl Registry {
     pub fn remove_bo(&mut self, key: BoKey) -> Option<Bo> {
         let bo = self.bos.remove(key)?;
         self.arena.give_back(bo.state.va, bo.state.bytes);
+        self.tally.remove(&bo.state);
         Some(bo)
+    }
+
+    /// Forgets mappings that were in a driver which is gone, or in another process's.
+    pub fn forget_mappings(&mut self) {
+        self.maps.forget();
+        self.bos.iter_mut().for_each(|(_, bo)| bo.gems.clear());
     }
 
     /// What holds a buffer object, if anything does.
@@ -244,6 +283,8 @@ impl Registry {
         let bo = self.bos.get(key)?;
         match bo.state.role {
             state::BoRole::User => None,
+            state::BoRole::Range => self.maps.of_range(key).next().map(|(map, _)| BoUse::Mapping(map)),
+            state::BoRole::Physical => self.maps.of_memory(key).next().map(|(map, _)| BoUse::Mapping(map)),
             state::BoRole::Signals => Some(BoUse::Signals),
             state::BoRole::SharedSignal => {
                 let is_here = |(_, signal): (SignalKey, &Signal)| signal.state.page == key;
@@ -306,6 +347,7 @@ impl Registry {
                 code_object: executable.code_object.to_vec(),
                 image: executable.image,
             }),
+            maps: self.maps.save(),
             fixtures: self.fixtures.clone(),
         }
     }
@@ -331,6 +373,8 @@ impl Registry {
                 program: None,
             })
             .map_err(table("executables"))?,
+            maps: Maps::restore(&state.maps).map_err(table("mappings"))?,
+            tally: Tally::default(),
             fixtures: state.fixtures.clone(),
             slots: SignalSlots::default(),
             retired: Vec::new(),
@@ -343,6 +387,7 @@ impl Registry {
             if entry.state.role == state::BoRole::Signals {
                 self.slots.add_page(bo);
             }
+            self.tally.add(&entry.state);
             let BoState { va, bytes, .. } = entry.state;
             self.arena.claim(va, bytes).map_err(|source| RegistryError::Address { bo, source })?;
         }
@@ -366,6 +411,12 @@ impl Registry {
                 return Err(dangling("executable", key.index(), "buffer object"));
             }
         }
+        for (map, mapped) in self.maps.iter() {
+            if !has_bo(mapped.state.range) || !has_bo(mapped.state.memory) {
+                return Err(dangling("mapping", map.index(), "buffer object"));
+            }
+        }
+        self.maps.check(&self.bos).map_err(|(map, fault)| RegistryError::Mapping { map, fault })?;
         for (key, signal) in self.signals.iter() {
             let SignalState { page, slot, .. } = signal.state;
             if !has_bo(page) {

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::key::{Key, TableState};
 use super::{Bo, Event, Executable, Queue, Signal};
 use crate::pool::arena::Window;
+use crate::vmem::maps::MapEntry;
+pub use crate::vmem::state::{Access, MapState};
 
 /// Position of an agent among the selected ones; what `ROCR_VISIBLE_DEVICES` calls its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -40,6 +42,9 @@ pub enum BoKind {
     Doorbell,
     /// Memory that came as a DMABuf, on the agent it was imported on. What lies behind it is in its flags.
     Imported,
+    /// Nothing: addresses only, whose memory is that of the mappings ([`MapState`]) into them. No buffer object in the
+    /// driver.
+    Reserved,
 }
 
 /// What makes memory the same for everybody who holds it: the inode of its DMABuf. Means nothing after a reboot, or once
@@ -107,6 +112,11 @@ pub enum BoRole {
     Scratch,
     /// A loaded code object.
     Image,
+    /// Addresses that the caller reserved.
+    Range,
+    /// Memory of the caller to be mapped into ranges. Agents reach it only there; its own address is its home, where
+    /// the CPU alone sees it.
+    Physical,
 }
 
 impl BoRole {
@@ -115,8 +125,33 @@ impl BoRole {
     pub const fn has_contents(self) -> bool {
         matches!(
             self,
-            BoRole::User | BoRole::Signals | BoRole::SharedSignal | BoRole::QueuePage | BoRole::Image
+            BoRole::User
+                | BoRole::Signals
+                | BoRole::SharedSignal
+                | BoRole::QueuePage
+                | BoRole::Image
+                | BoRole::Physical
         )
+    }
+
+    /// What such memory is called where it is counted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BoRole::User => "buffers",
+            BoRole::Signals => "signal pages",
+            BoRole::SharedSignal => "shared signals",
+            BoRole::EventPage => "event page",
+            BoRole::Doorbell => "doorbells",
+            BoRole::Ring => "rings",
+            BoRole::QueuePage => "queue pages",
+            BoRole::Eop => "end-of-pipe areas",
+            BoRole::SaveArea => "save areas",
+            BoRole::Kernargs => "kernel arguments",
+            BoRole::Scratch => "scratch",
+            BoRole::Image => "code objects",
+            BoRole::Range => "reserved ranges",
+            BoRole::Physical => "physical memory",
+        }
     }
 }
 
@@ -335,6 +370,9 @@ pub struct RegistryState {
     pub queues: TableState<QueueState>,
     /// Executables.
     pub executables: TableState<ExecutableState>,
+    /// Mappings of physical memory into reserved ranges. Images from before there were any have none.
+    #[serde(default)]
+    pub maps: TableState<MapState>,
     /// The singletons.
     pub fixtures: Fixtures,
 }
@@ -375,3 +413,5 @@ pub type SignalKey = Key<Signal>;
 pub type QueueKey = Key<Queue>;
 /// Key of an executable.
 pub type ExecutableKey = Key<Executable>;
+/// Key of a mapping.
+pub type MapKey = Key<MapEntry>;

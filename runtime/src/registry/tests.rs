@@ -3,7 +3,7 @@
 
 use super::state::*;
 use super::*;
-use crate::pool::arena::WINDOW_BASE;
+use crate::pool::arena::{PAGE, WINDOW_BASE};
 
 fn bo(role: BoRole, bytes: u64) -> BoState {
     BoState {
@@ -77,6 +77,21 @@ fn one_of_each() -> Registry {
     let dmabuf = DmabufId { device: 7, inode: 4711 };
     registry.bos.get_mut(user).unwrap().state.sharing =
         Some(Sharing { dmabuf, origin: Origin::Exported, home: None });
+    let cut = |role, kind| BoState {
+        role,
+        kind,
+        mapped: Vec::new(),
+        cpu_mapped: role == BoRole::Physical,
+        ..bo(role, 1 << 20)
+    };
+    let range = registry.add_aligned_bo(cut(BoRole::Range, BoKind::Reserved), 1 << 20).unwrap();
+    let memory = registry.add_bo(cut(BoRole::Physical, BoKind::Vram)).unwrap();
+    let va = registry.bos.get(range).unwrap().state.va;
+    for (page, offset, access) in [(3, 0, vec![]), (0, 1, vec![(AgentIndex(0), Access::Read)])] {
+        let place =
+            MapState { range, va: va + page * PAGE, bytes: PAGE, memory, offset: offset * PAGE, access };
+        registry.maps.insert(place).unwrap();
+    }
     registry.fixtures.wake = Some(event);
     registry
 }
@@ -90,6 +105,7 @@ fn save_restore_save_is_equal() {
     assert_eq!(copy.arena, registry.arena);
     let bytes = serde_json::to_vec(&state).unwrap();
     assert_eq!(serde_json::from_slice::<RegistryState>(&bytes).unwrap(), state);
+    assert_eq!(state.maps.entries.len(), 2);
 }
 
 #[test]
@@ -120,6 +136,13 @@ fn save_after_a_change_differs() {
     let before = registry.save();
     registry.add_bo(bo(BoRole::User, 4096)).unwrap();
     assert_ne!(registry.save(), before);
+    let before = registry.save();
+    let (map, _) = registry.maps.iter().next().unwrap();
+    registry.maps.get_mut(map).unwrap().state.set_access(AgentIndex(1), Access::ReadWrite);
+    let granted = registry.save();
+    assert_ne!(granted, before);
+    registry.maps.remove(map).unwrap();
+    assert_ne!(registry.save(), granted);
 }
 
 #[test]
@@ -147,12 +170,63 @@ fn restore_rejects_overlap_and_dangling_keys() {
 }
 
 #[test]
+fn image_without_mappings_is_understood() {
+    let mut json = serde_json::to_value(one_of_each().save()).unwrap();
+    assert!(json.as_object_mut().unwrap().remove("maps").is_some());
+    let old: RegistryState = serde_json::from_value(json).unwrap();
+    assert!(Registry::restore(&old).unwrap().maps.is_empty());
+}
+
+/// What is done to good mappings, by index.
+type Change<'a> = &'a dyn Fn(&mut [(u32, MapState)]);
+
+#[test]
+fn restore_rejects_mappings_that_cannot_be() {
+    let good = one_of_each().save();
+    let fault = |change: Change<'_>| {
+        let mut bad = good.clone();
+        change(&mut bad.maps.entries);
+        Registry::restore(&bad).unwrap_err()
+    };
+    let map = Key::from_raw(0, 0);
+    let of = |fault| RegistryError::Mapping { map, fault };
+    assert_eq!(fault(&|maps| maps[0].1.bytes = 0), of(MapFault::Pages));
+    assert_eq!(fault(&|maps| maps[0].1.offset += 1), of(MapFault::Pages));
+    assert_eq!(fault(&|maps| maps[0].1.va += 1 << 20), of(MapFault::Range));
+    assert_eq!(fault(&|maps| maps[0].1.range = maps[0].1.memory), of(MapFault::Range));
+    assert_eq!(fault(&|maps| maps[0].1.offset = 1 << 20), of(MapFault::Memory));
+    assert_eq!(fault(&|maps| maps[0].1.offset = !(PAGE - 1)), of(MapFault::Memory));
+    assert_eq!(fault(&|maps| maps[0].1.memory = maps[0].1.range), of(MapFault::Memory));
+    assert_eq!(fault(&|maps| maps[1].1.bytes = 4 * PAGE), of(MapFault::Overlap));
+    assert!(matches!(
+        fault(&|maps| maps[1].1.va = maps[0].1.va),
+        RegistryError::Mapping { fault: MapFault::Overlap, .. }
+    ));
+    assert_eq!(fault(&|maps| maps[0].1.access = vec![(AgentIndex(0), Access::None)]), of(MapFault::Access));
+    let twice = vec![(AgentIndex(1), Access::Read), (AgentIndex(1), Access::Read)];
+    assert_eq!(fault(&|maps| maps[0].1.access = twice.clone()), of(MapFault::Access));
+    for stale in [0, 1] {
+        let error = fault(&|maps| match stale {
+            0 => maps[1].1.range = Key::from_raw(0, 9),
+            _ => maps[1].1.memory = Key::from_raw(0, 9),
+        });
+        assert_eq!(error, RegistryError::Dangling { what: "mapping", index: 1, missing: "buffer object" });
+    }
+}
+
+#[test]
 fn bo_use_names_the_holder() {
     let registry = one_of_each();
     let (queue, ring) = registry.queues.iter().map(|(k, q)| (k, q.state.bos.ring)).next().unwrap();
     assert_eq!(registry.bo_use(ring), Some(BoUse::Queue(queue)));
     let (executable, image) = registry.executables.iter().map(|(k, e)| (k, e.image)).next().unwrap();
     assert_eq!(registry.bo_use(image), Some(BoUse::Executable(executable)));
+    let (map, mapping) = registry.maps.iter().next().unwrap();
+    let (range, memory) = (mapping.state.range, mapping.state.memory);
+    assert_eq!(
+        (registry.bo_use(range), registry.bo_use(memory)),
+        (Some(BoUse::Mapping(map)), Some(BoUse::Mapping(map)))
+    );
     let user = registry.bos.iter().find(|(_, bo)| bo.state.role == BoRole::User).unwrap().0;
     assert_eq!(registry.bo_use(user), None);
 }

@@ -45,6 +45,7 @@ use crate::registry::{Bo, Registry};
 use crate::runtime::{Inner, Runtime};
 use crate::signal::Signal;
 use crate::signal::live::{SLOT_BYTES, SignalLive};
+use crate::vmem::Memory;
 
 impl Buffer {
     /// A DMABuf of its memory, close-on-exec: for another process, another agent, or another driver. The memory lives
@@ -84,6 +85,20 @@ impl Runtime {
     /// # Errors
     /// [`ShareError`]; nothing is imported then.
     pub fn import(&self, dmabuf: impl AsFd, agent: &Agent) -> Result<Buffer, ShareError> {
+        let to = Import { role: BoRole::User, agent: agent.info.index(), mapped: vec![agent.info.index()] };
+        self.import_as(dmabuf.as_fd(), agent, to)
+    }
+
+    /// As [`Runtime::import`], but as physical memory to be mapped into ranges ([`Runtime::reserve`]).
+    ///
+    /// # Errors
+    /// As for [`Runtime::import`].
+    pub fn import_memory(&self, dmabuf: impl AsFd, agent: &Agent) -> Result<Memory, ShareError> {
+        let to = Import { role: BoRole::Physical, agent: agent.info.index(), mapped: Vec::new() };
+        self.import_as(dmabuf.as_fd(), agent, to).map(Memory::from_buffer)
+    }
+
+    fn import_as(&self, fd: BorrowedFd<'_>, agent: &Agent, to: Import) -> Result<Buffer, ShareError> {
         let inner = self.inner();
         if !agent.is_of(inner) {
             return Err(ShareError::OtherRuntime);
@@ -92,11 +107,27 @@ impl Runtime {
         inner.free_deferred(&pass);
         let mut registry = inner.registry.lock();
         let device = inner.device_or_lost(&pass)?;
-        let fd = dmabuf.as_fd();
         let found = device.describe_dmabuf(fd)?;
-        let to = (BoRole::User, vec![agent.info.index()]);
         let key = inner.import_bo(&mut registry, device, fd, &found, to)?;
         Ok(Buffer::new(inner, &registry, key, found.bytes))
+    }
+}
+
+/// What imported memory is to be.
+struct Import {
+    role: BoRole,
+    /// Whose handle on it it is.
+    agent: AgentIndex,
+    mapped: Vec<AgentIndex>,
+}
+
+impl Memory {
+    /// A DMABuf of it; see [`Buffer::export`].
+    ///
+    /// # Errors
+    /// As for [`Buffer::export`].
+    pub fn export(&self) -> Result<OwnedFd, ShareError> {
+        self.buffer().export()
     }
 }
 
@@ -134,7 +165,8 @@ impl Runtime {
         let found = device.describe_dmabuf(fd)?;
         // CAST: there are at most 64 agents.
         let agents = (0..inner.agents.len() as u32).map(AgentIndex).collect();
-        let page = inner.import_bo(&mut registry, device, fd, &found, (BoRole::SharedSignal, agents))?;
+        let to = Import { role: BoRole::SharedSignal, agent: AgentIndex(0), mapped: agents };
+        let page = inner.import_bo(&mut registry, device, fd, &found, to)?;
         let slot = Inner::view(&registry, page).filter(|page| page.holds(0, SLOT_BYTES));
         let made = match slot.filter(|page| SignalLive::is_signal(page.part(0, SLOT_BYTES))) {
             Some(_) => inner.add_shared_signal(&mut registry, page, |slot| SignalLive::adopt(slot, None)),
@@ -158,9 +190,9 @@ impl Inner {
         device: &Device,
         fd: BorrowedFd<'_>,
         found: &Dmabuf,
-        (role, mapped): (BoRole, Vec<AgentIndex>),
+        to: Import,
     ) -> Result<BoKey, ShareError> {
-        let agent = mapped.first().copied().unwrap_or(AgentIndex(0));
+        let Import { role, agent, mapped } = to;
         if found.bytes == 0 || !found.bytes.is_multiple_of(arena::PAGE) {
             return Err(ShareError::Length { bytes: found.bytes });
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -70,6 +71,9 @@ pub(super) struct State {
     pub fault: Option<u64>,
     /// Ioctls to fail: (number, errno), each once.
     pub fail: Vec<(u32, Errno)>,
+    pub drm: super::drm::Drm,
+    /// The last file opened at each path.
+    pub opened: BTreeMap<PathBuf, u64>,
     pub dead: bool,
     /// The thread of every ioctl made.
     pub calls: Vec<ThreadId>,
@@ -94,13 +98,13 @@ pub(crate) struct FakeKernel {
     gpus: u32,
 }
 
-fn memory(name: &str, bytes: u64) -> OwnedFd {
+pub(super) fn memory(name: &str, bytes: u64) -> OwnedFd {
     let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, bytes).unwrap();
     fd
 }
 
-fn with<T: bytemuck::Pod>(
+pub(super) fn with<T: bytemuck::Pod>(
     arg: &mut [u8],
     run: impl FnOnce(&mut T) -> Result<u32, Errno>,
 ) -> Result<u32, Errno> {
@@ -130,8 +134,16 @@ impl FakeKernel {
         kernel
     }
 
-    pub(super) fn next_file(&self) -> u64 {
-        self.files.fetch_add(1, Ordering::Relaxed)
+    /// A number for a file that is opened.
+    pub(super) fn next_file(&self, path: &Path) -> u64 {
+        let id = self.files.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().opened.insert(path.to_owned(), id);
+        id
+    }
+
+    /// The number of a file that is taken back: the last one opened there.
+    pub(super) fn known_file(&self, path: &Path) -> Option<u64> {
+        self.state.lock().opened.get(path).copied()
     }
 
     pub fn hold_dispatches(&self, hold: bool) {
@@ -178,11 +190,16 @@ impl FakeKernel {
         (state.bos.len(), state.events.len(), state.queues.len())
     }
 
+    /// Handles of memory on render files, and the mappings made with them.
+    pub fn parts(&self) -> (usize, usize) {
+        self.state.lock().drm.counts()
+    }
+
     fn check_gpu(&self, id: u32) -> Result<(), Errno> {
         if (0..self.gpus).any(|n| gpu_id(n) == id) { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    pub(super) fn ioctl(&self, cmd: u32, arg: &mut [u8]) -> Result<u32, Errno> {
+    pub(super) fn ioctl(&self, file: u64, cmd: u32, arg: &mut [u8]) -> Result<u32, Errno> {
         let mut state = self.state.lock();
         state.calls.push(std::thread::current().id());
         if state.dead {
@@ -190,6 +207,9 @@ impl FakeKernel {
         }
         if let Some(at) = state.fail.iter().position(|&(number, _)| number == cmd) {
             return Err(state.fail.remove(at).1);
+        }
+        if let Some(result) = super::drm::ioctl(&mut state, file, cmd, arg) {
+            return result;
         }
         match cmd {
             AMDKFD_IOC_GET_VERSION => with(arg, |a: &mut kfd_ioctl_get_version_args| {
@@ -235,6 +255,7 @@ impl FakeKernel {
                     return Err(Errno::BUSY);
                 }
                 state.bos.remove(&a.handle);
+                super::drm::forget(&mut state, a.handle);
                 Ok(0)
             }),
             AMDKFD_IOC_MAP_MEMORY_TO_GPU => with(arg, |a: &mut kfd_ioctl_map_memory_to_gpu_args| {

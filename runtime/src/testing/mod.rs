@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod alloc;
+mod drm;
 pub(crate) mod faulty;
 mod kernel;
 mod processor;
@@ -61,19 +62,29 @@ impl Transport for FakeTransport {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError> {
-        let memory = if path == Path::new("/dev/kfd") { &self.kernel.doorbells } else { &self.kernel.ram };
-        let fd = memory.try_clone().unwrap();
-        let memory = KernelTransport::new().adopt(path, fd)?;
-        let id = self.kernel.next_file();
-        Ok(Arc::new(FakeFile { path: path.to_owned(), memory, kernel: Arc::clone(&self.kernel), id }))
+        self.file(path, None)
     }
 
     fn adopt(&self, path: &Path, _fd: OwnedFd) -> Result<Arc<dyn File>, OpenError> {
-        self.open(path)
+        self.file(path, self.kernel.known_file(path))
     }
 
     fn close(&self) -> Result<(), CloseError> {
         Ok(())
+    }
+}
+
+impl FakeTransport {
+    fn file(&self, path: &Path, id: Option<u64>) -> Result<Arc<dyn File>, OpenError> {
+        let memory = if path == Path::new("/dev/kfd") { &self.kernel.doorbells } else { &self.kernel.ram };
+        let fd = memory.try_clone().unwrap();
+        let memory = KernelTransport::new().adopt(path, fd)?;
+        Ok(Arc::new(FakeFile {
+            path: path.to_owned(),
+            memory,
+            kernel: Arc::clone(&self.kernel),
+            id: id.unwrap_or_else(|| self.kernel.next_file(path)),
+        }))
     }
 }
 
@@ -102,7 +113,7 @@ impl File for FakeFile {
     unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
         // SAFETY: the command encodes the argument's size.
         let bytes = unsafe { std::slice::from_raw_parts_mut(arg.cast(), kfd::sys::ioc_size(cmd)) };
-        self.kernel.ioctl(cmd, bytes)
+        self.kernel.ioctl(self.id, cmd, bytes)
     }
 
     unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {

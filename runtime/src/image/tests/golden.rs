@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::checkpoint::Metadata;
+use crate::registry::Registry;
 
 /// Written by the last version of format 1.0: two agents of the fake driver, a queue, a signal and the embedded code
 /// object; in the first buffer byte `i` is `i * 7 / 8`, the second one starts with a sentence.
@@ -22,7 +23,26 @@ fn golden_image_of_format_1_0_loads_and_verifies() {
         // What came with 1.1.
         assert_eq!((agent.gpu_id, agent.ordinal, &agent.links), (None, None, &None));
     }
+    assert_holds_what_was_written(&image, &metadata, b"a golden image of format 1.0");
+}
+
+/// Written by the last version of format 1.1, with the same in it as that of 1.0.
+#[test]
+fn golden_image_of_format_1_1_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.1.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 1, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    assert!(metadata.agents.iter().all(|agent| agent.gpu_id.is_some() && agent.links.is_some()));
+    assert_holds_what_was_written(&image, &metadata, b"a golden image of format 1.1");
+}
+
+fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &[u8]) {
     let registry = &metadata.registry;
+    // What came with 1.2.
+    assert!(registry.maps.entries.is_empty());
+    Registry::restore(registry).unwrap();
     assert_eq!((registry.queues.entries.len(), registry.executables.entries.len()), (1, 1));
     // `#INDEX.GENERATION`
     let index = |name: &String| name[1..].split('.').next().unwrap().parse::<u32>().unwrap();
@@ -33,5 +53,5 @@ fn golden_image_of_format_1_0_loads_and_verifies() {
     image.fill(&extents, false, &Limit::none()).unwrap();
     let counted: Vec<u8> = (0..5_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
     assert!(memories.iter().any(|memory| memory.get().starts_with(&counted)));
-    assert!(memories.iter().any(|memory| memory.get().starts_with(b"a golden image of format 1.0")));
+    assert!(memories.iter().any(|memory| memory.get().starts_with(sentence)));
 }
