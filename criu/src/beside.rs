@@ -29,15 +29,24 @@ pub fn furnish() -> Result<()> {
     loopback::up().context("Cannot bring up the loopback device of the new network namespace")
 }
 
-/// Waits, as the first process of its namespace, for the process `pid` to end, and ends alike.
-pub fn stay(pid: i32) -> Result<()> {
-    let pid = Pid::from_raw(pid);
-    loop {
+/// Waits, as the first process of its namespace, for the processes `pids` to end, and ends like the last that was not
+/// content, or like them.
+pub fn stay(pids: &[i32]) -> Result<()> {
+    let mut waiting: Vec<Pid> = pids.iter().filter_map(|pid| Pid::from_raw(*pid)).collect();
+    let mut code = 0;
+    while !waiting.is_empty() {
         match wait(WaitOptions::empty()) {
-            Ok(Some((ended, status))) if Some(ended) == pid => {
+            Ok(Some((ended, status))) if waiting.contains(&ended) => {
+                waiting.retain(|pid| *pid != ended);
                 let status = ExitStatus::from_raw(status.as_raw());
-                println!("The copy ended: {status}");
-                exit(status.code().unwrap_or(1));
+                match pids {
+                    [_] => println!("The copy ended: {status}"),
+                    _ => println!("The copy of process {} ended: {status}", ended.as_raw_nonzero()),
+                }
+                code = match status.code().unwrap_or(1) {
+                    0 => code,
+                    failed => failed,
+                };
             }
             Ok(_) | Err(Errno::INTR) => {}
             // It ended while it was being restored, and was reaped with what restored it.
@@ -45,4 +54,5 @@ pub fn stay(pid: i32) -> Result<()> {
             Err(error) => return Err(error).context("Cannot wait for the copy"),
         }
     }
+    exit(code)
 }

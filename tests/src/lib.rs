@@ -8,6 +8,7 @@ pub mod sharer;
 pub mod stepper;
 pub mod survivor;
 pub mod tally;
+pub mod tree;
 pub mod worker;
 
 use std::path::{Path, PathBuf};

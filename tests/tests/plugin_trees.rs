@@ -4,142 +4,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+use stasis_tests::criu;
 use stasis_tests::gpu::skip_on_kernel_driver;
 use stasis_tests::plain_criu::{Plugins, dump, restore, run};
-use stasis_tests::worker::{is_alive, kill, wait_until};
-use stasis_tests::{criu, program};
-use tempfile::TempDir;
+use stasis_tests::tree::Tree;
+use stasis_tests::worker::wait_until;
 
 const NOTHING: [&str; 0] = [];
-
-/// A shell with workers and a sleep, in a session of their own. The shell ends after the workers.
-struct Tree {
-    directory: TempDir,
-    shell: Child,
-    members: Vec<i32>,
-    workers: usize,
-}
-
-fn descendants(pid: i32) -> Vec<i32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let children = list.split_ascii_whitespace().map(|pid| pid.parse().unwrap());
-    children.flat_map(|child: i32| std::iter::once(child).chain(descendants(child))).collect()
-}
-
-impl Tree {
-    /// Starts a worker with each of these lists of arguments, the shell by way of `wrapper`.
-    fn start(workers: &[&str], wrapper: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        // What CRIU kills leaves its dead to us, whether or not process 1 of this place reaps.
-        set_child_subreaper(Some(getpid())).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let here = directory.path().display();
-        let (worker, number) = (program("counter-worker"), COUNT.fetch_add(1, Ordering::Relaxed));
-        let mut script = String::from("sleep 1000 & bystander=$!\n");
-        for (n, arguments) in workers.iter().enumerate() {
-            script.push_str(&format!(
-                "STASIS_SOFTGPU_INSTANCE=tree-{}-{number}-{n} '{}' --until '{here}/stop' {arguments} >> '{here}/log-{n}' 2>&1 &\n\
-                 workers=\"$workers $!\"\n",
-                std::process::id(),
-                worker.display(),
-            ));
-        }
-        script.push_str("wait $workers; kill $bystander; echo the shell is done\n");
-        fs::write(directory.path().join("script"), script).unwrap();
-        let log = || {
-            let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
-            options.unwrap()
-        };
-        let mut command = Command::new("setsid");
-        command.args(wrapper).arg("sh").arg(directory.path().join("script")).current_dir("/");
-        let shell = command.stdin(Stdio::null()).stdout(log()).stderr(log()).spawn().unwrap();
-        let mut tree = Self { directory, shell, members: Vec::new(), workers: workers.len() };
-        tree.wait_rounds(1);
-        tree.members = vec![tree.root()];
-        tree.members.extend(descendants(tree.root()));
-        assert!(tree.members.len() >= workers.len() + 2, "{:?}", tree.members);
-        tree
-    }
-
-    fn root(&self) -> i32 {
-        self.shell.id().cast_signed()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn log(&self, worker: usize) -> String {
-        fs::read_to_string(self.path(&format!("log-{worker}"))).unwrap_or_default()
-    }
-
-    fn rounds(&self, worker: usize) -> u64 {
-        let log = self.log(worker);
-        log.lines().filter_map(|line| line.strip_prefix("round ")?.parse().ok()).next_back().unwrap_or(0)
-    }
-
-    /// Waits until every worker has done more rounds.
-    fn wait_rounds(&self, more: u64) {
-        for worker in 0..self.workers {
-            let start = self.rounds(worker);
-            wait_until("the workers' rounds", || {
-                assert!(is_alive(self.root()), "{}", self.log(worker));
-                self.rounds(worker) >= start + more
-            });
-        }
-    }
-
-    /// Waits until nothing has the pids any more.
-    fn bury(&mut self) {
-        let _ = self.shell.wait();
-        for pid in &self.members {
-            wait_until("the end of the frozen tree", || {
-                let _ = waitpid(Pid::from_raw(*pid), WaitOptions::NOHANG);
-                !Path::new(&format!("/proc/{pid}")).exists()
-            });
-        }
-    }
-
-    /// Has all go on and end, and makes sure that everything was right.
-    fn goes_on(self) {
-        self.wait_rounds(3);
-        fs::write(self.path("stop"), "").unwrap();
-        wait_until("the shell's end", || {
-            let _ = waitpid(Pid::from_raw(self.root()), WaitOptions::NOHANG);
-            !is_alive(self.root())
-        });
-        for worker in 0..self.workers {
-            assert!(self.log(worker).lines().any(|line| line == "done"), "{}", self.log(worker));
-        }
-        let log = fs::read_to_string(self.path("log")).unwrap();
-        assert!(log.contains("the shell is done"), "{log}");
-    }
-
-    /// The directories of contents among the images.
-    fn contents(&self, images: &str) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.path(images)).unwrap().map(|entry| entry.unwrap().path());
-        entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("stasis-")).collect()
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // The pids are theirs as long as the log is the shell's.
-        let ours = fs::read_link(format!("/proc/{}/fd/1", self.root()));
-        if ours.is_ok_and(|log| log == self.path("log")) {
-            self.members.iter().for_each(|pid| kill(*pid));
-        }
-        let _ = self.shell.wait();
-    }
-}
 
 #[test]
 fn tree_with_two_workers_and_bystanders_is_dumped_moved_and_restored() {
@@ -149,6 +25,8 @@ fn tree_with_two_workers_and_bystanders_is_dumped_moved_and_restored() {
         dump(tree.root(), &tree.path(generation), &plugins, &NOTHING).succeeded();
         tree.bury();
         assert_eq!(tree.contents(generation).len(), 2);
+        // Where they met, and would again if they shared memory.
+        assert!(tree.path(generation).join("stasis-session").is_dir());
         let moved = tree.path(&format!("{generation}-moved"));
         fs::rename(tree.path(generation), &moved).unwrap();
         restore(&moved, &plugins).succeeded();

@@ -18,6 +18,7 @@ use crate::host::{self, Level, log};
 use crate::images::{Images, Place, PlaceError, name_of};
 use crate::marker::{self, Entry, MarkerError};
 use crate::process::{Listeners, Process};
+use crate::session::{self, SessionPlan};
 use crate::settings::{Settings, SettingsError};
 use crate::sys::AlarmStopped;
 use crate::tree;
@@ -218,10 +219,11 @@ fn checkpoint<'p>(
 ) -> Result<Vec<(&'p Process, Place)>, DumpError> {
     let mut places: Vec<(&Process, Place)> = Vec::new();
     let mut calls = Vec::new();
-    let mut failure = order_all(running, images, settings, &mut places, &mut calls).err();
+    let patience = Duration::from_millis(settings.deadline_ms).saturating_add(WRITING);
+    let sessions = session::plan(running, images, patience)?;
+    let mut failure = order_all(running, images, (settings, &sessions), &mut places, &mut calls).err();
     let mut doubtful: Vec<&Process> = calls.iter().map(Call::process).collect();
     if failure.is_none() {
-        let patience = Duration::from_millis(settings.deadline_ms).saturating_add(WRITING);
         for (process, outcome) in answers(calls, patience, Result::is_err) {
             let Err(error) = outcome else { continue };
             if matches!(error, AgentError::Refused { state: State::Running, .. }) {
@@ -235,8 +237,11 @@ fn checkpoint<'p>(
     for (process, place) in &places {
         // Whoever has not got its device back needs its contents.
         if !doubtful.contains(process) {
-            images.discard(process, place);
+            images.discard(place);
         }
+    }
+    if doubtful.is_empty() {
+        sessions.iter().for_each(|session| images.discard(&session.place));
     }
     for process in doubtful {
         let text = format!("process {} has not got its device back; it does when criu has gone", process.pid);
@@ -248,7 +253,7 @@ fn checkpoint<'p>(
 fn order_all<'p>(
     running: &[&'p Process],
     images: &Images,
-    settings: Settings,
+    (settings, sessions): (Settings, &[SessionPlan]),
     places: &mut Vec<(&'p Process, Place)>,
     calls: &mut Vec<Call<'p>>,
 ) -> Result<(), DumpError> {
@@ -260,6 +265,7 @@ fn order_all<'p>(
             mode: settings.mode,
             deadline_ms: settings.deadline_ms,
             lease_ms: settings.lease_ms,
+            session: sessions.iter().find_map(|session| session.order(process)),
             ..CheckpointOrder::into_directory(place.path.clone())
         };
         calls.push(call(process, &Request::Checkpoint(order))?);

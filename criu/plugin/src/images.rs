@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where contents lie: a directory `stasis-PID` for each process of ours, beside CRIU's images.
+//! Where contents lie: a directory `stasis-PID` for each process of ours, beside CRIU's images, and where they meet:
+//! `stasis-session`.
 //!
 //! INVARIANT: such a directory is one we made or could have made: a real directory, not a link, that belongs to CRIU's
 //! user or the process's and that nobody else may enter. The pid is the one the process knows itself by, which a
@@ -33,6 +34,17 @@ pub(crate) enum PlaceError {
     #[error("Cannot make {} for the contents of process {pid}", path.display())]
     Make {
         pid: i32,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("Cannot draw a name for a session")]
+    Session {
+        #[source]
+        source: io::Error,
+    },
+    #[error("Cannot clear {} of an earlier dump", path.display())]
+    Clear {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -89,7 +101,24 @@ impl Images {
 
     /// Makes the directory of a process, or takes the one of an earlier dump.
     pub fn make(&self, process: &Process) -> Result<Place, PlaceError> {
-        let name = name_of(process);
+        self.make_named(name_of(process), process)
+    }
+
+    /// Makes an empty directory where processes of one user meet, or clears that of an earlier dump. It is given to the
+    /// user of `process`, one of them.
+    pub fn make_meeting(&self, name: String, process: &Process) -> Result<Place, PlaceError> {
+        let place = self.make_named(name, process)?;
+        let clear = || {
+            for entry in fs::read_dir(format!("/proc/self/fd/{}", place.fd.as_raw_fd()))? {
+                unlinkat(&place.fd, entry?.file_name(), AtFlags::empty())?;
+            }
+            Ok(())
+        };
+        clear().map_err(|source| PlaceError::Clear { path: place.path.clone(), source })?;
+        Ok(place)
+    }
+
+    fn make_named(&self, name: String, process: &Process) -> Result<Place, PlaceError> {
         let (pid, path) = (process.pid, self.path.join(&name));
         let cannot = |source: Errno| PlaceError::Make { pid, path: path.clone(), source: source.into() };
         let is_new = match mkdirat(self.fd, &name, PRIVATE) {
@@ -111,7 +140,7 @@ impl Images {
         if sees(process, &path, rustix::fd::AsFd::as_fd(&place.fd)) {
             return Ok(place);
         }
-        self.discard(process, &place);
+        self.discard(&place);
         Err(PlaceError::OutOfSight { pid, path })
     }
 
@@ -120,12 +149,17 @@ impl Images {
         openat(self.fd, name, flags, Mode::empty())
     }
 
-    /// Removes a directory we made, with what was written into it. Only for a process that runs again.
-    pub fn discard(&self, process: &Process, place: &Place) {
+    /// Removes a directory we made, with what was written into it. Only for processes that run again.
+    pub fn discard(&self, place: &Place) {
         if place.is_new {
             // What cannot be removed stays: it belongs to no images that CRIU would take for whole.
-            let _ = unlinkat(&place.fd, IMAGE_FILE, AtFlags::empty());
-            let _ = unlinkat(self.fd, name_of(process), AtFlags::REMOVEDIR);
+            let entries = fs::read_dir(format!("/proc/self/fd/{}", place.fd.as_raw_fd()));
+            for entry in entries.into_iter().flatten().flatten() {
+                let _ = unlinkat(&place.fd, entry.file_name(), AtFlags::empty());
+            }
+            if let Some(name) = place.path.file_name() {
+                let _ = unlinkat(self.fd, name, AtFlags::REMOVEDIR);
+            }
         }
     }
 
@@ -140,12 +174,12 @@ impl Images {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// The images' directory and ourselves.
-    fn images(directory: &Path) -> (Images, Process) {
+    pub(crate) fn images(directory: &Path) -> (Images, Process) {
         let opened = Box::leak(Box::new(fs::File::open(directory).unwrap()));
         let images = Images::of(rustix::fd::AsFd::as_fd(&*opened)).unwrap();
         let own = std::process::id().cast_signed();
@@ -165,10 +199,26 @@ mod tests {
         fs::set_permissions(&first.path, fs::Permissions::from_mode(0o777)).unwrap();
         let second = images.make(&process).unwrap();
         assert_eq!(fs::metadata(&second.path).unwrap().permissions().mode() & 0o777, 0o700);
-        images.discard(&process, &second);
+        images.discard(&second);
         assert!(second.path.join(IMAGE_FILE).exists());
-        images.discard(&process, &first);
+        images.discard(&first);
         assert!(!first.path.exists());
+    }
+
+    #[test]
+    fn meeting_is_private_and_empty_whatever_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        for _ in 0..2 {
+            let place = images.make_meeting("stasis-session".to_owned(), &process).unwrap();
+            assert_eq!(fs::read_dir(&place.path).unwrap().count(), 0);
+            assert_eq!(fs::metadata(&place.path).unwrap().permissions().mode() & 0o777, 0o700);
+            fs::write(place.path.join("decision"), "").unwrap();
+        }
+        // What cannot be cleared is no empty directory.
+        fs::create_dir(directory.path().join("stasis-session/sub")).unwrap();
+        let error = images.make_meeting("stasis-session".to_owned(), &process).unwrap_err();
+        assert!(matches!(error, PlaceError::Clear { .. }), "{error}");
     }
 
     #[test]

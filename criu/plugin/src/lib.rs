@@ -32,6 +32,7 @@ mod images;
 mod marker;
 mod process;
 mod restore;
+mod session;
 mod settings;
 mod sys;
 mod tree;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use stasis::checkpoint::IMAGE_FILE;
+use stasis::checkpoint::{IMAGE_FILE, Metadata};
 use stasis::image::{Image, ImageError};
 use thiserror::Error;
 
@@ -58,6 +58,11 @@ pub(crate) enum MarkerError {
          directories (cp -a). Nothing was restored", here.display(), written_to.display()
     )]
     Missing { pid: i32, here: PathBuf, written_to: PathBuf },
+    #[error(
+        "Process {pid} shares memory with others of its tree, and the directory where they meet is not at {}. Copy the \
+         images with their directories (cp -a). Nothing was restored", meeting.display()
+    )]
+    NoMeeting { pid: i32, meeting: PathBuf },
     #[error("The contents of process {pid} are not good. Nothing was restored")]
     Spoilt {
         pid: i32,
@@ -113,8 +118,15 @@ impl Entry {
         else {
             return Err(MarkerError::Missing { pid: self.pid, here, written_to });
         };
-        Image::open(&image).map_err(|source| MarkerError::Spoilt { pid: self.pid, source })?;
-        Ok(())
+        let spoilt = |source| MarkerError::Spoilt { pid: self.pid, source };
+        let metadata: Metadata = Image::open(&image).and_then(|image| image.metadata()).map_err(spoilt)?;
+        let shared = metadata.sharing.filter(|sharing| !sharing.objects.is_empty());
+        let order = shared.and_then(|sharing| sharing.order).filter(|order| order.members.len() > 1);
+        let meeting = order.and_then(|order| Some(image.parent()?.join(order.from_image)));
+        match meeting {
+            Some(meeting) if !meeting.is_dir() => Err(MarkerError::NoMeeting { pid: self.pid, meeting }),
+            _ => Ok(()),
+        }
     }
 }
 

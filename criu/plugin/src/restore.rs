@@ -3,7 +3,8 @@
 //!
 //! The process comes back by itself and looks where it wrote them. Only if the images were moved does it need to be
 //! told, and all that can be done in this hook is to leave a message: the process does not run yet, and CRIU ignores
-//! what the hook answers.
+//! what the hook answers. It waits for nobody: processes that share memory wait for each other once all of them run, and
+//! here none does.
 
 use std::convert::Infallible;
 

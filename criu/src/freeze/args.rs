@@ -11,10 +11,14 @@ use stasis::criu::{CriuOptions, NetworkLock, has_terminal};
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
-    /// The process to freeze.
+    /// The process to freeze, with all its descendants.
     pub(super) pid: i32,
     /// Directory for the images: must be empty or not exist.
     pub(super) directory: PathBuf,
+    /// Freeze these process trees with it, as one session: the memory they share stays shared. Each gets a directory of
+    /// its own in DIRECTORY, named after its root.
+    #[arg(long, visible_alias = "with", value_name = "PID", value_delimiter = ',')]
+    pub(super) session: Vec<i32>,
     /// Let the process run on afterwards.
     #[arg(long)]
     pub(super) leave_running: bool,
@@ -95,7 +99,7 @@ impl CriuArgs {
 /// Arguments of `stasis restore`.
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Directory made by `stasis checkpoint`.
+    /// Directory made by `stasis checkpoint`; that of a session brings back all of it.
     pub(super) directory: PathBuf,
     /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
     /// and ends with the process and its exit status.

@@ -1,227 +1,287 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis checkpoint`: the agent evacuates, CRIU freezes, the manifest makes it count.
+//! `stasis checkpoint`: the agents evacuate, CRIU freezes, the manifest makes it count.
+//!
+//! INVARIANT: all processes of a session are frozen or all run on. Whoever fails brings the others back.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use indicatif::ProgressBar;
-use serde::Serialize;
-use stasis::checkpoint::{CheckpointOrder, CheckpointReport, Done, Mode, Request, State, call};
-use stasis::criu::{
-    CRIU_DIRECTORY, DumpStats, Executable, LAYOUT, Manifest, ManifestError, image_names, prepare, retract,
-    write_commit_script,
-};
+use stasis::checkpoint::{CheckpointOrder, CheckpointReport, Mode, Request, State, call};
+use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract};
 
 use super::args::CheckpointArgs;
-use super::{mebibytes, milliseconds, resume, spinner};
-use crate::criu::{Criu, DumpOptions};
-use crate::{preflight, timings};
+use super::dumps;
+use super::orders::{Return, cause, checkpoint_all, resume_all};
+use super::outcome::{CheckpointOutcome, named};
+use super::party::{Party, Tree};
+use super::{alive, is_buried_soon, milliseconds, spinner};
+use crate::criu::{Criu, CriuError};
+use crate::preflight;
 
-/// What `stasis checkpoint --json` prints.
-#[derive(Debug, Serialize)]
-struct CheckpointOutcome {
-    pid: i32,
-    checkpoint_ms: f64,
-    criu_ms: f64,
-    #[serde(flatten)]
-    report: CheckpointReport,
-    criu_bytes: u64,
-    left_running: bool,
-    /// What CRIU says of its dump.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    criu_stats: Option<DumpStats>,
-}
+/// TIMEOUT: how long writing may take beyond the queues' deadline where nobody set a limit; a disk may be slow.
+const WRITING: Duration = Duration::from_secs(600);
+/// TIMEOUT: how long processes may take to get their devices back.
+const RESUMING: Duration = Duration::from_secs(120);
+/// TIMEOUT: how long an agent may take to say its state.
+const STATUS: Duration = Duration::from_secs(5);
 
-impl CheckpointOutcome {
-    /// How long the process stood still for what, milliseconds.
-    fn phases(&self) -> Vec<(&'static str, f64)> {
-        let stats = self.criu_stats.unwrap_or_default();
-        let frozen = stats.freezing_ms + stats.frozen_ms;
-        vec![
-            ("stop the queues", self.report.lock_ms),
-            ("write the buffers", self.report.write_ms),
-            ("close the device", self.report.close_ms),
-            ("frozen by CRIU", frozen),
-            ("CRIU around it", (self.criu_ms - frozen).max(0.0)),
-        ]
-    }
-}
-
-/// Freezes a process into a directory.
+/// Freezes process trees into a directory.
 pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
-    let command = command_line(args.pid)?;
-    // Before the process is stopped: it takes milliseconds.
-    let executable = Executable::of(args.pid).ok();
-    call(args.pid, &Request::Status, Duration::from_secs(5))?;
-    let criu = Criu::find()?;
-    let told = [args.criu.options(args.pid).dump_arguments(), args.criu_args.clone()].concat();
-    if !args.no_preflight {
-        preflight::check(args.pid, &criu, &told, args.preempt)?;
+    let roots: Vec<i32> = std::iter::once(args.pid).chain(args.session.iter().copied()).collect();
+    let party = Party::find(&roots)?;
+    if args.self_contained && party.is_session() {
+        bail!(
+            "--self-contained keeps the buffers in each process's own memory, where the others cannot find what they \
+             share: it is for a single process with a runtime, and here are {}",
+            party.members().count()
+        );
     }
-    let directory = prepare(&args.directory)?;
+    let criu = Criu::find()?;
+    if !args.no_preflight {
+        let told = |root| [args.criu.options(root).dump_arguments(), args.criu_args.clone()].concat();
+        preflight::check(&roots, &criu, told, args.preempt)?;
+    }
+    let directory = party.prepare(&args.directory)?;
     let bar = spinner(args.json);
-    let frozen = freeze(args, &criu, &directory, (command, executable), &bar);
+    let frozen = freeze(args, &party, &criu, &directory, &bar);
     bar.finish_and_clear();
-    let (report, criu_ms) = frozen.inspect_err(|_| {
-        if is_abandoned(args.pid, &directory) {
+    let (reports, criu_ms) = frozen.inspect_err(|_| {
+        if is_abandoned(&party, &directory) {
             // Only logs are worth keeping of a checkpoint that did not come about; the images would mislead.
             let _ = clear_failed(&directory);
         }
     })?;
     let outcome = CheckpointOutcome {
-        pid: args.pid,
         checkpoint_ms: milliseconds(started),
         criu_ms,
-        criu_bytes: directory_bytes(&directory.join(CRIU_DIRECTORY)),
         left_running: args.leave_running,
-        criu_stats: DumpStats::read(&directory.join(CRIU_DIRECTORY)).ok(),
-        report,
+        ..CheckpointOutcome::new(&party, &directory, &reports)
     };
     if args.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else if args.no_dump {
-        println!(
-            "Process {pid} has closed its device; its buffers are in {where_}. Within {} ms:\n  criu dump -t {pid} -D \
-             {where_}/{CRIU_DIRECTORY}      freezes it (criu restore -D ... brings it back)\n  stasis resume {pid}      \
-             has it run on",
-            args.lease_ms,
-            pid = outcome.pid,
-            where_ = directory.display(),
-        );
+        print!("{}", what_is_left(&party, &directory, args.lease_ms));
     } else {
-        println!(
-            "Process {} is in {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, \
-             {:.0} CRIU){}",
-            outcome.pid,
-            directory.display(),
-            mebibytes(outcome.report.content_bytes),
-            mebibytes(outcome.report.image_bytes + outcome.criu_bytes),
-            outcome.checkpoint_ms,
-            outcome.report.lock_ms,
-            outcome.report.write_ms,
-            outcome.report.close_ms,
-            outcome.criu_ms,
-            if args.leave_running { "; it runs on" } else { "; it is gone" },
-        );
-        if args.timings {
-            print!("{}", timings::bars(&outcome.phases()));
-        }
+        outcome.print(&party, &directory, args.timings);
     }
     Ok(())
 }
 
+/// What is to be done after `--no-dump`.
+fn what_is_left(party: &Party, directory: &Path, lease_ms: u64) -> String {
+    let mut text = String::new();
+    for tree in &party.trees {
+        let (pid, place) = (tree.pid, directory.join(&tree.place));
+        let (who, its) = match tree.is_plain() {
+            true => (named(pid, 1, true), "its device; its buffers are"),
+            false => (named(pid, tree.members.len(), false), "its devices; its buffers are"),
+        };
+        let resumed: Vec<_> = tree.members.iter().map(|m| format!("stasis resume {}", m.pid)).collect();
+        text.push_str(&format!(
+            "{who} has closed {its} in {place}. Within {lease_ms} ms:\n  criu dump -t {pid} -D {place}/{CRIU_DIRECTORY}      \
+             freezes it (criu restore -D ... brings it back)\n  {}      has it run on\n",
+            resumed.join(" & "),
+            place = place.display(),
+        ));
+    }
+    text
+}
+
 fn freeze(
     args: &CheckpointArgs,
+    party: &Party,
     criu: &Criu,
     directory: &Path,
-    (command, executable): (Vec<String>, Option<Executable>),
     bar: &ProgressBar,
-) -> Result<(CheckpointReport, f64)> {
+) -> Result<(Vec<CheckpointReport>, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
-    let order = Request::Checkpoint(CheckpointOrder {
+    let reports = evacuate(args, party, directory)?;
+    if args.no_dump {
+        return Ok((reports, 0.0));
+    }
+    bar.set_message("CRIU dumps the process");
+    let started = Instant::now();
+    let dumped = dumps::dump(party, directory, args, criu, &reports);
+    let criu_ms = milliseconds(started);
+    let failed = match dumped {
+        Err(error) => Some(error),
+        Ok(dumps) => blame(party, dumps),
+    };
+    if args.leave_running || failed.is_some() {
+        bar.set_message("the process takes its device back");
+        let resumed = bring_back(party, directory, failed.is_some());
+        if failed.is_some() && resumed.is_ok() {
+            for tree in party.trees.iter().filter(|tree| lives(tree.pid)) {
+                // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
+                retract(&directory.join(&tree.place))?;
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error.context(verdict(party, directory, resumed.err().as_ref())));
+        }
+        resumed.context("The checkpoint is complete, but the process did not come back")?;
+    }
+    Ok((reports, criu_ms))
+}
+
+/// Has all let go of their devices, or none.
+fn evacuate(args: &CheckpointArgs, party: &Party, directory: &Path) -> Result<Vec<CheckpointReport>> {
+    // Beyond the drain the time goes into writing.
+    let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
+    let deadline = Duration::from_millis(args.deadline_ms);
+    let order = |member| CheckpointOrder {
         deadline_ms: args.deadline_ms,
         lease_ms: args.lease_ms,
         mode: if args.preempt { Mode::Preempt } else { Mode::Drain },
         write_deadline_ms: args.write_deadline_ms,
         self_contained: args.self_contained,
         outlives_controller: args.no_dump,
-        ..CheckpointOrder::into_directory(directory.into())
-    });
-    // Beyond the drain the time goes into writing; a disk may be slow.
-    let patience = Duration::from_millis(args.deadline_ms) + Duration::from_secs(600);
-    let report = match call(args.pid, &order, patience)? {
-        (State::Checkpointed, Done::Checkpointed(report)) => report,
-        (state, _) => bail!("the agent of process {} answered out of turn: it is {state}", args.pid),
+        session: party.session(member, directory, deadline + writing),
+        ..CheckpointOrder::into_directory(directory.join(&member.place))
     };
-    if args.no_dump {
-        return Ok((report, 0.0));
-    }
-    bar.set_message("CRIU dumps the process");
-    let started = Instant::now();
-    let options = args.criu.options(args.pid);
-    let dumped = (|| -> Result<()> {
-        Manifest {
-            layout: LAYOUT,
-            pid: args.pid,
-            command,
-            executable,
-            criu: criu.version().to_owned(),
-            options: options.clone(),
-            images: image_names(directory)?,
-            report: report.clone(),
+    let orders: Vec<_> = party.members().map(|member| (member.pid, order(member))).collect();
+    let (done, failures): (Vec<_>, Vec<_>) =
+        checkpoint_all(&orders, deadline + WRITING.max(writing)).into_iter().partition(Result::is_ok);
+    match cause(failures.into_iter().filter_map(Result::err).collect()) {
+        None => Ok(done.into_iter().filter_map(Result::ok).collect()),
+        Some(error) if !party.is_session() => Err(error),
+        Some(error) => {
+            let resumed = bring_back(party, directory, true);
+            Err(error.context(verdict(party, directory, resumed.err().as_ref())))
         }
-        .write_pending(directory)?;
-        let commit = write_commit_script(directory)?;
-        criu.dump(
-            args.pid,
-            &directory.join(CRIU_DIRECTORY),
-            &DumpOptions {
-                commit: &commit,
-                leave_running: args.leave_running,
-                criu: &options,
-                extra: &args.criu_args,
-            },
-        )?;
-        Ok(())
-    })();
-    let criu_ms = milliseconds(started);
-    if args.leave_running || dumped.is_err() {
-        bar.set_message("the process takes its device back");
-        let resumed = resume(args.pid, None, None, Duration::from_secs(120));
-        if dumped.is_err() && resumed.is_ok() {
-            // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
-            retract(directory)?;
-        }
-        dumped.with_context(|| match &resumed {
-            Ok(_) => format!("Process {} was not frozen and runs on unharmed", args.pid),
-            Err(error) => {
-                format!("Process {} was not frozen, and did not come back by itself yet: {error}", args.pid)
-            }
-        })?;
-        resumed.context("The checkpoint is complete, but the process did not come back")?;
     }
-    Ok((report, criu_ms))
 }
 
-fn command_line(pid: i32) -> Result<Vec<String>> {
-    let raw = fs::read(format!("/proc/{pid}/cmdline"))
-        .with_context(|| format!("There is no process {pid} to checkpoint"))?;
-    Ok(raw
-        .split(|b| *b == 0)
-        .filter(|a| !a.is_empty())
-        .map(|a| String::from_utf8_lossy(a).into_owned())
-        .collect())
+/// Has all members take their devices back, at the same time: they meet again. After a failure some may not have let go
+/// of them, or be gone.
+fn bring_back(party: &Party, directory: &Path, after_failure: bool) -> Result<()> {
+    let is_wanted = |pid: i32| !after_failure || state(pid) != Some(State::Running);
+    let trees = party.trees.iter().filter(|tree| !is_complete(party, tree, directory));
+    let members = trees.flat_map(|tree| &tree.members).filter(|member| is_wanted(member.pid));
+    let back = members.map(|member| Return { pid: member.pid, directory: None, admission: None });
+    let back: Vec<_> = back.collect();
+    let failed = |(back, answer): (&Return, Result<_>)| Some((back.pid, answer.err()?));
+    let answers = resume_all(&back, RESUMING);
+    let mut failures: Vec<(i32, Error)> = back.iter().zip(answers).filter_map(failed).collect();
+    let pids: Vec<_> = failures.iter().map(|(pid, _)| pid.to_string()).collect();
+    match failures.pop() {
+        None => Ok(()),
+        Some((_, error)) if !party.is_session() => Err(error),
+        Some((_, error)) => {
+            Err(error.context(format!("Processes that did not come back: {}", pids.join(", "))))
+        }
+    }
 }
 
-/// Whether nobody needs the images: they are not complete, and the process has taken its contents back.
-fn is_abandoned(pid: i32, directory: &Path) -> bool {
-    let status = call(pid, &Request::Status, Duration::from_secs(5));
-    let needed = matches!(status, Ok((state, _)) if state != State::Running);
-    !needed && matches!(Manifest::read(directory), Err(ManifestError::Incomplete { .. }))
+fn lives(pid: i32) -> bool {
+    alive(pid) && !is_buried_soon(pid)
 }
 
-/// Leaves only CRIU's log of a failed checkpoint, or nothing where there is none.
-fn clear_failed(directory: &Path) -> std::io::Result<()> {
-    let log = directory.join(CRIU_DIRECTORY).join("dump.log");
-    let kept = fs::read(&log).ok();
+/// Whether one of several trees is gone for good, with all that is needed to restore it: CRIU failed with another after
+/// all were committed.
+fn is_complete(party: &Party, tree: &Tree, directory: &Path) -> bool {
+    party.trees.len() > 1 && !lives(tree.pid) && Manifest::read(&directory.join(&tree.place)).is_ok()
+}
+
+fn state(pid: i32) -> Option<State> {
+    call(pid, &Request::Status, STATUS).ok().map(|(state, _)| state)
+}
+
+/// The first failure among dumps.
+fn blame(party: &Party, dumps: Vec<Result<(), CriuError>>) -> Option<Error> {
+    let several = dumps.len() > 1;
+    let failed = party.trees.iter().zip(dumps).filter_map(|(tree, dump)| Some((tree.pid, dump.err()?)));
+    // The others fail because one did: their scripts were told to.
+    let (pid, error) = failed.min_by_key(|(_, error)| matches!(error, CriuError::HeldBack))?;
+    Some(if several {
+        anyhow!(error).context(format!("The tree of process {pid} cannot be dumped"))
+    } else {
+        error.into()
+    })
+}
+
+/// What became of everybody after a failure.
+fn verdict(party: &Party, directory: &Path, not_back: Option<&Error>) -> String {
+    let gone = party.trees.iter().filter(|tree| is_complete(party, tree, directory));
+    let gone: Vec<_> = gone.map(|tree| directory.join(&tree.place).display().to_string()).collect();
+    let subject = match &party.trees[..] {
+        [tree] if tree.is_plain() => format!("Process {} was", tree.pid),
+        _ => {
+            let pids: Vec<_> = party.members().map(|member| member.pid.to_string()).collect();
+            format!("Processes {} were", pids.join(", "))
+        }
+    };
+    let mut text = match (party.is_session(), not_back) {
+        (false, None) => format!("{subject} not frozen and runs on unharmed"),
+        (true, None) => format!("{subject} not frozen and run on unharmed"),
+        (_, Some(error)) => format!("{subject} not frozen, and did not come back by itself yet: {error}"),
+    };
+    if !gone.is_empty() {
+        text.push_str(&format!(
+            ", but for what is complete already and can be restored: {}",
+            gone.join(", ")
+        ));
+    }
+    text
+}
+
+/// Whether nobody needs the images: they are not complete, and the processes have taken their contents back.
+fn is_abandoned(party: &Party, directory: &Path) -> bool {
+    let needed = party.members().any(|member| state(member.pid).is_some_and(|state| state != State::Running));
+    let is_incomplete = |place: &Path| {
+        matches!(Manifest::read(&directory.join(place)), Err(ManifestError::Incomplete { .. }))
+    };
+    !needed && party.trees.iter().all(|tree| is_incomplete(&tree.place))
+}
+
+/// Leaves only CRIU's logs of a failed checkpoint, or nothing where there are none; whether there is one.
+fn clear_failed(directory: &Path) -> io::Result<bool> {
+    let mut keeps = false;
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.is_dir() { fs::remove_dir_all(path)? } else { fs::remove_file(path)? }
-    }
-    match kept {
-        Some(text) => {
-            fs::create_dir(directory.join(CRIU_DIRECTORY))?;
-            fs::write(log, text)
+        let is_log = path.ends_with(Path::new(CRIU_DIRECTORY).join("dump.log"));
+        match path.is_dir() {
+            true => keeps |= clear_failed(&path)?,
+            false if is_log => keeps = true,
+            false => fs::remove_file(path)?,
         }
-        None => fs::remove_dir(directory),
     }
+    if !keeps {
+        fs::remove_dir(directory)?;
+    }
+    Ok(keeps)
 }
 
-fn directory_bytes(directory: &Path) -> u64 {
-    fs::read_dir(directory)
-        .map(|entries| entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum())
-        .unwrap_or(0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_logs_stay_of_what_failed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let make = |path: &str| {
+            let path = temporary.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        make("one/session/7.table");
+        make("one/7/criu/pages.img");
+        make("one/7/criu/dump.log");
+        make("one/9/criu/pages.img");
+        make("other/criu/pages.img");
+        assert!(clear_failed(&temporary.path().join("one")).unwrap());
+        assert!(!clear_failed(&temporary.path().join("other")).unwrap());
+        let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["one"]);
+        let left: Vec<_> =
+            fs::read_dir(temporary.path().join("one")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [temporary.path().join("one/7")]);
+        let log = fs::read_dir(temporary.path().join("one/7/criu")).unwrap().map(|e| e.unwrap().file_name());
+        assert_eq!(log.collect::<Vec<_>>(), ["dump.log"]);
+    }
 }

@@ -3,7 +3,12 @@
 
 mod args;
 mod checkpoint;
+mod dumps;
+mod orders;
+mod outcome;
+mod party;
 mod restore;
+mod together;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,107 +1,162 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis restore`: CRIU thaws, the agent comes back.
+//! `stasis restore`: CRIU thaws, the agents come back, all at the same time.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use serde::Serialize;
-use stasis::checkpoint::{CallError, RestoreReport, Standing};
-use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest};
+use anyhow::{Context, Error, Result, bail};
+use stasis::checkpoint::{Admission, CallError, Metadata, RestoreReport, Standing};
+use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest, SessionIndex};
 use stasis::image::Image;
 
 use super::args::RestoreArgs;
-use super::{alive, is_buried_soon, mebibytes, milliseconds, resume, spinner};
+use super::orders::{Return, resume_all};
+use super::outcome::{RestoreOutcome, Row, sum_restored};
+use super::{alive, is_buried_soon, milliseconds, spinner, together};
 use crate::beside;
 use crate::criu::Criu;
-
-/// What `stasis restore --json` prints.
-#[derive(Debug, Serialize)]
-struct RestoreOutcome {
-    pid: i32,
-    restore_ms: f64,
-    criu_ms: f64,
-    #[serde(flatten)]
-    report: RestoreReport,
-}
 
 /// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
 const BURIAL: Duration = Duration::from_secs(10);
 
-/// Brings a process back from a directory.
+/// Brings processes back from a directory.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     match args.beside {
         true if std::process::id() != 1 => beside::enter(),
         true => {
             beside::furnish()?;
-            beside::stay(thaw(args)?)
+            beside::stay(&thaw(args)?)
         }
         false => thaw(args).map(drop),
     }
 }
 
-/// Brings the process back; returns its pid.
-fn thaw(args: &RestoreArgs) -> Result<i32> {
-    let started = Instant::now();
+/// Brings the trees back; returns the pids of their roots.
+fn thaw(args: &RestoreArgs) -> Result<Vec<i32>> {
     let directory = args
         .directory
         .canonicalize()
         .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
-    let manifest = Manifest::read(&directory)?;
+    match SessionIndex::read(&directory)? {
+        Some(index) => together::restore(args, &directory, &index),
+        None => tree(args, &directory).map(|pid| vec![pid]),
+    }
+}
+
+/// Brings one tree back; returns the pid of its root.
+fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
+    let started = Instant::now();
+    let manifest = Manifest::read(directory)?;
+    let runtimes = manifest.runtimes(directory);
     let admission = args.terms.admission()?;
     let criu = Criu::find()?;
     let bar = spinner(args.json);
     bar.set_message("checking the images");
-    manifest.executable.as_ref().map_or(Ok(()), Executable::check)?;
-    for name in &manifest.images {
-        Image::inspect(&directory.join(name))?.verify()?;
-    }
+    let executables = manifest.members.iter().filter_map(|member| member.executable.as_ref());
+    manifest.executable.iter().chain(executables).try_for_each(Executable::check)?;
+    manifest.image_paths(directory).iter().try_for_each(|path| check(path))?;
     bar.set_message("waiting for the pid");
-    wait_for_pid(manifest.pid)?;
-    // The copy may wake up and take its device before it can be given an order.
-    let standing = Standing::offer(manifest.pid, &admission).with_context(|| {
-        format!("Cannot hold the terms of the restore ready for process {}", manifest.pid)
-    })?;
+    let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
+    std::iter::once(manifest.pid).chain(others).try_for_each(wait_for_pid)?;
+    let standing = offer(&runtimes, &admission)?;
     bar.set_message("CRIU restores the process");
     let criu_started = Instant::now();
     criu.restore(&directory.join(CRIU_DIRECTORY), &manifest.options, &args.criu_args)?;
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
-    let patience = Duration::from_millis(args.deadline_ms);
-    let report = resume(manifest.pid, Some(directory.clone()), Some(admission), patience);
+    let reports = bring_back(&runtimes, &admission, Duration::from_millis(args.deadline_ms));
     drop(standing);
     bar.finish_and_clear();
-    let report = report.or_else(|error| match error.downcast_ref() {
-        // It came back by itself and ended before it could be asked.
-        Some(CallError::NoAgent { .. }) if !alive(manifest.pid) || is_buried_soon(manifest.pid) => {
-            Ok(RestoreReport::default())
-        }
-        _ => Err(error),
-    });
-    let report = report.with_context(|| {
-        format!(
-            "Process {} is restored but its gate stays shut; its contents are kept in {}, so the same \
-             `stasis restore` of the device can be tried again with `stasis resume {}`",
-            manifest.pid,
-            directory.display(),
-            manifest.pid
-        )
-    })?;
-    let outcome = RestoreOutcome { pid: manifest.pid, restore_ms: milliseconds(started), criu_ms, report };
+    let reports = reports?;
+    let row = |((pid, _), report): (&(i32, PathBuf), &RestoreReport)| Row {
+        pid: *pid,
+        tree: manifest.pid,
+        report: report.clone(),
+    };
+    let is_plain = manifest.members.is_empty();
+    let rows = runtimes.iter().zip(&reports).filter(|_| !is_plain).map(row);
+    let outcome = RestoreOutcome {
+        pid: manifest.pid,
+        restore_ms: milliseconds(started),
+        criu_ms,
+        report: sum_restored(reports.iter()),
+        processes: rows.collect(),
+    };
     if args.json {
         println!("{}", serde_json::to_string(&outcome)?);
     } else {
-        println!(
-            "Process {} runs again: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)",
-            outcome.pid,
-            mebibytes(outcome.report.content_bytes),
-            outcome.restore_ms,
-            outcome.criu_ms,
-            outcome.report.open_ms,
-            outcome.report.rebuild_ms,
-            outcome.report.fill_ms,
+        outcome.print();
+    }
+    Ok(manifest.pid)
+}
+
+/// Makes sure that an image is whole, and that its process will find the others of its session.
+fn check(path: &Path) -> Result<()> {
+    let image = Image::inspect(path)?;
+    image.verify()?;
+    let metadata: Metadata = image.metadata()?;
+    let shared = metadata.sharing.as_ref().filter(|sharing| !sharing.objects.is_empty());
+    let order = shared.and_then(|sharing| sharing.order.as_ref()).filter(|order| order.members.len() > 1);
+    let (Some(order), Some(directory)) = (order, path.parent()) else { return Ok(()) };
+    let meeting = directory.join(&order.from_image);
+    if !meeting.is_dir() {
+        bail!(
+            "{} shares memory with others of its session, and the directory where they meet is not at {}: move the \
+             whole session's directory, not a part of it",
+            path.display(),
+            meeting.display()
         );
     }
-    Ok(outcome.pid)
+    Ok(())
+}
+
+/// Holds the terms ready for each process: a copy may wake up and take its device before it can be given an order.
+fn offer(runtimes: &[(i32, PathBuf)], admission: &Admission) -> Result<Vec<Standing>> {
+    let offer = |(pid, _): &(i32, PathBuf)| {
+        Standing::offer(*pid, admission)
+            .with_context(|| format!("Cannot hold the terms of the restore ready for process {pid}"))
+    };
+    runtimes.iter().map(offer).collect()
+}
+
+/// Has all take their devices; whoever does not is named.
+fn bring_back(
+    runtimes: &[(i32, PathBuf)],
+    admission: &Admission,
+    patience: Duration,
+) -> Result<Vec<RestoreReport>> {
+    let back = runtimes.iter().map(|(pid, directory)| Return {
+        pid: *pid,
+        directory: Some(directory.clone()),
+        admission: Some(admission.clone()),
+    });
+    let answers = resume_all(&back.collect::<Vec<_>>(), patience);
+    let mut reports = Vec::new();
+    let mut failures: Vec<(&(i32, PathBuf), Error)> = Vec::new();
+    for (runtime, answer) in runtimes.iter().zip(answers) {
+        match answer {
+            Ok(report) => reports.push(report),
+            // It came back by itself and ended before it could be asked.
+            Err(error) if has_ended(runtime.0, &error) => reports.push(RestoreReport::default()),
+            Err(error) => failures.push((runtime, error)),
+        }
+    }
+    let others: Vec<_> = failures.iter().skip(1).map(|((pid, _), error)| format!("{pid}: {error}")).collect();
+    let Some(((pid, directory), error)) = failures.into_iter().next() else { return Ok(reports) };
+    let mut text = format!(
+        "Process {pid} is restored but its gate stays shut; its contents are kept in {}, so the same `stasis restore` of \
+         the device can be tried again with `stasis resume {pid}`",
+        directory.display()
+    );
+    if !others.is_empty() {
+        text.push_str(&format!(". The same of {}", others.join("; ")));
+    }
+    Err(error.context(text))
+}
+
+fn has_ended(pid: i32, error: &Error) -> bool {
+    let no_agent = matches!(error.downcast_ref(), Some(CallError::NoAgent { .. }));
+    no_agent && (!alive(pid) || is_buried_soon(pid))
 }
 
 /// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it.

@@ -8,6 +8,7 @@
 //! What CRIU refuses was measured with CRIU 4.2.1 on kernel 6.18; `tests/tests/preflight.rs` has it refuse again.
 
 mod descriptors;
+mod device_memory;
 mod diag;
 mod finding;
 mod mappings;
@@ -22,6 +23,8 @@ mod tests;
 mod told;
 mod tree;
 
+use std::collections::HashSet;
+
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
@@ -30,6 +33,7 @@ use thiserror::Error;
 
 use self::finding::{Finding, Severity};
 use self::privileges::Own;
+pub use self::runtime::has_agent;
 use self::told::Told;
 use self::tree::{Process, TreeError};
 use crate::criu::Criu;
@@ -54,6 +58,9 @@ pub struct PreflightArgs {
     /// Kernels would be stopped in the middle.
     #[arg(long)]
     preempt: bool,
+    /// These process trees would be frozen with it.
+    #[arg(long, visible_alias = "with", value_name = "PID", value_delimiter = ',')]
+    session: Vec<i32>,
     /// What else `criu dump` would be told (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     criu_args: Vec<String>,
@@ -68,6 +75,8 @@ struct Scene<'a> {
     tree: &'a [Process],
     told: &'a Told,
     own: &'a Own,
+    /// Processes of other trees that are checkpointed at the same time.
+    session: &'a HashSet<i32>,
 }
 
 impl Scene<'_> {
@@ -116,11 +125,19 @@ pub struct ProcessReport {
 
 /// A checkpoint that would not come about.
 #[derive(Debug, Error)]
-#[error("Process {pid} was not touched; {} in the way (--no-preflight tries nevertheless): {}",
-    stand(findings.len()), list(findings))]
+#[error("{} not touched; {} in the way (--no-preflight tries nevertheless): {}",
+    were(pids), stand(findings.len()), list(findings))]
 pub struct Refused {
-    pid: i32,
+    /// The roots.
+    pids: Vec<i32>,
     findings: Vec<Finding>,
+}
+
+fn were(pids: &[i32]) -> String {
+    match pids {
+        [pid] => format!("Process {pid} was"),
+        pids => format!("Processes {} were", pids.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 fn stand(count: usize) -> String {
@@ -131,12 +148,18 @@ fn list(findings: &[Finding]) -> String {
     findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Looks at the tree of `pid`.
-fn look(pid: i32, told: &Told, preempt: bool, criu: &Result<Criu, String>) -> Result<Report, TreeError> {
+/// Looks at the tree of `pid`, with those of `others` in the same session.
+fn look(
+    (pid, others): (i32, &[i32]),
+    told: &Told,
+    preempt: bool,
+    criu: &Result<Criu, String>,
+) -> Result<Report, TreeError> {
     let own = Own::here(criu.as_ref().map(|criu| criu.program().to_owned()).map_err(Clone::clone));
     let mut tree = tree::read(pid)?;
     runtime::ask(&mut tree);
-    let scene = Scene { tree: &tree, told, own: &own };
+    let session = others.iter().flat_map(|other| tree::pids(*other)).collect();
+    let scene = Scene { tree: &tree, told, own: &own, session: &session };
     let mut findings = Vec::new();
     privileges::judge(&scene, &mut findings);
     runtime::judge(&scene, preempt, &mut findings);
@@ -145,6 +168,7 @@ fn look(pid: i32, told: &Told, preempt: bool, criu: &Result<Criu, String>) -> Re
     mappings::judge(&scene, &mut findings);
     sockets::judge(&scene, &mut findings);
     shared::judge(&scene, &mut findings);
+    device_memory::judge(&scene, &mut findings);
     findings.sort_by_key(|finding| finding.severity);
     let processes: Vec<_> = tree.iter().map(ProcessReport::of).collect();
     let saved = |report: &ProcessReport| Some(report.runtime.as_ref()?.objects.as_ref()?.saved_bytes);
@@ -181,7 +205,7 @@ pub fn run(args: &PreflightArgs) -> Result<bool> {
         ..told
     };
     let criu = Criu::find().map_err(|error| error.to_string());
-    let report = look(args.pid, &told, args.preempt, &criu)?;
+    let report = look((args.pid, &args.session), &told, args.preempt, &criu)?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -190,18 +214,25 @@ pub fn run(args: &PreflightArgs) -> Result<bool> {
     Ok(report.possible)
 }
 
-/// Refuses a checkpoint that `criu dump` with these arguments, or the runtime, would refuse later.
+/// Refuses a checkpoint of these trees, in one session, that `criu dump` with the arguments it is `told` for each root, or
+/// the runtime, would refuse later.
 ///
 /// # Errors
 /// [`Refused`] with everything that stands in the way, [`TreeError`].
-pub fn check(pid: i32, criu: &Criu, criu_args: &[String], preempt: bool) -> Result<()> {
-    let report = look(pid, &Told::from_args(criu_args), preempt, &Ok(criu.clone()))?;
-    if report.possible {
-        return Ok(());
+pub fn check(pids: &[i32], criu: &Criu, told: impl Fn(i32) -> Vec<String>, preempt: bool) -> Result<()> {
+    let criu = Ok(criu.clone());
+    let mut findings = Vec::new();
+    for pid in pids {
+        let others: Vec<i32> = pids.iter().copied().filter(|other| other != pid).collect();
+        findings.extend(look((*pid, &others), &Told::from_args(&told(*pid)), preempt, &criu)?.findings);
     }
-    let mut findings = report.findings;
     findings.retain(|finding| finding.severity == Severity::Refused);
-    Err(Refused { pid, findings }.into())
+    if findings.is_empty() { Ok(()) } else { Err(Refused { pids: pids.to_vec(), findings }.into()) }
+}
+
+/// The pids of a process and all its descendants, parents first.
+pub fn tree_of(pid: i32) -> Vec<i32> {
+    tree::pids(pid)
 }
 
 /// Prints the state of a process and what its runtime has.

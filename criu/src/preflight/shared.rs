@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::Scene;
 use super::descriptors::DELETED;
+use super::device_memory::is_device_memory;
 use super::finding::{Finding, Severity};
 use super::tree::{FileId, Mapping, Process, field};
 
@@ -16,12 +17,12 @@ use super::tree::{FileId, Mapping, Process, field};
 const MOST: usize = 400_000;
 
 /// Where the tree has a piece of memory that has no name in the file system.
-struct Place {
-    pid: i32,
-    place: String,
-    name: String,
+pub(super) struct Place {
+    pub(super) pid: i32,
+    pub(super) place: String,
+    pub(super) name: String,
     /// Bytes it takes, where a descriptor told.
-    allocated: Option<u64>,
+    pub(super) allocated: Option<u64>,
 }
 
 /// Anonymous memory with an inode, and files whose names are gone.
@@ -29,11 +30,35 @@ fn is_nameless(name: &str) -> bool {
     name.starts_with("/memfd:") || name.starts_with("/dev/zero (") || name.ends_with(DELETED)
 }
 
+/// What one finds out about strangers by looking for pieces of memory among theirs.
+pub(super) struct Shared {
+    /// Which piece is shared, with whom.
+    pub(super) with: HashMap<FileId, i32>,
+    /// Whether there were too many to look at all.
+    pub(super) is_cut: bool,
+    /// Processes that may not be looked at.
+    pub(super) hidden: usize,
+}
+
+/// Looks for pieces of memory among what all processes but `inside` have.
+pub(super) fn search(pieces: &HashMap<FileId, Place>, inside: impl Fn(i32) -> bool) -> Shared {
+    let mut search = Search { pieces, shared: HashMap::new(), looked: 0, hidden: 0 };
+    let strangers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let strangers = strangers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    for stranger in strangers.filter(|pid| !inside(*pid)) {
+        if search.looked > MOST {
+            break;
+        }
+        search.look(stranger);
+    }
+    Shared { with: search.shared, is_cut: search.looked > MOST, hidden: search.hidden }
+}
+
 fn pieces(tree: &[Process]) -> HashMap<FileId, Place> {
     let mut pieces = HashMap::new();
     for process in tree {
         let fds = process.descriptors().iter().filter(|fd| is_nameless(&fd.link));
-        for fd in fds.filter(|fd| !process.gives_up(&fd.link)) {
+        for fd in fds.filter(|fd| !is_device_memory(&fd.link) && !process.gives_up(&fd.link)) {
             pieces.entry(fd.file.id).or_insert_with(|| Place {
                 pid: process.pid,
                 place: fd.place(),
@@ -42,7 +67,8 @@ fn pieces(tree: &[Process]) -> HashMap<FileId, Place> {
             });
         }
         let maps = process.mappings().iter().filter(|m| m.shared && is_nameless(&m.name));
-        for mapping in maps.filter(|m| !process.gives_up(&m.name) && !m.name.starts_with("/SYSV")) {
+        let is_dumped = |m: &&Mapping| !is_device_memory(&m.name) && !process.gives_up(&m.name);
+        for mapping in maps.filter(is_dumped).filter(|m| !m.name.starts_with("/SYSV")) {
             pieces.entry(mapping.id).or_insert_with(|| Place {
                 pid: process.pid,
                 place: mapping.place(),
@@ -71,17 +97,9 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
         return;
     }
     let inside: HashSet<i32> = scene.tree.iter().map(|process| process.pid).collect();
-    let mut search = Search { pieces: &pieces, shared: HashMap::new(), looked: 0, hidden: 0 };
-    let strangers = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let strangers = strangers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    for stranger in strangers.filter(|pid| !inside.contains(pid)) {
-        if search.looked > MOST {
-            break;
-        }
-        search.look(stranger);
-    }
+    let shared = search(&pieces, |pid| inside.contains(&pid));
     let root = scene.root().pid;
-    for (id, stranger) in &search.shared {
+    for (id, stranger) in &shared.with {
         let Some(piece) = pieces.get(id) else { continue };
         found.push(
             Finding::new(Severity::Refused, piece.pid, piece.place.as_str(), piece.name.as_str())
@@ -94,13 +112,13 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
         );
     }
     let note = |what: String, why: &str| Finding::new(Severity::Note, root, "process", what).why(why);
-    if search.looked > MOST {
+    if shared.is_cut {
         found.push(note(
             format!("memory in {} pieces without names", pieces.len()),
             "there are too many processes here to see whether others share it",
         ));
     }
-    if search.hidden > 0 {
+    if shared.hidden > 0 {
         found.push(note(
             format!("memory in {} pieces without names", pieces.len()),
             "whether other users' processes share it cannot be seen without root",
@@ -108,7 +126,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-fn name(pid: i32) -> String {
+pub(super) fn name(pid: i32) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     field(&status, "Name").unwrap_or("gone").to_owned()
 }
@@ -131,7 +149,8 @@ impl Search<'_> {
                     self.looked += 1;
                     let path = entry.path();
                     let link = fs::read_link(&path).unwrap_or_default();
-                    if is_nameless(&link.to_string_lossy())
+                    let link = link.to_string_lossy();
+                    if (is_nameless(&link) || is_device_memory(&link))
                         && let Ok(file) = fs::metadata(&path)
                     {
                         self.note(super::tree::File::from(&file).id, stranger);
@@ -144,7 +163,7 @@ impl Search<'_> {
         let maps = fs::read_to_string(format!("{root}/maps")).unwrap_or_default();
         for line in maps.lines() {
             self.looked += 1;
-            if line.ends_with(DELETED)
+            if (line.ends_with(DELETED) || line.contains(" /dmabuf"))
                 && let Some(mapping) = Mapping::parse(line)
                 && mapping.shared
             {

@@ -56,7 +56,7 @@ fn judged(
     judge: impl Fn(&Scene<'_>, &mut Vec<Finding>),
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    judge(&Scene { tree, told, own }, &mut found);
+    judge(&Scene { tree, told, own, session: &HashSet::new() }, &mut found);
     found
 }
 
@@ -388,7 +388,7 @@ fn own_rights_are_judged() {
 #[test]
 fn refusal_names_every_thing_and_the_way_past_it() {
     let finding = |place| Finding::new(Severity::Refused, 7, place, "a thing").why("it is").remedy("do");
-    let error = Refused { pid: 7, findings: vec![finding("fd 3"), finding("fd 4")] }.to_string();
+    let error = Refused { pids: vec![7], findings: vec![finding("fd 3"), finding("fd 4")] }.to_string();
     assert_eq!(
         error,
         "Process 7 was not touched; 2 things stand in the way (--no-preflight tries nevertheless): \

@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: reading touches nothing: no process is stopped, traced or asked, and no descriptor of theirs is used.
 
+use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -310,19 +311,25 @@ fn mounts(root: &str) -> Vec<String> {
 /// [`TreeError`].
 pub fn read(pid: i32) -> Result<Vec<Process>, TreeError> {
     let root = Process::read(pid).map_err(|source| TreeError::Gone { pid, source })?;
-    let mut all = vec![root];
+    let below = pids(pid);
+    if below.len() > MOST {
+        return Err(TreeError::Large { pid });
+    }
+    // One that ended meanwhile is no part of it any more.
+    let below = below.into_iter().skip(1).filter_map(|pid| Process::read(pid).ok());
+    Ok(std::iter::once(root).chain(below).collect())
+}
+
+/// The pids of `root` and all its descendants, parents first.
+pub fn pids(root: i32) -> Vec<i32> {
+    let (mut all, mut seen) = (vec![root], HashSet::from([root]));
     let mut next = 0;
-    while let Some(parent) = all.get(next) {
-        for child in children(parent.pid) {
-            // One that ended meanwhile is no part of it any more.
-            all.extend(Process::read(child).ok());
-        }
-        if all.len() > MOST {
-            return Err(TreeError::Large { pid });
-        }
+    while let Some(&pid) = all.get(next) {
+        // A pid used again while we look must not lead in a circle.
+        all.extend(children(pid).into_iter().filter(|child| seen.insert(*child)));
         next += 1;
     }
-    Ok(all)
+    all
 }
 
 /// The children of all threads of a process.
@@ -377,6 +384,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
         let pid = std::process::id().cast_signed();
         let all = read(pid).unwrap();
+        assert!(pids(pid).starts_with(&[pid]) && pids(pid).contains(&child.id().cast_signed()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(all[0].pid, pid);
@@ -385,6 +393,7 @@ mod tests {
         assert_eq!((stdin.link.as_str(), stdin.file.kind()), ("/dev/null", 0o020_000));
         assert!(sleeper.mappings().iter().any(|m| m.name == "[stack]"));
         assert!(all[0].kilobytes("VmRSS") > 4096);
+        assert_eq!(pids(i32::MAX), [i32::MAX]);
     }
 
     #[test]

@@ -188,6 +188,7 @@ fn write_beside(
         criu: program.version().to_owned(),
         options: options.criu.clone(),
         images: image_names(directory)?,
+        members: Vec::new(),
         report: report.clone(),
     };
     manifest.write_pending(directory)?;

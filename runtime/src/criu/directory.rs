@@ -3,26 +3,41 @@
 //!
 //! CRIU runs the commit while the tasks are frozen and its images complete (`post-dump`), so there is no moment at
 //! which the process is gone and the checkpoint not yet whole.
+//!
+//! ```text
+//!  one runtime, the root's     a tree with others         several trees in one session
+//!  DIR/manifest.json           DIR/manifest.json          DIR/session.json
+//!      criu/                       criu/                      session/
+//!      runtime-0.img               stasis-PID/...img          PID/manifest.json, criu/, ... as on the left, each
+//!                                  session/
+//! ```
+//!
+//! `session` is where processes that were checkpointed together meet, on the way down and on the way up.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{CriuOptions, Executable};
-use crate::checkpoint::CheckpointReport;
+use crate::checkpoint::{CheckpointReport, IMAGE_FILE};
 
 /// Name of the manifest in a checkpoint directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// Name before the commit.
-const PENDING_FILE: &str = "manifest.pending";
+pub(super) const PENDING_FILE: &str = "manifest.pending";
 /// Sub-directory with CRIU's images.
 pub const CRIU_DIRECTORY: &str = "criu";
-/// Version of the directory's layout.
+/// Sub-directory where the processes of a session meet.
+pub const SESSION_DIRECTORY: &str = "session";
+/// Version of the layout of a directory with one runtime, the root's.
 pub const LAYOUT: u32 = 1;
+/// Version of the layout of a directory whose runtimes have directories of their own: older programs would bring back
+/// the root alone.
+pub const TREE_LAYOUT: u32 = 2;
 
 /// What a checkpoint directory holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,8 +56,25 @@ pub struct Manifest {
     /// What CRIU was told of it, and must be told again.
     #[serde(flatten)]
     pub options: CriuOptions,
-    /// The runtimes' image files, in the order of the process's runtimes.
+    /// The image files of the root's runtime, if it is the only one of the tree.
     pub images: Vec<String>,
+    /// The processes of the tree that have a runtime, in layout 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<TreeMember>,
+    /// What was moved.
+    pub report: CheckpointReport,
+}
+
+/// A process of a tree that has a runtime.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TreeMember {
+    /// The process, under the pid it gets back.
+    pub pid: i32,
+    /// The directory of its image in the checkpoint's: a plain name.
+    pub directory: String,
+    /// Its program file.
+    #[serde(default)]
+    pub executable: Option<Executable>,
     /// What was moved.
     pub report: CheckpointReport,
 }
@@ -81,7 +113,7 @@ pub enum ManifestError {
         source: serde_json::Error,
     },
     /// The layout is newer.
-    #[error("{} has layout {found}, this program knows up to {LAYOUT}: use a newer stasis", path.display())]
+    #[error("{} has layout {found}, this program knows up to {TREE_LAYOUT}: use a newer stasis", path.display())]
     Layout {
         /// The file.
         path: PathBuf,
@@ -105,7 +137,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Writes the manifest under its pending name; the script of [`write_commit_script`] makes it count.
+    /// Writes the manifest under its pending name; the script of [`super::write_commit_script`] makes it count.
     ///
     /// # Errors
     /// [`ManifestError::Io`].
@@ -139,37 +171,33 @@ impl Manifest {
         };
         let manifest: Self = serde_json::from_slice(&text)
             .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
-        if manifest.layout > LAYOUT {
+        if manifest.layout > TREE_LAYOUT {
             return Err(ManifestError::Layout { path, found: manifest.layout });
         }
         let plain = |n: &String| Path::new(n).file_name().is_some_and(|f| f == n.as_str());
-        if let Some(name) = manifest.images.iter().find(|n| !plain(n)) {
+        let directories = manifest.members.iter().map(|member| &member.directory);
+        if let Some(name) = manifest.images.iter().chain(directories).find(|n| !plain(n)) {
             return Err(ManifestError::ImageName { path, name: name.clone() });
         }
         Ok(manifest)
     }
-}
 
-/// Writes the script that makes a pending checkpoint complete: CRIU calls it at every stage, and it acts at `post-dump`,
-/// when the images are whole and the tasks still frozen. Everything is synced, then the manifest gets its name.
-///
-/// # Errors
-/// [`ManifestError::Io`].
-pub fn write_commit_script(directory: &Path) -> Result<PathBuf, ManifestError> {
-    let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
-    let io = |act| {
-        let path = path.clone();
-        move |source| ManifestError::Io { act, path, source }
-    };
-    let quoted = format!("'{}'", directory.display().to_string().replace('\'', r"'\''"));
-    // One syncfs for CRIU's many small files, which it never syncs itself.
-    let script = format!(
-        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {quoted}\n\
-         sync -f {CRIU_DIRECTORY}\nmv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
-    );
-    fs::write(&path, script).map_err(io("write"))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).map_err(io("make executable"))?;
-    Ok(path)
+    /// The processes that have a runtime, each with the directory of its image, in the checkpoint's `directory`.
+    #[must_use]
+    pub fn runtimes(&self, directory: &Path) -> Vec<(i32, PathBuf)> {
+        if self.members.is_empty() {
+            return vec![(self.pid, directory.to_owned())];
+        }
+        self.members.iter().map(|member| (member.pid, directory.join(&member.directory))).collect()
+    }
+
+    /// All image files, in the checkpoint's `directory`.
+    #[must_use]
+    pub fn image_paths(&self, directory: &Path) -> Vec<PathBuf> {
+        let own = self.images.iter().map(|name| directory.join(name));
+        let members = self.members.iter().map(|member| directory.join(&member.directory).join(IMAGE_FILE));
+        own.chain(members).collect()
+    }
 }
 
 /// The runtimes' images in a checkpoint directory, sorted.
@@ -208,21 +236,39 @@ pub fn retract(directory: &Path) -> Result<(), ManifestError> {
 /// # Errors
 /// [`ManifestError::Io`], [`ManifestError::NotEmpty`].
 pub fn prepare(directory: &Path) -> Result<PathBuf, ManifestError> {
+    let directory = prepare_empty(directory)?;
+    make_private(&directory.join(CRIU_DIRECTORY))?;
+    Ok(directory)
+}
+
+/// The same without a place for CRIU's images: for a directory of several checkpoints.
+///
+/// # Errors
+/// [`ManifestError::Io`], [`ManifestError::NotEmpty`].
+pub fn prepare_empty(directory: &Path) -> Result<PathBuf, ManifestError> {
     use std::os::unix::fs::DirBuilderExt;
     let io = |act| move |source| ManifestError::Io { act, path: directory.into(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io("create"))?;
     if fs::read_dir(directory).map_err(io("read"))?.next().is_some() {
         return Err(ManifestError::NotEmpty { directory: directory.into() });
     }
-    let directory = directory.canonicalize().map_err(io("resolve"))?;
-    let images = directory.join(CRIU_DIRECTORY);
-    fs::DirBuilder::new().mode(0o700).create(&images).map_err(io("create"))?;
-    Ok(directory)
+    directory.canonicalize().map_err(io("resolve"))
+}
+
+/// Makes a private directory (0700) in that of a checkpoint.
+///
+/// # Errors
+/// [`ManifestError::Io`].
+pub fn make_private(directory: &Path) -> Result<(), ManifestError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let io = |source| ManifestError::Io { act: "create", path: directory.into(), source };
+    fs::DirBuilder::new().mode(0o700).create(directory).map_err(io)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::criu::write_commit_script;
 
     /// As CRIU does when its images are complete.
     fn commit(directory: &Path) -> Result<(), ()> {
@@ -247,6 +293,7 @@ mod tests {
             criu: "4.2".into(),
             options: CriuOptions::default(),
             images: vec!["runtime-0.img".into()],
+            members: Vec::new(),
             report: CheckpointReport::default(),
         }
     }
@@ -276,12 +323,32 @@ mod tests {
     fn newer_layout_and_traversal_are_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = prepare(&temporary.path().join("c")).unwrap();
-        Manifest { layout: LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
+        Manifest { layout: TREE_LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
         commit(&directory).unwrap();
         assert!(matches!(Manifest::read(&directory), Err(ManifestError::Layout { .. })));
         Manifest { images: vec!["../x".into()], ..manifest() }.write_pending(&directory).unwrap();
         commit(&directory).unwrap();
         assert!(matches!(Manifest::read(&directory), Err(ManifestError::ImageName { .. })));
+        Manifest { members: vec![member("..")], ..manifest() }.write_pending(&directory).unwrap();
+        commit(&directory).unwrap();
+        assert!(matches!(Manifest::read(&directory), Err(ManifestError::ImageName { .. })));
+    }
+
+    fn member(directory: &str) -> TreeMember {
+        let report = CheckpointReport::default();
+        TreeMember { pid: 8, directory: directory.into(), executable: None, report }
+    }
+
+    #[test]
+    fn tree_tells_where_each_runtime_has_its_image_and_one_runtime_is_written_as_ever() {
+        let alone = manifest();
+        let directory = Path::new("/c");
+        assert_eq!(alone.runtimes(directory), [(7, PathBuf::from("/c"))]);
+        assert_eq!(alone.image_paths(directory), [Path::new("/c/runtime-0.img")]);
+        assert!(!serde_json::to_string(&alone).unwrap().contains("members"));
+        let tree = Manifest { images: Vec::new(), members: vec![member("stasis-8")], ..manifest() };
+        assert_eq!(tree.runtimes(directory), [(8, PathBuf::from("/c/stasis-8"))]);
+        assert_eq!(tree.image_paths(directory), [Path::new("/c/stasis-8/runtime-0.img")]);
     }
 
     #[test]

@@ -4,19 +4,23 @@
 //! CRIU takes a process that has closed its device ([`crate::checkpoint`]) like any other. Nothing here touches the
 //! device.
 
+mod commit;
 mod directory;
 mod executable;
 mod options;
 mod program;
 mod rpc;
+mod sessions;
 mod stats;
 
+pub use self::commit::{CommitGate, write_commit_script};
 pub use self::directory::{
-    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, image_names, prepare, retract,
-    write_commit_script,
+    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, SESSION_DIRECTORY, TREE_LAYOUT,
+    TreeMember, image_names, make_private, prepare, prepare_empty, retract,
 };
 pub use self::executable::{Executable, ExecutableError};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
 pub use self::program::{FLOOR, NotFound, Program, last_error};
 pub use self::rpc::{Answer, RpcError, dump_self};
+pub use self::sessions::{SESSION_FILE, SessionIndex};
 pub use self::stats::{DumpStats, StatsError};

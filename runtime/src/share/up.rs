@@ -104,7 +104,9 @@ pub(crate) fn bring_back(
     limit: &Limit,
 ) -> Result<(ReadStats, Option<Attendance>), CheckpointError> {
     let mut memory = wanted(registry, parked)?;
-    let others = parked.order.as_ref().filter(|order| order.members.len() > 1);
+    // All members have the same list: where it is empty nobody comes to the meeting.
+    let is_shared = !parked.objects.is_empty();
+    let others = parked.order.as_ref().filter(|order| is_shared && order.members.len() > 1);
     let Some(order) = others else {
         for piece in &mut memory {
             make(registry, on, piece, from)?;

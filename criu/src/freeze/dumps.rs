@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CRIU's part of a checkpoint: one tree, or several that are dumped together or not at all.
+//!
+//! INVARIANT: a tree is gone only when every tree's images were whole. CRIU's `--leave-stopped` would not do for that: it
+//! leaves the network locked and connections in repair mode, so that a tree could not go on if another failed; a commit
+//! script that waits and then fails makes CRIU undo all of it by itself.
+
+use std::path::Path;
+
+use anyhow::Result;
+use stasis::checkpoint::CheckpointReport;
+use stasis::criu::{
+    CRIU_DIRECTORY, CommitGate, LAYOUT, Manifest, TREE_LAYOUT, TreeMember, image_names, write_commit_script,
+};
+
+use super::args::CheckpointArgs;
+use super::outcome::sum;
+use super::party::{Party, Tree};
+use crate::criu::{Criu, CriuError, DumpOptions, GatedDump};
+
+/// Writes the manifest of a tree, for the commit to name. The reports are those of its members.
+fn write_manifest(
+    tree: &Tree,
+    directory: &Path,
+    args: &CheckpointArgs,
+    criu: &Criu,
+    reports: &[CheckpointReport],
+) -> Result<()> {
+    let is_plain = tree.is_plain();
+    let member = |(member, report): (&super::party::Member, &CheckpointReport)| TreeMember {
+        pid: member.pid,
+        directory: member.place.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        executable: member.executable.clone(),
+        report: report.clone(),
+    };
+    let members = if is_plain { Vec::new() } else { tree.members.iter().zip(reports).map(member).collect() };
+    let manifest = Manifest {
+        layout: if is_plain { LAYOUT } else { TREE_LAYOUT },
+        pid: tree.pid,
+        command: tree.command.clone(),
+        executable: tree.executable.clone(),
+        criu: criu.version().to_owned(),
+        options: args.criu.options(tree.pid),
+        images: image_names(directory)?,
+        members,
+        report: sum(reports),
+    };
+    Ok(manifest.write_pending(directory)?)
+}
+
+/// Dumps all trees of a party; `reports` are those of its members. For each tree: whether it was dumped.
+///
+/// # Errors
+/// When CRIU was not even called.
+pub(super) fn dump(
+    party: &Party,
+    directory: &Path,
+    args: &CheckpointArgs,
+    criu: &Criu,
+    reports: &[CheckpointReport],
+) -> Result<Vec<Result<(), CriuError>>> {
+    let mut rest = reports;
+    for tree in &party.trees {
+        let (own, others) = rest.split_at(tree.members.len().min(rest.len()));
+        write_manifest(tree, &directory.join(&tree.place), args, criu, own)?;
+        rest = others;
+    }
+    if let [tree] = &party.trees[..] {
+        let commit = write_commit_script(directory)?;
+        let told = args.criu.options(tree.pid);
+        let options = options(args, &told, &commit);
+        return Ok(vec![criu.dump(tree.pid, &directory.join(CRIU_DIRECTORY), &options)]);
+    }
+    let prepared = party.trees.iter().map(|tree| {
+        let directory = directory.join(&tree.place);
+        let gate = CommitGate::write(&directory)?;
+        Ok((tree.pid, directory.join(CRIU_DIRECTORY), args.criu.options(tree.pid), gate))
+    });
+    let prepared = prepared.collect::<Result<Vec<_>>>()?;
+    let dumps = prepared.iter().map(|(pid, images, told, gate)| {
+        let options = options(args, told, gate.script());
+        GatedDump { pid: *pid, images, options, gate }
+    });
+    Ok(criu.dump_all(&dumps.collect::<Vec<_>>()))
+}
+
+fn options<'a>(
+    args: &'a CheckpointArgs,
+    told: &'a stasis::criu::CriuOptions,
+    commit: &'a Path,
+) -> DumpOptions<'a> {
+    DumpOptions { commit, leave_running: args.leave_running, criu: told, extra: &args.criu_args }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The same order to several agents at once: the processes of a session wait for each other, so nobody may be told after
+//! another has answered.
+//!
+//! INVARIANT: when a function here returns every agent has answered or is given up on: no order is under way.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Error, Result, anyhow};
+use stasis::checkpoint::{
+    Admission, CallError, CheckpointOrder, CheckpointReport, Done, Request, RestoreReport, State, call,
+};
+
+use super::resume;
+
+/// How often orders that have become needless are cancelled, until they have given up: one may not have begun yet.
+const NAG: Duration = Duration::from_millis(100);
+/// TIMEOUT: how long an agent may take to hear of a cancellation.
+const CANCEL: Duration = Duration::from_secs(5);
+
+/// A process to resume.
+#[derive(Clone, Debug)]
+pub(super) struct Return {
+    pub pid: i32,
+    /// Where its image is now, if it was moved.
+    pub directory: Option<PathBuf>,
+    pub admission: Option<Admission>,
+}
+
+/// What the agents of `orders` answered, in the same order. As soon as one fails the others are cancelled.
+pub(super) fn checkpoint_all(
+    orders: &[(i32, CheckpointOrder)],
+    patience: Duration,
+) -> Vec<Result<CheckpointReport>> {
+    let mut answers: Vec<Option<Result<CheckpointReport>>> = orders.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        let (answered, inbox) = channel();
+        for (index, (pid, order)) in orders.iter().enumerate() {
+            let answered = answered.clone();
+            scope.spawn(move || {
+                // The receiver outlives this thread.
+                let _ = answered.send((index, checkpoint(*pid, order, patience)));
+            });
+        }
+        drop(answered);
+        let mut has_failed = false;
+        loop {
+            match inbox.recv_timeout(NAG) {
+                Ok((index, answer)) => {
+                    has_failed |= answer.is_err();
+                    answers[index] = Some(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if has_failed {
+                let waiting = orders.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+                for ((pid, _), _) in waiting {
+                    // An agent that does not hear of it ends the session by its own limits.
+                    let _ = call(*pid, &Request::Cancel, CANCEL);
+                }
+            }
+        }
+    });
+    let unanswered = |pid: i32| anyhow!("The order to process {pid} was never carried out");
+    orders.iter().zip(answers).map(|((pid, _), a)| a.unwrap_or_else(|| Err(unanswered(*pid)))).collect()
+}
+
+fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<CheckpointReport> {
+    match call(pid, &Request::Checkpoint(order.clone()), patience)? {
+        (State::Checkpointed, Done::Checkpointed(report)) => Ok(report),
+        (state, _) => Err(anyhow!("the agent of process {pid} answered out of turn: it is {state}")),
+    }
+}
+
+/// The failure that the others follow from: one that does not only say that another gave the session up.
+pub(super) fn cause(failures: Vec<Error>) -> Option<Error> {
+    // As `SessionError::GivenUp` and `Stopped` begin.
+    let follows = |error: &Error| matches!(error.downcast_ref(), Some(CallError::Refused { message, .. }) if message.contains("session was given up"));
+    let mut failures = failures;
+    let first = failures.iter().position(|error| !follows(error)).unwrap_or(0);
+    (first < failures.len()).then(|| failures.swap_remove(first))
+}
+
+/// Has processes take their devices back, all at the same time: they meet again.
+pub(super) fn resume_all(processes: &[Return], patience: Duration) -> Vec<Result<RestoreReport>> {
+    thread::scope(|scope| {
+        let order = |process: &Return| {
+            let Return { pid, directory, admission } = process.clone();
+            (pid, scope.spawn(move || resume(pid, directory, admission, patience)))
+        };
+        let orders: Vec<_> = processes.iter().map(order).collect();
+        let answer = |(pid, thread): (i32, thread::ScopedJoinHandle<'_, _>)| {
+            thread.join().unwrap_or_else(|_| Err(anyhow!("The order to process {pid} was never carried out")))
+        };
+        orders.into_iter().map(answer).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(pid: i32, message: &str) -> Error {
+        CallError::Refused { pid, state: State::Running, message: message.to_owned() }.into()
+    }
+
+    #[test]
+    fn cause_is_the_failure_that_blames_nobody_else() {
+        let follower = || refused(1, "The session was given up: 2: no disk left");
+        let found = cause(vec![follower(), refused(2, "no disk left")]).unwrap();
+        assert!(found.to_string().contains("process 2"), "{found}");
+        let found = cause(vec![follower()]).unwrap();
+        assert!(found.to_string().contains("process 1"), "{found}");
+        assert!(cause(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn nobody_is_waited_for_who_does_not_exist() {
+        let order = CheckpointOrder::into_directory("/nowhere".into());
+        let answers =
+            checkpoint_all(&[(i32::MAX, order.clone()), (i32::MAX - 1, order)], Duration::from_secs(60));
+        assert!(answers.iter().all(Result::is_err) && answers.len() == 2);
+        let process = Return { pid: i32::MAX, directory: None, admission: None };
+        assert!(resume_all(&[process], Duration::from_secs(60))[0].is_err());
+    }
+}

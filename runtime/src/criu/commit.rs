@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The commit: a script that CRIU runs while the tasks are frozen and its images whole (`post-dump`). If it fails, CRIU
+//! undoes what it did and lets the tasks run on.
+//!
+//! INVARIANT: the manifest gets its name there and nowhere else. Where several trees are dumped together each script waits
+//! at a gate for word that all are as far: whoever holds the gates, if he ends without a word, has said no.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+
+use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, ManifestError, PENDING_FILE};
+
+/// The gate's name among CRIU's images.
+const GATE: &str = "gate";
+/// What a script makes before it waits.
+const PREPARED: &str = "prepared";
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestError {
+    let path = path.to_owned();
+    move |source| ManifestError::Io { act, path, source }
+}
+
+/// Writes the script that makes a pending checkpoint complete: CRIU calls it at every stage, and it acts at `post-dump`,
+/// when the images are whole and the tasks still frozen. Everything is synced, then the manifest gets its name.
+///
+/// # Errors
+/// [`ManifestError::Io`].
+pub fn write_commit_script(directory: &Path) -> Result<PathBuf, ManifestError> {
+    write(directory, "")
+}
+
+fn write(directory: &Path, wait: &str) -> Result<PathBuf, ManifestError> {
+    let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
+    let quoted = format!("'{}'", directory.display().to_string().replace('\'', r"'\''"));
+    // One syncfs for CRIU's many small files, which it never syncs itself.
+    let script = format!(
+        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {quoted}\n\
+         sync -f {CRIU_DIRECTORY}\n{wait}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
+    );
+    fs::write(&path, script).map_err(failed("write", &path))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
+        .map_err(failed("make executable", &path))?;
+    Ok(path)
+}
+
+/// The gate of one tree among several that are dumped together. Dropped without a word it says no.
+#[derive(Debug)]
+pub struct CommitGate {
+    script: PathBuf,
+    images: PathBuf,
+    held: OwnedFd,
+}
+
+impl CommitGate {
+    /// Writes a commit script that, with everything synced, waits for word before it commits.
+    ///
+    /// # Errors
+    /// [`ManifestError::Io`].
+    pub fn write(directory: &Path) -> Result<Self, ManifestError> {
+        let images = directory.join(CRIU_DIRECTORY);
+        let gate = images.join(GATE);
+        let mode = Mode::RUSR | Mode::WUSR;
+        mknodat(CWD, &gate, FileType::Fifo, mode, 0).map_err(|e| failed("make", &gate)(e.into()))?;
+        // Read and write: so it opens before the script does. The script sees the end of it when this process has ended.
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let held = options.open(&gate).map_err(failed("open", &gate))?;
+        // Opened for both first: an open for reading alone would wait for somebody who writes.
+        let wait = format!(
+            "exec 3<>{CRIU_DIRECTORY}/{GATE}\nexec 4<{CRIU_DIRECTORY}/{GATE}\nexec 3>&-\n\
+             : >{CRIU_DIRECTORY}/{PREPARED}\nread -r word <&4\n[ \"$word\" = commit ]\n"
+        );
+        Ok(Self { script: write(directory, &wait)?, images, held: held.into() })
+    }
+
+    /// The script for CRIU.
+    #[must_use]
+    pub fn script(&self) -> &Path {
+        &self.script
+    }
+
+    /// Whether the tree's images are whole and its tasks wait, frozen.
+    #[must_use]
+    pub fn is_prepared(&self) -> bool {
+        self.images.join(PREPARED).exists()
+    }
+
+    /// Gives the word: the script commits, at once or when it comes to the gate.
+    ///
+    /// # Errors
+    /// [`ManifestError::Io`].
+    pub fn commit(&self) -> Result<(), ManifestError> {
+        self.say("commit\n")
+    }
+
+    /// Says no: the script fails, at once or when it comes to the gate.
+    ///
+    /// # Errors
+    /// [`ManifestError::Io`].
+    pub fn refuse(&self) -> Result<(), ManifestError> {
+        self.say("no\n")
+    }
+
+    fn say(&self, word: &str) -> Result<(), ManifestError> {
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.held, word.as_bytes()));
+        written.map(drop).map_err(|error| failed("write to", &self.images.join(GATE))(error.into()))
+    }
+}
+
+impl Drop for CommitGate {
+    fn drop(&mut self) {
+        for name in [GATE, PREPARED] {
+            // What stays of it means nothing to a restore.
+            let _ = fs::remove_file(self.images.join(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use super::super::directory::prepare;
+    use super::*;
+
+    fn directory(temporary: &tempfile::TempDir) -> PathBuf {
+        let directory = prepare(&temporary.path().join("it's c")).unwrap();
+        fs::write(directory.join(PENDING_FILE), "{}").unwrap();
+        directory
+    }
+
+    /// As CRIU does when its images are complete.
+    fn run(script: &Path) -> Child {
+        Command::new(script).env("CRTOOLS_SCRIPT_ACTION", "post-dump").spawn().unwrap()
+    }
+
+    fn wait_prepared(gate: &CommitGate) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !gate.is_prepared() {
+            assert!(Instant::now() < deadline, "the script does not come to the gate");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn script_waits_at_the_gate_and_commits_or_not_as_told() {
+        for (commits, is_early) in [(true, false), (true, true), (false, false), (false, true)] {
+            let temporary = tempfile::tempdir().unwrap();
+            let directory = directory(&temporary);
+            let gate = CommitGate::write(&directory).unwrap();
+            let say = || if commits { gate.commit().unwrap() } else { gate.refuse().unwrap() };
+            if is_early {
+                say();
+            }
+            let mut script = run(gate.script());
+            wait_prepared(&gate);
+            if !is_early {
+                assert!(!directory.join(MANIFEST_FILE).exists());
+                say();
+            }
+            assert_eq!(script.wait().unwrap().success(), commits);
+            assert_eq!(directory.join(MANIFEST_FILE).exists(), commits);
+        }
+    }
+
+    #[test]
+    fn end_of_whoever_holds_the_gate_is_a_no() {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = directory(&temporary);
+        let gate = CommitGate::write(&directory).unwrap();
+        let mut script = run(gate.script());
+        wait_prepared(&gate);
+        drop(gate);
+        assert!(!script.wait().unwrap().success());
+        assert!(!directory.join(MANIFEST_FILE).exists());
+    }
+}
