@@ -233,7 +233,7 @@ fn write_image(
         transport: inner.transport_name.clone(),
         agents: saved.agents.to_vec(),
         preempted: saved.captured.is_some(),
-        sharing: (!saved.leaving.is_nothing()).then(|| saved.leaving.record()),
+        sharing: saved.leaving.has_record().then(|| saved.leaving.record()),
         extents: names,
         registry: registry.save(),
     };

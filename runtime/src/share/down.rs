@@ -96,9 +96,9 @@ impl<'a> Leaving<'a> {
         Ok(Self { order, meeting, objects, views })
     }
 
-    /// Whether there is any shared memory in the session.
-    pub fn is_nothing(&self) -> bool {
-        self.objects.is_empty()
+    /// Whether there is something to remember: a session, or memory that others may hold.
+    pub fn has_record(&self) -> bool {
+        self.order.is_some() || !self.objects.is_empty()
     }
 
     /// What this process is to save, with the names of the extents.

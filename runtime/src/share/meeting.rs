@@ -40,7 +40,8 @@ pub struct SessionOrder {
     pub name: String,
     /// All of them.
     pub members: Vec<Member>,
-    /// How long the others may take to stop their queues, or to write their images beyond this one's, milliseconds.
+    /// How long the others may take to stop their queues, to write their images beyond this one's, or on the way up to make
+    /// memory that this one needs, milliseconds.
     pub patience_ms: u64,
 }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
 use serde::{Deserialize, Serialize};
@@ -115,12 +116,13 @@ pub(crate) fn bring_back(
         take_in(registry, on, memory)?;
         return Ok((stats, None));
     };
+    let patience = Duration::from_millis(order.patience_ms);
     let act = "find the directory where the session meets";
     let nowhere = || system(act)(std::io::ErrorKind::NotFound.into());
     let directory = from.directory.ok_or_else(nowhere)?.join(&order.from_image);
     let place = Place::of(&directory)?;
     let names: Vec<String> = order.members.iter().map(|member| member.name.clone()).collect();
-    let (client, leader) = place.enter(&order.name, &names, limit)?;
+    let (client, leader) = place.enter(&order.name, &names, patience, limit)?;
     let ids: Vec<DmabufId> = memory.iter().map(|piece| piece.object.dmabuf).collect();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for (mut piece, is_ours) in memory.into_iter().zip(client.claim(&ids)?) {
@@ -138,7 +140,7 @@ pub(crate) fn bring_back(
     };
     ours.iter().try_for_each(put)?;
     for mut piece in theirs {
-        match client.fetch(piece.object.dmabuf, limit)? {
+        match client.fetch(piece.object.dmabuf, patience, limit)? {
             Claim::Found(file) => piece.file = Some(file),
             Claim::Make => {
                 make(registry, on, &mut piece, from)?;

@@ -62,21 +62,26 @@ impl Client {
         self.expect_granted(&Ask::Put(dmabuf), Some(file))
     }
 
-    /// Waits for memory that another is to make.
+    /// Waits for memory that another is to make, no longer than `patience`.
     ///
     /// # Errors
     /// [`RendezvousError`].
-    pub fn fetch(&self, dmabuf: DmabufId, limit: &Limit) -> Result<Claim, RendezvousError> {
+    pub fn fetch(
+        &self,
+        dmabuf: DmabufId,
+        patience: Duration,
+        limit: &Limit,
+    ) -> Result<Claim, RendezvousError> {
         self.send(&Ask::Fetch(dmabuf), None)?;
-        let pause = Timespec::try_from(LOOK).ok();
+        let (pause, patience) = (Timespec::try_from(LOOK).ok(), Limit::within(patience));
         loop {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             if matches!(poll(&mut fds, pause.as_ref()), Ok(n) if n > 0) {
                 break;
             }
-            limit.check().map_err(|stopped| RendezvousError::Late {
+            limit.check().and_then(|()| patience.check()).map_err(|stopped| RendezvousError::Late {
                 dmabuf,
-                waited: limit.elapsed(),
+                waited: patience.elapsed(),
                 stopped,
             })?;
         }

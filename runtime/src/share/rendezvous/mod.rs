@@ -137,7 +137,7 @@ impl Place {
     }
 
     /// Comes to the meeting as `name`, one of `members`. Whoever finds nobody leads it, which goes on until all have
-    /// come or the leader is dropped.
+    /// come or the leader is dropped. Whoever finds a leader that does not listen waits no longer than `patience`.
     ///
     /// # Errors
     /// [`RendezvousError`].
@@ -145,9 +145,10 @@ impl Place {
         &self,
         name: &str,
         members: &[String],
+        patience: Duration,
         limit: &Limit,
     ) -> Result<(Client, Option<Leader>), RendezvousError> {
-        let path = self.file("lock");
+        let (path, patience) = (self.file("lock"), Limit::within(patience));
         loop {
             let mut options = OpenOptions::new();
             let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -160,7 +161,7 @@ impl Place {
             if let Some(socket) = self.connect()? {
                 return Ok((Client::join(socket, name)?, leader));
             }
-            limit.check().map_err(RendezvousError::NoLeader)?;
+            limit.check().and_then(|()| patience.check()).map_err(RendezvousError::NoLeader)?;
             std::thread::sleep(LOOK);
         }
     }

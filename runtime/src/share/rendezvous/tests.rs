@@ -11,6 +11,9 @@ use super::wire::{Answer, Ask};
 use super::*;
 use crate::device::identify;
 
+/// TIMEOUT: longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 fn memory(inode: u64) -> DmabufId {
     DmabufId { device: 1, inode }
 }
@@ -31,7 +34,7 @@ fn come(
     wanted: &[DmabufId],
     made: &AtomicU32,
 ) -> (Vec<DmabufId>, Option<Leader>) {
-    let (client, leader) = place.enter(name, members, &Limit::none()).unwrap();
+    let (client, leader) = place.enter(name, members, PATIENCE, &Limit::none()).unwrap();
     let mut got = Vec::new();
     let make = client.claim(wanted).unwrap();
     for (id, _) in wanted.iter().zip(&make).filter(|(_, make)| **make) {
@@ -41,7 +44,9 @@ fn come(
         client.put(*id, file.as_fd()).unwrap();
     }
     for (id, _) in wanted.iter().zip(&make).filter(|(_, make)| !**make) {
-        let Claim::Found(file) = client.fetch(*id, &Limit::none()).unwrap() else { panic!("made by others") };
+        let Claim::Found(file) = client.fetch(*id, PATIENCE, &Limit::none()).unwrap() else {
+            panic!("made by others")
+        };
         got.push(identify(&file).unwrap());
     }
     client.done().unwrap();
@@ -79,13 +84,13 @@ fn late_member_finds_the_leader_and_one_later_than_that_is_refused() {
     assert!(!leader.as_ref().unwrap().is_over());
     let (second, none) = come(&place, "m1", &members, &[memory(1)], &made);
     assert_eq!((first, none.is_none(), made.load(Ordering::Relaxed)), (second, true, 1));
-    let twice = place.enter("m1", &members, &Limit::none()).unwrap_err();
+    let twice = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&twice, RendezvousError::Refused { reason } if reason.contains("m1")), "{twice}");
     // The leader ends before the third came, and another process has gone on with what it had.
     drop(leader);
     let alive = serde_json::json!([{ "name": "m1", "pid": 1, "started": started(1).unwrap() }]);
     fs::write(place.file("record"), alive.to_string()).unwrap();
-    let error = place.enter("m2", &members, &Limit::none()).unwrap_err();
+    let error = place.enter("m2", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&error, RendezvousError::GoneOn { names } if names == &["m1"]), "{error}");
 }
 
@@ -105,17 +110,20 @@ fn maker_that_leaves_is_replaced_and_a_wait_can_be_ended() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::of(directory.path()).unwrap();
     let members = names(2);
-    let (maker, _leader) = place.enter("m0", &members, &Limit::none()).unwrap();
+    let (maker, _leader) = place.enter("m0", &members, PATIENCE, &Limit::none()).unwrap();
     assert_eq!(maker.claim(&[memory(1)]).unwrap(), [true]);
-    let (other, _) = place.enter("m1", &members, &Limit::none()).unwrap();
+    let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
     assert_eq!(other.claim(&[memory(1)]).unwrap(), [false]);
-    let limit = Limit::within(Duration::from_millis(50));
-    let late = other.fetch(memory(1), &limit).unwrap_err();
-    assert!(matches!(late, RendezvousError::Late { dmabuf, .. } if dmabuf == memory(1)), "{late}");
     drop(other);
-    let (other, _) = place.enter("m1", &members, &Limit::none()).unwrap();
+    let short = Duration::from_millis(50);
+    for (patience, limit) in [(PATIENCE, Limit::within(short)), (short, Limit::none())] {
+        let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
+        let late = other.fetch(memory(1), patience, &limit).unwrap_err();
+        assert!(matches!(late, RendezvousError::Late { dmabuf, .. } if dmabuf == memory(1)), "{late}");
+    }
+    let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.fetch(memory(1), &Limit::none()).unwrap());
+        let waiter = scope.spawn(|| other.fetch(memory(1), PATIENCE, &Limit::none()).unwrap());
         drop(maker);
         assert!(matches!(waiter.join().unwrap(), Claim::Make));
     });
