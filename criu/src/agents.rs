@@ -186,7 +186,7 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
     let vendor = args.vendor.then(|| vendor(args.libhsa.clone()).map_err(|e| format!("{e:#}")));
     let matrix = args.links.then(|| runtime.links());
     let listing = Listing {
-        device: runtime.transport_name().to_owned(),
+        device: runtime.transport_name().to_string(),
         agents,
         left_out: runtime.left_out().iter().map(left_out).collect(),
         links: matrix.as_ref().map(|matrix| paths(&runtime, matrix)),

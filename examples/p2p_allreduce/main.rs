@@ -150,7 +150,14 @@ fn run(args: &Args, device: LogicalDevice) -> Result<Summary> {
         }
     }
     let memcpy_gigabytes_per_second = memcpy;
-    Ok(Summary { device: transport, agents, floats: args.floats, memcpy_gigabytes_per_second, rows, refused })
+    Ok(Summary {
+        device: transport.to_string(),
+        agents,
+        floats: args.floats,
+        memcpy_gigabytes_per_second,
+        rows,
+        refused,
+    })
 }
 
 fn print(summary: &Summary) {

@@ -51,7 +51,7 @@ pub struct Runtime {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime")
-            .field("transport", &self.inner.transport_name)
+            .field("transport", &self.inner.transport_name())
             .field("agents", &self.agents())
             .finish()
     }
@@ -71,8 +71,8 @@ pub(crate) struct Inner {
     pub left_out: Vec<LeftOut>,
     /// Which agents logical devices hold.
     pub claims: Mutex<Claims>,
-    /// `kfd`, `soft:gfx1100`.
-    pub transport_name: String,
+    /// `kfd`, `soft:gfx1100`: whose device it is, or was until the checkpoint.
+    transport_name: Mutex<Arc<str>>,
     /// Address of the event page, for signals' mailboxes.
     pub event_page_va: u64,
     /// The wake event: set, it ends every sleep in the device.
@@ -91,7 +91,7 @@ pub(crate) struct Inner {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("transport", &self.transport_name).finish_non_exhaustive()
+        f.debug_struct("Inner").field("transport", &self.transport_name()).finish_non_exhaustive()
     }
 }
 
@@ -115,10 +115,6 @@ impl Runtime {
             None => agent::spec::from_env()?,
         };
         let list = list.filter(|list| !agent::spec::is_all(list));
-        let spec = match options.device {
-            Some(spec) => spec,
-            None => DeviceSpec::from_env().map_err(OpenError::Device)?,
-        };
         if let Some(inner) = &*process {
             if let Some(lost) = inner.gate.lost() {
                 return Err(lost.into());
@@ -126,6 +122,11 @@ impl Runtime {
             inner.check_same(list.as_deref())?;
             return Ok(Runtime { inner: Arc::clone(inner) });
         }
+        // Not before: a copy on another machine may have an environment that names nothing there.
+        let spec = match options.device {
+            Some(spec) => spec,
+            None => DeviceSpec::from_env().map_err(OpenError::Device)?,
+        };
         let transport = kfd::open_default(spec).map_err(OpenError::Transport)?;
         let inner = Inner::open(transport, list.as_deref())?;
         agent_thread::start(&inner).map_err(OpenError::Agent)?;
@@ -147,9 +148,9 @@ impl Runtime {
         &self.inner
     }
 
-    /// `kfd` or `soft:` and the targets.
-    pub fn transport_name(&self) -> &str {
-        &self.inner.transport_name
+    /// `kfd` or `soft:` and the targets. A copy that was restored on another device has that one's name.
+    pub fn transport_name(&self) -> Arc<str> {
+        self.inner.transport_name()
     }
 
     /// The agents, in the order of the list that selected them.
@@ -226,7 +227,7 @@ impl Inner {
             uuids,
             left_out,
             claims: Mutex::default(),
-            transport_name,
+            transport_name: Mutex::new(transport_name.into()),
             event_page_va,
             wake,
             deferred: Mutex::new(Vec::new()),
@@ -236,6 +237,16 @@ impl Inner {
         });
         inner.start_watch(&device).map_err(OpenError::Thread)?;
         Ok(inner)
+    }
+
+    /// Whose device it is, or was until the checkpoint.
+    pub(crate) fn transport_name(&self) -> Arc<str> {
+        Arc::clone(&self.transport_name.lock())
+    }
+
+    /// It is this one's now.
+    pub(crate) fn set_transport_name(&self, name: &str) {
+        *self.transport_name.lock() = name.into();
     }
 
     /// Whether `list` selects the agents that are open; no list takes what is open.

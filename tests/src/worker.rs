@@ -208,13 +208,14 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a temporary path is UTF-8")
 }
 
-/// Runs `stasis` with these arguments and this CRIU.
+/// Runs `stasis` with these arguments and this CRIU; a restored process keeps the device that it had.
 ///
 /// # Panics
 /// When it cannot be started.
 #[must_use]
 pub fn stasis(arguments: &[&str], criu: &Path) -> Output {
-    Command::new(program("stasis")).args(arguments).env("STASIS_CRIU", criu).output().expect("stasis")
+    let mut command = Command::new(program("stasis"));
+    command.args(arguments).env("STASIS_CRIU", criu).env_remove("STASIS_DEVICE").output().expect("stasis")
 }
 
 /// What a program that succeeded printed as JSON.

@@ -144,7 +144,7 @@ impl Session {
 
     /// Refuses a runtime on any other device.
     pub fn check(&self, runtime: &Runtime) -> Result<()> {
-        match runtime.transport_name() {
+        match &*runtime.transport_name() {
             name if name.starts_with("soft") => Ok(()),
             name => Err(only_software(name)),
         }

@@ -124,11 +124,20 @@ pub struct TermsArgs {
     /// Put an agent of the process on this GPU here (repeat as needed): each by index, or uuid as `stasis agents` prints.
     #[arg(long = "map", value_name = "OLD=NEW")]
     pub(super) map: Vec<Place>,
+    /// Bear that a path from one GPU to another is missing here: copies go through the host's memory instead.
+    #[arg(long)]
+    pub(super) allow_staged: bool,
+    /// The device that a restored copy takes, as STASIS_DEVICE names it; without, that of STASIS_DEVICE in the environment,
+    /// else the one it had.
+    #[arg(long, value_name = "SPEC")]
+    pub(super) device: Option<String>,
 }
 
 impl TermsArgs {
-    /// With the switches of this program's environment.
+    /// With the switches of this program's environment, and the device that it names.
     pub fn admission(&self) -> Result<Admission> {
-        Ok(Admission { places: self.map.clone(), ..Admission::from_env()? })
+        let (places, allow_staged) = (self.map.clone(), self.allow_staged);
+        let terms = Admission { places, allow_staged, ..Admission::from_env()? };
+        Ok(terms.on_device(self.device.as_deref())?)
     }
 }

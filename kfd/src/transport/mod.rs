@@ -216,17 +216,57 @@ pub enum CloseError {
 /// # Errors
 /// [`OpenError`] if the soft device cannot be reached or started. The kernel's files are opened later.
 pub fn open_default(spec: DeviceSpec) -> Result<Arc<dyn Transport>, OpenError> {
-    let devices = match spec {
-        DeviceSpec::Kfd => return Ok(Arc::new(kernel::KernelTransport::new())),
-        DeviceSpec::Auto => {
-            let kernel = kernel::KernelTransport::new();
-            if kernel.has_gpu() {
-                return Ok(Arc::new(kernel));
-            }
-            spec::default_devices()
-        }
-        DeviceSpec::Soft(devices) => devices,
-        DeviceSpec::SoftFile(path) => return Ok(Arc::new(soft::SoftTransport::connect_file(&path)?)),
-    };
-    Ok(Arc::new(soft::SoftTransport::connect(&devices)?))
+    open_instance(&spec, None)
+}
+
+/// The same, where `instance` names the softgpud instead of [`soft::INSTANCE_VARIABLE`].
+///
+/// # Errors
+/// As [`open_default`].
+pub fn open_instance(spec: &DeviceSpec, instance: Option<&str>) -> Result<Arc<dyn Transport>, OpenError> {
+    Ok(match soft_devices(spec)? {
+        None => Arc::new(kernel::KernelTransport::new()),
+        Some(devices) => Arc::new(soft::SoftTransport::connect_instance(&devices, instance)?),
+    })
+}
+
+/// What [`Transport::name`] of the transport that `spec` names would say; opens and starts nothing.
+///
+/// # Errors
+/// [`OpenError::File`] for a topology file that cannot be read.
+pub fn name_of(spec: &DeviceSpec) -> Result<String, OpenError> {
+    Ok(soft_devices(spec)?.map_or_else(|| "kfd".to_owned(), |devices| format!("soft:{devices}")))
+}
+
+/// The soft device's own name for what `spec` names; `None` is the kernel's driver.
+fn soft_devices(spec: &DeviceSpec) -> Result<Option<String>, OpenError> {
+    Ok(match spec {
+        DeviceSpec::Kfd => None,
+        DeviceSpec::Auto if kernel::KernelTransport::new().has_gpu() => None,
+        DeviceSpec::Auto => Some(spec::default_devices().join(",")),
+        DeviceSpec::Soft(devices) => Some(devices.join(",")),
+        DeviceSpec::SoftFile(path) => Some(soft::machine_name(path)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_says_what_the_transport_would_and_starts_nothing() {
+        let name = |text: &str| name_of(&text.parse().unwrap()).unwrap();
+        assert_eq!(name("kfd"), kernel::KernelTransport::new().name());
+        assert_eq!(name("soft"), "soft:gfx1100");
+        assert_eq!(name("soft:gfx1100*2,gfx1201"), "soft:gfx1100,gfx1100,gfx1201");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().canonicalize().unwrap().join("machine.toml");
+        let of_file = || name_of(&DeviceSpec::SoftFile(file.clone()));
+        assert!(matches!(of_file(), Err(OpenError::File { errno: Errno::NOENT, .. })));
+        std::fs::write(&file, "pcie_p2p = true").unwrap();
+        let first = of_file().unwrap();
+        assert!(first.starts_with(&format!("soft:{}#", file.display())), "{first}");
+        std::fs::write(&file, "pcie_p2p = false").unwrap();
+        assert_ne!(of_file().unwrap(), first, "an edited file is another machine");
+    }
 }

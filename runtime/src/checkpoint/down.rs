@@ -230,7 +230,7 @@ fn write_image(
         image_id: image_id.clone(),
         written_unix_ms: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_millis() as u64),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        transport: inner.transport_name.clone(),
+        transport: inner.transport_name().to_string(),
         agents: saved.agents.to_vec(),
         preempted: saved.captured.is_some(),
         sharing: saved.leaving.has_record().then(|| saved.leaving.record()),

@@ -153,6 +153,9 @@ pub(super) fn evacuate(
     for last in [false, true] {
         for (_, bo) in bos.iter_mut().filter(|(_, bo)| (bo.state.role == BoRole::EventPage) == last) {
             from.destroy_bo(bo).map_err(device("to free a buffer"))?;
+            // Copies map it again where they need it, which may be somewhere else then.
+            let for_copies = std::mem::take(&mut bo.state.for_copies);
+            bo.state.mapped.retain(|agent| !for_copies.contains(agent));
         }
     }
     Ok(())

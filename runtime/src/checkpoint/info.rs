@@ -152,7 +152,7 @@ impl ProcessInfo {
             gpu_id: info.gpu().0,
         };
         Self {
-            transport: inner.transport_name.clone(),
+            transport: inner.transport_name().to_string(),
             state: inner.session().state(),
             calls_in_flight,
             lost,

@@ -40,8 +40,8 @@ use thiserror::Error;
 
 pub(crate) use self::admit::Seat;
 pub use self::admit::{
-    Admission, AgentIdentity, Checks, CpuLink, Difference, LinkKind, Links, Place, PlaceError, Relation,
-    Rule, Standing, Subject, Switch, SwitchError, Value, rules,
+    Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, PeerBuffers,
+    Place, PlaceError, Relation, Rule, Standing, Subject, Switch, SwitchError, Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};
 pub use self::credentials::Peer;
@@ -217,6 +217,9 @@ pub enum CheckpointError {
     /// The map of agents cannot be used.
     #[error("The agents cannot be placed as the map says")]
     Place(#[from] PlaceError),
+    /// The device that the restore asks for cannot be taken.
+    #[error("The process cannot be restored on another device")]
+    Elsewhere(#[from] ElsewhereError),
     /// A switch of the environment is neither on nor off.
     #[error("The checks of admission are not known")]
     Switch(#[from] SwitchError),

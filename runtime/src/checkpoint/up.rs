@@ -91,6 +91,7 @@ fn ascend(
     };
     match inner.try_put_device(closed, device) {
         Ok(()) => {
+            inner.set_transport_name(parked.transport.name());
             *inner.leader.lock() = attendance.and_then(Attendance::go_on);
             Ok(report)
         }

@@ -157,7 +157,11 @@ impl Inner {
         let device = self.device_or_lost(&pass)?;
         for buffer in buffers {
             let bo = registry.bos.get_mut(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
+            let had_it = bo.state.mapped.contains(&agent);
             device.map_bo(bo, agent).map_err(CopyError::Peer)?;
+            if !had_it && bo.state.mapped.contains(&agent) {
+                bo.state.for_copies.push(agent);
+            }
         }
         Ok(())
     }

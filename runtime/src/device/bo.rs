@@ -168,6 +168,7 @@ impl Device {
             .unmap_memory(MemoryHandle(kernel.handle), &[gpu])
             .map_err(|error| ioctl("the end of a mapping")(error.into()))?;
         bo.state.mapped.remove(at);
+        bo.state.for_copies.retain(|&copying| copying != agent);
         Ok(())
     }
 

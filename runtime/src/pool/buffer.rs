@@ -226,7 +226,9 @@ impl Buffer {
                 if bo.state.kind == crate::registry::state::BoKind::Vram {
                     self.0.inner.reach(agent.info.index(), bo.state.agent)?;
                 }
-                Ok(device.map_bo(bo, agent.info.index())?)
+                device.map_bo(bo, agent.info.index())?;
+                bo.state.for_copies.retain(|&copying| copying != agent.info.index());
+                Ok(())
             }
             _ => Err(crate::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
         }

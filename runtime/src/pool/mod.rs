@@ -111,7 +111,18 @@ impl Request {
         let Request { kind, role, bytes, flags, agent, mapped, cpu_mapped, align: _ } = self;
         // Saturates above any window's length; the registration refuses it then.
         let bytes = page_align(bytes).unwrap_or(!(arena::PAGE - 1));
-        BoState { kind, role, bytes, va: 0, flags, agent, mapped, cpu_mapped, sharing: None }
+        BoState {
+            kind,
+            role,
+            bytes,
+            va: 0,
+            flags,
+            agent,
+            mapped,
+            for_copies: Vec::new(),
+            cpu_mapped,
+            sharing: None,
+        }
     }
 }
 

@@ -172,6 +172,9 @@ pub struct BoState {
     pub agent: AgentIndex,
     /// Agents it is mapped to, in order of mapping.
     pub mapped: Vec<AgentIndex>,
+    /// Those of `mapped` that nobody has let access it: the runtime's own copies needed it there. Since format 1.2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub for_copies: Vec<AgentIndex>,
     /// Whether it is mapped for the CPU, at `va`.
     pub cpu_mapped: bool,
     /// Whether others may hold its memory. Since format 1.2.

@@ -14,6 +14,7 @@ fn bo(role: BoRole, bytes: u64) -> BoState {
         flags: 0xd600_0002,
         agent: AgentIndex(0),
         mapped: vec![AgentIndex(0)],
+        for_copies: Vec::new(),
         cpu_mapped: true,
         sharing: None,
     }

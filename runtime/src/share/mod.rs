@@ -209,6 +209,7 @@ impl Inner {
             flags: found.own.map_or(kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_GTT, |own| own.flags),
             agent,
             mapped,
+            for_copies: Vec::new(),
             cpu_mapped: found.is_visible(),
             sharing: Some(Sharing {
                 dmabuf: found.id,

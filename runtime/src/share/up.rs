@@ -205,6 +205,7 @@ fn make(
         flags: *flags,
         agent,
         mapped: Vec::new(),
+        for_copies: Vec::new(),
         cpu_mapped: false,
         sharing: None,
     });

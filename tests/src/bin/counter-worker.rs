@@ -28,6 +28,8 @@ struct Args {
     /// Holds an io_uring: CRIU cannot dump that either.
     io_uring: bool,
     echo: bool,
+    /// Has a buffer in its agent's memory that the second agent maps.
+    peer: bool,
 }
 
 fn args() -> Result<Args> {
@@ -41,6 +43,7 @@ fn args() -> Result<Args> {
             "--connect" => args.connect = Some(value()?.into()),
             "--io-uring" => args.io_uring = true,
             "--echo" => args.echo = true,
+            "--peer" => args.peer = true,
             _ => bail!("{word} is not understood"),
         }
     }
@@ -177,6 +180,11 @@ fn work(args: &Args) -> Result<()> {
         Ballast::new(agent.vram().alloc(5)?, 3)?,
         Ballast::new(agent.vram().alloc(BALLAST_BYTES as u64)?, 0)?,
     ];
+    let peers = runtime.agents().into_iter().skip(1).map(|peer| Ballast::new(peer.vram().alloc(5)?, 4));
+    let peers = peers.collect::<Result<Vec<_>>>()?;
+    if args.peer {
+        ballast[0].buffer.allow(&runtime.agent(1).context("no second agent")?)?;
+    }
     let stop = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let lanes: Vec<_> = (1..args.threads)
@@ -213,7 +221,7 @@ fn work(args: &Args) -> Result<()> {
         }
         worked
     })?;
-    ballast.iter().try_for_each(Ballast::check)?;
+    ballast.iter().chain(&peers).try_for_each(Ballast::check)?;
     println!("done");
     Ok(())
 }

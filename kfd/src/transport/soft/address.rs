@@ -25,10 +25,10 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address for these targets, by user and [`INSTANCE_VARIABLE`].
-    pub fn new(devices: &str) -> Self {
-        let instance = std::env::var(INSTANCE_VARIABLE).ok().filter(|name| !name.is_empty());
-        let instance = instance.unwrap_or_else(|| format!("soft:{devices}"));
+    /// The address for these targets, by user and instance: the one named here, else by [`INSTANCE_VARIABLE`].
+    pub fn new(devices: &str, instance: Option<&str>) -> Self {
+        let instance = instance.map(str::to_owned).or_else(|| std::env::var(INSTANCE_VARIABLE).ok());
+        let instance = instance.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("soft:{devices}"));
         let user = rustix::process::geteuid().as_raw();
         Self { name: socket_name(user, &instance), devices: devices.to_owned(), start: Start::Softgpud }
     }
@@ -59,6 +59,13 @@ mod tests {
     #[test]
     fn socket_name_is_readable_when_it_fits() {
         assert_eq!(socket_name(1000, "soft:gfx1100"), "stasis-softgpud.1000.soft:gfx1100");
+    }
+
+    #[test]
+    fn instance_that_is_named_goes_before_the_environments() {
+        let named = Address::new("gfx1100", Some("here"));
+        assert!(named.name.ends_with(".here") && named.devices == "gfx1100", "{named:?}");
+        assert!(Address::new("gfx1100", Some("")).name.ends_with(".soft:gfx1100"));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl SoftTransport {
     /// # Errors
     /// [`OpenError`] if it cannot be found, started or talked to within ten seconds.
     pub fn connect(devices: &[String]) -> Result<Self, OpenError> {
-        Self::connect_to(Address::new(&devices.join(",")))
+        Self::connect_instance(&devices.join(","), None)
     }
 
     /// Connects to the softgpud that serves the machine which the topology file at `path` describes now, starting it
@@ -61,13 +61,13 @@ impl SoftTransport {
     /// [`OpenError::File`] if it cannot be read, else as [`SoftTransport::connect`]; [`OpenError::Refused`] says what
     /// is wrong with its contents.
     pub fn connect_file(path: &Path) -> Result<Self, OpenError> {
-        let shown = path.to_string_lossy();
-        let text = machine::read(path).map_err(|error| OpenError::File {
-            path: path.to_owned(),
-            transport: format!("soft:{shown}"),
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL),
-        })?;
-        Self::connect_to(Address::new(&machine::name(&shown, text.as_bytes())))
+        Self::connect_instance(&machine_name(path)?, None)
+    }
+
+    /// Connects to the instance `instance` (`None`: as [`INSTANCE_VARIABLE`] says) of the softgpud that serves
+    /// `devices`, comma-separated targets or a machine by name.
+    pub(super) fn connect_instance(devices: &str, instance: Option<&str>) -> Result<Self, OpenError> {
+        Self::connect_to(Address::new(devices, instance))
     }
 
     /// Connects to a softgpud that somebody else started for `devices` on the abstract socket `name`
@@ -120,6 +120,17 @@ impl SoftTransport {
             }
         }
     }
+}
+
+/// The name of the machine that a topology file describes now.
+pub(super) fn machine_name(path: &Path) -> Result<String, OpenError> {
+    let shown = path.to_string_lossy();
+    let text = machine::read(path).map_err(|error| OpenError::File {
+        path: path.to_owned(),
+        transport: format!("soft:{shown}"),
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL),
+    })?;
+    Ok(machine::name(&shown, text.as_bytes()))
 }
 
 impl Transport for SoftTransport {

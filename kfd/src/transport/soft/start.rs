@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn execute_detaches_and_reports_a_program_that_cannot_run() {
-        let address = Address::new("gfx1100");
+        let address = Address::new("gfx1100", None);
         let missing = execute(Path::new("/nonexistent/softgpud"), &address);
         assert!(
             matches!(missing, Err(StartError::Execute { source, .. }) if source.kind() == io::ErrorKind::NotFound)

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::checks::Switch;
 use super::identity::LinkKind;
+use super::peers::PeerBuffers;
 use super::rules::{Relation, Rule};
 
 /// A value that was compared.
@@ -42,6 +43,15 @@ pub enum Subject {
         /// The other agent, where the property is one of both.
         with: Option<usize>,
     },
+    /// Buffers in one agent's memory that another maps.
+    Buffers {
+        /// Which ones.
+        buffers: PeerBuffers,
+        /// In whose memory.
+        owner: usize,
+        /// Who maps them.
+        peer: usize,
+    },
 }
 
 /// One reason not to admit.
@@ -59,12 +69,14 @@ pub struct Difference {
     pub relation: Relation,
     /// What turns the comparison off.
     pub switch: Option<Switch>,
+    /// Whether [`super::Admission::allow_staged`] turns it off.
+    pub staged: bool,
 }
 
 impl Difference {
     pub(super) fn new(rule: Rule, subject: Subject, had: Value, here: Value) -> Self {
-        let Rule { property, relation, switch } = rule;
-        Self { subject, property, had, here, relation, switch }
+        let Rule { property, relation, switch, staged } = rule;
+        Self { subject, property, had, here, relation, switch, staged }
     }
 }
 
@@ -85,15 +97,24 @@ impl fmt::Display for Difference {
                     false => write!(f, ", {place} here has {here}")?,
                 }
             }
+            Subject::Buffers { buffers, owner, peer } => {
+                let are = if buffers.more == 0 { "is" } else { "are" };
+                write!(f, "{buffers} of agent {owner} {are} mapped to agent {peer}, ")?;
+                write!(f, "which had {property} over {had}, here it has {here}")?;
+            }
+        }
+        if let Subject::Buffers { .. } = self.subject {
+            return f.write_str("; kernels may access it, so copies through the host cannot stand in");
         }
         f.write_str(match self.relation {
             Relation::Equal => "; the two must be equal",
             Relation::AtLeast => "; it must be at least what it was",
             Relation::Together => "; what was on one CPU node must stay together",
         })?;
-        match self.switch {
-            Some(switch) => write!(f, ": set {switch}=0 to go on anyway"),
-            None => Ok(()),
+        match (self.switch, self.staged) {
+            (Some(switch), _) => write!(f, ": set {switch}=0 to go on anyway"),
+            (None, true) => f.write_str(": give --allow-staged to copy through the host instead"),
+            (None, false) => Ok(()),
         }
     }
 }

@@ -7,8 +7,11 @@
 use super::checks::Checks;
 use super::difference::{Difference, Subject, Value};
 use super::identity::{AgentIdentity, CpuLink, Interface, Likeness, LinkKind, Seat};
+use super::peers::PeerMappings;
 use super::place;
-use super::rules::{AGENT_LINK, CPU_LINK, GPU_ID, GPUS, KFD_MAJOR, KFD_MINOR, NUMA_NODE, Rule, numbers};
+use super::rules::{
+    AGENT_LINK, CPU_LINK, GPU_ID, GPUS, KFD_MAJOR, KFD_MINOR, NUMA_NODE, PEER_MAPPING, Rule, numbers,
+};
 use super::search::{Outcome, Problem, assign};
 use super::{Admission, Refusal};
 use crate::limit::Limit;
@@ -23,11 +26,33 @@ pub(super) struct Case<'a> {
     pub interface: Interface,
     /// The driver has the process's state for its very GPUs: nobody changes place.
     pub in_place: bool,
+    /// What agents map of each other's memory.
+    pub mapped: &'a PeerMappings,
 }
 
-/// The GPU of each agent.
+/// The GPU of each agent. Paths are only given up where no assignment keeps them all.
 pub(super) fn judge(case: &Case<'_>, admission: &Admission, limit: &Limit) -> Result<Vec<usize>, Refusal> {
-    let judge = Judge { case, checks: &admission.checks };
+    match assignment(case, admission, false, limit) {
+        Err(Refusal::Differences(_)) if admission.allow_staged => assignment(case, admission, true, limit),
+        outcome => outcome,
+    }
+}
+
+/// Paths from one agent to another that are not here, or not as good, where the agents sit on `chosen`.
+pub(super) fn lost_paths(case: &Case<'_>, chosen: &[usize]) -> Vec<Difference> {
+    let judge = Judge { case, checks: &Checks::default(), staged: false };
+    let agents: Vec<_> = chosen.iter().copied().enumerate().collect();
+    let pairs = agents.iter().flat_map(|&a| agents.iter().map(move |&b| (a, b)));
+    pairs.filter(|(a, b)| a != b).filter_map(|(a, b)| judge.link(a, b)).collect()
+}
+
+fn assignment(
+    case: &Case<'_>,
+    admission: &Admission,
+    staged: bool,
+    limit: &Limit,
+) -> Result<Vec<usize>, Refusal> {
+    let judge = Judge { case, checks: &admission.checks, staged };
     let uuids: Vec<_> = case.agents.iter().map(AgentIdentity::uuid).collect();
     let here: Vec<_> = case.seats.iter().map(Seat::uuid).collect();
     let given = place::resolve(&admission.places, &uuids, &here)?;
@@ -57,6 +82,8 @@ pub(super) fn judge(case: &Case<'_>, admission: &Admission, limit: &Limit) -> Re
 struct Judge<'a> {
     case: &'a Case<'a>,
     checks: &'a Checks,
+    /// Copies may go through the host's memory.
+    staged: bool,
 }
 
 impl Judge<'_> {
@@ -82,7 +109,7 @@ impl Judge<'_> {
     }
 
     fn is_checked(&self, rule: Rule) -> bool {
-        rule.switch.is_none_or(|switch| self.checks.is_on(switch))
+        !(rule.staged && self.staged) && rule.switch.is_none_or(|switch| self.checks.is_on(switch))
     }
 
     fn subject(&self, agent: usize, seat: usize, with: Option<usize>) -> Subject {
@@ -124,7 +151,20 @@ impl Judge<'_> {
         let here = self.case.seats[on].link_to(&self.case.seats[other]);
         let differs =
             || Difference::new(AGENT_LINK, self.subject(a, on, Some(b)), Value::Link(had), Value::Link(here));
-        (!LinkKind::does(had, here)).then(differs)
+        (self.is_checked(AGENT_LINK) && !LinkKind::does(had, here)).then(differs)
+    }
+
+    /// What an agent maps in another's memory, if there is no way to it any more.
+    fn mapping(&self, (peer, on): (usize, usize), (owner, other): (usize, usize)) -> Option<Difference> {
+        let buffers = *self.case.mapped.get(&(owner, peer))?;
+        // What an older image does not say, and paths that no link told of, are not compared.
+        let had = self.case.agents[peer].link_to(owner)?;
+        let here = self.case.seats[on].link_to(&self.case.seats[other]);
+        let differs = || {
+            let subject = Subject::Buffers { buffers, owner, peer };
+            Difference::new(PEER_MAPPING, subject, Value::Link(Some(had)), Value::Link(here))
+        };
+        here.is_none().then(differs)
     }
 
     /// The CPU node beside an agent, if it is not the other's any more.
@@ -141,7 +181,9 @@ impl Judge<'_> {
 
     /// What is in the way of one agent on one GPU while another is on another.
     fn together(&self, a: (usize, usize), b: (usize, usize)) -> impl Iterator<Item = Difference> {
-        [self.link(a, b), self.link(b, a), self.apart(a, b)].into_iter().flatten()
+        let links = [self.link(a, b), self.link(b, a)];
+        let mappings = [self.mapping(a, b), self.mapping(b, a)];
+        links.into_iter().chain(mappings).chain([self.apart(a, b)]).flatten()
     }
 
     /// Whether two GPUs could change places without any rule about two agents noticing.

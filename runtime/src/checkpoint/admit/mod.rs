@@ -13,8 +13,10 @@
 
 mod checks;
 mod difference;
+mod elsewhere;
 mod identity;
 mod judge;
+mod peers;
 mod place;
 mod rules;
 mod search;
@@ -29,10 +31,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::checks::{Checks, Switch, SwitchError};
 pub use self::difference::{Difference, Subject, Value};
+pub use self::elsewhere::ElsewhereError;
+use self::elsewhere::other_device;
 use self::identity::Interface;
 pub(crate) use self::identity::Seat;
 pub use self::identity::{AgentIdentity, CpuLink, LinkKind, Links};
-use self::judge::{Case, judge};
+use self::judge::{Case, judge, lost_paths};
+pub use self::peers::PeerBuffers;
+use self::peers::peer_mappings;
 pub use self::place::{Place, PlaceError};
 pub use self::rules::{Relation, Rule, rules};
 pub use self::standing::Standing;
@@ -44,7 +50,7 @@ use crate::error::{DeviceError, OpenError};
 use crate::limit::{Limit, Stopped};
 use crate::runtime::Inner;
 
-/// On what terms a process is restored: which differences are borne, and which GPU an agent is to take.
+/// On what terms a process is restored: which differences are borne, on which device, and which GPU an agent is to take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Admission {
@@ -52,15 +58,24 @@ pub struct Admission {
     pub checks: Checks,
     /// Where agents are to go; the others find their places by themselves.
     pub places: Vec<Place>,
+    /// A path between two agents may be missing, or be less than it was: copies go through the host's memory instead.
+    pub allow_staged: bool,
+    /// The device that a restored copy takes instead of the one it had: a [`kfd::DeviceSpec`] as text, which is read
+    /// where the copy is. A process that lives on has its device for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The instance of softgpud for `device`, instead of the copy's own (`STASIS_SOFTGPU_INSTANCE`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
 }
 
 impl Admission {
-    /// As the switches in the environment of this process say, with no agent placed.
+    /// As the switches in the environment of this process say, with no agent placed, on the device that there was.
     ///
     /// # Errors
     /// [`SwitchError`].
     pub fn from_env() -> Result<Self, SwitchError> {
-        Ok(Self { checks: Checks::from_env()?, places: Vec::new() })
+        Ok(Self { checks: Checks::from_env()?, ..Self::default() })
     }
 }
 
@@ -106,14 +121,15 @@ pub(super) fn identities(inner: &Inner, on: Option<&Device>) -> Vec<AgentIdentit
     AgentIdentity::of(&seats, interface)
 }
 
-/// Finds a GPU for each agent of the process. On success the agents know their places; nothing else is changed.
+/// Finds a GPU for each agent of the process, on its device or the one that the terms name. On success the agents know
+/// their places, and the transport is that device's; nothing else is changed.
 ///
 /// Without terms of its own (`given`), a restored copy takes those that its controller holds ready for it, or has had
 /// before; else it takes the switches of its environment.
 ///
 /// # Errors
 /// [`CheckpointError::Agents`], [`CheckpointError::Place`], [`CheckpointError::Switch`], [`CheckpointError::Capture`],
-/// [`CheckpointError::Open`], [`CheckpointError::Stopped`].
+/// [`CheckpointError::Elsewhere`], [`CheckpointError::Open`], [`CheckpointError::Stopped`].
 pub(super) fn admit(
     inner: &Arc<Inner>,
     parked: &mut Parked,
@@ -130,32 +146,37 @@ pub(super) fn admit(
         parked.terms = asked.or(parked.terms.take());
     }
     let terms = given.or(parked.terms.as_ref());
-    let admitted = find_seats(parked, terms, same_process, limit);
+    let other = other_device(&*parked.transport, terms, same_process)?;
+    let transport = other.unwrap_or_else(|| Arc::clone(&parked.transport));
+    let admitted = find_seats(inner, parked, &transport, terms, same_process, limit);
     if admitted.is_err()
-        && let Err(error) = disconnect(&*parked.transport)
+        && let Err(error) = disconnect(&*transport)
     {
         tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
     }
     for (agent, seat) in inner.agents.iter().zip(admitted?) {
         agent.sit(seat);
     }
+    parked.transport = transport;
     Ok(())
 }
 
 fn find_seats(
+    inner: &Inner,
     parked: &Parked,
+    transport: &Arc<dyn Transport>,
     terms: Option<&Admission>,
     same_process: bool,
     limit: &Limit,
 ) -> Result<Vec<Seat>, CheckpointError> {
-    let transport = &parked.transport;
     let interface = interface(transport)?;
     let topology = Topology::read(transport.sysfs()).map_err(|source| {
         CheckpointError::Open(OpenError::Topology { transport: transport.name().to_owned(), source })
     })?;
     let seats = Seat::all(&topology);
     let in_place = same_process || parked.captured.is_some();
-    let case = Case { agents: &parked.agents, seats: &seats, interface, in_place };
+    let mapped = peer_mappings(&inner.registry.lock());
+    let case = Case { agents: &parked.agents, seats: &seats, interface, in_place, mapped: &mapped };
     let chosen = match terms {
         Some(terms) => judge(&case, terms, limit)?,
         // The environment is asked when something depends on it: a process must not fail to go on because of it.
@@ -166,6 +187,9 @@ fn find_seats(
     };
     if let Some(captured) = &parked.captured {
         captured.check_gpus(&seats.iter().map(|seat| seat.gpu).collect::<Vec<_>>())?;
+    }
+    for path in lost_paths(&case, &chosen) {
+        tracing::warn!(target: "checkpoint", %path, "a path is lost, copies go through the host's memory");
     }
     let mut seats: Vec<_> = seats.into_iter().map(Some).collect();
     Ok(chosen.into_iter().filter_map(|seat| seats.get_mut(seat)?.take()).collect())

@@ -41,18 +41,25 @@ pub struct Rule {
     pub relation: Relation,
     /// What turns it off.
     pub switch: Option<Switch>,
+    /// Whether [`super::Admission::allow_staged`] turns it off.
+    pub staged: bool,
 }
 
 const fn equal(property: &'static str) -> Rule {
-    Rule { property, relation: Relation::Equal, switch: None }
+    Rule { property, relation: Relation::Equal, switch: None, staged: false }
 }
 
 const fn at_least(property: &'static str) -> Rule {
-    Rule { property, relation: Relation::AtLeast, switch: None }
+    Rule { property, relation: Relation::AtLeast, switch: None, staged: false }
 }
 
 const fn unless(rule: Rule, switch: Switch) -> Rule {
     Rule { switch: Some(switch), ..rule }
+}
+
+/// A rule about paths that copies through the host's memory can stand in for.
+const fn unless_staged(rule: Rule) -> Rule {
+    Rule { staged: true, ..rule }
 }
 
 /// Major number of the driver's interface.
@@ -66,13 +73,15 @@ pub(super) const GPU_ID: Rule = equal("gpu_id");
 /// The link to the CPU: XGMI may replace PCIe.
 pub(super) const CPU_LINK: Rule = at_least("cpu_link");
 /// A direct or peer link from one agent to another: XGMI may replace PCIe, and there may be more of them.
-pub(super) const AGENT_LINK: Rule = at_least("agent_link");
+pub(super) const AGENT_LINK: Rule = unless_staged(at_least("agent_link"));
+/// The path by which an agent maps a buffer in another's memory. Kernels use it, which no copy stands in for.
+pub(super) const PEER_MAPPING: Rule = at_least("peer_mapping");
 /// The CPU node beside a GPU.
 pub(super) const NUMA_NODE: Rule =
-    unless(Rule { property: "numa_node", relation: Relation::Together, switch: None }, Switch::Numa);
+    unless(Rule { relation: Relation::Together, ..equal("numa_node") }, Switch::Numa);
 
 /// The rules that are not about a single GPU's own properties.
-const OTHERS: [Rule; 7] = [KFD_MAJOR, KFD_MINOR, GPUS, GPU_ID, CPU_LINK, AGENT_LINK, NUMA_NODE];
+const OTHERS: [Rule; 8] = [KFD_MAJOR, KFD_MINOR, GPUS, GPU_ID, CPU_LINK, AGENT_LINK, PEER_MAPPING, NUMA_NODE];
 
 /// A GPU's property and where it is read.
 type Row = (Rule, fn(&Node) -> Option<u64>);
@@ -88,7 +97,7 @@ const PROPERTIES: [Row; 24] = properties! {
     equal("gfx_target_version") => gfx_target_version,
     equal("simd_count") => simd_count,
     equal("mem_banks_count") => mem_banks_count,
-    equal("io_links_count") => io_links_count,
+    unless_staged(equal("io_links_count")) => io_links_count,
     equal("max_waves_per_simd") => max_waves_per_simd,
     equal("lds_size_in_kb") => lds_size_in_kb,
     equal("wave_front_size") => wave_front_size,
@@ -175,7 +184,10 @@ mod tests {
 
     #[test]
     fn document_and_code_have_the_same_rules() {
-        let switch = |rule: &Rule| rule.switch.map_or("none", Switch::variable).to_owned();
+        let switch = |rule: &Rule| match rule.staged {
+            true => "--allow-staged".to_owned(),
+            false => rule.switch.map_or("none", Switch::variable).to_owned(),
+        };
         let coded: BTreeSet<_> = rules()
             .map(|rule| [rule.property.to_owned(), rule.relation.to_string(), switch(&rule)])
             .collect();
@@ -183,6 +195,11 @@ mod tests {
         let written: BTreeSet<_> = rows.iter().cloned().collect();
         assert_eq!(written, coded);
         assert_eq!((rows.len(), rules().count()), (coded.len(), coded.len()), "a row is there twice");
+    }
+
+    #[test]
+    fn no_rule_is_turned_off_in_two_ways() {
+        assert!(rules().all(|rule| !(rule.staged && rule.switch.is_some())));
     }
 
     #[test]

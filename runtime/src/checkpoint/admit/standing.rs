@@ -125,6 +125,9 @@ mod tests {
         let terms = Admission {
             checks: Checks::without(Switch::Numa),
             places: vec!["0=GPU-00000000000000a1".parse().unwrap()],
+            allow_staged: true,
+            device: Some("soft:gfx1100*2".to_owned()),
+            instance: Some("elsewhere".to_owned()),
         };
         // One test for all of it: the name is the process's.
         assert_eq!(ask().unwrap(), None);

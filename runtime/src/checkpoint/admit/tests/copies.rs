@@ -8,19 +8,19 @@ use super::*;
 use crate::checkpoint::parked::Contents;
 
 /// Agents of a process that ran on the GPUs `list` of a machine with `gpus`, about to be restored on another.
-struct Copy {
-    inner: Arc<Inner>,
-    parked: Mutex<Parked>,
-    here: Arc<FakeTransport>,
+pub(super) struct Copy {
+    pub(super) inner: Arc<Inner>,
+    pub(super) parked: Mutex<Parked>,
+    pub(super) here: Arc<FakeTransport>,
 }
 
 impl Copy {
-    fn of(gpus: u32, list: Option<&str>, here: u32) -> Self {
+    pub(super) fn of(gpus: u32, list: Option<&str>, here: u32) -> Self {
         Self::with(gpus, list, here, |_| {})
     }
 
     /// The same, where the machine of the checkpoint was prepared.
-    fn with(gpus: u32, list: Option<&str>, here: u32, prepare: impl Fn(&FakeTransport)) -> Self {
+    pub(super) fn with(gpus: u32, list: Option<&str>, here: u32, prepare: impl Fn(&FakeTransport)) -> Self {
         let there = FakeTransport::new(gpus);
         prepare(&there);
         let inner = Inner::open(Arc::clone(&there) as _, list).unwrap();
@@ -43,8 +43,12 @@ impl Copy {
     }
 
     fn admit(&self, checks: Checks, map: &[&str]) -> Result<Vec<u32>, CheckpointError> {
-        let terms = Admission { checks, places: map.iter().map(|text| text.parse().unwrap()).collect() };
-        admit(&self.inner, &mut self.parked.lock(), Some(&terms), false, &Limit::none())?;
+        let places = map.iter().map(|text| text.parse().unwrap()).collect();
+        self.admit_on(&Admission { checks, places, ..Admission::default() })
+    }
+
+    pub(super) fn admit_on(&self, terms: &Admission) -> Result<Vec<u32>, CheckpointError> {
+        admit(&self.inner, &mut self.parked.lock(), Some(terms), false, &Limit::none())?;
         for agent in &self.inner.agents {
             assert_eq!(agent.render_minor(), 128 + agent.gpu().0 - 0x1100);
             assert_eq!(agent.seat().gpu, agent.gpu());

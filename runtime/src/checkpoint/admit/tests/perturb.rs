@@ -134,7 +134,7 @@ fn numa_nodes(rule: Rule) -> Vec<Perturbation> {
     ]
 }
 
-/// All changes that are about one rule.
+/// All changes that are about one rule. `peer_mapping` is about buffers: `staged.rs` has its.
 pub(super) fn perturbations(rule: Rule) -> Vec<Perturbation> {
     let version =
         |major: u32, minor: u32| -> Change { Box::new(move |t| t.kernel.set_version(major, minor)) };

@@ -114,7 +114,7 @@ fn software_device_that_changed_is_refused_and_taken_again_when_it_is_right() {
     runtime.checkpoint(directory.path()).unwrap();
     assert_eq!(sockets(), without);
     let options = |checks| RestoreOptions {
-        admission: Some(Admission { checks, places: Vec::new() }),
+        admission: Some(Admission { checks, ..Admission::default() }),
         ..RestoreOptions::default()
     };
     for (was, is, wanted) in [
