@@ -19,6 +19,7 @@ mod ping_pong;
 mod preempt;
 mod round_trip;
 mod sdma;
+mod share;
 mod submit;
 
 use std::io::{BufRead, BufReader};
@@ -40,10 +41,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, packets, round-trip, sdma, p2p, preempt, checkpoint (with checkpoint-image and
-    /// checkpoint-largest), criu, interpreter,
-    /// preempt-check and isa;
-    /// all without a name.
+    /// Which benchmarks, of submit, packets, round-trip, sdma, p2p, share (with share-restore), preempt, checkpoint (with
+    /// checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check and isa; all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
@@ -56,12 +55,14 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 13] = [
+const BENCHES: [(&str, Bench); 15] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
     ("sdma", sdma::run),
     ("p2p", p2p::run),
+    ("share", share::run),
+    ("share-restore", share::restore::run),
     ("preempt", preempt::run),
     ("checkpoint", checkpoint::run),
     ("checkpoint-image", checkpoint::image::run),
@@ -84,6 +85,7 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
     match role {
         submit::ROLE => submit::traced::play(),
         checkpoint::criu::ROLE => checkpoint::criu::play(arguments),
+        share::second::ROLE => share::second::play(arguments),
         isa::variant::ROLE => isa::variant::play(arguments),
         isa::variant::COMPILE => isa::variant::compile(),
         isa::pocl::ROLE => isa::pocl::play(),
@@ -157,9 +159,11 @@ fn measure_all(cli: &Cli) -> Result<()> {
     eprintln!("machine: {}", machine());
     let mut failures = Vec::new();
     for (name, _) in BENCHES {
-        // checkpoint-image and checkpoint-largest are parts of checkpoint in processes of their own.
-        let is_wanted =
-            |wanted: &String| wanted == name || (wanted == "checkpoint" && name.starts_with("checkpoint-"));
+        // checkpoint-image and the like are parts of checkpoint, and share-restore of share, in processes of their own.
+        let is_part = |whole: &str| name.strip_prefix(whole).is_some_and(|rest| rest.starts_with('-'));
+        let is_wanted = |wanted: &String| {
+            wanted == name || (["checkpoint", "share"].contains(&wanted.as_str()) && is_part(wanted))
+        };
         if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;
         }
