@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use stasis_tests::{criu, program};
 use tempfile::TempDir;
 
-const STEPS: u32 = 1000;
+const STEPS: u32 = 3000;
 const SIZE: u32 = 192;
 
 /// One heat process in a directory and on a device of its own.
