@@ -76,10 +76,15 @@ fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<C
     }
 }
 
-/// The failure that the others follow from: one that does not only say that another gave the session up.
+/// The failure that the others follow from: one that does not only say that another gave the session up, or that it was
+/// cancelled, as those are that have not answered when one fails.
 pub(super) fn cause(failures: Vec<Error>) -> Option<Error> {
-    // As `SessionError::GivenUp` and `Stopped` begin.
-    let follows = |error: &Error| matches!(error.downcast_ref(), Some(CallError::Refused { message, .. }) if message.contains("session was given up"));
+    // As `SessionError::GivenUp` and `SessionError::Stopped` begin; as `Stopped::Cancelled` does, wherever it struck.
+    const FOLLOWERS: [&str; 2] = ["session was given up", "it was cancelled after"];
+    let follows = |error: &Error| match error.downcast_ref() {
+        Some(CallError::Refused { message, .. }) => FOLLOWERS.iter().any(|text| message.contains(text)),
+        _ => false,
+    };
     let mut failures = failures;
     let first = failures.iter().position(|error| !follows(error)).unwrap_or(0);
     (first < failures.len()).then(|| failures.swap_remove(first))
@@ -112,6 +117,9 @@ mod tests {
     fn cause_is_the_failure_that_blames_nobody_else() {
         let follower = || refused(1, "The session was given up: 2: no disk left");
         let found = cause(vec![follower(), refused(2, "no disk left")]).unwrap();
+        assert!(found.to_string().contains("process 2"), "{found}");
+        let cancelled = refused(3, "The checkpoint was given up: it was cancelled after 0 ms");
+        let found = cause(vec![cancelled, follower(), refused(2, "no disk left")]).unwrap();
         assert!(found.to_string().contains("process 2"), "{found}");
         let found = cause(vec![follower()]).unwrap();
         assert!(found.to_string().contains("process 1"), "{found}");

@@ -21,7 +21,8 @@ pub fn is_device_memory(name: &str) -> bool {
         || soft.is_some_and(|kind| kind.starts_with("vram") || kind.starts_with("gtt"))
 }
 
-fn is_driver(pid: i32) -> bool {
+/// Whether a process is the software device's.
+pub(super) fn is_driver(pid: i32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let name = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     // Behind one that was built anew since it was started, the system writes that.

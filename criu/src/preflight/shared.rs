@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::Scene;
 use super::descriptors::DELETED;
-use super::device_memory::is_device_memory;
+use super::device_memory::{is_device_memory, is_driver};
 use super::finding::{Finding, Severity};
 use super::tree::{FileId, Mapping, Process, field};
 
@@ -97,7 +97,8 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
         return;
     }
     let inside: HashSet<i32> = scene.tree.iter().map(|process| process.pid).collect();
-    let shared = search(&pieces, |pid| inside.contains(&pid));
+    // The software device has what was imported from others, and gets it again from the runtime.
+    let shared = search(&pieces, |pid| inside.contains(&pid) || is_driver(pid));
     let root = scene.root().pid;
     for (id, stranger) in &shared.with {
         let Some(piece) = pieces.get(id) else { continue };

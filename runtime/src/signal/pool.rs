@@ -70,13 +70,17 @@ impl Inner {
     }
 
     /// Forgets a signal whose handles are gone, now or once it is settled.
-    pub(crate) fn retire_signal(&self, _pass: &Pass<'_>, key: SignalKey) {
-        self.drop_signal(&mut self.registry.lock(), key);
+    pub(crate) fn retire_signal(&self, pass: &Pass<'_>, key: SignalKey) {
+        let was_shared = self.drop_signal(&mut self.registry.lock(), key);
+        // Unless packets may touch it still: as long as it is there, others who are checkpointed find us holding it.
+        if was_shared {
+            self.free_deferred(pass);
+        }
     }
 
-    /// As [`Inner::retire_signal`], with the registry locked.
-    pub(crate) fn drop_signal(&self, registry: &mut Registry, key: SignalKey) {
-        let Some(signal) = registry.signals.get(key) else { return };
+    /// As [`Inner::retire_signal`], with the registry locked; whether its page now waits to be freed.
+    pub(crate) fn drop_signal(&self, registry: &mut Registry, key: SignalKey) -> bool {
+        let Some(signal) = registry.signals.get(key) else { return false };
         let page = signal.state.page;
         let is_shared = registry.bos.get(page).is_some_and(|page| page.state.role == BoRole::SharedSignal);
         let settled = match &signal.live {
@@ -87,7 +91,7 @@ impl Inner {
         };
         if !settled {
             registry.retired.push(key);
-            return;
+            return false;
         }
         if let Some(signal) = registry.signals.remove(key) {
             if is_shared {
@@ -100,6 +104,7 @@ impl Inner {
                 event.users = event.users.saturating_sub(1);
             }
         }
+        is_shared
     }
 
     /// Makes and registers a signal on a page of its own, which other processes can have: it raises no event, since

@@ -6,14 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::FdFlags;
-use stasis::{Buffer, Runtime};
+use stasis::share::{Item, Received};
+use stasis::{Buffer, Condition, Queue, QueueOptions, Runtime, Signal, WaitMode};
 use stasis_tests::sharer::language::{Answer, Ask, By, Order, Seen, receive, send};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -22,9 +26,15 @@ struct Worker {
     runtime: Runtime,
     buffers: BTreeMap<String, Buffer>,
     fds: BTreeMap<String, OwnedFd>,
+    signals: BTreeMap<String, Signal>,
+    queue: Option<Queue>,
 }
 
 impl Worker {
+    fn signal(&self, name: &str) -> Result<&Signal> {
+        self.signals.get(name).ok_or_else(|| format!("no signal {name}").into())
+    }
+
     fn buffer(&self, name: &str) -> Result<&Buffer> {
         self.buffers.get(name).ok_or_else(|| format!("no buffer {name}").into())
     }
@@ -102,8 +112,93 @@ impl Worker {
                 let pid = command.spawn()?.id().cast_signed();
                 return Ok(Answer::Pid(pid));
             }
-            Ask::Deaf { .. } => {}
-            Ask::Exit => {}
+            Ask::Memfd { fd, bytes, is_sealed } => {
+                let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+                let file = rustix::fs::memfd_create("another-driver", flags)?;
+                rustix::fs::ftruncate(&file, bytes)?;
+                if is_sealed {
+                    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+                }
+                self.fds.insert(fd, file);
+            }
+            Ask::Pair { one, other } => {
+                let (near, far) = UnixStream::pair()?;
+                self.fds.extend([(one, near.into()), (other, far.into())]);
+            }
+            Ask::Pass { over, buffers, signals } => {
+                let buffers = buffers.iter().map(|name| self.buffer(name)).collect::<Result<Vec<_>>>()?;
+                let signals = signals.iter().map(|name| self.signal(name)).collect::<Result<Vec<_>>>()?;
+                let signals = signals.into_iter().map(Item::Signal);
+                let items: Vec<_> = buffers.into_iter().map(Item::Buffer).chain(signals).collect();
+                self.runtime.send(self.fd(&over)?, &items)?;
+            }
+            Ask::Receive { over, agent, names } => {
+                let agent = self.runtime.agent(agent).ok_or("no such agent")?;
+                let came = self.runtime.receive(self.fd(&over)?, &agent)?;
+                if came.len() != names.len() {
+                    return Err(format!("{} objects came", came.len()).into());
+                }
+                for (name, received) in names.into_iter().zip(came) {
+                    match received {
+                        Received::Buffer(buffer) => drop(self.buffers.insert(name, buffer)),
+                        Received::Signal(signal) => drop(self.signals.insert(name, signal)),
+                    }
+                }
+            }
+            Ask::Lead => drop(rustix::process::setsid()?),
+            Ask::Speak { over, bytes } => {
+                fs::File::from(self.fd(&over)?.try_clone()?).write_all(&bytes)?;
+            }
+            ask => return self.signalling(ask),
+        }
+        Ok(Answer::Done)
+    }
+
+    /// What has to do with signals.
+    fn signalling(&mut self, ask: Ask) -> Result<Answer> {
+        match ask {
+            Ask::Signal { signal, value, is_shared } => {
+                let make = if is_shared { Signal::shared } else { Signal::new };
+                self.signals.insert(signal, make(&self.runtime, value)?);
+            }
+            Ask::ExportSignal { signal, fd } => drop(self.fds.insert(fd, self.signal(&signal)?.export()?)),
+            Ask::ImportSignal { fd, signal } => {
+                let imported = self.runtime.import_signal(self.fd(&fd)?)?;
+                self.signals.insert(signal, imported);
+            }
+            Ask::DropSignal { signal } => drop(self.signals.remove(&signal).ok_or("no such signal")?),
+            Ask::Store { signal, value } => self.signal(&signal)?.store(value)?,
+            Ask::Load { signal } => return Ok(Answer::Value(self.signal(&signal)?.load()?)),
+            Ask::Await { signal, below, begun } => {
+                let signal = self.signal(&signal)?;
+                fs::write(begun, "")?;
+                let value = signal.wait(Condition::LessThan(below), None, WaitMode::Auto)?;
+                return Ok(Answer::Value(value));
+            }
+            Ask::Produce { buffer, offset, bytes, signal } => {
+                if self.queue.is_none() {
+                    let agent = self.runtime.agent(0).ok_or("no agent")?;
+                    self.queue = Some(Queue::create(&agent, QueueOptions::default())?);
+                }
+                let queue = self.queue.as_ref().ok_or("no queue")?;
+                let stage = self.runtime.gtt().alloc(bytes.len() as u64)?;
+                stage.write(0, &bytes)?;
+                let to = self.buffer(&buffer)?.span(offset, bytes.len() as u64);
+                let copied = self.runtime.copy(to, stage.all(), &[])?;
+                queue.barrier(&[copied.signal()], Some(self.signal(&signal)?))?;
+                copied.wait(None)?;
+            }
+            Ask::Consume { buffer, offset, bytes, signal, begun } => {
+                let stage = self.runtime.gtt().alloc(bytes as u64)?;
+                let from = self.buffer(&buffer)?.span(offset, bytes as u64);
+                let copied = self.runtime.copy(stage.all(), from, &[self.signal(&signal)?])?;
+                fs::write(begun, "")?;
+                copied.wait(None)?;
+                let mut read = vec![0; bytes];
+                stage.read(0, &mut read)?;
+                return Ok(Answer::Bytes(read));
+            }
+            _ => {}
         }
         Ok(Answer::Done)
     }
@@ -144,7 +239,9 @@ fn run() -> Result<()> {
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
-    let mut worker = Worker { runtime: Runtime::open_default()?, buffers: BTreeMap::new(), fds };
+    let runtime = Runtime::open_default()?;
+    let (buffers, signals) = (BTreeMap::new(), BTreeMap::new());
+    let mut worker = Worker { runtime, buffers, fds, signals, queue: None };
     // Who finds the socket finds a runtime.
     let socket = UnixDatagram::bind(Path::new(&path))?;
     loop {

@@ -61,8 +61,38 @@ pub enum Ask {
     Read { buffer: String, offset: u64, bytes: usize, by: By },
     /// Says what descriptors it has.
     Descriptors,
+    /// A memfd, as another driver's memory: sealed so that its length stays, or not.
+    Memfd { fd: String, bytes: u64, is_sealed: bool },
+    /// A connected pair of stream sockets.
+    Pair { one: String, other: String },
+    /// Sends buffers, then signals, by the runtime's own messages over a connected socket.
+    Pass { over: String, buffers: Vec<String>, signals: Vec<String> },
+    /// Receives such a message; what comes has these names.
+    Receive { over: String, agent: usize, names: Vec<String> },
+    /// Sends bytes over a connected socket.
+    Speak { over: String, bytes: Vec<u8> },
+    /// A signal, for this process alone or for others too.
+    Signal { signal: String, value: i64, is_shared: bool },
+    /// A DMABuf of a signal.
+    ExportSignal { signal: String, fd: String },
+    /// The signal of a DMABuf.
+    ImportSignal { fd: String, signal: String },
+    /// Ends a signal.
+    DropSignal { signal: String },
+    /// Sets a signal's value.
+    Store { signal: String, value: i64 },
+    /// Says a signal's value.
+    Load { signal: String },
+    /// Waits until a signal is below a value; a file says that it has begun to.
+    Await { signal: String, below: i64, begun: PathBuf },
+    /// Has agent 0 write bytes, and then complete a signal.
+    Produce { buffer: String, offset: u64, bytes: Vec<u8>, signal: String },
+    /// Has agents read bytes once a signal is completed; a file says that the packet that waits for it is submitted.
+    Consume { buffer: String, offset: u64, bytes: usize, signal: String, begun: PathBuf },
     /// Starts a child, which has this socket, and these descriptors by inheritance.
     Spawn { socket: PathBuf, inherit: Vec<String> },
+    /// Leads a session of its own from now on, as the root of a tree has to.
+    Lead,
     /// Listens to nothing until a file exists.
     Deaf { until: PathBuf },
     /// Ends.
@@ -87,6 +117,8 @@ pub enum Answer {
     Done,
     /// Bytes read.
     Bytes(Vec<u8>),
+    /// A signal's value.
+    Value(i64),
     /// A child's pid.
     Pid(i32),
     /// Descriptors by name.

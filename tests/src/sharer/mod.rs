@@ -4,9 +4,14 @@
 //! INVARIANT: workers do nothing unless they are told, and answer when it is done; so a test knows at every moment who
 //! holds what.
 
+mod frozen;
 pub mod graph;
 pub mod language;
+mod pending;
 
+pub use self::pending::Pending;
+
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::net::UnixDatagram;
@@ -34,7 +39,9 @@ pub struct Sharers {
     root: Child,
     root_name: String,
     pids: BTreeMap<String, i32>,
+    parents: BTreeMap<String, String>,
     generations: u32,
+    pendings: Cell<u32>,
 }
 
 impl Sharers {
@@ -65,8 +72,16 @@ impl Sharers {
             .spawn()
             .expect("setsid (util-linux)");
         let pids = BTreeMap::from([(names[0].to_owned(), root.id().cast_signed())]);
-        let mut sharers =
-            Self { directory, socket, root, root_name: names[0].to_owned(), pids, generations: 0 };
+        let mut sharers = Self {
+            directory,
+            socket,
+            root,
+            root_name: names[0].to_owned(),
+            pids,
+            parents: BTreeMap::new(),
+            generations: 0,
+            pendings: Cell::new(0),
+        };
         sharers.wait_for(names[0]);
         for name in &names[1..] {
             sharers.spawn(names[0], name, &[]);
@@ -92,6 +107,7 @@ impl Sharers {
             Answer::Pid(pid) => drop(self.pids.insert(name.to_owned(), pid)),
             other => panic!("{other:?}"),
         }
+        self.parents.insert(name.to_owned(), parent.to_owned());
         self.wait_for(name);
     }
 
@@ -126,6 +142,12 @@ impl Sharers {
     #[must_use]
     pub fn root_name(&self) -> &str {
         &self.root_name
+    }
+
+    /// Whether a worker has started others that have not ended.
+    #[must_use]
+    pub fn has_children(&self, name: &str) -> bool {
+        self.parents.values().any(|parent| parent == name)
     }
 
     /// The workers' names.
@@ -166,7 +188,11 @@ impl Sharers {
     pub fn exit(&mut self, name: &str) {
         self.ask(name, Ask::Exit);
         let pid = self.pids.remove(name).expect("a worker");
+        self.parents.remove(name);
         wait_until("a worker's end", || !is_alive(pid));
+        if name == self.root_name {
+            let _ = self.root.wait();
+        }
         let _ = fs::remove_file(self.socket_of(name));
     }
 
