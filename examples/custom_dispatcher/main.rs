@@ -15,6 +15,7 @@ use queues::sdma::{self, Generation};
 use stasis::code_object::Geometry;
 use stasis::raw::{RawKind, RawOptions, RawQueue};
 use stasis::{Agent, Arg, Buffer, Executable, Kernel, Runtime, Signal};
+use stasis_examples::{code_for, log_to_stderr};
 
 include!(concat!(env!("OUT_DIR"), "/axpy.rs"));
 
@@ -190,18 +191,12 @@ fn element(n: u32, salt: u32) -> f32 {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let args = Args::parse();
     ensure!((1..=1 << 28).contains(&args.elements), "there are 1 to 2^28 elements, found {}", args.elements);
     let runtime = Runtime::open_default()?;
     let agent = runtime.agent(0).context("There is no agent")?;
-    let object = OBJECTS
-        .iter()
-        .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-        .with_context(|| format!("custom_dispatcher has no kernel for {}", agent.name()))?;
+    let object = code_for(&agent, "custom_dispatcher", OBJECTS)?;
     println!("agent {} {}", agent.uuid(), agent.name());
     let bytes = u64::from(args.elements) * 4;
     let shared = Shared {

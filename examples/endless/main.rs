@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use stasis::{Arg, Buffer, Executable, Queue, QueueOptions, Runtime, Signal};
+use stasis_examples::{code_for, log_to_stderr};
 
 include!(concat!(env!("OUT_DIR"), "/endless.rs"));
 
@@ -53,19 +54,13 @@ fn watch(args: &Args, counts: &Buffer, items: u32) -> Result<Vec<u32>> {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let args = Args::parse();
     ensure!(args.groups > 0, "a grid has at least one work-group");
     let items = args.groups.checked_mul(u32::from(GROUP)).context("too many work-groups")?;
     let runtime = Runtime::open_default()?;
     let agent = runtime.agent(0).context("There is no agent")?;
-    let code = OBJECTS
-        .iter()
-        .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-        .with_context(|| format!("endless has no kernel for {}", agent.name()))?;
+    let code = code_for(&agent, "endless", OBJECTS)?;
     let kernel = Executable::load(&agent, code)?.kernel("endless")?;
     let queue = Queue::create(&agent, QueueOptions::default())?;
     let bytes = u64::from(items) * 4;

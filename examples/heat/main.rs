@@ -12,6 +12,7 @@ use clap::Parser;
 use image::imageops::FilterType;
 use image::{GrayImage, ImageReader};
 use stasis::{Arg, Buffer, Executable, Kernel, Queue, QueueOptions, Runtime, Signal};
+use stasis_examples::{code_for, log_to_stderr};
 
 include!(concat!(env!("OUT_DIR"), "/heat.rs"));
 
@@ -108,10 +109,7 @@ impl Plate<'_> {
 fn on_gpu(args: &Args, start: &[f32]) -> Result<Vec<f32>> {
     let runtime = Runtime::open_default()?;
     let agent = runtime.agent(0).context("There is no agent")?;
-    let code = OBJECTS
-        .iter()
-        .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-        .with_context(|| format!("heat has no kernel for {}", agent.name()))?;
+    let code = code_for(&agent, "heat", OBJECTS)?;
     let executable = Executable::load(&agent, code)?;
     let queue = Queue::create(&agent, QueueOptions::default())?;
     let bytes = size_of_val(start) as u64;
@@ -174,10 +172,7 @@ fn compare(args: &Args, start: &[f32], path: &Path) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let args = Args::parse();
     ensure!(args.size >= 3, "a plate has at least 3 cells a side");
     let start = initial(&args)?;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use stasis::checkpoint::Mode;
 use stasis::{Access, Agent, Arg, Buffer, Executable, Kernel, Queue, QueueOptions, Range, Runtime, Signal};
+use stasis_examples::{code_for, log_to_stderr};
 
 include!(concat!(env!("OUT_DIR"), "/kv_cache.rs"));
 
@@ -120,18 +121,12 @@ fn there_and_back(runtime: &Runtime, images: &Path) -> Result<u64> {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let args = Args::parse();
     ensure!(args.tokens > 1 && args.batch > 0, "there are at least two tokens, and one in a batch");
     let runtime = Runtime::open_default()?;
     let agent = runtime.agent(0).context("There is no agent")?;
-    let code = OBJECTS
-        .iter()
-        .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-        .with_context(|| format!("kv_cache has no kernels for {}", agent.name()))?;
+    let code = code_for(&agent, "kv_cache", OBJECTS)?;
     let code = Executable::load(&agent, code)?;
     let work = Work {
         queue: Queue::create(&agent, QueueOptions::default())?,

@@ -16,6 +16,7 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use serde::Serialize;
 use stasis::{CopyPath, Direction, LogicalDevice, Runtime};
+use stasis_examples::log_to_stderr;
 
 use self::team::{Member, Team};
 
@@ -206,10 +207,7 @@ fn try_main(args: &Args) -> Result<ExitCode> {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     try_main(&Args::parse()).unwrap_or_else(|error| {
         eprintln!("Error: {error:#}");
         ExitCode::FAILURE

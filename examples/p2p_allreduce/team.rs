@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use stasis::{
     Arg, Buffer, CopyPath, Executable, Kernel, LogicalDevice, Queue, QueueOptions, Signal, Span, Transfer,
 };
+use stasis_examples::code_for;
 
 include!(concat!(env!("OUT_DIR"), "/allreduce.rs"));
 
@@ -50,10 +51,7 @@ impl Team {
         let bytes = u64::from(floats) * 4;
         let others = device.agents().len() as u64 - 1;
         let member = |agent: &stasis::Agent| {
-            let code = OBJECTS
-                .iter()
-                .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-                .with_context(|| format!("p2p_allreduce has no kernels for {}", agent.name()))?;
+            let code = code_for(agent, "p2p_allreduce", OBJECTS)?;
             let executable = Executable::load(agent, code)?;
             Ok(Member {
                 queue: Queue::create(agent, QueueOptions::default())?,

@@ -12,6 +12,7 @@ use clap::Parser;
 use stasis::checkpoint::{CheckpointOptions, Life, Mode, SelfCheckpoint};
 use stasis::criu::{CriuOptions, has_terminal};
 use stasis::{Arg, Executable, Queue, QueueOptions, Runtime, Signal};
+use stasis_examples::{code_for, log_to_stderr};
 
 include!(concat!(env!("OUT_DIR"), "/axpy.rs"));
 
@@ -44,17 +45,11 @@ struct Args {
 }
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let args = Args::parse();
     let runtime = Runtime::open_default()?;
     let agent = runtime.agent(0).context("There is no agent")?;
-    let code = OBJECTS
-        .iter()
-        .find_map(|(target, object)| (*target == agent.name()).then_some(*object))
-        .with_context(|| format!("self_checkpoint has no kernel for {}", agent.name()))?;
+    let code = code_for(&agent, "self_checkpoint", OBJECTS)?;
     let kernel = Executable::load(&agent, code)?.kernel("axpy")?;
     let queue = Queue::create(&agent, QueueOptions::default())?;
     let bytes = u64::from(N) * 4;

@@ -25,6 +25,7 @@ mod keeper;
 mod options;
 mod parked;
 mod preempt;
+pub(crate) mod process;
 pub mod protocol;
 mod rebuild;
 mod session;
@@ -268,11 +269,11 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
 }
 
-fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {
+pub(crate) fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {
     move |source| CheckpointError::Device { what, source }
 }
 
-fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
+pub(crate) fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::System { act, source }
 }
 

@@ -11,7 +11,7 @@ use super::graph::{self, Object, Table, bos_of, objects};
 use super::holders::outsiders;
 use super::meeting::{Meeting, SessionOrder};
 use super::up::Parked;
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{CheckpointError, device, system};
 use crate::device::Device;
 use crate::image::Extent;
 use crate::limit::Limit;
@@ -60,7 +60,6 @@ impl<'a> Leaving<'a> {
         order: Option<&'a SessionOrder>,
         limit: &Limit,
     ) -> Result<Self, CheckpointError> {
-        let system = |act| move |source| CheckpointError::System { act, source };
         let descriptors = scan().map_err(system("look at the process's descriptors"))?;
         let waiting = in_flight().map_err(system("look at the process's sockets"))?;
         if let Some(InFlight { socket, dmabuf }) = waiting.first() {
@@ -138,15 +137,14 @@ fn view(
     object: &Object,
 ) -> Result<View, CheckpointError> {
     let act = "map shared memory to save it";
-    let system = |source| CheckpointError::System { act, source };
     let buffer = bos_of(registry, object.dmabuf).into_iter().find_map(|key| registry.bos.get(key));
     if let Some(bo) = buffer {
-        let fd = on.export_bo(bo).map_err(|source| CheckpointError::Device { what: "a DMABuf", source })?;
-        return View::of(fd.as_fd(), object.bytes).map_err(system);
+        let fd = on.export_bo(bo).map_err(device("a DMABuf"))?;
+        return View::of(fd.as_fd(), object.bytes).map_err(system(act));
     }
     let descriptor = descriptors.iter().find(|descriptor| descriptor.dmabuf == object.dmabuf);
-    let gone = || system(std::io::ErrorKind::NotFound.into());
-    View::of(descriptor.ok_or_else(gone)?.borrow(), object.bytes).map_err(system)
+    let gone = || system(act)(std::io::ErrorKind::NotFound.into());
+    View::of(descriptor.ok_or_else(gone)?.borrow(), object.bytes).map_err(system(act))
 }
 
 impl Inner {

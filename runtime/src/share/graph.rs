@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::descriptors::Descriptor;
 use super::is_foreign;
 use crate::agent::AgentInfo;
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::{CheckpointError, device};
 use crate::device::{Device, flags};
 use crate::registry::Registry;
 use crate::registry::state::{BoKey, DmabufId, Origin};
@@ -106,7 +106,7 @@ pub(crate) fn holdings(
             continue;
         }
         let described = on.describe_dmabuf(descriptor.borrow());
-        let described = described.map_err(|source| CheckpointError::Device { what: "a DMABuf", source })?;
+        let described = described.map_err(device("a DMABuf"))?;
         // Other drivers' are found by the audit.
         let Some(own) = described.own else { continue };
         let home = on.agent_of(own.gpu).and_then(|agent| uuid(agent.at()));

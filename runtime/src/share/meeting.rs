@@ -137,7 +137,7 @@ fn io_error(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Session
 }
 
 /// Writes a file under a name that appears with its contents complete.
-fn publish(path: &Path, contents: &[u8]) -> Result<File, SessionError> {
+pub(super) fn publish(path: &Path, contents: &[u8]) -> Result<File, SessionError> {
     let pending = path.with_extension("pending");
     let mut options = OpenOptions::new();
     let made = options.write(true).create(true).truncate(true).mode(0o600).open(&pending);

@@ -17,7 +17,7 @@ use super::descriptors::{View, awaited, return_all};
 use super::graph::{Object, bos_of};
 use super::meeting::SessionOrder;
 use super::rendezvous::{Claim, Client, Leader, Place};
-use crate::checkpoint::{AgentIdentity, CheckpointError, IMAGE_FILE, Metadata};
+use crate::checkpoint::{AgentIdentity, CheckpointError, IMAGE_FILE, Metadata, device, system};
 use crate::device::{Device, identify};
 use crate::image::{Extent, Image, ReadStats};
 use crate::limit::Limit;
@@ -156,10 +156,6 @@ pub(crate) fn bring_back(
     Ok((stats, Some(Attendance { client, leader })))
 }
 
-fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
-    move |source| CheckpointError::System { act, source }
-}
-
 /// The session's memory that this process had: its buffer objects, and what stand-ins wait for.
 fn wanted<'a>(registry: &Registry, parked: &'a Parked) -> Result<Vec<Memory<'a>>, CheckpointError> {
     let stand_ins = awaited().map_err(system("look at the process's descriptors"))?;
@@ -182,13 +178,12 @@ fn make(
     piece: &mut Memory<'_>,
     from: &Source<'_>,
 ) -> Result<(), CheckpointError> {
-    let refused = |what| move |source| CheckpointError::Device { what, source };
     forget(registry, on, &piece.keys)?;
     let is_first = |key: &&BoKey| registry.bos.get(**key).is_some_and(|bo| bo.state.kind != BoKind::Imported);
     let first = piece.keys.iter().find(is_first).copied();
     if let Some(bo) = first.and_then(|key| registry.bos.get_mut(key)) {
-        on.create_bo(bo).map_err(refused("to make shared memory again"))?;
-        piece.file = Some(on.export_bo(bo).map_err(refused("a DMABuf of shared memory"))?);
+        on.create_bo(bo).map_err(device("to make shared memory again"))?;
+        piece.file = Some(on.export_bo(bo).map_err(device("a DMABuf of shared memory"))?);
         return Ok(());
     }
     let Object { bytes, flags, home, .. } = piece.object;
@@ -209,7 +204,7 @@ fn make(
         cpu_mapped: false,
         sharing: None,
     });
-    piece.file = Some(on.make_dmabuf(&mut bo).map_err(refused("to make shared memory again"))?);
+    piece.file = Some(on.make_dmabuf(&mut bo).map_err(device("to make shared memory again"))?);
     Ok(())
 }
 
@@ -217,8 +212,7 @@ fn make(
 fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), CheckpointError> {
     for key in keys {
         if let Some(bo) = registry.bos.get_mut(*key).filter(|bo| bo.kernel.is_some()) {
-            on.destroy_bo(bo)
-                .map_err(|source| CheckpointError::Device { what: "to free a shared buffer", source })?;
+            on.destroy_bo(bo).map_err(device("to free a shared buffer"))?;
         }
     }
     Ok(())
@@ -295,10 +289,7 @@ fn take_in(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Res
         for key in keys {
             let Some(bo) = registry.bos.get_mut(key) else { continue };
             if bo.kernel.is_none() {
-                on.import_bo(bo, file.as_fd()).map_err(|source| CheckpointError::Device {
-                    what: "to import shared memory again",
-                    source,
-                })?;
+                on.import_bo(bo, file.as_fd()).map_err(device("to import shared memory again"))?;
             }
             // The keys of all were found by the old identities.
             bo.state.sharing = bo.state.sharing.map(|sharing| Sharing { dmabuf, ..sharing });

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
-use super::lease::Controller;
 use super::{Order, Shared, Task, lower, raise};
 use crate::checkpoint::credentials::Peer;
+use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
 use crate::checkpoint::{ProcessInfo, RestoreOptions, State};
 use crate::runtime::Inner;
@@ -212,7 +212,7 @@ impl Desk {
             Task::Resume(_) => ("resume", false),
         };
         let abandoned = Arc::<AtomicBool>::default();
-        let controller = from.pid.and_then(Controller::of);
+        let controller = from.pid.and_then(Process::of);
         let order = Order { task, controller, abandoned: Arc::clone(&abandoned) };
         let since = Instant::now();
         self.serving = Some(Serving { peer: from.peer, what, since, needs_controller, abandoned });

@@ -9,48 +9,22 @@ use std::time::{Duration, Instant};
 
 use stasis_protocol::lease::Why;
 
+use crate::checkpoint::process::Process;
+
 /// How long a failed attempt to go on waits before the next.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// A process that gave an order, told from a later one with the same pid by when it was started.
-#[derive(Debug)]
-pub(super) struct Controller {
-    pid: i32,
-    started: u64,
-}
-
-/// State and start time (clock ticks since boot) of a process: fields 3 and 22 of `/proc/PID/stat`.
-fn state_and_start(stat: &str) -> Option<(&str, u64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    Some((fields.next()?, fields.nth(18)?.parse().ok()?))
-}
-
-impl Controller {
-    /// `None` if it is not to be seen from here: in another pid namespace, or behind `hidepid`.
-    pub fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        Some(Self { pid, started: state_and_start(&stat)?.1 })
-    }
-
-    fn is_alive(&self) -> bool {
-        let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", self.pid)) else { return false };
-        // One that has ended and is not yet reaped gives no more orders.
-        state_and_start(&stat)
-            .is_some_and(|(state, start)| start == self.started && !matches!(state, "Z" | "X"))
-    }
-}
 
 /// What is watched while the process is checkpointed on a controller's order.
 #[derive(Debug)]
 pub(super) struct Lease {
     ends: Instant,
-    controller: Option<Controller>,
+    controller: Option<Process>,
     /// When to try again, after an attempt that failed.
     retry_at: Option<Instant>,
 }
 
 impl Lease {
-    pub fn new(lasts: Duration, controller: Option<Controller>) -> Self {
+    pub fn new(lasts: Duration, controller: Option<Process>) -> Self {
         Self { ends: Instant::now() + lasts, controller, retry_at: None }
     }
 
@@ -101,19 +75,11 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn stat_with_a_hostile_name_is_read() {
-        let fields = (4..22).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
-        let stat = format!("7 (a) Z 1 (b) S {fields} 4711 23 24");
-        assert_eq!(state_and_start(&stat), Some(("S", 4711)));
-        assert_eq!(state_and_start("7 (a) S 1"), None);
-    }
-
-    #[test]
     fn lease_ends_with_its_controller_reaped_or_not() {
         let mut child =
             Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().expect("sleep (coreutils)");
-        let controller = || Controller::of(child.id().cast_signed());
-        let (lease, forever) = (Lease::new(Duration::from_secs(1000), controller()), Controller::of(1));
+        let controller = || Process::of(child.id().cast_signed());
+        let (lease, forever) = (Lease::new(Duration::from_secs(1000), controller()), Process::of(1));
         assert_eq!(lease.is_over(), None);
         child.kill().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -25,9 +25,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use self::desk::Desk;
-use self::lease::Controller;
 use self::orders::Worker;
 use super::RestoreOptions;
+use super::process::Process;
 use super::protocol::{CheckpointOrder, Done, socket_name};
 use crate::runtime::Inner;
 
@@ -61,7 +61,7 @@ enum Task {
 #[derive(Debug)]
 struct Order {
     task: Task,
-    controller: Option<Controller>,
+    controller: Option<Process>,
     /// Its controller has gone, or it was cancelled.
     abandoned: Arc<AtomicBool>,
 }

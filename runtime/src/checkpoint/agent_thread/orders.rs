@@ -10,9 +10,10 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stasis_protocol::lease::{Next, Watch, Why, decide};
 
-use super::lease::{Controller, Lease, is_traced};
+use super::lease::{Lease, is_traced};
 use super::{Order, Shared, Task, lower, raise};
 use crate::checkpoint::incarnation::Incarnation;
+use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
 use crate::checkpoint::{
     CheckpointError, CheckpointOptions, CheckpointReport, RestoreOptions, RestoreReport, State,
@@ -78,7 +79,7 @@ impl Worker {
         &mut self,
         runtime: &Arc<Inner>,
         order: &CheckpointOrder,
-        controller: Option<Controller>,
+        controller: Option<Process>,
         abandoned: &AtomicBool,
     ) -> Result<CheckpointReport, CheckpointError> {
         // A copy differs from the process that was checkpointed, which may itself be one.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RendezvousError;
-use super::hall::started;
 use super::wire::{self, Answer, Ask, CLAIMS};
+use crate::checkpoint::process::Process;
 use crate::limit::Limit;
 use crate::registry::state::DmabufId;
 
@@ -34,8 +34,8 @@ impl Client {
     pub(super) fn join(socket: OwnedFd, name: &str) -> Result<Self, RendezvousError> {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let client = Self { socket };
-        let started = started(pid).unwrap_or(0);
-        client.expect_granted(&Ask::Join { name: name.to_owned(), pid, started }, None)?;
+        let process = Process::of(pid).unwrap_or(Process { pid, started: 0 });
+        client.expect_granted(&Ask::Join { name: name.to_owned(), process }, None)?;
         Ok(client)
     }
 

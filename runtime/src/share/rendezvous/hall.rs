@@ -11,30 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{Answer, Ask};
 use super::{RendezvousError, io_error};
+use crate::checkpoint::process::Process;
 use crate::registry::state::DmabufId;
 
 /// A member that has all it wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gone {
     pub name: String,
-    pub pid: i32,
-    /// When it was started, in clock ticks since boot (/proc/PID/stat, field 22).
-    pub started: u64,
-}
-
-impl Gone {
-    /// Whether it still runs.
-    pub fn is_alive(&self) -> bool {
-        started(self.pid).is_some_and(|started| started == self.started)
-    }
-}
-
-/// When a process was started; none if it is gone, or a zombie.
-pub(super) fn started(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    fields.nth(18)?.parse().ok().filter(|_| !matches!(state, "Z" | "X"))
+    #[serde(flatten)]
+    pub process: Process,
 }
 
 /// Who has gone on, as a leader left word.
@@ -103,7 +88,7 @@ impl<F: Clone> Hall<F> {
     pub fn hear(&mut self, seat: Seat, ask: Ask, file: Option<F>) -> Vec<Reply<F>> {
         let reply = |answer| vec![Reply { seat, answer, file: None }];
         let refused = |reason: &str| reply(Answer::Refused(reason.to_owned()));
-        if let Ask::Join { name, pid, started } = ask {
+        if let Ask::Join { name, process } = ask {
             let known = |gone: &Gone| gone.name == name;
             if !self.expected.contains(&name) {
                 return refused(&format!("{name} is no member"));
@@ -111,7 +96,7 @@ impl<F: Clone> Hall<F> {
             if self.seats.values().any(known) || self.gone.iter().any(known) {
                 return refused(&format!("{name} has come already"));
             }
-            self.seats.insert(seat, Gone { name, pid, started });
+            self.seats.insert(seat, Gone { name, process });
             return reply(Answer::Granted);
         }
         if !self.seats.contains_key(&seat) {

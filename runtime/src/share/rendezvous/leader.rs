@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -15,6 +15,7 @@ use rustix::net::{SocketFlags, accept_with};
 use super::hall::{Hall, Reply, Seat};
 use super::wire;
 use crate::checkpoint::Peer;
+use crate::share::meeting::publish;
 
 /// A meeting that this process leads. It ends when all members have what they want, or with this.
 #[derive(Debug)]
@@ -134,14 +135,8 @@ impl Room {
 
     fn write_record(&self) {
         let text = serde_json::to_vec(self.hall.gone()).unwrap_or_default();
-        if let Err(error) = write_whole(&self.record, &text) {
+        if let Err(error) = publish(&self.record, &text) {
             tracing::warn!(target: "checkpoint", %error, "later members will not know who has gone on");
         }
     }
-}
-
-fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
-    let pending = path.with_extension("pending");
-    fs::write(&pending, text)?;
-    fs::rename(pending, path)
 }

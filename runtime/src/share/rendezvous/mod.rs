@@ -170,8 +170,9 @@ impl Place {
         let record = self.file("record");
         // This process itself may have gone on before, and been brought back in its place.
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        let others =
-            hall::read_record(&record)?.into_iter().filter(|gone| gone.pid != own && gone.is_alive());
+        let others = hall::read_record(&record)?
+            .into_iter()
+            .filter(|gone| gone.process.pid != own && gone.process.is_alive());
         let names: Vec<String> = others.map(|gone| gone.name).collect();
         if !names.is_empty() {
             return Err(RendezvousError::GoneOn { names });

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 
-use super::hall::{Gone, Hall, started};
+use super::hall::Hall;
 use super::wire::{Answer, Ask};
 use super::*;
+use crate::checkpoint::process::Process;
 use crate::device::identify;
 
 /// TIMEOUT: longer than anything takes on a busy machine.
@@ -88,7 +89,7 @@ fn late_member_finds_the_leader_and_one_later_than_that_is_refused() {
     assert!(matches!(&twice, RendezvousError::Refused { reason } if reason.contains("m1")), "{twice}");
     // The leader ends before the third came, and another process has gone on with what it had.
     drop(leader);
-    let alive = serde_json::json!([{ "name": "m1", "pid": 1, "started": started(1).unwrap() }]);
+    let alive = serde_json::json!([{ "name": "m1", "pid": 1, "started": Process::of(1).unwrap().started }]);
     fs::write(place.file("record"), alive.to_string()).unwrap();
     let error = place.enter("m2", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&error, RendezvousError::GoneOn { names } if names == &["m1"]), "{error}");
@@ -129,15 +130,6 @@ fn maker_that_leaves_is_replaced_and_a_wait_can_be_ended() {
     });
 }
 
-#[test]
-fn own_start_is_known_and_a_foreign_pid_is_not_alive() {
-    let own = std::process::id().cast_signed();
-    assert!(started(own).is_some());
-    assert!(Gone { name: String::new(), pid: own, started: started(own).unwrap() }.is_alive());
-    assert!(!Gone { name: String::new(), pid: own, started: 1 }.is_alive());
-    assert!(!Gone { name: String::new(), pid: i32::MAX, started: 1 }.is_alive());
-}
-
 /// What a member of the model does next.
 #[derive(Clone, Debug)]
 enum Step {
@@ -174,7 +166,7 @@ proptest! {
                 Step::Claim(m, _) | Step::Fetch(m, _) if waits[m].is_some() => (m, Vec::new()),
                 Step::Claim(m, id) => {
                     if !here[m] {
-                        let join = Ask::Join { name: names[m].clone(), pid: 1, started: 1 };
+                        let join = Ask::Join { name: names[m].clone(), process: Process { pid: 1, started: 1 } };
                         here[m] = matches!(hall.hear(m as u64, join, None)[0].answer, Answer::Granted);
                     }
                     (m, hall.hear(m as u64, Ask::Claim(vec![memory(id)]), None))

@@ -13,6 +13,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::process::Process;
 use crate::registry::state::DmabufId;
 
 /// Longest message, bytes.
@@ -24,7 +25,7 @@ pub(super) const CLAIMS: usize = 512;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     /// Under its name; how it is told from a later process with its pid.
-    Join { name: String, pid: i32, started: u64 },
+    Join { name: String, process: Process },
     /// Which of these is it to make?
     Claim(Vec<DmabufId>),
     /// It has made this, and filled it.
