@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The model's directory: configuration, weights and vocabulary as sentence-transformers lays them out.
+
+mod config;
+mod error;
+mod tokenizer;
+mod weights;
+
+pub use self::config::Config;
+pub use self::error::ModelError;
+pub use self::tokenizer::{TokenizeError, Tokenizer};
+pub use self::weights::Weights;
