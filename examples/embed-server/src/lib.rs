@@ -11,4 +11,5 @@
 #![forbid(unsafe_code)]
 
 pub mod embedder;
+pub mod engine;
 pub mod model;

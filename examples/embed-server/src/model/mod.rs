@@ -6,7 +6,7 @@ mod error;
 mod tokenizer;
 mod weights;
 
-pub use self::config::Config;
+pub use self::config::{Config, HEAD, HIDDEN};
 pub use self::error::ModelError;
 pub use self::tokenizer::{TokenizeError, Tokenizer};
 pub use self::weights::Weights;

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a batch needs while it is computed: one buffer, allocated once, used by every batch from its beginning.
+
+use half::f16;
+
+use super::Precision;
+use super::layout::Layout;
+use crate::model::Config;
+
+/// Rows behind a batch's last that kernels may touch: tiles of 64 rows are computed whole.
+const SLACK: usize = 64;
+
+/// Offsets of the parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations {
+    /// f32: what a layer takes and, at its end, makes.
+    pub x: u64,
+    /// f32: a product with its bias and `x` added.
+    pub y: u64,
+    /// f16: `x` as a product's operand. In f32 `x` itself is.
+    pub h: u64,
+    /// Queries and keys (f16), or queries, keys and values (f32) of each row.
+    pub heads: u64,
+    /// f16: values, transposed, `room` numbers a row.
+    pub values: u64,
+    /// What attention makes, in the precision.
+    pub context: u64,
+    /// The wide numbers, in the precision.
+    pub wide: u64,
+    /// Numbers a row of the transposed values.
+    pub room: usize,
+    /// Bytes of the buffer.
+    pub bytes: u64,
+}
+
+impl Activations {
+    /// Room for batches of `tokens` tokens.
+    pub fn new(config: &Config, precision: Precision, tokens: usize) -> Self {
+        let mut layout = Layout::default();
+        let (hidden, wide) = (config.hidden_size, config.intermediate_size);
+        let room = tokens.next_multiple_of(SLACK) + SLACK;
+        let x = layout.take::<f32>(room * hidden);
+        let y = layout.take::<f32>(room * hidden);
+        let mut take = |numbers: usize| match precision {
+            Precision::F16 => layout.take::<f16>(numbers),
+            Precision::F32 => layout.take::<f32>(numbers),
+        };
+        let context = take(room * hidden);
+        let wide = take(room * wide);
+        let (h, heads, values) = match precision {
+            // A part of a row of values is read whole, whatever follows.
+            Precision::F16 => (take(room * hidden), take(room * 2 * hidden), take(room * hidden + SLACK)),
+            Precision::F32 => (x, take(room * 3 * hidden), x),
+        };
+        Self { x, y, h, heads, values, context, wide, room, bytes: layout.bytes() }
+    }
+}

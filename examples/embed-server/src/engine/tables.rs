@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the kernels are told of a batch: which tokens, at which positions, of which sentences.
+//!
+//! Sentences follow each other without padding; rows behind the last token, up to a multiple of 16, are tokens 0 at
+//! position 0 that belong to no sentence.
+
+use super::layout::Layout;
+use crate::embedder::{EmbedError, Sentence};
+use crate::model::Config;
+
+/// Rows that matrix instructions take at once.
+pub const ROWS: usize = 16;
+
+/// A batch's tables; vectors are reused from batch to batch.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Token ids, one a row.
+    pub ids: Vec<u32>,
+    /// Positions within their sentences, one a row.
+    pub positions: Vec<u32>,
+    /// First rows of the sentences, and the row behind the last.
+    pub bounds: Vec<u32>,
+    /// Of each row its sentence's first row and the row behind its last.
+    pub spans: Vec<[u32; 2]>,
+    /// Groups of up to 16 rows of a sentence: first row, then their sentence's span.
+    pub tiles: Vec<[u32; 3]>,
+}
+
+/// Offsets of the tables in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct TablesAt {
+    pub ids: u64,
+    pub positions: u64,
+    pub bounds: u64,
+    pub spans: u64,
+    pub tiles: u64,
+}
+
+impl TablesAt {
+    /// Room for batches of `tokens` tokens.
+    pub fn new(layout: &mut Layout, tokens: usize) -> Self {
+        let rows = tokens.next_multiple_of(ROWS);
+        Self {
+            ids: layout.take::<u32>(rows),
+            positions: layout.take::<u32>(rows),
+            bounds: layout.take::<u32>(tokens + 1),
+            spans: layout.take::<[u32; 2]>(rows),
+            tiles: layout.take::<[u32; 3]>(tokens),
+        }
+    }
+}
+
+impl Tables {
+    /// Makes the tables of a batch of at most `limit` tokens.
+    pub fn fill(&mut self, sentences: &[Sentence], config: &Config, limit: usize) -> Result<(), EmbedError> {
+        let tokens = sentences.iter().map(Sentence::tokens).sum();
+        if tokens > limit {
+            return Err(EmbedError::TooLarge { sentences: sentences.len(), tokens, limit });
+        }
+        self.ids.clear();
+        self.positions.clear();
+        self.bounds.clear();
+        self.spans.clear();
+        self.tiles.clear();
+        self.bounds.push(0);
+        for (index, sentence) in sentences.iter().enumerate() {
+            check(sentence, config).map_err(|why| EmbedError::Sentence { index, why })?;
+            // CAST: a batch has fewer than 2^32 tokens, `limit` sees to it.
+            let (begin, length) = (self.ids.len() as u32, sentence.tokens() as u32);
+            let span = [begin, begin + length];
+            self.ids.extend_from_slice(sentence.ids());
+            self.positions.extend(0..length);
+            self.bounds.push(span[1]);
+            self.spans.extend((0..length).map(|_| span));
+            // CAST: 16 fits.
+            self.tiles.extend((begin..span[1]).step_by(ROWS).map(|row| [row, span[0], span[1]]));
+        }
+        let rows = tokens.next_multiple_of(ROWS);
+        self.ids.resize(rows, 0);
+        self.positions.resize(rows, 0);
+        Ok(())
+    }
+
+    /// Tokens of the batch.
+    pub fn tokens(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Rows of the batch: its tokens, and what makes them a multiple of 16.
+    pub fn rows(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Sentences of the batch.
+    pub fn sentences(&self) -> usize {
+        self.bounds.len().saturating_sub(1)
+    }
+}
+
+fn check(sentence: &Sentence, config: &Config) -> Result<(), &'static str> {
+    if sentence.ids().is_empty() {
+        return Err("it has no tokens");
+    }
+    if sentence.tokens() > config.max_position_embeddings {
+        return Err("it has more tokens than the model has positions");
+    }
+    // CAST: u32 to usize widens.
+    if sentence.ids().iter().any(|id| *id as usize >= config.vocab_size) {
+        return Err("it has a token that the vocabulary does not have");
+    }
+    Ok(())
+}
