@@ -4,6 +4,7 @@
 pub mod culprit;
 pub mod gpu;
 pub mod plain_criu;
+pub mod server;
 pub mod sharer;
 pub mod stepper;
 pub mod survivor;
@@ -37,4 +38,19 @@ pub fn criu() -> PathBuf {
         .chain([prefix, "/usr/sbin/criu".into()])
         .find(|p| p.is_file())
         .expect("no CRIU: run `cargo xtask setup`")
+}
+
+/// The model that `cargo xtask setup` fetched.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn model() -> PathBuf {
+    let named = std::env::var_os("STASIS_MODEL").map(PathBuf::from);
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.stasis/models/all-MiniLM-L6-v2");
+    named
+        .into_iter()
+        .chain([fetched])
+        .find(|path| path.join("model.safetensors").is_file())
+        .expect("no model: run `cargo xtask setup`")
 }

@@ -41,8 +41,20 @@ impl Worker {
     /// When it does not start to work.
     #[must_use]
     pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let stop = directory.path().join("stop");
+        let worker = Self::launch(program, directory, &[&["--until", text(&stop)], arguments].concat());
+        worker.wait_rounds(1);
+        worker
+    }
+
+    /// Starts any program with these arguments, its log in `directory`, and waits for nothing.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn launch(program: &Path, directory: TempDir, arguments: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let log = || {
             let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
             options.expect("a log")
@@ -51,8 +63,6 @@ impl Worker {
         // A session of its own: CRIU takes no process that hangs on a terminal.
         let child = Command::new("setsid")
             .arg(program)
-            .arg("--until")
-            .arg(directory.path().join("stop"))
             .args(arguments)
             .env("STASIS_SOFTGPU_INSTANCE", &instance)
             .current_dir("/")
@@ -61,9 +71,7 @@ impl Worker {
             .stderr(log())
             .spawn()
             .expect("setsid (util-linux)");
-        let worker = Self { directory, child, instance };
-        worker.wait_rounds(1);
-        worker
+        Self { directory, child, instance }
     }
 
     /// A path in its directory.

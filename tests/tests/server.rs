@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The embedding server, frozen in mid-traffic: whoever was answered was answered rightly, and whoever was not is answered
+//! after the thaw.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use stasis_tests::server::{Client, Known, Server, Traffic, namespace_of_child};
+use stasis_tests::worker::{is_alive, kill, succeeded, wait_until};
+use stasis_tests::{criu, program};
+
+const CLIENTS: usize = 8;
+
+/// How the clients' connections are dealt with, and whether they are kept: that needs packets kept from a frozen process.
+fn connections() -> (&'static str, bool) {
+    let check = Command::new(criu()).args(["check", "--feature", "network_lock_nftables"]).output().unwrap();
+    match check.status.success() {
+        true => ("--tcp-established", true),
+        false => {
+            println!("connections are reset here: {}", String::from_utf8_lossy(&check.stdout).trim());
+            ("--tcp-close", false)
+        }
+    }
+}
+
+#[test]
+fn frozen_in_mid_traffic_it_answers_every_request_once_and_rightly() {
+    let mut server = Server::start(&[]);
+    let known = Known::of(&server.client());
+    let (option, kept) = connections();
+    let traffic = Traffic::default();
+    let before = server.client().metric("embed_embeddings_total").unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..CLIENTS {
+            let (traffic, known, address) = (&traffic, &known, server.address);
+            scope.spawn(move || traffic.drive(address, known, n));
+        }
+        traffic.wait_for(40);
+        succeeded(&server.process.checkpoint("images", &[option]));
+        server.bury();
+        let (at_freeze, device) = (traffic.answered(), server.process.devices());
+        assert!(device.is_empty(), "{device:?}");
+        succeeded(&server.process.restore("images"));
+        traffic.wait_for(40);
+        traffic.stop();
+        assert!(traffic.answered() > at_freeze);
+    });
+    if kept {
+        assert_eq!(traffic.broken(), 0, "a connection broke though it was to be kept");
+        // Each request has two sentences, and none was embedded twice.
+        let embedded = server.client().metric("embed_embeddings_total").unwrap() - before;
+        assert!((embedded - 2.0 * traffic.answered() as f64).abs() < 0.5, "{embedded} {traffic:?}");
+    }
+    server.finish();
+}
+
+#[test]
+fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
+    let mut server = Server::start(&[]);
+    let client = server.client();
+    let long: Vec<String> =
+        (0..60).map(|n| format!("{} {n}", "the thaw comes slowly to the high valleys ".repeat(3))).collect();
+    let undisturbed = client.ask(&long).unwrap();
+    let (option, kept) = connections();
+    let batches = client.metric("embed_batch_tokens_count").unwrap();
+    let answer = std::thread::scope(|scope| {
+        let (asking, long) = (client.clone(), &long);
+        let asked = scope.spawn(move || asking.ask(long));
+        // Taken from the queue, it is at work on the device; its batch has not ended as long as it is not counted.
+        wait_until("the batch to begin", || {
+            client.metric("embed_http_requests_in_flight").unwrap() >= 2.0
+                && client.metric("embed_queue_sentences").unwrap() < 0.5
+        });
+        let outcome = succeeded(&server.process.checkpoint("images", &["--preempt", option]));
+        println!("{outcome}");
+        server.bury();
+        succeeded(&server.process.restore("images"));
+        asked.join().unwrap()
+    });
+    match answer {
+        Ok(answer) => assert_eq!(answer, undisturbed),
+        Err(error) => assert!(!kept, "{error}"),
+    }
+    let batches = client.metric("embed_batch_tokens_count").unwrap() - batches;
+    assert!(batches < 1.5, "the batch was embedded {batches} times");
+    assert_eq!(server.client().ask(&long).unwrap(), undisturbed);
+    server.finish();
+}
+
+#[test]
+fn ten_freezes_in_a_row_change_no_bit() {
+    let mut server = Server::start(&[]);
+    let known = Known::of(&server.client());
+    let (option, _) = connections();
+    let kept = server.client();
+    for generation in 0..10 {
+        let name = format!("images-{generation}");
+        succeeded(&server.process.checkpoint(&name, &[option]));
+        server.bury();
+        succeeded(&server.process.restore(&name));
+        fs::remove_dir_all(server.path(&name)).unwrap();
+        // A connection of this life, and one of all lives, which may have been reset.
+        known.check(&server.client(), generation).unwrap();
+        known.check(&kept, generation + 7).or_else(|_| known.check(&kept, generation + 7)).unwrap();
+    }
+    server.finish();
+}
+
+#[test]
+fn two_servers_come_of_one_image() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can make namespaces here");
+        return;
+    }
+    let server = Server::start(&[]);
+    let known = Known::of(&server.client());
+    succeeded(&server.process.checkpoint("images", &["--leave-running", "--tcp-close"]));
+    let mut command = Command::new(program("stasis"));
+    command.args(["restore", "--beside"]).arg(server.path("images")).env("STASIS_CRIU", criu());
+    let mut copy =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let namespace = namespace_of_child(copy.id());
+    let address = server.address;
+    std::thread::scope(|scope| {
+        let (known, namespace) = (&known, &namespace);
+        // A thread that enters the copy's network; its sockets stay there.
+        let second = scope.spawn(move || {
+            rustix::thread::move_into_link_name_space(
+                namespace.as_fd(),
+                Some(rustix::thread::LinkNameSpaceType::Network),
+            )
+            .unwrap();
+            let client = Client::new(address);
+            wait_until("the second server", || known.check(&client, 0).is_ok());
+            for n in 1..20 {
+                known.check(&client, n).unwrap();
+            }
+        });
+        let client = server.client();
+        for n in 0..20 {
+            known.check(&client, n).unwrap();
+        }
+        second.join().unwrap();
+    });
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    known.check(&server.client(), 3).unwrap();
+    server.finish();
+}
+
+/// Whether the server answers, now or soon; gone, it never will.
+fn answers(server: &Server, known: &Known) -> bool {
+    let mut answered = false;
+    wait_until("an answer or an end", || {
+        answered = known.check(&server.client(), 0).is_ok();
+        answered || !is_alive(server.process.pid())
+    });
+    answered
+}
+
+#[test]
+fn controller_killed_at_any_time_leaves_a_server_or_an_image() {
+    let mut server = Server::start(&[]);
+    let known = Known::of(&server.client());
+    let mut last = None;
+    for attempt in 0..8u64 {
+        let name = format!("images-{attempt}");
+        let mut command = Command::new(program("stasis"));
+        command.arg("checkpoint").arg(server.process.pid().to_string()).arg(server.path(&name));
+        command.env("STASIS_CRIU", criu()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut controller = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(attempt * attempt * 12));
+        kill(controller.id().cast_signed());
+        controller.wait().unwrap();
+        if answers(&server, &known) {
+            continue;
+        }
+        // CRIU may have ended its work before, or without, its master.
+        server.bury();
+        let complete = succeeded_or_last(&server, &name, last.as_deref());
+        println!("attempt {attempt}: restored from {complete}");
+        known.check(&server.client(), 5).unwrap();
+        last = Some(complete);
+    }
+    server.finish();
+}
+
+/// Restores from the image `name`, or from the one before it. Returns which.
+fn succeeded_or_last(server: &Server, name: &str, last: Option<&str>) -> String {
+    if server.process.restore(name).status.success() {
+        return name.to_owned();
+    }
+    let last = last.expect("an image of the server, which is gone");
+    succeeded(&server.process.restore(last));
+    last.to_owned()
+}
+
+#[test]
+fn server_killed_in_a_checkpoint_comes_back_from_the_last_image() {
+    let mut server = Server::start(&[]);
+    let known = Known::of(&server.client());
+    succeeded(&server.process.checkpoint("good", &["--leave-running", "--tcp-close"]));
+    let mut command = Command::new(program("stasis"));
+    command.arg("checkpoint").arg(server.process.pid().to_string()).arg(server.path("second"));
+    command.env("STASIS_CRIU", criu()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut controller = command.spawn().unwrap();
+    wait_until("the second image to begin", || server.path("second").exists());
+    server.process.kill();
+    let finished = controller.wait().unwrap().success();
+    server.bury();
+    succeeded(&server.process.restore("good"));
+    known.check(&server.client(), 0).unwrap();
+    println!("the second checkpoint had {} by then", if finished { "ended" } else { "not ended" });
+    server.finish();
+}
