@@ -79,3 +79,17 @@ pub trait Embedder: Send {
     /// [`EmbedError`]; nothing of a batch that failed is in `out`, and the next batch may succeed.
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError>;
 }
+
+/// Embeds a batch as large as there is room for, of sentences of `longest` tokens, and one short sentence: afterwards
+/// memory has been touched, kernels have run, and no request waits for either.
+///
+/// # Errors
+/// As for [`Embedder::embed`].
+pub fn warm_up(embedder: &mut dyn Embedder, longest: usize) -> Result<(), EmbedError> {
+    let full = Sentence::new(vec![0; longest]);
+    let short = Sentence::new(vec![0; 2]);
+    let batch = vec![full; embedder.max_batch_tokens() / longest];
+    let mut out = Vec::new();
+    embedder.embed(&batch, &mut out)?;
+    embedder.embed(&[short], &mut out)
+}

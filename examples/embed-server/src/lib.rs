@@ -10,6 +10,12 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod embedder;
 pub mod engine;
+pub mod http;
 pub mod model;
+
+// The fake embedder of the tests names this crate as they do, and serves the unit tests too.
+#[cfg(test)]
+extern crate self as embed_server;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can go wrong between a request and its rows.
+
+use std::sync::Arc;
+
+use crate::embedder::EmbedError;
+
+/// Why there is no batcher.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Nobody to embed anything.
+    #[error("There is no agent to serve from: the device gave none")]
+    NoEmbedders,
+    /// Embeddings without numbers.
+    #[error("The agents' embeddings have no numbers")]
+    NoDimensions,
+    /// Embedders of different models, whose rows could not stand in one answer.
+    #[error("The agents disagree about an embedding's length: {first} numbers and {other}")]
+    Dimensions {
+        /// The first embedder's.
+        first: usize,
+        /// Another's.
+        other: usize,
+    },
+    /// An embedder's thread did not start.
+    #[error("The thread of agent {agent} could not be started")]
+    Thread {
+        /// The agent's number.
+        agent: usize,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Why a request was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// No room now; there will be when what waits has been embedded.
+    #[error(
+        "The queue has no room for {sentences} sentences of {tokens} tokens: {waiting_sentences} of \
+         {queue_sentences} sentences and {waiting_tokens} of {queue_tokens} tokens wait already, try again later"
+    )]
+    Full {
+        /// Sentences of the request.
+        sentences: usize,
+        /// Their tokens; 0 when they were not counted yet.
+        tokens: usize,
+        /// Sentences that wait.
+        waiting_sentences: usize,
+        /// Tokens that wait.
+        waiting_tokens: usize,
+        /// Sentences that may wait.
+        queue_sentences: usize,
+        /// Tokens that may wait.
+        queue_tokens: usize,
+    },
+    /// More sentences than the queue ever holds.
+    #[error("The request has {sentences} sentences, the server's limit is {limit}: split it")]
+    TooMany {
+        /// Sentences of the request.
+        sentences: usize,
+        /// Sentences that may wait.
+        limit: usize,
+    },
+    /// More tokens than the queue ever holds.
+    #[error("The request has {tokens} tokens, the server's limit is {limit} tokens a request: split it")]
+    TooLarge {
+        /// Tokens of the request.
+        tokens: usize,
+        /// Tokens that may wait.
+        limit: usize,
+    },
+    /// A sentence that fits in no batch.
+    #[error("Sentence {index} has {tokens} tokens, a batch has room for {limit}: shorten it or split it")]
+    Sentence {
+        /// Its index in the request.
+        index: usize,
+        /// Tokens it has.
+        tokens: usize,
+        /// Tokens of the smallest batch.
+        limit: usize,
+    },
+    /// The batcher was closed.
+    #[error("The server is shutting down and accepts nothing more")]
+    Closed,
+}
+
+/// Why an accepted request has no rows.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// A batch with sentences of the request failed. Its other requests fail with the same error.
+    #[error("A batch with sentences of the request failed")]
+    Failed(#[source] Arc<EmbedError>),
+    /// The embedder panicked in a batch with sentences of the request.
+    #[error("The embedder panicked in a batch of {tokens} tokens")]
+    Panicked {
+        /// Tokens of the batch.
+        tokens: usize,
+    },
+    /// The embedder returned what are no unit vectors.
+    #[error("The embedder returned {found} for a batch of {sentences} sentences")]
+    Wrong {
+        /// What it returned.
+        found: &'static str,
+        /// Sentences of the batch.
+        sentences: usize,
+    },
+    /// The batcher went away without an answer.
+    #[error("The batcher ended without an answer")]
+    Lost,
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The batcher over fake embedders, which begin and end their batches when the test says so.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../../tests/common/fake.rs"]
+mod fake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::fake::{Control, FAIL, Fake, NAN, PANIC, row};
+use super::*;
+
+const DIMENSIONS: usize = 4;
+const BUDGET: usize = 16;
+
+fn options() -> BatchOptions {
+    BatchOptions { queue_tokens: 64, queue_sentences: 8, wait: Duration::ZERO }
+}
+
+fn start(agents: usize, options: BatchOptions) -> (Batcher, Arc<Control>) {
+    let control = Arc::new(Control::default());
+    let embedders = (0..agents).map(|_| Fake::boxed(&control, DIMENSIONS, BUDGET)).collect();
+    (Batcher::start(embedders, options).unwrap(), control)
+}
+
+/// A sentence of so many tokens, unlike others.
+fn sentence(name: u32, tokens: usize) -> Sentence {
+    Sentence::new(vec![1000 + name; tokens])
+}
+
+fn special(token: u32) -> Sentence {
+    Sentence::new(vec![token])
+}
+
+fn assert_rows(embeddings: &Embeddings, sentences: &[Sentence]) {
+    let expected: Vec<_> = sentences.iter().map(|s| row(s.ids(), DIMENSIONS)).collect();
+    assert_eq!(embeddings.rows().collect::<Vec<_>>(), expected);
+}
+
+/// Occupies the one agent: what is submitted next stays in line until a batch passes.
+fn occupy(batcher: &Batcher, control: &Control) -> Pending {
+    control.hold();
+    let first = batcher.submit(vec![sentence(999, 1)]).unwrap();
+    control.await_begun(1);
+    first
+}
+
+#[tokio::test]
+async fn request_gets_its_rows_in_order() {
+    let (batcher, _) = start(1, options());
+    let sentences = vec![sentence(1, 3), sentence(2, 1), sentence(1, 3)];
+
+    let rows = batcher.submit(sentences.clone()).unwrap().await.unwrap();
+
+    assert_rows(&rows, &sentences);
+}
+
+#[tokio::test]
+async fn request_without_sentences_is_answered_at_once() {
+    let (batcher, control) = start(1, options());
+
+    assert_eq!(batcher.submit(vec![]).unwrap().await.unwrap().rows().len(), 0);
+    assert!(control.begun().is_empty());
+}
+
+#[tokio::test]
+async fn batches_are_prefixes_within_the_budget_and_split_requests() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+    let requests =
+        [vec![sentence(1, 6), sentence(2, 6), sentence(3, 6)], vec![sentence(4, 9)], vec![sentence(5, 1)]];
+    let pending: Vec<_> = requests.iter().map(|r| batcher.submit(r.clone()).unwrap()).collect();
+
+    control.release();
+    first.await.unwrap();
+    for (pending, sentences) in pending.into_iter().zip(&requests) {
+        assert_rows(&pending.await.unwrap(), sentences);
+    }
+
+    let batches: Vec<Vec<usize>> =
+        control.begun().iter().map(|b| b.iter().map(Sentence::tokens).collect()).collect();
+    assert_eq!(batches, [vec![1], vec![6, 6], vec![6, 9, 1]]);
+}
+
+#[tokio::test]
+async fn full_queue_refuses_whole_requests_until_there_is_room() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+    let six = batcher.submit((0..6).map(|i| sentence(i, 1)).collect()).unwrap();
+
+    let refused = batcher.submit((0..3).map(|i| sentence(i, 1)).collect()).unwrap_err();
+    assert!(
+        matches!(refused, SubmitError::Full { sentences: 3, waiting_sentences: 6, queue_sentences: 8, .. }),
+        "{refused:?}"
+    );
+    assert!(matches!(batcher.admits(3), Err(SubmitError::Full { .. })));
+    assert_eq!(batcher.metrics().queued(), 6);
+    let two = batcher.submit(vec![sentence(7, 1), sentence(8, 1)]).unwrap();
+
+    control.release();
+    first.await.unwrap();
+    assert_eq!(six.await.unwrap().rows().len(), 6);
+    assert_eq!(two.await.unwrap().rows().len(), 2);
+    batcher.submit((0..3).map(|i| sentence(i, 1)).collect()).unwrap().await.unwrap();
+}
+
+#[tokio::test]
+async fn full_queue_is_full_in_tokens_too() {
+    let (batcher, control) = start(1, options());
+    let _first = occupy(&batcher, &control);
+    let _waiting = batcher.submit(vec![sentence(1, 15); 4]).unwrap();
+
+    let refused = batcher.submit(vec![sentence(2, 5)]).unwrap_err();
+
+    assert!(matches!(refused, SubmitError::Full { tokens: 5, waiting_tokens: 60, .. }), "{refused:?}");
+    batcher.submit(vec![sentence(2, 4)]).unwrap();
+    control.release();
+}
+
+#[test]
+fn requests_that_never_fit_are_told_so() {
+    let (batcher, _) = start(1, options());
+
+    let many = batcher.submit(vec![sentence(1, 1); 9]).unwrap_err();
+    let large = batcher.submit(vec![sentence(1, 13); 5]).unwrap_err();
+    let long = batcher.submit(vec![sentence(1, 16), sentence(1, 17)]).unwrap_err();
+
+    assert_eq!(many, SubmitError::TooMany { sentences: 9, limit: 8 });
+    assert_eq!(large, SubmitError::TooLarge { tokens: 65, limit: 64 });
+    assert_eq!(long, SubmitError::Sentence { index: 1, tokens: 17, limit: 16 });
+}
+
+#[tokio::test]
+async fn failed_batch_fails_its_requests_only() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+    // One batch: the end of `before`, and the beginning of `failing`, whose last sentence then leaves the line.
+    let before = batcher.submit(vec![sentence(1, 2)]).unwrap();
+    let failing = batcher.submit(vec![special(FAIL), sentence(2, 13), sentence(3, 2)]).unwrap();
+    let after = batcher.submit(vec![sentence(4, 3)]).unwrap();
+
+    control.release();
+
+    first.await.unwrap();
+    assert!(matches!(before.await, Err(BatchError::Failed(_))));
+    assert!(matches!(failing.await, Err(BatchError::Failed(_))));
+    assert_rows(&after.await.unwrap(), &[sentence(4, 3)]);
+    assert!(!control.begun().concat().contains(&sentence(3, 2)), "the rest of a failed request was embedded");
+}
+
+#[tokio::test]
+async fn worker_outlives_panics_and_wrong_rows() {
+    let (batcher, _) = start(1, options());
+
+    let panicked = batcher.submit(vec![special(PANIC)]).unwrap().await;
+    let wrong = batcher.submit(vec![special(NAN)]).unwrap().await;
+    let right = batcher.submit(vec![sentence(1, 2)]).unwrap().await;
+
+    assert!(matches!(panicked, Err(BatchError::Panicked { tokens: 1 })), "{panicked:?}");
+    assert!(matches!(wrong, Err(BatchError::Wrong { sentences: 1, .. })), "{wrong:?}");
+    assert_rows(&right.unwrap(), &[sentence(1, 2)]);
+}
+
+#[tokio::test]
+async fn abandoned_request_leaves_the_queue_unembedded() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+    let abandoned = batcher.submit(vec![sentence(1, 1); 8]).unwrap();
+    assert!(batcher.submit(vec![sentence(2, 1)]).is_err());
+
+    drop(abandoned);
+    assert_eq!(batcher.metrics().queued(), 0);
+    let next = batcher.submit(vec![sentence(2, 1)]).unwrap();
+    control.release();
+
+    first.await.unwrap();
+    next.await.unwrap();
+    assert_eq!(control.begun().concat(), [sentence(999, 1), sentence(2, 1)]);
+}
+
+#[tokio::test]
+async fn request_abandoned_in_its_batch_harms_nobody() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+
+    drop(first);
+    let next = batcher.submit(vec![sentence(1, 2)]).unwrap();
+    control.release();
+
+    assert_rows(&next.await.unwrap(), &[sentence(1, 2)]);
+}
+
+#[tokio::test]
+async fn close_drains_what_was_accepted() {
+    let (batcher, control) = start(2, options());
+    control.hold();
+    let pending: Vec<_> = (0..6).map(|i| batcher.submit(vec![sentence(i, 9)]).unwrap()).collect();
+
+    batcher.close();
+    assert_eq!(batcher.submit(vec![sentence(9, 1)]).unwrap_err(), SubmitError::Closed);
+    control.release();
+    batcher.join();
+
+    control.await_dropped(2);
+    for (i, pending) in (0..).zip(pending) {
+        assert_rows(&pending.await.unwrap(), &[sentence(i, 9)]);
+    }
+}
+
+#[test]
+fn dropped_batcher_ends_its_threads() {
+    let (batcher, control) = start(3, options());
+
+    drop(batcher);
+
+    control.await_dropped(3);
+}
+
+#[tokio::test]
+async fn agents_embed_beside_each_other() {
+    let (batcher, control) = start(2, options());
+    control.hold();
+    let sentences = [sentence(1, 9), sentence(2, 9)];
+
+    let [one, other] = sentences.clone().map(|s| batcher.submit(vec![s]).unwrap());
+    // Neither can end before the other has begun.
+    control.await_begun(2);
+    control.release();
+
+    assert_rows(&one.await.unwrap(), &sentences[..1]);
+    assert_rows(&other.await.unwrap(), &sentences[1..]);
+}
+
+#[tokio::test]
+async fn many_requests_of_all_sizes_get_their_own_rows() {
+    let (batcher, _) =
+        start(3, BatchOptions { queue_tokens: 1 << 20, queue_sentences: 1 << 20, wait: Duration::ZERO });
+    let request = |i: u32| -> Vec<_> {
+        let count = i % 7 + 1;
+        (0..count).map(|j| sentence(i * 7 + j, 1 + (i * j % 16) as usize)).collect()
+    };
+
+    let pending: Vec<_> = (0..500).map(|i| batcher.submit(request(i)).unwrap()).collect();
+
+    for (i, pending) in (0..).zip(pending) {
+        assert_rows(&pending.await.unwrap(), &request(i));
+    }
+}
+
+#[tokio::test]
+async fn batch_waits_to_fill_until_full_or_closed() {
+    let (batcher, control) = start(1, BatchOptions { wait: Duration::from_secs(3600), ..options() });
+
+    let pending: Vec<_> = (0..4).map(|i| batcher.submit(vec![sentence(i, 4)]).unwrap()).collect();
+    for pending in pending {
+        pending.await.unwrap();
+    }
+    assert_eq!(control.begun().len(), 1);
+    let last = batcher.submit(vec![sentence(9, 1)]).unwrap();
+    batcher.join();
+
+    last.await.unwrap();
+}
+
+#[tokio::test]
+async fn batch_waits_no_longer_than_it_may() {
+    let (batcher, _) = start(1, BatchOptions { wait: Duration::from_millis(5), ..options() });
+
+    assert_rows(&batcher.submit(vec![sentence(1, 1)]).unwrap().await.unwrap(), &[sentence(1, 1)]);
+}
+
+#[test]
+fn start_needs_embedders_of_one_model() {
+    let control = Arc::new(Control::default());
+    let fakes = |dimensions: &[usize]| dimensions.iter().map(|n| Fake::boxed(&control, *n, 8)).collect();
+
+    assert!(matches!(Batcher::start(vec![], options()), Err(StartError::NoEmbedders)));
+    assert!(matches!(Batcher::start(fakes(&[0]), options()), Err(StartError::NoDimensions)));
+    let odd = Batcher::start(fakes(&[4, 8]), options());
+    assert!(matches!(odd, Err(StartError::Dimensions { first: 4, other: 8 })));
+}
