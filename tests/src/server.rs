@@ -39,7 +39,8 @@ impl Server {
         let (listen, model) = (port.to_string(), model());
         let model = model.to_str().expect("a path in UTF-8");
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let all = [&["--listen", &listen, "--model", model], arguments].concat();
+        // Unoptimised, a full batch takes seconds.
+        let all = [&["--listen", &listen, "--model", model, "--no-warm-up"], arguments].concat();
         let process = Worker::launch(&program("embed-server"), directory, &all);
         wait_until("the server's port", || {
             assert!(process.is_alive(), "the server ended: {}", process.log());

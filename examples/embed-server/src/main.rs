@@ -8,7 +8,7 @@
 
 mod cli;
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +30,12 @@ use crate::cli::Args;
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let to_terminal = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(to_terminal)
+        .with_writer(std::io::stderr)
+        .init();
     let config = Config::open(&args.model)?;
     let limit = args.check(&config)?;
     let tokenizer = Tokenizer::open(&args.model, limit, args.truncate)?;

@@ -110,3 +110,60 @@ fn check(sentence: &Sentence, config: &Config) -> Result<(), &'static str> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let text = r#"{"hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 12,
+            "num_hidden_layers": 6, "vocab_size": 30522, "max_position_embeddings": 512,
+            "layer_norm_eps": 1e-12, "hidden_act": "gelu"}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn of(lengths: &[usize]) -> Vec<Sentence> {
+        lengths.iter().map(|length| Sentence::new((1..=*length as u32).collect::<Vec<_>>())).collect()
+    }
+
+    #[test]
+    fn fill_puts_sentences_behind_each_other_and_pads_the_end_only() {
+        let mut tables = Tables::default();
+
+        tables.fill(&of(&[3, 17, 1]), &config(), 512).unwrap();
+
+        assert_eq!((tables.tokens(), tables.rows(), tables.sentences()), (21, 32, 3));
+        assert_eq!(tables.bounds, [0, 3, 20, 21]);
+        assert_eq!(tables.ids[..5], [1, 2, 3, 1, 2]);
+        assert_eq!(tables.positions[..5], [0, 1, 2, 0, 1]);
+        assert_eq!(
+            (tables.ids[21..].iter().sum::<u32>(), tables.positions[21..].iter().sum::<u32>()),
+            (0, 0)
+        );
+        assert_eq!(tables.tiles, [[0, 0, 3], [3, 3, 20], [19, 3, 20], [20, 20, 21]]);
+        assert!(tables.spans[3..20].iter().all(|span| *span == [3, 20]));
+    }
+
+    #[test]
+    fn fill_leaves_nothing_of_the_batch_before() {
+        let (mut used, mut fresh) = (Tables::default(), Tables::default());
+        used.fill(&of(&[40, 40]), &config(), 512).unwrap();
+
+        used.fill(&of(&[5]), &config(), 512).unwrap();
+        fresh.fill(&of(&[5]), &config(), 512).unwrap();
+
+        assert_eq!(format!("{used:?}"), format!("{fresh:?}"));
+    }
+
+    #[test]
+    fn fill_names_what_it_does_not_take() {
+        let mut tables = Tables::default();
+        let mut refused =
+            |sentences: &[Sentence], limit| tables.fill(sentences, &config(), limit).unwrap_err().to_string();
+
+        assert!(refused(&of(&[300, 300]), 599).contains("2 sentences and 600 tokens is more than 599"));
+        assert!(refused(&of(&[2, 0]), 512).contains("Sentence 1 of the batch is not one the model takes"));
+        assert!(refused(&of(&[513]), 4096).contains("more tokens than the model has positions"));
+        assert!(refused(&[Sentence::new([30522])], 512).contains("vocabulary"));
+    }
+}

@@ -81,7 +81,7 @@ impl Drop for Record {
             method = %self.method,
             path = self.path,
             status = self.status,
-            ms = took.as_secs_f64() * 1e3,
+            ms = %format_args!("{:.3}", took.as_secs_f64() * 1e3),
             tokens = self.tokens,
             "request"
         );
