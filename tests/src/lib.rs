@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the integration tests share: where the programs under test are, a runtime of one's own, a worker to freeze.
 
+pub mod container;
 pub mod culprit;
 pub mod gpu;
 pub mod plain_criu;

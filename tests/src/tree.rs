@@ -28,7 +28,12 @@ pub struct Tree {
     workers: usize,
 }
 
-fn descendants(pid: i32) -> Vec<i32> {
+/// All processes below one.
+///
+/// # Panics
+/// When `/proc` has no numbers.
+#[must_use]
+pub fn descendants(pid: i32) -> Vec<i32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = list.split_ascii_whitespace().map(|pid| pid.parse().unwrap());
     children.flat_map(|child: i32| std::iter::once(child).chain(descendants(child))).collect()

@@ -129,6 +129,30 @@ fn images_restore_without_the_plugin() {
 }
 
 #[test]
+fn contents_are_in_criu_s_own_images_when_told() {
+    let plugins = Plugins::ours();
+    let mut worker = Worker::start(&["--threads", "2"]);
+    let images = worker.path("images");
+    let dump_self_contained = |more: &[&str]| {
+        let mut command = dump_command(worker.pid(), &images, &plugins);
+        command.args(more).env("STASIS_CRIU_SELF_CONTAINED", "1");
+        run(&mut command, &images.join("dump.log")).succeeded();
+        let ours = fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().file_name());
+        let ours: Vec<_> = ours.filter(|name| name.to_string_lossy().starts_with("stasis")).collect();
+        assert!(ours.is_empty(), "{ours:?}");
+    };
+    dump_self_contained(&["--leave-running"]);
+    worker.wait_rounds(2);
+    dump_self_contained(&[]);
+    worker.bury();
+    // Nothing but CRIU's files is needed, wherever they are.
+    let moved = worker.path("moved");
+    fs::rename(&images, &moved).unwrap();
+    restore(&moved, &plugins).succeeded();
+    goes_on(worker);
+}
+
+#[test]
 fn process_left_running_runs_on_and_its_images_are_good() {
     let plugins = Plugins::ours();
     let mut worker = Worker::start(&["--threads", "2"]);

@@ -91,7 +91,7 @@ pub(crate) struct Call<'p> {
 pub(crate) type Outcome = Result<State, AgentError>;
 
 /// A socket of the process's network namespace.
-fn socket_of(process: &Process) -> Result<OwnedFd, AgentError> {
+pub(crate) fn socket_of(process: &Process) -> Result<OwnedFd, AgentError> {
     let pid = process.pid;
     let make = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -5,7 +5,6 @@
 //! criu ends: a frozen process would be waited for in vain. From the first on every process that was checkpointed is
 //! taken care of by its own lease: even if criu is killed it runs on, unless the dump has killed it.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,8 @@ use thiserror::Error;
 use crate::agent::{AgentError, Call, answers, call};
 use crate::guard::{self, Leak};
 use crate::host::{self, Level, log};
-use crate::images::{Images, Place, PlaceError, name_of};
+use crate::images::{Contents, Images, PlaceError, name_of};
+use crate::inside::{self, InsideError};
 use crate::marker::{self, Entry, MarkerError};
 use crate::process::{Listeners, Process};
 use crate::session::{self, SessionPlan};
@@ -46,6 +46,8 @@ pub(crate) enum DumpError {
     Marker(#[from] MarkerError),
     #[error("The tree is not dumped; all its processes run on")]
     Agent(#[from] AgentError),
+    #[error(transparent)]
+    Inside(#[from] InsideError),
     #[error("Process {pid} is {state} on somebody else's order: the tree is not dumped")]
     Occupied { pid: i32, state: State },
     #[error("Process {pid} was checkpointed and is {state} again: give it more time (STASIS_CRIU_LEASE_MS)")]
@@ -57,8 +59,8 @@ pub(crate) enum DumpError {
 struct Dump {
     /// CRIU dumps; at a pre-dump nothing is touched.
     is_active: bool,
-    /// The tree has been walked.
-    is_walked: bool,
+    /// The root of the tree, once that has been walked.
+    root: Option<i32>,
     /// The processes without a device.
     ready: Vec<Ready>,
 }
@@ -68,10 +70,10 @@ struct Dump {
 struct Ready {
     process: Process,
     /// Where its contents are; `None` if somebody else had checkpointed it before.
-    written_to: Option<PathBuf>,
+    contents: Option<Contents>,
 }
 
-static DUMP: Mutex<Dump> = Mutex::new(Dump { is_active: false, is_walked: false, ready: Vec::new() });
+static DUMP: Mutex<Dump> = Mutex::new(Dump { is_active: false, root: None, ready: Vec::new() });
 
 fn dump() -> MutexGuard<'static, Dump> {
     DUMP.lock().unwrap_or_else(PoisonError::into_inner)
@@ -95,7 +97,8 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     if !dump.is_active {
         return Ok(());
     }
-    let is_first = !std::mem::replace(&mut dump.is_walked, true);
+    let is_first = dump.root.is_none();
+    let root = *dump.root.get_or_insert(pid);
     let candidates = if is_first { tree::members(pid) } else { vec![pid] };
     let mut listeners = Listeners::default();
     let is_ready = |pid: i32| dump.ready.iter().any(|ready| ready.process.pid == pid);
@@ -108,14 +111,15 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     // parents do not: a kernel that waits for one of these makes them late, and the dump fails.
     let ready = quiesce(ours)?;
     dump.ready.extend(ready);
-    mark(&dump.ready)
+    mark(&dump.ready)?;
+    Ok(inside::clear(root, dump.ready.iter().map(|ready| &ready.process))?)
 }
 
 /// Says beside the images whose contents belong to them.
 fn mark(ready: &[Ready]) -> Result<(), DumpError> {
     let Ok(images) = Images::open() else { return Ok(()) };
-    let with_contents = ready.iter().filter_map(|Ready { process, written_to }| {
-        let written_to = written_to.clone()?;
+    let with_contents = ready.iter().filter_map(|Ready { process, contents }| {
+        let written_to = contents.as_ref()?.place()?.path.clone();
         Some(Entry { pid: process.own_pid, name: name_of(process), written_to })
     });
     Ok(marker::write(images.fd, &with_contents.collect::<Vec<_>>())?)
@@ -143,8 +147,8 @@ pub(crate) fn end(result: i32) -> bool {
     }
     guard::forget();
     let ready = std::mem::take(&mut dump.ready);
-    *dump = Dump { is_active: false, is_walked: false, ready: Vec::new() };
-    let ours = ready.into_iter().filter(|ready| ready.written_to.is_some()).map(|ready| ready.process);
+    *dump = Dump { is_active: false, root: None, ready: Vec::new() };
+    let ours = ready.into_iter().filter(|ready| ready.contents.is_some()).map(|ready| ready.process);
     *after() = (std::process::id(), ours.collect());
     count > 0
 }
@@ -198,15 +202,15 @@ fn quiesce(ours: Vec<Process>) -> Result<Vec<Ready>, DumpError> {
     }
     let running = states.iter().filter(|(_, state)| *state == State::Running).map(|(process, _)| *process);
     let running: Vec<_> = running.collect();
-    let places = checkpoint(&running, &images, settings)?;
+    let mut contents = checkpoint(&running, &images, settings)?;
     let confirmed = self::states(states.iter().map(|(process, _)| *process))?;
     if let Some((process, state)) = confirmed.iter().find(|(_, state)| *state != State::Checkpointed) {
         return Err(DumpError::TooLate { pid: process.pid, state: *state });
     }
     log(Level::Info, &format!("{} processes have closed their devices", confirmed.len()));
     let ready = confirmed.into_iter().map(|(process, _)| {
-        let place = places.iter().find(|(placed, _)| *placed == process);
-        Ready { process: process.clone(), written_to: place.map(|(_, place)| place.path.clone()) }
+        let at = contents.iter().position(|(written, _)| *written == process);
+        Ready { process: process.clone(), contents: at.map(|at| contents.swap_remove(at).1) }
     });
     Ok(ready.collect())
 }
@@ -216,12 +220,12 @@ fn checkpoint<'p>(
     running: &[&'p Process],
     images: &Images,
     settings: Settings,
-) -> Result<Vec<(&'p Process, Place)>, DumpError> {
-    let mut places: Vec<(&Process, Place)> = Vec::new();
-    let mut calls = Vec::new();
+) -> Result<Vec<(&'p Process, Contents)>, DumpError> {
+    let mut contents: Vec<(&Process, Contents)> = Vec::new();
+    let (mut sessions, mut calls) = (Vec::new(), Vec::new());
     let patience = Duration::from_millis(settings.deadline_ms).saturating_add(WRITING);
-    let sessions = session::plan(running, images, patience)?;
-    let mut failure = order_all(running, images, (settings, &sessions), &mut places, &mut calls).err();
+    let mut failure =
+        order_all(running, images, (settings, patience), &mut contents, &mut sessions, &mut calls).err();
     let mut doubtful: Vec<&Process> = calls.iter().map(Call::process).collect();
     if failure.is_none() {
         for (process, outcome) in answers(calls, patience, Result::is_err) {
@@ -232,11 +236,11 @@ fn checkpoint<'p>(
             failure = Some(error.into());
         }
     }
-    let Some(failure) = failure else { return Ok(places) };
+    let Some(failure) = failure else { return Ok(contents) };
     resume(&mut doubtful);
-    for (process, place) in &places {
+    for (process, contents) in &contents {
         // Whoever has not got its device back needs its contents.
-        if !doubtful.contains(process) {
+        if let Some(place) = contents.place().filter(|_| !doubtful.contains(process)) {
             images.discard(place);
         }
     }
@@ -250,23 +254,31 @@ fn checkpoint<'p>(
     Err(failure)
 }
 
+/// Finds a place for everybody's contents, and then gives the orders. What was made and begun is in the lists, whatever
+/// the result.
 fn order_all<'p>(
     running: &[&'p Process],
     images: &Images,
-    (settings, sessions): (Settings, &[SessionPlan]),
-    places: &mut Vec<(&'p Process, Place)>,
+    (settings, patience): (Settings, Duration),
+    contents: &mut Vec<(&'p Process, Contents)>,
+    sessions: &mut Vec<SessionPlan>,
     calls: &mut Vec<Call<'p>>,
 ) -> Result<(), DumpError> {
     for process in running {
-        places.push((process, images.make(process)?));
+        contents.push((process, images.contents_of(process, settings.self_contained)?));
     }
-    for (process, place) in places {
+    // Whoever keeps its contents meets nobody. If it shares memory with another, it is the one to say so.
+    let meeting = contents.iter().filter(|(_, contents)| contents.place().is_some());
+    *sessions = session::plan(&meeting.map(|(process, _)| *process).collect::<Vec<_>>(), images, patience)?;
+    for (process, contents) in contents {
+        let directory = contents.place().map_or(&images.path, |place| &place.path);
         let order = CheckpointOrder {
             mode: settings.mode,
             deadline_ms: settings.deadline_ms,
             lease_ms: settings.lease_ms,
+            self_contained: contents.place().is_none(),
             session: sessions.iter().find_map(|session| session.order(process)),
-            ..CheckpointOrder::into_directory(place.path.clone())
+            ..CheckpointOrder::into_directory(directory.clone())
         };
         calls.push(call(process, &Request::Checkpoint(order))?);
     }

@@ -18,8 +18,9 @@ use rustix::process::{Gid, Uid, geteuid};
 use stasis::checkpoint::IMAGE_FILE;
 use thiserror::Error;
 
-use crate::host;
+use crate::host::{self, Level, log};
 use crate::process::{Process, proc_directory};
+use crate::settings::SELF_CONTAINED;
 
 const PRIVATE: Mode = Mode::RWXU;
 
@@ -53,7 +54,7 @@ pub(crate) enum PlaceError {
     Owner { pid: i32, path: PathBuf, owner: u32 },
     #[error(
         "Process {pid} cannot see {}, where its contents are to go: it lives in another mount namespace; give criu a \
-         directory (-D) that has the same path there", path.display()
+         directory (-D) that has the same path there, or leave {SELF_CONTAINED} unset", path.display()
     )]
     OutOfSight { pid: i32, path: PathBuf },
 }
@@ -63,6 +64,25 @@ pub(crate) enum PlaceError {
 pub(crate) struct Images {
     pub fd: BorrowedFd<'static>,
     pub path: PathBuf,
+}
+
+/// Where a process's contents go.
+#[derive(Debug)]
+pub(crate) enum Contents {
+    /// Into a directory beside CRIU's images.
+    Beside(Place),
+    /// Nowhere: they stay in its memory, which CRIU dumps.
+    Inside,
+}
+
+impl Contents {
+    /// Their directory, if they have one.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Beside(place) => Some(place),
+            Self::Inside => None,
+        }
+    }
 }
 
 /// The directory of one process.
@@ -97,6 +117,30 @@ impl Images {
     fn of(fd: BorrowedFd<'static>) -> Result<Self, PlaceError> {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(PlaceError::Path)?;
         Ok(Self { fd, path })
+    }
+
+    /// Finds a place for a process's contents. A container has its own files, and its engine keeps the images among the
+    /// host's: unless told otherwise, such a process keeps them.
+    pub fn contents_of(
+        &self,
+        process: &Process,
+        self_contained: Option<bool>,
+    ) -> Result<Contents, PlaceError> {
+        if self_contained == Some(true) {
+            return Ok(Contents::Inside);
+        }
+        match self.make(process) {
+            Err(PlaceError::OutOfSight { pid, .. }) if self_contained.is_none() => {
+                log(
+                    Level::Info,
+                    &format!(
+                        "process {pid} does not see the images' directory: it keeps its contents in its own memory"
+                    ),
+                );
+                Ok(Contents::Inside)
+            }
+            made => made.map(Contents::Beside),
+        }
     }
 
     /// Makes the directory of a process, or takes the one of an earlier dump.
@@ -240,8 +284,32 @@ pub(crate) mod tests {
         let (images, process) = images(directory.path());
         // The directory is moved away under us: its path leads nowhere.
         let moved = Images { path: PathBuf::from("/nowhere"), ..images };
-        let error = moved.make(&process).unwrap_err();
+        let error = moved.contents_of(&process, Some(false)).unwrap_err();
         assert!(matches!(error, PlaceError::OutOfSight { .. }), "{error}");
+        assert!(error.to_string().contains(SELF_CONTAINED), "{error}");
         assert!(!directory.path().join("stasis-77").exists());
+        // Unless it may keep them.
+        assert!(moved.contents_of(&process, None).unwrap().place().is_none());
+        assert!(!directory.path().join("stasis-77").exists());
+    }
+
+    #[test]
+    fn process_that_sees_the_directory_keeps_its_contents_only_if_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        assert!(images.contents_of(&process, Some(true)).unwrap().place().is_none());
+        assert!(!directory.path().join("stasis-77").exists());
+        for told in [None, Some(false)] {
+            let contents = images.contents_of(&process, told).unwrap();
+            assert!(contents.place().is_some_and(|place| place.path.ends_with("stasis-77")));
+        }
+    }
+
+    #[test]
+    fn other_reasons_for_no_place_stay_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let (images, process) = images(directory.path());
+        fs::write(directory.path().join("stasis-77"), "").unwrap();
+        assert!(matches!(images.contents_of(&process, None), Err(PlaceError::Make { .. })));
     }
 }

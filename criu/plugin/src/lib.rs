@@ -10,6 +10,8 @@
 //!   init            sees whether any are about
 //!   PAUSE, first    walks the tree, orders a     lock, write stasis-PID/, close the device
 //!                   checkpoint of each at once   (together, in parallel)
+//!                   moves keepers out, ends a    (of a container: what process 1 inherited)
+//!                   software device inside
 //!   PAUSE, later    nothing                      ancestors are frozen by now
 //!   CHECKPOINT      looks for device files       all frozen
 //!   exit            nothing
@@ -29,6 +31,7 @@ mod dump;
 mod guard;
 mod host;
 mod images;
+mod inside;
 mod marker;
 mod process;
 mod restore;

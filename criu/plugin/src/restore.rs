@@ -33,7 +33,7 @@ pub(crate) fn resume(pid: i32) -> Result<(), Infallible> {
         log(
             Level::Info,
             &format!(
-                "process {pid} is ours; no contents of it beside these images, it will look where it wrote them"
+                "process {pid} is ours; no contents of it beside these images: it has them itself, or looks where it wrote them"
             ),
         );
         return Ok(());

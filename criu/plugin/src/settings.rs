@@ -13,6 +13,8 @@ pub(crate) const MODE: &str = "STASIS_CRIU_MODE";
 pub(crate) const DEADLINE: &str = "STASIS_CRIU_DEADLINE_MS";
 /// How long a process waits to be frozen before it runs on, milliseconds.
 pub(crate) const LEASE: &str = "STASIS_CRIU_LEASE_MS";
+/// Whether processes keep their contents in their own memory: `1` always, `0` never, else who cannot see the images.
+pub(crate) const SELF_CONTAINED: &str = "STASIS_CRIU_SELF_CONTAINED";
 
 /// A variable with a value that means nothing.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(crate) struct Settings {
     pub mode: Mode,
     pub deadline_ms: u64,
     pub lease_ms: u64,
+    /// `None`: those that cannot see the directory of the images.
+    pub self_contained: Option<bool>,
 }
 
 impl Settings {
@@ -48,10 +52,17 @@ impl Settings {
             Some(value) if value == OsStr::new("preempt") => Mode::Preempt,
             Some(value) => return Err(SettingsError { name: MODE, value, wanted: "drain or preempt" }),
         };
+        let self_contained = match variable(SELF_CONTAINED) {
+            None => None,
+            Some(value) if value == OsStr::new("0") => Some(false),
+            Some(value) if value == OsStr::new("1") => Some(true),
+            Some(value) => return Err(SettingsError { name: SELF_CONTAINED, value, wanted: "0 or 1" }),
+        };
         Ok(Self {
             mode,
             deadline_ms: milliseconds(DEADLINE, 10_000)?,
             lease_ms: milliseconds(LEASE, 30_000)?,
+            self_contained,
         })
     }
 }
@@ -66,15 +77,21 @@ mod tests {
 
     #[test]
     fn defaults_are_those_of_the_command() {
-        let settings = parse(&[]).unwrap();
-        assert_eq!(settings, Settings { mode: Mode::Drain, deadline_ms: 10_000, lease_ms: 30_000 });
+        let usual =
+            Settings { mode: Mode::Drain, deadline_ms: 10_000, lease_ms: 30_000, self_contained: None };
+        assert_eq!(parse(&[]).unwrap(), usual);
         let settings = parse(&[(MODE, "preempt"), (DEADLINE, "0"), (LEASE, "7")]).unwrap();
-        assert_eq!(settings, Settings { mode: Mode::Preempt, deadline_ms: 0, lease_ms: 7 });
+        assert_eq!(settings, Settings { mode: Mode::Preempt, deadline_ms: 0, lease_ms: 7, ..usual });
+        for (value, meaning) in [("0", false), ("1", true)] {
+            assert_eq!(parse(&[(SELF_CONTAINED, value)]).unwrap().self_contained, Some(meaning));
+        }
     }
 
     #[test]
     fn nonsense_is_refused_by_name_and_value() {
-        for (name, value) in [(MODE, "Drain"), (MODE, ""), (DEADLINE, "-1"), (LEASE, "1 s")] {
+        for (name, value) in
+            [(MODE, "Drain"), (MODE, ""), (DEADLINE, "-1"), (LEASE, "1 s"), (SELF_CONTAINED, "yes")]
+        {
             let error = parse(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

@@ -5,6 +5,9 @@
 //! file: EBUSY, `kfd_process.c`), so a process that runs on after a checkpoint needs that very file again. An orphaned
 //! fork holds it: outside the process tree that CRIU dumps, found again by a socket name, gone with its original.
 //!
+//! In a container no fork is outside that tree: process 1 inherits it. There whoever dumps the container takes the
+//! keeper's place ([`succeed_keeper`]), under the same name: root, who may take those files from their process anyway.
+//!
 //! The fork of a process with threads may only make async-signal-safe calls: everything it needs is prepared before,
 //! and its loop allocates nothing.
 #![allow(unsafe_code)]
@@ -18,9 +21,12 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags,
     SocketType, recvmsg,
 };
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::credentials::Peer;
+
+/// What keepers' sockets are named, before the process that the files belong to, as it knows itself, and a number.
+pub const KEEPER_NAME: &str = "stasis-keeper.";
 
 /// Most files one keeper holds: one render node a GPU.
 const MAX_FILES: usize = 64;
@@ -55,31 +61,13 @@ impl Keeper {
         }
         static NONCE: AtomicU32 = AtomicU32::new(0);
         let pid = getpid();
-        let name =
-            format!("stasis-keeper.{}.{}", pid.as_raw_nonzero(), NONCE.fetch_add(1, Ordering::Relaxed))
-                .into_bytes();
+        let name = format!("{KEEPER_NAME}{}.{}", pid.as_raw_nonzero(), NONCE.fetch_add(1, Ordering::Relaxed))
+            .into_bytes();
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(&name)?)?;
         rustix::net::listen(&listener, 1)?;
-        let original = pidfd_open(pid, PidfdFlags::empty())?;
-        let post = Post::new(&listener, &original, &files, pid.as_raw_nonzero().get());
-        // SAFETY: the child runs `Post::serve` only, which keeps to async-signal-safe calls on prepared memory.
-        let child = unsafe { libc::fork() };
-        match child {
-            -1 => return Err(io::Error::last_os_error()),
-            0 => post.detach_and_serve(),
-            _ => {}
-        }
-        let mut status = 0;
-        // SAFETY: plain system call; the intermediate child exits at once.
-        while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                // Somebody else reaped it (SIGCHLD ignored): it is gone all the same.
-                break;
-            }
-        }
+        employ(&listener, &files, pid)?;
         Ok(Self { name, files: files.len(), has_image })
     }
 
@@ -91,27 +79,7 @@ impl Keeper {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(&self.name)?)?;
-        let mut byte = [0u8; 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        loop {
-            match recvmsg(
-                &socket,
-                &mut [io::IoSliceMut::new(&mut byte)],
-                &mut control,
-                RecvFlags::CMSG_CLOEXEC,
-            ) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(_) => break,
-            }
-        }
-        let mut files = Vec::with_capacity(self.files);
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                files.extend(fds);
-            }
-        }
+        let mut files = receive(&socket)?;
         if files.len() == self.files {
             let image = if self.has_image { files.pop() } else { None };
             Ok(Held { renders: files, image })
@@ -122,6 +90,65 @@ impl Keeper {
             ))
         }
     }
+}
+
+/// Everything that a keeper gives to who has connected to it.
+fn receive(connection: &OwnedFd) -> io::Result<Vec<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let mut parts = [io::IoSliceMut::new(&mut byte)];
+        match recvmsg(connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => break,
+        }
+    }
+    let mut files = Vec::with_capacity(MAX_FILES);
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            files.extend(fds);
+        }
+    }
+    Ok(files)
+}
+
+/// Forks a keeper that answers `owner`, and nobody else but root, until it is gone.
+fn employ(listener: &OwnedFd, files: &[OwnedFd], owner: Pid) -> io::Result<()> {
+    let original = pidfd_open(owner, PidfdFlags::empty())?;
+    let post = Post::new(listener, &original, files, owner.as_raw_nonzero().get());
+    // SAFETY: the child runs `Post::serve` only, which keeps to async-signal-safe calls on prepared memory.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => post.detach_and_serve(),
+        _ => {}
+    }
+    let mut status = 0;
+    // SAFETY: plain system call; the intermediate child exits at once.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            // Somebody else reaped it (SIGCHLD ignored): it is gone all the same.
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the place of a keeper, which ends: a fork of the caller has the files from now on. `listener` is the keeper's
+/// own socket, so that its name is never free; `connection` is connected to it; `owner` is the process that the files
+/// belong to, as the caller knows it.
+///
+/// # Errors
+/// When the keeper gives nothing, to who is not root, or the system refuses a fork: then the files are lost.
+pub fn succeed_keeper(listener: &OwnedFd, connection: &OwnedFd, owner: Pid) -> io::Result<()> {
+    let files = receive(connection)?;
+    if files.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the keeper gave nothing"));
+    }
+    employ(listener, &files, owner)
 }
 
 /// What the fork needs, laid out before it.
@@ -172,9 +199,11 @@ impl Post {
 
     /// Runs in the fork: leaves session and parent, then serves. Never returns.
     fn detach_and_serve(mut self) -> ! {
-        // SAFETY: async-signal-safe calls only (setsid, fork, _exit and those of `serve`).
+        // SAFETY: async-signal-safe calls only (setsid, chdir, fork, _exit and those of `serve`).
         unsafe {
             libc::setsid();
+            // A directory that its caller is in can be unmounted.
+            libc::chdir(c"/".as_ptr());
             match libc::fork() {
                 0 => self.serve(),
                 _ => libc::_exit(0),
@@ -213,9 +242,10 @@ impl Post {
                     std::ptr::null_mut(),
                     libc::SOCK_CLOEXEC,
                 );
-                let is_owner = peer >= 0
-                    && Peer::of(BorrowedFd::borrow_raw(peer)).is_ok_and(|who| who.pid == Some(self.owner));
-                if is_owner && self.give(peer) {
+                let is_entitled = peer >= 0
+                    && Peer::of(BorrowedFd::borrow_raw(peer))
+                        .is_ok_and(|who| who.pid == Some(self.owner) || who.uid == 0);
+                if is_entitled && self.give(peer) {
                     libc::_exit(0);
                 }
                 libc::close(peer);
@@ -258,6 +288,36 @@ mod tests {
         assert_eq!(back.image.as_ref().map(inode), Some(image_inode));
         let back = Keeper::hold(Held { image: None, ..back }).unwrap().fetch().unwrap();
         assert_eq!((back.renders.len(), back.image.is_none()), (2, true));
+    }
+
+    #[test]
+    fn successor_has_the_same_files_in_the_same_order_under_the_same_name() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let make = |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let files: Vec<_> = ["a", "b", "c"].into_iter().map(make).collect();
+        let inodes = |files: &[OwnedFd]| -> Vec<u64> {
+            files.iter().map(|file| rustix::fs::fstat(file).unwrap().st_ino).collect()
+        };
+        let expected = inodes(&files);
+        // The first keeper's post, with a listener that the successor gets hold of.
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let name = format!("{KEEPER_NAME}test.{}", std::process::id()).into_bytes();
+        let address = SocketAddrUnix::new_abstract_name(&name).unwrap();
+        let listener = socket();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        employ(&listener, &files, getpid()).unwrap();
+        drop(files);
+        let connection = socket();
+        rustix::net::connect(&connection, &address).unwrap();
+        succeed_keeper(&listener, &connection, getpid()).unwrap();
+        drop((listener, connection));
+        let Held { mut renders, image } = Keeper { name, files: 3, has_image: true }.fetch().unwrap();
+        renders.extend(image);
+        assert_eq!(inodes(&renders), expected);
     }
 
     #[test]

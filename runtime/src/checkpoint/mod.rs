@@ -48,6 +48,7 @@ pub use self::audit::{Culprit, audit_process, is_of_device};
 pub use self::credentials::Peer;
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
+pub use self::keeper::{KEEPER_NAME, succeed_keeper};
 pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;

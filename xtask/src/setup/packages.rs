@@ -50,7 +50,7 @@ struct Package {
     probe: Probe,
 }
 
-const PACKAGES: [Package; 7] = [
+const PACKAGES: [Package; 9] = [
     Package { name: "clang-19", purpose: "device kernels, AMDGPU target", probe: Probe::Program(CLANG) },
     Package { name: "lld-19", purpose: "links device kernels", probe: Probe::Program(LLD) },
     Package {
@@ -73,6 +73,12 @@ const PACKAGES: [Package; 7] = [
         name: "linux-libc-dev",
         purpose: "KFD headers",
         probe: Probe::File("/usr/include/linux/kfd_ioctl.h"),
+    },
+    Package { name: "runc", purpose: "containers that tests freeze", probe: Probe::Program("runc") },
+    Package {
+        name: "podman",
+        purpose: "a container engine that archives and restores them (20 MB with runc)",
+        probe: Probe::Program("podman"),
     },
 ];
 

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What belongs to a device and lives in the tree that is dumped: in a container, process 1 inherits the software device
+//! and the keepers of render files, which elsewhere are outside.
+//!
+//! INVARIANT: nothing of that is dumped, and nobody loses anything by it. A keeper's place is taken outside the tree
+//! before it ends. The software device, which would outlive its clients' letting go, is ended only when every process of
+//! the tree has let go and no other is its client: whoever goes on starts a new one, and finds nothing missing there
+//! (`runtime/src/checkpoint/up.rs`). A GPU's driver is no process, and nothing is ended then.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketAddrUnix, connect};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
+use stasis::checkpoint::{Culprit, KEEPER_NAME, audit_process, succeed_keeper};
+use thiserror::Error;
+
+use crate::agent::{AgentError, socket_of};
+use crate::host::{Level, log};
+use crate::process::{Process, proc_directory};
+use crate::tree;
+
+/// File name of the program that is the software device.
+const PROGRAM: &str = "softgpud";
+/// TIMEOUT: how long what was ended may take to be dead.
+const ENDING: Duration = Duration::from_secs(10);
+/// How long it is left alone between two looks.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// What stays in the tree.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum InsideError {
+    #[error(
+        "Process {pid} of the tree has a device and no agent to let go of it: {culprit}. The tree is not dumped; all \
+         its processes run on"
+    )]
+    Held { pid: i32, culprit: Culprit },
+    #[error(
+        "The software device, process {device}, belongs to the tree and serves process {client} (0: one that is not to \
+         be seen), which does not. The tree is not dumped; all its processes run on"
+    )]
+    Foreign { device: i32, client: i32 },
+    #[error("Cannot end process {pid}, which belongs to a device, in the tree")]
+    End {
+        pid: i32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("Process {pid}, which belongs to a device, has not ended within {} s", ENDING.as_secs())]
+    Stays { pid: i32 },
+    #[error("Cannot take the place of process {keeper}, which keeps the render files of process {pid}")]
+    Keeper {
+        keeper: i32,
+        pid: i32,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Enter(#[from] AgentError),
+}
+
+/// Clears the tree below `root`, whose processes with an agent, `ours`, have let go of their devices.
+pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> Result<(), InsideError> {
+    let members = tree::members(root);
+    let mut keepers = Vec::new();
+    for process in ours {
+        if let Some(keeper) = find_keeper(process, &members) {
+            keepers.push(keeper.pid);
+            keeper.relieve(process)?;
+        }
+    }
+    keepers.iter().try_for_each(|pid| wait_for_the_end_of(*pid))?;
+    let (devices, others): (Vec<i32>, Vec<i32>) =
+        members.iter().filter(|pid| !keepers.contains(pid)).partition(|pid| is_device(**pid));
+    if devices.is_empty() {
+        return Ok(());
+    }
+    for pid in others {
+        // One that is gone has nothing.
+        if let Some(culprit) = audit_process(&proc_directory(pid)).unwrap_or_default().into_iter().next() {
+            return Err(InsideError::Held { pid, culprit });
+        }
+    }
+    for device in &devices {
+        if let Some(client) = clients_of(*device).into_iter().find(|client| !members.contains(client)) {
+            return Err(InsideError::Foreign { device: *device, client });
+        }
+    }
+    devices.iter().try_for_each(|pid| end(*pid))?;
+    devices.iter().try_for_each(|pid| wait_for_the_end_of(*pid))?;
+    log(
+        Level::Info,
+        &format!("the software device has ended with its clients' device ({} processes)", devices.len()),
+    );
+    Ok(())
+}
+
+/// Whether a process is the software device. What is dead has no program any more.
+fn is_device(pid: i32) -> bool {
+    fs::read_link(proc_directory(pid).join("exe")).is_ok_and(|program| is_named(&program))
+}
+
+fn is_named(program: &Path) -> bool {
+    // The kernel says so of a program that was replaced while it runs.
+    let name = program.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    name.strip_suffix(" (deleted)").unwrap_or(name) == PROGRAM
+}
+
+/// The processes that a device serves, or that are part of it: it has a pidfd of each. The dead do not count.
+fn clients_of(device: i32) -> Vec<i32> {
+    let entries = fs::read_dir(proc_directory(device).join("fdinfo")).into_iter().flatten().flatten();
+    let texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let pids = texts.filter_map(|text| {
+        text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok())
+    });
+    pids.filter(|pid| *pid >= 0).collect()
+}
+
+fn end(pid: i32) -> Result<(), InsideError> {
+    let ended = handle(pid).and_then(|process| match is_device(pid) {
+        true => Ok(pidfd_send_signal(process, Signal::KILL)?),
+        false => Ok(()),
+    });
+    match ended {
+        // It was faster.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        ended => ended.map_err(|source| InsideError::End { pid, source }),
+    }
+}
+
+fn handle(pid: i32) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// The dead may stay unburied: CRIU dumps those that process 1 of a container has not reaped.
+fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
+    let until = Instant::now() + ENDING;
+    while fs::read_link(proc_directory(pid).join("exe")).is_ok() {
+        if Instant::now() >= until {
+            return Err(InsideError::Stays { pid });
+        }
+        std::thread::sleep(AGAIN);
+    }
+    Ok(())
+}
+
+/// A keeper in the tree.
+#[derive(Debug)]
+struct InsideKeeper {
+    pid: i32,
+    /// Its socket, as it knows it and as it is called.
+    fd: i32,
+    name: String,
+}
+
+/// Inode and name of the socket that a process's keeper listens on, among those that `/proc/net/unix` lists.
+fn keeper_among(sockets: &str, own_pid: i32) -> Option<(String, String)> {
+    const LISTENS: &str = "00010000";
+    let prefix = format!("@{KEEPER_NAME}{own_pid}.");
+    let fields = sockets.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let mut found = fields.filter(|fields| fields.get(3) == Some(&LISTENS)).filter_map(|fields| {
+        let name = fields.get(7).filter(|name| name.starts_with(&prefix))?.strip_prefix('@')?;
+        Some(((*fields.get(6)?).to_owned(), name.to_owned()))
+    });
+    found.next()
+}
+
+fn find_keeper(process: &Process, members: &[i32]) -> Option<InsideKeeper> {
+    let sockets = fs::read_to_string(proc_directory(process.pid).join("net/unix")).ok()?;
+    let (inode, name) = keeper_among(&sockets, process.own_pid)?;
+    let link = format!("socket:[{inode}]");
+    members.iter().filter(|pid| **pid != process.pid).find_map(|pid| {
+        let entries = fs::read_dir(proc_directory(*pid).join("fd")).ok()?.flatten();
+        let entry = entries
+            .into_iter()
+            .find(|e| fs::read_link(e.path()).is_ok_and(|to| to.as_os_str() == link.as_str()));
+        let fd = entry?.file_name().to_str()?.parse().ok()?;
+        Some(InsideKeeper { pid: *pid, fd, name: name.clone() })
+    })
+}
+
+impl InsideKeeper {
+    /// Has a process outside the tree take its place; it ends then.
+    fn relieve(&self, process: &Process) -> Result<(), InsideError> {
+        let connection = socket_of(process)?;
+        let relieve = || {
+            let listener = pidfd_getfd(handle(self.pid)?, self.fd, PidfdGetfdFlags::empty())?;
+            rustix::io::ioctl_fionbio(&connection, false)?;
+            set_socket_timeout(&connection, Timeout::Recv, Some(ENDING))?;
+            connect(&connection, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
+            let owner = Pid::from_raw(process.pid).ok_or(io::ErrorKind::InvalidInput)?;
+            succeed_keeper(&listener, &connection, owner)
+        };
+        let keeper = |source| InsideError::Keeper { keeper: self.pid, pid: process.pid, source };
+        relieve().map_err(keeper)?;
+        log(Level::Info, &format!("the render files of process {} are kept outside the tree", process.pid));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+    use std::sync::Mutex;
+
+    /// A child that has the device's name.
+    fn device(directory: &Path) -> Child {
+        let program = directory.join(PROGRAM);
+        fs::copy("/bin/sleep", &program).unwrap();
+        Command::new(program).arg("1000").spawn().unwrap()
+    }
+
+    /// Both have all of this process's children for a tree.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn device_in_the_tree_is_ended_and_its_dead_body_is_enough() {
+        let _alone = ALONE.lock().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = device(directory.path());
+        let pid = child.id().cast_signed();
+        let mut bystander = Command::new("sleep").arg("1000").spawn().unwrap();
+        // Not in a tree that it does not belong to.
+        clear(bystander.id().cast_signed(), std::iter::empty()).unwrap();
+        assert!(is_device(pid));
+        clear(std::process::id().cast_signed(), std::iter::empty()).unwrap();
+        assert!(!is_device(pid));
+        assert!(!child.wait().unwrap().success());
+        assert!(bystander.try_wait().unwrap().is_none(), "who is no device is left alone");
+        bystander.kill().unwrap();
+        bystander.wait().unwrap();
+    }
+
+    #[test]
+    fn device_that_somebody_of_the_tree_still_holds_is_not_ended() {
+        let _alone = ALONE.lock().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = device(directory.path());
+        let held = rustix::fs::memfd_create("softgpu:vram", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let own = std::process::id().cast_signed();
+        let error = clear(own, std::iter::empty()).unwrap_err();
+        assert!(matches!(error, InsideError::Held { pid, .. } if pid == own), "{error}");
+        assert!(error.to_string().contains("memfd:softgpu"), "{error}");
+        drop(held);
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn clients_are_those_that_live_and_are_known_by_pidfd() {
+        let own = std::process::id().cast_signed();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert_eq!(clients_of(own), [0; 0]);
+        let _pidfd = handle(pid).unwrap();
+        assert_eq!(clients_of(own), [pid]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(clients_of(own), [0; 0]);
+    }
+
+    #[test]
+    fn only_the_program_s_name_counts() {
+        assert!(is_named(Path::new("/app/softgpud")) && is_named(Path::new("/app/softgpud (deleted)")));
+        assert!(!is_named(Path::new("/softgpud/sleep")) && !is_named(Path::new("/app/softgpud2")));
+    }
+
+    #[test]
+    fn keeper_is_found_by_its_process_s_own_number() {
+        let sockets = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+             0: 00000002 00000000 00010000 0005 01 101 @stasis-keeper.12.0\n\
+             0: 00000002 00000000 00000000 0005 01 102 @stasis-keeper.1.0\n\
+             0: 00000002 00000000 00010000 0005 01 103 @stasis-keeper.1.7\n";
+        assert_eq!(keeper_among(sockets, 1), Some(("103".to_owned(), "stasis-keeper.1.7".to_owned())));
+        assert_eq!(keeper_among(sockets, 2), None);
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Containers of an engine that knows nothing of us, checkpointed to archives and restored from them.
+//!
+//! The software device is in the container, too: what is frozen and what comes back is all of it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+
+use stasis_tests::container::{Bundle, Container, Podman, fill_root, rounds, run, wait_for_the_end_of};
+use stasis_tests::model;
+use stasis_tests::plain_criu::at_post_dump;
+use stasis_tests::server::{Client, Known};
+use stasis_tests::tree::descendants;
+use stasis_tests::worker::{is_alive, wait_until};
+
+const IMAGE: &str = "localhost/worker:1";
+const WORKER: [&str; 5] = ["/app/counter-worker", "--until", "/out/stop", "--threads", "2"];
+
+/// A host that has the worker's image.
+fn host() -> Podman {
+    let host = Podman::new();
+    let root = host.path("root");
+    fill_root(&root, &["counter-worker"]);
+    host.import(&root, IMAGE);
+    host
+}
+
+/// All rounds from the first, none twice and none left out.
+fn is_one_life(log: &str) -> bool {
+    let rounds = rounds(log);
+    !rounds.is_empty() && rounds.iter().copied().eq(1..=rounds.len() as u64)
+}
+
+/// Has a worker end, which says so only if every value was right.
+fn finishes(container: &Container<'_>, shared: &Path) {
+    fs::write(shared.join("stop"), "").unwrap();
+    assert_eq!(container.wait(), 0, "{}", container.log());
+    let log = container.log();
+    assert!(log.lines().any(|line| line == "done"), "{log}");
+}
+
+#[test]
+fn container_is_archived_removed_and_goes_on_on_another_host() {
+    let host = host();
+    let shared = tempfile::tempdir().unwrap();
+    let container = host.start("worker", IMAGE, shared.path(), "", &WORKER);
+    container.wait_rounds(2);
+    let processes = container.processes();
+    assert!(processes.len() >= 3, "a worker, and a device of two: {processes:?}");
+    let archive = shared.path().join("worker.tar.gz");
+    container.checkpoint(&archive, &["--compress", "gzip"]);
+    wait_for_the_end_of(&processes);
+    assert!(!container.is_running());
+    let before = container.rounds();
+    container.remove();
+    let listed = run(Command::new("tar").arg("-tzf").arg(&archive));
+    assert!(listed.contains("checkpoint/pages-1.img") && !listed.contains("stasis-1"), "{listed}");
+    // An archive names the image that it goes on top of.
+    host.start_over(IMAGE);
+
+    let container = host.restore(&archive, "worker-again");
+    container.wait_rounds(3);
+    finishes(&container, shared.path());
+    let log = container.log();
+    assert!(is_one_life(&log) && container.rounds() >= before + 3, "frozen after round {before}: {log}");
+}
+
+#[test]
+fn server_in_a_container_answers_the_same_after_it_was_removed() {
+    const SERVER: &str = "localhost/embed-server:1";
+    let host = Podman::new();
+    let root = host.path("root");
+    fill_root(&root, &["embed-server"]);
+    fs::create_dir(root.join("model")).unwrap();
+    for entry in fs::read_dir(model()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        fs::copy(entry.path(), root.join("model").join(entry.file_name())).unwrap();
+    }
+    host.import(&root, SERVER);
+    fs::remove_dir_all(root).unwrap();
+    let shared = tempfile::tempdir().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+    let listen = address.to_string();
+    let command = ["/app/embed-server", "--listen", &listen, "--model", "/model", "--no-warm-up"];
+    // A client that is connected meanwhile finds its connection closed.
+    let container = host.start("server", SERVER, shared.path(), "tcp-close\n", &command);
+    wait_until("the server's port", || {
+        assert!(container.is_running(), "{}", container.log());
+        container.log().contains("listening on")
+    });
+    let client = Client::new(address);
+    let known = container.inside(|| Known::of(&client));
+    let processes = container.processes();
+    let archive = shared.path().join("server.tar.zst");
+    container.checkpoint(&archive, &[]);
+    wait_for_the_end_of(&processes);
+    container.remove();
+    host.start_over(SERVER);
+
+    let container = host.restore(&archive, "server-again");
+    let ready = container.inside(|| {
+        // A network that runc makes for a restore has nothing that is up; podman's others are podman's.
+        run(Command::new("ip").args(["link", "set", "lo", "up"]));
+        let client = Client::new(address);
+        (0..6).for_each(|number| known.check(&client, number).unwrap());
+        client.metric("embed_embeddings_total").unwrap()
+    });
+    // It counts on from where it was: those that were known, and two for each check.
+    assert!((ready - 36.0).abs() < 0.5, "{ready}");
+    // And knows how to end.
+    container.stop();
+    assert_eq!(container.wait(), 0, "{}", container.log());
+}
+
+#[test]
+fn container_that_is_left_running_goes_on_and_so_does_its_copy() {
+    let host = host();
+    let shared = tempfile::tempdir().unwrap();
+    let container = host.start("worker", IMAGE, shared.path(), "", &WORKER);
+    container.wait_rounds(2);
+    let first = container.pid();
+    let archive = shared.path().join("worker.tar.gz");
+    // Twice: the second time, the device that it started after the first has to go.
+    container.checkpoint(&archive, &["--leave-running"]);
+    container.wait_rounds(2);
+    container.checkpoint(&archive, &["--leave-running"]);
+    container.wait_rounds(2);
+    assert_eq!(container.pid(), first);
+    let copy = host.restore(&archive, "copy");
+    copy.wait_rounds(2);
+    assert!(is_alive(first) && copy.pid() != first);
+    finishes(&container, shared.path());
+    assert!(is_one_life(&container.log()), "{}", container.log());
+    finishes(&copy, shared.path());
+    // Its log is archived after the original goes on, so some rounds are there twice; but it never began anew.
+    let log = copy.log();
+    assert_eq!(rounds(&log).iter().filter(|round| **round == 1).count(), 1, "{log}");
+}
+
+#[test]
+fn container_whose_checkpoint_fails_runs_on() {
+    let host = host();
+    let shared = tempfile::tempdir().unwrap();
+    // CRIU is refused when it has everything: the device has ended by then.
+    let veto = at_post_dump(shared.path(), "touch \"$(dirname \"$0\")/vetoed\"; exit 3");
+    let settings = format!("action-script {}\n", veto.display());
+    let container = host.start("worker", IMAGE, shared.path(), &settings, &WORKER);
+    container.wait_rounds(2);
+    let first = container.pid();
+    let devices = descendants(first);
+    let outcome = container.try_checkpoint(&shared.path().join("worker.tar.gz"), &[]);
+    assert!(!outcome.status.success() && shared.path().join("vetoed").exists(), "{outcome:?}");
+    let log = host.criu_logs();
+    assert!(log.contains("kept outside the tree") && log.contains("the software device has ended"), "{log}");
+    wait_for_the_end_of(&devices);
+    container.wait_rounds(3);
+    assert_eq!(container.pid(), first);
+    finishes(&container, shared.path());
+    assert!(is_one_life(&container.log()));
+}
+
+#[test]
+fn bundle_of_runc_is_archived_and_goes_on() {
+    let shared = tempfile::tempdir().unwrap();
+    let bundle = Bundle::new(&["counter-worker"], shared.path(), &WORKER);
+    let log = bundle.path("log");
+    let text = || fs::read_to_string(&log).unwrap_or_default();
+    let wait_rounds = |more| {
+        let start = rounds(&text()).len();
+        wait_until("rounds of a worker in a bundle", || rounds(&text()).len() >= start + more);
+    };
+    bundle.start(&["run"], &log);
+    wait_rounds(2);
+    let first = bundle.pid().unwrap();
+    let processes: Vec<i32> = std::iter::once(first).chain(descendants(first)).collect();
+    let (images, work) = (bundle.path("images"), bundle.path("work"));
+    let paths = ["--image-path", images.to_str().unwrap(), "--work-path", work.to_str().unwrap()];
+    let mut command = bundle.runc(&["checkpoint"]);
+    let outcome = command.args(paths).arg(bundle.id()).output().unwrap();
+    assert!(outcome.status.success(), "{outcome:?}: {}", bundle.criu_logs());
+    wait_for_the_end_of(&processes);
+    assert_eq!(bundle.pid(), None);
+    let archive = bundle.path("images.tar");
+    run(Command::new("tar").arg("-C").arg(&images).arg("-cf").arg(&archive).arg("."));
+    fs::remove_dir_all(&images).unwrap();
+
+    fs::create_dir(&images).unwrap();
+    run(Command::new("tar").arg("-C").arg(&images).arg("-xf").arg(&archive));
+    bundle.start(&[&["restore"], &paths[..]].concat(), &log);
+    wait_rounds(3);
+    fs::write(shared.path().join("stop"), "").unwrap();
+    wait_until("the worker's last word", || text().lines().any(|line| line == "done"));
+    assert!(is_one_life(&text()), "{}", text());
+}
