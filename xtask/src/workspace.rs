@@ -21,6 +21,19 @@ pub struct Built {
     pub endless: PathBuf,
 }
 
+/// The programs that the demo of the server runs.
+#[derive(Debug)]
+pub struct BuiltServer {
+    /// The software device.
+    pub softgpud: PathBuf,
+    /// The `stasis` command.
+    pub stasis: PathBuf,
+    /// The server.
+    pub embed_server: PathBuf,
+    /// Its clients.
+    pub embed_load: PathBuf,
+}
+
 /// The repository's root.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -51,17 +64,34 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Builds the programs with optimisation.
-pub fn build_release(installed: &Installed) -> Result<Built> {
-    let packages = ["-p", "softgpu", "-p", "stasis-criu", "-p", "stasis-examples"];
-    cargo(&[&["build", "--release", "--locked"], &packages[..]].concat(), installed)?;
+/// Builds packages with optimisation; where their programs are.
+fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&str) -> Result<PathBuf>> {
+    let named = packages.iter().flat_map(|package| ["-p", package]);
+    let all: Vec<&str> = ["build", "--release", "--locked"].into_iter().chain(named).collect();
+    cargo(&all, installed)?;
     let directory = target().join("release");
-    let at = |name: &str| -> Result<PathBuf> {
+    Ok(move |name: &str| {
         let path = directory.join(name);
         ensure!(path.exists(), "{} was not built", path.display());
         path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))
-    };
+    })
+}
+
+/// Builds the programs with optimisation.
+pub fn build_release(installed: &Installed) -> Result<Built> {
+    let at = build_packages(&["softgpu", "stasis-criu", "stasis-examples"], installed)?;
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
+}
+
+/// Builds the programs of the server's demo with optimisation.
+pub fn build_server(installed: &Installed) -> Result<BuiltServer> {
+    let at = build_packages(&["softgpu", "stasis-criu", "embed-server"], installed)?;
+    Ok(BuiltServer {
+        softgpud: at("softgpud")?,
+        stasis: at("stasis")?,
+        embed_server: at("embed-server")?,
+        embed_load: at("embed-load")?,
+    })
 }
 
 /// Builds the CRIU plugin with optimisation and puts it into `directory`, or one in the repository.

@@ -118,7 +118,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     ensure!(!device_before.is_empty(), "no softgpud serves the process: cannot show that it goes");
     println!("   process {pid} runs on softgpud {device_before:?}");
     let image_text = image.to_string_lossy().into_owned();
-    let checkpoint = stasis(built, installed, &["checkpoint", &pid.to_string(), &image_text])?;
+    let checkpoint = stasis(&built.stasis, installed, &["checkpoint", &pid.to_string(), &image_text])?;
     // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
     child.wait()?;
     wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
@@ -127,7 +127,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     println!("   {image_text} written; process {pid}: gone, softgpud {device_before:?}: gone");
 
     println!("3. Thawed");
-    let restore = stasis(built, installed, &["restore", &image_text])?;
+    let restore = stasis(&built.stasis, installed, &["restore", &image_text])?;
     println!(
         "   process {pid}: {}, softgpud {:?}",
         if exists(pid) { "runs" } else { "has ended" },

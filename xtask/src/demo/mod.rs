@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask demo`: a real process on the GPU, frozen in the middle, gone, thawed, and right in the end.
 //!
-//! Two stories: heat, whose queues are drained, and with `--preempt` a kernel that never ends, whose waves are stopped.
+//! Three stories: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped; with
+//! `--server` a server in mid-traffic, whose clients notice a pause.
 
 mod heat;
 mod preempt;
+mod server;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::setup::Installed;
-use crate::workspace::{self, Built};
+use crate::workspace;
 
 /// How the demo is run.
 #[derive(Debug, Args)]
@@ -23,6 +25,18 @@ pub struct DemoArgs {
     /// Freeze a kernel that never ends, in the middle of its loop, instead of the heat simulation.
     #[arg(long)]
     preempt: bool,
+    /// Freeze a server of sentence embeddings under load instead.
+    #[arg(long, conflicts_with = "preempt")]
+    server: bool,
+    /// Clients of the server.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    clients: u32,
+    /// How long they drive it before the freeze, and again after the thaw, in seconds.
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// Reset the clients' connections even where CRIU could keep them.
+    #[arg(long, requires = "server")]
+    reset: bool,
     /// Steps of the diffusion.
     #[arg(long, default_value_t = 300)]
     steps: u32,
@@ -36,8 +50,11 @@ pub struct DemoArgs {
 
 /// Runs the demo; the last line it prints is the verdict.
 pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
-    let built = workspace::build_release(installed)?;
     fs::create_dir_all(&args.out)?;
+    if args.server {
+        return server::run(args, &workspace::build_server(installed)?, installed);
+    }
+    let built = workspace::build_release(installed)?;
     if args.preempt { preempt::run(args, &built, installed) } else { heat::run(args, &built, installed) }
 }
 
@@ -55,14 +72,14 @@ fn number(value: &serde_json::Value, key: &str) -> Result<f64> {
 }
 
 /// Runs `stasis` and reads what it prints with `--json`.
-fn stasis(built: &Built, installed: &Installed, arguments: &[&str]) -> Result<serde_json::Value> {
-    let mut command = Command::new(&built.stasis);
+fn stasis(program: &Path, installed: &Installed, arguments: &[&str]) -> Result<serde_json::Value> {
+    let mut command = Command::new(program);
     installed.export(&mut command);
     let output = command
         .args(arguments)
         .arg("--json")
         .output()
-        .with_context(|| format!("Cannot start {}", built.stasis.display()))?;
+        .with_context(|| format!("Cannot start {}", program.display()))?;
     if !output.status.success() {
         bail!("stasis {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }

@@ -73,7 +73,8 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
 
     println!("2. Frozen in the middle of its loop");
     let image_text = image.to_string_lossy().into_owned();
-    let checkpoint = stasis(built, installed, &["checkpoint", "--preempt", &pid.to_string(), &image_text])?;
+    let checkpoint =
+        stasis(&built.stasis, installed, &["checkpoint", "--preempt", &pid.to_string(), &image_text])?;
     // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
     child.wait()?;
     wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
@@ -85,7 +86,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     println!("   the last count it printed: {count_before}");
 
     println!("3. Thawed");
-    let restore = stasis(built, installed, &["restore", &image_text])?;
+    let restore = stasis(&built.stasis, installed, &["restore", &image_text])?;
     wait_until("counting", PATIENCE, || counter.counts().is_ok_and(|now| now.len() > frozen.len()))?;
     let count_after = counter.counts()?.get(frozen.len()).copied().unwrap_or(0);
     println!("   process {pid} on softgpud {:?} goes on from {count_after}", devices(INSTANCE));
