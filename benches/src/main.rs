@@ -8,6 +8,7 @@
 
 mod allocations;
 mod checkpoint;
+mod embed;
 mod figure;
 mod gpu;
 mod interpreter;
@@ -42,7 +43,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, sdma, p2p, share (with share-restore), preempt, checkpoint (with
-    /// checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check and isa; all without a name.
+    /// checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check, isa and embed (with embed-one-core and
+    /// embed-kernels); all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
@@ -55,7 +57,7 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 15] = [
+const BENCHES: [(&str, Bench); 18] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -71,6 +73,9 @@ const BENCHES: [(&str, Bench); 15] = [
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
     ("isa", isa::run),
+    ("embed", embed::run),
+    ("embed-one-core", embed::run_one_core),
+    ("embed-kernels", embed::run_kernels),
 ];
 
 /// Starts this program again for a part that needs a process of its own.
@@ -89,6 +94,7 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
         isa::variant::ROLE => isa::variant::play(arguments),
         isa::variant::COMPILE => isa::variant::compile(),
         isa::pocl::ROLE => isa::pocl::play(),
+        embed::peer::CANDLE | embed::peer::ONNX => embed::peer::play(role, arguments),
         name => match BENCHES.iter().find(|(known, _)| *known == name) {
             Some((name, run)) => run(&Report::new(name)),
             None => bail!("there is no role {name}"),
@@ -159,10 +165,10 @@ fn measure_all(cli: &Cli) -> Result<()> {
     eprintln!("machine: {}", machine());
     let mut failures = Vec::new();
     for (name, _) in BENCHES {
-        // checkpoint-image and the like are parts of checkpoint, and share-restore of share, in processes of their own.
+        // checkpoint-image and the like are parts of checkpoint, share-restore of share and embed-kernels of embed, in processes of their own.
         let is_part = |whole: &str| name.strip_prefix(whole).is_some_and(|rest| rest.starts_with('-'));
         let is_wanted = |wanted: &String| {
-            wanted == name || (["checkpoint", "share"].contains(&wanted.as_str()) && is_part(wanted))
+            wanted == name || (["checkpoint", "share", "embed"].contains(&wanted.as_str()) && is_part(wanted))
         };
         if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;

@@ -63,11 +63,15 @@ fn main() -> anyhow::Result<()> {
     let options = match &command {
         Command::Setup(options) => options.clone(),
         // One library's tests need neither CRIU nor the runner.
-        Command::Plugin { .. } => setup::Options { without_criu: true, without_nextest: true },
-        Command::IsaCoverage => setup::Options { without_criu: true, without_nextest: true },
+        Command::Plugin { .. } | Command::IsaCoverage => {
+            setup::Options { without_criu: true, without_nextest: true, without_model: true }
+        }
+        Command::Demo(arguments) => {
+            setup::Options { without_model: !arguments.server, ..setup::Options::default() }
+        }
         _ => setup::Options::default(),
     };
-    let installed = setup::run(&options)?;
+    let mut installed = setup::run(&options)?;
     match command {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
@@ -77,7 +81,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {
             // What is missing is said beside the figures that are missing for it.
-            if let Err(why) = setup::peers() {
+            if let Err(why) = installed.add_peers() {
                 eprintln!("xtask: benchmarks will lack peers: {why:#}");
             }
             workspace::bench(&arguments, &installed)?;

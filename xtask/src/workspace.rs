@@ -145,6 +145,7 @@ pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
 /// Runs the benchmarks, optimised.
 pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     let built = build_release(installed)?;
+    build_server(installed)?;
     let mut all = vec!["run", "--release", "--locked", "--quiet", "-p", "stasis-benches", "--"];
     all.extend(arguments.iter().map(String::as_str));
     // Beside the other programs, whatever the working directory.

@@ -40,7 +40,13 @@ pub fn run(report: &Report) -> Result<()> {
             let total: f64 = times.iter().map(|kernel| kernel.time.as_secs_f64()).sum();
             for kernel in &times {
                 let share = kernel.time.as_secs_f64() / total;
-                report.ratio(&case, &kernel.kernel, kernel.time.as_secs_f64() * 1e3, "ms", ("kernels", share));
+                report.ratio(
+                    &case,
+                    &kernel.kernel,
+                    kernel.time.as_secs_f64() * 1e3,
+                    "ms",
+                    ("kernels", share),
+                );
             }
         }
     }

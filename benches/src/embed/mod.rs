@@ -39,20 +39,14 @@ struct Summary {
 
 /// The directory of the model that the setup fetched.
 pub fn model() -> Result<PathBuf> {
-    let named = std::env::var_os("STASIS_MODEL").context("STASIS_MODEL is not set: run `cargo xtask bench`")?;
+    let named =
+        std::env::var_os("STASIS_MODEL").context("STASIS_MODEL is not set: run `cargo xtask bench`")?;
     Ok(named.into())
 }
 
-/// The sentences: those of the server's own tests that are as long as people's.
-fn sentences(directory: &Path) -> Result<PathBuf> {
-    let corpus =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/embed-server/tests/corpus/sentences.txt");
-    let text = std::fs::read_to_string(&corpus).with_context(|| format!("Cannot read {}", corpus.display()))?;
-    let lines: Vec<&str> = text.lines().filter(|line| (20..=200).contains(&line.chars().count())).collect();
-    ensure!(lines.len() >= 50, "{} has only {} usable sentences", corpus.display(), lines.len());
-    let path = directory.join("sentences.txt");
-    std::fs::write(&path, lines.join("\n"))?;
-    Ok(path)
+/// What is asked for: the sentences of the load that the demo drives.
+fn sentences() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/embed-server/load/sentences.txt")
 }
 
 fn drive(serving: &Serving, sentences: &Path, clients: u32, core: Option<usize>) -> Result<Summary> {
@@ -78,7 +72,7 @@ fn drive(serving: &Serving, sentences: &Path, clients: u32, core: Option<usize>)
 /// Servers on the first `cores` cores; on all, their clients share them, on one, clients have another.
 fn on(report: &Report, cores: usize) -> Result<()> {
     let scratch = tempfile::tempdir()?;
-    let sentences = sentences(scratch.path())?;
+    let sentences = sentences();
     let there = std::thread::available_parallelism().map_or(1, usize::from);
     let clients_on = (cores < there).then_some(there - 1);
     let servers = [OURS, peer::CANDLE, peer::ONNX]
@@ -98,7 +92,13 @@ fn on(report: &Report, cores: usize) -> Result<()> {
         let Some(((_, ours), peers)) = all.split_first() else { continue };
         for (engine, peer) in peers {
             let engine = *engine;
-            report.versus(&case, "sentences_per_s", ours.sentences_per_s, "1/s", (engine, peer.sentences_per_s));
+            report.versus(
+                &case,
+                "sentences_per_s",
+                ours.sentences_per_s,
+                "1/s",
+                (engine, peer.sentences_per_s),
+            );
             report.versus(&case, "p50_ms", ours.p50_ms, "ms", (engine, peer.p50_ms));
             report.versus(&case, "p99_ms", ours.p99_ms, "ms", (engine, peer.p99_ms));
         }

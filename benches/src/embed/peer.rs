@@ -42,7 +42,8 @@ impl Embedder for Candle {
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError> {
         out.clear();
         let ids: Vec<Vec<u32>> = sentences.iter().map(|sentence| sentence.ids().to_vec()).collect();
-        let rows = self.0.embed_padded(&ids).map_err(|why| failed("computing with candle", sentences, why))?;
+        let rows =
+            self.0.embed_padded(&ids).map_err(|why| failed("computing with candle", sentences, why))?;
         out.extend(rows.into_iter().flatten());
         Ok(())
     }

@@ -27,7 +27,7 @@ pub struct DemoArgs {
     preempt: bool,
     /// Freeze a server of sentence embeddings under load instead.
     #[arg(long, conflicts_with = "preempt")]
-    server: bool,
+    pub server: bool,
     /// Clients of the server.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,

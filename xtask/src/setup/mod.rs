@@ -3,12 +3,14 @@
 //!
 //! INVARIANT: nothing is installed unannounced, nothing of the system is replaced, and a second run
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
-//! the system's goes to `.stasis/` in the repository.
+//! the system's, Python's packages and the embedding server's model go to `.stasis/` in the repository.
 
 mod criu;
+mod model;
 mod packages;
 mod private;
 mod process;
+mod python;
 
 pub use criu::Criu;
 
@@ -31,6 +33,9 @@ pub struct Options {
     /// Leave cargo-nextest out.
     #[arg(long)]
     pub without_nextest: bool,
+    /// Leave the embedding server's model and its Python client out (enough for all but its own tests).
+    #[arg(long)]
+    pub without_model: bool,
 }
 
 /// Where everything is, once it is there.
@@ -44,6 +49,12 @@ pub struct Installed {
     pub libclang: PathBuf,
     /// A CRIU that passed `criu check`; absent if it was not asked for.
     pub criu: Option<Criu>,
+    /// A Python that has the client `openai`; absent if it was not asked for.
+    pub python: Option<PathBuf>,
+    /// The directory of the embedding server's model; absent if it was not asked for.
+    pub model: Option<PathBuf>,
+    /// A Python that has `onnxruntime`; absent before [`Installed::add_peers`].
+    pub bench_python: Option<PathBuf>,
 }
 
 impl Installed {
@@ -53,6 +64,28 @@ impl Installed {
         if let Some(criu) = &self.criu {
             command.env("STASIS_CRIU", &criu.path);
         }
+        for (variable, path) in [
+            ("STASIS_PYTHON", &self.python),
+            ("STASIS_MODEL", &self.model),
+            ("STASIS_BENCH_PYTHON", &self.bench_python),
+        ] {
+            if let Some(path) = path {
+                command.env(variable, path);
+            }
+        }
+    }
+
+    /// Installs what benchmarks compare with.
+    ///
+    /// # Errors
+    /// Names the packages that are missing and cannot be installed; those before them are there.
+    pub fn add_peers(&mut self) -> Result<()> {
+        let private = repository().join(".stasis");
+        let _lock = lock(&private.join("setup.lock"))?;
+        // Neither needs the other.
+        let debian = packages::install_peers();
+        self.bench_python = Some(python::bench(&private)?);
+        debian
     }
 }
 
@@ -67,6 +100,11 @@ impl fmt::Display for Installed {
         )?;
         if let Some(criu) = &self.criu {
             write!(f, "\nsetup: criu {} ({}) {}", criu.version, criu.origin, criu.path.display())?;
+        }
+        for (name, path) in [("python", &self.python), ("model", &self.model)] {
+            if let Some(path) = path {
+                write!(f, "\nsetup: {name} {}", path.display())?;
+            }
         }
         Ok(())
     }
@@ -95,21 +133,21 @@ pub fn run(options: &Options) -> Result<Installed> {
         install_nextest()?;
     }
     let criu = if options.without_criu { None } else { Some(criu::find_or_install(&private)?) };
+    let (mut python, mut model) = (None, None);
+    if !options.without_model {
+        let client = python::client(&private)?;
+        model = Some(model::find_or_fetch(&private, &client)?);
+        python = Some(client);
+    }
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
         lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
         libclang: packages::libclang_dir().context("libclang vanished after its installation")?,
         criu,
+        python,
+        model,
+        bench_python: None,
     })
-}
-
-/// Installs what benchmarks compare with.
-///
-/// # Errors
-/// Names the packages that are missing and cannot be installed.
-pub fn peers() -> Result<()> {
-    let _lock = lock(&repository().join(".stasis/setup.lock"))?;
-    packages::install_peers()
 }
 
 /// Two setups at once would write the same prefix; the second waits for the first.

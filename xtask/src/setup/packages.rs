@@ -6,6 +6,7 @@
 
 use super::announce;
 use super::process;
+use super::python;
 use anyhow::Context;
 use anyhow::Result;
 use anyhow::bail;
@@ -24,6 +25,8 @@ enum Probe {
     /// In one of the directories of the system's libraries.
     Library(&'static str),
     Libclang,
+    /// A Python that can make virtual environments.
+    Python,
 }
 
 impl Probe {
@@ -33,6 +36,7 @@ impl Probe {
             Probe::File(path) => Path::new(path).exists(),
             Probe::Library(name) => library(name),
             Probe::Libclang => libclang_dir().is_some(),
+            Probe::Python => python::base().is_some(),
         }
     }
 }
@@ -82,6 +86,12 @@ const PACKAGES: [Package; 9] = [
     },
 ];
 
+/// What makes the private Pythons, where no Python can.
+const PYTHON: [Package; 2] = [
+    Package { name: "python3", purpose: "runs the stock client", probe: Probe::Python },
+    Package { name: "python3-venv", purpose: "keeps its packages apart", probe: Probe::Python },
+];
+
 /// What only measuring needs: the peers that `bench isa` compares with.
 const PEERS: [Package; 3] = [
     Package {
@@ -116,6 +126,14 @@ pub fn libclang_dir() -> Option<PathBuf> {
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_missing() -> Result<()> {
     install_of(&PACKAGES)
+}
+
+/// Installs with apt-get what is missing for a private Python.
+///
+/// # Errors
+/// Lists the missing packages when they cannot be installed here.
+pub fn install_python() -> Result<()> {
+    install_of(&PYTHON)
 }
 
 /// Installs with apt-get what is missing of what benchmarks compare with.

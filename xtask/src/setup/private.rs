@@ -215,7 +215,7 @@ fn file_names(print_uris: &str) -> Vec<String> {
 }
 
 fn unpack(packages: &[PathBuf], scratch: &Path, prefix: &Path) -> Result<()> {
-    remove(scratch)?;
+    process::remove(scratch)?;
     let root = scratch.join("root");
     let bin = scratch.join("bin");
     fs::create_dir_all(&root).with_context(|| format!("Could not create {}", root.display()))?;
@@ -227,17 +227,8 @@ fn unpack(packages: &[PathBuf], scratch: &Path, prefix: &Path) -> Result<()> {
     fs::write(&wrapper, WRAPPER).with_context(|| format!("Could not write {}", wrapper.display()))?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))
         .with_context(|| format!("Could not make {} executable", wrapper.display()))?;
-    remove(prefix)?;
+    process::remove(prefix)?;
     fs::rename(scratch, prefix).with_context(|| format!("Could not move the prefix to {}", prefix.display()))
-}
-
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("Could not remove {}", dir.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running other programs: a failure always says which command, how it ended and the last it printed.
 
+use super::announce;
 use anyhow::Context;
 use anyhow::Result;
 use anyhow::bail;
+use std::fs;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+
+const ATTEMPTS: u32 = 3;
 
 /// Looks a program up on PATH and in the directories of system tools that a user's PATH may lack.
 pub fn find(program: &str) -> Option<PathBuf> {
@@ -53,6 +58,33 @@ pub fn shown(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs what needs the network up to three times.
+///
+/// # Errors
+/// What the last attempt said.
+pub fn retried<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for number in 1..ATTEMPTS {
+        match attempt() {
+            Ok(done) => return Ok(done),
+            Err(why) => announce(format_args!("attempt {number} of {ATTEMPTS} failed: {why:#}")),
+        }
+    }
+    attempt()
+}
+
+/// Removes a directory and all below it, if it is there.
+///
+/// # Errors
+/// What the system said, with its path.
+pub fn remove(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("Could not remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The command as a person would type it; apt's `-o=` settings would bury it.
 fn describe(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
@@ -79,6 +111,17 @@ mod tests {
         let error = output(Command::new("sh").args(["-c", "echo lost >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("sh -c") && text.contains("lost") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn retried_gives_up_after_three_attempts_with_the_last_reason() {
+        let mut attempts = 0;
+        let mut fail = || {
+            attempts += 1;
+            bail!("attempt {attempts}")
+        };
+        assert_eq!(retried::<()>(&mut fail).unwrap_err().to_string(), "attempt 3");
+        assert_eq!(retried(|| Ok(7)).unwrap(), 7);
     }
 
     #[test]

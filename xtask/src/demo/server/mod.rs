@@ -74,12 +74,6 @@ fn unix_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
 }
 
-/// The directory of the model.
-fn model() -> Result<PathBuf> {
-    let path = std::env::var_os("STASIS_MODEL").map(PathBuf::from);
-    path.context("STASIS_MODEL must name the directory of the model (config.json, model.safetensors, ...)")
-}
-
 /// Runs the story; the last line it prints is the verdict.
 pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -> Result<()> {
     let image = fresh_directory(args, "server")?;
@@ -88,7 +82,7 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -
     let stage = Stage {
         args,
         built,
-        model: model()?,
+        model: installed.model.clone().context("The setup fetched no model")?,
         sentences: workspace::root().join("examples/embed-server/load/sentences.txt"),
         expect: out("server-expected.jsonl"),
         log: out("server.log"),

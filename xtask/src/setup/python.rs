@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Private Pythons: virtual environments with pinned packages, for the clients and peers that are written in Python.
+//!
+//! INVARIANT: nothing is installed whose hash is not in a file of this repository, nothing of the system's Python is
+//! written, and an environment counts as made only when its stamp, written last, names its requirements and its Python.
+
+use super::announce;
+use super::packages;
+use super::process;
+use anyhow::Context;
+use anyhow::Result;
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What the embedding server is tested with.
+const CLIENT: &str = include_str!("pinned/client.txt");
+/// What the embedding server is measured against.
+const BENCH: &str = include_str!("pinned/bench.txt");
+
+/// Written when all else is there.
+const STAMP: &str = "stasis-stamp";
+
+/// Prints the version, or fails where a virtual environment cannot be made or the pinned packages do not run.
+const PROBE: &str = "import sys, venv, ensurepip\n\
+                     assert sys.version_info >= (3, 11)\n\
+                     print('%d.%d' % sys.version_info[:2])";
+
+/// The Python with the stock client, made at `private`/python if it is not there.
+///
+/// # Errors
+/// No Python 3.11 or newer can be had, or a package could not be fetched or has another hash.
+pub fn client(private: &Path) -> Result<PathBuf> {
+    environment(&private.join("python"), CLIENT, "the client openai and what it needs, 14 packages, 6 MB")
+}
+
+/// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn bench(private: &Path) -> Result<PathBuf> {
+    environment(
+        &private.join("bench-python"),
+        BENCH,
+        "the peer onnxruntime and what it needs, 8 packages, 49 MB",
+    )
+}
+
+/// Downloads the wheel that a file of requirements pins into `directory`.
+///
+/// # Errors
+/// It could not be fetched, or has another hash.
+pub fn download(python: &Path, requirements: &Path, directory: &Path) -> Result<()> {
+    let mut pip = pip(python, "download");
+    pip.arg("--dest").arg(directory).arg("-r").arg(requirements);
+    process::retried(|| process::output(&mut pip)).map(drop)
+}
+
+/// pip with nothing but pinned wheels; where it fetches them from is the machine's business.
+fn pip(python: &Path, verb: &str) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-I", "-m", "pip", verb, "--quiet", "--no-input", "--disable-pip-version-check"]);
+    command.args(["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "5"]);
+    command
+}
+
+/// The Python of a virtual environment with these packages; what an earlier or interrupted run left is replaced.
+fn environment(directory: &Path, requirements: &str, what: &str) -> Result<PathBuf> {
+    let python = directory.join("bin/python");
+    if is_made(directory, &python, requirements) {
+        return Ok(python);
+    }
+    packages::install_python()?;
+    let (base, version) = base().context("python3 vanished after its installation")?;
+    announce(format_args!("installing {what}, into {}", directory.display()));
+    // It holds its own path, so that it cannot be made elsewhere and renamed.
+    process::remove(directory)?;
+    process::output(Command::new(&base).args(["-I", "-m", "venv"]).arg(directory))?;
+    let list = directory.join("requirements.txt");
+    fs::write(&list, requirements).with_context(|| format!("Could not write {}", list.display()))?;
+    let mut pip = pip(&python, "install");
+    pip.arg("-r").arg(&list);
+    process::retried(|| process::output(&mut pip))
+        .with_context(|| format!("Could not install {what}; run again, or with --without-model"))?;
+    let stamp = directory.join(STAMP);
+    fs::write(&stamp, stamp_text(requirements, &version))
+        .with_context(|| format!("Could not write {}", stamp.display()))?;
+    Ok(python)
+}
+
+fn is_made(directory: &Path, python: &Path, requirements: &str) -> bool {
+    // Its own version: a system that goes on to the next Python leaves an environment without packages.
+    version(python).is_ok_and(|version| {
+        fs::read_to_string(directory.join(STAMP)).is_ok_and(|text| text == stamp_text(requirements, &version))
+    })
+}
+
+fn stamp_text(requirements: &str, version: &str) -> String {
+    format!("python {version}\nrequirements {}\n", blake3::hash(requirements.as_bytes()).to_hex())
+}
+
+/// A Python that can make virtual environments, and its version: the first on PATH, else the system's.
+pub(super) fn base() -> Option<(PathBuf, String)> {
+    let candidates = [process::find("python3"), Some(PathBuf::from("/usr/bin/python3"))];
+    let mut candidates = candidates.into_iter().flatten();
+    candidates.find_map(|python| version(&python).ok().map(|version| (python, version)))
+}
+
+fn version(python: &Path) -> Result<String> {
+    Ok(process::output(Command::new(python).args(["-I", "-c", PROBE]))?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
+        for text in [CLIENT, BENCH, super::super::model::WHEEL] {
+            let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+            let mut unhashed = None;
+            for line in &lines {
+                if line.starts_with("    --hash=sha256:") {
+                    unhashed = None;
+                } else {
+                    assert_eq!(unhashed, None, "has no hash");
+                    assert!(line.contains("==") && line.ends_with(" \\"), "{line}");
+                    unhashed = Some(*line);
+                }
+            }
+            assert!(unhashed.is_none() && !lines.is_empty(), "{unhashed:?}");
+            assert!(!text.contains("://"));
+        }
+    }
+
+    #[test]
+    fn is_made_wants_the_stamp_of_these_requirements_and_of_the_python_that_is_there() {
+        let directory = std::env::temp_dir().join(format!("stasis-python-{}", std::process::id()));
+        let python = directory.join("python");
+        fs::create_dir_all(&directory).unwrap();
+        let becomes = |version: &str| {
+            fs::write(&python, format!("#!/bin/sh\necho {version}\n")).unwrap();
+            fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        becomes("3.11");
+        assert!(!is_made(&directory, &python, "a==1"), "half made: no stamp");
+        fs::write(directory.join(STAMP), stamp_text("a==1", "3.11")).unwrap();
+        assert!(is_made(&directory, &python, "a==1"));
+        assert!(!is_made(&directory, &python, "a==2"), "made of other requirements");
+        becomes("3.13");
+        assert!(!is_made(&directory, &python, "a==1"), "made by another Python");
+        process::remove(&directory).unwrap();
+        assert!(!is_made(&directory, &python, "a==1"), "not there");
+    }
+}
