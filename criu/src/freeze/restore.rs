@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use stasis::checkpoint::{Admission, CallError, Metadata, RestoreReport, Standing};
 use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest, SessionIndex};
 use stasis::image::Image;
@@ -52,9 +52,7 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
     let criu = Criu::find()?;
     let bar = spinner(args.json);
     bar.set_message("checking the images");
-    let executables = manifest.members.iter().filter_map(|member| member.executable.as_ref());
-    manifest.executable.iter().chain(executables).try_for_each(Executable::check)?;
-    manifest.image_paths(directory).iter().try_for_each(|path| check(path))?;
+    check_all(&manifest, directory)?;
     bar.set_message("waiting for the pid");
     let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
     std::iter::once(manifest.pid).chain(others).try_for_each(wait_for_pid)?;
@@ -88,6 +86,18 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
         outcome.print();
     }
     Ok(manifest.pid)
+}
+
+/// Makes sure that programs and images are those of the checkpoint, both at a time: each is read from end to end.
+fn check_all(manifest: &Manifest, directory: &Path) -> Result<()> {
+    let members = manifest.members.iter().filter_map(|member| member.executable.as_ref());
+    let mut programs = manifest.executable.iter().chain(members);
+    std::thread::scope(|scope| {
+        let programs = scope.spawn(move || programs.try_for_each(Executable::check));
+        let images = manifest.image_paths(directory).iter().try_for_each(|path| check(path));
+        programs.join().map_err(|_| anyhow!("Checking the programs failed"))??;
+        images
+    })
 }
 
 /// Makes sure that an image is whole, and that its process will find the others of its session.
