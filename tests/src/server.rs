@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -34,14 +34,28 @@ impl Server {
     /// When it does not.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
+        Self::start_on(None, arguments)
+    }
+
+    /// The same on a device of this description (`STASIS_DEVICE`).
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn start_on(device: Option<&str>, arguments: &[&str]) -> Self {
         // A port that was free a moment ago; the server keeps it through all its lives.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port");
         let (listen, model) = (port.to_string(), model());
         let model = model.to_str().expect("a path in UTF-8");
         let directory = tempfile::tempdir().expect("a temporary directory");
         // Unoptimised, a full batch takes seconds.
-        let all = [&["--listen", &listen, "--model", model, "--no-warm-up"], arguments].concat();
-        let process = Worker::launch(&program("embed-server"), directory, &all);
+        let own = ["--listen", &listen, "--model", model, "--no-warm-up"];
+        let (server, device) =
+            (program("embed-server"), device.map(|device| format!("STASIS_DEVICE={device}")));
+        let server = server.to_str().expect("a path in UTF-8");
+        let variables: Vec<&str> = device.as_deref().into_iter().collect();
+        let all = [variables.as_slice(), &[server], &own, arguments].concat();
+        let process = Worker::launch(Path::new("env"), directory, &all);
         wait_until("the server's port", || {
             assert!(process.is_alive(), "the server ended: {}", process.log());
             process.log().lines().any(|line| line.starts_with("listening on "))

@@ -92,6 +92,30 @@ fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
 }
 
 #[test]
+fn two_agents_share_the_work_before_and_after() {
+    let mut server = Server::start_on(Some("soft:gfx1100*2"), &[]);
+    let known = Known::of(&server.client());
+    let (option, _) = connections();
+    let busy = |agent: usize| format!("embed_agent_busy_seconds_total{{agent=\"{agent}\"}}");
+    let both = |server: &Server| [0, 1].map(|agent| server.client().metric(&busy(agent)).unwrap());
+    let traffic = Traffic::default();
+    std::thread::scope(|scope| {
+        for n in 0..CLIENTS {
+            let (traffic, known, address) = (&traffic, &known, server.address);
+            scope.spawn(move || traffic.drive(address, known, n));
+        }
+        wait_until("work on both agents", || both(&server).iter().all(|seconds| *seconds > 0.0));
+        succeeded(&server.process.checkpoint("images", &[option]));
+        server.bury();
+        succeeded(&server.process.restore("images"));
+        let thawed = both(&server);
+        wait_until("more work on both", || both(&server).iter().zip(thawed).all(|(now, then)| *now > then));
+        traffic.stop();
+    });
+    server.finish();
+}
+
+#[test]
 fn ten_freezes_in_a_row_change_no_bit() {
     let mut server = Server::start(&[]);
     let known = Known::of(&server.client());

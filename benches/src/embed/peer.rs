@@ -24,13 +24,12 @@ pub const ONNX: &str = "onnxruntime";
 /// Tokens of a batch: what the embedding server takes, too.
 const BATCH_TOKENS: usize = 2048;
 
-fn failed(act: &'static str, batch: &[Sentence], why: anyhow::Error) -> EmbedError {
-    EmbedError::Device { act, tokens: batch.iter().map(Sentence::tokens).sum(), source: why.into() }
-}
+/// An implementation of the model: embeddings of a batch, one behind the other.
+type Compute = Box<dyn FnMut(&[Sentence], &mut Vec<f32>) -> Result<()> + Send>;
 
-struct Candle(Reference);
+struct Peer(Compute);
 
-impl Embedder for Candle {
+impl Embedder for Peer {
     fn dimensions(&self) -> usize {
         HIDDEN
     }
@@ -41,12 +40,18 @@ impl Embedder for Candle {
 
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError> {
         out.clear();
-        let ids: Vec<Vec<u32>> = sentences.iter().map(|sentence| sentence.ids().to_vec()).collect();
-        let rows =
-            self.0.embed_padded(&ids).map_err(|why| failed("computing with candle", sentences, why))?;
-        out.extend(rows.into_iter().flatten());
-        Ok(())
+        let tokens = sentences.iter().map(Sentence::tokens).sum();
+        let failed = |why: anyhow::Error| EmbedError::Device { act: "a peer", tokens, source: why.into() };
+        (self.0)(sentences, out).map_err(failed)
     }
+}
+
+fn candle(reference: Reference) -> Compute {
+    Box::new(move |sentences, out| {
+        let ids: Vec<Vec<u32>> = sentences.iter().map(|sentence| sentence.ids().to_vec()).collect();
+        out.extend(reference.embed_padded(&ids)?.into_iter().flatten());
+        Ok(())
+    })
 }
 
 /// A Python process with ONNX Runtime, a line a batch.
@@ -108,32 +113,20 @@ impl Drop for Onnx {
     }
 }
 
-impl Embedder for Onnx {
-    fn dimensions(&self) -> usize {
-        HIDDEN
-    }
-
-    fn max_batch_tokens(&self) -> usize {
-        BATCH_TOKENS
-    }
-
-    fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError> {
-        out.clear();
-        self.ask(sentences, out).map_err(|why| failed("computing with ONNX Runtime", sentences, why))
-    }
-}
-
 /// Serves until it is killed.
 pub fn play(engine: &str, arguments: &[String]) -> Result<()> {
     let cores = arguments.first().context("how many cores?")?;
     let directory = model()?;
     let config = Config::open(&directory)?;
     let tokenizer = Tokenizer::open(&directory, config.max_seq_length, false)?;
-    let embedder: Box<dyn Embedder> = match engine {
-        CANDLE => Box::new(Candle(Reference::open(&directory)?)),
-        _ => Box::new(Onnx::start(cores)?),
+    let compute = match engine {
+        CANDLE => candle(Reference::open(&directory)?),
+        _ => {
+            let mut onnx = Onnx::start(cores)?;
+            Box::new(move |sentences: &[Sentence], out: &mut Vec<f32>| onnx.ask(sentences, out))
+        }
     };
-    let batcher = Arc::new(Batcher::start(vec![embedder], BatchOptions::default())?);
+    let batcher = Arc::new(Batcher::start(vec![Box::new(Peer(compute))], BatchOptions::default())?);
     let state = State::new("all-MiniLM-L6-v2".to_owned(), tokenizer, batcher, Limits::default());
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     threads.block_on(async {

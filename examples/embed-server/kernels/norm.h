@@ -25,8 +25,17 @@ INLINE void normalise(f4 v[PARTS], IN f4 *weight, IN f4 *bias, u32 lane)
         v[k] = __builtin_elementwise_fma(v[k] * scale, weight[lane + k * 32], bias[lane + k * 32]);
 }
 
-// x = normalise(words[ids[row]] + places[positions[row]]); places has the token type's embedding added. In f16 mode the
-// next matrix product's operand h is written, too.
+// A row of x, and in f16 of the next matrix product's operand h, too.
+INLINE void store_row(f4 v[PARTS], GLOBAL f4 *x, GLOBAL h4 *h, u32 row, u32 lane, u32 half_too)
+{
+    for (u32 k = 0; k < PARTS; k++) {
+        x[AT(row, k)] = v[k];
+        if (half_too)
+            h[AT(row, k)] = __builtin_convertvector(v[k], h4);
+    }
+}
+
+// x = normalise(words[ids[row]] + places[positions[row]]); places has the token type's embedding added.
 #define EMBED(name, word_type, wide, half_too)                                                                          \
     KERNEL name(IN u32 *restrict ids, IN u32 *restrict positions, IN word_type *restrict words, IN f4 *restrict places, \
         IN f4 *restrict weight, IN f4 *restrict bias, GLOBAL f4 *restrict x, GLOBAL h4 *restrict h, u32 rows)           \
@@ -39,33 +48,25 @@ INLINE void normalise(f4 v[PARTS], IN f4 *weight, IN f4 *bias, u32 lane)
         for (u32 k = 0; k < PARTS; k++)                                                                                 \
             v[k] = wide(words[AT(id, k)]) + places[AT(position, k)];                                                    \
         normalise(v, weight, bias, lane);                                                                               \
-        for (u32 k = 0; k < PARTS; k++) {                                                                               \
-            x[AT(row, k)] = v[k];                                                                                       \
-            if (half_too)                                                                                               \
-                h[AT(row, k)] = __builtin_convertvector(v[k], h4);                                                      \
-        }                                                                                                               \
+        store_row(v, x, h, row, lane, half_too);                                                                        \
     }
 
 EMBED(embed_f16, h4, widen_h, 1)
 EMBED(embed_f32, f4, widen, 0)
 
 // x = normalise(y), where y is a product with its bias and x added already.
-#define NORM(name, half_too)                                                                                         \
-    KERNEL name(IN f4 *restrict y, IN f4 *restrict weight, IN f4 *restrict bias, GLOBAL f4 *restrict x,              \
-        GLOBAL h4 *restrict h, u32 rows)                                                                             \
-    {                                                                                                                \
-        const u32 lane = X % 32, row = __builtin_amdgcn_readfirstlane(GROUP_X * 4 + X / 32);                         \
-        if (row >= rows)                                                                                             \
-            return;                                                                                                  \
-        f4 v[PARTS];                                                                                                 \
-        for (u32 k = 0; k < PARTS; k++)                                                                              \
-            v[k] = y[AT(row, k)];                                                                                    \
-        normalise(v, weight, bias, lane);                                                                            \
-        for (u32 k = 0; k < PARTS; k++) {                                                                            \
-            x[AT(row, k)] = v[k];                                                                                    \
-            if (half_too)                                                                                            \
-                h[AT(row, k)] = __builtin_convertvector(v[k], h4);                                                   \
-        }                                                                                                            \
+#define NORM(name, half_too)                                                                            \
+    KERNEL name(IN f4 *restrict y, IN f4 *restrict weight, IN f4 *restrict bias, GLOBAL f4 *restrict x, \
+        GLOBAL h4 *restrict h, u32 rows)                                                                \
+    {                                                                                                   \
+        const u32 lane = X % 32, row = __builtin_amdgcn_readfirstlane(GROUP_X * 4 + X / 32);            \
+        if (row >= rows)                                                                                \
+            return;                                                                                     \
+        f4 v[PARTS];                                                                                    \
+        for (u32 k = 0; k < PARTS; k++)                                                                 \
+            v[k] = y[AT(row, k)];                                                                       \
+        normalise(v, weight, bias, lane);                                                               \
+        store_row(v, x, h, row, lane, half_too);                                                        \
     }
 
 NORM(norm_f16, 1)

@@ -29,6 +29,30 @@ fn open(precision: Precision) -> Engine {
     Engine::open(&runtime, &agent, &parameters, BUDGET).unwrap()
 }
 
+#[test]
+fn batches_allocate_nothing_on_the_device_and_have_a_time_for_every_kernel() {
+    let runtime = gpu::open();
+    let agent = runtime.agent(0).unwrap();
+    let (config, weights) = (Config::open(&model()).unwrap(), Weights::open(&model()).unwrap());
+    let parameters = Parameters::new(&config, &weights, Precision::F16).unwrap();
+    let mut engine = Engine::open(&runtime, &agent, &parameters, BUDGET).unwrap();
+    let tokenizer = tokenizer();
+    let sentences = [3, 200, 1].map(|count| tokenizer.sentence(&words(count)).unwrap());
+    embed(&mut engine, &sentences[..1]);
+    let before = format!("{:?}", runtime.memory_stats());
+    for n in 0..12 {
+        embed(&mut engine, &sentences[n % 3..]);
+    }
+    assert_eq!(format!("{:?}", runtime.memory_stats()), before);
+
+    let times = engine.profile(&runtime, &agent, &sentences).unwrap();
+    let dispatches: u32 = times.iter().map(|kernel| kernel.dispatches).sum();
+    assert_eq!((times.len(), dispatches), (8, 50), "{times:?}");
+    assert!(times.iter().all(|kernel| !kernel.time.is_zero()), "{times:?}");
+    // What was profiled computes as ever.
+    embed(&mut engine, &sentences);
+}
+
 /// One batch's embeddings, of which there must be one a sentence.
 fn embed(embedder: &mut dyn Embedder, batch: &[Sentence]) -> Vec<Vec<f32>> {
     let mut out = vec![f32::NAN; 3];

@@ -43,6 +43,9 @@ pub const HIDDEN: usize = 384;
 /// Numbers a head that the kernels are written for.
 pub const HEAD: usize = 32;
 
+/// What the kernels add to a variance.
+const LAYER_NORM_EPS: f64 = 1e-12;
+
 impl Config {
     /// Reads a model's configuration.
     ///
@@ -65,6 +68,7 @@ impl Config {
         needs("hidden_size", &config.hidden_size, &HIDDEN)?;
         needs("num_attention_heads", &config.num_attention_heads, &(HIDDEN / HEAD))?;
         needs("intermediate_size modulo 64", &(config.intermediate_size % 64), &0)?;
+        needs("layer_norm_eps", &config.layer_norm_eps, &LAYER_NORM_EPS)?;
         needs("hidden_act", &config.hidden_act, &"gelu")?;
         needs("num_hidden_layers > 0", &(config.num_hidden_layers > 0), &true)?;
         let within = config.max_seq_length.clamp(3, config.max_position_embeddings.max(3));
