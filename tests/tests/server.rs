@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use stasis::checkpoint::{Done, Request, call};
 use stasis_tests::server::{Client, Known, Server, Traffic, namespace_of_child};
 use stasis_tests::worker::{is_alive, kill, succeeded, wait_until};
 use stasis_tests::{criu, program};
@@ -58,6 +59,16 @@ fn frozen_in_mid_traffic_it_answers_every_request_once_and_rightly() {
     server.finish();
 }
 
+/// Packets that a process's queues have not consumed.
+fn pending(pid: i32) -> u64 {
+    match call(pid, &Request::Info, Duration::from_secs(60)).unwrap().1 {
+        Done::Info(info) => {
+            info.objects.iter().flat_map(|all| &all.queues).filter_map(|queue| queue.pending).sum()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
     let mut server = Server::start(&[]);
@@ -70,11 +81,7 @@ fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
     let answer = std::thread::scope(|scope| {
         let (asking, long) = (client.clone(), &long);
         let asked = scope.spawn(move || asking.ask(long));
-        // Taken from the queue, it is at work on the device; its batch has not ended as long as it is not counted.
-        wait_until("the batch to begin", || {
-            client.metric("embed_http_requests_in_flight").unwrap() >= 2.0
-                && client.metric("embed_queue_sentences").unwrap() < 0.5
-        });
+        wait_until("the batch to begin", || pending(server.process.pid()) > 0);
         let outcome = succeeded(&server.process.checkpoint("images", &["--preempt", option]));
         println!("{outcome}");
         server.bury();
