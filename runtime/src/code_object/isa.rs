@@ -5,6 +5,7 @@
 //! that `queues` knows, so that a file for another chip is refused by its name.
 
 use super::error::CodeObjectError;
+use super::target_id::TargetId;
 use queues::target::Target;
 use std::fmt;
 
@@ -147,13 +148,11 @@ impl Isa {
     /// The metadata repeats the target; a file where the two differ was tampered with or linked wrongly.
     pub(super) fn agree_with(&self, metadata: Option<&str>) -> Result<(), CodeObjectError> {
         let Some(text) = metadata else { return Ok(()) };
-        // `amdgcn-amd-amdhsa--gfx90a:xnack-`; the environment between the last dashes may be spelt out.
-        let processor = text.find("gfx").and_then(|at| text.get(at..)).unwrap_or("");
-        let header = self.to_string();
-        if text.starts_with("amdgcn-") && processor == header {
+        let target = TargetId::parse(text);
+        if target.is_some_and(|target| target.names(self.name, self.sramecc, self.xnack)) {
             return Ok(());
         }
-        Err(CodeObjectError::TargetDisagreement { header, metadata: text.to_owned() })
+        Err(CodeObjectError::TargetDisagreement { header: self.to_string(), metadata: text.to_owned() })
     }
 
     pub(super) fn check_agent(&self, target: &Target, agent: AgentFeatures) -> Result<(), CodeObjectError> {
@@ -196,16 +195,19 @@ impl fmt::Display for Isa {
 }
 
 /// The processors a generic target stands for.
-fn members(generic: &str) -> Option<&'static [&'static str]> {
+pub(super) fn members(generic: &str) -> Option<&'static [&'static str]> {
     Some(match generic {
         "gfx9-generic" => &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"],
         "gfx9-4-generic" => &["gfx940", "gfx941", "gfx942", "gfx950"],
         "gfx10-1-generic" => &["gfx1010", "gfx1011", "gfx1012", "gfx1013"],
         "gfx10-3-generic" => &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"],
-        "gfx11-generic" => {
-            &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]
-        }
+        "gfx11-generic" => &[
+            "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1154",
+        ],
+        "gfx11-7-generic" => &["gfx1170", "gfx1171", "gfx1172"],
         "gfx12-generic" => &["gfx1200", "gfx1201"],
+        "gfx12-5-generic" => &["gfx1250", "gfx1251"],
+        "gfx13-generic" => &["gfx1310"],
         _ => return None,
     })
 }
@@ -221,10 +223,12 @@ const PROCESSORS: &[(u32, &str)] = &[
     (0x3a, "gfx602"), (0x3b, "gfx705"), (0x3c, "gfx805"), (0x3d, "gfx1035"), (0x3e, "gfx1034"),
     (0x3f, "gfx90a"), (0x40, "gfx940"), (0x41, "gfx1100"), (0x42, "gfx1013"), (0x43, "gfx1150"),
     (0x44, "gfx1103"), (0x45, "gfx1036"), (0x46, "gfx1101"), (0x47, "gfx1102"), (0x48, "gfx1200"),
-    (0x4a, "gfx1151"), (0x4b, "gfx941"), (0x4c, "gfx942"), (0x4e, "gfx1201"), (0x4f, "gfx950"),
-    (0x51, "gfx9-generic"), (0x52, "gfx10-1-generic"), (0x53, "gfx10-3-generic"),
-    (0x54, "gfx11-generic"), (0x55, "gfx1152"), (0x58, "gfx1153"), (0x59, "gfx12-generic"),
-    (0x5f, "gfx9-4-generic"),
+    (0x49, "gfx1250"), (0x4a, "gfx1151"), (0x4b, "gfx941"), (0x4c, "gfx942"), (0x4e, "gfx1201"),
+    (0x4f, "gfx950"), (0x50, "gfx1310"), (0x51, "gfx9-generic"), (0x52, "gfx10-1-generic"),
+    (0x53, "gfx10-3-generic"), (0x54, "gfx11-generic"), (0x55, "gfx1152"), (0x57, "gfx1154"),
+    (0x58, "gfx1153"), (0x59, "gfx12-generic"), (0x5a, "gfx1251"), (0x5b, "gfx12-5-generic"),
+    (0x5c, "gfx1172"), (0x5d, "gfx1170"), (0x5e, "gfx1171"), (0x5f, "gfx9-4-generic"),
+    (0x62, "gfx11-7-generic"), (0x63, "gfx13-generic"),
 ];
 
 #[cfg(test)]
@@ -281,6 +285,9 @@ mod tests {
     fn agree_with_refuses_another_processor() {
         assert_eq!(isa(0x41).agree_with(Some("amdgcn-amd-amdhsa--gfx1100")), Ok(()));
         assert_eq!(isa(0x41).agree_with(Some("amdgcn-amd-amdhsa-unknown-gfx1100")), Ok(()));
+        assert_eq!(isa(0x41).agree_with(Some("amdgpu11.00-amd-amdhsa-unknown-gfx1100")), Ok(()));
+        assert_eq!(isa(0x0100_0054).agree_with(Some("amdgpu11-amd-amdhsa-unknown-gfx11-generic")), Ok(()));
+        assert!(isa(0x41).agree_with(Some("amdgpu11.01-amd-amdhsa-unknown-gfx1101")).is_err());
         assert!(isa(0x41).agree_with(Some("amdgcn-amd-amdhsa--gfx1101")).is_err());
         assert!(isa(0x41).agree_with(Some("nonsense")).is_err());
     }

@@ -17,6 +17,7 @@ mod kernarg;
 mod kernel;
 mod loader;
 mod metadata;
+mod target_id;
 #[cfg(test)]
 mod tests;
 
