@@ -40,6 +40,7 @@ pub mod pool;
 pub mod queue;
 pub mod raw;
 pub mod registry;
+pub mod regular;
 mod runtime;
 pub mod share;
 pub mod signal;
