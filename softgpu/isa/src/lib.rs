@@ -19,7 +19,7 @@ mod layout;
 mod print;
 mod table;
 
-pub use decode::{decode, decode_for};
+pub use decode::{decode, decode_for, decode_strict};
 pub use effects::{Effects, RegSet};
 pub use info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};
 pub use inst::{DecodeError, Dpp, Enc, Inst, Operand, Second, WaveSize};

@@ -435,8 +435,7 @@ impl Lowering<'_> {
         step.run = mem::handler(level, inst.op)?;
         step.op = Some(inst.op);
         step.imm = inst.imm;
-        let is_untyped_store = row.any(Flags::STORE) && !row.any(Flags::FORMAT);
-        if inst.gds || (inst.tfe && is_untyped_store) {
+        if inst.gds {
             return None;
         }
         // The status of a load follows its data.

@@ -3,7 +3,7 @@
 //!
 //! Invariant: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
 
-use super::Cursor;
+use super::{Cursor, Strictness};
 use crate::info::{Class, Flags, Fmt, OpInfo, Ty};
 use crate::inst::{DecodeError, Enc, Inst, Operand};
 use crate::layout;
@@ -19,9 +19,12 @@ pub(super) fn smem(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     let bits = cursor.bits();
     let row = info(op);
     let mut inst = Inst::new(op, Enc::Smem, 8);
-    inst.glc = GLC.is_set(bits);
-    inst.dlc = DLC.is_set(bits);
-    cursor.require(row.any(Flags::LOAD) || !(inst.glc || inst.dlc))?;
+    if row.any(Flags::LOAD) {
+        inst.glc = GLC.is_set(bits);
+        inst.dlc = DLC.is_set(bits);
+    } else {
+        cursor.require_unassigned(!GLC.is_set(bits) && !DLC.is_set(bits))?;
+    }
     if let Some(slot) = row.dst.first() {
         // M0 and EXEC cannot be loaded.
         cursor.require(SDATA.of(bits) <= layout::NULL)?;
@@ -48,17 +51,20 @@ pub(super) fn ds(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     let mut inst = Inst::new(op, Enc::Ds, 8);
     inst.gds = GDS.is_set(bits);
     cursor.require(!row.any(if inst.gds { Flags::NO_GDS } else { Flags::GDS_ONLY }))?;
-    // CAST: a 16-bit field.
-    inst.imm = OFFSET.of(bits) as i32;
-    cursor.require(op != Op::DS_NOP || inst.imm == 0)?;
+    if op == Op::DS_NOP {
+        cursor.require_unassigned(OFFSET.of(bits) == 0)?;
+    } else {
+        // CAST: a 16-bit field.
+        inst.imm = OFFSET.of(bits) as i32;
+    }
     match row.dst.first() {
         Some(slot) => inst.dst = cursor.vgpr(VDST.of(bits), slot.ty)?,
-        None => cursor.require(VDST.of(bits) == 0)?,
+        None => cursor.require_unassigned(VDST.of(bits) == 0)?,
     }
     for (i, field) in [ADDR, DATA0, DATA1].into_iter().enumerate() {
         match row.src.get(i).filter(|slot| slot.class != Class::NONE) {
             Some(slot) => inst.src[i] = cursor.vgpr(field.of(bits), slot.ty)?,
-            None => cursor.require(field.of(bits) == 0)?,
+            None => cursor.require_unassigned(field.of(bits) == 0)?,
         }
     }
     Ok(cursor.finish(inst))
@@ -82,15 +88,16 @@ pub(super) fn flat(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     inst.dlc = DLC.is_set(bits);
     // CAST: a 13-bit field; FLAT's is unsigned.
     inst.imm = if enc == Enc::Flat { OFFSET.of(bits) as i32 } else { OFFSET.signed(bits) };
-    let saddr = SADDR.of(bits);
+    let mut saddr = SADDR.of(bits);
     let vector_address = match enc {
         Enc::Flat => {
-            cursor.require(saddr == layout::NULL && !SVE.is_set(bits))?;
+            cursor.require_unassigned(saddr == layout::NULL && !SVE.is_set(bits))?;
+            saddr = layout::NULL;
             Some(Ty::B64)
         }
         Enc::Scratch => SVE.is_set(bits).then_some(Ty::B32),
         _ => {
-            cursor.require(!SVE.is_set(bits))?;
+            cursor.require_unassigned(!SVE.is_set(bits))?;
             let has_address = row.src.first().is_some_and(|slot| slot.class == Class::V);
             has_address.then_some(if saddr == layout::NULL { Ty::B64 } else { Ty::B32 })
         }
@@ -137,9 +144,8 @@ pub(super) fn mubuf(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     inst.offen = OFFEN.is_set(bits);
     inst.idxen = IDXEN.is_set(bits);
     if matches!(op, Op::BUFFER_GL0_INV | Op::BUFFER_GL1_INV) {
-        cursor.require(!(inst.glc || inst.dlc || inst.tfe || inst.offen || inst.idxen))?;
-        inst.slc = false;
-        return Ok(cursor.finish(inst));
+        cursor.require_unassigned(!(inst.glc || inst.dlc || inst.tfe || inst.offen || inst.idxen))?;
+        return Ok(cursor.finish(Inst::new(op, Enc::Mubuf, 8)));
     }
     buffer(cursor, inst)
 }
@@ -179,8 +185,10 @@ fn buffer(cursor: &mut Cursor<'_>, mut inst: Inst) -> Result<Inst, DecodeError> 
     }
     inst.src[2] = cursor.register(SRSRC.of(bits) << 2, Ty::B128)?;
     inst.src[3] = cursor.scalar_source(SOFFSET.of(bits), Ty::B32)?;
+    // Only a load has a failed fetch to report; LLVM prints the bit of stores too.
     let takes_status = row.any(Flags::LOAD) && !row.any(Flags::LDS);
-    cursor.require(!inst.tfe || takes_status || row.any(Flags::STORE))?;
+    cursor.require_unassigned(!inst.tfe || takes_status || row.any(Flags::STORE))?;
+    inst.tfe &= takes_status || cursor.strictness == Strictness::Llvm19;
     let vdata = VDATA.of(bits);
     data(cursor, &mut inst, row, vdata, vdata)?;
     // The status dword follows the data.

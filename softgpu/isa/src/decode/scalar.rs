@@ -7,7 +7,7 @@ use super::Cursor;
 use crate::info::{Class, Fmt, Ty};
 use crate::inst::{DecodeError, Enc, Inst};
 use crate::layout;
-use crate::table::{Op, info};
+use crate::table::info;
 
 pub(super) fn sop2(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     use layout::sop2::*;
@@ -83,8 +83,10 @@ pub(super) fn sopp(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     let bits = cursor.bits();
     let op = cursor.op(Fmt::Sopp, OP.of(bits))?;
     let mut inst = Inst::new(op, Enc::Sopp, 4);
-    inst.imm = SIMM16.signed(bits);
-    // LLVM wants the immediate of an operation without operands to be zero, save s_endpgm's, which it can print.
-    cursor.require(inst.imm == 0 || !info(op).src.is_empty() || op == Op::S_ENDPGM)?;
+    if info(op).src.is_empty() {
+        cursor.require_unassigned(SIMM16.of(bits) == 0)?;
+    } else {
+        inst.imm = SIMM16.signed(bits);
+    }
     Ok(cursor.finish(inst))
 }

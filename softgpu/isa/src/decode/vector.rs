@@ -19,7 +19,7 @@ pub(super) fn vop1(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     if let Some(&slot) = row.dst.first() {
         inst.dst = short_destination(cursor, &mut inst, VDST.of(bits), slot)?;
     } else {
-        cursor.require(VDST.of(bits) == 0)?;
+        cursor.require_unassigned(VDST.of(bits) == 0)?;
     }
     short_sources(cursor, &mut inst, row, SRC0.of(bits), None)?;
     Ok(cursor.finish(inst))
@@ -128,7 +128,7 @@ fn short_dpp(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo, marker: u32) ->
     inst.dpp = Some(dpp(cursor, marker, (bits >> 32) as u32)?);
     if marker == layout::DPP16 {
         for i in 0u8..2 {
-            let class = row.src.get(usize::from(i)).map(|slot| slot.class);
+            let class = cursor.modified_class(row, usize::from(i));
             let bit = 1 << i;
             match class {
                 // v_ldexp_f16's exponent has modifiers in the long form only.
@@ -138,7 +138,7 @@ fn short_dpp(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo, marker: u32) ->
                     inst.abs |= abs & bit;
                 }
                 Some(_) if row.any(Flags::LOOSE) => {}
-                _ => cursor.require((neg | abs) & bit == 0)?,
+                _ => cursor.require_unassigned((neg | abs) & bit == 0)?,
             }
         }
     }

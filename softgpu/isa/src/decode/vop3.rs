@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VOP3, VOP3SD and VOP3P, with literals and DPP.
 //!
-//! Invariant: a modifier bit the operation does not have must be zero, except op_sel, and the bits of sources that do
-//! not exist in integer op_sel operations, which are ignored (and decoded as zero).
+//! Invariant: a modifier bit the operation does not have is decoded as zero; [`Strictness::Llvm19`](super::Strictness)
+//! refuses it, except op_sel and the bits of sources that do not exist in integer op_sel operations.
 
 use super::{Cursor, vector};
 use crate::info::{Class, Flags, Fmt, OpInfo, Slot, Ty};
@@ -24,7 +24,7 @@ pub(super) fn vop3(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     match row.dst.first() {
         Some(&slot) => inst.dst = long_destination(cursor, VDST.of(bits), slot)?,
         // A compare that writes EXEC ignores the field.
-        None => cursor.require(VDST.of(bits) == 0 || row.any(Flags::WRITES_EXEC))?,
+        None => cursor.require_unassigned(VDST.of(bits) == 0 || row.any(Flags::WRITES_EXEC))?,
     }
     if enc == Enc::Vop3sd {
         inst.sdst = cursor.register(SDST.of(bits), Ty::MASK)?;
@@ -73,7 +73,7 @@ fn long_sources(
                 cursor.require(!is_matrix || !matches!(code, 125..=127))?;
                 inst.src[i] = cursor.source(code, Slot { class, ty: slot.ty })?;
             }
-            None => cursor.require(code == 0)?,
+            None => cursor.require_unassigned(code == 0)?,
         }
     }
     Ok(())
@@ -86,7 +86,7 @@ fn modifiers(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo) -> Result<(), D
     let (neg, abs) = (NEG.of(bits) as u8, ABS.of(bits) as u8);
     let scalar_destination = inst.enc == Enc::Vop3sd;
     for i in 0u8..3 {
-        let class = row.src.get(usize::from(i)).map(|slot| slot.class);
+        let class = cursor.modified_class(row, usize::from(i));
         let bit = 1 << i;
         match class {
             Some(Class::XM) => {
@@ -98,8 +98,8 @@ fn modifiers(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo) -> Result<(), D
             }
             Some(_) if row.any(Flags::LOOSE) => {}
             _ => {
-                cursor.require(neg & bit == 0)?;
-                cursor.require(abs & bit == 0 || scalar_destination)?;
+                cursor.require_unassigned(neg & bit == 0)?;
+                cursor.require_unassigned(abs & bit == 0 || scalar_destination)?;
             }
         }
     }
@@ -108,13 +108,13 @@ fn modifiers(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo) -> Result<(), D
         inst.op_sel = OP_SEL.of(bits) as u8 & op_sel_mask(row);
     }
     if row.any(Flags::OP_SEL) {
-        cursor.require(row.src.len() > 2 || inst.op_sel & 4 == 0)?;
+        cursor.require_unassigned(row.src.len() > 2 || inst.op_sel & 4 == 0)?;
     }
     inst.clamp = CLAMP.is_set(bits);
-    cursor.require(!inst.clamp || row.any(Flags::CLAMP))?;
+    cursor.require_unassigned(!inst.clamp || row.any(Flags::CLAMP))?;
     // CAST: a 2-bit field.
     inst.omod = OMOD.of(bits) as u8;
-    cursor.require(inst.omod == 0 || row.any(Flags::OMOD))
+    cursor.require_unassigned(inst.omod == 0 || row.any(Flags::OMOD))
 }
 
 /// The op_sel bits an operation has: those of its 16-bit operands; permutes have fi and bound_ctrl there. Operations
@@ -135,7 +135,7 @@ fn op_sel_mask(row: &OpInfo) -> u8 {
 pub(super) fn vop3p(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     use layout::vop3p::*;
     let op = cursor.op(Fmt::Vop3p, OP.of(cursor.bits()))?;
-    cursor.require(!UNUSED.is_set(cursor.bits()))?;
+    cursor.require_unassigned(!UNUSED.is_set(cursor.bits()))?;
     cursor.claim()?;
     let bits = cursor.bits();
     let row = info(op);
@@ -152,17 +152,17 @@ pub(super) fn vop3p(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     // CAST: at most 3 sources.
     let sources = (1u8 << row.src.len()) - 1;
     for mask in [inst.neg, inst.neg_hi, inst.op_sel] {
-        cursor.require(mask & !sources == 0)?;
+        cursor.require_unassigned(mask & !sources == 0)?;
     }
     inst.op_sel_hi &= sources;
     if !row.any(Flags::OP_SEL) {
-        cursor.require(inst.op_sel == 0)?;
+        cursor.require_unassigned(inst.op_sel == 0)?;
         inst.op_sel_hi = 0;
     }
     if row.src.iter().any(|slot| slot.ty == Ty::MIX) {
         inst.abs = inst.neg_hi;
     }
     inst.clamp = CLAMP.is_set(bits);
-    cursor.require(!inst.clamp || row.any(Flags::CLAMP))?;
+    cursor.require_unassigned(!inst.clamp || row.any(Flags::CLAMP))?;
     Ok(cursor.finish(inst))
 }

@@ -43,6 +43,6 @@ fn half(cursor: &mut Cursor<'_>, op: Op, src0: u32, vsrc1: u32) -> Result<[Opera
             },
         };
     }
-    cursor.require(vsrc1.unwrap_or(0) == 0)?;
+    cursor.require_unassigned(vsrc1.unwrap_or(0) == 0)?;
     Ok(src)
 }

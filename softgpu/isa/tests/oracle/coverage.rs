@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use softgpu_isa::{DecodeError, Family, Fmt, decode, info, rows};
+use softgpu_isa::{DecodeError, Family, Fmt, WaveSize, decode_strict, info, rows};
 
 use crate::llvm::{PAD, Random, disassemble};
 
@@ -53,7 +53,7 @@ fn coverage_listing() {
     let mut blocks = Vec::new();
     for opcode in 0..0x1_0000_u32 {
         let words = [opcode << 16 | random.word() & 0xffff, random.word(), PAD];
-        if matches!(decode(&words), Err(DecodeError::Illegal { .. })) {
+        if matches!(decode_strict(&words, WaveSize::W32), Err(DecodeError::Illegal { .. })) {
             blocks.push(words.to_vec());
         }
     }

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use softgpu_isa::{DecodeError, Enc, Inst, Op, WaveSize, decode_for};
+use softgpu_isa::{DecodeError, Enc, Inst, Op, WaveSize, decode_strict};
 
 /// `s_nop 0x123`: follows each instruction, so that how many remain tells how many dwords the instruction took.
 pub const PAD: u32 = 0xbf80_0123;
@@ -122,7 +122,7 @@ pub fn compare(cases: &[[u32; 3]], wave: WaveSize) -> Report {
         let blocks: Vec<Vec<u32>> = chunk
             .iter()
             .map(|words| {
-                let taken = decode_for(words, wave).map_or(3, |inst| usize::from(inst.size) / 4);
+                let taken = decode_strict(words, wave).map_or(3, |inst| usize::from(inst.size) / 4);
                 let pads = std::iter::repeat_n(PAD, PADS);
                 words[..taken].iter().copied().chain(pads).collect()
             })
@@ -138,7 +138,7 @@ fn compare_one(report: &mut Report, words: &[u32; 3], wave: WaveSize, theirs: Op
     let mut differ = |ours: String, theirs: String| {
         report.mismatches.push(Mismatch { words: *words, ours, theirs });
     };
-    match (decode_for(words, wave), theirs) {
+    match (decode_strict(words, wave), theirs) {
         (Ok(inst), Some((text, length))) => {
             let ours = inst.text(wave).to_string();
             if ours == text && usize::from(inst.size) == length {

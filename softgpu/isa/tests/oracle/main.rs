@@ -6,3 +6,4 @@ mod coverage;
 mod fuzz;
 mod llvm;
 mod sweep;
+mod unassigned;

@@ -135,7 +135,10 @@ pub(super) fn modifiers(lab: &mut Lab, row: &OpInfo, t: &mut Trial) {
     for (i, slot) in row.src.iter().enumerate().take(3) {
         let bit = |lab: &mut Lab| if plain { 0 } else { u32::from(lab.r.one_in(4)) << i };
         let signed_float = row.any(Flags::PACKED_F16 | Flags::PACKED_BF16) && is_packed(row);
+        // The exponent is an integer, which has no sign bit of its own.
+        let is_exponent = row.name == "v_ldexp_f16" && i == 1;
         match slot.class {
+            _ if is_exponent => {}
             Class::XM => {
                 f.neg |= bit(lab);
                 f.abs |= if t.fmt == Fmt::Vop3 { bit(lab) } else { 0 };
