@@ -156,7 +156,7 @@ fn half(effects: &mut Effects, op: Op, dst: Operand, sdst: Operand, src: &[Opera
         effects.writes.add(Operand::ExecLo, lanes);
     }
     // The stack address is brought forward in place.
-    if matches!(op, Op::V_SWAP_B32 | Op::V_SWAPREL_B32 | Op::DS_BVH_STACK_RTN_B32) {
+    if matches!(op, Op::V_SWAP_B32 | Op::V_SWAP_B16 | Op::V_SWAPREL_B32 | Op::DS_BVH_STACK_RTN_B32) {
         effects.writes.add(src.first().copied().unwrap_or_default(), 1);
     }
 }

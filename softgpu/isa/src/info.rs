@@ -40,6 +40,7 @@ pub enum Fmt {
     /// VOP3 with a scalar destination in place of abs and op_sel; shares VOP3's opcode space.
     Vop3sd,
     Vop3p,
+    Vinterp,
     Vopc,
     /// The X half of VOPD.
     DualX,

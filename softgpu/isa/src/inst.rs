@@ -21,6 +21,7 @@ pub enum Enc {
     Vop3,
     Vop3sd,
     Vop3p,
+    Vinterp,
     Vopc,
     Vopd,
     Ds,
@@ -159,7 +160,7 @@ pub struct Inst {
     /// Output multiplier: 0 none, 1 *2, 2 *4, 3 /2.
     pub omod: u8,
     /// 16-bit immediate sign-extended, or memory offset in bytes (DS: offset0 | offset1 << 8; message number for
-    /// s_sendmsg_rtn).
+    /// s_sendmsg_rtn; VINTERP: the count of exports to wait for).
     pub imm: i32,
     /// Globally coherent (atomics: return the old value).
     pub glc: bool,

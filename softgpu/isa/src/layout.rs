@@ -67,6 +67,8 @@ layouts! {
     /// Packed.
     vop3p { VDST 0 8; NEG_HI 8 3; OP_SEL 11 3; OP_SEL_HI2 14 1; CLAMP 15 1; OP 16 7; UNUSED 23 1; SRC0 32 9; SRC1 41 9;
         SRC2 50 9; OP_SEL_HI 59 2; NEG 61 3; }
+    /// Parameter interpolation.
+    vinterp { VDST 0 8; WAIT_EXP 8 3; OP_SEL 11 4; CLAMP 15 1; OP 16 7; SRC0 32 9; SRC1 41 9; SRC2 50 9; NEG 61 3; }
     /// Dual issue.
     vopd { SRCX0 0 9; VSRCX1 9 8; OPY 17 5; OPX 22 4; SRCY0 32 9; VSRCY1 41 8; VDSTY 49 7; VDSTX 56 8; }
     /// LDS.

@@ -263,7 +263,8 @@ impl Lowering<'_> {
         for (i, (&slot, &operand)) in row.src.iter().zip(sources).enumerate().take(3) {
             step.src[i] = self.source(operand, slot, i, op, whole)?;
         }
-        let moves_rows = matches!(op, Op::V_SWAP_B32 | Op::V_SWAPREL_B32 | Op::V_PERMLANE64_B32);
+        let moves_rows =
+            matches!(op, Op::V_SWAP_B32 | Op::V_SWAP_B16 | Op::V_SWAPREL_B32 | Op::V_PERMLANE64_B32);
         if moves_rows && !step.src[0].is_vgpr() {
             return None;
         }

@@ -28,6 +28,7 @@ pub(super) fn clear(inst: &mut Inst) {
     match inst.enc {
         Enc::Vop3 | Enc::Vop3sd => clear_long(inst, row),
         Enc::Vop3p => clear_packed(inst, row),
+        Enc::Vinterp => inst.op_sel &= half_bits(row),
         // "Must be positive for Flat; MSB is ignored and forced to zero".
         Enc::Flat => inst.imm &= FLAT_OFFSET,
         _ => {}

@@ -5,13 +5,13 @@
 
 use std::fmt;
 
-use super::List;
 use super::operand::{Constant, operand};
+use super::{Halves, List};
 use crate::info::{Class, Family, Flags, Fmt, OpInfo, Slot, Ty};
 use crate::inst::{Dpp, Enc, Inst, Operand, WaveSize};
 use crate::table::{Op, info};
 
-pub(super) fn vector(f: &mut fmt::Formatter<'_>, inst: &Inst, wave: WaveSize) -> fmt::Result {
+pub(super) fn vector(f: &mut fmt::Formatter<'_>, inst: &Inst, wave: WaveSize, halves: Halves) -> fmt::Result {
     let row = info(inst.op);
     f.write_str(row.name)?;
     f.write_str(suffix(inst, row))?;
@@ -19,15 +19,21 @@ pub(super) fn vector(f: &mut fmt::Formatter<'_>, inst: &Inst, wave: WaveSize) ->
     for (slot, value) in row.dst.iter().zip([inst.dst, inst.sdst]) {
         list.next(f)?;
         operand(f, value, slot.ty, width(slot, wave))?;
-        half_suffix(f, inst, slot, 3)?;
+        f.write_str(half_suffix(inst, slot, value, 3, halves))?;
     }
     for (i, (slot, &value)) in row.src.iter().zip(&inst.src).enumerate() {
         list.next(f)?;
-        source(f, inst, i, slot, value, wave)?;
+        let suffix = half_suffix(inst, slot, value, i, halves);
+        source(f, inst, i, slot, value, wave, suffix)?;
     }
     match inst.enc {
         Enc::Vop3p => packed_modifiers(f, inst, row)?,
-        Enc::Vop3 | Enc::Vop3sd => long_modifiers(f, inst, row)?,
+        Enc::Vop3 | Enc::Vop3sd => long_modifiers(f, inst, row, halves)?,
+        Enc::Vinterp => {
+            f.write_str(if inst.clamp { " clamp" } else { "" })?;
+            long_modifiers(f, &Inst { clamp: false, ..*inst }, row, halves)?;
+            write!(f, " wait_exp:{}", inst.imm)?;
+        }
         _ => {}
     }
     match &inst.dpp {
@@ -54,16 +60,22 @@ fn suffix(inst: &Inst, row: &OpInfo) -> &'static str {
     }
 }
 
-/// The `.l` or `.h` of a 16-bit register: where a short form names a high half, and on v_mov_b16, which LLVM 19 always
-/// prints so (the long form's choice of half is in its op_sel).
-fn half_suffix(f: &mut fmt::Formatter<'_>, inst: &Inst, slot: &Slot, position: usize) -> fmt::Result {
+/// The `.l` or `.h` of a 16-bit register. Where halves are implied: if a short form names a high one, and on v_mov_b16,
+/// which LLVM 19 always prints so (the long form's choice of half is in its op_sel).
+fn half_suffix(inst: &Inst, slot: &Slot, value: Operand, position: usize, halves: Halves) -> &'static str {
     let is_short = matches!(inst.enc, Enc::Vop1 | Enc::Vop2 | Enc::Vopc);
-    let is_named = inst.op == Op::V_MOV_B16 || (is_short && inst.op_sel != 0);
-    if !(is_named && slot.ty.is_half()) {
-        return Ok(());
+    let is_named = match halves {
+        // v_fma_mixlo and v_fma_mixhi name whole registers.
+        Halves::Named => inst.enc != Enc::Vop3p,
+        Halves::Implied => {
+            matches!(inst.op, Op::V_MOV_B16 | Op::V_SWAP_B16) || (is_short && inst.op_sel != 0)
+        }
+    };
+    if !is_named || !slot.ty.is_half() || !matches!(value, Operand::Vgpr(_)) {
+        return "";
     }
-    let is_high = is_short && inst.op_sel >> position & 1 != 0;
-    f.write_str(if is_high { ".h" } else { ".l" })
+    let is_selected = is_short || halves == Halves::Named;
+    if is_selected && inst.op_sel >> position & 1 != 0 { ".h" } else { ".l" }
 }
 
 fn source(
@@ -73,6 +85,7 @@ fn source(
     slot: &Slot,
     value: Operand,
     wave: WaveSize,
+    suffix: &str,
 ) -> fmt::Result {
     let has_modifiers = inst.enc != Enc::Vop3p || slot.ty == Ty::MIX;
     let is_set = |mask: u8| has_modifiers && mask >> i & 1 != 0;
@@ -97,9 +110,7 @@ fn source(
         _ => Constant::in_slot(info(inst.op), slot),
     };
     operand(f, value, constant, width(slot, wave))?;
-    if matches!(value, Operand::Vgpr(_)) {
-        half_suffix(f, inst, slot, i)?;
-    }
+    f.write_str(suffix)?;
     f.write_str(close)
 }
 
@@ -117,9 +128,12 @@ fn source_bits(f: &mut fmt::Formatter<'_>, name: &str, mask: u8, sources: usize)
     bits(f, name, &positions[..sources])
 }
 
-fn long_modifiers(f: &mut fmt::Formatter<'_>, inst: &Inst, row: &OpInfo) -> fmt::Result {
-    if inst.op_sel != 0 && row.any(Flags::OP_SEL) {
-        if matches!(inst.op, Op::V_PERMLANE16_B32 | Op::V_PERMLANEX16_B32) {
+fn long_modifiers(f: &mut fmt::Formatter<'_>, inst: &Inst, row: &OpInfo, halves: Halves) -> fmt::Result {
+    let is_permute = matches!(inst.op, Op::V_PERMLANE16_B32 | Op::V_PERMLANEX16_B32);
+    // The registers say it.
+    let is_said = halves == Halves::Named && !is_permute;
+    if inst.op_sel != 0 && row.any(Flags::OP_SEL) && !is_said {
+        if is_permute {
             return source_bits(f, "op_sel", inst.op_sel, 2);
         }
         let mut positions: [u8; 4] = std::array::from_fn(|i| inst.op_sel >> i & 1);

@@ -17,6 +17,7 @@ mod mubuf;
 mod scratch;
 mod smem;
 mod sop;
+mod vinterp;
 mod vop1;
 mod vop2;
 mod vop3;
@@ -32,6 +33,7 @@ use mubuf::mubuf_rows;
 use scratch::scratch_rows;
 use smem::smem_rows;
 use sop::sop_rows;
+use vinterp::vinterp_rows;
 use vop1::vop1_rows;
 use vop2::vop2_rows;
 use vop3::vop3_rows;
@@ -70,7 +72,7 @@ macro_rules! define_ops {
 }
 
 sop_rows! {
-    smem_rows vop1_rows vop2_rows vopc_float_rows vopc_int_rows vop3_rows vop3p_rows
+    smem_rows vop1_rows vop2_rows vopc_float_rows vopc_int_rows vop3_rows vop3p_rows vinterp_rows
     ds_rows flat_rows global_rows scratch_rows mubuf_rows mtbuf_rows define_ops ;
 }
 
@@ -145,6 +147,7 @@ opcode_maps! {
     VOP3 Vop3 1024;
     VOP3SD Vop3sd 1024;
     VOP3P Vop3p 128;
+    VINTERP Vinterp 128;
     DUAL_X DualX 16;
     DUAL_Y DualY 32;
     DS Ds 256;

@@ -7,7 +7,7 @@ use softgpu_isa::{DecodeError, Family, Fmt, WaveSize, decode_strict, info, rows}
 
 use crate::llvm::{PAD, Random, disassemble};
 
-const FORMATS: [Fmt; 20] = [
+const FORMATS: [Fmt; 21] = [
     Fmt::Sop1,
     Fmt::Sop2,
     Fmt::Sopk,
@@ -19,6 +19,7 @@ const FORMATS: [Fmt; 20] = [
     Fmt::Vop3,
     Fmt::Vop3sd,
     Fmt::Vop3p,
+    Fmt::Vinterp,
     Fmt::Vopc,
     Fmt::DualX,
     Fmt::DualY,

@@ -124,6 +124,13 @@ fn encoding(row: &OpInfo, fmt: Fmt, opcode: u64) -> Option<(u64, u64)> {
         Fmt::Vop1 => Some((0x7e00_0000 | opcode << 9, short(row))),
         Fmt::Vop3 | Fmt::Vop3sd => Some((0xd400_0000 | opcode << 16, long(row, fmt))),
         Fmt::Vop3p => Some((0xcc00_0000 | opcode << 16, packed(row))),
+        Fmt::Vinterp => {
+            let halves = (0..4).fold(0, |bits, i| bits | field(11 + i as u32, 1, !is_half(row, i)));
+            Some((
+                0xcd00_0000 | opcode << 16 | 0x0402_0100 << 32,
+                halves | field(23, 1, true) | field(59, 2, true),
+            ))
+        }
         Fmt::DualX => {
             // Beside it a multiplication, which uses its fields.
             let second = field(9, 8, row.op == Op::V_MOV_B32);
@@ -140,7 +147,7 @@ fn encoding(row: &OpInfo, fmt: Fmt, opcode: u64) -> Option<(u64, u64)> {
     }
 }
 
-const FORMATS: [Fmt; 14] = [
+const FORMATS: [Fmt; 15] = [
     Fmt::Sop1,
     Fmt::Sopk,
     Fmt::Sopp,
@@ -148,6 +155,7 @@ const FORMATS: [Fmt; 14] = [
     Fmt::Vop3,
     Fmt::Vop3sd,
     Fmt::Vop3p,
+    Fmt::Vinterp,
     Fmt::DualX,
     Fmt::DualY,
     Fmt::Smem,
@@ -191,7 +199,7 @@ fn unassigned_bits_decide_nothing() {
                 Fmt::Sopk => 0xff80_0000,
                 Fmt::Sopp => 0xffff_0000,
                 Fmt::Vop1 => 0xfe01_fe00,
-                Fmt::Vop3p => 0xff7f_0000,
+                Fmt::Vop3p | Fmt::Vinterp => 0xff7f_0000,
                 Fmt::DualX | Fmt::DualY => 0xfffe_0000,
                 Fmt::Ds => 0xffff_0000 & !(1 << 16),
                 Fmt::Smem => 0xfffc_0000,

@@ -262,6 +262,8 @@ fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
         let sign = g.asm.constant64(1 << 63, true);
         g.asm.op3(Code::EVEX_Vpandq_zmm_k1z_zmm_zmmm512b64, t, t, sign);
         g.asm.op3(Code::EVEX_Vpxorq_zmm_k1z_zmm_zmmm512b64, x, x, t);
+        // A zero is positive whatever its quadrant.
+        g.with_constant(ADD, x, x, 0.0);
     });
     g.fix(r, x, if cosine { COS_CLASSES } else { SIN_CLASSES });
     g.result(s.dst, 0, c, r);

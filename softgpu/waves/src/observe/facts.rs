@@ -76,7 +76,9 @@ impl Class {
             _ if row.any(Flags::MESSAGE | Flags::TRAP | Flags::WRITES_MODE) => Class::Other,
             Enc::Sop1 | Enc::Sop2 | Enc::Sopk | Enc::Sopc => Class::Salu,
             _ if row.name.starts_with("v_wmma") => Class::Matrix,
-            Enc::Vop1 | Enc::Vop2 | Enc::Vop3 | Enc::Vop3sd | Enc::Vop3p | Enc::Vopc => Class::Valu,
+            Enc::Vop1 | Enc::Vop2 | Enc::Vop3 | Enc::Vop3sd | Enc::Vop3p | Enc::Vinterp | Enc::Vopc => {
+                Class::Valu
+            }
         }
     }
 }

@@ -58,8 +58,10 @@ impl Trace {
         // Called functions may lie in front of the kernel.
         let offset = pc.wrapping_sub(self.entry).cast_signed();
         let sign = if offset < 0 { '-' } else { '+' };
-        let text =
-            inst.map_or_else(|| "(no instruction)".to_owned(), |inst| inst.text(wave_size(w)).to_string());
+        let text = inst.map_or_else(
+            || "(no instruction)".to_owned(),
+            |inst| inst.text_with_halves(wave_size(w)).to_string(),
+        );
         let digits = w.halves * 8;
         // Writing to a string cannot fail.
         let _ = write!(

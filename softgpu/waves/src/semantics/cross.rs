@@ -23,6 +23,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     own(Op::V_PERMLANEX16_B32, permute_rows),
     own(Op::V_PERMLANE64_B32, swap_halves),
     own(Op::V_SWAP_B32, swap),
+    own(Op::V_SWAP_B16, swap_sixteen_bits),
     own(Op::V_SWAPREL_B32, swap),
     own(Op::V_MOVRELD_B32, move_relative),
     own(Op::V_MOVRELS_B32, move_relative),
@@ -180,6 +181,32 @@ fn swap(lab: &mut Lab, row: &'static OpInfo) {
         let mut got = w;
         lab.run(&mut got, &fields.encode(row, Fmt::Vop1));
         lab.same(&want, &got, &"");
+    }
+}
+
+/// Sixteen bits change places; the other halves stay, also where both are in one register.
+fn swap_sixteen_bits(lab: &mut Lab, row: &'static OpInfo) {
+    for trial in 0..40 {
+        let w = lab.any_wave();
+        let (dst, source) = (lab.r.below(VGPRS), lab.r.below(VGPRS));
+        let source = if trial % 4 == 0 { dst } else { source };
+        let (to, from) = (16 * lab.r.below(2), 16 * lab.r.below(2));
+        let mut want = w.clone();
+        for lane in (0..w.lanes()).filter(|&lane| active(&w, lane)) {
+            let half = |register: usize, at: usize| w.vgpr(register, lane) >> at & 0xFFFF;
+            let mut put = |register: usize, at: usize, value: u32| {
+                let old = want.vgpr(register, lane);
+                want.set_vgpr(register, lane, old & !(0xFFFF << at) | value << at);
+            };
+            put(dst, to, half(source, from));
+            put(source, from, half(dst, to));
+        }
+        let high = |register: usize, at: usize| (register + 8 * at) as u32;
+        let fields =
+            Vector { dst: high(dst, to), src: [VGPR0 + high(source, from), 0, 0], ..Vector::default() };
+        let mut got = w;
+        lab.run(&mut got, &fields.encode(row, Fmt::Vop1));
+        lab.same(&want, &got, &format!("v{dst} at {to}, v{source} at {from}"));
     }
 }
 

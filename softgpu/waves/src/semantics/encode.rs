@@ -59,6 +59,7 @@ impl Vector {
                 let high = (self.op_sel_hi >> 2 & 1) << 14 | self.op_sel << 11 | self.neg_hi << 8;
                 self.long(0xCC00_0000 | op << 16 | high, (self.op_sel_hi & 3) << 27)
             }
+            Fmt::Vinterp => self.long(0xCD00_0000 | op << 16 | self.op_sel << 11, 0),
             _ => unreachable!("not a vector format"),
         }
     }

@@ -15,6 +15,7 @@ mod compares;
 mod control;
 mod convert;
 mod cross;
+pub(crate) mod document;
 mod dpp;
 mod dual;
 mod encode;
@@ -23,6 +24,7 @@ mod float16;
 mod float32;
 mod float64;
 mod integer;
+mod interpolate;
 mod lab;
 mod lanes;
 mod lds;
@@ -61,7 +63,7 @@ pub(crate) struct Entry {
 }
 
 /// The entries of each family.
-const FAMILIES: [(&str, &[Entry]); 20] = [
+const FAMILIES: [(&str, &[Entry]); 21] = [
     ("integer", integer::ENTRIES),
     ("narrow", narrow::ENTRIES),
     ("float32", float32::ENTRIES),
@@ -72,6 +74,7 @@ const FAMILIES: [(&str, &[Entry]); 20] = [
     ("matrix", matrix::ENTRIES),
     ("compares", compares::ENTRIES),
     ("cross", cross::ENTRIES),
+    ("interpolation", interpolate::ENTRIES),
     ("scalar", scalar_ops::ENTRIES),
     ("control", control::ENTRIES),
     ("system", system::ENTRIES),
@@ -125,6 +128,7 @@ family_tests! {
     matrix_operations_follow_their_definitions "matrix";
     compares_follow_their_definitions "compares";
     cross_lane_operations_follow_their_definitions "cross";
+    interpolations_follow_their_definitions "interpolation";
     scalar_operations_follow_their_definitions "scalar";
     branches_follow_their_definitions "control";
     system_operations_follow_their_definitions "system";

@@ -4,7 +4,7 @@
 use super::shapes::{fetch, put, scalar};
 use crate::env::Env;
 use crate::level::Level;
-use crate::step::{Flow, Handler, Step};
+use crate::step::{Flow, Handler, OUT_HIGH, Step, mods};
 use crate::wave::{EXEC, Lanes, M0, Row, Wave};
 use softgpu_isa::Op;
 
@@ -18,6 +18,7 @@ pub(crate) fn table(_level: Level, op: Op) -> Option<Handler> {
         Op::V_PERMLANEX16_B32 => permlanex16 as Handler,
         Op::V_PERMLANE64_B32 => permlane64 as Handler,
         Op::V_SWAP_B32 => swap as Handler,
+        Op::V_SWAP_B16 => swap_halves as Handler,
         Op::V_SWAPREL_B32 => swap_relative as Handler,
         Op::V_MOVRELD_B32 => move_relative_dst as Handler,
         Op::V_MOVRELS_B32 => move_relative_src as Handler,
@@ -110,6 +111,27 @@ fn exchange(w: &mut Wave, a: usize, b: usize) {
 
 fn swap(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     exchange(w, s.dst as usize, s.src[0].index as usize);
+    Flow::Next
+}
+
+/// `x` with the half at `shift` replaced by the low bits of `y`.
+fn with_half(x: u32, shift: u32, y: u32) -> u32 {
+    x & !(0xFFFF << shift) | (y & 0xFFFF) << shift
+}
+
+fn swap_halves(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    let (a, b) = (s.dst as usize, s.src[0].index as usize);
+    let shift = |high: bool| if high { 16 } else { 0 };
+    let at = (shift(s.out & OUT_HIGH != 0), shift(s.src[0].mods & mods::LO_FROM_HI != 0));
+    for half in 0..w.halves {
+        let (x, y) = (w.v[a + half].0, w.v[b + half].0);
+        let first: Lanes = core::array::from_fn(|i| with_half(x[i], at.0, y[i] >> at.1));
+        put(w, a, half, &first);
+        // The two may be halves of one register.
+        let rest = w.v[b + half].0;
+        let second: Lanes = core::array::from_fn(|i| with_half(rest[i], at.1, x[i] >> at.0));
+        put(w, b, half, &second);
+    }
     Flow::Next
 }
 

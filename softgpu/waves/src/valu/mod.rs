@@ -13,6 +13,7 @@ mod fast;
 pub(crate) mod fp;
 pub(crate) mod half;
 pub(crate) mod int;
+mod interpolate;
 mod masks;
 pub(crate) mod nan;
 pub(crate) mod packed;
@@ -42,6 +43,7 @@ pub(crate) fn table_handler(level: Level, op: Op) -> Option<Handler> {
         .or_else(|| packed::table(level, op))
         .or_else(|| wide::table(level, op))
         .or_else(|| cross::table(level, op))
+        .or_else(|| interpolate::table(level, op))
         .or_else(|| wmma::table(level, op))
 }
 

@@ -238,19 +238,24 @@ fn mix_f16(w: &mut Wave, s: &Step) {
     let m = w.mode;
     let env = soft::Env::f16_64(m);
     hf3(w, s, |a, b, c| {
-        let [x, y, z] = [mix_source(s, 0, a, m), mix_source(s, 1, b, m), mix_source(s, 2, c, m)];
-        // The f64 product of two f32 is exact; rounding the sum to odd leaves one rounding to f16.
-        let sum = fp::add_to_odd(f64::from(fp::f(x)) * f64::from(fp::f(y)), f64::from(fp::f(z)));
-        let r = if env.round == 0 && !env.flush_out {
-            fp::f64_to_f16(sum)
-        } else {
-            // A zero of two signs is negative when rounding down.
-            let signs = (x ^ y) & 0x8000_0000 == z & 0x8000_0000;
-            let zero = if !signs && env.round == 2 { -0.0 } else { sum };
-            let sum = if sum == 0.0 { zero } else { sum };
-            soft::convert(Format::F64, Format::F16, sum.to_bits(), false, env) as u32
-        };
-        let narrow = |x: u32| if fp::is_nan32(x) { fp::f32_to_f16(fp::f(x)) } else { 0 };
-        nan::of3_16(narrow(x), narrow(y), narrow(z), r)
+        fma_to_f16(mix_source(s, 0, a, m), mix_source(s, 1, b, m), mix_source(s, 2, c, m), env)
     });
+}
+
+/// `x * y + z` of f32, rounded once, to f16.
+#[inline(always)]
+pub(super) fn fma_to_f16(x: u32, y: u32, z: u32, env: soft::Env) -> u32 {
+    // The f64 product of two f32 is exact; rounding the sum to odd leaves one rounding to f16.
+    let sum = fp::add_to_odd(f64::from(fp::f(x)) * f64::from(fp::f(y)), f64::from(fp::f(z)));
+    let r = if env.round == 0 && !env.flush_out {
+        fp::f64_to_f16(sum)
+    } else {
+        // A zero of two signs is negative when rounding down.
+        let signs = (x ^ y) & 0x8000_0000 == z & 0x8000_0000;
+        let zero = if !signs && env.round == 2 { -0.0 } else { sum };
+        let sum = if sum == 0.0 { zero } else { sum };
+        soft::convert(Format::F64, Format::F16, sum.to_bits(), false, env) as u32
+    };
+    let narrow = |x: u32| if fp::is_nan32(x) { fp::f32_to_f16(fp::f(x)) } else { 0 };
+    nan::of3_16(narrow(x), narrow(y), narrow(z), r)
 }

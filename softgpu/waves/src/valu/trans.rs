@@ -126,7 +126,8 @@ fn turn(bits: u32) -> (f64, f64) {
     let (a, b) = if quadrant & 1 == 0 { (s, c) } else { (c, s) };
     let sin = if quadrant & 2 == 0 { a } else { -a };
     let cos = if quadrant == 0 || quadrant == 3 { b } else { -b };
-    (sin, cos)
+    // A zero is positive whatever its quadrant: cos(0.25) is +0.
+    (sin + 0.0, cos + 0.0)
 }
 
 #[inline(always)]

@@ -364,6 +364,33 @@ fn listed_operations_agree() {
 }
 
 #[test]
+fn generated_code_gives_the_documented_values() {
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
+        return;
+    }
+    let place = Place::new();
+    for example in crate::semantics::document::EXAMPLES {
+        let row = softgpu_isa::info(example.op);
+        let opcode = row.opcode(softgpu_isa::Family::Gfx11, softgpu_isa::Fmt::Vop1).expect("a short form");
+        // v5 = op(v3)
+        place.put(&[0x7E0A_0103 | u32::from(opcode) << 9, random::END]);
+        for level in [Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= Level::best()) {
+            let mut w = Wave::new(32, VGPRS as usize);
+            w.mode = mode::FP_DEFAULT;
+            w.set_exec(u64::MAX);
+            w.pc = place.at;
+            w.v[3].0 = [example.argument; 32];
+            execute(&place, &mut w, level, Engine::Jit);
+            let half = row.name.ends_with("_f16");
+            let got = w.v[5].0[7] & if half { 0xFFFF } else { u32::MAX };
+            let (argument, want) = (example.argument, example.result);
+            assert_eq!(got, want, "{level:?}: {}({argument:#x}) is {got:#x}, not {want:#x}", row.name);
+        }
+    }
+}
+
+#[test]
 fn a_sum_into_four_scalars_is_illegal() {
     // v_mqsad_u32_u8 v[0:3], v[4:5], v6, null
     assert!(steps(&[0xD63D_0000, 0x01F2_0D04]).is_empty());

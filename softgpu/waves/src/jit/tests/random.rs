@@ -195,6 +195,13 @@ fn words(r: &mut Random, fmt: Fmt, opcode: u32) -> Option<Vec<u32>> {
             let high = source(r) | source(r) << 9 | source(r) << 18 | modifiers & 0xF800_0000;
             vec![low, high | if fmt == Fmt::Vop3p { 0x1800_0000 } else { 0 }]
         }
+        Fmt::Vinterp => {
+            let registers = vgpr(r) | vgpr(r) << 9 | vgpr(r) << 18 | 0x0402_0100;
+            vec![
+                0xCD00_0000 | opcode << 16 | vgpr(r) | modifiers & 0xF800,
+                registers | modifiers & 0xE000_0000,
+            ]
+        }
         Fmt::Vop3sd => {
             let low = 0xD400_0000 | opcode << 16 | scalar_destination(r) << 8 | vgpr(r);
             vec![low, source(r) | source(r) << 9 | source(r) << 18]
