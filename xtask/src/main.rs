@@ -63,11 +63,19 @@ fn main() -> anyhow::Result<()> {
     let options = match &command {
         Command::Setup(options) => options.clone(),
         // One library's tests need neither CRIU nor the runner.
-        Command::Plugin { .. } | Command::IsaCoverage => {
-            setup::Options { without_criu: true, without_nextest: true, without_model: true }
-        }
-        Command::Demo(arguments) => {
-            setup::Options { without_model: !arguments.server, ..setup::Options::default() }
+        Command::Plugin { .. } | Command::IsaCoverage => setup::Options {
+            without_criu: true,
+            without_nextest: true,
+            without_model: true,
+            without_triton: true,
+        },
+        Command::Demo(arguments) => setup::Options {
+            without_model: !arguments.server,
+            without_triton: true,
+            ..setup::Options::default()
+        },
+        Command::Fuzz { .. } | Command::Bench { .. } => {
+            setup::Options { without_triton: true, ..setup::Options::default() }
         }
         _ => setup::Options::default(),
     };

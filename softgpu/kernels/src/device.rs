@@ -96,11 +96,23 @@ impl Device {
         threads: usize,
         engine: softgpu_waves::Engine,
     ) -> Result<Device, DeviceError> {
-        let vm = Vm::new();
         let file = match size {
             WaveSize::W32 => GPU_32,
             WaveSize::W64 => GPU_64,
         };
+        Device::with_code(file, threads, engine)
+    }
+
+    /// A device with the kernels of the code object `file`, run by `threads` threads in `engine`.
+    ///
+    /// # Errors
+    /// As [`Device::new`].
+    pub fn with_code(
+        file: &[u8],
+        threads: usize,
+        engine: softgpu_waves::Engine,
+    ) -> Result<Device, DeviceError> {
+        let vm = Vm::new();
         let code = Code::load(&vm, file)?;
         let scratch = Allocation::new(&vm, SCRATCH_BYTES, Access::READ_WRITE)?;
         let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
@@ -148,7 +160,7 @@ impl Device {
             workgroup: problem.workgroup,
             grid: problem.grid,
             private_segment_bytes: descriptor.private_segment_fixed_size + stack,
-            group_segment_bytes: descriptor.group_segment_fixed_size,
+            group_segment_bytes: descriptor.group_segment_fixed_size + problem.dynamic_lds,
             kernel_object,
             kernarg_address: kernarg.address(),
             completion_signal: 0,

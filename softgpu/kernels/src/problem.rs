@@ -57,6 +57,8 @@ pub struct Problem {
     pub grid: [u32; 3],
     /// Work-items of a workgroup.
     pub workgroup: [u16; 3],
+    /// LDS that the launch adds to the kernel's own.
+    pub dynamic_lds: u32,
     /// In the order of the kernel's argument block.
     pub arguments: Vec<Argument>,
 }
@@ -118,12 +120,18 @@ impl fmt::Display for Value {
 impl Problem {
     /// A one-dimensional problem without arguments yet: `items` work-items in groups of `workgroup`.
     pub fn line(kernel: &'static str, items: u32, workgroup: u16) -> Problem {
-        Problem { kernel, grid: [items, 1, 1], workgroup: [workgroup, 1, 1], arguments: Vec::new() }
+        Problem::grid(kernel, [items, 1, 1], [workgroup, 1, 1])
     }
 
     /// A problem without arguments yet.
     pub fn grid(kernel: &'static str, grid: [u32; 3], workgroup: [u16; 3]) -> Problem {
-        Problem { kernel, grid, workgroup, arguments: Vec::new() }
+        Problem { kernel, grid, workgroup, dynamic_lds: 0, arguments: Vec::new() }
+    }
+
+    /// With `bytes` of LDS beside the kernel's own.
+    pub fn dynamic_lds(mut self, bytes: u32) -> Problem {
+        self.dynamic_lds = bytes;
+        self
     }
 
     /// Adds a buffer that is compared bit by bit.
@@ -166,6 +174,14 @@ impl Problem {
         block
     }
 
+    /// The buffers among the arguments.
+    pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.arguments.iter().filter_map(|argument| match argument {
+            Argument::Buffer(buffer) => Some(buffer),
+            Argument::U32(_) => None,
+        })
+    }
+
     /// Judges `got` by `want`, both what [`crate::Engine::run`] returned.
     ///
     /// # Errors
@@ -173,11 +189,7 @@ impl Problem {
     pub fn compare(&self, got: &[Vec<u8>], want: &[Vec<u8>]) -> Result<(), Mismatch> {
         let kernel = self.kernel;
         let mut changed = false;
-        let buffers: Vec<&Buffer> = self
-            .arguments
-            .iter()
-            .filter_map(|argument| if let Argument::Buffer(buffer) = argument { Some(buffer) } else { None })
-            .collect();
+        let buffers: Vec<&Buffer> = self.buffers().collect();
         let shape = |list: &[Vec<u8>]| list.iter().map(Vec::len).eq(buffers.iter().map(|b| b.bytes.len()));
         if !shape(got) || !shape(want) {
             return Err(Mismatch::Shape { kernel });

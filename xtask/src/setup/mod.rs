@@ -36,6 +36,9 @@ pub struct Options {
     /// Leave the embedding server's model and its Python client out (enough for all but its own tests).
     #[arg(long)]
     pub without_model: bool,
+    /// Leave the newest compiler out (enough for all but the tests of its kernels).
+    #[arg(long)]
+    pub without_triton: bool,
 }
 
 /// Where everything is, once it is there.
@@ -53,6 +56,8 @@ pub struct Installed {
     pub python: Option<PathBuf>,
     /// The directory of the embedding server's model; absent if it was not asked for.
     pub model: Option<PathBuf>,
+    /// A Python that has `triton`; absent if it was not asked for.
+    pub triton: Option<PathBuf>,
     /// A Python that has `onnxruntime`; absent before [`Installed::add_peers`].
     pub bench_python: Option<PathBuf>,
 }
@@ -67,6 +72,7 @@ impl Installed {
         for (variable, path) in [
             ("STASIS_PYTHON", &self.python),
             ("STASIS_MODEL", &self.model),
+            ("STASIS_TRITON", &self.triton),
             ("STASIS_BENCH_PYTHON", &self.bench_python),
         ] {
             if let Some(path) = path {
@@ -101,7 +107,7 @@ impl fmt::Display for Installed {
         if let Some(criu) = &self.criu {
             write!(f, "\nsetup: criu {} ({}) {}", criu.version, criu.origin, criu.path.display())?;
         }
-        for (name, path) in [("python", &self.python), ("model", &self.model)] {
+        for (name, path) in [("python", &self.python), ("model", &self.model), ("triton", &self.triton)] {
             if let Some(path) = path {
                 write!(f, "\nsetup: {name} {}", path.display())?;
             }
@@ -139,6 +145,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         model = Some(model::find_or_fetch(&private, &client)?);
         python = Some(client);
     }
+    let triton = if options.without_triton { None } else { Some(python::triton(&private)?) };
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
         lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
@@ -146,6 +153,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         criu,
         python,
         model,
+        triton,
         bench_python: None,
     })
 }

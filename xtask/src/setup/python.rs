@@ -16,6 +16,8 @@ use std::process::Command;
 
 /// What the embedding server is tested with.
 const CLIENT: &str = include_str!("pinned/client.txt");
+/// The newest compiler that kernels are tested with.
+const TRITON: &str = include_str!("pinned/triton.txt");
 /// What the embedding server is measured against.
 const BENCH: &str = include_str!("pinned/bench.txt");
 
@@ -32,7 +34,17 @@ const PROBE: &str = "import sys, venv, ensurepip\n\
 /// # Errors
 /// No Python 3.11 or newer can be had, or a package could not be fetched or has another hash.
 pub fn client(private: &Path) -> Result<PathBuf> {
-    environment(&private.join("python"), CLIENT, "the client openai and what it needs, 14 packages, 6 MB")
+    let what = "the client openai and what it needs, 14 packages, 6 MB";
+    environment(&private.join("python"), CLIENT, what, "--without-model")
+}
+
+/// The Python with the newest compiler, made at `private`/triton if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn triton(private: &Path) -> Result<PathBuf> {
+    let what = "the compiler triton, 1 package, 286 MB (1.1 GB unpacked)";
+    environment(&private.join("triton"), TRITON, what, "--without-triton")
 }
 
 /// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
@@ -44,6 +56,7 @@ pub fn bench(private: &Path) -> Result<PathBuf> {
         &private.join("bench-python"),
         BENCH,
         "the peer onnxruntime and what it needs, 8 packages, 49 MB",
+        "--without-model",
     )
 }
 
@@ -65,8 +78,9 @@ fn pip(python: &Path, verb: &str) -> Command {
     command
 }
 
-/// The Python of a virtual environment with these packages; what an earlier or interrupted run left is replaced.
-fn environment(directory: &Path, requirements: &str, what: &str) -> Result<PathBuf> {
+/// The Python of a virtual environment with these packages, which `option` leaves out; what an earlier or interrupted run
+/// left is replaced.
+fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -> Result<PathBuf> {
     let python = directory.join("bin/python");
     if is_made(directory, &python, requirements) {
         return Ok(python);
@@ -82,7 +96,7 @@ fn environment(directory: &Path, requirements: &str, what: &str) -> Result<PathB
     let mut pip = pip(&python, "install");
     pip.arg("-r").arg(&list);
     process::retried(|| process::output(&mut pip))
-        .with_context(|| format!("Could not install {what}; run again, or with --without-model"))?;
+        .with_context(|| format!("Could not install {what}; run again, or with {option}"))?;
     let stamp = directory.join(STAMP);
     fs::write(&stamp, stamp_text(requirements, &version))
         .with_context(|| format!("Could not write {}", stamp.display()))?;
@@ -118,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
-        for text in [CLIENT, BENCH, super::super::model::WHEEL] {
+        for text in [CLIENT, TRITON, BENCH, super::super::model::WHEEL] {
             let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
             let mut unhashed = None;
             for line in &lines {
