@@ -53,6 +53,7 @@ pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
+pub use self::process::{Ended, Process};
 pub use self::protocol::{
     CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call,
 };

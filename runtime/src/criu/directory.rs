@@ -222,7 +222,20 @@ pub fn image_names(directory: &Path) -> Result<Vec<String>, ManifestError> {
 /// # Errors
 /// [`ManifestError::Io`].
 pub fn retract(directory: &Path) -> Result<(), ManifestError> {
-    let path = directory.join(MANIFEST_FILE);
+    remove(directory.join(MANIFEST_FILE))
+}
+
+/// Takes back what is not committed yet: the commit script then fails, and CRIU lets the tasks run on. A commit that
+/// came first stays.
+///
+/// # Errors
+/// [`ManifestError::Io`].
+pub fn withdraw(directory: &Path) -> Result<(), ManifestError> {
+    remove(directory.join(PENDING_FILE))
+}
+
+/// Removes a file; one that is not there is removed.
+fn remove(path: PathBuf) -> Result<(), ManifestError> {
     match fs::remove_file(&path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(ManifestError::Io { act: "remove", path, source })
@@ -317,6 +330,19 @@ mod tests {
         commit(&directory).unwrap();
         retract(&directory).unwrap();
         assert!(matches!(Manifest::read(&directory), Err(ManifestError::Incomplete { .. })));
+    }
+
+    #[test]
+    fn withdrawn_checkpoint_is_not_committed_and_a_committed_one_not_withdrawn() {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = prepare(&temporary.path().join("c")).unwrap();
+        manifest().write_pending(&directory).unwrap();
+        withdraw(&directory).unwrap();
+        assert!(commit(&directory).is_err());
+        manifest().write_pending(&directory).unwrap();
+        commit(&directory).unwrap();
+        withdraw(&directory).unwrap();
+        assert_eq!(Manifest::read(&directory).unwrap().pid, 7);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod stats;
 pub use self::commit::{CommitGate, write_commit_script};
 pub use self::directory::{
     CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, SESSION_DIRECTORY, TREE_LAYOUT,
-    TreeMember, image_names, make_private, prepare, prepare_empty, retract,
+    TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
 };
 pub use self::executable::{Executable, ExecutableError};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
