@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs CRIU: dump, restore, and the reason when it fails.
+//!
+//! INVARIANT: when a function here returns, no CRIU of it is at work, and nothing is left of one that failed. Every one
+//! is watched ([`crate::watch`]), and a restore has a guard beside ([`crate::guard`]).
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Seek;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use stasis::criu::{CommitGate, CriuOptions, NotFound, Program, last_error};
+use stasis::checkpoint::Ended;
+use stasis::criu::{
+    CRIU_DIRECTORY, CommitGate, CriuOptions, MANIFEST_FILE, ManifestError, NotFound, Program, last_error,
+    withdraw,
+};
 use thiserror::Error;
 
+use crate::guard;
+use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
+use crate::watch::{Running, Stop, Target, Watch, until_ended};
 
-/// How often dumps under way are looked at.
+/// How often dumps under way are looked at: each waits at its gate, frozen, for the others.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// How long a dump that is late or not wanted any more may take to undo itself: a CRIU that is killed while its code is in
+/// a task may take that with it.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Why CRIU could not be used, or what it said when it failed.
 #[derive(Debug, Error)]
@@ -44,6 +59,44 @@ pub enum CriuError {
         /// The log.
         log: PathBuf,
     },
+    /// What it worked on has ended.
+    #[error(
+        "criu {verb} failed because process {pid} ended before it was complete ({how}); its last error: {reason}; the \
+         whole log is {}", log.display()
+    )]
+    TargetEnded {
+        /// `dump` or `restore`.
+        verb: &'static str,
+        /// The process.
+        pid: i32,
+        /// How it ended.
+        how: Ended,
+        /// The last error in CRIU's log.
+        reason: String,
+        /// The log.
+        log: PathBuf,
+    },
+    /// It took too long, and was ended.
+    #[error(
+        "criu {verb} was ended after {} ms, its deadline; its last error: {reason}; the whole log is {}",
+        limit.as_millis(), log.display()
+    )]
+    Deadline {
+        /// `dump` or `restore`.
+        verb: &'static str,
+        /// How long it had.
+        limit: Duration,
+        /// The last error in its log.
+        reason: String,
+        /// The log.
+        log: PathBuf,
+    },
+    /// This command was told to end.
+    #[error("criu {verb} was ended: this command got SIGINT, SIGTERM or SIGHUP")]
+    Interrupted {
+        /// `dump` or `restore`.
+        verb: &'static str,
+    },
     /// It was told not to go on.
     #[error("The dump was given up because another one of the session failed")]
     HeldBack,
@@ -72,163 +125,174 @@ impl Criu {
         self.0.version()
     }
 
-    /// Dumps the tree of `pid` into `images`; `commit` is run by CRIU when the images are complete and the tasks are
-    /// still frozen, and a failure of it lets them run on.
+    /// Dumps trees at the same time, together for at most `limit`. Several have a gate each, where they stop; only when all
+    /// are there may they go through, so that all are dumped or none is, short of a CRIU that fails in its very last steps.
     ///
     /// # Errors
-    /// [`CriuError::Start`], [`CriuError::Failed`]; the process runs on then.
-    pub fn dump(&self, pid: i32, images: &Path, options: &DumpOptions<'_>) -> Result<(), CriuError> {
-        let orphans = self.adopt()?;
-        self.start_dump(pid, images, options)?.end(Some(orphans))
-    }
-
-    /// Dumps several trees at the same time. Each stops at its gate; only when all are there may they go through, so that
-    /// all are dumped or none is, short of a CRIU that fails in its very last steps.
-    ///
-    /// # Errors
-    /// For each tree [`CriuError::Start`], [`CriuError::Failed`]; it runs on then.
-    pub fn dump_all(&self, dumps: &[GatedDump<'_>]) -> Vec<Result<(), CriuError>> {
-        let orphans = match self.adopt() {
-            Ok(orphans) => orphans,
+    /// For each tree any of [`CriuError`]; what of it has not ended runs on then.
+    pub fn dump(&self, dumps: &[Dump<'_>], limit: Duration) -> Vec<Result<(), CriuError>> {
+        let prepared = Orphans::adopt().and_then(|orphans| Ok((orphans, Interrupt::note()?)));
+        let (orphans, interrupt) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
-                let mut first = Some(error);
+                let mut first = Some(self.start_error(error));
                 // The rest was not tried for the same reason.
-                let not_tried = || self.start_error(io::ErrorKind::Interrupted.into());
-                return dumps.iter().map(|_| Err(first.take().unwrap_or_else(not_tried))).collect();
+                return dumps.iter().map(|_| Err(first.take().unwrap_or(CriuError::HeldBack))).collect();
             }
         };
-        let start = |dump: &GatedDump<'_>| self.start_dump(dump.pid, dump.images, &dump.options);
-        let mut dumping: Vec<Result<Running, CriuError>> = dumps.iter().map(start).collect();
-        let mut is_at_work: Vec<bool>;
-        let may_commit = loop {
-            let at_work =
-                |dump: &mut Result<Running, CriuError>| dump.as_mut().is_ok_and(Running::is_at_work);
-            is_at_work = dumping.iter_mut().map(at_work).collect();
-            // Whoever has ended by now has failed.
-            if is_at_work.contains(&false) {
-                break false;
-            }
-            if dumps.iter().all(|dump| dump.gate.is_prepared()) {
-                break true;
-            }
-            std::thread::sleep(LOOK);
-        };
+        let mut running = Vec::new();
+        let mut logs = Vec::new();
         for dump in dumps {
-            let said = if may_commit { dump.gate.commit() } else { dump.gate.refuse() };
-            if let Err(error) = said {
-                tracing::error!(target: "criu", %error, "a dump is not told whether to commit");
-            }
+            let started = self.start_dump(dump);
+            logs.push(started.map(|(one, said)| {
+                running.push(one);
+                Log { said, path: dump.images().join("dump.log") }
+            }));
         }
-        let end = |(dump, was_at_work): (Result<Running, CriuError>, bool)| {
-            let ended = dump.and_then(|dump| dump.end(None));
-            let is_held_back = was_at_work && !may_commit;
-            ended.map_err(|error| if is_held_back { CriuError::HeldBack } else { error })
+        let targets = dumps.iter().flat_map(Dump::targets);
+        let is_told = || interrupt.is_told();
+        let mut watch = Watch::new(targets.collect(), Instant::now() + limit, &is_told, GRACE);
+        let mut gates = Gates { dumps, all_started: running.len() == dumps.len(), ..Gates::default() };
+        let stop =
+            until_ended(&mut running, &mut watch, LOOK, &mut |at_work, stop| gates.attend(at_work, stop));
+        let mut ended = running.iter().zip(&gates.held_back);
+        let judge = |(dump, log): (&Dump<'_>, Result<Log, CriuError>)| {
+            let log = log?;
+            let (one, is_held_back) = ended.next().ok_or(CriuError::HeldBack)?;
+            let status = one.status();
+            match dump.targets().find_map(|mut target| Some((target.pid(), target.end()?))) {
+                _ if status.success() => Ok(()),
+                Some((pid, how)) => Err(log.failed("dump", Stop::TargetEnded { pid, how }, limit)),
+                None => match stop {
+                    // Another's process: the others were told to give up.
+                    Some(Stop::TargetEnded { .. }) => Err(CriuError::HeldBack),
+                    Some(stop) => Err(log.failed("dump", stop, limit)),
+                    None if *is_held_back => Err(CriuError::HeldBack),
+                    None => Err(log.failed_by_itself("dump", status)),
+                },
+            }
         };
-        let ended: Vec<_> = dumping.into_iter().zip(is_at_work).map(end).collect();
-        if ended.iter().any(Result::is_err) {
+        let judged: Vec<_> = dumps.iter().zip(logs).map(judge).collect();
+        if judged.iter().any(Result::is_err) {
             orphans.end();
         }
-        ended
+        judged
     }
 
-    fn start_dump(&self, pid: i32, images: &Path, options: &DumpOptions<'_>) -> Result<Running, CriuError> {
+    fn start_dump(&self, dump: &Dump<'_>) -> Result<(Running, File), CriuError> {
+        let (images, options) = (dump.images(), &dump.options);
         let mut command = Command::new(self.0.path());
-        command.arg("dump").arg("--tree").arg(pid.to_string()).arg("--images-dir").arg(images);
-        command.args(["--log-file", "dump.log", "-v2"]).arg("--action-script").arg(options.commit);
+        command.arg("dump").arg("--tree").arg(dump.pid.to_string()).arg("--images-dir").arg(&images);
+        command.args(["--log-file", "dump.log", "-v2"]).arg("--action-script").arg(dump.commit);
         if options.leave_running {
             command.arg("--leave-running");
         }
         command.args(options.criu.dump_arguments()).args(options.extra);
-        self.start("dump", command, images.join("dump.log"))
+        command.env("CRIU_LIBS_DIR", empty_libdir(&images));
+        let started = tempfile::tempfile().and_then(|said| {
+            // A file and no pipe: whatever a killed CRIU leaves behind would keep that open.
+            command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
+            Ok((Running::start(command, true)?, said))
+        });
+        started.map_err(|source| self.start_error(source))
     }
 
-    /// Restores the tree in `images`, detached.
+    /// Restores a tree, detached, within `limit`. `targets` are processes of it that were alive when it was dumped.
     ///
     /// # Errors
-    /// [`CriuError::Start`], [`CriuError::Failed`].
-    pub fn restore(&self, images: &Path, options: &CriuOptions, extra: &[String]) -> Result<(), CriuError> {
-        let mut command = Command::new(self.0.path());
-        command.args(["restore", "--restore-detached", "--images-dir"]).arg(images);
-        command.args(["--log-file", "restore.log", "-v2"]);
-        command.args(options.restore_arguments()).args(extra);
-        let orphans = self.adopt()?;
-        self.start("restore", command, images.join("restore.log"))?.end(Some(orphans))
+    /// Any of [`CriuError`]; nothing of the tree is left then.
+    pub fn restore(
+        &self,
+        images: &Path,
+        options: &CriuOptions,
+        extra: &[String],
+        targets: Vec<i32>,
+        limit: Duration,
+    ) -> Result<(), CriuError> {
+        let log = images.join("restore.log");
+        let mut arguments: Vec<OsString> =
+            vec!["restore".into(), "--restore-detached".into(), "--images-dir".into(), images.into()];
+        arguments.extend(["--log-file", "restore.log", "-v2"].map(OsString::from));
+        arguments.extend(options.restore_arguments().into_iter().map(OsString::from));
+        arguments.extend(extra.iter().map(OsString::from));
+        let order = guard::Order {
+            program: self.0.path().into(),
+            arguments,
+            plugins: empty_libdir(images).into(),
+            targets,
+            limit,
+            has_group: !options.shell_job,
+        };
+        let said = tempfile::tempfile().map_err(|source| self.start_error(source))?;
+        let verdict = guard::order(&order, &said).map_err(|source| self.start_error(source))?;
+        let log = Log { said, path: log };
+        match verdict.stop {
+            _ if verdict.status().success() => Ok(()),
+            Some(stop) => Err(log.failed("restore", stop, limit)),
+            None => Err(log.failed_by_itself("restore", verdict.status())),
+        }
     }
 
     fn start_error(&self, source: io::Error) -> CriuError {
         CriuError::Start { program: self.0.path().into(), source }
     }
-
-    fn adopt(&self) -> Result<Orphans, CriuError> {
-        Orphans::adopt().map_err(|source| self.start_error(source))
-    }
-
-    fn start(&self, verb: &'static str, mut command: Command, log: PathBuf) -> Result<Running, CriuError> {
-        command.env("CRIU_LIBS_DIR", empty_libdir(&log));
-        let start = |source| self.start_error(source);
-        // A file and no pipe: whatever a killed CRIU leaves behind would keep that open.
-        let said = tempfile::tempfile().map_err(start)?;
-        let (to, also) = (said.try_clone().map_err(start)?, said.try_clone().map_err(start)?);
-        let child = command.stdin(Stdio::null()).stdout(to).stderr(also).spawn().map_err(start)?;
-        Ok(Running { verb, program: self.0.path().into(), child, said, log })
-    }
 }
 
-/// A CRIU at work.
+/// What a CRIU has said.
 #[derive(Debug)]
-struct Running {
-    verb: &'static str,
-    program: PathBuf,
-    child: Child,
-    /// What it prints.
+struct Log {
+    /// What it printed.
     said: File,
-    log: PathBuf,
+    path: PathBuf,
 }
 
-impl Running {
-    fn is_at_work(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// Waits for its end; what it leaves behind if it fails ends with it, unless others still work.
-    fn end(mut self, orphans: Option<Orphans>) -> Result<(), CriuError> {
-        let start = |source| CriuError::Start { program: self.program.clone(), source };
-        let status = self.child.wait().map_err(start)?;
-        if status.success() {
-            return Ok(());
-        }
-        if let Some(orphans) = orphans {
-            orphans.end();
-        }
+impl Log {
+    fn reason(&self) -> String {
         // Before it has opened its log it says everything there.
         let early = || {
             (&self.said).rewind()?;
             io::read_to_string(&self.said)
         };
-        let text = fs::read_to_string(&self.log).ok().filter(|text| !text.is_empty());
-        let reason = last_error(&text.unwrap_or_else(|| early().unwrap_or_default()));
-        Err(CriuError::Failed { verb: self.verb, status, reason, log: self.log })
+        let text = fs::read_to_string(&self.path).ok().filter(|text| !text.is_empty());
+        last_error(&text.unwrap_or_else(|| early().unwrap_or_default()))
+    }
+
+    fn failed_by_itself(self, verb: &'static str, status: std::process::ExitStatus) -> CriuError {
+        CriuError::Failed { verb, status, reason: self.reason(), log: self.path }
+    }
+
+    fn failed(self, verb: &'static str, stop: Stop, limit: Duration) -> CriuError {
+        let reason = self.reason();
+        match stop {
+            Stop::TargetEnded { pid, how } => {
+                CriuError::TargetEnded { verb, pid, how, reason, log: self.path }
+            }
+            Stop::Deadline => CriuError::Deadline { verb, limit, reason, log: self.path },
+            Stop::Told => CriuError::Interrupted { verb },
+        }
     }
 }
 
-/// One of several dumps that are made together.
+/// A tree to dump.
 #[derive(Debug)]
-pub struct GatedDump<'a> {
+pub struct Dump<'a> {
     /// The root of the tree.
     pub pid: i32,
-    /// Where CRIU's images go.
-    pub images: &'a Path,
-    /// How; the commit is the gate's script.
+    /// The root and the processes with a runtime, as they were before.
+    pub members: Vec<Target>,
+    /// The checkpoint's directory.
+    pub directory: &'a Path,
+    /// The script CRIU calls when the images are complete and the tasks still frozen; a failure of it lets them run on.
+    pub commit: &'a Path,
+    /// How.
     pub options: DumpOptions<'a>,
-    /// Where it waits.
-    pub gate: &'a CommitGate,
+    /// Where it waits for others.
+    pub gate: Option<&'a CommitGate>,
 }
 
 /// How to dump.
 #[derive(Clone, Copy, Debug)]
 pub struct DumpOptions<'a> {
-    /// The action script CRIU calls.
-    pub commit: &'a Path,
     /// Let the tasks run on afterwards.
     pub leave_running: bool,
     /// What CRIU is told of the process.
@@ -237,9 +301,62 @@ pub struct DumpOptions<'a> {
     pub extra: &'a [String],
 }
 
+impl Dump<'_> {
+    /// The processes `pids` of a tree whose checkpoint goes into `directory`, as they are now.
+    pub fn members(pids: impl Iterator<Item = i32>, directory: &Path) -> Vec<Target> {
+        pids.map(|pid| Target::living(pid, directory.join(MANIFEST_FILE))).collect()
+    }
+
+    fn images(&self) -> PathBuf {
+        self.directory.join(CRIU_DIRECTORY)
+    }
+
+    fn targets(&self) -> impl Iterator<Item = Target> {
+        self.members.iter().cloned()
+    }
+}
+
+/// What the commits of dumps under way are told.
+#[derive(Debug, Default)]
+struct Gates<'a> {
+    dumps: &'a [Dump<'a>],
+    all_started: bool,
+    has_withdrawn: bool,
+    has_said: bool,
+    /// Who was at work when the others were told to give up.
+    held_back: Vec<bool>,
+}
+
+impl Gates<'_> {
+    /// Lets all go through when they are there, or none when one has failed or all are to stop.
+    fn attend(&mut self, at_work: &[bool], stop: Option<Stop>) {
+        let log = |said: Result<(), ManifestError>| {
+            if let Err(error) = said {
+                tracing::error!(target: "criu", %error, "a dump is not told whether to commit");
+            }
+        };
+        if stop.is_some() && !self.has_withdrawn {
+            self.has_withdrawn = true;
+            self.dumps.iter().for_each(|dump| log(withdraw(dump.directory)));
+        }
+        if self.has_said {
+            return;
+        }
+        let gates = || self.dumps.iter().filter_map(|dump| dump.gate);
+        // Whoever has ended by now has failed.
+        if !self.all_started || stop.is_some() || at_work.contains(&false) {
+            gates().for_each(|gate| log(gate.refuse()));
+            (self.has_said, self.held_back) = (true, at_work.to_vec());
+        } else if gates().all(CommitGate::is_prepared) {
+            gates().for_each(|gate| log(gate.commit()));
+            (self.has_said, self.held_back) = (true, vec![false; at_work.len()]);
+        }
+    }
+}
+
 /// Plugins installed for other devices are not ours to run; an empty directory keeps them out.
-fn empty_libdir(log: &Path) -> PathBuf {
-    let directory = log.with_file_name("no-plugins");
+fn empty_libdir(images: &Path) -> PathBuf {
+    let directory = images.join("no-plugins");
     // A directory that cannot be made makes CRIU fail with its name, which says enough.
     let _ = fs::create_dir(&directory);
     directory

@@ -6,11 +6,14 @@ mod beside;
 mod criu;
 mod dispatch;
 mod freeze;
+mod guard;
 mod inspect;
+mod interrupt;
 mod loopback;
 mod orphans;
 mod preflight;
 mod timings;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -64,6 +67,9 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Run one kernel of a code object.
     Dispatch(dispatch::DispatchArgs),
+    /// What `restore` starts beside CRIU.
+    #[command(hide = true)]
+    Guard { order: String },
 }
 
 fn run(command: Command) -> Result<ExitCode> {
@@ -83,6 +89,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dispatch(args) => dispatch::run(&args),
+        Command::Guard { order } => guard::run(&order),
         Command::Cancel { pid } => {
             let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;
             let was_at_work = matches!(done, Done::Cancelled { was_at_work: true });

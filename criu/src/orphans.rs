@@ -7,8 +7,16 @@
 
 use std::fs;
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+
+/// TIMEOUT: how long processes may take to end that were killed. A kill waits for no one but the kernel: a disk that a
+/// page is read from, a process's memory that is given back.
+const BURIAL: Duration = Duration::from_secs(20);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Processes that lose their parents while CRIU is at work.
 #[derive(Debug)]
@@ -27,17 +35,30 @@ impl Orphans {
         Ok(Self { own: children() })
     }
 
-    /// Kills every new child, and theirs in turn, until there is none.
+    /// Kills every new child, and theirs in turn, until there is none. Those that are still there after
+    /// [`BURIAL`] are logged.
     pub fn end(self) {
+        let deadline = Instant::now() + BURIAL;
         loop {
             let orphans: Vec<Pid> = children().into_iter().filter(|pid| !self.own.contains(pid)).collect();
             if orphans.is_empty() {
                 return;
             }
-            for orphan in orphans {
-                let _ = kill_process(orphan, Signal::KILL);
-                // What it has started is ours once it has ended.
-                let _ = rustix::io::retry_on_intr(|| waitpid(Some(orphan), WaitOptions::empty()));
+            // All of them before the first is waited for: what another of them traces cannot be reaped before that
+            // other has ended.
+            for orphan in &orphans {
+                let _ = kill_process(*orphan, Signal::KILL);
+            }
+            // What they have started is ours once they have ended.
+            let reap =
+                |orphan: &Pid| rustix::io::retry_on_intr(|| waitpid(Some(*orphan), WaitOptions::NOHANG));
+            let has_reaped = orphans.iter().filter(|orphan| matches!(reap(orphan), Ok(Some(_)))).count() > 0;
+            if Instant::now() >= deadline {
+                tracing::error!(target: "criu", ?orphans, "processes that CRIU left do not end");
+                return;
+            }
+            if !has_reaped {
+                thread::sleep(LOOK);
             }
         }
     }

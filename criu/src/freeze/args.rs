@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `stasis checkpoint` and `stasis restore` are told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
 use stasis::checkpoint::{Admission, Place};
 use stasis::criu::{CriuOptions, NetworkLock, has_terminal};
+
+use super::outcome::directory_bytes;
+use crate::preflight;
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
@@ -31,6 +35,10 @@ pub struct CheckpointArgs {
     /// How long writing the buffers may take; no limit unless given.
     #[arg(long, value_name = "MS")]
     pub(super) write_deadline_ms: Option<u64>,
+    /// How long CRIU may take; then it is ended and the process runs on. Ten minutes unless given, and a second more for
+    /// every 10 MiB of memory of the processes.
+    #[arg(long, value_name = "MS", conflicts_with = "no_dump")]
+    pub(super) criu_deadline_ms: Option<u64>,
     /// How long the process waits for CRIU before it runs on by itself.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     pub(super) lease_ms: u64,
@@ -76,6 +84,36 @@ pub struct CriuArgs {
     pub(super) unprivileged: bool,
 }
 
+/// What CRIU has to move at least in a second, bytes, before a deadline that nobody gave ends it.
+const RATE: u64 = 10 << 20;
+
+/// A limit as it was given, else a base and the time that so many bytes take.
+fn limit(given: Option<u64>, base: Duration, bytes: u64) -> Duration {
+    given.map_or_else(|| base + Duration::from_secs(bytes / RATE), Duration::from_millis)
+}
+
+impl CheckpointArgs {
+    /// How long CRIU may take for the trees of `roots`.
+    pub(super) fn criu_deadline(&self, roots: &[i32]) -> Duration {
+        let pids = roots.iter().flat_map(|root| preflight::tree_of(*root));
+        limit(self.criu_deadline_ms, Duration::from_secs(600), pids.map(resident).sum())
+    }
+}
+
+/// Resident memory of a process, bytes (statm of proc(5)).
+fn resident(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages: u64 = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages.saturating_mul(rustix::param::page_size() as u64)
+}
+
+impl RestoreArgs {
+    /// How long CRIU and the process may take to come back from images in these directories.
+    pub(super) fn deadline<'d>(&self, directories: impl Iterator<Item = &'d Path>) -> Duration {
+        limit(self.deadline_ms, Duration::from_secs(120), directories.map(directory_bytes).sum())
+    }
+}
+
 fn network_lock(name: &str) -> Result<NetworkLock, String> {
     [NetworkLock::Nftables, NetworkLock::Iptables, NetworkLock::Skip]
         .into_iter()
@@ -105,9 +143,10 @@ pub struct RestoreArgs {
     /// and ends with the process and its exit status.
     #[arg(long)]
     pub(super) beside: bool,
-    /// How long the process may take to bring its device back.
-    #[arg(long, default_value_t = 120_000, value_name = "MS")]
-    pub(super) deadline_ms: u64,
+    /// How long CRIU may take, and the process to bring its device back, together; a CRIU that is late is ended, with
+    /// all it has restored. Two minutes unless given, and a second more for every 10 MiB of images.
+    #[arg(long, value_name = "MS")]
+    pub(super) deadline_ms: Option<u64>,
     #[command(flatten)]
     pub(super) terms: TermsArgs,
     /// More arguments for `criu restore` (repeat as needed).
@@ -139,5 +178,24 @@ impl TermsArgs {
         let (places, allow_staged) = (self.map.clone(), self.allow_staged);
         let terms = Admission { places, allow_staged, ..Admission::from_env()? };
         Ok(terms.on_device(self.device.as_deref())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_that_nobody_gave_grows_with_what_is_to_be_moved() {
+        let base = Duration::from_secs(120);
+        assert_eq!(limit(Some(5), base, u64::MAX), Duration::from_millis(5));
+        assert_eq!(limit(None, base, 0), base);
+        assert_eq!(limit(None, base, 25 << 20), base + Duration::from_secs(2));
+    }
+
+    #[test]
+    fn own_memory_is_seen() {
+        assert!(resident(std::process::id().cast_signed()) > 1 << 20);
+        assert_eq!(resident(i32::MAX), 0);
     }
 }

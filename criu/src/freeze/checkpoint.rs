@@ -15,10 +15,11 @@ use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract};
 
 use super::args::CheckpointArgs;
 use super::dumps;
+use super::fate::{Known, is_complete, list, verdict};
 use super::orders::{Return, cause, checkpoint_all, resume_all};
 use super::outcome::{CheckpointOutcome, named};
 use super::party::{Party, Tree};
-use super::{alive, is_buried_soon, milliseconds, spinner};
+use super::{milliseconds, spinner};
 use crate::criu::{Criu, CriuError};
 use crate::preflight;
 
@@ -100,7 +101,8 @@ fn freeze(
     bar: &ProgressBar,
 ) -> Result<(Vec<CheckpointReport>, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
-    let reports = evacuate(args, party, directory)?;
+    let known = Known::of(party.trees.iter().flat_map(Tree::pids));
+    let reports = evacuate(args, party, directory, &known)?;
     if args.no_dump {
         return Ok((reports, 0.0));
     }
@@ -114,15 +116,23 @@ fn freeze(
     };
     if args.leave_running || failed.is_some() {
         bar.set_message("the process takes its device back");
-        let resumed = bring_back(party, directory, failed.is_some());
+        let resumed = bring_back(party, directory, &known, failed.is_some());
         if failed.is_some() && resumed.is_ok() {
-            for tree in party.trees.iter().filter(|tree| lives(tree.pid)) {
+            for tree in party.trees.iter().filter(|tree| known.end(tree.pid).is_none()) {
                 // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
                 retract(&directory.join(&tree.place))?;
             }
         }
         if let Some(error) = failed {
-            return Err(error.context(verdict(party, directory, resumed.err().as_ref())));
+            return Err(error.context(verdict(party, directory, &known, resumed.err().as_ref())));
+        }
+        let ended = known.ended();
+        if !ended.is_empty() {
+            bail!(
+                "The checkpoint in {} is complete, but processes that were to run on have ended: {}",
+                directory.display(),
+                list(&ended)
+            );
         }
         resumed.context("The checkpoint is complete, but the process did not come back")?;
     }
@@ -130,7 +140,12 @@ fn freeze(
 }
 
 /// Has all let go of their devices, or none.
-fn evacuate(args: &CheckpointArgs, party: &Party, directory: &Path) -> Result<Vec<CheckpointReport>> {
+fn evacuate(
+    args: &CheckpointArgs,
+    party: &Party,
+    directory: &Path,
+    known: &Known,
+) -> Result<Vec<CheckpointReport>> {
     // Beyond the drain the time goes into writing.
     let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let deadline = Duration::from_millis(args.deadline_ms);
@@ -149,23 +164,27 @@ fn evacuate(args: &CheckpointArgs, party: &Party, directory: &Path) -> Result<Ve
         checkpoint_all(&orders, deadline + WRITING.max(writing)).into_iter().partition(Result::is_ok);
     match cause(failures.into_iter().filter_map(Result::err).collect()) {
         None => Ok(done.into_iter().filter_map(Result::ok).collect()),
-        Some(error) if !party.is_session() => Err(error),
+        Some(error) if !party.is_session() && known.end_of_silent(party.trees[0].pid).is_none() => Err(error),
         Some(error) => {
-            let resumed = bring_back(party, directory, true);
-            Err(error.context(verdict(party, directory, resumed.err().as_ref())))
+            let resumed = bring_back(party, directory, known, true);
+            Err(error.context(verdict(party, directory, known, resumed.err().as_ref())))
         }
     }
 }
 
-/// Has all members take their devices back, at the same time: they meet again. After a failure some may not have let go
-/// of them, or be gone.
-fn bring_back(party: &Party, directory: &Path, after_failure: bool) -> Result<()> {
-    let is_wanted = |pid: i32| !after_failure || state(pid) != Some(State::Running);
-    let trees = party.trees.iter().filter(|tree| !is_complete(party, tree, directory));
+/// Has all members that live take their devices back, at the same time: they meet again. After a failure some may not
+/// have let go of them. Who ends meanwhile has not failed to come back.
+fn bring_back(party: &Party, directory: &Path, known: &Known, after_failure: bool) -> Result<()> {
+    let is_wanted =
+        |pid: i32| known.end(pid).is_none() && !(after_failure && state(pid) == Some(State::Running));
+    let trees = party.trees.iter().filter(|tree| !is_complete(tree, directory));
     let members = trees.flat_map(|tree| &tree.members).filter(|member| is_wanted(member.pid));
     let back = members.map(|member| Return { pid: member.pid, directory: None, admission: None });
     let back: Vec<_> = back.collect();
-    let failed = |(back, answer): (&Return, Result<_>)| Some((back.pid, answer.err()?));
+    let failed = |(back, answer): (&Return, Result<_>)| {
+        let error = answer.err()?;
+        known.end_of_silent(back.pid).is_none().then_some((back.pid, error))
+    };
     let answers = resume_all(&back, RESUMING);
     let mut failures: Vec<(i32, Error)> = back.iter().zip(answers).filter_map(failed).collect();
     let pids: Vec<_> = failures.iter().map(|(pid, _)| pid.to_string()).collect();
@@ -176,16 +195,6 @@ fn bring_back(party: &Party, directory: &Path, after_failure: bool) -> Result<()
             Err(error.context(format!("Processes that did not come back: {}", pids.join(", "))))
         }
     }
-}
-
-fn lives(pid: i32) -> bool {
-    alive(pid) && !is_buried_soon(pid)
-}
-
-/// Whether one of several trees is gone for good, with all that is needed to restore it: CRIU failed with another after
-/// all were committed.
-fn is_complete(party: &Party, tree: &Tree, directory: &Path) -> bool {
-    party.trees.len() > 1 && !lives(tree.pid) && Manifest::read(&directory.join(&tree.place)).is_ok()
 }
 
 fn state(pid: i32) -> Option<State> {
@@ -203,31 +212,6 @@ fn blame(party: &Party, dumps: Vec<Result<(), CriuError>>) -> Option<Error> {
     } else {
         error.into()
     })
-}
-
-/// What became of everybody after a failure.
-fn verdict(party: &Party, directory: &Path, not_back: Option<&Error>) -> String {
-    let gone = party.trees.iter().filter(|tree| is_complete(party, tree, directory));
-    let gone: Vec<_> = gone.map(|tree| directory.join(&tree.place).display().to_string()).collect();
-    let subject = match &party.trees[..] {
-        [tree] if tree.is_plain() => format!("Process {} was", tree.pid),
-        _ => {
-            let pids: Vec<_> = party.members().map(|member| member.pid.to_string()).collect();
-            format!("Processes {} were", pids.join(", "))
-        }
-    };
-    let mut text = match (party.is_session(), not_back) {
-        (false, None) => format!("{subject} not frozen and runs on unharmed"),
-        (true, None) => format!("{subject} not frozen and run on unharmed"),
-        (_, Some(error)) => format!("{subject} not frozen, and did not come back by itself yet: {error}"),
-    };
-    if !gone.is_empty() {
-        text.push_str(&format!(
-            ", but for what is complete already and can be restored: {}",
-            gone.join(", ")
-        ));
-    }
-    text
 }
 
 /// Whether nobody needs the images: they are not complete, and the processes have taken their contents back.

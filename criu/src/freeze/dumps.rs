@@ -5,18 +5,19 @@
 //! leaves the network locked and connections in repair mode, so that a tree could not go on if another failed; a commit
 //! script that waits and then fails makes CRIU undo all of it by itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
-    CRIU_DIRECTORY, CommitGate, LAYOUT, Manifest, TREE_LAYOUT, TreeMember, image_names, write_commit_script,
+    CommitGate, CriuOptions, LAYOUT, Manifest, TREE_LAYOUT, TreeMember, image_names, write_commit_script,
 };
 
 use super::args::CheckpointArgs;
 use super::outcome::sum;
 use super::party::{Party, Tree};
-use crate::criu::{Criu, CriuError, DumpOptions, GatedDump};
+use crate::criu::{Criu, CriuError, Dump, DumpOptions};
+use crate::watch::Target;
 
 /// Writes the manifest of a tree, for the commit to name. The reports are those of its members.
 fn write_manifest(
@@ -65,29 +66,42 @@ pub(super) fn dump(
         write_manifest(tree, &directory.join(&tree.place), args, criu, own)?;
         rest = others;
     }
-    if let [tree] = &party.trees[..] {
-        let commit = write_commit_script(directory)?;
-        let told = args.criu.options(tree.pid);
-        let options = options(args, &told, &commit);
-        return Ok(vec![criu.dump(tree.pid, &directory.join(CRIU_DIRECTORY), &options)]);
-    }
-    let prepared = party.trees.iter().map(|tree| {
+    let is_alone = party.trees.len() == 1;
+    let prepare = |tree: &Tree| {
         let directory = directory.join(&tree.place);
-        let gate = CommitGate::write(&directory)?;
-        Ok((tree.pid, directory.join(CRIU_DIRECTORY), args.criu.options(tree.pid), gate))
+        let gate = if is_alone { None } else { Some(CommitGate::write(&directory)?) };
+        let commit = match &gate {
+            Some(gate) => gate.script().to_owned(),
+            None => write_commit_script(&directory)?,
+        };
+        Ok(Prepared {
+            pid: tree.pid,
+            members: Dump::members(tree.pids(), &directory),
+            told: args.criu.options(tree.pid),
+            directory,
+            commit,
+            gate,
+        })
+    };
+    let prepared = party.trees.iter().map(prepare).collect::<Result<Vec<_>>>()?;
+    let dumps = prepared.iter().map(|tree| Dump {
+        pid: tree.pid,
+        members: tree.members.clone(),
+        directory: &tree.directory,
+        commit: &tree.commit,
+        options: DumpOptions { leave_running: args.leave_running, criu: &tree.told, extra: &args.criu_args },
+        gate: tree.gate.as_ref(),
     });
-    let prepared = prepared.collect::<Result<Vec<_>>>()?;
-    let dumps = prepared.iter().map(|(pid, images, told, gate)| {
-        let options = options(args, told, gate.script());
-        GatedDump { pid: *pid, images, options, gate }
-    });
-    Ok(criu.dump_all(&dumps.collect::<Vec<_>>()))
+    Ok(criu.dump(&dumps.collect::<Vec<_>>(), args.criu_deadline(&party.roots())))
 }
 
-fn options<'a>(
-    args: &'a CheckpointArgs,
-    told: &'a stasis::criu::CriuOptions,
-    commit: &'a Path,
-) -> DumpOptions<'a> {
-    DumpOptions { commit, leave_running: args.leave_running, criu: told, extra: &args.criu_args }
+/// What a tree's dump needs.
+#[derive(Debug)]
+struct Prepared {
+    pid: i32,
+    members: Vec<Target>,
+    directory: PathBuf,
+    told: CriuOptions,
+    commit: PathBuf,
+    gate: Option<CommitGate>,
 }

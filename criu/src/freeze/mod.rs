@@ -4,14 +4,14 @@
 mod args;
 mod checkpoint;
 mod dumps;
+mod fate;
 mod orders;
 mod outcome;
 mod party;
 mod restore;
 mod together;
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -60,27 +60,10 @@ pub fn resume(
             Ok((State::Running, Done::Running(report))) => return Ok(report),
             Ok((state, _)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
             // Just restored, the agent may not listen yet.
-            Err(CallError::NoAgent { .. })
-                if Instant::now() < deadline && alive(pid) && !is_buried_soon(pid) =>
-            {
+            Err(CallError::NoAgent { .. }) if Instant::now() < deadline && fate::lives(pid) => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn alive(pid: i32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
-}
-
-/// Whether it has ended and only its parent has not looked yet.
-fn is_buried_soon(pid: i32) -> bool {
-    stat_field(pid, 0).is_some_and(|state| state == "Z" || state == "X")
-}
-
-/// A field of /proc/PID/stat, counted from the one after the parenthesised name (the state, field 3).
-fn stat_field(pid: i32, index: usize) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(index)?.to_owned())
 }

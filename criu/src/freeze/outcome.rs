@@ -18,6 +18,9 @@ pub(super) struct Row<R> {
     pub pid: i32,
     /// The root of its tree.
     pub tree: i32,
+    /// How it has ended since, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     #[serde(flatten)]
     pub report: R,
 }
@@ -73,7 +76,8 @@ pub(super) fn named(pid: i32, runtimes: usize, is_plain: bool) -> String {
     }
 }
 
-fn directory_bytes(directory: &Path) -> u64 {
+/// Bytes of the files in a directory, without those further down.
+pub(super) fn directory_bytes(directory: &Path) -> u64 {
     fs::read_dir(directory)
         .map(|entries| entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum())
         .unwrap_or(0)
@@ -88,7 +92,7 @@ impl CheckpointOutcome {
         let rows = rows.zip(reports).filter(|((tree, _), _)| party.trees.len() > 1 || !tree.is_plain());
         let row =
             |((tree, member), report): ((&super::party::Tree, &super::party::Member), &CheckpointReport)| {
-                Row { pid: member.pid, tree: tree.pid, report: report.clone() }
+                Row { pid: member.pid, tree: tree.pid, ended: None, report: report.clone() }
             };
         Self {
             pid: party.trees.first().map_or(0, |tree| tree.pid),
@@ -164,6 +168,9 @@ pub(super) struct RestoreOutcome {
     pub pid: i32,
     pub restore_ms: f64,
     pub criu_ms: f64,
+    /// How the root has ended since, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     #[serde(flatten)]
     pub report: RestoreReport,
     /// Each process with a runtime, if the root is not the only one.
@@ -176,8 +183,12 @@ impl RestoreOutcome {
     pub fn print(&self) {
         let is_plain = self.processes.is_empty();
         println!(
-            "{} runs again: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)",
+            "{} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)",
             named(self.pid, self.processes.len(), is_plain),
+            match &self.ended {
+                None => "runs again".to_owned(),
+                Some(how) => format!("was restored and has ended since ({how})"),
+            },
             mebibytes(self.report.content_bytes),
             self.restore_ms,
             self.criu_ms,
@@ -187,12 +198,13 @@ impl RestoreOutcome {
         );
         for row in &self.processes {
             println!(
-                "  process {}: {:.1} MiB of buffers, {:.0} ms open, {:.0} rebuild, {:.0} fill",
+                "  process {}: {:.1} MiB of buffers, {:.0} ms open, {:.0} rebuild, {:.0} fill{}",
                 row.pid,
                 mebibytes(row.report.content_bytes),
                 row.report.open_ms,
                 row.report.rebuild_ms,
                 row.report.fill_ms,
+                row.ended.as_ref().map_or_else(String::new, |how| format!("; it has ended since ({how})")),
             );
         }
     }

@@ -76,6 +76,12 @@ impl Tree {
         Ok(Self { pid, command, executable: Executable::of(pid).ok(), members, place: PathBuf::new() })
     }
 
+    /// Its root and the processes with a runtime, each once.
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        let others = self.members.iter().map(|member| member.pid).filter(|pid| *pid != self.pid);
+        std::iter::once(self.pid).chain(others)
+    }
+
     /// Whether its root alone has a runtime, whose image then lies beside CRIU's.
     pub fn is_plain(&self) -> bool {
         matches!(&self.members[..], [only] if only.pid == self.pid)
@@ -113,6 +119,12 @@ impl Party {
         let id =
             fs::read_to_string("/proc/sys/kernel/random/uuid").context("Cannot draw a session's name")?;
         Ok(Self { trees, id: id.trim().to_owned() })
+    }
+
+    /// Trees that a test made up.
+    #[cfg(test)]
+    pub fn made_of(trees: Vec<Tree>) -> Self {
+        Self { trees, id: "x".into() }
     }
 
     /// The processes with a runtime.

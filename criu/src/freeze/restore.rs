@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `stasis restore`: CRIU thaws, the agents come back, all at the same time.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use stasis::checkpoint::{Admission, CallError, Metadata, RestoreReport, Standing};
+use stasis::checkpoint::{Admission, Ended, Metadata, RestoreReport, Standing};
 use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest, SessionIndex};
 use stasis::image::Image;
 
 use super::args::RestoreArgs;
+use super::fate::{Known, list, lives};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
-use super::{alive, is_buried_soon, milliseconds, spinner, together};
+use super::{milliseconds, spinner, together};
 use crate::beside;
 use crate::criu::Criu;
+use crate::guard;
 
 /// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
 const BURIAL: Duration = Duration::from_secs(10);
+
+/// TIMEOUT: what is left at least of the deadline when CRIU has done its part: processes that are there are asked.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Brings processes back from a directory.
 pub fn restore(args: &RestoreArgs) -> Result<()> {
@@ -55,20 +61,29 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
     check_all(&manifest, directory)?;
     bar.set_message("waiting for the pid");
     let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
-    std::iter::once(manifest.pid).chain(others).try_for_each(wait_for_pid)?;
+    std::iter::once(manifest.pid).chain(others.clone()).try_for_each(wait_for_pid)?;
     let standing = offer(&runtimes, &admission)?;
     bar.set_message("CRIU restores the process");
+    let images = directory.join(CRIU_DIRECTORY);
+    let pids = || std::iter::once(manifest.pid).chain(others.clone());
     let criu_started = Instant::now();
-    criu.restore(&directory.join(CRIU_DIRECTORY), &manifest.options, &args.criu_args)?;
+    let places = runtimes.iter().map(|(_, directory)| directory.as_path());
+    let limit = args.deadline(places.chain([images.as_path()]));
+    criu.restore(&images, &manifest.options, &args.criu_args, pids().collect(), limit)?;
+    let known = Known::of(pids());
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
-    let reports = bring_back(&runtimes, &admission, Duration::from_millis(args.deadline_ms));
+    let patience = limit.saturating_sub(criu_started.elapsed()).max(LEAST);
+    let reports = bring_back(&runtimes, &admission, &known, patience);
     drop(standing);
     bar.finish_and_clear();
     let reports = reports?;
+    let ended = judge_ended(&known, manifest.pid, directory)?;
+    let how = |pid: i32| ended.iter().find(|(dead, _)| *dead == pid).map(|(_, how)| how.to_string());
     let row = |((pid, _), report): (&(i32, PathBuf), &RestoreReport)| Row {
         pid: *pid,
         tree: manifest.pid,
+        ended: how(*pid),
         report: report.clone(),
     };
     let is_plain = manifest.members.is_empty();
@@ -77,6 +92,7 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
         pid: manifest.pid,
         restore_ms: milliseconds(started),
         criu_ms,
+        ended: how(manifest.pid),
         report: sum_restored(reports.iter()),
         processes: rows.collect(),
     };
@@ -129,10 +145,11 @@ fn offer(runtimes: &[(i32, PathBuf)], admission: &Admission) -> Result<Vec<Stand
     runtimes.iter().map(offer).collect()
 }
 
-/// Has all take their devices; whoever does not is named.
+/// Has all take their devices; whoever lives and does not is named.
 fn bring_back(
     runtimes: &[(i32, PathBuf)],
     admission: &Admission,
+    known: &Known,
     patience: Duration,
 ) -> Result<Vec<RestoreReport>> {
     let back = runtimes.iter().map(|(pid, directory)| Return {
@@ -146,8 +163,8 @@ fn bring_back(
     for (runtime, answer) in runtimes.iter().zip(answers) {
         match answer {
             Ok(report) => reports.push(report),
-            // It came back by itself and ended before it could be asked.
-            Err(error) if has_ended(runtime.0, &error) => reports.push(RestoreReport::default()),
+            // It may have come back by itself and ended before it could be asked; or it was killed.
+            Err(_) if known.end_of_silent(runtime.0).is_some() => reports.push(RestoreReport::default()),
             Err(error) => failures.push((runtime, error)),
         }
     }
@@ -164,16 +181,36 @@ fn bring_back(
     Err(error.context(text))
 }
 
-fn has_ended(pid: i32, error: &Error) -> bool {
-    let no_agent = matches!(error.downcast_ref(), Some(CallError::NoAgent { .. }));
-    no_agent && (!alive(pid) || is_buried_soon(pid))
+/// Those that have ended since they were restored, by themselves and content, or as their parent in the tree knows.
+///
+/// # Errors
+/// When one was killed or failed, or it is the root and nobody can say how it ended.
+fn judge_ended(known: &Known, root: i32, directory: &Path) -> Result<Vec<(i32, Ended)>> {
+    let ended = known.ended();
+    let is_content = |(pid, how): &(i32, Ended)| match how {
+        Ended::Exited(code) => *code == 0,
+        Ended::Unknown => *pid != root && known.end(root).is_none(),
+        Ended::Killed(_) => false,
+    };
+    let failed: Vec<_> = ended.iter().copied().filter(|end| !is_content(end)).collect();
+    if !failed.is_empty() {
+        bail!(
+            "Restored, processes have ended: {}; the checkpoint in {} is as it was and can be restored again",
+            list(&failed),
+            directory.display()
+        );
+    }
+    Ok(ended)
 }
 
-/// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it.
+/// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it, one that
+/// a killed restore had begun until its guard has ended it.
 fn wait_for_pid(pid: i32) -> Result<()> {
     let deadline = Instant::now() + BURIAL;
-    while alive(pid) {
-        if !is_buried_soon(pid) {
+    while fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
+        // In this order: a guard ends when nothing is left of the process.
+        let is_guarded = guard::is_above(pid) && Instant::now() < deadline;
+        if !is_guarded && lives(pid) {
             bail!(
                 "Process {pid} exists; the checkpoint needs its pid back: end that process, or restore in a pid \
                  namespace of its own (unshare -pf --mount-proc)"

@@ -80,8 +80,12 @@ fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
 fn print(tree: &Value) {
     let number = |name: &str| tree[name].as_f64().unwrap_or(0.0);
     println!(
-        "Process {} runs again: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU)",
+        "Process {} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU)",
         tree["pid"],
+        match tree["ended"].as_str() {
+            None => "runs again".to_owned(),
+            Some(how) => format!("was restored and has ended since ({how})"),
+        },
         number("content_bytes") / f64::from(1 << 20),
         number("restore_ms"),
         number("criu_ms"),
