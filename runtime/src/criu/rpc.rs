@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use super::{CriuOptions, Program};
+use super::{CriuOptions, MANIFEST_FILE, Program};
 
 /// `criu_req_type` DUMP.
 const DUMP: i32 = 1;
@@ -25,7 +25,8 @@ const DUMP: i32 = 1;
 const MAX_ANSWER: usize = 4096;
 /// What CRIU logs: warnings and errors, as with `-v2`.
 const LOG_LEVEL: i32 = 2;
-/// TIMEOUT: beyond CRIU's own for the dump, for it to start and to answer.
+/// TIMEOUT: beyond CRIU's own for the dump, for it to start and to answer. After half of it CRIU is killed, which is an
+/// answer too.
 const GRACE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, Message)]
@@ -136,16 +137,46 @@ fn start(act: &'static str) -> impl FnOnce(io::Error) -> RpcError {
     move |source| RpcError::Start { act, source }
 }
 
-/// Starts `criu swrk` outside this process's tree; returns our end of its socket.
-fn serve(program: &Program) -> Result<OwnedFd, RpcError> {
+/// Starts the server (`$4`, with the other arguments) as an orphan: the shell ends at once. In a session of its own, for a
+/// process of the dumped one's session would keep its pid from being free. The standard output is the socket: a descriptor
+/// to inherit without a moment in which any other child of ours could.
+const LAUNCHER: &str = r#"exec 3>&1 >/dev/null
+setsid /bin/sh -c "$4" "$0" "$1" "$2" "$3" &"#;
+
+/// Starts CRIU (`$0`) and stays beside it: CRIU waits without a limit for a task that has ended while it was seized, and a
+/// process that it has frozen cannot look at a clock. So it is killed, with its group, when it is at work after `$1`
+/// seconds, or when process `$2` has ended and there is no `$3`, after which CRIU ends it.
+///
+/// Nobody but CRIU may hold the socket then: its end is what tells that CRIU has ended.
+const SERVER: &str = r#"setsid "$0" swrk 3 </dev/null 3>&3 2>/dev/null &
+criu=$!
+exec 3>&-
+cd /
+left=$1
+[ -r "/proc/$2/stat" ] && sees=yes || sees=no
+while kill -0 "$criu"; do
+    state=gone
+    read -r stat <"/proc/$2/stat" && state=${stat##*) }
+    case $state in
+    gone | [ZX]*) [ $sees = no ] || [ -e "$3" ] || left=0 ;;
+    esac
+    [ "$left" -gt 0 ] || kill -KILL "-$criu" || kill -KILL "$criu"
+    left=$((left - 1))
+    sleep 1
+done"#;
+
+/// Starts `criu swrk` outside this process's tree, for a dump that may take `limit`, and after which there is the file
+/// `complete`; returns our end of its socket.
+fn serve(program: &Program, limit: Duration, complete: &Path) -> Result<OwnedFd, RpcError> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|error| start("make a socket pair")(error.into()))?;
-    // The shell ends at once, which makes the server an orphan. Its standard output is the socket: a descriptor to
-    // inherit without a moment in which any other child of ours could.
-    let script = "exec 3>&1 >/dev/null; setsid \"$0\" swrk 3 </dev/null 3>&3 2>/dev/null &";
     let status = Command::new("/bin/sh")
-        .args(["-c", script])
+        .args(["-c", LAUNCHER])
         .arg(program.path())
+        .arg(limit.as_secs().max(1).to_string())
+        .arg(std::process::id().to_string())
+        .arg(complete)
+        .arg(SERVER)
         .stdin(Stdio::null())
         .stdout(theirs)
         .stderr(Stdio::null())
@@ -189,7 +220,8 @@ pub fn dump_self(
             unprivileged: Some(options.unprivileged),
         }),
     };
-    let socket = serve(program)?;
+    let complete = images.with_file_name(MANIFEST_FILE);
+    let socket = serve(program, timeout + GRACE / 2, &complete)?;
     let lost = |error: rustix::io::Errno| RpcError::NoAnswer { log: log.clone(), source: error.into() };
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout + GRACE)).map_err(lost)?;
     send(&socket, &request.encode_to_vec(), SendFlags::NOSIGNAL).map_err(lost)?;
@@ -238,5 +270,55 @@ mod tests {
         let bytes = Req { kind: DUMP, opts: Some(opts) }.encode_to_vec();
         // 67 << 3 = 536 = 0x98 0x04 as a varint.
         assert_eq!(bytes, [8, 1, 18, 7, 8, 5, 24, 1, 0x98, 4, 1]);
+    }
+
+    /// A CRIU that says its pid where it would answer, and works for ever; `$0` of the server's script.
+    fn endless(directory: &Path) -> std::path::PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let program = directory.join("criu");
+        let script = "#!/bin/sh\ntrap '' INT TERM HUP\necho $$ >&3\nwhile :; do sleep 1; done\n";
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
+    /// Serves as for process `pid`; returns when the server's end of the pipe is closed, in whatever time.
+    fn serve_endless(directory: &Path, seconds: &str, pid: u32, complete: &Path, begun: impl FnOnce()) {
+        use std::io::{BufRead, BufReader, Read};
+        let (reader, writer) = io::pipe().unwrap();
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", LAUNCHER]).arg(endless(directory)).args([seconds, &pid.to_string()]);
+        shell.arg(complete).arg(SERVER);
+        let shell = shell.stdin(Stdio::null()).stderr(Stdio::null()).stdout(writer);
+        assert!(shell.status().unwrap().success());
+        // Its own copy of the end that is written to.
+        shell.stdout(Stdio::null());
+        let mut reader = BufReader::new(reader);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert!(line.trim().parse::<i32>().is_ok(), "{line:?}");
+        begun();
+        reader.read_to_string(&mut line).unwrap();
+    }
+
+    #[test]
+    fn server_that_does_not_end_is_killed_at_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        serve_endless(directory.path(), "2", std::process::id(), Path::new("/nowhere"), || {});
+    }
+
+    #[test]
+    fn server_ends_with_a_process_that_ends_before_it_is_dumped_though_nobody_reaps_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut target = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = target.id();
+        serve_endless(directory.path(), "1000", pid, Path::new("/nowhere"), || target.kill().unwrap());
+        // One that is dumped may end; and one that cannot be seen has not.
+        for (pid, complete) in [(pid, "/proc"), (u32::MAX, "/nowhere")] {
+            let started = std::time::Instant::now();
+            serve_endless(directory.path(), "4", pid, Path::new(complete), || {});
+            assert!(started.elapsed() >= Duration::from_secs(3), "{pid} {complete}");
+        }
+        target.wait().unwrap();
     }
 }
