@@ -3,10 +3,11 @@
 
 mod config;
 mod error;
+mod pieces;
 mod tokenizer;
 mod weights;
 
 pub use self::config::{Config, HEAD, HIDDEN};
 pub use self::error::ModelError;
-pub use self::tokenizer::{TokenizeError, Tokenizer};
+pub use self::tokenizer::{Length, TokenizeError, Tokenizer};
 pub use self::weights::Weights;
