@@ -5,13 +5,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use embed_reference::Reference;
 use embed_server::batch::{BatchOptions, Batcher};
 use embed_server::embedder::{EmbedError, Embedder, Sentence};
-use embed_server::http::{Limits, State, serve};
+use embed_server::http::{Options, State, serve};
 use embed_server::model::{Config, HIDDEN, Tokenizer};
 use serde_json::{Value, json};
 
@@ -126,13 +125,15 @@ pub fn play(engine: &str, arguments: &[String]) -> Result<()> {
             Box::new(move |sentences: &[Sentence], out: &mut Vec<f32>| onnx.ask(sentences, out))
         }
     };
-    let batcher = Arc::new(Batcher::start(vec![Box::new(Peer(compute))], BatchOptions::default())?);
-    let state = State::new("all-MiniLM-L6-v2".to_owned(), tokenizer, batcher, Limits::default());
+    let peer: Box<dyn Embedder> = Box::new(Peer(compute));
+    let batcher = Arc::new(Batcher::start(vec![peer], BatchOptions::default())?);
+    let options = Options { name: "all-MiniLM-L6-v2".to_owned(), ..Options::default() };
+    let state = State::with(options, tokenizer, batcher);
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     threads.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("listening on {}", listener.local_addr()?);
-        serve(listener, state, std::future::pending(), Duration::ZERO).await?;
+        serve(listener, state, std::future::pending(), std::future::ready(())).await;
         Ok(())
     })
 }

@@ -8,10 +8,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
-use clap::builder::RangedU64ValueParser;
-use embed_server::batch::BatchOptions;
-use embed_server::http::Limits;
+use axum::http::HeaderValue;
+use clap::builder::{RangedI64ValueParser, RangedU64ValueParser};
+use clap::{Parser, ValueEnum};
+use embed_server::batch::{Backoff, BatchOptions};
+use embed_server::engine::Precision;
+use embed_server::http::{ConnectionLimits, Keys, Limits, Options};
 use embed_server::model::Config;
 
 /// Sentence embeddings over HTTP, OpenAI's interface, from a model on the runtime's agents.
@@ -27,6 +29,16 @@ pub struct Args {
     /// Name that clients know the model by
     #[arg(long, default_value = "all-MiniLM-L6-v2", value_parser = name)]
     pub name: String,
+    /// Another name that clients may know the model by; can be given several times
+    #[arg(long = "alias", value_parser = name, value_name = "NAME")]
+    pub aliases: Vec<String>,
+    /// Key that a client may have, several with commas; without any, nobody needs one. Better in the environment:
+    /// every user of the machine can see a command line
+    #[arg(long = "api-key", env = "EMBED_API_KEY", hide_env_values = true, value_delimiter = ',', value_parser = key, value_name = "KEY")]
+    pub api_keys: Vec<String>,
+    /// Origin of web pages whose browsers may send requests, or * for all; can be given several times
+    #[arg(long = "cors-origin", value_parser = origin, value_name = "ORIGIN")]
+    pub cors_origins: Vec<HeaderValue>,
     /// Keep the weights f32, as the file has them, instead of f16
     #[arg(long)]
     pub f32: bool,
@@ -52,7 +64,7 @@ pub struct Args {
     #[arg(long, default_value_t = 0, value_name = "US")]
     pub batch_wait_us: u32,
     /// How long a request may take, in seconds for which the process runs
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..), value_name = "S")]
+    #[arg(long, default_value_t = 60, value_parser = seconds(), value_name = "S")]
     pub request_timeout_s: u32,
     /// How long a shutdown waits for the requests that were begun, in seconds
     #[arg(long, default_value_t = 30, value_name = "S")]
@@ -63,9 +75,54 @@ pub struct Args {
     /// Bytes of a request's body
     #[arg(long, default_value_t = Limits::default().body_bytes, value_parser = at_least(1), value_name = "BYTES")]
     pub max_body_bytes: usize,
+    /// Bytes of all bodies that are held at a time; more wait
+    #[arg(long, default_value_t = Limits::default().buffered_bytes, value_parser = at_least(1), value_name = "BYTES")]
+    pub max_buffered_bytes: usize,
+    /// Connections at a time; more get 503
+    #[arg(long, default_value_t = ConnectionLimits::default().connections, value_parser = at_least(1), value_name = "CONNECTIONS")]
+    pub max_connections: usize,
+    /// How long the headers of a request may take, in seconds for which the process runs
+    #[arg(long, default_value_t = 10, value_parser = seconds(), value_name = "S")]
+    pub header_timeout_s: u32,
+    /// How long a connection may be idle after an answer, likewise
+    #[arg(long, default_value_t = 75, value_parser = seconds(), value_name = "S")]
+    pub idle_timeout_s: u32,
+    /// How long a client may take nothing of its answer, likewise
+    #[arg(long, default_value_t = 30, value_parser = seconds(), value_name = "S")]
+    pub write_timeout_s: u32,
+    /// What to do when the device is lost
+    #[arg(long, value_enum, default_value_t = OnDeviceLost::Exit, value_name = "ACTION")]
+    pub on_device_lost: OnDeviceLost,
+    /// Attempts in a row to open a lost device, 0.1 s to 10 s apart
+    #[arg(long, default_value_t = Backoff::default().attempts, value_name = "ATTEMPTS")]
+    pub reopen_attempts: u32,
     /// Threads that serve sockets, and as many more that tokenize
     #[arg(long, default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(1..=256))]
     pub threads: usize,
+}
+
+/// What is done when no agent is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnDeviceLost {
+    /// Answer what was begun with 503 and end with status 69: a supervisor starts the server anew
+    Exit,
+    /// Open it again, weights and all, and keep the port
+    Reopen,
+}
+
+fn seconds() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..)
+}
+
+fn key(key: &str) -> Result<String, &'static str> {
+    let fit = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    fit.then(|| key.to_owned()).ok_or("a key is not empty and has no spaces")
+}
+
+fn origin(origin: &str) -> Result<HeaderValue, &'static str> {
+    let fit = origin == "*" || (origin.contains("://") && !origin.ends_with('/'));
+    let value = fit.then(|| HeaderValue::from_str(origin).ok()).flatten();
+    value.ok_or("an origin is * or like https://example.org, without a path")
 }
 
 fn at_least(least: u64) -> RangedU64ValueParser<usize> {
@@ -121,15 +178,63 @@ impl Args {
     /// What a request may ask for.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        let time = Duration::from_secs(self.request_timeout_s.into());
-        Limits { inputs: self.max_inputs, body_bytes: self.max_body_bytes, time }
+        Limits {
+            inputs: self.max_inputs,
+            body_bytes: self.max_body_bytes,
+            buffered_bytes: self.max_buffered_bytes,
+            threads: self.threads,
+            time: Duration::from_secs(self.request_timeout_s.into()),
+        }
+    }
+
+    /// What a connection may take.
+    #[must_use]
+    pub fn connections(&self) -> ConnectionLimits {
+        let seconds = |time: u32| Duration::from_secs(time.into());
+        ConnectionLimits {
+            connections: self.max_connections,
+            head: seconds(self.header_timeout_s),
+            idle: seconds(self.idle_timeout_s),
+            stall: seconds(self.write_timeout_s),
+        }
+    }
+
+    /// How the server is to be.
+    #[must_use]
+    pub fn service(&self) -> Options {
+        Options {
+            name: self.name.clone(),
+            aliases: self.aliases.clone(),
+            limits: self.limits(),
+            connections: self.connections(),
+            keys: Keys::new(self.api_keys.iter().map(String::as_str)),
+            origins: self.cors_origins.clone(),
+            precision: self.precision().name(),
+        }
+    }
+
+    /// What the weights are.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        if self.f32 { Precision::F32 } else { Precision::F16 }
+    }
+
+    /// How often a lost device is opened again.
+    #[must_use]
+    pub fn backoff(&self) -> Backoff {
+        Backoff { attempts: self.reopen_attempts, ..Backoff::default() }
     }
 
     /// The queue's bounds.
     #[must_use]
     pub fn batching(&self) -> BatchOptions {
         let wait = Duration::from_micros(self.batch_wait_us.into());
-        BatchOptions { queue_tokens: self.queue_tokens, queue_sentences: self.queue_sentences, wait }
+        BatchOptions {
+            queue_tokens: self.queue_tokens,
+            queue_sentences: self.queue_sentences,
+            wait,
+            backoff: self.backoff(),
+        }
     }
 
     /// How long a shutdown waits.
@@ -175,6 +280,17 @@ mod tests {
         assert_eq!(args.check(&config()), Ok(256));
         assert_eq!(args.limits(), Limits::default());
         assert_eq!(args.batching(), BatchOptions::default());
+        assert_eq!(args.connections(), ConnectionLimits::default());
+        assert_eq!(args.on_device_lost, OnDeviceLost::Exit);
+    }
+
+    #[test]
+    fn keys_are_separated_by_commas_and_not_shown() {
+        let args = parse(&["--api-key", "one,other", "--api-key", "third"]).unwrap();
+
+        assert_eq!(args.api_keys, ["one", "other", "third"]);
+        let shown = format!("{:?}", args.service());
+        assert!(!shown.contains("other"), "{shown}");
     }
 
     #[test]
@@ -200,6 +316,13 @@ mod tests {
             ("--request-timeout-s", "0"),
             ("--max-inputs", "0"),
             ("--threads", "0"),
+            ("--max-connections", "0"),
+            ("--header-timeout-s", "0"),
+            ("--alias", "two words"),
+            ("--api-key", "two words"),
+            ("--cors-origin", "example.org"),
+            ("--cors-origin", "https://example.org/"),
+            ("--on-device-lost", "wait"),
         ] {
             let error = parse(&[&format!("{option}={value}")]).unwrap_err();
             assert!(error.contains(option) && error.contains(value), "{error}");

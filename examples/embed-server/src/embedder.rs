@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What stands between the server and the model: token ids in, unit vectors out.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// A sentence as the model takes it: token ids, with those that begin and end a sentence. Clones share them.
@@ -62,6 +63,58 @@ pub enum EmbedError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The device is lost, or what the embedder had on it: no batch will ever succeed.
+    #[error("The device was lost: {act}")]
+    Lost {
+        /// What was being done when that was found.
+        act: &'static str,
+        /// What the runtime said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The batch was given up, for nobody wanted it any more.
+    #[error("The batch was given up after {done} of {layers} layers: nobody waits for it")]
+    Abandoned {
+        /// Layers that had been begun.
+        done: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+}
+
+/// Why a lost embedder was not made anew.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReopenError {
+    /// It may be made later.
+    #[error("The agent could not be opened again")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It can never be made in this process.
+    #[error("The agent cannot be opened again in this process")]
+    Impossible(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Makes the embedder of a lost agent anew, weights and all.
+pub type Reopen = Box<dyn FnMut() -> Result<Box<dyn Embedder>, ReopenError> + Send>;
+
+/// An agent to serve from.
+pub struct OpenAgent {
+    /// What embeds on it.
+    pub embedder: Box<dyn Embedder>,
+    /// How it is opened again after a loss; without, it stays lost.
+    pub reopen: Option<Reopen>,
+}
+
+impl fmt::Debug for OpenAgent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenAgent").field("reopens", &self.reopen.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl From<Box<dyn Embedder>> for OpenAgent {
+    fn from(embedder: Box<dyn Embedder>) -> Self {
+        Self { embedder, reopen: None }
+    }
 }
 
 /// Embeds batches, one at a time. What a sentence's embedding is does not depend on what else is in its batch.
@@ -78,6 +131,28 @@ pub trait Embedder: Send {
     /// # Errors
     /// [`EmbedError`]; nothing of a batch that failed is in `out`, and the next batch may succeed.
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError>;
+
+    /// The same as long as the batch is `wanted`. An embedder that cannot stop midway need not look.
+    ///
+    /// # Errors
+    /// Also [`EmbedError::Abandoned`].
+    fn embed_while(
+        &mut self,
+        sentences: &[Sentence],
+        out: &mut Vec<f32>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), EmbedError> {
+        let _ = wanted;
+        self.embed(sentences, out)
+    }
+
+    /// Whether the device is still there, at no cost to it: what is asked of an embedder without work.
+    ///
+    /// # Errors
+    /// [`EmbedError::Lost`].
+    fn check(&self) -> Result<(), EmbedError> {
+        Ok(())
+    }
 }
 
 /// Embeds a batch as large as there is room for, of sentences of `longest` tokens, and one short sentence: afterwards

@@ -1,31 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The server's process: options, model and agents in; `listening on ADDR` out; everything else is log, on stderr.
 //!
-//! INVARIANT: SIGTERM and SIGINT end it with 0 when every request that was begun has its answer, with 1 when
-//! `--shutdown-timeout-s` was too short for that.
+//! INVARIANT: SIGTERM, SIGINT and SIGHUP end it with 0 when every request that was begun has its answer, with 1 when
+//! `--shutdown-timeout-s` was too short for that. A lost device ends it with [`DEVICE_LOST`], or has it made anew.
 
 #![forbid(unsafe_code)]
 
 mod cli;
+mod device;
+mod restart;
+mod signals;
 
 use std::io::{IsTerminal as _, Write as _};
+use std::net::TcpListener as StdListener;
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::Parser as _;
-use embed_server::batch::Batcher;
-use embed_server::embedder::{Embedder, warm_up};
-use embed_server::engine::{Engine, EngineError, Parameters, Precision};
-use embed_server::http::{Served, State, elapse, serve};
-use embed_server::model::{Config, Tokenizer, Weights};
-use stasis::Runtime;
+use embed_server::batch::{BatchMetrics, Batcher};
+use embed_server::embedder::OpenAgent;
+use embed_server::http::{Port, Served, State, elapse, serve};
+use embed_server::model::{Config, Tokenizer};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::Args;
+use crate::cli::{Args, OnDeviceLost};
+use crate::device::{Device, PROVEN};
+use crate::restart::Losses;
+
+/// The exit status after the loss of the device: `EX_UNAVAILABLE` of `sysexits.h`.
+const DEVICE_LOST: u8 = 69;
+
+/// Where the agents come from.
+enum Start {
+    /// They are open.
+    Fresh(Vec<OpenAgent>),
+    /// They are to be opened while the socket is served already.
+    Again(Losses, StdListener, Device),
+}
+
+/// How the server ended.
+enum End {
+    /// In order, with this status.
+    InOrder(ExitCode),
+    /// Without a device, whose losses are these, with the socket that was listened on.
+    Lost(Losses, Option<StdListener>),
+}
+
+/// Why it is to end.
+enum Why {
+    Signal,
+    Lost { proven: bool },
+    NotOpened(anyhow::Error),
+}
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
@@ -39,95 +69,118 @@ fn main() -> anyhow::Result<ExitCode> {
     let config = Config::open(&args.model)?;
     let limit = args.check(&config)?;
     let tokenizer = Tokenizer::open(&args.model, limit, args.truncate)?;
-    let embedders = {
-        let weights = Weights::open(&args.model)?;
-        embedders(&args, &config, &weights)?
+    let device = Device::new(&args);
+    let start = match restart::inherited()? {
+        Some((losses, listener)) => Start::Again(losses, listener, device),
+        None => Start::Fresh(device.open()?),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.threads)
-        .max_blocking_threads(args.threads)
+        // One is for a device that is opened again, or for the end of the agents' threads.
+        .max_blocking_threads(args.threads + 1)
         .enable_all()
         .build()
         .context("The threads that serve sockets could not be started")?;
-    let code = runtime.block_on(run(&args, tokenizer, embedders));
+    let end = runtime.block_on(run(&args, tokenizer, start));
     // What is still tokenized is for a request that was given up.
     runtime.shutdown_background();
-    code
-}
-
-/// An engine on each agent that there are kernels for, loaded and warm.
-fn embedders(args: &Args, config: &Config, weights: &Weights) -> anyhow::Result<Vec<Box<dyn Embedder>>> {
-    let started = Instant::now();
-    let precision = if args.f32 { Precision::F32 } else { Precision::F16 };
-    let parameters = Parameters::new(config, weights, precision)?;
-    let runtime = Runtime::open_default()?;
-    let mut embedders: Vec<Box<dyn Embedder>> = Vec::new();
-    for agent in runtime.agents() {
-        match Engine::open(&runtime, &agent, &parameters, args.max_batch_tokens) {
-            Ok(engine) => {
-                let bytes = engine.bytes();
-                tracing::info!(agent = agent.index(), name = agent.name(), bytes, "loaded");
-                embedders.push(Box::new(engine));
-            }
-            Err(why @ EngineError::Target { .. }) => {
-                tracing::warn!(agent = agent.index(), "left out: {why}");
-            }
-            Err(why) => return Err(why).with_context(|| format!("Agent {}", agent.index())),
+    match end? {
+        End::InOrder(code) => Ok(code),
+        End::Lost(losses, Some(listener)) => {
+            tracing::warn!(losses = losses.all, "the device was lost: the server begins anew");
+            Err(restart::execute(listener, losses)).context("The server could not be begun anew")
+        }
+        End::Lost(..) => {
+            tracing::error!("the device was lost: the server ends, for --on-device-lost is exit");
+            Ok(ExitCode::from(DEVICE_LOST))
         }
     }
-    ensure!(!embedders.is_empty(), "No agent of {} runs the kernels", runtime.transport_name());
-    let loaded = started.elapsed();
-    if !args.no_warm_up {
-        // All at once, as they will serve.
-        std::thread::scope(|scope| {
-            let warming: Vec<_> = embedders
-                .iter_mut()
-                .map(|embedder| scope.spawn(|| warm_up(embedder.as_mut(), config.max_seq_length)))
-                .collect();
-            warming.into_iter().try_for_each(|one| one.join().unwrap_or(Ok(())))
-        })?;
-    }
-    let (loaded_ms, warm_up_ms) = (loaded.as_millis(), (started.elapsed() - loaded).as_millis());
-    tracing::info!(precision = precision.name(), loaded_ms, warm_up_ms, "ready");
-    Ok(embedders)
 }
 
-async fn run(
-    args: &Args,
-    tokenizer: Tokenizer,
-    embedders: Vec<Box<dyn Embedder>>,
-) -> anyhow::Result<ExitCode> {
+async fn run(args: &Args, tokenizer: Tokenizer, start: Start) -> anyhow::Result<End> {
     // Before the port is open: whoever sees the line on stdout may send a signal.
-    let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let batcher = Arc::new(Batcher::start(embedders, args.batching())?);
-    let state = State::new(args.name.clone(), tokenizer, batcher.clone(), args.limits());
-    let listener =
-        TcpListener::bind(args.listen).await.with_context(|| format!("Cannot listen on {}", args.listen))?;
-    writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-    let shutdown = first(terminate, interrupt);
-    let Served { unanswered } = serve(listener, state, shutdown, args.grace()).await?;
+    let signals = signals::count()?;
+    let metrics = BatchMetrics::default();
+    let state = State::new(args.service(), tokenizer, &metrics);
+    let agents = OnceLock::new();
+    let open = |open: Vec<OpenAgent>| -> anyhow::Result<Arc<Batcher>> {
+        let batcher = Arc::new(Batcher::start_counted(open, args.batching(), metrics.clone())?);
+        state.open(batcher.clone());
+        Ok(agents.get_or_init(|| batcher).clone())
+    };
+    let (losses, listener, device) = match start {
+        Start::Fresh(agents) => {
+            open(agents)?;
+            let bound = TcpListener::bind(args.listen).await;
+            let listener = bound.with_context(|| format!("Cannot listen on {}", args.listen))?;
+            writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
+            (Losses::default(), listener, None)
+        }
+        Start::Again(losses, listener, device) => {
+            metrics.reopened(losses.all);
+            (losses, TcpListener::from_std(listener)?, Some(device))
+        }
+    };
+    // Whose end no client sees: the socket is kept for the process that this one becomes.
+    let kept = match args.on_device_lost {
+        OnDeviceLost::Reopen => Some(StdListener::from(listener.as_fd().try_clone_to_owned()?)),
+        OnDeviceLost::Exit => None,
+    };
+    let lost = async {
+        let batcher = match device {
+            Some(device) => open(open_again(device, losses, args).await?)?,
+            None => agents.get().context("There are no agents")?.clone(),
+        };
+        let opened = Instant::now();
+        // The batcher lives as long as this function does.
+        let _ = batcher.agents().wait_for(embed_server::batch::Agents::are_lost).await;
+        anyhow::Ok(opened.elapsed() >= PROVEN)
+    };
+    let mut why = Why::Signal;
+    let shutdown = async {
+        tokio::select! {
+            () = signals::reach(signals.clone(), 1) => Port::Close,
+            lost = lost => {
+                why = lost.map_or_else(Why::NotOpened, |proven| Why::Lost { proven });
+                if kept.is_some() { Port::Keep } else { Port::Close }
+            }
+        }
+    };
+    let patience = async {
+        // Who asks twice does not want to wait.
+        tokio::select! {
+            () = elapse(args.grace()) => {}
+            () = signals::reach(signals.clone(), 2) => {}
+        }
+    };
+    let Served { unanswered } = serve(listener, state.clone(), shutdown, patience).await;
+    match why {
+        Why::NotOpened(error) => return Err(error),
+        Why::Lost { proven } => return Ok(End::Lost(losses.and_another(proven), kept)),
+        Why::Signal => {}
+    }
     if unanswered > 0 {
         tracing::warn!(
             unanswered,
             "shut down before every request was answered: --shutdown-timeout-s is short"
         );
-        return Ok(ExitCode::FAILURE);
+        return Ok(End::InOrder(ExitCode::FAILURE));
     }
     // Every answer is out; an agent may still be in a batch that nobody waits for, and is closed in order if that
     // does not take long.
-    let joined = tokio::task::spawn_blocking(move || batcher.join());
-    tokio::select! {
-        _ = joined => {}
-        () = elapse(args.grace()) => tracing::warn!("shut down in the middle of a batch that nobody waits for"),
+    if let Some(batcher) = agents.get().cloned() {
+        let joined = tokio::task::spawn_blocking(move || batcher.join());
+        tokio::select! {
+            _ = joined => {}
+            () = elapse(args.grace()) => tracing::warn!("shut down in the middle of a batch that nobody waits for"),
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(End::InOrder(ExitCode::SUCCESS))
 }
 
-async fn first(mut terminate: Signal, mut interrupt: Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+async fn open_again(device: Device, losses: Losses, args: &Args) -> anyhow::Result<Vec<OpenAgent>> {
+    let backoff = args.backoff();
+    tokio::task::spawn_blocking(move || device.open_again(losses.row, backoff)).await?
 }
 
 #[cfg(test)]
@@ -148,14 +201,17 @@ mod tests {
         let tokenizer = Tokenizer::open(directory.path(), LONGEST, false).unwrap();
         let args = Args::parse_from(["embed-server", "--model", "m", "--listen", "127.0.0.1:0"]);
         let control = Arc::new(Control::default());
-        let embedders = vec![Fake::boxed(&control, DIMENSIONS, LONGEST)];
+        let agents = vec![Fake::boxed(&control, DIMENSIONS, LONGEST).into()];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let code = runtime.block_on(async {
+        let end = runtime.block_on(async {
             // The server is polled first, up to where it has handlers for signals and waits.
             let signalled = async { kill_process(getpid(), name).unwrap() };
-            tokio::join!(biased; run(&args, tokenizer, embedders), signalled).0.unwrap()
+            tokio::join!(biased; run(&args, tokenizer, Start::Fresh(agents)), signalled).0.unwrap()
         });
 
+        let End::InOrder(code) = end else {
+            panic!("the device was not lost");
+        };
         assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
         control.await_dropped(1);
     }
@@ -164,5 +220,6 @@ mod tests {
     fn signals_end_the_server_with_0() {
         ends_after(Signal::TERM);
         ends_after(Signal::INT);
+        ends_after(Signal::HUP);
     }
 }

@@ -114,7 +114,7 @@ fn wrong_requests_are_400() {
     assert!(unknown.contains("Token 100"), "{unknown}");
     let param = Some("encoding_format");
     assert_error(&with("encoding_format", json!("hex")), 400, INVALID, param, None);
-    let message = assert_error(&with("dimensions", json!(256)), 400, INVALID, Some("dimensions"), None);
+    let message = assert_error(&with("dimensions", json!(385)), 400, INVALID, Some("dimensions"), None);
     assert!(message.contains("384"), "{message}");
     assert_error(&with("dimensions", json!("384")), 400, INVALID, Some("dimensions"), None);
     assert_eq!(with("dimensions", json!(DIMENSIONS)).status, 200);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::common::fake::PATIENCE;
+use self::common::raw::Raw;
 use self::common::{DIMENSIONS, Server, Setup};
 
 #[test]
@@ -71,19 +71,70 @@ fn shutdown_ends_idle_connections() {
 }
 
 #[test]
-fn shutdown_does_not_wait_for_ever() {
+fn shutdown_answers_with_503_what_it_has_no_time_for() {
     let mut server = Server::start(Setup { grace: Duration::from_millis(50), ..Setup::default() });
     server.control.hold();
-    let url = server.url("/v1/embeddings");
-    let body = json!({"model": common::MODEL, "input": "hello"}).to_string();
-    let stuck =
-        std::thread::spawn(move || common::client().post(url).content_type("application/json").send(body));
-    server.control.await_begun(1);
+    let mut clients: Vec<_> = (0..4).map(|_| Raw::new(server.address)).collect();
+    for client in &mut clients {
+        client.post("", json!({"model": common::MODEL, "input": "hello"}).to_string());
+    }
+    let accepted = || server.batcher.metrics().queued() + server.control.begun().concat().len();
+    server.until("four to be accepted", || accepted() == 4);
 
     server.stop();
 
-    assert_eq!(server.served().unanswered, 1);
+    assert_eq!(server.served().unanswered, 4);
+    for client in &mut clients {
+        let reply = client.expect();
+        assert_eq!(reply.error(), (503, "shutting_down".to_owned()));
+        assert_eq!(reply.header("retry-after"), Some("1"));
+        assert!(client.ends());
+    }
     server.control.release();
-    let answer = stuck.join().unwrap();
-    assert!(answer.is_ok(), "its connection lives as long as the process: {answer:?} within {PATIENCE:?}");
+}
+
+#[test]
+fn shutdown_waits_neither_for_half_a_request_nor_for_the_whole_of_its_grace() {
+    let mut server = Server::start(Setup::default());
+    let mut half = Raw::new(server.address);
+    half.send("POST /v1/embeddings HTTP/1.1\r\nhost:");
+    server.until("its connection", || server.get("/metrics").text.contains("embed_connections 2\n"));
+
+    server.stop();
+
+    // The grace is as long as the test's patience.
+    assert_eq!(server.served().unanswered, 0);
+    assert_eq!(half.expect().error(), (408, "request_timeout".to_owned()));
+}
+
+#[test]
+fn lost_device_is_503_for_health_and_requests_and_in_flight() {
+    let server = Server::start(Setup::default());
+    server.control.hold();
+    let mut clients: Vec<_> = (0..3).map(|_| Raw::new(server.address)).collect();
+    for (client, input) in clients.iter_mut().zip(["lose", "hello", "hello"]) {
+        client.post("", json!({"model": common::MODEL, "input": input}).to_string());
+    }
+    let accepted = || server.batcher.metrics().queued() + server.control.begun().concat().len();
+    server.until("three to be accepted", || accepted() == 3);
+    server.control.lose();
+    server.control.release();
+
+    for client in &mut clients {
+        let reply = client.expect();
+        // Whoever was not in the batch that found out may have been embedded before it.
+        if reply.status != 200 {
+            assert_eq!(reply.error(), (503, "device_lost".to_owned()));
+            assert_eq!(reply.header("retry-after"), Some("1"));
+        }
+    }
+    server.until("the loss", || server.get("/healthz").status == 503);
+    for answer in [server.get("/healthz"), server.get("/health"), server.embed(&json!("hello"))] {
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.json()["error"]["code"], json!("device_lost"));
+    }
+    let metrics = server.get("/metrics").text;
+    assert!(metrics.contains("embed_device_losses_total{agent=\"0\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("embed_agents_serving 0\n"), "{metrics}");
+    assert_eq!(server.get("/info").json()["agents"], json!({"serving": 0, "reopening": 0, "lost": 1}));
 }

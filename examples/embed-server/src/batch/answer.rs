@@ -71,6 +71,11 @@ impl Answer {
         }
     }
 
+    /// Whether somebody waits for the rows.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.open.lock().as_ref().is_some_and(|open| !open.sender.is_closed())
+    }
+
     /// Answers with an error, if it was not answered yet.
     pub(super) fn fail(&self, error: &BatchError) {
         if let Some(Open { sender, .. }) = self.open.lock().take() {
@@ -93,6 +98,18 @@ mod tests {
 
         let rows = receiver.try_recv().unwrap().unwrap();
         assert_eq!(rows.rows().collect::<Vec<_>>(), [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]);
+    }
+
+    #[test]
+    fn answer_is_wanted_until_it_is_sent_or_its_receiver_is_gone() {
+        let (answered, _receiver) = Answer::new(1, 1);
+        let (abandoned, receiver) = Answer::new(1, 1);
+        assert!(answered.is_wanted() && abandoned.is_wanted());
+
+        answered.fill(0, &[1.0]);
+        drop(receiver);
+
+        assert!(!answered.is_wanted() && !abandoned.is_wanted());
     }
 
     #[test]

@@ -66,9 +66,11 @@ pub enum SubmitError {
         limit: usize,
     },
     /// More tokens than the queue ever holds.
-    #[error("The request has {tokens} tokens, the server's limit is {limit} tokens a request: split it")]
+    #[error(
+        "The request has at least {tokens} tokens, the server's limit is {limit} tokens a request: split it"
+    )]
     TooLarge {
-        /// Tokens of the request.
+        /// Tokens of the request, as far as they were counted.
         tokens: usize,
         /// Tokens that may wait.
         limit: usize,
@@ -83,6 +85,9 @@ pub enum SubmitError {
         /// Tokens of the smallest batch.
         limit: usize,
     },
+    /// Every agent is lost.
+    #[error("No agent is left to embed anything: the device was lost")]
+    NoAgent,
     /// The batcher was closed.
     #[error("The server is shutting down and accepts nothing more")]
     Closed,
@@ -109,6 +114,9 @@ pub enum BatchError {
         /// Sentences of the batch.
         sentences: usize,
     },
+    /// The last agent was lost while sentences of the request waited.
+    #[error("The last agent was lost while the request waited")]
+    NoAgent,
     /// The batcher went away without an answer.
     #[error("The batcher ended without an answer")]
     Lost,

@@ -112,6 +112,12 @@ impl<T: Clone> Line<T> {
         batch
     }
 
+    /// Takes everything out of the line: the owners of the requests that were in it.
+    pub(super) fn clear(&mut self) -> Vec<T> {
+        (self.sentences, self.tokens) = (0, 0);
+        self.waiting.drain(..).map(|waiting| waiting.owner).collect()
+    }
+
     /// Takes what is left of a request out of the line. True if there was any.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Ok(at) = self.waiting.binary_search_by_key(&id, |waiting| waiting.id) else {

@@ -11,9 +11,36 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::BatchError;
+use crate::embedder::EmbedError;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Agent {
     agent: usize,
+}
+
+/// How a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// With its rows.
+    Embedded,
+    /// With an error, which its requests got.
+    Failed,
+    /// Before its end, for nobody waited for it any more.
+    Abandoned,
+}
+
+impl Outcome {
+    /// What an error says of it.
+    pub(super) fn of(error: Option<&BatchError>) -> Self {
+        match error {
+            None => Outcome::Embedded,
+            Some(BatchError::Failed(why)) if matches!(**why, EmbedError::Abandoned { .. }) => {
+                Outcome::Abandoned
+            }
+            Some(_) => Outcome::Failed,
+        }
+    }
 }
 
 /// Counters of a [`super::Batcher`]; clones are the same counters.
@@ -26,6 +53,10 @@ pub struct BatchMetrics {
     embeddings: Counter,
     tokens: Counter,
     failed: Counter,
+    abandoned: Counter,
+    agents: Gauge,
+    losses: Family<Agent, Counter>,
+    reopened: Counter,
     busy: Family<Agent, Counter<f64, AtomicU64>>,
     /// Requests refused because the queue was full.
     pub(super) rejected: Counter,
@@ -43,6 +74,10 @@ impl Default for BatchMetrics {
             embeddings: Counter::default(),
             tokens: Counter::default(),
             failed: Counter::default(),
+            abandoned: Counter::default(),
+            agents: Gauge::default(),
+            losses: Family::default(),
+            reopened: Counter::default(),
             busy: Family::default(),
             rejected: Counter::default(),
             withdrawn: Counter::default(),
@@ -62,6 +97,11 @@ impl BatchMetrics {
         registry.register("embeddings", "Sentences embedded", embeddings);
         registry.register("tokens", "Tokens embedded", tokens);
         registry.register("batches_failed", "Batches whose requests got an error", failed);
+        let Self { abandoned, agents, losses, reopened, .. } = self.clone();
+        registry.register("batches_abandoned", "Batches given up, for their clients were gone", abandoned);
+        registry.register("agents_serving", "Agents that take batches", agents);
+        registry.register("device_losses", "Times that an agent was lost", losses);
+        registry.register("device_reopened", "Times that a lost device or agent was opened again", reopened);
         registry.register("rejected", "Requests refused because the queue was full", rejected);
         registry.register("withdrawn", "Requests that were abandoned or failed while in line", withdrawn);
         registry.register_with_unit("agent_busy", "Time in batches", Unit::Seconds, busy);
@@ -78,17 +118,45 @@ impl BatchMetrics {
         self.queue_tokens.set(i64::try_from(tokens).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn batch(&self, agent: usize, sentences: usize, tokens: usize, busy: Duration, good: bool) {
+    pub(super) fn batch(
+        &self,
+        agent: usize,
+        sentences: usize,
+        tokens: usize,
+        busy: Duration,
+        outcome: Outcome,
+    ) {
         // CAST: counts of a batch, far below 2^52 where f64 begins to round.
         self.batch_sentences.observe(sentences as f64);
         self.batch_tokens.observe(tokens as f64);
         self.busy.get_or_create(&Agent { agent }).inc_by(busy.as_secs_f64());
-        if good {
-            // CAST: usize to u64 is lossless here.
-            self.embeddings.inc_by(sentences as u64);
-            self.tokens.inc_by(tokens as u64);
-        } else {
-            self.failed.inc();
+        match outcome {
+            Outcome::Embedded => {
+                // CAST: usize to u64 is lossless here.
+                self.embeddings.inc_by(sentences as u64);
+                self.tokens.inc_by(tokens as u64);
+            }
+            Outcome::Failed => {
+                self.failed.inc();
+            }
+            Outcome::Abandoned => {
+                self.abandoned.inc();
+            }
         }
+    }
+
+    /// So many agents take batches.
+    pub(super) fn agents(&self, serving: usize) {
+        self.agents.set(i64::try_from(serving).unwrap_or(i64::MAX));
+    }
+
+    /// Lost devices or agents were opened again so many times more.
+    pub fn reopened(&self, times: u64) {
+        self.reopened.inc_by(times);
+    }
+
+    /// An agent was lost.
+    pub(super) fn lost(&self, agent: usize) {
+        self.losses.get_or_create(&Agent { agent }).inc();
     }
 }

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! INVARIANT: every accepted request is answered exactly once, with all its rows in order or with an error, unless
-//! its [`Pending`] is dropped; then what of it still waits leaves the line at once.
+//! its [`Pending`] is dropped; then what of it still waits leaves the line at once, and a batch all of whose requests
+//! were dropped is given up. A lost agent takes the requests of its batch along, the last one those in line, too.
 
+mod agents;
 mod answer;
 mod error;
 mod line;
@@ -25,13 +27,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
+pub use self::agents::{Agents, Backoff};
 pub use self::answer::Embeddings;
 pub use self::error::{BatchError, StartError, SubmitError};
 pub use self::metrics::BatchMetrics;
 use self::queue::Queue;
-use crate::embedder::{Embedder, Sentence};
+use crate::embedder::{OpenAgent, Sentence};
 
 /// Bounds of the queue, and how long a batch waits to fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +46,18 @@ pub struct BatchOptions {
     /// How long the oldest sentence waits for a batch to fill while an embedder is idle. With zero a batch is what
     /// is there at once: under load it fills while the embedders are busy.
     pub wait: Duration,
+    /// How often a lost agent is opened again.
+    pub backoff: Backoff,
 }
 
 impl Default for BatchOptions {
     fn default() -> Self {
-        Self { queue_tokens: 1 << 17, queue_sentences: 4096, wait: Duration::ZERO }
+        Self {
+            queue_tokens: 1 << 17,
+            queue_sentences: 4096,
+            wait: Duration::ZERO,
+            backoff: Backoff::default(),
+        }
     }
 }
 
@@ -65,27 +75,41 @@ impl fmt::Debug for Batcher {
 }
 
 impl Batcher {
-    /// Starts a thread for each embedder; all take from one queue.
+    /// Starts a thread for each agent; all take from one queue.
     ///
     /// # Errors
     /// [`StartError`]: no embedders, embedders without numbers or of different models, or no thread.
-    pub fn start(embedders: Vec<Box<dyn Embedder>>, options: BatchOptions) -> Result<Self, StartError> {
-        let dimensions = embedders.first().ok_or(StartError::NoEmbedders)?.dimensions();
+    pub fn start<A: Into<OpenAgent>>(agents: Vec<A>, options: BatchOptions) -> Result<Self, StartError> {
+        Self::start_counted(agents, options, BatchMetrics::default())
+    }
+
+    /// The same with counters that there were before.
+    ///
+    /// # Errors
+    /// As for [`Batcher::start`].
+    pub fn start_counted<A: Into<OpenAgent>>(
+        agents: Vec<A>,
+        options: BatchOptions,
+        metrics: BatchMetrics,
+    ) -> Result<Self, StartError> {
+        let agents: Vec<OpenAgent> = agents.into_iter().map(Into::into).collect();
+        let embedders = || agents.iter().map(|agent| &agent.embedder);
+        let dimensions = embedders().next().ok_or(StartError::NoEmbedders)?.dimensions();
         if dimensions == 0 {
             return Err(StartError::NoDimensions);
         }
-        if let Some(other) = embedders.iter().map(|e| e.dimensions()).find(|other| *other != dimensions) {
+        if let Some(other) = embedders().map(|e| e.dimensions()).find(|other| *other != dimensions) {
             return Err(StartError::Dimensions { first: dimensions, other });
         }
-        let sentence = embedders.iter().map(|e| e.max_batch_tokens()).min().unwrap_or(0);
-        let queue = Arc::new(Queue::new(options, sentence));
+        let sentence = embedders().map(|e| e.max_batch_tokens()).min().unwrap_or(0);
+        let queue = Arc::new(Queue::new(options, sentence, agents.len(), metrics));
         let batcher = Self { queue, workers: Mutex::default(), dimensions };
-        for (agent, embedder) in embedders.into_iter().enumerate() {
+        for (agent, open) in agents.into_iter().enumerate() {
             let queue = batcher.queue.clone();
             // A thread that does not start leaves through Drop, which ends those that did.
             let worker = std::thread::Builder::new()
                 .name(format!("agent-{agent}"))
-                .spawn(move || worker::run(agent, embedder, &queue))
+                .spawn(move || worker::run(agent, open, &queue))
                 .map_err(|source| StartError::Thread { agent, source })?;
             batcher.workers.lock().push(worker);
         }
@@ -106,9 +130,29 @@ impl Batcher {
     /// work of counting them.
     ///
     /// # Errors
-    /// [`SubmitError::Full`], [`SubmitError::TooMany`], [`SubmitError::Closed`].
+    /// [`SubmitError::Full`], [`SubmitError::TooMany`], [`SubmitError::NoAgent`], [`SubmitError::Closed`].
     pub fn admits(&self, sentences: usize) -> Result<(), SubmitError> {
         self.queue.admits(sentences)
+    }
+
+    /// Whether a request of so many tokens is ever accepted.
+    ///
+    /// # Errors
+    /// [`SubmitError::TooLarge`].
+    pub fn fits(&self, tokens: usize) -> Result<(), SubmitError> {
+        self.queue.fits(tokens)
+    }
+
+    /// What the agents are doing, now and whenever it changes.
+    #[must_use]
+    pub fn agents(&self) -> watch::Receiver<Agents> {
+        self.queue.agents().subscribe()
+    }
+
+    /// The queue's bounds.
+    #[must_use]
+    pub fn options(&self) -> BatchOptions {
+        self.queue.options()
     }
 
     /// Numbers in an embedding.

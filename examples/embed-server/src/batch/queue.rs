@@ -2,26 +2,34 @@
 //! The bounded queue that requests enter whole and workers take batches from.
 //!
 //! INVARIANT: sentences and tokens in line never exceed the bounds. A worker sleeps only while the line is empty or
-//! its batch may still fill, and whoever leaves something in line wakes another.
+//! its batch may still fill, and whoever leaves something in line wakes another. Nothing is in line while no agent
+//! serves.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
 
 use super::answer::Answer;
 use super::line::{Batch, Line};
-use super::{BatchMetrics, BatchOptions, SubmitError};
+use super::{Agents, BatchError, BatchMetrics, BatchOptions, SubmitError};
 use crate::embedder::Sentence;
+
+/// How often a worker without work looks whether its agent is still there.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What waits to be embedded.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
     work: Condvar,
+    /// Signalled when the queue is closed.
+    end: Condvar,
     options: BatchOptions,
     sentence: usize,
     metrics: BatchMetrics,
+    agents: watch::Sender<Agents>,
 }
 
 #[derive(Debug, Default)]
@@ -30,15 +38,29 @@ struct State {
     closed: bool,
 }
 
+/// What a worker does next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Embed this.
+    Batch(Batch<Arc<Answer>>),
+    /// Look whether the agent is still there.
+    Look,
+    /// End: the queue is closed and empty.
+    End,
+}
+
 impl Queue {
-    /// An empty queue. No sentence may have more than `sentence` tokens.
-    pub(super) fn new(options: BatchOptions, sentence: usize) -> Self {
+    /// An empty queue in front of so many agents. No sentence may have more than `sentence` tokens.
+    pub(super) fn new(options: BatchOptions, sentence: usize, agents: usize, metrics: BatchMetrics) -> Self {
+        metrics.agents(agents);
         Self {
             state: Mutex::default(),
             work: Condvar::new(),
+            end: Condvar::new(),
             options,
             sentence,
-            metrics: BatchMetrics::default(),
+            metrics,
+            agents: watch::Sender::new(Agents { serving: agents, ..Agents::default() }),
         }
     }
 
@@ -46,8 +68,16 @@ impl Queue {
         &self.metrics
     }
 
+    pub(super) fn options(&self) -> BatchOptions {
+        self.options
+    }
+
     pub(super) fn sentence_limit(&self) -> usize {
         self.sentence
+    }
+
+    pub(super) fn agents(&self) -> &watch::Sender<Agents> {
+        &self.agents
     }
 
     /// Puts a request in line, whole, and returns its id.
@@ -72,17 +102,24 @@ impl Queue {
         self.check(&self.state.lock(), sentences, 0)
     }
 
+    /// Whether a request of so many tokens is ever accepted.
+    pub(super) fn fits(&self, tokens: usize) -> Result<(), SubmitError> {
+        let limit = self.options.queue_tokens;
+        if tokens > limit { Err(SubmitError::TooLarge { tokens, limit }) } else { Ok(()) }
+    }
+
     fn check(&self, state: &State, sentences: usize, tokens: usize) -> Result<(), SubmitError> {
         let BatchOptions { queue_tokens, queue_sentences, .. } = self.options;
         if state.closed {
             return Err(SubmitError::Closed);
         }
+        if self.agents.borrow().serving == 0 {
+            return Err(SubmitError::NoAgent);
+        }
         if sentences > queue_sentences {
             return Err(SubmitError::TooMany { sentences, limit: queue_sentences });
         }
-        if tokens > queue_tokens {
-            return Err(SubmitError::TooLarge { tokens, limit: queue_tokens });
-        }
+        self.fits(tokens)?;
         let (waiting_sentences, waiting_tokens) = (state.line.sentences(), state.line.tokens());
         if waiting_sentences + sentences > queue_sentences || waiting_tokens + tokens > queue_tokens {
             self.metrics.rejected.inc();
@@ -98,15 +135,17 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for sentences and cuts a batch from the front. None when the queue is closed and empty.
-    pub(super) fn next(&self, budget: usize) -> Option<Batch<Arc<Answer>>> {
+    /// Waits for sentences and cuts a batch from the front, or for the time to look after the agent.
+    pub(super) fn next(&self, budget: usize) -> Next {
         let mut state = self.state.lock();
         loop {
             let Some(oldest) = state.line.oldest() else {
                 if state.closed {
-                    return None;
+                    return Next::End;
                 }
-                self.work.wait(&mut state);
+                if self.work.wait_for(&mut state, LOOK).timed_out() && state.line.oldest().is_none() {
+                    return Next::Look;
+                }
                 continue;
             };
             let deadline = oldest + self.options.wait;
@@ -122,7 +161,7 @@ impl Queue {
         if more {
             self.work.notify_one();
         }
-        Some(batch)
+        Next::Batch(batch)
     }
 
     /// Takes what still waits of a request out of line.
@@ -134,10 +173,35 @@ impl Queue {
         }
     }
 
+    /// Changes what the agents are doing. When none serves any more, everything in line fails.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Agents)) {
+        // Under the queue's lock: a request is pushed before the loss and fails with it, or is refused after it.
+        let mut state = self.state.lock();
+        self.agents.send_modify(change);
+        let serving = self.agents.borrow().serving;
+        self.metrics.agents(serving);
+        let abandoned = if serving == 0 { state.line.clear() } else { Vec::new() };
+        self.count(&state);
+        drop(state);
+        for owner in abandoned {
+            owner.fail(&BatchError::NoAgent);
+        }
+        // The thread that is not woken any more may have been meant for what is in line.
+        self.work.notify_all();
+    }
+
+    /// Waits so long, or until the queue is closed. True if it is.
+    pub(super) fn is_closed_within(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.end.wait_while_for(&mut state, |state| !state.closed, time);
+        state.closed
+    }
+
     /// Accepts nothing more; workers end once the line is empty.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.work.notify_all();
+        self.end.notify_all();
     }
 
     fn count(&self, state: &State) {

@@ -9,19 +9,25 @@ mod fake;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::fake::{Control, FAIL, Fake, NAN, PANIC, row};
+use self::fake::{Control, FAIL, Fake, LOSE, NAN, PANIC, row};
 use super::*;
+use crate::embedder::{EmbedError, Embedder, ReopenError};
 
 const DIMENSIONS: usize = 4;
 const BUDGET: usize = 16;
 
 fn options() -> BatchOptions {
-    BatchOptions { queue_tokens: 64, queue_sentences: 8, wait: Duration::ZERO }
+    BatchOptions { queue_tokens: 64, queue_sentences: 8, wait: Duration::ZERO, backoff: quick() }
+}
+
+/// Attempts enough for a test, without long waits.
+fn quick() -> Backoff {
+    Backoff { attempts: 4, first: Duration::from_millis(1), longest: Duration::from_millis(4) }
 }
 
 fn start(agents: usize, options: BatchOptions) -> (Batcher, Arc<Control>) {
     let control = Arc::new(Control::default());
-    let embedders = (0..agents).map(|_| Fake::boxed(&control, DIMENSIONS, BUDGET)).collect();
+    let embedders: Vec<_> = (0..agents).map(|_| Fake::boxed(&control, DIMENSIONS, BUDGET)).collect();
     (Batcher::start(embedders, options).unwrap(), control)
 }
 
@@ -236,7 +242,7 @@ async fn agents_embed_beside_each_other() {
 #[tokio::test]
 async fn many_requests_of_all_sizes_get_their_own_rows() {
     let (batcher, _) =
-        start(3, BatchOptions { queue_tokens: 1 << 20, queue_sentences: 1 << 20, wait: Duration::ZERO });
+        start(3, BatchOptions { queue_tokens: 1 << 20, queue_sentences: 1 << 20, ..options() });
     let request = |i: u32| -> Vec<_> {
         let count = i % 7 + 1;
         (0..count).map(|j| sentence(i * 7 + j, 1 + (i * j % 16) as usize)).collect()
@@ -274,10 +280,146 @@ async fn batch_waits_no_longer_than_it_may() {
 #[test]
 fn start_needs_embedders_of_one_model() {
     let control = Arc::new(Control::default());
-    let fakes = |dimensions: &[usize]| dimensions.iter().map(|n| Fake::boxed(&control, *n, 8)).collect();
+    let fakes = |dimensions: &[usize]| -> Vec<Box<dyn Embedder>> {
+        dimensions.iter().map(|n| Fake::boxed(&control, *n, 8)).collect()
+    };
 
-    assert!(matches!(Batcher::start(vec![], options()), Err(StartError::NoEmbedders)));
+    assert!(matches!(Batcher::start(Vec::<OpenAgent>::new(), options()), Err(StartError::NoEmbedders)));
     assert!(matches!(Batcher::start(fakes(&[0]), options()), Err(StartError::NoDimensions)));
     let odd = Batcher::start(fakes(&[4, 8]), options());
     assert!(matches!(odd, Err(StartError::Dimensions { first: 4, other: 8 })));
+}
+
+/// An agent that is opened again when a test's answers say so.
+fn reopened(
+    control: &Arc<Control>,
+    mut answers: impl FnMut() -> Result<(), ReopenError> + Send + 'static,
+) -> OpenAgent {
+    let again = control.clone();
+    let reopen: crate::embedder::Reopen =
+        Box::new(move || answers().map(|()| Fake::boxed(&again, DIMENSIONS, BUDGET)));
+    OpenAgent { embedder: Fake::boxed(control, DIMENSIONS, BUDGET), reopen: Some(reopen) }
+}
+
+async fn reach(batcher: &Batcher, agents: Agents) {
+    let mut seen = batcher.agents();
+    let reached = seen.wait_for(|now| *now == agents);
+    tokio::time::timeout(fake::PATIENCE, reached).await.expect("the agents did not get there").unwrap();
+}
+
+const NONE: Agents = Agents { serving: 0, reopening: 0, ended: 1 };
+
+#[tokio::test]
+async fn lost_agent_fails_its_batch_and_the_line_and_refuses_the_rest() {
+    let (batcher, control) = start(1, options());
+    let first = occupy(&batcher, &control);
+    let lost = batcher.submit(vec![special(LOSE), sentence(1, 15)]).unwrap();
+    let behind = batcher.submit(vec![sentence(2, 1)]).unwrap();
+
+    control.release();
+
+    first.await.unwrap();
+    assert!(matches!(lost.await, Err(BatchError::Failed(why)) if matches!(*why, EmbedError::Lost { .. })));
+    assert!(matches!(behind.await, Err(BatchError::NoAgent)));
+    reach(&batcher, NONE).await;
+    assert_eq!(batcher.submit(vec![sentence(3, 1)]).unwrap_err(), SubmitError::NoAgent);
+    assert_eq!(batcher.admits(1), Err(SubmitError::NoAgent));
+    assert_eq!(batcher.metrics().queued(), 0);
+}
+
+#[tokio::test]
+async fn idle_agent_is_found_lost() {
+    let (batcher, control) = start(1, options());
+
+    control.lose();
+
+    reach(&batcher, NONE).await;
+    control.await_dropped(1);
+}
+
+#[tokio::test]
+async fn other_agents_serve_on_when_one_is_lost() {
+    let (batcher, _control) = start(2, options());
+
+    let lost = batcher.submit(vec![special(LOSE)]).unwrap().await;
+
+    assert!(matches!(lost, Err(BatchError::Failed(_))), "{lost:?}");
+    reach(&batcher, Agents { serving: 1, reopening: 0, ended: 1 }).await;
+    for i in 0..8 {
+        assert_rows(&batcher.submit(vec![sentence(i, 3)]).unwrap().await.unwrap(), &[sentence(i, 3)]);
+    }
+}
+
+#[tokio::test]
+async fn lost_agent_is_opened_again_after_failures_and_panics() {
+    let control = Arc::new(Control::default());
+    let mut attempts = 0;
+    let agent = reopened(&control, move || {
+        attempts += 1;
+        match attempts {
+            1 => Err(ReopenError::Failed("not yet".into())),
+            2 => panic!("the test's wish"),
+            _ => Ok(()),
+        }
+    });
+    let batcher = Batcher::start(vec![agent], options()).unwrap();
+
+    assert!(batcher.submit(vec![special(LOSE)]).unwrap().await.is_err());
+
+    // The lost embedder is gone before another is made.
+    control.await_dropped(1);
+    reach(&batcher, Agents { serving: 1, reopening: 0, ended: 0 }).await;
+    assert_rows(&batcher.submit(vec![sentence(1, 3)]).unwrap().await.unwrap(), &[sentence(1, 3)]);
+}
+
+#[tokio::test]
+async fn attempts_to_open_an_agent_are_bounded_and_end_where_there_is_no_hope() {
+    for (impossible, expected) in [(false, 4), (true, 1)] {
+        let control = Arc::new(Control::default());
+        let attempts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = attempts.clone();
+        let agent = reopened(&control, move || {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let why = || "the test's wish".into();
+            Err(if impossible { ReopenError::Impossible(why()) } else { ReopenError::Failed(why()) })
+        });
+        let batcher = Batcher::start(vec![agent], options()).unwrap();
+
+        assert!(batcher.submit(vec![special(LOSE)]).unwrap().await.is_err());
+
+        reach(&batcher, NONE).await;
+        assert_eq!(attempts.load(std::sync::atomic::Ordering::Relaxed), expected);
+        batcher.join();
+    }
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_an_agent_that_is_opened_again() {
+    let control = Arc::new(Control::default());
+    let agent = reopened(&control, || Err(ReopenError::Failed("never".into())));
+    let backoff = Backoff { attempts: u32::MAX, ..quick() };
+    let long = Duration::from_secs(3600);
+    let backoff = Backoff { first: long, longest: long, ..backoff };
+    let batcher = Batcher::start(vec![agent], BatchOptions { backoff, ..options() }).unwrap();
+    assert!(batcher.submit(vec![special(LOSE)]).unwrap().await.is_err());
+    reach(&batcher, Agents { serving: 0, reopening: 1, ended: 0 }).await;
+
+    batcher.join();
+}
+
+#[tokio::test]
+async fn batch_that_nobody_wants_is_given_up() {
+    let (batcher, control) = start(1, options());
+    control.watch();
+    let [one, other] = [1, 2].map(|i| batcher.submit(vec![sentence(i, 3)]).unwrap());
+    control.await_begun(1);
+
+    drop(one);
+    let next = batcher.submit(vec![sentence(3, 3)]).unwrap();
+    drop(other);
+
+    // The batches before it never end by themselves.
+    control.await_begun(2);
+    control.release();
+    assert_rows(&next.await.unwrap(), &[sentence(3, 3)]);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One batch as packets: 50 dispatches in order in f16, 44 in f32, the last of which completes the signal.
 
-use stasis::{Arg, Kernel, SubmitError};
+use stasis::{Arg, Kernel, SubmitError, WaitError};
 
 use super::parameters::{Attention, Linear, Norm};
 use super::{Engine, Precision};
@@ -28,9 +28,31 @@ enum Order {
     After,
     /// Together with the one before it.
     Beside,
+    /// When everything before it is done, and it is a layer's last: its number.
+    Layer(usize),
     /// When everything before it is done, and it is the batch's last.
     Last,
 }
+
+/// Why a batch was not submitted to its end.
+pub(super) enum Stopped {
+    /// Nobody wants it any more; so many of its layers were submitted.
+    Abandoned(usize),
+    /// A layer's end could not be waited for.
+    Wait(WaitError),
+    /// A packet could not be submitted.
+    Submit(SubmitError),
+}
+
+impl From<SubmitError> for Stopped {
+    fn from(error: SubmitError) -> Self {
+        Stopped::Submit(error)
+    }
+}
+
+/// Layers that are submitted before the first of them has ended: one is on the device while the next one waits there, so
+/// that the device never waits for the host.
+pub(super) const AHEAD: usize = 2;
 
 /// A product's result.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +78,11 @@ impl Engine {
             .barrier(order != Order::Beside);
         let signal = match &self.profile {
             Some(profile) => profile.next(kernel.name()),
-            None => (order == Order::Last).then_some(&self.done),
+            None => match order {
+                Order::After | Order::Beside => None,
+                Order::Layer(layer) => Some(&self.layers[layer % AHEAD]),
+                Order::Last => Some(&self.done),
+            },
         };
         match signal {
             Some(signal) => dispatch.completion(signal).submit()?,
@@ -153,7 +179,7 @@ impl Engine {
         }
     }
 
-    fn norm(&self, norm: Norm) -> Result<(), SubmitError> {
+    fn norm(&self, norm: Norm, order: Order) -> Result<(), SubmitError> {
         let at = self.activations_at;
         let rows = self.tables.rows();
         let args = [
@@ -166,7 +192,7 @@ impl Engine {
             Arg::U32(rows as u32),
         ];
         let grid = Grid(rows.div_ceil(NORM_ROWS), 1, NORM_ITEMS);
-        self.step(&self.kernels.norm, grid, &args, Order::After)
+        self.step(&self.kernels.norm, grid, &args, order)
     }
 
     fn begin(&self) -> Result<(), SubmitError> {
@@ -188,27 +214,48 @@ impl Engine {
         self.step(&self.kernels.embed, grid, &args, Order::After)
     }
 
-    /// Writes a batch's packets and returns without waiting.
-    pub(super) fn submit(&self) -> Result<(), SubmitError> {
+    /// Waits for the end of the layer whose signal this one is to have, and arms it.
+    fn next_layer(&self, layer: usize, wanted: &dyn Fn() -> bool) -> Result<(), Stopped> {
+        // A profile has the signals for its own.
+        if self.profile.is_some() {
+            return Ok(());
+        }
+        let signal = &self.layers[layer % AHEAD];
+        if layer >= AHEAD {
+            signal.wait_done(None).map_err(Stopped::Wait)?;
+        }
+        if !wanted() {
+            return Err(Stopped::Abandoned(layer));
+        }
+        signal.store(1).map_err(Stopped::Wait)
+    }
+
+    /// Writes a batch's packets, two layers ahead of the device, and returns without waiting for the last of them. A batch
+    /// that is not wanted any more ends with the layers that were submitted.
+    pub(super) fn submit(&self, wanted: &dyn Fn() -> bool) -> Result<(), Stopped> {
         let (at, kernels) = (self.activations_at, &self.kernels);
         let (x, y) = (self.activation(at.x), self.activation(at.y));
         let sum = |width: usize| Into { address: y, width, residual: x };
+        self.next_layer(0, wanted)?;
         self.begin()?;
-        for layer in &self.shape.layers {
+        for (index, layer) in self.shape.layers.iter().enumerate() {
+            if index > 0 {
+                self.next_layer(index, wanted)?;
+            }
             self.attention_of(layer.attention)?;
             let hidden = layer.output.outputs;
             self.product(&kernels.gemm_residual, layer.output, at.context, sum(hidden), Order::After)?;
-            self.norm(layer.attention_norm)?;
+            self.norm(layer.attention_norm, Order::After)?;
             let wide = Into { address: self.activation(at.wide), width: layer.up.outputs, residual: 0 };
             self.product(&kernels.gemm_gelu, layer.up, at.h, wide, Order::After)?;
             self.product(&kernels.gemm_residual, layer.down, at.wide, sum(hidden), Order::After)?;
-            self.norm(layer.norm)?;
+            self.norm(layer.norm, Order::Layer(index))?;
         }
         let args = [
             Arg::Address(self.exchange.va() + self.tables_at.bounds),
             Arg::Address(x),
             Arg::Address(self.exchange.va() + self.embeddings_at),
         ];
-        self.step(&kernels.pool, Grid(self.tables.sentences(), 1, WAVE), &args, Order::Last)
+        Ok(self.step(&kernels.pool, Grid(self.tables.sentences(), 1, WAVE), &args, Order::Last)?)
     }
 }

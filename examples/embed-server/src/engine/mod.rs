@@ -21,6 +21,7 @@ pub use self::parameters::Parameters;
 pub use self::profile::KernelTime;
 
 use self::activations::Activations;
+use self::forward::{AHEAD, Stopped};
 use self::kernels::Kernels;
 use self::layout::Layout;
 use self::tables::{Tables, TablesAt};
@@ -55,6 +56,8 @@ pub struct Engine {
     kernels: Kernels,
     queue: Queue,
     done: Signal,
+    /// Completed by the ends of layers, in turn.
+    layers: [Signal; AHEAD],
     /// The weights, as [`Parameters::bytes`] has them.
     weights: Buffer,
     activations: Buffer,
@@ -108,10 +111,12 @@ impl Engine {
         // A sentence has a token at least.
         let embeddings_at = layout.take::<f32>(max_batch_tokens * config.hidden_size);
         let exchange = runtime.gtt().alloc(layout.bytes()).map_err(memory("tables and embeddings"))?;
+        let signal = || Signal::new(runtime, 0).map_err(memory("a signal"));
         Ok(Self {
             kernels,
             queue: Queue::create(agent, QueueOptions::default())?,
-            done: Signal::new(runtime, 0).map_err(memory("a signal"))?,
+            done: signal()?,
+            layers: [signal()?, signal()?],
             weights,
             activations,
             activations_at,
@@ -150,15 +155,19 @@ impl Engine {
         }
     }
 
-    /// Computes the batch that the tables describe.
-    fn compute(&mut self, out: &mut Vec<f32>) -> Result<(), (&'static str, Failure)> {
-        let failed = |act: &'static str| move |why: Failure| (act, why);
+    /// Computes the batch that the tables describe, as long as it is wanted.
+    fn compute(&mut self, out: &mut Vec<f32>, wanted: &dyn Fn() -> bool) -> Result<(), Unfinished> {
+        let failed = |act: &'static str| move |why: Failure| Unfinished::Failed(act, why);
         self.write_tables().map_err(|why| failed("writing its tables")(why.into()))?;
         self.done.store(1).map_err(|why| failed("arming its signal")(why.into()))?;
-        if let Err(why) = self.submit() {
+        if let Err(stopped) = self.submit(wanted) {
             // What was submitted still runs, in memory that the next batch will use.
             let _ = self.queue.wait_idle(None);
-            return Err(failed("submitting its kernels")(why.into()));
+            return Err(match stopped {
+                Stopped::Abandoned(layers) => Unfinished::Abandoned(layers),
+                Stopped::Wait(why) => failed("waiting for a layer")(why.into()),
+                Stopped::Submit(why) => failed("submitting its kernels")(why.into()),
+            });
         }
         self.done.wait_done(None).map_err(|why| failed("waiting for its kernels")(why.into()))?;
         out.resize(self.tables.sentences() * self.shape.config.hidden_size, 0.0);
@@ -166,6 +175,12 @@ impl Engine {
             .read(self.embeddings_at, bytemuck::cast_slice_mut(out))
             .map_err(|why| failed("reading its embeddings")(why.into()))
     }
+}
+
+/// Why a batch has no embeddings.
+enum Unfinished {
+    Abandoned(usize),
+    Failed(&'static str, Failure),
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -180,15 +195,39 @@ impl Embedder for Engine {
     }
 
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError> {
+        self.embed_while(sentences, out, &|| true)
+    }
+
+    fn embed_while(
+        &mut self,
+        sentences: &[Sentence],
+        out: &mut Vec<f32>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), EmbedError> {
         out.clear();
         self.tables.fill(sentences, &self.shape.config, self.shape.max_batch_tokens)?;
         if sentences.is_empty() {
             return Ok(());
         }
         let tokens = self.tables.tokens();
-        self.compute(out).map_err(|(act, source)| {
+        self.compute(out, wanted).map_err(|unfinished| {
             out.clear();
-            EmbedError::Device { act, tokens, source }
+            match unfinished {
+                Unfinished::Abandoned(done) => {
+                    EmbedError::Abandoned { done, layers: self.shape.layers.len() }
+                }
+                Unfinished::Failed(act, source) => match self.check() {
+                    Err(EmbedError::Lost { .. }) => EmbedError::Lost { act, source },
+                    _ => EmbedError::Device { act, tokens, source },
+                },
+            }
         })
+    }
+
+    fn check(&self) -> Result<(), EmbedError> {
+        let lost = |act: &'static str, source: Failure| EmbedError::Lost { act, source };
+        // A signal of a lost device cannot be read, and a queue that stopped takes no packet any more.
+        self.done.load().map_err(|why| lost("looking at its signal", why.into()))?;
+        self.queue.fault().map_or(Ok(()), |fault| Err(lost("looking at its queue", fault.into())))
     }
 }

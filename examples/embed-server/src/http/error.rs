@@ -4,15 +4,18 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::batch::{BatchError, SubmitError};
 use crate::embedder::EmbedError;
 use crate::model::TokenizeError;
 
+/// Content encodings that the server takes.
+const ENCODINGS: &str = "gzip, deflate";
+const ENCODING_CODE: &str = "unsupported_content_encoding";
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
@@ -47,7 +50,7 @@ impl ApiError {
     }
 
     /// The body did not arrive: 400, for whoever may still be there to read it.
-    pub(super) fn body(why: &dyn std::fmt::Display) -> Self {
+    pub(super) fn unread(why: &dyn std::fmt::Display) -> Self {
         let message = format!("The body of the request could not be read: {why}");
         Self::new(StatusCode::BAD_REQUEST, INVALID, message)
     }
@@ -62,7 +65,9 @@ impl ApiError {
     pub(super) fn sentence(index: usize, error: &TokenizeError) -> Self {
         let invalid = Self::invalid("input", format!("Input {index}: {error}"));
         match error {
-            TokenizeError::TooLong { .. } => invalid.code("context_length_exceeded"),
+            TokenizeError::TooLong { .. } | TokenizeError::MuchTooLong { .. } => {
+                invalid.code("context_length_exceeded")
+            }
             _ => invalid,
         }
     }
@@ -99,6 +104,78 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, message).code("unsupported_media_type")
     }
 
+    /// A body packed as this server does not unpack: 415.
+    pub(super) fn encoding(found: &str) -> Self {
+        let shown: String = found.chars().take(32).collect();
+        let message =
+            format!("The body's Content-Encoding is '{shown}': the server takes {ENCODINGS} and identity");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, message).code(ENCODING_CODE)
+    }
+
+    /// A body that cannot be unpacked: 400.
+    pub(super) fn unpack(why: &dyn std::fmt::Display) -> Self {
+        let message = format!("The body of the request could not be unpacked: {why}");
+        Self::new(StatusCode::BAD_REQUEST, INVALID, message).code("invalid_content_encoding")
+    }
+
+    /// A request without a key, or with a wrong one: 401.
+    pub(super) fn key(given: bool) -> Self {
+        let message = match given {
+            true => "The API key is not one of this server's",
+            false => "The request has no API key: send 'Authorization: Bearer KEY'",
+        };
+        Self::new(StatusCode::UNAUTHORIZED, INVALID, message.to_owned()).code("invalid_api_key")
+    }
+
+    /// A path that is no text: 400.
+    pub(super) fn path() -> Self {
+        let message = "The path of the request is not valid UTF-8".to_owned();
+        Self::new(StatusCode::BAD_REQUEST, INVALID, message)
+    }
+
+    /// Headers that did not come in time: 408.
+    pub(super) fn slow_head(limit: Duration) -> Self {
+        let message = format!("The headers of the request did not arrive within {limit:?}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID, message).code("request_timeout")
+    }
+
+    /// A request that could not be read as HTTP; the status says why.
+    pub(super) fn head(status: StatusCode) -> Self {
+        let (message, code) = match status {
+            StatusCode::URI_TOO_LONG => ("The request's target is too long", "uri_too_long"),
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                ("The request's headers are too many or too large", "headers_too_large")
+            }
+            _ => ("The request is not a valid HTTP/1.1 request", "bad_http"),
+        };
+        Self::new(status, INVALID, message.to_owned()).code(code)
+    }
+
+    /// A connection more than there may be: 503.
+    pub(super) fn connections(limit: usize) -> Self {
+        let message = format!("The server has {limit} connections, as many as it may: try again later");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message).code("too_many_connections")
+    }
+
+    /// No agent serves: 503.
+    pub(super) fn lost() -> Self {
+        let message = "The device is lost, nothing can be embedded now: try again later".to_owned();
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message).code("device_lost")
+    }
+
+    /// The device is being opened: 503.
+    pub(super) fn opening() -> Self {
+        let message = "The server is opening its device: try again later".to_owned();
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message).code("device_opening")
+    }
+
+    /// The time of a shutdown was over before the request was answered: 503.
+    pub(super) fn given_up() -> Self {
+        let message = "The server is shutting down and had no more time for the request: try again, another may \
+                       answer";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message.to_owned()).code("shutting_down")
+    }
+
     /// A fault of the server's: 500.
     pub(super) fn internal() -> Self {
         let message = "The server had an error while processing the request".to_owned();
@@ -133,6 +210,7 @@ impl From<SubmitError> for ApiError {
                 Self::new(StatusCode::BAD_REQUEST, code, message).code(code)
             }
             SubmitError::Sentence { .. } => Self::invalid("input", message).code("context_length_exceeded"),
+            SubmitError::NoAgent => Self::lost(),
             SubmitError::Closed => Self::closing(),
         }
     }
@@ -142,24 +220,67 @@ impl From<BatchError> for ApiError {
     fn from(error: BatchError) -> Self {
         // The cause is in the server's log, with the request's id; a client gets what it can act upon.
         match error {
-            BatchError::Failed(cause) if matches!(*cause, EmbedError::Device { .. }) => {
-                let message = "The device failed while it embedded the request: try again".to_owned();
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message).code("device_failed")
-            }
+            BatchError::Failed(cause) => match &*cause {
+                EmbedError::Device { .. } => {
+                    let message = "The device failed while it embedded the request: try again".to_owned();
+                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message).code("device_failed")
+                }
+                EmbedError::Lost { .. } => Self::lost(),
+                _ => Self::internal(),
+            },
+            BatchError::NoAgent => Self::lost(),
             _ => Self::internal(),
         }
     }
 }
 
+impl ApiError {
+    /// Its status.
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn body(&self) -> Value {
+        let Self { message, kind, param, code, .. } = self;
+        json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+
+    /// The headers that say what to do next.
+    fn advice(&self) -> Option<(HeaderName, HeaderValue)> {
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Some((RETRY_AFTER, HeaderValue::from_static("1")))
+            }
+            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            _ if self.code == Some(ENCODING_CODE) => {
+                Some((ACCEPT_ENCODING, HeaderValue::from_static(ENCODINGS)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The whole response, for a connection that nothing else is written to any more.
+    pub(super) fn last_words(&self, id: &str) -> Vec<u8> {
+        let body = self.body().to_string();
+        let advice = self.advice().map_or(String::new(), |(name, value)| {
+            format!("{name}: {}\r\n", value.to_str().unwrap_or_default())
+        });
+        let (status, length) = (self.status, body.len());
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
+             x-request-id: {id}\r\n{advice}connection: close\r\n\r\n"
+        );
+        (head + &body).into_bytes()
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Self { status, message, kind, param, code } = self;
-        let body = json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
-        let again = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let retry = again.then_some([(RETRY_AFTER, "1")]);
-        match retry {
-            Some(retry) => (status, retry, Json(body)).into_response(),
-            None => (status, Json(body)).into_response(),
+        let (body, advice) = (self.body(), self.advice());
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some((name, value)) = advice {
+            response.headers_mut().insert(name, value);
         }
+        response
     }
 }

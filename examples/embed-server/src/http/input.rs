@@ -1,17 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The body of a request for embeddings: read within its limit, and taken apart field by field.
+//! The body of a request for embeddings: read within its limit, and unpacked within the same.
+//!
+//! INVARIANT: all bodies that are held at a time have at most `Limits::buffered_bytes` together, packed ones counted as
+//! what they may become; small ones are not counted.
+
+use std::borrow::Cow;
+use std::io::Read;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt as _;
-use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ApiError;
+use super::aside::Wanted;
 
 /// Bytes of a body over the limit that are read and thrown away. A response that is sent while the client is still
 /// writing is lost to most clients, who see a reset connection instead.
 const DISCARDED: usize = 32 << 20;
+/// Bytes of a body that are not counted: as many as a connection's buffers.
+const UNCOUNTED: usize = 16 << 10;
+/// Bytes that a permit stands for.
+const UNIT: usize = 1 << 10;
+/// Bytes that are unpacked at once.
+const CHUNK: usize = 64 << 10;
+/// Packings within each other that a body may have.
+const LAYERS: usize = 2;
 
 /// Checks that the body calls itself JSON, or nothing at all.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -24,16 +41,80 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if json { Ok(()) } else { Err(ApiError::media(text)) }
 }
 
+/// How a body is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    /// `gzip`.
+    Gzip,
+    /// `deflate`.
+    Deflate,
+}
+
+/// How the body is packed, the outermost packing last.
+pub(super) fn packings(headers: &HeaderMap) -> Result<Vec<Packing>, ApiError> {
+    let mut packings = Vec::new();
+    for value in headers.get_all(CONTENT_ENCODING) {
+        for name in value.to_str().unwrap_or("not text").split(',') {
+            match name.trim().to_ascii_lowercase().as_str() {
+                "" | "identity" => {}
+                "gzip" | "x-gzip" => packings.push(Packing::Gzip),
+                "deflate" => packings.push(Packing::Deflate),
+                other => return Err(ApiError::encoding(other)),
+            }
+        }
+    }
+    if packings.len() > LAYERS { Err(ApiError::encoding("packed more than twice")) } else { Ok(packings) }
+}
+
+/// Room for the bodies that are held at a time.
+#[derive(Debug)]
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Room {
+    /// Room for so many bytes, and for one body of `limit` bytes at least.
+    pub(super) fn new(bytes: usize, limit: usize) -> Self {
+        let units = bytes.max(limit).div_ceil(UNIT).min(u32::MAX as usize);
+        Self(Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// Waits for room for a body of so many bytes.
+    async fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if bytes <= UNCOUNTED {
+            return Ok(None);
+        }
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        // Nobody closes it.
+        self.0.clone().acquire_many_owned(units).await.map(Some).map_err(|_| ApiError::internal())
+    }
+}
+
+/// A body as it came, and the room it takes.
+#[derive(Debug)]
+pub(super) struct Packed {
+    bytes: Bytes,
+    packings: Vec<Packing>,
+    limit: usize,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
 /// Reads a body of at most `limit` bytes.
-pub(super) async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Body,
+    limit: usize,
+    room: &Room,
+) -> Result<Packed, ApiError> {
+    let packings = packings(headers)?;
     let announced = headers.get(CONTENT_LENGTH).and_then(number);
     if announced.is_some_and(|bytes| bytes > limit.saturating_add(DISCARDED)) {
         return Err(ApiError::too_large(limit));
     }
+    let most = if packings.is_empty() { announced.unwrap_or(limit).min(limit) } else { limit };
+    let room = room.take(most).await?;
     let mut bytes = Vec::with_capacity(announced.unwrap_or(0).min(limit));
     let mut over = 0;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|why| ApiError::body(&why))?.into_data() else {
+        let Ok(data) = frame.map_err(|why| ApiError::unread(&why))?.into_data() else {
             continue;
         };
         if over > 0 || bytes.len() + data.len() > limit {
@@ -45,176 +126,74 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> R
             bytes.extend_from_slice(&data);
         }
     }
-    if over > 0 { Err(ApiError::too_large(limit)) } else { Ok(bytes.into()) }
+    if over > 0 {
+        return Err(ApiError::too_large(limit));
+    }
+    Ok(Packed { bytes: bytes.into(), packings, limit, _room: room })
 }
 
 fn number(value: &HeaderValue) -> Option<usize> {
     value.to_str().ok()?.parse().ok()
 }
 
-/// What is to be embedded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Input {
-    /// Texts.
-    Texts(Vec<String>),
-    /// Token ids, a list a sentence.
-    Tokens(Vec<Vec<u32>>),
-}
+impl Packed {
+    /// About how much work it is: of what is packed nobody knows before it is unpacked.
+    pub(super) fn weight(&self) -> usize {
+        if self.packings.is_empty() { self.bytes.len() } else { self.limit.min(self.bytes.len() << 10) }
+    }
 
-impl Input {
-    /// How many sentences.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Input::Texts(texts) => texts.len(),
-            Input::Tokens(lists) => lists.len(),
+    /// What was packed, of at most `limit` bytes, as long as it is wanted.
+    pub(super) fn unpack(&self, wanted: &Wanted) -> Result<Cow<'_, [u8]>, ApiError> {
+        let mut bytes = Cow::Borrowed(&self.bytes[..]);
+        for packing in self.packings.iter().rev() {
+            let from = &bytes[..];
+            let unpacked = match packing {
+                Packing::Gzip => drain(MultiGzDecoder::new(from), self.limit, wanted),
+                // RFC 9110 means zlib's format by it; some clients send what is inside of that alone.
+                Packing::Deflate if is_zlib(from) => drain(ZlibDecoder::new(from), self.limit, wanted),
+                Packing::Deflate => drain(DeflateDecoder::new(from), self.limit, wanted),
+            };
+            bytes = Cow::Owned(unpacked?);
         }
+        Ok(bytes)
     }
 }
 
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
-    /// A list of numbers.
-    Float,
-    /// Base64 of little-endian f32.
-    Base64,
-}
-
-/// A request for embeddings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct EmbeddingRequest {
-    /// The model asked for.
-    pub(super) model: String,
-    /// What is to be embedded.
-    pub(super) input: Input,
-    /// How rows are written.
-    pub(super) encoding: Encoding,
-    /// Numbers a row, if the client said.
-    pub(super) dimensions: Option<u64>,
-}
-
-impl EmbeddingRequest {
-    /// Takes a body apart. Fields that are not known, and `user`, are ignored.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let mut fields: Map<String, Value> =
-            serde_json::from_slice(body).map_err(|why| ApiError::json(&why))?;
-        let model = match fields.remove("model") {
-            Some(Value::String(model)) => model,
-            None | Some(Value::Null) => return Err(missing("model")),
-            Some(_) => return Err(ApiError::invalid("model", "'model' must be a string".to_owned())),
-        };
-        let input = match fields.remove("input") {
-            None | Some(Value::Null) => return Err(missing("input")),
-            Some(value) => input(value)?,
-        };
-        let encoding = match fields.remove("encoding_format") {
-            None | Some(Value::Null) => Encoding::Float,
-            Some(Value::String(name)) if name == "float" => Encoding::Float,
-            Some(Value::String(name)) if name == "base64" => Encoding::Base64,
-            Some(other) => {
-                let message = format!("'encoding_format' must be 'float' or 'base64', not {other}");
-                return Err(ApiError::invalid("encoding_format", message));
-            }
-        };
-        let dimensions = match fields.remove("dimensions") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(value.as_u64().ok_or_else(|| {
-                ApiError::invalid(
-                    "dimensions",
-                    format!("'dimensions' must be a positive integer, not {value}"),
-                )
-            })?),
-        };
-        Ok(Self { model, input, encoding, dimensions })
+fn is_zlib(bytes: &[u8]) -> bool {
+    match bytes {
+        [first, second, ..] => first & 15 == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0,
+        _ => false,
     }
 }
 
-fn missing(field: &'static str) -> ApiError {
-    ApiError::invalid(field, format!("The request has no '{field}'"))
-}
-
-fn input(value: Value) -> Result<Input, ApiError> {
-    let shape = || {
-        let message = "'input' must be a string, a list of strings, a list of token ids or a list of such \
-                       lists, and not empty";
-        ApiError::invalid("input", message.to_owned())
-    };
-    let items = match value {
-        Value::String(text) => return Ok(Input::Texts(vec![text])),
-        Value::Array(items) => items,
-        _ => return Err(shape()),
-    };
-    let input = match items.first() {
-        Some(Value::String(_)) => items.into_iter().map(text).collect::<Option<_>>().map(Input::Texts),
-        Some(Value::Number(_)) => ids(&items).map(|list| Input::Tokens(vec![list])),
-        Some(Value::Array(_)) => {
-            let lists = items.iter().map(|item| ids(item.as_array()?));
-            lists.collect::<Option<_>>().map(Input::Tokens)
+fn drain(mut from: impl Read, limit: usize, wanted: &Wanted) -> Result<Vec<u8>, ApiError> {
+    let (mut all, mut chunk) = (Vec::new(), vec![0; CHUNK]);
+    while wanted.is_wanted() {
+        match from.read(&mut chunk).map_err(|why| ApiError::unpack(&why))? {
+            0 => break,
+            length if all.len() + length > limit => return Err(ApiError::too_large(limit)),
+            length => all.extend_from_slice(&chunk[..length]),
         }
-        _ => None,
-    };
-    input.ok_or_else(shape)
-}
-
-fn text(value: Value) -> Option<String> {
-    if let Value::String(text) = value { Some(text) } else { None }
-}
-
-fn ids(items: &[Value]) -> Option<Vec<u32>> {
-    items.iter().map(|item| u32::try_from(item.as_u64()?).ok()).collect()
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+
     use super::*;
 
-    fn parsed(input: &str) -> Result<Input, ApiError> {
-        let body = format!(r#"{{"model":"m","input":{input},"user":"me","more":[1]}}"#);
-        EmbeddingRequest::parse(body.as_bytes()).map(|request| request.input)
-    }
-
-    #[test]
-    fn input_has_four_shapes() {
-        let texts = |texts: &[&str]| Ok(Input::Texts(texts.iter().map(ToString::to_string).collect()));
-
-        assert_eq!(parsed(r#""a""#), texts(&["a"]));
-        assert_eq!(parsed(r#""""#), texts(&[""]));
-        assert_eq!(parsed(r#"["a",""]"#), texts(&["a", ""]));
-        assert_eq!(parsed("[1,2]"), Ok(Input::Tokens(vec![vec![1, 2]])));
-        assert_eq!(parsed("[[1],[2,4294967295]]"), Ok(Input::Tokens(vec![vec![1], vec![2, u32::MAX]])));
-        // An empty list of tokens is a list; that it is no sentence is the tokenizer's to say.
-        assert_eq!(parsed("[[1],[]]"), Ok(Input::Tokens(vec![vec![1], vec![]])));
-    }
-
-    #[test]
-    fn input_of_other_shapes_is_refused() {
-        for input in [
-            "[]",
-            "null",
-            "1",
-            "true",
-            "{}",
-            r#"["a",1]"#,
-            r#"[1,"a"]"#,
-            "[[1],2]",
-            "[[[1]]]",
-            "[-1]",
-            "[1.5]",
-            "[4294967296]",
-            "[null]",
-        ] {
-            let error = parsed(input).expect_err(input);
-            assert!(format!("{error:?}").contains(r#"param: Some("input")"#), "{input}: {error:?}");
-        }
+    fn headers(name: axum::http::HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
     }
 
     #[test]
     fn types_that_are_json() {
-        let check = |kind: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-            check_type(&headers).is_ok()
-        };
+        let check = |kind: &'static str| check_type(&headers(CONTENT_TYPE, kind)).is_ok();
 
         assert!(check_type(&HeaderMap::new()).is_ok());
         assert!(check("application/json") && check("Application/JSON; charset=utf-8"));
@@ -222,13 +201,87 @@ mod tests {
         assert!(!check("text/plain") && !check("application/x-www-form-urlencoded") && !check(""));
     }
 
+    #[test]
+    fn packings_are_named_in_their_order() {
+        let of = |names: &'static str| packings(&headers(CONTENT_ENCODING, names));
+
+        assert_eq!(of("identity"), Ok(vec![]));
+        assert_eq!(of("Deflate, GZIP"), Ok(vec![Packing::Deflate, Packing::Gzip]));
+        assert_eq!(of("br"), Err(ApiError::encoding("br")));
+        assert!(of("gzip, gzip, gzip").is_err());
+    }
+
+    async fn read_all(headers: &HeaderMap, bytes: Vec<u8>, limit: usize) -> Result<Vec<u8>, ApiError> {
+        let room = Room::new(limit, limit);
+        let packed = read(headers, Body::from(bytes), limit, &room).await?;
+        let aside = super::super::aside::Aside::new(1);
+        aside
+            .run(super::super::aside::Size::Medium, move |wanted| packed.unpack(wanted).map(Cow::into_owned))
+            .await?
+    }
+
     #[tokio::test]
     async fn body_is_read_up_to_its_limit() {
-        let read = |text: &'static str, limit| async move {
-            read(&HeaderMap::new(), Body::from(text), limit).await.map(|bytes| bytes.len())
+        let read = |text: &str, limit| {
+            let bytes = text.as_bytes().to_vec();
+            async move { read_all(&HeaderMap::new(), bytes, limit).await.map(|bytes| bytes.len()) }
         };
 
         assert_eq!(read("12345", 5).await, Ok(5));
         assert_eq!(read("123456", 5).await, Err(ApiError::too_large(5)));
+    }
+
+    #[tokio::test]
+    async fn body_is_unpacked_up_to_the_same_limit() {
+        let text = vec![b'a'; 100_000];
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+        let mut plain = DeflateEncoder::new(Vec::new(), Compression::default());
+        gzip.write_all(&text).unwrap();
+        zlib.write_all(&text).unwrap();
+        plain.write_all(&text).unwrap();
+        let gzip = gzip.finish().unwrap();
+        for (name, packed) in [
+            ("gzip", gzip.clone()),
+            ("deflate", zlib.finish().unwrap()),
+            ("deflate", plain.finish().unwrap()),
+        ] {
+            let headers = headers(CONTENT_ENCODING, name);
+            assert_eq!(read_all(&headers, packed.clone(), 100_000).await, Ok(text.clone()), "{name}");
+            let over = read_all(&headers, packed.clone(), 99_999).await;
+            assert_eq!(over, Err(ApiError::too_large(99_999)), "{name}");
+            assert!(
+                read_all(&headers, packed[..packed.len() / 2].to_vec(), 100_000).await.is_err(),
+                "{name}"
+            );
+        }
+        let both = headers(CONTENT_ENCODING, "gzip, gzip");
+        let mut twice = GzEncoder::new(Vec::new(), Compression::default());
+        twice.write_all(&gzip).unwrap();
+        assert_eq!(read_all(&both, twice.finish().unwrap(), 100_000).await, Ok(text));
+    }
+
+    #[tokio::test]
+    async fn bodies_wait_for_room() {
+        let room = Room::new(64 << 10, 64 << 10);
+        let body = || Body::from(vec![b'a'; 40 << 10]);
+        let limit = 64 << 10;
+        let headers = headers(CONTENT_LENGTH, "40960");
+
+        let first = read(&headers, body(), limit, &room).await.unwrap();
+        let mut second = std::pin::pin!(read(&headers, body(), limit, &room));
+        assert!(poll_once(second.as_mut()).is_none());
+        let one = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(1))]);
+        assert!(read(&one, Body::from("a"), limit, &room).await.is_ok());
+
+        drop(first);
+        assert!(second.await.is_ok());
+    }
+
+    fn poll_once<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            std::task::Poll::Ready(done) => Some(done),
+            std::task::Poll::Pending => None,
+        }
     }
 }

@@ -31,6 +31,10 @@ pub(super) struct HttpMetrics {
     requests: Family<Outcome, Counter>,
     seconds: Family<Route, Histogram>,
     in_flight: Gauge,
+    /// Connections that are open.
+    pub(super) connections: Gauge,
+    /// Connections that were refused because there were too many.
+    pub(super) refused: Counter,
 }
 
 /// From 1 ms to 65 s: a request may outlive a freeze.
@@ -53,8 +57,11 @@ impl HttpMetrics {
         own.register_with_unit("http_request", "From headers to answer", Unit::Seconds, seconds.clone());
         let in_flight = Gauge::default();
         own.register("http_requests_in_flight", "Requests without an answer yet", in_flight.clone());
+        let (connections, refused) = (Gauge::default(), Counter::default());
+        own.register("connections", "Open connections", connections.clone());
+        own.register("connections_refused", "Connections over the limit", refused.clone());
         batch.register(own);
-        Self { registry, requests, seconds, in_flight }
+        Self { registry, requests, seconds, in_flight, connections, refused }
     }
 
     pub(super) fn begin(&self) {

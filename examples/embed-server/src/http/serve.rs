@@ -1,58 +1,173 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The listening socket's life: serving, then draining, then gone.
+//!
+//! INVARIANT: a shutdown answers every request that it finds: with what was asked for if the time suffices, else with
+//! 503. No connection is closed in between.
 
-use std::future::{IntoFuture as _, pending};
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt as _;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use axum::Router;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
-use super::{State, elapse, router};
+use super::{State, connection, elapse, router};
+
+/// How long the last answers have to be sent when the time of a shutdown is over.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long nothing is accepted when the process has no descriptor for it.
+const EXHAUSTED: Duration = Duration::from_millis(100);
+/// Refused connections that are told so at a time; more are closed at once.
+const REFUSALS: usize = 64;
 
 /// How serving ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// Requests that had no answer when the time for it was over; their connections end with the process.
+    /// Requests that got 503 because the time was over.
     pub unanswered: usize,
 }
 
-/// Serves until `shutdown`, then accepts no more connections and gives the requests that were begun `grace` to be
-/// answered.
-///
-/// # Errors
-/// What the listening socket fails with. Errors of single connections are not errors of the server.
-pub async fn serve(
+/// What becomes of the port when serving ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Nobody listens on it any more, whoever else has the socket.
+    Close,
+    /// Connections wait in the socket for whoever else has it.
+    Keep,
+}
+
+/// Accepts connections and keeps them within their number.
+struct Door {
     listener: TcpListener,
+    router: Router,
     state: State,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-    grace: Duration,
-) -> std::io::Result<Served> {
-    let (told, draining) = oneshot::channel();
-    let drained = state.clone();
-    let stop = async move {
-        shutdown.await;
-        drained.drain();
-        tracing::info!(target: "http", in_flight = drained.in_flight(), "shutting down");
-        // The other end is gone only when nobody serves any more.
-        let _ = told.send(());
-    };
-    let late = async {
-        match draining.await {
-            Ok(()) => elapse(grace).await,
-            Err(_) => pending().await,
-        }
-    };
-    // A response is one write; Nagle could only hold it back.
-    let listener = listener.tap_io(|stream| {
+    free: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    open: JoinSet<()>,
+    draining: watch::Sender<bool>,
+}
+
+impl Door {
+    /// Waits for a connection and serves it.
+    async fn accept(&mut self) {
+        let stream = match self.listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_the_connection(&error) => return,
+            Err(error) => {
+                tracing::error!(target: "http", %error, "no connection can be accepted");
+                return tokio::time::sleep(EXHAUSTED).await;
+            }
+        };
+        self.serve(stream);
+        // What has ended is forgotten here, so that it does not pile up.
+        while self.open.try_join_next().is_some() {}
+    }
+
+    fn serve(&mut self, stream: TcpStream) {
+        // A response is one write; Nagle could only hold it back.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(target: "http", %error, "no TCP_NODELAY");
         }
-    });
-    let server = axum::serve(listener, router(state.clone())).with_graceful_shutdown(stop);
-    tokio::select! {
-        ended = server.into_future() => ended?,
-        () = late => {}
+        let state = self.state.clone();
+        let metrics = &self.state.0.metrics;
+        let Ok(permit) = self.free.clone().try_acquire_owned() else {
+            metrics.refused.inc();
+            if let Ok(permit) = self.refusals.clone().try_acquire_owned() {
+                self.open.spawn(async move {
+                    connection::refuse(stream, state).await;
+                    drop(permit);
+                });
+            }
+            return;
+        };
+        metrics.connections.inc();
+        let (router, draining) = (self.router.clone(), self.draining.subscribe());
+        self.open.spawn(async move {
+            // Also when the task is ended from outside.
+            let _open = Open(state.clone());
+            connection::serve(stream, router, state, draining).await;
+            drop(permit);
+        });
     }
-    Ok(Served { unanswered: state.in_flight() })
+}
+
+/// Counts a connection until it ends.
+struct Open(State);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.0.metrics.connections.dec();
+    }
+}
+
+fn is_of_the_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Serves until `shutdown`, then accepts no more connections, closes the port if that says so, and gives the requests that were begun `grace` to be
+/// answered. What is not answered by then gets 503.
+pub async fn serve(
+    listener: TcpListener,
+    state: State,
+    shutdown: impl Future<Output = Port> + Send,
+    grace: impl Future<Output = ()> + Send,
+) -> Served {
+    let connections = state.0.options.connections.connections;
+    let mut door = Door {
+        listener,
+        router: router(state.clone()),
+        state: state.clone(),
+        free: Arc::new(Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS))),
+        refusals: Arc::new(Semaphore::new(REFUSALS)),
+        open: JoinSet::new(),
+        draining: watch::Sender::new(false),
+    };
+    let mut shutdown = std::pin::pin!(shutdown);
+    let port = loop {
+        tokio::select! {
+            port = shutdown.as_mut() => break port,
+            () = door.accept() => {}
+        }
+    };
+    state.drain();
+    tracing::info!(target: "http", in_flight = state.in_flight(), "shutting down");
+    // Clients in the socket's backlog have been accepted as far as they know.
+    loop {
+        tokio::select! {
+            biased;
+            () = door.accept() => {}
+            () = ready(()) => break,
+        }
+    }
+    let Door { listener, mut open, draining, .. } = door;
+    if port == Port::Close
+        && let Err(error) = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)
+    {
+        tracing::debug!(target: "http", %error, "the listening socket was not shut down");
+    }
+    drop(listener);
+    draining.send_replace(true);
+    let all = async { while open.join_next().await.is_some() {} };
+    let late = tokio::select! {
+        () = all => false,
+        () = grace => true,
+    };
+    let mut unanswered = 0;
+    if late {
+        unanswered = state.in_flight();
+        tracing::warn!(target: "http", unanswered, "no more time: what is unanswered gets 503");
+        state.give_up();
+        let all = async { while open.join_next().await.is_some() {} };
+        tokio::select! {
+            () = all => {}
+            () = elapse(LAST_WORDS) => {
+                tracing::warn!(target: "http", connections = open.len(), "closed with answers unsent");
+            }
+        }
+    }
+    Served { unanswered }
 }

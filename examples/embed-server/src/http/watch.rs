@@ -110,6 +110,7 @@ pub(super) async fn watch(Extract(state): Extract<State>, request: Request, next
         tokio::select! {
             biased;
             response = next.run(request) => response,
+            () = record.state.is_given_up() => ApiError::given_up().into_response(),
             () = elapse(limit) => ApiError::late(limit).into_response(),
         }
     };
@@ -118,6 +119,24 @@ pub(super) async fn watch(Extract(state): Extract<State>, request: Request, next
     record.tokens = response.extensions().get::<Tokens>().map_or(0, |tokens| tokens.0);
     response.headers_mut().insert(HEADER, id);
     response
+}
+
+/// Logs and counts a request that no handler saw: its response, whole.
+pub(super) fn unread(state: &State, error: &ApiError) -> Vec<u8> {
+    let id = state.0.ids.id(&HeaderMap::new());
+    state.0.metrics.begin();
+    let words = error.last_words(id.to_str().unwrap_or_default());
+    drop(Record {
+        id,
+        method: Method::default(),
+        path: String::new(),
+        route: "unread".to_owned(),
+        start: Instant::now(),
+        status: error.status().as_u16(),
+        tokens: 0,
+        state: state.clone(),
+    });
+    words
 }
 
 #[cfg(test)]

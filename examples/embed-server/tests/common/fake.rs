@@ -14,6 +14,8 @@ pub const FAIL: u32 = 5;
 pub const PANIC: u32 = 6;
 /// A batch with this token has a row that is no number.
 pub const NAN: u32 = 7;
+/// A batch with this token loses the device.
+pub const LOSE: u32 = 8;
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,6 +45,9 @@ pub struct Control {
 #[derive(Debug, Default)]
 struct Flow {
     held: bool,
+    /// Batches go on until nobody wants them.
+    watched: bool,
+    lost: bool,
     begun: Vec<Vec<Sentence>>,
     dropped: usize,
 }
@@ -57,9 +62,21 @@ impl Control {
         self.flow().held = true;
     }
 
+    /// Batches begin, and end when nobody wants them, or after [`Control::release`].
+    pub fn watch(&self) {
+        self.flow().watched = true;
+    }
+
+    /// The device is lost, as an embedder finds when it looks.
+    pub fn lose(&self) {
+        self.flow().lost = true;
+    }
+
     /// Lets all batches end, now and later.
     pub fn release(&self) {
-        self.flow().held = false;
+        let mut flow = self.flow();
+        (flow.held, flow.watched) = (false, false);
+        drop(flow);
         self.changed.notify_all();
     }
 
@@ -126,6 +143,9 @@ impl Embedder for Fake {
             return Err(EmbedError::TooLarge { sentences: sentences.len(), tokens, limit: self.budget });
         }
         let has = |token| sentences.iter().any(|s| s.ids().contains(&token));
+        if has(LOSE) {
+            return Err(EmbedError::Lost { act: "made to be lost", source: "the test's wish".into() });
+        }
         if has(FAIL) {
             return Err(EmbedError::Device { act: "made to fail", tokens, source: "the test's wish".into() });
         }
@@ -138,5 +158,34 @@ impl Embedder for Fake {
             out[0] = f32::NAN;
         }
         Ok(())
+    }
+
+    fn embed_while(
+        &mut self,
+        sentences: &[Sentence],
+        out: &mut Vec<f32>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(), EmbedError> {
+        if !self.control.flow().watched {
+            return self.embed(sentences, out);
+        }
+        self.control.flow().begun.push(sentences.to_vec());
+        self.control.changed.notify_all();
+        while self.control.flow().watched {
+            if !wanted() {
+                return Err(EmbedError::Abandoned { done: 1, layers: 6 });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        out.clear();
+        out.extend(sentences.iter().flat_map(|sentence| row(sentence.ids(), self.dimensions)));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), EmbedError> {
+        match self.control.flow().lost {
+            true => Err(EmbedError::Lost { act: "looked for", source: "the test's wish".into() }),
+            false => Ok(()),
+        }
     }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 pub mod fake;
+pub mod raw;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use embed_server::batch::{BatchOptions, Batcher};
-use embed_server::http::{Limits, Served, State, serve};
+use embed_server::http::{Limits, Options, Port, Served, State, elapse, serve};
 use embed_server::model::Tokenizer;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -29,7 +30,7 @@ pub const LONGEST: usize = 16;
 pub const BUDGET: usize = 64;
 
 /// Words known to the tokenizer by themselves; `w10` and so on have their number for an id.
-const WORDS: [&str; 8] = ["[UNK]", "[CLS]", "[SEP]", "hello", "world", "fail", "panic", "nan"];
+const WORDS: [&str; 9] = ["[UNK]", "[CLS]", "[SEP]", "hello", "world", "fail", "panic", "nan", "lose"];
 pub const VOCABULARY: usize = 100;
 
 /// Writes a `tokenizer.json` that splits at spaces.
@@ -62,6 +63,8 @@ pub fn write_tokenizer(directory: &Path) {
 #[derive(Debug)]
 pub struct Setup {
     pub limits: Limits,
+    /// All else; its name and limits are the server's own.
+    pub service: Options,
     pub options: BatchOptions,
     pub grace: Duration,
     pub agents: usize,
@@ -69,9 +72,9 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let limits = Limits { inputs: 32, body_bytes: 4096, time: PATIENCE };
-        let options = BatchOptions { queue_tokens: 128, queue_sentences: 16, wait: Duration::ZERO };
-        Self { limits, options, grace: PATIENCE, agents: 1 }
+        let limits = Limits { inputs: 32, body_bytes: 4096, time: PATIENCE, ..Limits::default() };
+        let options = BatchOptions { queue_tokens: 128, queue_sentences: 16, ..BatchOptions::default() };
+        Self { limits, service: Options::default(), options, grace: PATIENCE, agents: 1 }
     }
 }
 
@@ -84,7 +87,7 @@ pub struct Server {
     pub batcher: Arc<Batcher>,
     pub runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
-    served: Option<JoinHandle<std::io::Result<Served>>>,
+    served: Option<JoinHandle<Served>>,
 }
 
 impl Server {
@@ -93,9 +96,10 @@ impl Server {
         write_tokenizer(directory.path());
         let tokenizer = Tokenizer::open(directory.path(), LONGEST, false).unwrap();
         let control = Arc::new(Control::default());
-        let fakes = (0..setup.agents).map(|_| Fake::boxed(&control, DIMENSIONS, BUDGET)).collect();
+        let fakes = (0..setup.agents).map(|_| Fake::boxed(&control, DIMENSIONS, BUDGET)).collect::<Vec<_>>();
         let batcher = Arc::new(Batcher::start(fakes, setup.options).unwrap());
-        let state = State::new(MODEL.to_owned(), tokenizer, batcher.clone(), setup.limits);
+        let options = Options { name: MODEL.to_owned(), limits: setup.limits, ..setup.service };
+        let state = State::with(options, tokenizer, batcher.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
@@ -103,8 +107,9 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             let _ = stopped.await;
+            Port::Close
         };
-        let served = Some(runtime.spawn(serve(listener, state.clone(), shutdown, setup.grace)));
+        let served = Some(runtime.spawn(serve(listener, state.clone(), shutdown, elapse(setup.grace))));
         Self { address, control, state, batcher, runtime, stop: Some(stop), served }
     }
 
@@ -121,7 +126,7 @@ impl Server {
     pub fn served(&mut self) -> Served {
         let served = self.served.take().expect("waited for once");
         let ended = async move { tokio::time::timeout(PATIENCE, served).await };
-        self.runtime.block_on(ended).expect("the server did not end").unwrap().unwrap()
+        self.runtime.block_on(ended).expect("the server did not end").unwrap()
     }
 
     /// Waits for a condition that the server will reach.

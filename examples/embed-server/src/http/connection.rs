@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One connection's life: requests one after the other, each part of them within its time.
+//!
+//! INVARIANT: no connection waits for its client without a limit, and a request whose client is gone ends. A client that
+//! has shut its sending side down is not gone: it gets its answer.
+//!
+//! To a server both look the same, until it sends something: a closed socket answers that with a reset. So whoever shuts
+//! its side down gets an interim response (`100 Continue`), which HTTP/1.1 has clients skip; whoever is gone is found out
+//! by it.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Request, Response, StatusCode, Version};
+
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustix::net::{Shutdown, shutdown};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::watch::Receiver;
+
+use super::link::{Link, Phase};
+use super::wire::Wire;
+use super::{ApiError, State, elapse, watch};
+
+/// Bytes of a request's headers.
+const HEAD: usize = 128 << 10;
+/// How soon a client that sends more than was asked for is looked at again.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How long, and for how many bytes, a client may go on sending when its last answer is out. A socket that is closed with
+/// bytes unread resets the connection, and the client loses the answer.
+const LINGER: (Duration, usize) = (Duration::from_secs(2), 8 << 20);
+/// Time that half a request's headers have when the server shuts down.
+const LAST_HEAD: Duration = Duration::from_secs(1);
+
+/// Why a connection ends before its requests do.
+enum End {
+    /// The client is gone.
+    Gone,
+    /// It took too long.
+    Late(Phase),
+}
+
+/// Serves a connection until it ends, or soon after `draining` says so.
+pub(super) async fn serve(stream: TcpStream, router: Router, state: State, mut draining: Receiver<bool>) {
+    let stream = Arc::new(stream);
+    let link = Arc::new(Link::default());
+    let wire = Wire::new(stream.clone(), link.clone(), state.clone());
+    let handler = link.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        handler.begin(request.version() >= Version::HTTP_11);
+        handle(router.clone(), request, handler.clone())
+    });
+    let mut builder = http1::Builder::new();
+    builder.half_close(true).header_read_timeout(None).max_buf_size(HEAD);
+    let mut requests = pin!(builder.serve_connection(TokioIo::new(wire), service));
+    let mut drains = *draining.borrow_and_update();
+    if drains {
+        requests.as_mut().graceful_shutdown();
+    }
+    let ended = loop {
+        tokio::select! {
+            biased;
+            result = requests.as_mut() => break Ok(result),
+            () = link.changed() => {}
+            Ok(()) = draining.changed(), if !drains => {
+                drains = true;
+                requests.as_mut().graceful_shutdown();
+            }
+            end = too_long(&stream, &link, &state, drains) => break Err(end),
+        }
+    };
+    // The requests' futures hold the library's half of the socket.
+    let error = match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => own_words(&error, &link),
+        Err(End::Late(Phase::Head)) if link.arrived() > 0 => {
+            Some(ApiError::slow_head(state.0.options.connections.head))
+        }
+        Err(_) => return,
+    };
+    if let Some(error) = error {
+        link.set_last();
+        say(&stream, &watch::unread(&state, &error));
+    }
+    if link.is_last() {
+        linger(&stream).await;
+    }
+}
+
+/// What the library leaves unsaid of a request that it could not read.
+fn own_words(error: &hyper::Error, link: &Link) -> Option<ApiError> {
+    let unread = link.phase() == Phase::Head && link.arrived() > 0 && !link.is_last();
+    let told = error.is_parse() || error.is_incomplete_message();
+    (unread && told).then(|| ApiError::head(StatusCode::BAD_REQUEST))
+}
+
+async fn handle(
+    router: Router,
+    request: Request<Incoming>,
+    link: Arc<Link>,
+) -> Result<Response<Answer>, Infallible> {
+    let service = hyper_util::service::TowerToHyperService::new(router);
+    let response = hyper::service::Service::call(&service, request).await?;
+    link.answer();
+    Ok(response.map(|body| Answer { body, link }))
+}
+
+/// An answer's body, which tells when it was read.
+struct Answer {
+    body: Body,
+    link: Arc<Link>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.link.end_body();
+    }
+}
+
+/// Waits until the phase has lasted too long, or the client is gone.
+async fn too_long(stream: &TcpStream, link: &Link, state: &State, drains: bool) -> End {
+    let limits = state.0.options.connections;
+    let phase = link.phase();
+    match phase {
+        Phase::Head => elapse(if drains { limits.head.min(LAST_HEAD) } else { limits.head }).await,
+        // The request has a limit of its own.
+        Phase::Handling => return gone(stream, link).await,
+        Phase::Writing => {
+            let mut sent = link.sent();
+            loop {
+                elapse(limits.stall).await;
+                match link.sent() {
+                    now if now == sent => break,
+                    now => sent = now,
+                }
+            }
+        }
+        Phase::Idle => elapse(limits.idle).await,
+    }
+    End::Late(phase)
+}
+
+/// Waits until the client is gone while a handler is at work.
+async fn gone(stream: &TcpStream, link: &Link) -> End {
+    let mut byte = [0];
+    loop {
+        match stream.peek(&mut byte).await {
+            Err(_) => return End::Gone,
+            Ok(0) => break,
+            // Bytes that nobody reads yet: the end, if there is one, is behind them.
+            Ok(_) => tokio::time::sleep(AGAIN).await,
+        }
+    }
+    if link.takes_interim() {
+        say(stream, b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    loop {
+        match stream.ready(Interest::ERROR).await {
+            Ok(_) if matches!(stream.take_error(), Ok(None)) => pending::<()>().await,
+            _ => return End::Gone,
+        }
+    }
+}
+
+/// Sends a few bytes at once, or not at all.
+fn say(stream: &TcpStream, bytes: &[u8]) {
+    match stream.try_write(bytes) {
+        Ok(sent) if sent == bytes.len() => {}
+        // Who has no room for so little has read nothing for long.
+        other => tracing::debug!(target: "http", ?other, "a client takes nothing"),
+    }
+}
+
+/// Has the client read its last answer before the socket is closed.
+async fn linger(stream: &TcpStream) {
+    if let Err(error) = shutdown(stream, Shutdown::Write) {
+        tracing::debug!(target: "http", %error, "already closed");
+    }
+    let (time, mut bytes) = LINGER;
+    let discarded = async {
+        let mut chunk = vec![0; 16 << 10];
+        while bytes > 0 && stream.readable().await.is_ok() {
+            match stream.try_read(&mut chunk) {
+                Ok(0) => break,
+                Ok(read) => bytes = bytes.saturating_sub(read),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+    };
+    tokio::select! {
+        () = discarded => {}
+        () = elapse(time) => {}
+    }
+}
+
+/// Refuses a connection: one more than there may be.
+pub(super) async fn refuse(stream: TcpStream, state: State) {
+    let limit = state.0.options.connections.connections;
+    say(&stream, &watch::unread(&state, &ApiError::connections(limit)));
+    linger(&stream).await;
+}

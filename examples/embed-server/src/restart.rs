@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The process made anew in its place: same pid, same listening socket, a new device.
+//!
+//! A process has one runtime, for it has one context in the driver, which the driver keeps until the process's memory
+//! goes; so a process whose device is lost can never open another one. `execve` gives it new memory. The listening
+//! socket goes along as standard input, which the server does not read, and no client is refused meanwhile.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+/// Says that this process was made anew: how often in a row, and how often in all.
+const VARIABLE: &str = "EMBED_SERVER_REOPENED";
+
+/// How often the device was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// In a row, with no long time between them.
+    pub row: u32,
+    /// In all.
+    pub all: u64,
+}
+
+impl Losses {
+    /// With one more.
+    #[must_use]
+    pub fn and_another(self, proven: bool) -> Self {
+        let row = if proven { 1 } else { self.row.saturating_add(1) };
+        Self { row, all: self.all.saturating_add(1) }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (row, all) = text.split_once(' ')?;
+        Some(Self { row: row.parse().ok()?, all: all.parse().ok()? })
+    }
+}
+
+/// What the process was before it was made anew; `None` if it was not.
+///
+/// # Errors
+/// The variable is there and the listening socket is not.
+pub fn inherited() -> anyhow::Result<Option<(Losses, TcpListener)>> {
+    let Ok(text) = std::env::var(VARIABLE) else {
+        return Ok(None);
+    };
+    let losses = Losses::parse(&text).with_context(|| format!("{VARIABLE} is '{text}': unset it"))?;
+    let stdin = io::stdin().as_fd().try_clone_to_owned().context("Standard input cannot be taken")?;
+    let listener = TcpListener::from(stdin);
+    listener
+        .local_addr()
+        .and_then(|_| listener.set_nonblocking(true))
+        .with_context(|| format!("Standard input is no listening socket: unset {VARIABLE}"))?;
+    Ok(Some((losses, listener)))
+}
+
+/// Makes the process anew. Returns only if that fails.
+pub fn execute(listener: TcpListener, losses: Losses) -> io::Error {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    let mut arguments = std::env::args_os();
+    let mut command = Command::new(program);
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    command.args(arguments).env(VARIABLE, format!("{} {}", losses.row, losses.all));
+    command.stdin(OwnedFd::from(listener)).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_survive_their_text_and_a_proven_device_begins_a_new_row() {
+        let losses = Losses { row: 3, all: 70 };
+
+        assert_eq!(Losses::parse("3 70"), Some(losses));
+        assert_eq!(Losses::parse("3"), None);
+        assert_eq!(Losses::parse("x 1"), None);
+        assert_eq!(losses.and_another(false), Losses { row: 4, all: 71 });
+        assert_eq!(losses.and_another(true), Losses { row: 1, all: 71 });
+    }
+}
