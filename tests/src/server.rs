@@ -138,6 +138,21 @@ impl Client {
         Ok(list.iter().map(|item| item["embedding"].as_str().expect("base64").to_owned()).collect())
     }
 
+    /// The status of `/health`; none when the connection was refused, reset or closed.
+    #[must_use]
+    pub fn health(&self) -> Option<u16> {
+        let answer = self.agent.get(format!("http://{}/health", self.address)).call().ok()?;
+        Some(answer.status().as_u16())
+    }
+
+    /// The status of a request for embeddings of some sentences, likewise.
+    #[must_use]
+    pub fn status(&self, sentences: &[String]) -> Option<u16> {
+        let request = json!({ "model": "all-MiniLM-L6-v2", "input": sentences });
+        let url = format!("http://{}/v1/embeddings", self.address);
+        Some(self.agent.post(url).send_json(request).ok()?.status().as_u16())
+    }
+
     /// The value of a metric, the sum of its kinds.
     ///
     /// # Errors

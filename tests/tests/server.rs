@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -59,6 +61,11 @@ fn frozen_in_mid_traffic_it_answers_every_request_once_and_rightly() {
     server.finish();
 }
 
+/// A batch of some seconds on a busy machine.
+fn long_texts() -> Vec<String> {
+    (0..60).map(|n| format!("{} {n}", "the thaw comes slowly to the high valleys ".repeat(3))).collect()
+}
+
 /// Packets that a process's queues have not consumed.
 fn pending(pid: i32) -> u64 {
     match call(pid, &Request::Info, Duration::from_secs(60)).unwrap().1 {
@@ -73,8 +80,7 @@ fn pending(pid: i32) -> u64 {
 fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
     let mut server = Server::start(&[]);
     let client = server.client();
-    let long: Vec<String> =
-        (0..60).map(|n| format!("{} {n}", "the thaw comes slowly to the high valleys ".repeat(3))).collect();
+    let long = long_texts();
     let undisturbed = client.ask(&long).unwrap();
     let (option, kept) = connections();
     let batches = client.metric("embed_batch_tokens_count").unwrap();
@@ -139,6 +145,108 @@ fn ten_freezes_in_a_row_change_no_bit() {
         known.check(&kept, generation + 7).or_else(|_| known.check(&kept, generation + 7)).unwrap();
     }
     server.finish();
+}
+
+/// Kills the executor of a server's software device.
+fn lose_device(server: &Server) {
+    let served = server.process.devices();
+    assert!(served.len() >= 2, "an executor and a broker: {served:?}");
+    kill(served[0]);
+}
+
+#[test]
+fn lost_device_is_opened_again_in_the_same_process_which_freezes_as_before() {
+    let mut server = Server::start(&["--on-device-lost=reopen"]);
+    let known = Known::of(&server.client());
+    let (client, long) = (server.client(), long_texts());
+    let in_flight = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| client.status(&long));
+        wait_until("the batch to begin", || pending(server.process.pid()) > 0);
+        lose_device(&server);
+        asked.join().unwrap()
+    });
+    assert_eq!(in_flight, Some(503), "a request in flight at the loss");
+    // Between the loss and the new device every probe is answered, or its connection ended with the old life.
+    let mut seen = Vec::new();
+    wait_until("health", || {
+        seen.extend(server.client().health());
+        seen.last() == Some(&200) && known.check(&server.client(), 0).is_ok()
+    });
+    seen.dedup();
+    println!("health was {seen:?}");
+    assert!(seen.contains(&503), "{seen:?}");
+    assert!(seen.iter().all(|status| [200, 503].contains(status)), "{seen:?}");
+    assert!(server.client().metric("embed_device_reopened_total").unwrap() > 0.5);
+    for number in 0..24 {
+        known.check(&server.client(), number).unwrap();
+    }
+
+    let (option, _) = connections();
+    succeeded(&server.process.checkpoint("images", &[option]));
+    server.bury();
+    succeeded(&server.process.restore("images"));
+
+    known.check(&server.client(), 7).unwrap();
+    // And once more, in the life after.
+    lose_device(&server);
+    wait_until("a second device", || {
+        server.client().health() == Some(200)
+            && server.client().metric("embed_device_reopened_total").is_ok_and(|times| times > 1.5)
+    });
+    known.check(&server.client(), 8).unwrap();
+    server.finish();
+}
+
+#[test]
+fn lost_device_ends_the_server_by_name_unless_told_otherwise() {
+    let server = Server::start(&[]);
+    assert_eq!(server.client().health(), Some(200));
+
+    lose_device(&server);
+
+    wait_until("the server's end", || !server.process.is_alive());
+    let log = server.process.log();
+    assert!(log.contains("the device was lost: the server ends"), "{log}");
+    assert!(!server.is_open());
+}
+
+#[test]
+fn time_frozen_is_not_the_clients() {
+    let limit = Duration::from_secs(16);
+    let seconds = limit.as_secs().to_string();
+    let options = ["--header-timeout-s", &seconds, "--idle-timeout-s", &seconds];
+    let mut server = Server::start(&options);
+    let (option, kept) = connections();
+    let mut idle = TcpStream::connect(server.address).unwrap();
+    let mut half = TcpStream::connect(server.address).unwrap();
+    for stream in [&idle, &half] {
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    }
+    let (head, rest) = ("GET /health HTTP/1.1\r\nhost: a\r\nx-half:", "1\r\n\r\n");
+    write!(idle, "{head}{rest}").unwrap();
+    assert!(first_line(&mut idle).ends_with(" 200 OK"));
+    half.write_all(head.as_bytes()).unwrap();
+
+    succeeded(&server.process.checkpoint("images", &[option]));
+    server.bury();
+    std::thread::sleep(limit);
+    succeeded(&server.process.restore("images"));
+
+    if kept {
+        half.write_all(rest.as_bytes()).unwrap();
+        assert!(first_line(&mut half).ends_with(" 200 OK"), "half a request used up its time");
+        write!(idle, "{head}{rest}").unwrap();
+        assert!(first_line(&mut idle).ends_with(" 200 OK"), "an idle connection used up its time");
+    }
+    assert_eq!(server.client().health(), Some(200));
+    server.finish();
+}
+
+/// The first line of a response that one read brings whole.
+fn first_line(stream: &mut TcpStream) -> String {
+    let mut bytes = [0; 4096];
+    let length = stream.read(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes[..length]).lines().next().unwrap_or_default().to_owned()
 }
 
 #[test]

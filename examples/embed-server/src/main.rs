@@ -111,17 +111,14 @@ async fn run(args: &Args, tokenizer: Tokenizer, start: Start) -> anyhow::Result<
     let (losses, listener, device) = match start {
         Start::Fresh(agents) => {
             open(agents)?;
-            let bound = TcpListener::bind(args.listen).await;
-            let listener = bound.with_context(|| format!("Cannot listen on {}", args.listen))?;
-            writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
-            (Losses::default(), listener, None)
+            (Losses::default(), listen(args).await?, None)
         }
         Start::Again(losses, listener, device) => {
             metrics.reopened(losses.all);
             (losses, TcpListener::from_std(listener)?, Some(device))
         }
     };
-    // Whose end no client sees: the socket is kept for the process that this one becomes.
+    // The process that this one may become takes the listening socket over.
     let kept = match args.on_device_lost {
         OnDeviceLost::Reopen => Some(StdListener::from(listener.as_fd().try_clone_to_owned()?)),
         OnDeviceLost::Exit => None,
@@ -147,35 +144,46 @@ async fn run(args: &Args, tokenizer: Tokenizer, start: Start) -> anyhow::Result<
         }
     };
     let patience = async {
-        // Who asks twice does not want to wait.
+        // A second signal ends the wait.
         tokio::select! {
             () = elapse(args.grace()) => {}
             () = signals::reach(signals.clone(), 2) => {}
         }
     };
-    let Served { unanswered } = serve(listener, state.clone(), shutdown, patience).await;
+    let served = serve(listener, state.clone(), shutdown, patience).await;
     match why {
-        Why::NotOpened(error) => return Err(error),
-        Why::Lost { proven } => return Ok(End::Lost(losses.and_another(proven), kept)),
-        Why::Signal => {}
+        Why::NotOpened(error) => Err(error),
+        Why::Lost { proven } => Ok(End::Lost(losses.and_another(proven), kept)),
+        Why::Signal => Ok(End::InOrder(finish(args, served, agents.get().cloned()).await)),
     }
+}
+
+async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
+    let bound = TcpListener::bind(args.listen).await;
+    let listener = bound.with_context(|| format!("Cannot listen on {}", args.listen))?;
+    writeln!(std::io::stdout(), "listening on {}", listener.local_addr()?)?;
+    Ok(listener)
+}
+
+/// Ends a server that was told to: its status.
+async fn finish(args: &Args, Served { unanswered }: Served, batcher: Option<Arc<Batcher>>) -> ExitCode {
     if unanswered > 0 {
         tracing::warn!(
             unanswered,
             "shut down before every request was answered: --shutdown-timeout-s is short"
         );
-        return Ok(End::InOrder(ExitCode::FAILURE));
+        return ExitCode::FAILURE;
     }
     // Every answer is out; an agent may still be in a batch that nobody waits for, and is closed in order if that
     // does not take long.
-    if let Some(batcher) = agents.get().cloned() {
+    if let Some(batcher) = batcher {
         let joined = tokio::task::spawn_blocking(move || batcher.join());
         tokio::select! {
             _ = joined => {}
             () = elapse(args.grace()) => tracing::warn!("shut down in the middle of a batch that nobody waits for"),
         }
     }
-    Ok(End::InOrder(ExitCode::SUCCESS))
+    ExitCode::SUCCESS
 }
 
 async fn open_again(device: Device, losses: Losses, args: &Args) -> anyhow::Result<Vec<OpenAgent>> {

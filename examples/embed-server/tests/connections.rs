@@ -90,7 +90,7 @@ fn headers_that_do_not_come_are_408() {
 
     assert_eq!(half.expect().error(), (408, "request_timeout".to_owned()));
     assert!(half.ends());
-    assert!(silent.ends(), "who has said nothing is told nothing");
+    assert!(silent.ends(), "a client that sent nothing gets no response");
     let line = "embed_http_requests_total{route=\"unread\",status=\"408\"} 1\n";
     server.until("its count", || server.get("/metrics").text.contains(line));
 }

@@ -83,7 +83,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, state: State, mut d
     // The requests' futures hold the library's half of the socket.
     let error = match ended {
         Ok(Ok(())) => None,
-        Ok(Err(error)) => own_words(&error, &link),
+        Ok(Err(error)) => unreported(&error, &link),
         Err(End::Late(Phase::Head)) if link.arrived() > 0 => {
             Some(ApiError::slow_head(state.0.options.connections.head))
         }
@@ -91,7 +91,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, state: State, mut d
     };
     if let Some(error) = error {
         link.set_last();
-        say(&stream, &watch::unread(&state, &error));
+        send_at_once(&stream, &watch::unread(&state, &error));
     }
     if link.is_last() {
         linger(&stream).await;
@@ -99,10 +99,10 @@ pub(super) async fn serve(stream: TcpStream, router: Router, state: State, mut d
 }
 
 /// What the library leaves unsaid of a request that it could not read.
-fn own_words(error: &hyper::Error, link: &Link) -> Option<ApiError> {
+fn unreported(error: &hyper::Error, link: &Link) -> Option<ApiError> {
     let unread = link.phase() == Phase::Head && link.arrived() > 0 && !link.is_last();
-    let told = error.is_parse() || error.is_incomplete_message();
-    (unread && told).then(|| ApiError::head(StatusCode::BAD_REQUEST))
+    let of_the_request = error.is_parse() || error.is_incomplete_message();
+    (unread && of_the_request).then(|| ApiError::head(StatusCode::BAD_REQUEST))
 }
 
 async fn handle(
@@ -183,7 +183,7 @@ async fn gone(stream: &TcpStream, link: &Link) -> End {
         }
     }
     if link.takes_interim() {
-        say(stream, b"HTTP/1.1 100 Continue\r\n\r\n");
+        send_at_once(stream, b"HTTP/1.1 100 Continue\r\n\r\n");
     }
     loop {
         match stream.ready(Interest::ERROR).await {
@@ -194,10 +194,10 @@ async fn gone(stream: &TcpStream, link: &Link) -> End {
 }
 
 /// Sends a few bytes at once, or not at all.
-fn say(stream: &TcpStream, bytes: &[u8]) {
+fn send_at_once(stream: &TcpStream, bytes: &[u8]) {
     match stream.try_write(bytes) {
         Ok(sent) if sent == bytes.len() => {}
-        // Who has no room for so little has read nothing for long.
+        // The socket is full, so the client has read nothing for long.
         other => tracing::debug!(target: "http", ?other, "a client takes nothing"),
     }
 }
@@ -228,6 +228,6 @@ async fn linger(stream: &TcpStream) {
 /// Refuses a connection: one more than there may be.
 pub(super) async fn refuse(stream: TcpStream, state: State) {
     let limit = state.0.options.connections.connections;
-    say(&stream, &watch::unread(&state, &ApiError::connections(limit)));
+    send_at_once(&stream, &watch::unread(&state, &ApiError::connections(limit)));
     linger(&stream).await;
 }

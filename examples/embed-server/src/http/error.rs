@@ -260,7 +260,7 @@ impl ApiError {
     }
 
     /// The whole response, for a connection that nothing else is written to any more.
-    pub(super) fn last_words(&self, id: &str) -> Vec<u8> {
+    pub(super) fn to_bytes(&self, id: &str) -> Vec<u8> {
         let body = self.body().to_string();
         let advice = self.advice().map_or(String::new(), |(name, value)| {
             format!("{name}: {}\r\n", value.to_str().unwrap_or_default())

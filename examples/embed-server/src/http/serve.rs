@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::{State, connection, elapse, router};
 
 /// How long the last answers have to be sent when the time of a shutdown is over.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long nothing is accepted when the process has no descriptor for it.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Refused connections that are told so at a time; more are closed at once.
@@ -40,7 +40,7 @@ pub enum Port {
 }
 
 /// Accepts connections and keeps them within their number.
-struct Door {
+struct Acceptor {
     listener: TcpListener,
     router: Router,
     state: State,
@@ -50,7 +50,7 @@ struct Door {
     draining: watch::Sender<bool>,
 }
 
-impl Door {
+impl Acceptor {
     /// Waits for a connection and serves it.
     async fn accept(&mut self) {
         let stream = match self.listener.accept().await {
@@ -117,7 +117,7 @@ pub async fn serve(
     grace: impl Future<Output = ()> + Send,
 ) -> Served {
     let connections = state.0.options.connections.connections;
-    let mut door = Door {
+    let mut acceptor = Acceptor {
         listener,
         router: router(state.clone()),
         state: state.clone(),
@@ -130,7 +130,7 @@ pub async fn serve(
     let port = loop {
         tokio::select! {
             port = shutdown.as_mut() => break port,
-            () = door.accept() => {}
+            () = acceptor.accept() => {}
         }
     };
     state.drain();
@@ -139,11 +139,11 @@ pub async fn serve(
     loop {
         tokio::select! {
             biased;
-            () = door.accept() => {}
+            () = acceptor.accept() => {}
             () = ready(()) => break,
         }
     }
-    let Door { listener, mut open, draining, .. } = door;
+    let Acceptor { listener, mut open, draining, .. } = acceptor;
     if port == Port::Close
         && let Err(error) = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)
     {
@@ -164,7 +164,7 @@ pub async fn serve(
         let all = async { while open.join_next().await.is_some() {} };
         tokio::select! {
             () = all => {}
-            () = elapse(LAST_WORDS) => {
+            () = elapse(LAST_ANSWERS) => {
                 tracing::warn!(target: "http", connections = open.len(), "closed with answers unsent");
             }
         }

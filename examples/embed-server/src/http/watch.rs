@@ -125,7 +125,7 @@ pub(super) async fn watch(Extract(state): Extract<State>, request: Request, next
 pub(super) fn unread(state: &State, error: &ApiError) -> Vec<u8> {
     let id = state.0.ids.id(&HeaderMap::new());
     state.0.metrics.begin();
-    let words = error.last_words(id.to_str().unwrap_or_default());
+    let response = error.to_bytes(id.to_str().unwrap_or_default());
     drop(Record {
         id,
         method: Method::default(),
@@ -136,7 +136,7 @@ pub(super) fn unread(state: &State, error: &ApiError) -> Vec<u8> {
         tokens: 0,
         state: state.clone(),
     });
-    words
+    response
 }
 
 #[cfg(test)]

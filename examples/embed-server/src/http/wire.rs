@@ -110,8 +110,8 @@ impl AsyncWrite for Wire {
         match bare(bytes) {
             Some((0, status)) => {
                 self.link.set_last();
-                let words = watch::unread(&self.state, &ApiError::head(status));
-                self.instead = (words, 0);
+                let response = watch::unread(&self.state, &ApiError::head(status));
+                self.instead = (response, 0);
                 Poll::Ready(Ok(bytes.len()))
             }
             // First what stands before it.
