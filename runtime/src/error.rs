@@ -102,6 +102,21 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// What the system said, where it said anything.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Ioctl { source, .. } => Some(source.errno),
+            Self::Open(kfd::OpenError::File { errno, .. })
+            | Self::Mmap { errno, .. }
+            | Self::PutBack { errno, .. }
+            | Self::Descriptor { errno } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
 /// [`crate::Runtime::open`] failed. Nothing is left open.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -211,6 +226,18 @@ pub enum AllocError {
         available: u64,
         /// What this process holds there, and for what.
         held: Holdings,
+    },
+    /// Memory costs the software device an open file, and none was left.
+    #[error(
+        "No open file is left for a buffer (EMFILE): this process may have {limit}, the software device as many as whoever \
+         started it, and each has one for every buffer; raise the limit (ulimit -n)"
+    )]
+    Files {
+        /// This process's limit of open files.
+        limit: u64,
+        /// What the driver said.
+        #[source]
+        source: DeviceError,
     },
     /// Memory to be registered that is not whole pages.
     #[error("Only whole pages of {page} bytes can be registered, found {bytes:#x} bytes at {address:#x}")]

@@ -110,6 +110,9 @@ fn by_ioctl(ioctl: &str, errno: Errno) -> Option<&'static str> {
         ("CRIU_OP", Errno::OPNOTSUPP) => "the driver cannot take the queues of this GPU; destroy them first",
         ("CRIU_OP", Errno::SRCH) => "there is no such process, or it has not opened the device",
         ("CRIU_OP", Errno::MFILE) => "raise the limit of open files (ulimit -n) above the number of buffers",
+        ("ALLOC_MEMORY_OF_GPU", Errno::MFILE | Errno::NFILE) => {
+            "the software device has an open file for each buffer: raise the limit (ulimit -n)"
+        }
         ("DRM_PRIME_FD_TO_HANDLE" | "IMPORT_DMABUF", Errno::INVAL) => {
             "the descriptor is no DMABuf, or not one that this GPU can reach"
         }

@@ -250,9 +250,11 @@ fn records<T>(
         }
         outcome => outcome?,
     };
-    let one = |number: u32| {
-        let file = format!("{directory}/{number}/properties");
-        parse(&file, &read(source, &file)?)
+    let files: Vec<_> =
+        numbers.into_iter().map(|number| format!("{directory}/{number}/properties")).collect();
+    let one = |(file, text): (&String, io::Result<String>)| match text {
+        Ok(text) => parse(file, &text),
+        Err(source) => Err(TopologyError::Read { file: file.clone(), source }),
     };
-    numbers.into_iter().map(one).collect()
+    files.iter().zip(source.read_each(&files)).map(one).collect()
 }

@@ -12,6 +12,12 @@ pub trait SysfsSource {
     /// As the kernel answers; EPERM for an agent this process may not use.
     fn read(&self, path: &str) -> io::Result<String>;
 
+    /// The texts of several files, in the order of `paths`, each as [`SysfsSource::read`] answers. It may end after a
+    /// failure. Where every question is a round trip this takes few of them.
+    fn read_each(&self, paths: &[String]) -> Vec<io::Result<String>> {
+        paths.iter().map(|path| self.read(path)).collect()
+    }
+
     /// The names in a directory such as `nodes`, in any order.
     ///
     /// # Errors

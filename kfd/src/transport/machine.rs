@@ -54,11 +54,19 @@ pub fn hash(contents: &[u8]) -> u64 {
 /// Reads a topology file.
 ///
 /// # Errors
-/// What the system says, and `InvalidData` for more than [`MAX_FILE_BYTES`] or for text that is not UTF-8.
+/// What the system says, and `InvalidData` for what is no regular file, for more than [`MAX_FILE_BYTES`] or for text that
+/// is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     use io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
     let mut text = String::new();
-    std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    // An open of a FIFO waits otherwise. It means nothing to a regular file.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
     // CAST: usize is at most 64 bits.
     if text.len() as u64 > MAX_FILE_BYTES {
         let limit = format!("a topology file has at most {MAX_FILE_BYTES} bytes");

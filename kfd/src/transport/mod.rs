@@ -184,7 +184,7 @@ fn advice(errno: Errno) -> &'static str {
         Errno::ACCESS | Errno::PERM => "is the user in the render group?",
         Errno::INVAL => "the driver has no GPU, or it is resetting",
         Errno::NODEV => "the device is gone",
-        Errno::MFILE | Errno::NFILE => "too many open files",
+        Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
         _ => "see the kernel log",
     }
 }

@@ -22,13 +22,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Most bytes of an encoded message, and what both sides raise their socket buffers to.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
 /// Most descriptors beside one message. A reply may have more to give: see [`Request::MoreFds`].
 pub const MAX_FDS: usize = 32;
+
+/// Most topology files that one request names.
+pub const MAX_SYSFS_FILES: usize = 1024;
 
 /// Most bytes of client memory that travel inside a message: with them it fits the socket buffers that a user may have
 /// without privilege (`net.core.wmem_default`, 208 KiB doubled).
@@ -99,6 +102,11 @@ pub enum Request {
     ReadSysfs {
         /// Path relative to the topology's root.
         path: String,
+    },
+    /// Reads several topology files, at most [`MAX_SYSFS_FILES`]; answered by [`Reply::SysfsFiles`].
+    ReadSysfsFiles {
+        /// Paths relative to the topology's root.
+        paths: Vec<String>,
     },
     /// Lists a topology directory; answered by [`Reply::List`].
     ListSysfs {
@@ -176,6 +184,9 @@ pub enum Reply {
     },
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
+    /// To [`Request::ReadSysfsFiles`]: the text or an errno of each, in the order of the request; at least one of them
+    /// and as many as fit, the rest is to be asked for again.
+    SysfsFiles(Vec<Result<String, i32>>),
     /// To [`Request::ListSysfs`]: the names or an errno.
     List(Result<Vec<String>, i32>),
     /// To anything: the request as such failed.

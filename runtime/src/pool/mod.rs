@@ -253,6 +253,10 @@ impl Inner {
         held: Holdings,
         error: DeviceError,
     ) -> AllocError {
+        if matches!(error.errno(), Some(Errno::MFILE | Errno::NFILE)) {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+            return AllocError::Files { limit: limit.current.unwrap_or(u64::MAX), source: error };
+        }
         let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::NOMEM);
         if !no_memory {
             return error.into();

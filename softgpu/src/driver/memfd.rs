@@ -22,9 +22,14 @@ pub(super) struct Identity {
 /// Creates a zero-filled memfd of `bytes`, sealed in size.
 ///
 /// # Errors
-/// `ENOMEM` when the size cannot be had, or no further descriptor: a buffer costs the kernel only memory.
+/// `ENOMEM` when the size cannot be had. `EMFILE` and `ENFILE` as well, which KFD does not know, since a buffer costs the
+/// kernel only memory: who is told of memory would look for what is not missing.
 pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|_| Errno::NOMEM)?;
+    let fd =
+        memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|errno| match errno {
+            Errno::MFILE | Errno::NFILE => errno,
+            _ => Errno::NOMEM,
+        })?;
     ftruncate(&fd, bytes).map_err(|_| Errno::NOMEM)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(fd)

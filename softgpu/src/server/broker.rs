@@ -25,8 +25,7 @@ use rustix::time::Timespec;
 use super::devices::Devices;
 use super::error::ServeError;
 use super::peer::Peer;
-use super::{log, refusal, sys, window};
-use crate::driver::KernelModel;
+use super::{log, refusal, settings, sys, window};
 use crate::driver::Ledger;
 
 /// How long the broker stays when its last executor is gone.
@@ -71,23 +70,24 @@ struct Broker {
 /// Serves until nobody is left. Returns at once, successfully, when another instance has the socket's name.
 ///
 /// # Errors
-/// [`ServeError`] for an unknown device, an impossible name, or want of resources at the start.
+/// [`ServeError`] for an unknown device, a setting that means nothing, an impossible name, or want of resources at the
+/// start.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
-    let devices = match Devices::parse(&options.devices) {
+    let devices =
+        settings::check().map_err(ServeError::Setting).and_then(|()| Devices::parse(&options.devices));
+    let devices = match devices {
         Ok(devices) => devices,
         Err(error) => {
             refusal::tell(&options.socket, &options.devices, &error)?;
             return Err(error);
         }
     };
-    // Executors read it again; a name that means nothing is refused before anyone connects.
-    KernelModel::from_env().map_err(ServeError::Kernel)?;
     let Some(listener) = listen(&options.socket)? else {
         tracing::info!(target: "server", socket = options.socket, "another instance serves");
         return Ok(());
     };
     let ledger = devices.ledger()?;
-    // Whoever started us may wait for the end of our output, or for its directory to be free.
+    // Whoever started us waits for the end of our output, which says that we listen, or for its directory to be free.
     sys::null_stdio(log::is_wanted()).map_err(ServeError::system("dup2"))?;
     rustix::process::chdir("/").map_err(ServeError::system("chdir"))?;
     window::limit_stack()?;
@@ -198,7 +198,7 @@ impl Broker {
             Ok(index) => index,
             Err(error) => {
                 tracing::error!(target: "server", %error, %pid, "no executor");
-                refuse(&connection, Errno::NOMEM, &error.to_string());
+                refuse(&connection, error.errno(), &refusal::with_causes(&error));
                 return;
             }
         };

@@ -5,6 +5,7 @@ use kfd::transport::wire::WireError;
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::settings::SettingError;
 use crate::driver::{KernelModelError, LedgerError};
 use crate::sysfs::SpecError;
 
@@ -38,6 +39,9 @@ pub enum ServeError {
         /// The file.
         path: String,
     },
+    /// A variable means nothing.
+    #[error("softgpud does not understand its environment")]
+    Setting(#[source] SettingError),
     /// `SOFTGPU_KERNEL` names no kernel.
     #[error("Cannot imitate that kernel")]
     Kernel(#[source] KernelModelError),
@@ -97,6 +101,15 @@ pub enum ServeError {
 }
 
 impl ServeError {
+    /// What a client is told that cannot have an executor.
+    pub(super) fn errno(&self) -> Errno {
+        match self {
+            Self::System { errno, .. } | Self::Control(WireError::System { errno, .. }) => *errno,
+            Self::Spawn(source) => Errno::from_io_error(source).unwrap_or(Errno::NOMEM),
+            _ => Errno::NOMEM,
+        }
+    }
+
     /// For `map_err` behind a system call.
     pub(super) fn system(what: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::System { what, errno }

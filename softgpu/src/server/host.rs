@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
-use kfd::transport::wire::{PROTOCOL, Reply, Request};
+use kfd::transport::wire::{MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -104,6 +104,7 @@ impl Host {
             Request::ReadSysfs { path } => {
                 Reply::Sysfs(self.topology.read_file(&path).map_err(Errno::raw_os_error)).into()
             }
+            Request::ReadSysfsFiles { paths } => Reply::SysfsFiles(self.read_files(&paths)).into(),
             Request::ListSysfs { path } => {
                 Reply::List(self.topology.list_directory(&path).map_err(Errno::raw_os_error)).into()
             }
@@ -140,6 +141,21 @@ impl Host {
             // The descriptor's own mode says what may be mapped how.
             Request::Mmap { file, length, offset, prot: _ } => self.mmap(file, length, offset),
         }
+    }
+
+    /// The texts of the first of these files, as many as fit a message, and at least one if there are any.
+    fn read_files(&self, paths: &[String]) -> Vec<Result<String, i32>> {
+        let mut bytes = 0;
+        let mut texts = Vec::new();
+        for path in paths.iter().take(MAX_SYSFS_FILES) {
+            let text = self.topology.read_file(path).map_err(Errno::raw_os_error);
+            bytes += text.as_ref().map_or(0, String::len);
+            if bytes > MAX_INLINE_BYTES && !texts.is_empty() {
+                break;
+            }
+            texts.push(text);
+        }
+        texts
     }
 
     fn file(&self, id: u64) -> Option<OpenFile> {

@@ -18,6 +18,7 @@ use rustix::time::Timespec;
 
 use super::broker::{PATIENCE, listen};
 use super::error::ServeError;
+use super::sys;
 
 /// How long a client that has connected may take to greet.
 const GREETING: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub(super) fn tell(socket: &str, devices: &str, reason: &ServeError) -> Result<(
         return Ok(());
     }
     let Some(listener) = listen(socket)? else { return Ok(()) };
+    // Who started us waits for the end of our output before it connects.
+    sys::null_stdio(true).map_err(ServeError::system("dup2"))?;
     let deadline = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
@@ -91,7 +94,7 @@ fn asks_for(request: &Request, wanted: &str) -> bool {
 }
 
 /// An error and all that is behind it.
-fn with_causes(error: &dyn Error) -> String {
+pub(super) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

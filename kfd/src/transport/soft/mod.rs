@@ -31,8 +31,8 @@ pub use self::address::INSTANCE_VARIABLE;
 use self::file::SoftFile;
 use self::session::{CallError, Session};
 use self::start::Start;
-pub use self::start::{SOFTGPUD_VARIABLE, StartError};
-use super::wire::{Reply, Request, WireError};
+pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError};
+use super::wire::{MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::topology::SysfsSource;
 
@@ -183,6 +183,26 @@ impl SysfsSource for SoftTransport {
             (_, Reply::Sysfs(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
             _ => Err(io::Error::other(WireError::UnexpectedReply)),
         }
+    }
+
+    fn read_each(&self, paths: &[String]) -> Vec<io::Result<String>> {
+        let mut texts = Vec::with_capacity(paths.len());
+        while texts.len() < paths.len() {
+            let rest = &paths[texts.len()..];
+            let rest = &rest[..rest.len().min(MAX_SYSFS_FILES)];
+            let request = Request::ReadSysfsFiles { paths: rest.to_vec() };
+            match self.exchange("read the topology", &request, &[]) {
+                Ok((_, Reply::SysfsFiles(part), _)) if (1..=rest.len()).contains(&part.len()) => {
+                    texts.extend(part.into_iter().map(|one| one.map_err(io::Error::from_raw_os_error)));
+                }
+                outcome => {
+                    let unexpected = |_| io::Error::other(WireError::UnexpectedReply);
+                    texts.push(Err(outcome.map_or_else(io::Error::other, unexpected)));
+                    break;
+                }
+            }
+        }
+        texts
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use super::address::Address;
 use super::channel::{Channel, ConnectError, GREETING_TIMEOUT};
-use super::start::Start;
+use super::start::{Start, Starting};
 use super::userptr::Lent;
 use crate::transport::wire::{Reply, Request, WireError};
 use crate::transport::{CloseError, OpenError};
@@ -241,7 +241,7 @@ impl Session {
 
 fn first_channel(address: &Address) -> Result<Channel, OpenError> {
     let begun = Instant::now();
-    let mut started: Option<Instant> = None;
+    let mut started: Option<(Instant, Starting)> = None;
     let mut pause = Duration::from_millis(1);
     loop {
         let errno = match Channel::connect(address) {
@@ -258,12 +258,15 @@ fn first_channel(address: &Address) -> Result<Channel, OpenError> {
             return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
         }
         // Two that are started at once settle it by who binds the name; the other exits.
-        if started.is_none_or(|at| at.elapsed() >= RESTART_AFTER) && errno != Errno::AGAIN {
-            super::start::start(address)
+        if started.as_ref().is_none_or(|(at, _)| at.elapsed() >= RESTART_AFTER) && errno != Errno::AGAIN {
+            let starting = super::start::start(address)
                 .map_err(|source| OpenError::Start { devices: address.devices.clone(), source })?;
-            started = Some(Instant::now());
+            started = Some((Instant::now(), starting));
         }
-        std::thread::sleep(pause);
+        match &mut started {
+            Some((_, starting)) => starting.wait(pause),
+            None => std::thread::sleep(pause),
+        }
         pause = (pause * 2).min(Duration::from_millis(50));
     }
 }

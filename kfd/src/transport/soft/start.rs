@@ -2,18 +2,35 @@
 //! Finds softgpud and starts it outside this process' tree.
 #![allow(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Access;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::time::Timespec;
 
 use super::address::Address;
 
 /// The environment variable that names the softgpud to start.
 pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
+
+/// What the environment can tell a softgpud that is started. It looks at the values; whoever starts it warns of names that
+/// are not among these.
+pub const SETTINGS: [&str; 7] = [
+    "SOFTGPU_ENGINE",
+    "SOFTGPU_CPU",
+    "SOFTGPU_KERNEL",
+    "SOFTGPU_ERRATA",
+    "SOFTGPU_STATS",
+    "SOFTGPU_TRACE",
+    "SOFTGPU_JIT_DUMP",
+];
 
 /// Whether a missing softgpud may be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +69,28 @@ fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// A softgpud on its way to its socket.
+#[derive(Debug)]
+pub(super) struct Starting {
+    /// The other end is its standard output, which it closes when it listens; or its own end does.
+    silent: Option<OwnedFd>,
+}
+
+impl Starting {
+    /// Returns when it listens or has given up, and after `limit` at the latest.
+    pub fn wait(&mut self, limit: Duration) {
+        let Some(silent) = &self.silent else { return std::thread::sleep(limit) };
+        let Ok(limit) = Timespec::try_from(limit) else { return };
+        match poll(&mut [PollFd::new(silent, PollFlags::IN)], Some(&limit)) {
+            // Nothing is said there: whatever came is the end of it. Later waits are for somebody else's softgpud.
+            Ok(1..) => self.silent = None,
+            Ok(0) | Err(_) => {}
+        }
+    }
+}
+
 /// Starts softgpud for `address` and returns when it has been executed.
-pub(super) fn start(address: &Address) -> Result<(), StartError> {
+pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
     let tried = candidates(
         std::env::var_os(SOFTGPUD_VARIABLE).as_deref(),
         std::env::current_exe().ok().as_deref(),
@@ -61,10 +98,20 @@ pub(super) fn start(address: &Address) -> Result<(), StartError> {
     );
     let runnable =
         |path: &&PathBuf| path.is_file() && rustix::fs::access(path.as_path(), Access::EXEC_OK).is_ok();
+    for name in unknown_settings(std::env::vars_os().map(|(name, _)| name)) {
+        let known = SETTINGS.join(", ");
+        tracing::warn!(target: "kfd::settings", "{name} means nothing to softgpud, which knows {known}");
+    }
     match tried.iter().find(runnable) {
         Some(path) => execute(path, address),
         None => Err(StartError::NotFound { tried }),
     }
+}
+
+/// Names that look like a setting and are none.
+fn unknown_settings(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let text = names.map(|name| name.to_string_lossy().into_owned());
+    text.filter(|name| name.starts_with("SOFTGPU_") && !SETTINGS.contains(&name.as_str())).collect()
 }
 
 /// Where softgpud may be: exactly where the user says, else beside the executable, above it (`target/debug`
@@ -79,11 +126,14 @@ fn candidates(explicit: Option<&OsStr>, executable: Option<&Path>, search: Optio
     directories.map(Path::to_path_buf).chain(search).map(|directory| directory.join("softgpud")).collect()
 }
 
-fn execute(path: &Path, address: &Address) -> Result<(), StartError> {
+fn execute(path: &Path, address: &Address) -> Result<Starting, StartError> {
     tracing::debug!(target: "kfd", path = %path.display(), devices = %address.devices, "starting softgpud");
     let mut command = Command::new(path);
     command.args(["serve", "--devices", &address.devices, "--socket", &address.name]);
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Without a descriptor to spare, the client looks again and again whether somebody listens.
+    let pipe = pipe_with(PipeFlags::CLOEXEC).ok();
+    let (silent, output) = pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
+    command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
     // SAFETY: the closure only makes async-signal-safe system calls.
     unsafe { command.pre_exec(detach) };
     let execute_error = |source| StartError::Execute { path: path.to_owned(), source };
@@ -92,8 +142,8 @@ fn execute(path: &Path, address: &Address) -> Result<(), StartError> {
     let mut intermediate = command.spawn().map_err(execute_error)?;
     match intermediate.wait() {
         // Somebody else reaped it, or nobody has to: the process ignores SIGCHLD.
-        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
-        outcome => outcome.map(drop).map_err(execute_error),
+        Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(execute_error(error)),
+        _ => Ok(Starting { silent }),
     }
 }
 
@@ -135,6 +185,12 @@ mod tests {
     }
 
     #[test]
+    fn settings_that_are_none_are_found_by_name() {
+        let names = ["SOFTGPU_ENGINE", "SOFTGPU_ENGIN", "STASIS_DEVICE", "SOFTGPU_"].map(OsString::from);
+        assert_eq!(unknown_settings(names.into_iter()), ["SOFTGPU_ENGIN", "SOFTGPU_"]);
+    }
+
+    #[test]
     fn not_found_names_every_path() {
         let tried = vec![PathBuf::from("/a/softgpud"), PathBuf::from("/b/softgpud")];
         let text = StartError::NotFound { tried }.to_string();
@@ -161,11 +217,10 @@ mod tests {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        execute(&program, &address).unwrap();
+        let mut starting = execute(&program, &address).unwrap();
         let begun = std::time::Instant::now();
-        while !record.exists() && begun.elapsed().as_secs() < 10 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        starting.wait(Duration::from_secs(60));
+        assert!(begun.elapsed().as_secs() < 50 && record.exists(), "its end was waited for, and no longer");
         let text = std::fs::read_to_string(&record).unwrap();
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!(words[..5], ["serve", "--devices", "gfx1100", "--socket", &address.name]);

@@ -284,6 +284,17 @@ fn topology_is_read_through_the_transport() {
 }
 
 #[test]
+fn many_topology_files_are_read_in_order_and_in_as_few_messages_as_the_device_wants() {
+    let server = Server::start(|_| bare(0));
+    let transport = connect(&server);
+    let paths: Vec<String> =
+        ["generation_id", "nodes/9/name", "generation_id", "a", "generation_id"].map(str::to_owned).into();
+    let texts: Vec<_> = transport.sysfs().read_each(&paths).into_iter().map(Result::ok).collect();
+    let text = Some("7\n".to_owned());
+    assert_eq!(texts, [text.clone(), None, text.clone(), None, text]);
+}
+
+#[test]
 fn every_descriptor_is_close_on_exec() {
     let (_server, _transport, kfd) = kfd(|_| bare(0));
     kfd.runtime_disable().unwrap();

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `SOFTGPU_*` variables: which there are, and what each may say.
+//!
+//! INVARIANT: the broker looks before it serves, so that a word that means nothing is told to the client that started it.
+//! What reads a variable later may take it for granted that it means something.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use kfd::transport::soft::SETTINGS;
+use thiserror::Error;
+
+use crate::driver::KernelModel;
+
+/// A variable that says nothing anybody understands.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name} is {value:?}; it can be {accepted}")]
+pub struct SettingError {
+    /// The variable.
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: OsString,
+    /// What it may be.
+    pub accepted: &'static str,
+}
+
+/// What one variable may say.
+struct Setting {
+    name: &'static str,
+    accepted: &'static str,
+    means: fn(&str) -> bool,
+}
+
+const KNOWN: [Setting; 7] = [
+    Setting {
+        name: "SOFTGPU_ENGINE",
+        accepted: "interp, jit or auto (the default)",
+        means: |value| matches!(value, "interp" | "jit" | "auto"),
+    },
+    Setting {
+        name: "SOFTGPU_CPU",
+        accepted: "baseline, avx2 or avx512; without it the CPU's best is used",
+        means: |value| matches!(value, "baseline" | "avx2" | "avx512"),
+    },
+    Setting {
+        name: "SOFTGPU_KERNEL",
+        accepted: "6.12, 7.3 or fixed (the default)",
+        means: |value| value.parse::<KernelModel>().is_ok(),
+    },
+    Setting {
+        name: "SOFTGPU_ERRATA",
+        accepted: "on (the default) or off",
+        means: |value| matches!(value, "on" | "off"),
+    },
+    Setting {
+        name: "SOFTGPU_STATS",
+        accepted: "the name of a file, from the root on: softgpud has no other directory",
+        means: |value| Path::new(value).is_absolute(),
+    },
+    Setting {
+        name: "SOFTGPU_TRACE",
+        accepted: "FILE:INSTRUCTIONS with a file's name from the root on and a number above 0",
+        means: |value| {
+            value.rsplit_once(':').is_some_and(|(file, count)| {
+                Path::new(file).is_absolute() && count.parse::<u64>().is_ok_and(|count| count > 0)
+            })
+        },
+    },
+    Setting {
+        name: "SOFTGPU_JIT_DUMP",
+        accepted: "the name of a directory that exists, from the root on",
+        means: |value| Path::new(value).is_absolute() && Path::new(value).is_dir(),
+    },
+];
+
+/// Looks at all variables of the environment.
+///
+/// # Errors
+/// [`SettingError`] for the first that means nothing. An empty one means what an unset one means.
+pub(super) fn check() -> Result<(), SettingError> {
+    KNOWN.iter().try_for_each(|setting| match std::env::var_os(setting.name) {
+        Some(value) => judge(setting, &value),
+        None => Ok(()),
+    })
+}
+
+fn judge(setting: &Setting, value: &OsStr) -> Result<(), SettingError> {
+    let Setting { name, accepted, means } = *setting;
+    if value.is_empty() || value.to_str().is_some_and(means) {
+        return Ok(());
+    }
+    Err(SettingError { name, value: value.to_owned(), accepted })
+}
+
+/// Clients warn of names that are not in this list.
+const _: () = assert!(KNOWN.len() == SETTINGS.len());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(name: &str, value: &str) -> Result<(), String> {
+        let setting = KNOWN.iter().find(|setting| setting.name == name).expect("a setting");
+        judge(setting, OsStr::new(value)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_are_those_that_clients_know() {
+        assert_eq!(KNOWN.map(|setting| setting.name), SETTINGS);
+    }
+
+    #[test]
+    fn values_that_mean_something_are_taken() {
+        for (name, value) in [
+            ("SOFTGPU_ENGINE", "jit"),
+            ("SOFTGPU_ENGINE", ""),
+            ("SOFTGPU_CPU", "avx2"),
+            ("SOFTGPU_KERNEL", "7.3"),
+            ("SOFTGPU_ERRATA", "off"),
+            ("SOFTGPU_STATS", "/tmp/stats"),
+            ("SOFTGPU_TRACE", "/tmp/a:b:12"),
+            ("SOFTGPU_JIT_DUMP", "/"),
+        ] {
+            assert_eq!(told(name, value), Ok(()), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn values_that_mean_nothing_are_refused_with_what_would() {
+        for (name, value, accepted) in [
+            ("SOFTGPU_ENGINE", "JIT", "interp, jit or auto"),
+            ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
+            ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 or fixed"),
+            ("SOFTGPU_ERRATA", "no", "on (the default) or off"),
+            ("SOFTGPU_STATS", "stats", "from the root on"),
+            ("SOFTGPU_TRACE", "/tmp/a:0", "FILE:INSTRUCTIONS"),
+            ("SOFTGPU_TRACE", "/tmp/a", "FILE:INSTRUCTIONS"),
+            ("SOFTGPU_JIT_DUMP", "/nowhere/at/all", "directory that exists"),
+        ] {
+            let error = told(name, value).unwrap_err();
+            assert!(error.starts_with(&format!("{name} is {value:?}; it can be ")), "{error}");
+            assert!(error.contains(accepted), "{error}");
+        }
+    }
+}
