@@ -8,6 +8,7 @@
 
 mod allocations;
 mod checkpoint;
+mod cold;
 mod embed;
 mod figure;
 mod gpu;
@@ -42,9 +43,9 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 /// Measures Stasis on this machine.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Which benchmarks, of submit, packets, round-trip, sdma, p2p, share (with share-restore), preempt, checkpoint (with
-    /// checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check, isa and embed (with embed-one-core and
-    /// embed-kernels); all without a name.
+    /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
+    /// checkpoint (with checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check, isa and embed (with
+    /// embed-one-core and embed-kernels); all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
@@ -57,10 +58,11 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 18] = [
+const BENCHES: [(&str, Bench); 19] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
+    ("cold-dispatch", cold::run),
     ("sdma", sdma::run),
     ("p2p", p2p::run),
     ("share", share::run),

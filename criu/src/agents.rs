@@ -9,6 +9,8 @@ use hsa_sys::{SearchOptions, VendorRuntime};
 use serde::Serialize;
 use stasis::{Agent, LeftOut, LinkMatrix, PathKind, Place, Runtime};
 
+use crate::output::{self, line};
+
 /// Arguments of `stasis agents`.
 #[derive(Debug, Args)]
 pub struct AgentsArgs {
@@ -193,13 +195,20 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
         vendor,
     };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&listing)?);
+        output::show(serde_json::to_string_pretty(&listing)? + "\n");
         return Ok(());
     }
-    println!("Device {}", listing.device);
+    output::show(describe(&listing, matrix.as_ref()));
+    Ok(())
+}
+
+fn describe(listing: &Listing, matrix: Option<&LinkMatrix>) -> String {
+    let mut text = String::new();
+    line!(text, "Device {}", listing.device);
     for a in &listing.agents {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        println!(
+        line!(
+            text,
             "  {} {} {}: {} compute units, {:.1} of {:.1} GiB free{}",
             a.index,
             a.uuid,
@@ -211,40 +220,40 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
         );
         let caches: Vec<_> =
             a.caches.iter().map(|c| format!("{} × L{} {} KiB", c.count, c.level, c.kib)).collect();
-        println!("    caches: {}", caches.join(", "));
+        line!(text, "    caches: {}", caches.join(", "));
         for link in &a.links {
-            println!("    {} to node {}, weight {}", link.kind, link.to_node, link.weight);
+            line!(text, "    {} to node {}, weight {}", link.kind, link.to_node, link.weight);
         }
     }
     for left in &listing.left_out {
-        println!("  left out: {} {}: {}", left.ordinal, left.uuid, left.reason);
+        line!(text, "  left out: {} {}: {}", left.ordinal, left.uuid, left.reason);
     }
-    if let (Some(matrix), Some(paths)) = (&matrix, &listing.links) {
-        print_links(matrix, paths);
+    if let (Some(matrix), Some(paths)) = (matrix, &listing.links) {
+        describe_links(&mut text, matrix, paths);
     }
     match &listing.vendor {
         None => {}
-        Some(Err(reason)) => println!("The vendor's runtime: {reason}"),
+        Some(Err(reason)) => line!(text, "The vendor's runtime: {reason}"),
         Some(Ok(rows)) => {
-            println!("The vendor's runtime");
+            line!(text, "The vendor's runtime");
             for row in rows {
-                println!("  {} {} ({})", row.name, row.product, row.isas.join(", "));
+                line!(text, "  {} {} ({})", row.name, row.product, row.isas.join(", "));
             }
         }
     }
-    Ok(())
+    text
 }
 
-fn print_links(matrix: &LinkMatrix, paths: &[PathRow]) {
-    println!("A row reaches the memory of a column over (with KFD's weight):");
-    matrix.to_string().lines().for_each(|line| println!("  {line}"));
+fn describe_links(text: &mut String, matrix: &LinkMatrix, paths: &[PathRow]) {
+    line!(text, "A row reaches the memory of a column over (with KFD's weight):");
+    matrix.to_string().lines().for_each(|line| line!(text, "  {line}"));
     for path in paths.iter().filter(|path| path.max_bandwidth > 0) {
         let PathRow { from, to, min_bandwidth, max_bandwidth, .. } = path;
-        println!("  {from} to {to}: {min_bandwidth} to {max_bandwidth} MB/s");
+        line!(text, "  {from} to {to}: {min_bandwidth} to {max_bandwidth} MB/s");
     }
     for path in paths {
         if let Some(why) = &path.why_not {
-            println!("  {} does not reach the memory of {}: {why}", path.from, path.to);
+            line!(text, "  {} does not reach the memory of {}: {why}", path.from, path.to);
         }
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, wait};
 
-use crate::loopback;
+use crate::{loopback, output};
 
 /// Runs this command again as the first process of new namespaces. Returns only if that fails.
 pub fn enter() -> Result<()> {
@@ -40,8 +40,11 @@ pub fn stay(pids: &[i32]) -> Result<()> {
                 waiting.retain(|pid| *pid != ended);
                 let status = ExitStatus::from_raw(status.as_raw());
                 match pids {
-                    [_] => println!("The copy ended: {status}"),
-                    _ => println!("The copy of process {} ended: {status}", ended.as_raw_nonzero()),
+                    [_] => output::report(format_args!("The copy ended: {status}\n")),
+                    _ => output::report(format_args!(
+                        "The copy of process {} ended: {status}\n",
+                        ended.as_raw_nonzero()
+                    )),
                 }
                 code = match status.code().unwrap_or(1) {
                     0 => code,

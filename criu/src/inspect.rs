@@ -11,6 +11,8 @@ use stasis::criu::{Manifest, SessionIndex};
 use stasis::image::Image;
 use stasis::share::Parked;
 
+use crate::output::{self, line};
+
 /// Arguments of `stasis inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
@@ -80,8 +82,8 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         let trees = directories.iter().map(|tree| checkpoint(tree, args.verify)).collect::<Result<_>>()?;
         let inspected = InspectedSession { session, trees };
         match args.json {
-            true => println!("{}", serde_json::to_string_pretty(&inspected)?),
-            false => inspected.trees.iter().for_each(|tree| print!("{}", describe(tree))),
+            true => output::show(serde_json::to_string_pretty(&inspected)? + "\n"),
+            false => output::show(inspected.trees.iter().map(describe).collect::<String>()),
         }
         return Ok(());
     }
@@ -90,18 +92,10 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         false => Inspected { manifest: None, images: vec![image(&args.path, args.verify)?] },
     };
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&inspected)?),
-        false => print!("{}", describe(&inspected)),
+        true => output::show(serde_json::to_string_pretty(&inspected)? + "\n"),
+        false => output::show(describe(&inspected)),
     }
     Ok(())
-}
-
-/// Adds a line.
-macro_rules! line {
-    ($text:expr, $($format:tt)*) => {{
-        $text.push_str(&format!($($format)*));
-        $text.push('\n');
-    }};
 }
 
 fn describe(inspected: &Inspected) -> String {

@@ -11,6 +11,7 @@ mod inspect;
 mod interrupt;
 mod loopback;
 mod orphans;
+mod output;
 mod preflight;
 mod timings;
 mod watch;
@@ -65,8 +66,8 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// What a checkpoint directory or image holds.
     Inspect(inspect::InspectArgs),
-    /// Run one kernel of a code object.
-    Dispatch(dispatch::DispatchArgs),
+    /// Run one kernel of a code object; list its kernels.
+    Dispatch(Box<dispatch::DispatchArgs>),
     /// What `restore` starts beside CRIU.
     #[command(hide = true)]
     Guard { order: String },
@@ -82,25 +83,22 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;
             freeze::resume(pid, directory, Some(terms.admission()?), Duration::from_secs(120))?;
-            println!("Process {pid} runs");
+            output::report(format_args!("Process {pid} runs\n"));
             Ok(())
         }
         Command::Status { pid, json } => preflight::status(pid, json),
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Dispatch(args) => dispatch::run(&args),
+        Command::Dispatch(args) => dispatch::run(*args),
         Command::Guard { order } => guard::run(&order),
         Command::Cancel { pid } => {
             let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;
             let was_at_work = matches!(done, Done::Cancelled { was_at_work: true });
-            println!(
-                "{}",
-                if was_at_work {
-                    "The order was told to give up".into()
-                } else {
-                    format!("Nothing is at work; process {pid} is {state}")
-                }
-            );
+            output::report(if was_at_work {
+                "The order was told to give up\n".to_owned()
+            } else {
+                format!("Nothing is at work; process {pid} is {state}\n")
+            });
             Ok(())
         }
     };
@@ -109,19 +107,21 @@ fn run(command: Command) -> Result<ExitCode> {
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
-        // Errors are printed where they end up; the log is for those who ask.
+        // Errors are printed where they end up; the log is for those who ask, but for a setting that nobody reads.
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("STASIS_LOG")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off")),
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off,kfd::settings=warn")),
         )
         .with_writer(std::io::stderr)
+        // It would say so by a panic where nobody reads the standard error.
+        .log_internal_errors(false)
         .init();
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
             // One line a cause: what was wanted, then why not.
-            eprintln!("Error: {error}");
-            error.chain().skip(1).for_each(|cause| eprintln!("  because: {cause}"));
+            output::complain(format_args!("Error: {error}\n"));
+            error.chain().skip(1).for_each(|cause| output::complain(format_args!("  because: {cause}\n")));
             ExitCode::FAILURE
         }
     }

@@ -7,6 +7,7 @@ pub mod gpu;
 pub mod plain_criu;
 pub mod server;
 pub mod sharer;
+pub mod shell;
 pub mod stepper;
 pub mod survivor;
 pub mod tally;

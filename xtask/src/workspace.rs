@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::setup::Installed;
+use crate::setup::{self, Installed};
 
 /// The programs the demo runs.
 #[derive(Debug)]
@@ -112,8 +112,14 @@ pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Resu
         "{} is ready. With it (or CRIU_LIBS_DIR={directory} for what runs criu for you):",
         path.display()
     );
-    println!("  criu dump -t PID -D DIR -L {directory}");
-    println!("  criu restore -d -D DIR -L {directory}");
+    // The one that works here, which need not be the one on PATH.
+    let found = setup::working_criu();
+    let criu = found.as_deref().unwrap_or(Path::new("criu")).display();
+    println!("  {criu} dump -t PID -D DIR -L {directory}");
+    println!("  {criu} restore -d -D DIR -L {directory}");
+    if found.is_none() {
+        println!("No CRIU that works here was found: `cargo xtask setup` installs one.");
+    }
     Ok(())
 }
 

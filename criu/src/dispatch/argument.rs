@@ -1,68 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kernel arguments as they are written on the command line: `in:F.npy`, `out:f32[1024]`, `u32:7`.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Element types the command line knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
-    U8,
-    I8,
-    U16,
-    I16,
-    U32,
-    I32,
-    U64,
-    I64,
-    F32,
-    F64,
-}
-
-const NAMES: [(&str, Element, usize); 10] = [
-    ("u8", Element::U8, 1),
-    ("i8", Element::I8, 1),
-    ("u16", Element::U16, 2),
-    ("i16", Element::I16, 2),
-    ("u32", Element::U32, 4),
-    ("i32", Element::I32, 4),
-    ("u64", Element::U64, 8),
-    ("i64", Element::I64, 8),
-    ("f32", Element::F32, 4),
-    ("f64", Element::F64, 8),
-];
-
-impl Element {
-    /// Size in bytes.
-    pub fn bytes(self) -> usize {
-        NAMES.iter().find(|(_, e, _)| *e == self).map_or(0, |(_, _, bytes)| *bytes)
-    }
-
-    fn by_name(name: &str) -> Option<Self> {
-        NAMES.iter().find(|(n, _, _)| *n == name).map(|(_, e, _)| *e)
-    }
-
-    /// The little-endian bytes of a number written as text.
-    fn encode(self, text: &str) -> Option<Vec<u8>> {
-        fn to<T: FromStr, const N: usize>(text: &str, bytes: fn(T) -> [u8; N]) -> Option<Vec<u8>> {
-            text.parse().ok().map(|v| bytes(v).to_vec())
-        }
-        match self {
-            Self::U8 => to(text, u8::to_le_bytes),
-            Self::I8 => to(text, i8::to_le_bytes),
-            Self::U16 => to(text, u16::to_le_bytes),
-            Self::I16 => to(text, i16::to_le_bytes),
-            Self::U32 => to(text, u32::to_le_bytes),
-            Self::I32 => to(text, i32::to_le_bytes),
-            Self::U64 => to(text, u64::to_le_bytes),
-            Self::I64 => to(text, i64::to_le_bytes),
-            Self::F32 => to(text, f32::to_le_bytes),
-            Self::F64 => to(text, f64::to_le_bytes),
-        }
-    }
-}
+use super::element::Element;
 
 /// One `--arg`.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,16 +17,35 @@ pub enum Argument {
     /// The same, meant to be saved afterwards.
     InOut(PathBuf),
     /// A zeroed buffer.
-    Output(Element, usize),
+    Output(Element, u64),
     /// A number by value.
     Scalar(Vec<u8>),
+}
+
+impl Argument {
+    /// Whether it is a buffer.
+    pub fn is_buffer(&self) -> bool {
+        !matches!(self, Self::Scalar(_))
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(path) => write!(f, "in:{}", path.display()),
+            Self::InOut(path) => write!(f, "inout:{}", path.display()),
+            Self::Output(element, count) => write!(f, "out:{}[{count}]", element.name()),
+            Self::Scalar(bytes) => write!(f, "a number of {} bytes", bytes.len()),
+        }
+    }
 }
 
 /// Why an `--arg` or `--save` was not understood.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
-    "{text:?} is not an argument: write in:FILE, inout:FILE, out:TYPE[COUNT] or TYPE:NUMBER with a TYPE of u8, i8, \
-     u16, i16, u32, i32, u64, i64, f32, f64 that the number fits"
+    "{text:?} is not an argument: write in:FILE, inout:FILE, out:TYPE[COUNT] or TYPE:NUMBER with a TYPE of {} that the \
+     number fits",
+    Element::names()
 )]
 pub struct ArgumentError {
     text: String,
@@ -96,9 +60,9 @@ impl FromStr for Argument {
             "inout" if !rest.is_empty() => Some(Self::InOut(rest.into())),
             "out" => {
                 let (name, count) = rest.strip_suffix(']')?.split_once('[')?;
-                let count: usize = count.parse().ok().filter(|c| *c > 0)?;
+                let count: u64 = count.parse().ok().filter(|c| *c > 0)?;
                 let element = Element::by_name(name)?;
-                count.checked_mul(element.bytes())?;
+                count.checked_mul(element.bytes() as u64)?;
                 Some(Self::Output(element, count))
             }
             name => Some(Self::Scalar(Element::by_name(name)?.encode(rest)?)),
@@ -144,6 +108,20 @@ impl FromStr for Extent3 {
             *slot = part.trim().parse().map_err(|_| format!("{part:?} in {text:?} is not a number"))?;
         }
         Ok(Self(out))
+    }
+}
+
+impl Extent3 {
+    /// Work-items of so many workgroups of `block` work-items.
+    pub fn times(self, block: Self) -> Result<Self, String> {
+        let mut items = self.0;
+        for (groups, size) in items.iter_mut().zip(block.0) {
+            let product = groups.checked_mul(size);
+            *groups = product.ok_or_else(|| {
+                format!("{groups} workgroups of {size} work-items are more work-items than a grid has")
+            })?;
+        }
+        Ok(Self(items))
     }
 }
 
@@ -207,9 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn groups_times_block_is_the_grid_or_too_much() {
+        let (groups, block) = (Extent3([3, 2, 1]), Extent3([64, 4, 1]));
+        assert_eq!(groups.times(block), Ok(Extent3([192, 8, 1])));
+        assert!(Extent3([1 << 26, 1, 1]).times(block).unwrap_err().contains("67108864 workgroups of 64"));
+    }
+
+    #[test]
+    fn arguments_are_shown_as_they_are_written() {
+        for text in ["in:a.npy", "inout:b:c", "out:bf16[7]"] {
+            assert_eq!(text.parse::<Argument>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
     fn wrong_arguments_are_refused_with_the_grammar() {
         for text in
-            ["", "in:", "u8:256", "u32:-1", "f16:1", "out:f32", "out:f32[0]", "out:f32[99999999999999999999]"]
+            ["", "in:", "u8:256", "u32:-1", "f8:1", "out:f32", "out:f32[0]", "out:f32[99999999999999999999]"]
         {
             assert!(text.parse::<Argument>().unwrap_err().to_string().contains("out:TYPE[COUNT]"), "{text}");
         }

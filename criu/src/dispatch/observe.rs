@@ -6,15 +6,21 @@
 //!
 //! INVARIANT: the instance's name holds our process id, which executing keeps and no child shares: only the process that
 //! asked takes the wishes for granted.
+//!
+//! Counts and traces come from the interpreter, instruction by instruction. Where an engine is named, or runs are timed,
+//! they are taken by a process of their own: the same command again, which runs the kernel once from the same arguments.
+//! Both engines do the same, bit for bit, so its counts are those of the runs that were timed; a kernel whose waves race
+//! each other may count differently from one run to the next, with any engine.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::Deserialize;
 use stasis::Runtime;
 
 use super::report::Report;
@@ -22,6 +28,8 @@ use super::stats::Stats;
 
 const INSTANCE: &str = "STASIS_SOFTGPU_INSTANCE";
 const DIRECTORY: &str = "STASIS_DISPATCH_DIRECTORY";
+/// Names the process that another counts for.
+const COUNTER: &str = "STASIS_DISPATCH_COUNTS_FOR";
 const STATS: &str = "stats";
 const TRACE: &str = "trace";
 
@@ -50,41 +58,39 @@ impl Engine {
 #[derive(Debug, Args)]
 pub struct ObserveArgs {
     /// What executes waves (software device).
-    #[arg(long, value_enum, requires = "grid")]
-    engine: Option<Engine>,
+    #[arg(long, value_enum, requires = "extent")]
+    pub engine: Option<Engine>,
     /// Print the first N instructions of the first wave and what each changes (software device).
-    #[arg(long, value_name = "N", requires = "grid", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", requires = "extent", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     trace: Option<u64>,
-    /// Print instructions by class, bytes moved, active lanes and occupancy (software device).
-    #[arg(long, requires = "grid")]
+    /// Print instructions by class, bytes moved, active lanes and occupancy (software device). With --engine, --repeat or
+    /// --warm-up they are of one more run from the same arguments, interpreted, so that the times are those of the engine.
+    #[arg(long, requires = "extent")]
     stats: bool,
 }
 
 impl ObserveArgs {
     /// The session of a process that has the wishes in its environment; executes the process again if it has not.
     ///
-    /// Nothing if nothing is wished.
-    pub fn session(&self) -> Result<Option<Session>> {
+    /// Nothing if nothing is wished. `timed` says that runs are compared by their times.
+    pub fn session(&self, timed: bool) -> Result<Option<Session>> {
         if self.engine.is_none() && self.trace.is_none() && !self.stats {
             return Ok(None);
         }
-        let watched = if self.stats { "--stats" } else { "--trace" };
-        ensure!(
-            self.engine != Some(Engine::Jit) || !self.is_watched(),
-            "--engine jit does not go with {watched}: what is counted and traced comes from the interpreter; leave \
-             --engine out"
-        );
+        let apart = self.is_watched() && (self.engine.is_some() || timed);
         if std::env::var_os("STASIS_DEVICE").is_some_and(|device| device == "kfd") {
             return Err(only_software("kfd"));
         }
         let instance = format!("dispatch-{}", std::process::id());
         if std::env::var_os(INSTANCE).is_some_and(|found| found == *instance) {
             let directory = std::env::var_os(DIRECTORY).context("The environment lost its directory")?;
-            return Ok(Some(Session { directory: directory.into() }));
+            return Ok(Some(Session { directory: directory.into(), apart }));
         }
         let program = std::env::current_exe().context("Cannot find this program to execute it again")?;
-        let session =
-            Session { directory: tempfile::Builder::new().prefix("stasis-dispatch-").tempdir()?.keep() };
+        let session = Session {
+            directory: tempfile::Builder::new().prefix("stasis-dispatch-").tempdir()?.keep(),
+            apart,
+        };
         let mut command = Command::new(program);
         command.args(std::env::args_os().skip(1)).env(INSTANCE, instance).env(DIRECTORY, &session.directory);
         for variable in ["SOFTGPU_ENGINE", "SOFTGPU_STATS", "SOFTGPU_TRACE"] {
@@ -93,10 +99,10 @@ impl ObserveArgs {
         if let Some(engine) = self.engine {
             command.env("SOFTGPU_ENGINE", engine.name());
         }
-        if self.stats {
+        if self.stats && !apart {
             command.env("SOFTGPU_STATS", session.path(STATS));
         }
-        if let Some(count) = self.trace {
+        if let Some(count) = self.trace.filter(|_| !apart) {
             let mut value = OsString::from(session.path(TRACE));
             value.push(format!(":{count}"));
             command.env("SOFTGPU_TRACE", value);
@@ -106,15 +112,51 @@ impl ObserveArgs {
 
     /// Puts what was written about the kernel whose descriptor is at `object` where it was asked for.
     pub fn fill(&self, report: &mut Report, session: &Session, object: u64) -> Result<()> {
-        let (trace, stats) = session.read(object)?;
+        let (trace, stats) = match session.apart {
+            true => count_apart()?,
+            false => session.read(object)?,
+        };
         report.trace = self.trace.map(|_| trace);
         report.stats = self.stats.then_some(stats);
         Ok(())
     }
 
-    fn is_watched(&self) -> bool {
+    /// Whether the device is to write something down.
+    pub fn is_watched(&self) -> bool {
         self.stats || self.trace.is_some()
     }
+}
+
+/// Whether this process only counts and traces for the one that started it.
+pub fn counts_for_another() -> bool {
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    std::env::var(COUNTER).is_ok_and(|named| Some(named) == parent)
+}
+
+/// What is taken of a counting process's report.
+#[derive(Debug, Deserialize)]
+struct Counted {
+    #[serde(default)]
+    trace: Vec<String>,
+    #[serde(default)]
+    stats: Vec<Stats>,
+}
+
+/// Has this command run once more, watched.
+fn count_apart() -> Result<(Vec<String>, Vec<Stats>)> {
+    let program = std::env::current_exe().context("Cannot find this program to count with it")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(COUNTER, std::process::id().to_string());
+    for variable in [INSTANCE, DIRECTORY] {
+        command.env_remove(variable);
+    }
+    let output = command.stdin(Stdio::null()).output().context("Cannot start a process that counts")?;
+    // A kernel that fails is counted as far as it came; why it failed has been said.
+    let counted: Counted = serde_json::from_slice(&output.stdout).with_context(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("The run that was to be counted failed: {}", said.trim())
+    })?;
+    Ok((counted.trace, counted.stats))
 }
 
 fn only_software(device: &str) -> anyhow::Error {
@@ -128,6 +170,8 @@ fn only_software(device: &str) -> anyhow::Error {
 #[derive(Debug)]
 pub struct Session {
     directory: PathBuf,
+    /// Whether another process counts.
+    apart: bool,
 }
 
 impl Drop for Session {

@@ -3,14 +3,14 @@
 //!
 //! INVARIANT: only what was asked for is in it, and how the dispatch ended if there was one.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use serde::Serialize;
 use stasis::Agent;
 
 use super::disassemble::Listing;
+use super::run::Times;
 use super::stats::Stats;
+use crate::output::line;
 
 /// All there is to say about one invocation.
 #[derive(Debug, Default, Serialize)]
@@ -20,8 +20,12 @@ pub struct Report {
     agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'static str>,
+    /// The median if there were several runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     milliseconds: Option<f64>,
+    /// If several were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<Times>,
     /// Why the dispatch failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -43,35 +47,47 @@ impl Report {
     }
 
     /// Says how the dispatch ended.
-    pub fn set_run(&mut self, run: &Result<Duration>, agent: &Agent) {
+    pub fn set_run(&mut self, run: &Result<Times>, agent: &Agent) {
         (self.agent, self.target) = (Some(agent.uuid().to_owned()), Some(agent.name()));
         match run {
-            Ok(elapsed) => self.milliseconds = Some(elapsed.as_secs_f64() * 1e3),
+            Ok(times) => {
+                self.milliseconds = Some(times.median_ms);
+                self.runs = (times.repeat > 1 || times.warm_up > 0).then_some(*times);
+            }
             Err(error) => self.error = Some(format!("{error:#}")),
         }
     }
 
-    /// Prints it.
-    pub fn print(&self, json: bool) -> Result<()> {
+    /// It as JSON or as prose.
+    pub fn text(&self, json: bool) -> Result<String> {
         if json {
-            println!("{}", serde_json::to_string_pretty(self)?);
-            return Ok(());
+            return Ok(serde_json::to_string_pretty(self)? + "\n");
         }
-        if let Some(listing) = &self.disassembly {
-            print!("{listing}");
-        }
-        for line in self.trace.iter().flatten() {
-            println!("{line}");
+        let mut text = self.disassembly.as_ref().map(Listing::to_string).unwrap_or_default();
+        for trace in self.trace.iter().flatten() {
+            line!(text, "{trace}");
         }
         match self.stats.as_deref() {
-            Some([]) => println!("No statistics: the kernel did not end"),
-            Some(all) => all.iter().for_each(|stats| print!("{} {stats}", self.kernel)),
+            Some([]) => line!(text, "No statistics: the kernel did not end"),
+            Some(all) => all.iter().for_each(|stats| text.push_str(&format!("{} {stats}", self.kernel))),
             None => {}
         }
-        if let (Some(milliseconds), Some(agent), Some(target)) = (self.milliseconds, &self.agent, self.target)
-        {
-            println!("{}: {milliseconds:.3} ms on {agent} {target}", self.kernel);
+        let (Some(milliseconds), Some(agent), Some(target)) = (self.milliseconds, &self.agent, self.target)
+        else {
+            return Ok(text);
+        };
+        match self.runs {
+            None => line!(text, "{}: {milliseconds:.3} ms on {agent} {target}", self.kernel),
+            Some(Times { warm_up, repeat, min_ms, median_ms, max_ms }) => {
+                let warm = if warm_up > 0 { format!(" after {warm_up} to warm up") } else { String::new() };
+                line!(
+                    text,
+                    "{}: min {min_ms:.3} ms, median {median_ms:.3} ms, max {max_ms:.3} ms on {agent} {target}, {repeat} \
+                     runs{warm}",
+                    self.kernel
+                );
+            }
         }
-        Ok(())
+        Ok(text)
     }
 }

@@ -21,7 +21,7 @@ use super::outcome::{CheckpointOutcome, named};
 use super::party::{Party, Tree};
 use super::{milliseconds, spinner};
 use crate::criu::{Criu, CriuError};
-use crate::preflight;
+use crate::{output, preflight};
 
 /// TIMEOUT: how long writing may take beyond the queues' deadline where nobody set a limit; a disk may be slow.
 const WRITING: Duration = Duration::from_secs(600);
@@ -64,17 +64,17 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
         ..CheckpointOutcome::new(&party, &directory, &reports)
     };
     if args.json {
-        println!("{}", serde_json::to_string(&outcome)?);
+        output::report(serde_json::to_string(&outcome)? + "\n");
     } else if args.no_dump {
-        print!("{}", what_is_left(&party, &directory, args.lease_ms));
+        output::report(what_is_left(&party, &directory, args.lease_ms, criu.program()));
     } else {
-        outcome.print(&party, &directory, args.timings);
+        output::report(outcome.prose(&party, &directory, args.timings));
     }
     Ok(())
 }
 
 /// What is to be done after `--no-dump`.
-fn what_is_left(party: &Party, directory: &Path, lease_ms: u64) -> String {
+fn what_is_left(party: &Party, directory: &Path, lease_ms: u64, criu: &Path) -> String {
     let mut text = String::new();
     for tree in &party.trees {
         let (pid, place) = (tree.pid, directory.join(&tree.place));
@@ -84,10 +84,11 @@ fn what_is_left(party: &Party, directory: &Path, lease_ms: u64) -> String {
         };
         let resumed: Vec<_> = tree.members.iter().map(|m| format!("stasis resume {}", m.pid)).collect();
         text.push_str(&format!(
-            "{who} has closed {its} in {place}. Within {lease_ms} ms:\n  criu dump -t {pid} -D {place}/{CRIU_DIRECTORY}      \
-             freezes it (criu restore -D ... brings it back)\n  {}      has it run on\n",
+            "{who} has closed {its} in {place}. Within {lease_ms} ms:\n  {criu} dump -t {pid} -D {place}/{CRIU_DIRECTORY}      \
+             freezes it ({criu} restore -D ... brings it back)\n  {}      has it run on\n",
             resumed.join(" & "),
             place = place.display(),
+            criu = criu.display(),
         ));
     }
     text

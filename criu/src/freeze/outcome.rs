@@ -123,7 +123,7 @@ impl CheckpointOutcome {
     }
 
     /// The same as prose.
-    pub fn print(&self, party: &Party, directory: &Path, with_timings: bool) {
+    pub fn prose(&self, party: &Party, directory: &Path, with_timings: bool) -> String {
         let trees: Vec<_> =
             party.trees.iter().map(|tree| named(tree.pid, tree.members.len(), tree.is_plain())).collect();
         let (is, it) = if trees.len() > 1 { ("are", "they") } else { ("is", "it") };
@@ -132,9 +132,9 @@ impl CheckpointOutcome {
             (true, _) => "they run on".to_owned(),
             (false, _) => format!("{it} {is} gone"),
         };
-        println!(
+        let mut text = format!(
             "{} {is} in {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms ({:.0} lock, {:.0} write, {:.0} close, {:.0} \
-             CRIU); {after}",
+             CRIU); {after}\n",
             trees.join(" and "),
             directory.display(),
             mebibytes(self.report.content_bytes),
@@ -146,19 +146,20 @@ impl CheckpointOutcome {
             self.criu_ms,
         );
         for row in &self.processes {
-            println!(
-                "  process {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms lock, {:.0} write, {:.0} close",
+            text.push_str(&format!(
+                "  process {}: {:.1} MiB of buffers in {:.1} MiB, {:.0} ms lock, {:.0} write, {:.0} close\n",
                 row.pid,
                 mebibytes(row.report.content_bytes),
                 mebibytes(row.report.image_bytes),
                 row.report.lock_ms,
                 row.report.write_ms,
                 row.report.close_ms,
-            );
+            ));
         }
         if with_timings {
-            print!("{}", timings::bars(&self.phases()));
+            text.push_str(&timings::bars(&self.phases()));
         }
+        text
     }
 }
 
@@ -180,10 +181,10 @@ pub(super) struct RestoreOutcome {
 
 impl RestoreOutcome {
     /// The same as prose.
-    pub fn print(&self) {
+    pub fn prose(&self) -> String {
         let is_plain = self.processes.is_empty();
-        println!(
-            "{} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)",
+        let mut text = format!(
+            "{} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU, {:.0} open, {:.0} rebuild, {:.0} fill)\n",
             named(self.pid, self.processes.len(), is_plain),
             match &self.ended {
                 None => "runs again".to_owned(),
@@ -197,16 +198,17 @@ impl RestoreOutcome {
             self.report.fill_ms,
         );
         for row in &self.processes {
-            println!(
-                "  process {}: {:.1} MiB of buffers, {:.0} ms open, {:.0} rebuild, {:.0} fill{}",
+            text.push_str(&format!(
+                "  process {}: {:.1} MiB of buffers, {:.0} ms open, {:.0} rebuild, {:.0} fill{}\n",
                 row.pid,
                 mebibytes(row.report.content_bytes),
                 row.report.open_ms,
                 row.report.rebuild_ms,
                 row.report.fill_ms,
                 row.ended.as_ref().map_or_else(String::new, |how| format!("; it has ended since ({how})")),
-            );
+            ));
         }
+        text
     }
 }
 

@@ -15,9 +15,8 @@ use super::fate::{Known, list, lives};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
 use super::{milliseconds, spinner, together};
-use crate::beside;
 use crate::criu::Criu;
-use crate::guard;
+use crate::{beside, guard, output};
 
 /// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
 const BURIAL: Duration = Duration::from_secs(10);
@@ -97,9 +96,9 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
         processes: rows.collect(),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&outcome)?);
+        output::report(serde_json::to_string(&outcome)? + "\n");
     } else {
-        outcome.print();
+        output::report(outcome.prose());
     }
     Ok(manifest.pid)
 }

@@ -12,6 +12,7 @@ use stasis::criu::{Manifest, SessionIndex};
 
 use super::args::RestoreArgs;
 use super::milliseconds;
+use crate::output;
 
 /// Brings all trees back; returns the pids of their roots.
 ///
@@ -41,7 +42,7 @@ pub(super) fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) 
         }
     }
     if args.json && failed.is_empty() {
-        println!("{}", json!({ "restore_ms": milliseconds(started), "trees": trees }));
+        output::report(format_args!("{}\n", json!({ "restore_ms": milliseconds(started), "trees": trees })));
     }
     if !args.json {
         trees.iter().for_each(print);
@@ -79,8 +80,8 @@ fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
 /// One line a tree.
 fn print(tree: &Value) {
     let number = |name: &str| tree[name].as_f64().unwrap_or(0.0);
-    println!(
-        "Process {} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU)",
+    output::report(format_args!(
+        "Process {} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU)\n",
         tree["pid"],
         match tree["ended"].as_str() {
             None => "runs again".to_owned(),
@@ -89,5 +90,5 @@ fn print(tree: &Value) {
         number("content_bytes") / f64::from(1 << 20),
         number("restore_ms"),
         number("criu_ms"),
-    );
+    ));
 }

@@ -37,6 +37,7 @@ pub use self::runtime::has_agent;
 use self::told::Told;
 use self::tree::{Process, TreeError};
 use crate::criu::Criu;
+use crate::output;
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]
@@ -207,9 +208,9 @@ pub fn run(args: &PreflightArgs) -> Result<bool> {
     let criu = Criu::find().map_err(|error| error.to_string());
     let report = look((args.pid, &args.session), &told, args.preempt, &criu)?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        output::show(serde_json::to_string(&report)? + "\n");
     } else {
-        print!("{}", print::report(&report));
+        output::show(print::report(&report));
     }
     Ok(report.possible)
 }

@@ -10,6 +10,7 @@ use stasis::checkpoint::{Activity, Done, Objects, Preempt, ProcessInfo, Request,
 
 use super::finding::{Finding, Severity};
 use super::{Report, stand};
+use crate::output;
 
 /// TIMEOUT: an agent at work on a verb answers after it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -189,10 +190,10 @@ pub(super) fn status(pid: i32, json: bool) -> Result<()> {
     };
     let status = Status { pid, state, activity, order, order_ms, last_error, runtime };
     if json {
-        println!("{}", serde_json::to_string(&status)?);
+        output::show(serde_json::to_string(&status)? + "\n");
         return Ok(());
     }
-    print!("{}", describe(&status));
+    output::show(describe(&status));
     Ok(())
 }
 

@@ -111,6 +111,21 @@ pub enum ValueKind {
     Unknown(String),
 }
 
+impl ValueKind {
+    /// `.value_kind`; `opaque` for those that are not told apart here.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::ByValue => "by_value",
+            Self::GlobalBuffer => "global_buffer",
+            Self::DynamicSharedPointer => "dynamic_shared_pointer",
+            Self::Opaque => "opaque",
+            Self::Hidden(kind) => kind.name(),
+            Self::Unknown(name) => name,
+        }
+    }
+}
+
 /// An argument that the runtime fills in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -225,6 +240,15 @@ pub(super) fn parse(note: &[u8]) -> Result<Metadata, CodeObjectError> {
 }
 
 impl KernelMetadata {
+    /// What the kernel may want of a host and this runtime does not offer, by `.value_kind`: `hidden_hostcall_buffer` and
+    /// the like. The kernel finds 0 where their addresses should be.
+    pub fn services(&self) -> impl Iterator<Item = &'static str> {
+        self.arguments.iter().filter_map(|argument| match argument.kind {
+            ValueKind::Hidden(HiddenKind::Service(name)) => Some(name),
+            _ => None,
+        })
+    }
+
     fn check(&self) -> Result<(), CodeObjectError> {
         let segment = u64::from(self.kernarg_bytes);
         let align = self.kernarg_align;

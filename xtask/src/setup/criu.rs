@@ -74,6 +74,13 @@ pub fn find_or_install(private: &Path) -> Result<Criu> {
     verify(&program, "private prefix").context("The CRIU that was just unpacked does not work here")
 }
 
+/// The CRIU that works here, if one is there: nothing is installed.
+pub fn find(private: &Path) -> Option<Criu> {
+    let named = std::env::var_os("STASIS_CRIU").map(PathBuf::from);
+    let candidates = [named, process::find("criu"), Some(private.join("criu/bin/criu"))];
+    candidates.into_iter().flatten().find_map(|path| verify(&path, "found").ok())
+}
+
 /// Asks a CRIU for its version, then whether this kernel has what it needs.
 fn verify(path: &Path, origin: &'static str) -> Result<Criu> {
     let version = version(path)?;

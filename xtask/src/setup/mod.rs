@@ -24,6 +24,11 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// The CRIU that works here, if one is there.
+pub fn working_criu() -> Option<PathBuf> {
+    criu::find(&repository().join(".stasis")).map(|criu| criu.path)
+}
+
 /// What to set up.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Options {

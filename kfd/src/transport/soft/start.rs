@@ -81,10 +81,9 @@ impl Starting {
     pub fn wait(&mut self, limit: Duration) {
         let Some(silent) = &self.silent else { return std::thread::sleep(limit) };
         let Ok(limit) = Timespec::try_from(limit) else { return };
-        match poll(&mut [PollFd::new(silent, PollFlags::IN)], Some(&limit)) {
+        if let Ok(1..) = poll(&mut [PollFd::new(silent, PollFlags::IN)], Some(&limit)) {
             // Nothing is said there: whatever came is the end of it. Later waits are for somebody else's softgpud.
-            Ok(1..) => self.silent = None,
-            Ok(0) | Err(_) => {}
+            self.silent = None;
         }
     }
 }
