@@ -196,9 +196,7 @@ pub enum OpenError {
         wanted: String,
     },
     /// The agent that takes orders for checkpoints could not be started.
-    #[error(
-        "The checkpoint agent could not be started; does another process of this pid's name hold its socket?"
-    )]
+    #[error("The checkpoint agent could not be started")]
     Agent(#[source] std::io::Error),
     /// A thread could not be started.
     #[error("The event thread could not be started")]

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orders to the agents of several processes at once, from a single thread.
 //!
-//! INVARIANT: whoever answers is the process itself: a name in the abstract namespace can be taken by anybody, so the
-//! listener's pid is compared. An answer is taken only after the agent has closed its end, for CRIU dumps no half of a
-//! connection. No wait is without limit.
+//! INVARIANT: whoever answers is the process itself, for only its connection is taken. An answer is taken only after the
+//! agent has closed its end, for CRIU dumps no half of a connection. No wait is without limit.
 
 use std::fs::File;
 use std::io;
@@ -12,34 +11,30 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
-    socket_with,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use stasis::checkpoint::protocol::{MAX_MESSAGE, socket_name};
-use stasis::checkpoint::{Peer, Request, State};
+use stasis::checkpoint::contact::{Contact, Invitation};
+use stasis::checkpoint::protocol::MAX_MESSAGE;
+use stasis::checkpoint::{Request, State};
 use thiserror::Error;
 
 use crate::process::{Process, proc_directory};
 
-/// TIMEOUT: how long an agent's queue of connections may be full.
-const CONNECT: Duration = Duration::from_secs(5);
+/// TIMEOUT: how long an agent's inbox may be full.
+const INVITE: Duration = Duration::from_secs(5);
+/// After how long agents that have not come are invited again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// TIMEOUT: how long an agent that has answered may take to close its end.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long a full queue is left alone.
+/// How long a full inbox is left alone.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Why an agent did not do what it was told.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AgentError {
-    #[error(
-        "The agent socket of process {pid} is held by process {listener} (0: one that is not to be seen)"
-    )]
-    Impostor { pid: i32, listener: i32 },
     #[error("Cannot enter the network namespace of process {pid} to speak with its agent")]
     Enter {
         pid: i32,
@@ -83,8 +78,18 @@ struct Reply {
 #[derive(Debug)]
 pub(crate) struct Call<'p> {
     process: &'p Process,
-    socket: OwnedFd,
+    order: Vec<u8>,
+    stage: Stage,
     since: Instant,
+}
+
+/// How far it has come.
+#[derive(Debug)]
+enum Stage {
+    /// The agent is to come for it.
+    Invited(Invitation, Contact),
+    /// The agent has it.
+    Given(OwnedFd),
 }
 
 /// What became of an order: the state of its process after it.
@@ -113,44 +118,36 @@ pub(crate) fn socket_of(process: &Process) -> Result<OwnedFd, AgentError> {
     made
 }
 
-/// Connects, waiting for at most `patience` for a place in the agent's queue.
-fn connect_to(process: &Process, patience: Duration) -> Result<OwnedFd, AgentError> {
-    let order = |error: Errno| AgentError::Order { pid: process.pid, source: error.into() };
-    let socket = socket_of(process)?;
-    let address = SocketAddrUnix::new_abstract_name(&socket_name(process.own_pid)).map_err(order)?;
-    let until = Instant::now() + patience;
-    loop {
-        match connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(order(error)),
-        }
-    }
+/// The inbox of the process's agent.
+fn contact(process: &Process) -> io::Result<Contact> {
+    Contact::find(process.pid)?.ok_or_else(|| io::ErrorKind::ConnectionRefused.into())
 }
 
-fn say(process: &Process, socket: &OwnedFd, request: &Request) -> Result<(), AgentError> {
-    let order = |source: io::Error| AgentError::Order { pid: process.pid, source };
-    let text = serde_json::to_vec(request).map_err(|error| order(error.into()))?;
-    rustix::io::retry_on_intr(|| send(socket, &text, SendFlags::NOSIGNAL)).map_err(|e| order(e.into()))?;
-    Ok(())
-}
-
-/// Gives an agent an order; [`answers`] waits for what comes of it.
+/// Invites an agent to take an order; [`answers`] waits for what comes of it.
 pub(crate) fn call<'p>(process: &'p Process, request: &Request) -> Result<Call<'p>, AgentError> {
-    let pid = process.pid;
-    let socket = connect_to(process, CONNECT)?;
-    let listener = Peer::of(&socket).map_err(|source| AgentError::Order { pid, source })?.pid.unwrap_or(0);
-    if listener != pid {
-        return Err(AgentError::Impostor { pid, listener });
+    let order = |source: io::Error| AgentError::Order { pid: process.pid, source };
+    call_by(contact(process).map_err(order)?, process, request)
+}
+
+/// The same with the inbox at hand.
+fn call_by<'p>(contact: Contact, process: &'p Process, request: &Request) -> Result<Call<'p>, AgentError> {
+    let order = |source: io::Error| AgentError::Order { pid: process.pid, source };
+    let invitation = Invitation::on(socket_of(process)?).map_err(order)?;
+    let until = Instant::now() + INVITE;
+    while !invitation.send(&contact).map_err(order)? {
+        if Instant::now() >= until {
+            return Err(order(Errno::AGAIN.into()));
+        }
+        std::thread::sleep(PAUSE);
     }
-    say(process, &socket, request)?;
-    Ok(Call { process, socket, since: Instant::now() })
+    let text = serde_json::to_vec(request).map_err(|error| order(error.into()))?;
+    Ok(Call { process, order: text, stage: Stage::Invited(invitation, contact), since: Instant::now() })
 }
 
 /// Leaves an order with an agent that does not run yet, and waits for nothing.
 pub(crate) fn leave(process: &Process, request: &Request) -> Result<(), AgentError> {
-    say(process, &connect_to(process, Duration::ZERO)?, request)
+    let left = contact(process).and_then(|contact| contact.leave(request));
+    left.map_err(|source| AgentError::Order { pid: process.pid, source })
 }
 
 /// Waits for all answers, or until `stop` finds one that makes the others needless: these orders are then taken back,
@@ -168,9 +165,13 @@ pub(crate) fn answers<'p>(
             answered.extend(waiting.drain(..).map(|call| (call.process, Err(call.silent()))));
             break;
         }
-        for index in readable(&waiting, left).into_iter().rev() {
+        let ready = readable(&waiting, left.min(AGAIN));
+        if ready.is_empty() {
+            waiting.iter().for_each(Call::invite_again);
+        }
+        for index in ready.into_iter().rev() {
+            let Some(outcome) = waiting.get_mut(index).and_then(Call::advance) else { continue };
             let call = waiting.swap_remove(index);
-            let outcome = call.take();
             let stops = stop(&outcome);
             answered.push((call.process, outcome));
             if stops {
@@ -181,13 +182,33 @@ pub(crate) fn answers<'p>(
     answered
 }
 
+/// The calls that can be advanced, in order.
 fn readable(calls: &[Call<'_>], limit: Duration) -> Vec<usize> {
-    let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(&call.socket, PollFlags::IN)).collect();
+    let (mut fds, mut owners) = (Vec::new(), Vec::new());
+    for (index, call) in calls.iter().enumerate() {
+        match &call.stage {
+            Stage::Invited(invitation, contact) => {
+                // No events asked for: it is only to be told that nobody reads the inbox any more.
+                fds.extend([
+                    PollFd::new(invitation, PollFlags::IN),
+                    PollFd::new(contact, PollFlags::empty()),
+                ]);
+                owners.extend([index, index]);
+            }
+            Stage::Given(socket) => {
+                fds.push(PollFd::new(socket, PollFlags::IN));
+                owners.push(index);
+            }
+        }
+    }
     let limit = Timespec::try_from(limit).ok();
     // A signal is no answer; the caller looks at its clock and comes again.
     let count = poll(&mut fds, limit.as_ref()).unwrap_or(0);
     let is_ready = |fd: &PollFd<'_>| count > 0 && !fd.revents().is_empty();
-    fds.iter().enumerate().filter(|(_, fd)| is_ready(fd)).map(|(index, _)| index).collect()
+    let ready = fds.iter().zip(owners).filter(|(fd, _)| is_ready(fd)).map(|(_, owner)| owner);
+    let mut ready: Vec<usize> = ready.collect();
+    ready.dedup();
+    ready
 }
 
 impl<'p> Call<'p> {
@@ -200,18 +221,52 @@ impl<'p> Call<'p> {
         AgentError::Silent { pid: self.process.pid, waited_ms: self.since.elapsed().as_millis() }
     }
 
+    fn order_error(&self, source: impl Into<io::Error>) -> AgentError {
+        AgentError::Order { pid: self.process.pid, source: source.into() }
+    }
+
+    fn invite_again(&self) {
+        if let Stage::Invited(invitation, contact) = &self.stage {
+            // Where there is no room there is an invitation already.
+            let _ = invitation.send(contact);
+        }
+    }
+
+    /// Does what can be done without waiting; the outcome, if there is one.
+    fn advance(&mut self) -> Option<Outcome> {
+        match &self.stage {
+            Stage::Invited(invitation, contact) => {
+                match invitation.accept(self.process.pid, SocketFlags::NONBLOCK) {
+                    Err(error) => Some(Err(self.order_error(error))),
+                    Ok(None) if contact.is_closed() => {
+                        // It ended, or was killed.
+                        Some(Err(self.order_error(io::ErrorKind::UnexpectedEof)))
+                    }
+                    Ok(None) => None,
+                    Ok(Some(socket)) => {
+                        let sent =
+                            rustix::io::retry_on_intr(|| send(&socket, &self.order, SendFlags::NOSIGNAL));
+                        self.stage = Stage::Given(socket);
+                        sent.err().map(|error| Err(self.order_error(error)))
+                    }
+                }
+            }
+            Stage::Given(socket) => Some(self.take(socket)),
+        }
+    }
+
     /// The answer that has come.
-    fn take(&self) -> Outcome {
+    fn take(&self, socket: &OwnedFd) -> Outcome {
         let pid = self.process.pid;
         let order = |source: io::Error| AgentError::Order { pid, source };
         let mut message = vec![0; MAX_MESSAGE];
-        let received = rustix::io::retry_on_intr(|| recv(&self.socket, &mut message[..], RecvFlags::empty()));
+        let received = rustix::io::retry_on_intr(|| recv(socket, &mut message[..], RecvFlags::empty()));
         let (length, _) = received.map_err(|error| order(error.into()))?;
         if length == 0 {
             // It ended, or was killed.
             return Err(order(io::ErrorKind::UnexpectedEof.into()));
         }
-        self.wait_for_its_end()?;
+        self.wait_for_its_end(socket)?;
         let reply: Reply = serde_json::from_slice(message.get(..length).unwrap_or_default())
             .map_err(|source| AgentError::Answer { pid, source })?;
         match reply.done {
@@ -220,15 +275,15 @@ impl<'p> Call<'p> {
         }
     }
 
-    fn wait_for_its_end(&self) -> Result<(), AgentError> {
+    fn wait_for_its_end(&self, socket: &OwnedFd) -> Result<(), AgentError> {
         let until = Instant::now() + FAREWELL;
         loop {
-            match recv(&self.socket, &mut [0u8; 1][..], RecvFlags::empty()) {
+            match recv(socket, &mut [0u8; 1][..], RecvFlags::empty()) {
                 Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(()),
                 _ if Instant::now() >= until => return Err(self.silent()),
                 _ => {
                     let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref());
+                    let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], left.as_ref());
                 }
             }
         }
@@ -238,24 +293,48 @@ impl<'p> Call<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicI32, Ordering};
     use std::thread::JoinHandle;
 
-    use rustix::net::{accept, bind, listen};
+    use rustix::net::{SocketAddrUnix, connect};
+    use stasis::checkpoint::Inbox;
 
-    /// A process of ours with an agent that answers each connection with the next of these words, and hangs up.
-    fn agent(words: &'static [&'static str]) -> (Process, JoinHandle<Vec<String>>) {
-        // Names of processes that cannot exist, so that none is disturbed.
-        static NEXT: AtomicI32 = AtomicI32::new(1 << 24);
-        let own_pid = NEXT.fetch_add(1, Ordering::Relaxed) + (std::process::id() << 8).cast_signed();
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        bind(&socket, &SocketAddrUnix::new_abstract_name(&socket_name(own_pid)).unwrap()).unwrap();
-        listen(&socket, 4).unwrap();
+    /// A process of ours: this one, which has several agents here.
+    fn process() -> Process {
+        let pid = std::process::id().cast_signed();
+        Process { pid, own_pid: pid, uid: 0, gid: 0, is_elsewhere: false }
+    }
+
+    /// What is in an inbox, as text.
+    fn read(inbox: &Inbox) -> String {
+        let mut text = vec![0; 4096];
+        let length = loop {
+            poll(&mut [PollFd::new(inbox, PollFlags::IN)], None).unwrap();
+            if let Ok(length) = rustix::io::read(inbox, &mut text[..]) {
+                break length;
+            }
+        };
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    }
+
+    /// A connection to whoever has invited the owner of this inbox.
+    fn come(inbox: &Inbox) -> OwnedFd {
+        let text = read(inbox);
+        let at = text.find("stasis-order.").expect("an invitation");
+        let name = &text[at..text[at..].find('"').map_or(text.len(), |end| at + end)];
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        socket
+    }
+
+    /// An agent that answers each order with the next of these words, and hangs up; its inbox.
+    fn agent(words: &'static [&'static str]) -> (OwnedFd, JoinHandle<Vec<String>>) {
+        let inbox = Inbox::make().unwrap();
+        let writer = inbox.writer().try_clone_to_owned().unwrap();
         let served = std::thread::spawn(move || {
             let mut heard = Vec::new();
             for answer in words {
-                let peer = accept(&socket).unwrap();
+                let peer = come(&inbox);
                 let mut message = [0; 4096];
                 let (length, _) = recv(&peer, &mut message[..], RecvFlags::empty()).unwrap();
                 heard.push(String::from_utf8(message[..length].to_vec()).unwrap());
@@ -268,13 +347,17 @@ mod tests {
             }
             heard
         });
-        let pid = std::process::id().cast_signed();
-        (Process { pid, own_pid, uid: 0, gid: 0, is_elsewhere: false }, served)
+        (writer, served)
     }
 
     const RUNNING: &str = r#"{"state":"running","done":{"Ok":{"some-later-answer":{"x":[1]}}}}"#;
     const REFUSED: &str = r#"{"state":"running","done":{"Err":"a kernel is late"}}"#;
     const LONG: Duration = Duration::from_secs(60);
+
+    fn ask<'p>(process: &'p Process, inbox: &OwnedFd) -> Call<'p> {
+        let contact = Contact::of(process.pid, inbox.try_clone().unwrap());
+        call_by(contact, process, &Request::Status).unwrap()
+    }
 
     fn only(answered: Vec<(&Process, Outcome)>) -> Outcome {
         assert_eq!(answered.len(), 1);
@@ -285,9 +368,10 @@ mod tests {
     fn answers_of_several_agents_are_collected() {
         let (one, served_one) = agent(&[RUNNING]);
         let (other, served_other) = agent(&[REFUSED]);
-        let calls = [&one, &other].map(|process| call(process, &Request::Status).unwrap());
-        let mut answered = answers(calls.into(), LONG, |_| false);
-        answered.sort_by_key(|(process, _)| process.own_pid);
+        let processes = [process(), Process { own_pid: 1, ..process() }];
+        let calls = vec![ask(&processes[0], &one), ask(&processes[1], &other)];
+        let mut answered = answers(calls, LONG, |_| false);
+        answered.sort_by_key(|(process, _)| process.own_pid == 1);
         assert!(matches!(answered[0].1, Ok(State::Running)), "{answered:?}");
         let error = answered[1].1.as_ref().unwrap_err().to_string();
         assert!(error.contains("running") && error.contains("a kernel is late"), "{error}");
@@ -299,8 +383,13 @@ mod tests {
     fn first_failure_takes_the_other_orders_back() {
         let (slow, served_slow) = agent(&["wait"]);
         let (failing, served_failing) = agent(&[REFUSED]);
-        let calls = [&slow, &failing].map(|process| call(process, &Request::Status).unwrap());
-        let answered = answers(calls.into(), LONG, Result::is_err);
+        let process = process();
+        let mut slow = ask(&process, &slow);
+        // It has its order before the other one fails.
+        while matches!(slow.stage, Stage::Invited(..)) {
+            assert!(slow.advance().is_none());
+        }
+        let answered = answers(vec![slow, ask(&process, &failing)], LONG, Result::is_err);
         assert!(matches!(only(answered), Err(AgentError::Refused { state: State::Running, .. })));
         served_slow.join().unwrap();
         served_failing.join().unwrap();
@@ -308,39 +397,46 @@ mod tests {
 
     #[test]
     fn agent_that_ends_babbles_or_says_nothing_is_an_error_in_time() {
-        let (process, served) = agent(&["", "babble", "wait"]);
-        let ask =
-            |patience| only(answers(vec![call(&process, &Request::Status).unwrap()], patience, |_| false));
+        let (inbox, served) = agent(&["", "babble"]);
+        let process = process();
+        let ask = |patience| only(answers(vec![ask(&process, &inbox)], patience, |_| false));
         assert!(matches!(ask(LONG), Err(AgentError::Order { .. })));
         assert!(matches!(ask(LONG), Err(AgentError::Answer { .. })));
-        assert!(matches!(ask(Duration::from_millis(20)), Err(AgentError::Silent { .. })));
         served.join().unwrap();
-        assert!(matches!(call(&process, &Request::Status), Err(AgentError::Order { .. })));
+        // Its inbox has gone with it.
+        assert!(matches!(ask(LONG), Err(AgentError::Order { .. })));
+        let silent = Inbox::make().unwrap();
+        let call = call(&process, &Request::Status).unwrap();
+        let outcome = only(answers(vec![call], Duration::from_millis(20), |_| false));
+        assert!(matches!(outcome, Err(AgentError::Silent { .. })), "{outcome:?}");
+        drop(silent);
+        assert!(matches!(super::call(&process, &Request::Status), Err(AgentError::Order { .. })));
     }
 
     #[test]
-    fn listener_of_another_pid_gets_nothing() {
-        let (process, served) = agent(&[RUNNING]);
-        let impostor = Process { pid: process.pid + 1, ..process.clone() };
-        assert!(matches!(call(&impostor, &Request::Status), Err(AgentError::Impostor { .. })));
-        // It was connected to and hung up on.
-        assert_eq!(served.join().unwrap(), [""]);
+    fn whoever_else_comes_gets_nothing() {
+        let inbox = Inbox::make().unwrap();
+        let writer = inbox.writer().try_clone_to_owned().unwrap();
+        // For an agent of another pid this process is a stranger.
+        let other = Process { pid: process().pid + 1, ..process() };
+        let call = ask(&other, &writer);
+        let stranger = come(&inbox);
+        let outcome = only(answers(vec![call], Duration::from_millis(20), |_| false));
+        assert!(matches!(outcome, Err(AgentError::Silent { .. })), "{outcome:?}");
+        // It was hung up on, and told nothing.
+        let heard = recv(&stranger, &mut [0; 64][..], RecvFlags::empty());
+        assert!(matches!(heard, Ok((0, _)) | Err(Errno::CONNRESET)), "{heard:?}");
     }
 
     #[test]
     fn order_can_be_left_with_an_agent_that_does_not_run_yet() {
-        let own_pid = i32::MAX - std::process::id().cast_signed();
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        bind(&socket, &SocketAddrUnix::new_abstract_name(&socket_name(own_pid)).unwrap()).unwrap();
-        listen(&socket, 0).unwrap();
-        let process = Process { pid: 1, own_pid, uid: 0, gid: 0, is_elsewhere: false };
+        let inbox = Inbox::make().unwrap();
+        let process = process();
         let order = Request::Resume { directory: Some("/moved".into()), admission: None };
         leave(&process, &order).unwrap();
-        // A queue that is full is not waited for.
+        let left = read(&inbox);
+        assert!(left.contains(&serde_json::to_string(&order).unwrap()), "{left}");
+        // An inbox that is full is not waited for.
         while leave(&process, &order).is_ok() {}
-        let mut message = [0; 4096];
-        let (length, _) = recv(accept(&socket).unwrap(), &mut message[..], RecvFlags::empty()).unwrap();
-        assert_eq!(serde_json::from_slice::<Request>(&message[..length]).unwrap(), order);
     }
 }

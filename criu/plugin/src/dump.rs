@@ -17,7 +17,7 @@ use crate::host::{self, Level, log};
 use crate::images::{Contents, Images, PlaceError, name_of};
 use crate::inside::{self, InsideError};
 use crate::marker::{self, Entry, MarkerError};
-use crate::process::{Listeners, Process};
+use crate::process::{self, Process};
 use crate::session::{self, SessionPlan};
 use crate::settings::{Settings, SettingsError};
 use crate::sys::AlarmStopped;
@@ -83,7 +83,7 @@ fn dump() -> MutexGuard<'static, Dump> {
 pub(crate) fn prepare() {
     dump().is_active = true;
     // Who has none of our processes about must not notice us.
-    if Listeners::default().any() && !host::freeze_by_interrupts_only() {
+    if process::is_any() && !host::freeze_by_interrupts_only() {
         log(
             Level::Info,
             "this criu freezes a --freeze-cgroup at once: processes started late are not waited for",
@@ -100,9 +100,8 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     let is_first = dump.root.is_none();
     let root = *dump.root.get_or_insert(pid);
     let candidates = if is_first { tree::members(pid) } else { vec![pid] };
-    let mut listeners = Listeners::default();
     let is_ready = |pid: i32| dump.ready.iter().any(|ready| ready.process.pid == pid);
-    let found = candidates.into_iter().filter(|pid| !is_ready(*pid)).filter_map(|pid| listeners.find(pid));
+    let found = candidates.into_iter().filter(|pid| !is_ready(*pid)).filter_map(process::find);
     let ours: Vec<_> = found.collect();
     if ours.is_empty() {
         return if is_first { mark(&[]) } else { Ok(()) };
@@ -128,7 +127,7 @@ fn mark(ready: &[Ready]) -> Result<(), DumpError> {
 /// `CHECKPOINT_DEVICES`: all are frozen, and none may have a device.
 pub(crate) fn verify(pid: i32) -> Result<(), Leak> {
     let dump = dump();
-    match Listeners::default().find(pid) {
+    match process::find(pid) {
         Some(process) if dump.is_active => {
             guard::check(&process, dump.ready.iter().any(|ready| ready.process.pid == pid))
         }
@@ -168,8 +167,8 @@ pub(crate) fn see_off() {
     if criu != std::process::id() {
         return;
     }
-    let mut listeners = Listeners::default();
-    let alive: Vec<_> = processes.into_iter().filter(|p| listeners.find(p.pid).as_ref() == Some(p)).collect();
+    let lives = |process: &Process| process::find(process.pid).as_ref() == Some(process);
+    let alive: Vec<_> = processes.into_iter().filter(lives).collect();
     let asked = alive.iter().filter_map(|process| call(process, &Request::Status).ok()).collect();
     let states = answers(asked, FAREWELL, |_| false);
     let parked = states.iter().filter(|(_, outcome)| matches!(outcome, Ok(State::Checkpointed)));
@@ -178,15 +177,7 @@ pub(crate) fn see_off() {
 
 /// Asks every agent for its state.
 fn states<'p>(processes: impl Iterator<Item = &'p Process>) -> Result<Vec<(&'p Process, State)>, AgentError> {
-    let mut calls = Vec::new();
-    for process in processes {
-        match call(process, &Request::Status) {
-            Ok(call) => calls.push(call),
-            // Its name was taken before it could: it has no agent, and no runtime.
-            Err(error @ AgentError::Impostor { .. }) => log(Level::Warning, &error.to_string()),
-            Err(error) => return Err(error),
-        }
-    }
+    let calls = processes.map(|process| call(process, &Request::Status)).collect::<Result<_, _>>()?;
     let answered = answers(calls, STATUS, Result::is_err);
     answered.into_iter().map(|(process, outcome)| Ok((process, outcome?))).collect()
 }
@@ -297,8 +288,7 @@ fn resume(processes: &mut Vec<&Process>) {
                 processes.retain(|other| *other != process);
             }
         }
-        let mut listeners = Listeners::default();
-        processes.retain(|process| listeners.find(process.pid).is_some());
+        processes.retain(|process| process::find(process.pid).is_some());
         if !processes.is_empty() {
             std::thread::sleep(AGAIN);
         }

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use stasis::checkpoint::{Culprit, audit_process};
 use thiserror::Error;
 
-use crate::process::{Listeners, Process, proc_directory};
+use crate::process::{Process, find, proc_directory};
 use crate::settings::LEASE;
 use crate::tree;
 
@@ -74,8 +74,7 @@ pub(crate) fn forget() {
 }
 
 fn held() -> Vec<(i32, Culprit)> {
-    let mut listeners = Listeners::default();
-    let ours = tree::traced().into_iter().filter_map(|pid| listeners.find(pid));
+    let ours = tree::traced().into_iter().filter_map(find);
     ours.flat_map(|process| {
         let culprits = audit_process(&proc_directory(process.pid)).unwrap_or_default();
         culprits.into_iter().map(move |culprit| (process.pid, culprit))

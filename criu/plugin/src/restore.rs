@@ -14,7 +14,7 @@ use crate::agent::leave;
 use crate::host::{Level, log};
 use crate::images::Images;
 use crate::marker::{self, MarkerError};
-use crate::process::Listeners;
+use crate::process::find;
 
 /// Before anything else of a restore: whether all contents are there.
 pub(crate) fn prepare() -> Result<(), MarkerError> {
@@ -27,7 +27,7 @@ pub(crate) fn prepare() -> Result<(), MarkerError> {
 
 /// Leaves word with a process that is about to run.
 pub(crate) fn resume(pid: i32) -> Result<(), Infallible> {
-    let Some(process) = Listeners::default().find(pid) else { return Ok(()) };
+    let Some(process) = find(pid) else { return Ok(()) };
     let found = Images::open().ok().and_then(|images| images.find(&process));
     let Some(directory) = found else {
         log(

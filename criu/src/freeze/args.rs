@@ -152,6 +152,10 @@ pub struct RestoreArgs {
     /// More arguments for `criu restore` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(super) criu_args: Vec<String>,
+    /// Take a copy that another restore of this checkpoint has made, and that runs, for restored: of a session's trees some
+    /// may be back already.
+    #[arg(long, hide = true)]
+    pub(super) join: bool,
     /// Print one JSON object instead of prose.
     #[arg(long)]
     pub(super) json: bool,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use stasis::checkpoint::{CheckpointOrder, CheckpointReport, Mode, Request, State, call};
-use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract};
+use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract, withdraw};
 
 use super::args::CheckpointArgs;
 use super::dumps;
@@ -125,6 +125,12 @@ fn freeze(
             }
         }
         if let Some(error) = failed {
+            for tree in &party.trees {
+                // It can count no more; one that stays would only mislead.
+                if let Err(error) = withdraw(&directory.join(&tree.place)) {
+                    tracing::warn!(target: "checkpoint", %error, "a manifest that does not count stays");
+                }
+            }
             return Err(error.context(verdict(party, directory, &known, resumed.err().as_ref())));
         }
         let ended = known.ended();
@@ -182,8 +188,9 @@ fn bring_back(party: &Party, directory: &Path, known: &Known, after_failure: boo
     let members = trees.flat_map(|tree| &tree.members).filter(|member| is_wanted(member.pid));
     let back = members.map(|member| Return { pid: member.pid, directory: None, admission: None });
     let back: Vec<_> = back.collect();
+    // What counts is how it is in the end, whoever has seen to that.
     let failed = |(back, answer): (&Return, Result<_>)| {
-        let error = answer.err()?;
+        let error = answer.err().filter(|_| state(back.pid) != Some(State::Running))?;
         known.end_of_silent(back.pid).is_none().then_some((back.pid, error))
     };
     let answers = resume_all(&back, RESUMING);

@@ -44,7 +44,10 @@ fn write_manifest(
         options: args.criu.options(tree.pid),
         images: image_names(directory)?,
         members,
-        report: sum(reports),
+        report: CheckpointReport {
+            secret: reports.first().filter(|_| is_plain).and_then(|report| report.secret.clone()),
+            ..sum(reports)
+        },
     };
     Ok(manifest.write_pending(directory)?)
 }

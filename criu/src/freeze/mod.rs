@@ -3,6 +3,7 @@
 
 mod args;
 mod checkpoint;
+mod claim;
 mod dumps;
 mod fate;
 mod orders;
@@ -21,6 +22,11 @@ use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, Sta
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
 pub use self::checkpoint::checkpoint;
 pub use self::restore::restore;
+
+/// TIMEOUT: how long an agent may take to say its state.
+const STATUS: Duration = Duration::from_secs(5);
+/// How long a process that others see to is left alone.
+const AGAIN: Duration = Duration::from_millis(20);
 
 fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
@@ -63,7 +69,19 @@ pub fn resume(
             Err(CallError::NoAgent { .. }) if Instant::now() < deadline && fate::lives(pid) => {
                 std::thread::sleep(Duration::from_millis(5));
             }
+            Err(CallError::Refused { .. }) if Instant::now() < deadline && is_coming_back(pid) => {
+                std::thread::sleep(AGAIN);
+            }
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// Whether somebody else's order to resume is at work on a process, or has been carried out.
+fn is_coming_back(pid: i32) -> bool {
+    match call(pid, &Request::Status, STATUS) {
+        Ok((_, Done::Status { order: Some(order), .. })) => order == "resume",
+        Ok((state, _)) => state == State::Running,
+        Err(_) => false,
     }
 }

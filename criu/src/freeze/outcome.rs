@@ -53,6 +53,8 @@ pub(super) fn sum(reports: &[CheckpointReport]) -> CheckpointReport {
         content_bytes: sum.content_bytes + report.content_bytes,
         stored_bytes: sum.stored_bytes + report.stored_bytes,
         image_bytes: sum.image_bytes + report.image_bytes,
+        // It is for the manifest only.
+        secret: None,
     })
 }
 
@@ -92,7 +94,8 @@ impl CheckpointOutcome {
         let rows = rows.zip(reports).filter(|((tree, _), _)| party.trees.len() > 1 || !tree.is_plain());
         let row =
             |((tree, member), report): ((&super::party::Tree, &super::party::Member), &CheckpointReport)| {
-                Row { pid: member.pid, tree: tree.pid, ended: None, report: report.clone() }
+                let report = CheckpointReport { secret: None, ..report.clone() };
+                Row { pid: member.pid, tree: tree.pid, ended: None, report }
             };
         Self {
             pid: party.trees.first().map_or(0, |tree| tree.pid),

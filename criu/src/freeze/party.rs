@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use stasis::checkpoint::contact::has_agent;
 use stasis::checkpoint::{CallError, Request, call};
 use stasis::criu::{
     Executable, SESSION_DIRECTORY, SessionIndex, TREE_LAYOUT, make_private, prepare, prepare_empty,
@@ -56,7 +57,7 @@ impl Tree {
     fn find(pid: i32) -> Result<Self> {
         let command = command_line(pid)?;
         let mut members = Vec::new();
-        for member in preflight::tree_of(pid).into_iter().filter(|member| preflight::has_agent(*member)) {
+        for member in preflight::tree_of(pid).into_iter().filter(|member| has_agent(*member)) {
             match call(member, &Request::Status, STATUS) {
                 // Before the process is stopped: it takes milliseconds.
                 Ok(_) => members.push(Member {
@@ -71,7 +72,7 @@ impl Tree {
         }
         if members.is_empty() {
             call(pid, &Request::Status, STATUS)?;
-            bail!("The agent socket of process {pid} is another process's, in a pid namespace of its own");
+            bail!("Process {pid} has just opened a Stasis runtime: try again");
         }
         Ok(Self { pid, command, executable: Executable::of(pid).ok(), members, place: PathBuf::new() })
     }

@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `stasis restore`: CRIU thaws, the agents come back, all at the same time.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
-use stasis::checkpoint::{Admission, Ended, Metadata, RestoreReport, Standing};
+use stasis::checkpoint::{Admission, Ended, Metadata, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest, SessionIndex};
 use stasis::image::Image;
 
 use super::args::RestoreArgs;
-use super::fate::{Known, list, lives};
+use super::claim::{Claim, Presence};
+use super::fate::{Known, list};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
 use super::{milliseconds, spinner, together};
 use crate::criu::Criu;
-use crate::{beside, guard, output};
-
-/// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
-const BURIAL: Duration = Duration::from_secs(10);
+use crate::{beside, output};
 
 /// TIMEOUT: what is left at least of the deadline when CRIU has done its part: processes that are there are asked.
 const LEAST: Duration = Duration::from_secs(1);
@@ -60,15 +57,27 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
     check_all(&manifest, directory)?;
     bar.set_message("waiting for the pid");
     let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
-    std::iter::once(manifest.pid).chain(others.clone()).try_for_each(wait_for_pid)?;
-    let standing = offer(&runtimes, &admission)?;
-    bar.set_message("CRIU restores the process");
     let images = directory.join(CRIU_DIRECTORY);
     let pids = || std::iter::once(manifest.pid).chain(others.clone());
-    let criu_started = Instant::now();
     let places = runtimes.iter().map(|(_, directory)| directory.as_path());
     let limit = args.deadline(places.chain([images.as_path()]));
-    criu.restore(&images, &manifest.options, &args.criu_args, pids().collect(), limit)?;
+    let claim = Claim {
+        manifest: &manifest,
+        runtimes: &runtimes,
+        admission: &admission,
+        joins: args.join,
+        deadline: started + limit,
+    };
+    let (standing, presence) = claim.stake()?;
+    let criu_started = Instant::now();
+    if presence == Presence::None {
+        bar.set_message("CRIU restores the process");
+        let made = criu.restore(&images, &manifest.options, &args.criu_args, pids().collect(), limit);
+        // A CRIU whose controller was killed may have been faster.
+        if made.is_err() && !claim.is_overtaken()? {
+            made?;
+        }
+    }
     let known = Known::of(pids());
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
@@ -135,15 +144,6 @@ fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Holds the terms ready for each process: a copy may wake up and take its device before it can be given an order.
-fn offer(runtimes: &[(i32, PathBuf)], admission: &Admission) -> Result<Vec<Standing>> {
-    let offer = |(pid, _): &(i32, PathBuf)| {
-        Standing::offer(*pid, admission)
-            .with_context(|| format!("Cannot hold the terms of the restore ready for process {pid}"))
-    };
-    runtimes.iter().map(offer).collect()
-}
-
 /// Has all take their devices; whoever lives and does not is named.
 fn bring_back(
     runtimes: &[(i32, PathBuf)],
@@ -200,27 +200,4 @@ fn judge_ended(known: &Known, root: i32, directory: &Path) -> Result<Vec<(i32, E
         );
     }
     Ok(ended)
-}
-
-/// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it, one that
-/// a killed restore had begun until its guard has ended it.
-fn wait_for_pid(pid: i32) -> Result<()> {
-    let deadline = Instant::now() + BURIAL;
-    while fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
-        // In this order: a guard ends when nothing is left of the process.
-        let is_guarded = guard::is_above(pid) && Instant::now() < deadline;
-        if !is_guarded && lives(pid) {
-            bail!(
-                "Process {pid} exists; the checkpoint needs its pid back: end that process, or restore in a pid \
-                 namespace of its own (unshare -pf --mount-proc)"
-            );
-        }
-        if Instant::now() >= deadline {
-            bail!(
-                "Process {pid} has ended, but its parent does not reap it; the checkpoint needs its pid back"
-            );
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }

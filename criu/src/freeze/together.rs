@@ -63,7 +63,7 @@ fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
     let own = std::env::current_exe().context("Cannot find this program's own path")?;
     let mut command = Command::new(own);
     let mut words = std::env::args_os().skip(1);
-    command.args(words.next());
+    command.args(words.next()).arg("--join");
     if !args.json {
         command.arg("--json");
     }

@@ -223,7 +223,7 @@ mod tests {
         // Nobody has accepted it, but it is what the client is connected to.
         assert_eq!((found.waiting.len(), found.peer), (1, 0));
         assert!([waiting, 0].contains(&sockets[&inode(&client)].peer), "{:?}", sockets[&inode(&client)]);
-        assert_eq!(name(b"\0stasis-agent.1"), "@stasis-agent.1");
+        assert_eq!(name(b"\0stasis-order.1"), "@stasis-order.1");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod process;
 mod runtime;
 mod shared;
 mod sockets;
+mod stalled;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -33,7 +34,6 @@ use thiserror::Error;
 
 use self::finding::{Finding, Severity};
 use self::privileges::Own;
-pub use self::runtime::has_agent;
 use self::told::Told;
 use self::tree::{Process, TreeError};
 use crate::criu::Criu;

@@ -4,11 +4,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use serde::Serialize;
-use stasis::checkpoint::{Activity, Done, Objects, Preempt, ProcessInfo, Request, State, call};
+use stasis::checkpoint::{Activity, CallError, Done, Objects, Preempt, ProcessInfo, Request, State, call};
 
 use super::finding::{Finding, Severity};
+use super::stalled::{explain, is_stalled};
 use super::{Report, stand};
 use crate::output;
 
@@ -180,7 +181,11 @@ struct Status {
 
 /// Prints the state of a process and what its runtime has; the state alone where the agent knows no more.
 pub(super) fn status(pid: i32, json: bool) -> Result<()> {
-    let (state, done) = call(pid, &Request::Status, PATIENCE)?;
+    let answer = call(pid, &Request::Status, PATIENCE).map_err(|error| match error {
+        CallError::NoAnswer { .. } if is_stalled(pid) => Error::from(error).context(explain(pid)),
+        error => error.into(),
+    });
+    let (state, done) = answer?;
     let Done::Status { activity, order, order_ms, last_error, .. } = done else {
         bail!("The agent of process {pid} answered out of turn: it is {state}");
     };

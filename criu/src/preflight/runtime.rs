@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use stasis::checkpoint::protocol::socket_name;
-use stasis::checkpoint::{CallError, Done, Peer, Preempt, ProcessInfo, Request, State, call};
+use stasis::checkpoint::contact::has_agent;
+use stasis::checkpoint::{CallError, Done, Preempt, ProcessInfo, Request, State, call};
 
 use super::Scene;
 use super::finding::{Finding, Severity};
@@ -14,21 +12,6 @@ use super::tree::{Process, Runtime};
 
 /// TIMEOUT: an agent at work on a verb answers after it.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Whether the agent socket named after a process is that process's own. Names in the abstract namespace are a network
-/// namespace's and pids a pid namespace's: in a container that shares the network another process may have this pid.
-pub fn has_agent(pid: i32) -> bool {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let connected = SocketAddrUnix::new_abstract_name(&socket_name(pid)).and_then(|address| {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        connect(&socket, &address).map(|()| socket)
-    });
-    match connected {
-        Ok(socket) => Peer::of(&socket).is_ok_and(|peer| peer.pid == Some(pid)),
-        // Its queue is full: whoever speaks to it will see.
-        Err(error) => error == Errno::AGAIN,
-    }
-}
 
 /// Asks the agent of every process of the tree; one without a runtime has none.
 pub fn ask(tree: &mut [Process]) {

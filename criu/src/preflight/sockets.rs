@@ -21,8 +21,8 @@ use super::tree::{Descriptor, Process, same_namespace};
 const DATAGRAM: u8 = 2;
 /// What softgpud's sockets are bound to; a process of ours closes its connections at a checkpoint.
 const DEVICE_SOCKET: &str = "@stasis-softgpud.";
-/// How the name of an agent's socket begins, and of the connections it has accepted.
-const AGENT_SOCKET: &str = "@stasis-agent.";
+/// How the names of sockets begin at which controllers wait for agents.
+const CONTROLLER_SOCKET: &str = "@stasis-order.";
 /// IPPROTO_MPTCP.
 const MPTCP: u32 = 262;
 /// Tables of /proc/PID/net that show sockets which CRIU dumps as they are, and the column of their inodes.
@@ -123,7 +123,7 @@ fn unix_socket(
     }
     let name = unix.get(&socket.peer).map_or("", |peer| peer.name.as_str());
     // The agent hangs up on whoever is connected before the process can be frozen.
-    let is_agents = socket.name.starts_with(AGENT_SOCKET);
+    let is_agents = name.starts_with(CONTROLLER_SOCKET);
     if held.process.is_ours() && (is_agents || name.starts_with(DEVICE_SOCKET)) {
         return None;
     }

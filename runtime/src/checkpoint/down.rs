@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
 
-use super::admit::{AgentIdentity, identities};
+use super::admit::{AgentIdentity, TermsSecret, identities};
 use super::incarnation::Incarnation;
 use super::keeper::{Held, Keeper};
 use super::parked::{Contents, Metadata, Parked};
@@ -131,6 +131,9 @@ pub(super) fn take_down(
     inner.session().now(Activity::Closing);
     let incarnation =
         Incarnation::current().map_err(system("identify the process")).map_err(Down::untouched)?;
+    let secret =
+        TermsSecret::draw().map_err(system("draw a secret of the checkpoint")).map_err(Down::untouched)?;
+    report.secret = Some(secret.clone());
     let device =
         inner.take_device(closed, limit.deadline(RECLAIM)).map_err(|error| Down::untouched(taken(error)))?;
     if let Err(error) = leaving.agree(limit) {
@@ -151,6 +154,8 @@ pub(super) fn take_down(
         transport,
         agents,
         sharing,
+        secret,
+        copy_of: inner.session().set_copy_of(None),
         terms: None,
         captured,
     });

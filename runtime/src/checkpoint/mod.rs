@@ -11,6 +11,7 @@
 mod admit;
 pub(crate) mod agent_thread;
 mod audit;
+pub mod contact;
 mod credentials;
 mod down;
 mod evacuate;
@@ -18,6 +19,7 @@ mod evacuate;
 mod faults;
 #[cfg(test)]
 pub(crate) mod in_place;
+mod inbox;
 mod incarnation;
 mod info;
 mod itself;
@@ -41,11 +43,13 @@ use thiserror::Error;
 
 pub(crate) use self::admit::Seat;
 pub use self::admit::{
-    Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, PeerBuffers,
-    Place, PlaceError, Relation, Rule, Standing, Subject, Switch, SwitchError, Value, rules,
+    Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, OfferError,
+    PeerBuffers, Place, PlaceError, Relation, Rule, Standing, Subject, Switch, SwitchError, TermsSecret,
+    Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};
 pub use self::credentials::Peer;
+pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
 pub use self::keeper::{KEEPER_NAME, succeed_keeper};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kfd::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::admit::{Admission, AgentIdentity};
+use super::admit::{Admission, AgentIdentity, TermsSecret};
 use super::incarnation::Incarnation;
 use super::keeper::Keeper;
 use super::preempt::Captured;
@@ -61,6 +61,10 @@ pub(super) struct Parked {
     pub(super) agents: Vec<AgentIdentity>,
     /// What others may hold of its memory.
     pub(super) sharing: Sharing,
+    /// Names the place where a controller holds the terms of a restore ready.
+    pub(super) secret: TermsSecret,
+    /// The image that this process, if it is a restored copy, came from.
+    pub(super) copy_of: Option<String>,
     /// On what terms a controller wanted this copy restored: they stand until it says otherwise.
     pub(super) terms: Option<Admission>,
     /// With preempted queues: they are still in the driver, and this is for a copy that has to make them.

@@ -1,28 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a controller and the in-process agent thread say to each other: one JSON message a datagram.
 //!
-//! The agent listens on an abstract SEQPACKET socket named after its pid, takes orders only from its own user or
-//! root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its order and its lease.
+//! A controller invites the agent ([`super::contact`]), which comes to it by a SEQPACKET socket. It takes orders only from
+//! its own user or root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its order
+//! and its lease.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
-    socket_with, sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::credentials::Peer;
-use super::{Activity, Admission, Mode, ProcessInfo, State};
+use super::contact::reach;
+use super::{Activity, Admission, Mode, ProcessInfo, State, TermsSecret};
 use crate::image::{ReadStats, WriteStats};
 use crate::share::SessionOrder;
 
 /// Longest message, bytes.
 pub const MAX_MESSAGE: usize = 64 << 10;
+/// TIMEOUT: of an answer where a limit is longer than a clock can hold: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+/// TIMEOUT: of an answer when reaching the agent took all the time: 0 would be none.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// How often an order is given again to an agent that hung up before it answered. One for a checkpoint is not: it may
+/// have been carried out.
+const HUNG_UP: usize = 3;
 
 /// An order to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,6 +112,9 @@ pub struct CheckpointReport {
     pub stored_bytes: u64,
     /// Length of the image files.
     pub image_bytes: u64,
+    /// What only the process and its manifest know. Older agents have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<TermsSecret>,
 }
 
 impl CheckpointReport {
@@ -165,6 +172,9 @@ pub enum Done {
         order_ms: u64,
         /// Why the last restore failed, if the gate is shut because of it.
         last_error: Option<String>,
+        /// The id of the image that this process, a restored copy, came from or waits for. Older agents do not say.
+        #[serde(default)]
+        copy_of: Option<String>,
     },
     /// The order at work was told to give up.
     Cancelled {
@@ -192,10 +202,20 @@ pub enum CallError {
         #[source]
         source: io::Error,
     },
-    /// Somebody else listens under the process's name.
+    /// Its agent cannot be looked for, or not invited.
     #[error(
-        "The agent socket of process {pid} is held by a process of user {uid}, which is neither root nor the process's \
-         own: nothing was sent to it"
+        "The agent of process {pid} cannot be reached: that is for its own user and root, with every capability that it has"
+    )]
+    Denied {
+        /// The process.
+        pid: i32,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else listens under the name that older agents have.
+    #[error(
+        "Another process, of user {uid}, listens under the name of process {pid}'s agent: nothing was sent to it"
     )]
     Impostor {
         /// The process.
@@ -235,35 +255,44 @@ pub enum CallError {
     },
 }
 
-/// Name of a process's agent socket in the abstract namespace; `pid` is what the process itself takes for its pid.
-#[must_use]
-pub fn socket_name(pid: i32) -> Vec<u8> {
-    format!("stasis-agent.{pid}").into_bytes()
-}
-
 /// Gives the agent of `pid` an order and waits for the answer; the connection is closed on both sides afterwards.
 ///
 /// # Errors
 /// [`CallError`]; [`CallError::Refused`] carries the agent's own words.
 pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Done), CallError> {
-    let no_agent = |source: rustix::io::Errno| CallError::NoAgent { pid, source: source.into() };
-    let address = SocketAddrUnix::new_abstract_name(&socket_name(pid)).map_err(no_agent)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(no_agent)?;
-    connect(&socket, &address).map_err(no_agent)?;
-    // Anybody can take a name in the abstract namespace.
-    let owner = std::fs::metadata(format!("/proc/{pid}"))
-        .map_or_else(|_| rustix::process::geteuid().as_raw(), |metadata| metadata.uid());
-    match Peer::of(&socket) {
-        Ok(peer) if peer.is_trusted_by(owner) => {}
-        Ok(peer) => return Err(CallError::Impostor { pid, uid: peer.uid }),
-        Err(source) => return Err(CallError::NoAgent { pid, source }),
-    }
     let asked = Instant::now();
+    let deadline = asked.checked_add(timeout).unwrap_or(asked + LONGEST);
+    // An agent that has just let go of its device, or has too many callers, hangs up on those it has not heard yet.
+    let mut again = if matches!(request, Request::Checkpoint(_)) { 0 } else { HUNG_UP };
+    loop {
+        match ask(pid, request, (asked, deadline)) {
+            Err(CallError::NoAnswer { source, .. })
+                if again > 0 && hung_up(&source) && Instant::now() < deadline =>
+            {
+                again -= 1;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn hung_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// One connection, one order, one answer.
+fn ask(
+    pid: i32,
+    request: &Request,
+    (asked, deadline): (Instant, Instant),
+) -> Result<(State, Done), CallError> {
     let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: asked.elapsed(), source };
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))
-        .map_err(|e| no_answer(e.into()))?;
     let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
+    let socket = reach(pid, deadline)?;
+    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(left))
+        .map_err(|e| no_answer(e.into()))?;
     send(&socket, &order, SendFlags::NOSIGNAL).map_err(|e| no_answer(e.into()))?;
     let mut answer = vec![0; MAX_MESSAGE];
     let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty()))

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
 use super::down::{Down, Into, take_down};
@@ -20,7 +21,11 @@ use crate::runtime::Inner;
 
 /// The checkpoint side of a runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Session(stasis_protocol::Session<Box<Parked>, RestoreReport>);
+pub(crate) struct Session {
+    machine: stasis_protocol::Session<Box<Parked>, RestoreReport>,
+    /// The id of the image that this process came from, if it is a restored copy.
+    copy_of: Mutex<Option<String>>,
+}
 
 /// A runtime as the state machine sees it.
 struct Driver<'a>(&'a Arc<Inner>);
@@ -86,22 +91,32 @@ impl<'a> Steps for Driver<'a> {
 impl Session {
     /// Where the runtime is. Never blocks.
     pub fn state(&self) -> State {
-        self.0.state()
+        self.machine.state()
     }
 
     /// What the verb at work is doing. Never blocks.
     pub fn activity(&self) -> Activity {
-        self.0.activity()
+        self.machine.activity()
     }
 
     /// Says what the verb at work is doing from now on.
     pub(super) fn now(&self, activity: Activity) {
-        self.0.now(activity);
+        self.machine.now(activity);
+    }
+
+    /// The id of the image that this process came from, if it is a restored copy. Never blocks for long.
+    pub fn copy_of(&self) -> Option<String> {
+        self.copy_of.lock().clone()
+    }
+
+    /// Says so from now on; what was said before.
+    pub(super) fn set_copy_of(&self, image: Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.copy_of.lock(), image)
     }
 
     /// Has the verb at work, if there is one, give up; says whether there was.
     pub fn cancel(&self) -> bool {
-        self.0.cancel()
+        self.machine.cancel()
     }
 
     /// RUNNING → LOCKED: closes the gate and stops the queues.
@@ -111,12 +126,12 @@ impl Session {
         mode: Mode,
         within: Duration,
     ) -> Result<Duration, CheckpointError> {
-        Ok(self.0.lock(&Driver(inner), mode, within)?)
+        Ok(self.machine.lock(&Driver(inner), mode, within)?)
     }
 
     /// LOCKED → RUNNING.
     pub fn unlock(&self, inner: &Arc<Inner>) -> Result<(), CheckpointError> {
-        Ok(self.0.unlock(&Driver(inner))?)
+        Ok(self.machine.unlock(&Driver(inner))?)
     }
 
     /// LOCKED → CHECKPOINTED: writes the image into `directory`, takes everything down, closes the device, audits.
@@ -126,7 +141,7 @@ impl Session {
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport, CheckpointError> {
-        Ok(self.0.checkpoint(
+        Ok(self.machine.checkpoint(
             &Driver(inner),
             &Into { directory, self_contained: options.self_contained, session: options.session.as_ref() },
             options.deadline,
@@ -139,7 +154,7 @@ impl Session {
         inner: &Arc<Inner>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        Ok(self.0.restore(&Driver(inner), options, options.deadline)?)
+        Ok(self.machine.restore(&Driver(inner), options, options.deadline)?)
     }
 
     /// Whatever the state → RUNNING; says what the last restore moved.
@@ -148,7 +163,7 @@ impl Session {
         inner: &Arc<Inner>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        Ok(self.0.resume(&Driver(inner), options, options.deadline)?)
+        Ok(self.machine.resume(&Driver(inner), options, options.deadline)?)
     }
 }
 

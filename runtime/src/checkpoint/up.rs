@@ -39,6 +39,10 @@ pub(super) fn bring_back(
 ) -> Result<RestoreReport, CheckpointError> {
     inner.session().now(Activity::Opening);
     let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
+    if !same_process {
+        parked.copy_of = Some(parked.image_id.clone());
+    }
+    inner.session().set_copy_of(parked.copy_of.clone());
     let held = match parked.keeper.take() {
         // A copy's keeper was another process's.
         Some(keeper) if same_process => {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{CriuOptions, Executable};
-use crate::checkpoint::{CheckpointReport, IMAGE_FILE};
+use crate::checkpoint::{CheckpointReport, IMAGE_FILE, TermsSecret};
 
 /// Name of the manifest in a checkpoint directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -189,6 +189,15 @@ impl Manifest {
             return vec![(self.pid, directory.to_owned())];
         }
         self.members.iter().map(|member| (member.pid, directory.join(&member.directory))).collect()
+    }
+
+    /// What only a process with a runtime and this manifest know; older checkpoints have nothing of the kind.
+    #[must_use]
+    pub fn secret_of(&self, pid: i32) -> Option<&TermsSecret> {
+        match self.members.iter().find(|member| member.pid == pid) {
+            Some(member) => member.report.secret.as_ref(),
+            None => self.report.secret.as_ref().filter(|_| self.pid == pid),
+        }
     }
 
     /// All image files, in the checkpoint's `directory`.

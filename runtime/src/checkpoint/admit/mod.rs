@@ -41,7 +41,7 @@ pub use self::peers::PeerBuffers;
 use self::peers::peer_mappings;
 pub use self::place::{Place, PlaceError};
 pub use self::rules::{Relation, Rule, rules};
-pub use self::standing::Standing;
+pub use self::standing::{OfferError, Standing, TermsSecret};
 use super::down::disconnect;
 use super::parked::Parked;
 use super::{CheckpointError, device, system};
@@ -140,7 +140,7 @@ pub(super) fn admit(
     if !same_process {
         let asked = match given {
             Some(terms) => Some(terms.clone()),
-            None => standing::ask().map_err(system("ask for the terms of the restore"))?,
+            None => standing::ask(&parked.secret).map_err(system("ask for the terms of the restore"))?,
         };
         // A copy that was refused tries again by itself, and must not take what its controller did not want.
         parked.terms = asked.or(parked.terms.take());

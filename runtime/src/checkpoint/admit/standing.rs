@@ -3,20 +3,29 @@
 //!
 //! A restored copy finds out by itself that it is one and takes its device back at once; it may do so before `stasis
 //! restore`, which had CRIU make it, gets to speak with it. So the controller has its terms ready beforehand, behind an
-//! abstract socket named after the pid, and the copy asks for them. Nobody there means plain `criu restore`.
+//! abstract socket, and the copy asks for them. Nobody there means plain `criu restore`.
+//!
+//! The names of that socket follow from a secret that the process draws when it is checkpointed: it keeps it in its
+//! memory, and the manifest, which is as private as the images, has it too. A name is seen by others while a restore is
+//! under way, but then it is taken; for those who take it afterwards, to hinder the next restore, there are more.
 //!
 //! INVARIANT: terms are told to the process they are meant for only, and taken from the process's own user or root only.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, recv, send, socket_with, sockopt,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::Admission;
 use crate::checkpoint::credentials::Peer;
@@ -24,9 +33,84 @@ use crate::checkpoint::protocol::MAX_MESSAGE;
 
 /// TIMEOUT: a controller that has bound the socket answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// TIMEOUT: how long the queue of whoever has a name may be full.
+const BUSY: Duration = Duration::from_millis(50);
+/// How long a full queue is left alone.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How many may wait to be told that the terms are not meant for them.
+const BACKLOG: i32 = 32;
 
-fn address(pid: i32) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("stasis-terms.{pid}").as_bytes())?)
+/// How many names follow from a secret: each restore needs one that no other user has seen and taken.
+const NAMES: u32 = 64;
+
+/// What only a checkpointed process and the manifest of its checkpoint know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TermsSecret(String);
+
+impl TermsSecret {
+    /// Draws one.
+    pub(in crate::checkpoint) fn draw() -> io::Result<Self> {
+        let mut random = [0u8; 16];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        Ok(Self(format!("{:032x}", u128::from_ne_bytes(random))))
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> + '_ {
+        let name = |number: u32| {
+            let mut hasher = blake3::Hasher::new_derive_key("stasis 2026-11 names of terms of a restore");
+            hasher.update(self.0.as_bytes()).update(&number.to_le_bytes());
+            format!("stasis-terms.{}", hasher.finalize().to_hex())
+        };
+        (0..NAMES).map(name)
+    }
+}
+
+/// Where terms of process `pid` may be. Checkpoints of older programs have no secret, and one name.
+fn names(pid: i32, secret: Option<&TermsSecret>) -> Vec<String> {
+    match secret {
+        Some(secret) => secret.names().collect(),
+        None => vec![format!("stasis-terms.{pid}")],
+    }
+}
+
+fn address(name: &str) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+/// Why terms cannot be held ready.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OfferError {
+    /// Another restore of the same checkpoint is under way here.
+    #[error("Process {controller} is restoring process {pid} already")]
+    UnderWay {
+        /// The process to be restored.
+        pid: i32,
+        /// Who is at it.
+        controller: i32,
+    },
+    /// The system refuses it.
+    #[error("Cannot hold the terms of the restore ready for process {pid}")]
+    System {
+        /// The process to be restored.
+        pid: i32,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Who holds this name, if that is a controller like us: of our user or root, in our pid namespace.
+fn colleague(name: &str) -> Option<i32> {
+    let socket = socket(SocketFlags::NONBLOCK).ok()?;
+    connect(&socket, &address(name).ok()?).ok()?;
+    let peer = Peer::of(&socket).ok()?;
+    let pid = peer.pid.filter(|_| peer.is_trusted_by(rustix::process::geteuid().as_raw()))?;
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
+    let is_here =
+        matches!((namespace("self"), namespace(&pid.to_string())), (Ok(own), Ok(its)) if own == its);
+    is_here.then_some(pid)
 }
 
 fn socket(more: SocketFlags) -> io::Result<OwnedFd> {
@@ -41,14 +125,30 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Holds `terms` ready for the process that will have the pid `pid`.
+    /// Holds `terms` ready for the process that will have the pid `pid`, and whose checkpoint has this secret.
     ///
     /// # Errors
-    /// `EADDRINUSE` if another restore of that process is under way; otherwise as the system answers.
-    pub fn offer(pid: i32, terms: &Admission) -> io::Result<Self> {
-        let listener = socket(SocketFlags::NONBLOCK)?;
-        bind(&listener, &address(pid)?)?;
-        listen(&listener, 4)?;
+    /// [`OfferError`].
+    pub fn offer(pid: i32, secret: Option<&TermsSecret>, terms: &Admission) -> Result<Self, OfferError> {
+        let system = |source: io::Error| OfferError::System { pid, source };
+        let mut taken = Ok(());
+        for name in names(pid, secret) {
+            let listener = socket(SocketFlags::NONBLOCK).map_err(system)?;
+            let bound = address(&name).and_then(|address| Ok(bind(&listener, &address)?));
+            match bound {
+                Ok(()) => return Self::hold(listener, pid, terms).map_err(system),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = Err(error),
+                Err(error) => return Err(system(error)),
+            }
+            if let Some(controller) = colleague(&name) {
+                return Err(OfferError::UnderWay { pid, controller });
+            }
+        }
+        Err(system(taken.err().unwrap_or_else(|| io::ErrorKind::AddrInUse.into())))
+    }
+
+    fn hold(listener: OwnedFd, pid: i32, terms: &Admission) -> io::Result<Self> {
+        listen(&listener, BACKLOG)?;
         let text = serde_json::to_vec(terms)?;
         let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let until = Arc::clone(&ended);
@@ -72,7 +172,7 @@ fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(ended, PollFlags::IN)];
         match poll(&mut fds, None) {
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::INTR) => continue,
             Err(_) => return,
             Ok(_) => {}
         }
@@ -88,30 +188,44 @@ fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
     }
 }
 
+/// A connection to whoever listens under this name, if somebody does and takes it.
+fn visit(name: &str) -> io::Result<Option<OwnedFd>> {
+    let socket = socket(SocketFlags::NONBLOCK)?;
+    let until = Instant::now() + BUSY;
+    loop {
+        match connect(&socket, &address(name)?) {
+            Ok(()) => break,
+            // A controller's queue is short of places for a moment only; another's may be full for ever.
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(Errno::INTR) => {}
+            Err(_) => return Ok(None),
+        }
+    }
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(Some(socket))
+}
+
 /// The terms that a controller holds ready for this process, if one does.
 ///
 /// # Errors
 /// When a controller is there and its terms cannot be had or understood.
-pub(super) fn ask() -> io::Result<Option<Admission>> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    let socket = socket(SocketFlags::empty())?;
-    match connect(&socket, &address(own)?) {
-        Err(rustix::io::Errno::CONNREFUSED) => return Ok(None),
-        outcome => outcome?,
+pub(super) fn ask(secret: &TermsSecret) -> io::Result<Option<Admission>> {
+    for name in secret.names() {
+        let Some(socket) = visit(&name)? else { continue };
+        let who = Peer::of(&socket)?;
+        if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
+            tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's terms were not taken");
+            continue;
+        }
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        let mut text = vec![0; MAX_MESSAGE];
+        let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut text[..], RecvFlags::empty()))?;
+        // Else the controller has just ended, or means another copy, in another pid namespace.
+        if length > 0 {
+            return Ok(Some(serde_json::from_slice(&text[..length])?));
+        }
     }
-    let who = Peer::of(&socket)?;
-    if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
-        tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's terms were not taken");
-        return Ok(None);
-    }
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
-    let mut text = vec![0; MAX_MESSAGE];
-    let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut text[..], RecvFlags::empty()))?;
-    if length == 0 {
-        // The controller has just ended, or means another process of this name.
-        return Ok(None);
-    }
-    Ok(Some(serde_json::from_slice(&text[..length])?))
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -129,21 +243,49 @@ mod tests {
             device: Some("soft:gfx1100*2".to_owned()),
             instance: Some("elsewhere".to_owned()),
         };
-        // One test for all of it: the name is the process's.
-        assert_eq!(ask().unwrap(), None);
-        let standing = Standing::offer(own, &terms).unwrap();
-        assert_eq!(ask().unwrap().as_ref(), Some(&terms));
-        assert_eq!(ask().unwrap().as_ref(), Some(&terms), "a second attempt gets them too");
-        let twice = Standing::offer(own, &terms).unwrap_err();
-        assert_eq!(twice.raw_os_error(), Some(libc::EADDRINUSE));
+        let secret = TermsSecret::draw().unwrap();
+        assert_ne!(secret, TermsSecret::draw().unwrap());
+        assert_eq!(ask(&secret).unwrap(), None);
+        let standing = Standing::offer(own, Some(&secret), &terms).unwrap();
+        assert_eq!(ask(&secret).unwrap().as_ref(), Some(&terms));
+        assert_eq!(ask(&secret).unwrap().as_ref(), Some(&terms), "a second attempt gets them too");
+        let twice = Standing::offer(own, Some(&secret), &terms).unwrap_err();
+        assert!(matches!(twice, OfferError::UnderWay { controller, .. } if controller == own), "{twice}");
         drop(standing);
-        assert_eq!(ask().unwrap(), None);
+        assert_eq!(ask(&secret).unwrap(), None);
         // Terms for another process are not for this one.
-        let other = Standing::offer(1, &terms).unwrap();
-        let stranger = socket(SocketFlags::empty()).unwrap();
-        connect(&stranger, &address(1).unwrap()).unwrap();
-        let (length, _) = recv(&stranger, &mut [0u8; 64][..], RecvFlags::empty()).unwrap();
-        assert_eq!(length, 0);
+        let other = Standing::offer(1, Some(&secret), &terms).unwrap();
+        assert_eq!(ask(&secret).unwrap(), None);
         drop(other);
+    }
+
+    #[test]
+    fn names_that_were_seen_and_taken_are_passed_over() {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let (secret, terms) = (TermsSecret::draw().unwrap(), Admission::default());
+        // Bound, and nobody listens: no controller, whoever it is.
+        let taken: Vec<OwnedFd> = secret
+            .names()
+            .take(NAMES as usize - 1)
+            .map(|name| {
+                let socket = socket(SocketFlags::empty()).unwrap();
+                bind(&socket, &address(&name).unwrap()).unwrap();
+                socket
+            })
+            .collect();
+        // One lets its callers wait without end.
+        listen(&taken[0], 0).unwrap();
+        let seen = secret.names().next().unwrap();
+        let _waiting = visit(&seen).unwrap().unwrap();
+        assert!(visit(&seen).unwrap().is_none());
+        let standing = Standing::offer(own, Some(&secret), &terms).unwrap();
+        assert_eq!(ask(&secret).unwrap(), Some(terms.clone()));
+        let full = Standing::offer(own, Some(&secret), &terms);
+        assert!(matches!(full, Err(OfferError::UnderWay { .. })), "{full:?}");
+        drop((standing, taken));
+        // An older checkpoint has one name.
+        let first = Standing::offer(own, None, &terms).unwrap();
+        assert!(visit(&format!("stasis-terms.{own}")).unwrap().is_some());
+        drop(first);
     }
 }

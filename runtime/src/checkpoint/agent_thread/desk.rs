@@ -4,16 +4,18 @@
 //! INVARIANT: nothing here waits for the device, for a lock that is held during a verb, or for a controller: one that
 //! connects and says nothing costs a descriptor for a while, and the state is told while any verb is at work.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::{Order, Shared, Task, lower, raise};
-use crate::checkpoint::credentials::Peer;
+use crate::checkpoint::contact::follow;
+use crate::checkpoint::inbox::{Inbox, Message};
 use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
 use crate::checkpoint::{ProcessInfo, RestoreOptions, State};
@@ -23,20 +25,34 @@ use crate::runtime::Inner;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often an order whose controller has gone is told to give up, until it has.
 const NAG: Duration = Duration::from_millis(2);
-/// How long an accepted controller may take to say its order.
+/// How long a controller may take to say its order, once there is a connection to it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most controllers that may be connected without having said anything; more cost the oldest its place.
 const MAX_SILENT: usize = 16;
+/// Most orders to resume that may wait for the one at work.
+const MAX_WAITING: usize = 16;
+/// What an order to resume is called.
+const RESUME: &str = "resume";
 
 pub(super) struct Desk {
     runtime: Weak<Inner>,
-    listener: OwnedFd,
+    inbox: Inbox,
     silent: Vec<Silent>,
     serving: Option<Serving>,
+    /// Orders to resume that came while another was at work, the oldest first. Each is carried out on its own terms, unless
+    /// the process runs by then.
+    waiting: VecDeque<(RestoreOptions, Caller)>,
     shared: Arc<Shared>,
 }
 
-/// A controller that has connected and not spoken.
+/// Whoever gave an order.
+struct Caller {
+    /// Where the answer goes. An order left in the inbox has none.
+    peer: Option<OwnedFd>,
+    pid: Option<i32>,
+}
+
+/// A controller that there is a connection to and that has not spoken.
 struct Silent {
     peer: OwnedFd,
     pid: Option<i32>,
@@ -45,7 +61,7 @@ struct Silent {
 
 /// The controller whose order the worker has.
 struct Serving {
-    peer: OwnedFd,
+    peer: Option<OwnedFd>,
     what: &'static str,
     since: Instant,
     /// Nobody wants the result once the controller has gone.
@@ -61,7 +77,7 @@ impl Serving {
 
 /// What the desk was woken for.
 struct Woken {
-    listener: bool,
+    inbox: bool,
     finished: bool,
     gone: bool,
     speaking: Vec<usize>,
@@ -74,8 +90,8 @@ impl Drop for Desk {
 }
 
 impl Desk {
-    pub fn new(runtime: Weak<Inner>, listener: OwnedFd, shared: Arc<Shared>) -> Self {
-        Self { runtime, listener, silent: Vec::new(), serving: None, shared }
+    pub fn new(runtime: Weak<Inner>, inbox: Inbox, shared: Arc<Shared>) -> Self {
+        Self { runtime, inbox, silent: Vec::new(), serving: None, waiting: VecDeque::new(), shared }
     }
 
     pub fn run(mut self) {
@@ -90,8 +106,8 @@ impl Desk {
                 let controller = self.silent.swap_remove(index);
                 self.hear(&runtime, controller);
             }
-            if woken.listener {
-                self.accept();
+            if woken.inbox {
+                self.read_inbox(&runtime);
             }
             let now = Instant::now();
             self.silent.retain(|controller| controller.until > now);
@@ -99,27 +115,28 @@ impl Desk {
     }
 
     fn wait(&self) -> Woken {
-        let (listener, finished) = (&self.listener, &self.shared.finished);
-        let mut fds = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(finished, PollFlags::IN)];
+        let (inbox, finished) = (&self.inbox, &self.shared.finished);
+        let mut fds = vec![PollFd::new(inbox, PollFlags::IN), PollFd::new(finished, PollFlags::IN)];
         fds.extend(self.silent.iter().map(|controller| PollFd::new(&controller.peer, PollFlags::IN)));
         let abandoned = self.serving.as_ref().is_some_and(Serving::is_abandoned);
-        if let Some(serving) = self.serving.as_ref().filter(|s| s.needs_controller && !abandoned) {
+        let needed = self.serving.as_ref().filter(|serving| serving.needs_controller && !abandoned);
+        if let Some(peer) = needed.and_then(|serving| serving.peer.as_ref()) {
             // No events asked for: it is only to be told of the other end's end.
-            fds.push(PollFd::new(&serving.peer, PollFlags::empty()));
+            fds.push(PollFd::new(peer, PollFlags::empty()));
         }
         let limit = if abandoned { NAG } else { LOOK };
         let polled = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
         let is_ready = |at: usize| polled.is_ok() && fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let silent = self.silent.len();
         Woken {
-            listener: is_ready(0),
+            inbox: is_ready(0),
             finished: is_ready(1),
             gone: is_ready(2 + silent),
             speaking: (0..silent).filter(|&n| is_ready(2 + n)).collect(),
         }
     }
 
-    /// Tells the controller what became of its order, and lets go of it.
+    /// Tells the controller what became of its order, and lets go of it. The next order that waits is handed over.
     fn answer(&mut self, runtime: &Inner) {
         lower(&self.shared.finished);
         let Some(done) = self.shared.outcome.lock().take() else { return };
@@ -127,8 +144,11 @@ impl Desk {
             // CRIU cannot dump one end of a connection. Who comes now has the time until CRIU does.
             self.silent.clear();
         }
-        if let Some(serving) = self.serving.take() {
-            say(runtime, &serving.peer, done);
+        if let Some(peer) = self.serving.take().and_then(|serving| serving.peer) {
+            say(runtime, &peer, done);
+        }
+        if let Some((options, from)) = self.waiting.pop_front() {
+            self.hand_over(runtime, Task::Resume(options), from);
         }
     }
 
@@ -143,11 +163,26 @@ impl Desk {
         }
     }
 
-    /// Accepts a controller of our own user, or root's.
-    fn accept(&mut self) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(peer) = accept_with(&self.listener, flags) else { return };
-        let Ok(who) = Peer::of(&peer) else { return };
+    fn read_inbox(&mut self, runtime: &Arc<Inner>) {
+        for message in self.inbox.take() {
+            match message {
+                Message::Invitation(name) => self.go_to(&name),
+                // Whoever can write there could have the process run in other ways, too, but must not stop it unseen.
+                Message::Order(Request::Resume { directory, admission }) => {
+                    let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
+                    self.hand_over(runtime, Task::Resume(options), Caller { peer: None, pid: None });
+                }
+                Message::Order(_) => {
+                    tracing::warn!(target: "checkpoint", "an order that needs a controller was left without one");
+                }
+            }
+        }
+    }
+
+    /// Connects to a controller of our own user, or root's.
+    fn go_to(&mut self, name: &str) {
+        // Whoever has gone by now does not wait; in a restored copy that is everybody from before.
+        let Ok((peer, who)) = follow(name) else { return };
         if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's order was not taken");
             return;
@@ -171,11 +206,13 @@ impl Desk {
             Ok(Request::Info) => Ok(Done::Info(Box::new(ProcessInfo::of(runtime)))),
             Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
             Ok(Request::Checkpoint(order)) => {
-                return self.hand_over(runtime, Task::Checkpoint(order), controller);
+                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
+                return self.hand_over(runtime, Task::Checkpoint(order), from);
             }
             Ok(Request::Resume { directory, admission }) => {
                 let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
-                return self.hand_over(runtime, Task::Resume(options), controller);
+                let from = Caller { peer: Some(controller.peer), pid: controller.pid };
+                return self.hand_over(runtime, Task::Resume(options), from);
             }
         };
         say(runtime, &controller.peer, done);
@@ -188,6 +225,7 @@ impl Desk {
             order: self.serving.as_ref().map(|order| order.what.to_owned()),
             order_ms: self.serving.as_ref().map_or(0, |order| order.since.elapsed().as_millis() as u64),
             last_error: self.shared.last_error.lock().clone(),
+            copy_of: runtime.session().copy_of(),
         }
     }
 
@@ -198,18 +236,31 @@ impl Desk {
         runtime.session().cancel() || self.serving.is_some()
     }
 
-    fn hand_over(&mut self, runtime: &Inner, task: Task, from: Silent) {
-        if let Some(order) = &self.serving {
-            let text = format!(
-                "it is at work on another order, a {} since {} ms: wait for it, or cancel it (stasis cancel)",
-                order.what,
-                order.since.elapsed().as_millis()
-            );
-            return say(runtime, &from.peer, Err(text));
-        }
+    /// Gives the worker an order. While another is at work an order to resume waits for one of its kind; all others are
+    /// refused.
+    fn hand_over(&mut self, runtime: &Inner, task: Task, from: Caller) {
+        let task = match (&self.serving, task) {
+            (None, task) => task,
+            (Some(at_work), Task::Resume(options))
+                if at_work.what == RESUME && self.waiting.len() < MAX_WAITING =>
+            {
+                return self.waiting.push_back((options, from));
+            }
+            (Some(at_work), _) => {
+                let text = format!(
+                    "it is at work on another order, a {} since {} ms: wait for it, or cancel it (stasis cancel)",
+                    at_work.what,
+                    at_work.since.elapsed().as_millis()
+                );
+                if let Some(peer) = from.peer {
+                    say(runtime, &peer, Err(text));
+                }
+                return;
+            }
+        };
         let (what, needs_controller) = match &task {
             Task::Checkpoint(_) => ("checkpoint", true),
-            Task::Resume(_) => ("resume", false),
+            Task::Resume(_) => (RESUME, false),
         };
         let abandoned = Arc::<AtomicBool>::default();
         let controller = from.pid.and_then(Process::of);

@@ -22,29 +22,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use self::desk::Desk;
 use self::orders::Worker;
 use super::RestoreOptions;
+use super::inbox::Inbox;
 use super::process::Process;
-use super::protocol::{CheckpointOrder, Done, socket_name};
+use super::protocol::{CheckpointOrder, Done};
 use crate::runtime::Inner;
 
 /// Starts the threads for a runtime; they end when the runtime is dropped.
 pub(crate) fn start(runtime: &Arc<Inner>) -> io::Result<()> {
-    let listener = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    let name = socket_name(rustix::process::getpid().as_raw_nonzero().get());
-    bind(&listener, &SocketAddrUnix::new_abstract_name(&name)?)?;
-    listen(&listener, 4)?;
+    let inbox = Inbox::make()?;
     let shared = Arc::new(Shared::new()?);
     let worker = Worker::new(Arc::downgrade(runtime), Arc::clone(&shared))?;
-    let desk = Desk::new(Arc::downgrade(runtime), listener, Arc::clone(&shared));
+    let desk = Desk::new(Arc::downgrade(runtime), inbox, Arc::clone(&shared));
     std::thread::Builder::new().name("stasis-agent".into()).spawn(move || desk.run())?;
     let spawned = std::thread::Builder::new().name("stasis-orders".into()).spawn(move || worker.run());
     spawned.map(drop).inspect_err(|_| shared.end())

@@ -35,6 +35,8 @@ impl Copy {
             keeper: None,
             transport: Arc::clone(&here) as _,
             agents,
+            secret: TermsSecret::draw().unwrap(),
+            copy_of: None,
             terms: None,
             sharing: Default::default(),
             captured: None,
