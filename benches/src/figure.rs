@@ -99,7 +99,7 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// Processor, cores, memory and kernel, in one line.
+/// Processor, cores, memory, kernel, and the vector extension that waves are executed with, in one line.
 pub fn machine() -> String {
     let field = |path: &str, key: &str| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -112,13 +112,14 @@ pub fn machine() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     format!(
-        "{} (family {} model {}), {cores} cores, {} of memory, Linux {}, load {}",
+        "{} (family {} model {}), {cores} cores, {} of memory, Linux {}, load {}, waves with {}",
         info("model name"),
         info("cpu family"),
         info("model\t"),
         field("/proc/meminfo", "MemTotal"),
         release.trim(),
         load.split(' ').next().unwrap_or("?"),
+        softgpu_waves::Level::current().name(),
     )
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `stasis agents`: what is here, as we see it and, if asked, as the vendor's runtime does.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -92,6 +93,9 @@ struct LeftOutRow {
 #[derive(Debug, Serialize)]
 struct Listing {
     device: String,
+    /// What executes waves on a software device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<BTreeMap<String, String>>,
     agents: Vec<AgentRow>,
     left_out: Vec<LeftOutRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,6 +184,12 @@ fn vendor(libhsa: Option<PathBuf>) -> Result<Vec<VendorRow>> {
         .collect())
 }
 
+/// The `key value` lines that a software device says of its engine.
+fn engine(text: &str) -> BTreeMap<String, String> {
+    let pair = |line: &str| line.split_once(' ').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    text.lines().filter_map(pair).collect()
+}
+
 /// Lists the agents.
 pub fn run(args: &AgentsArgs) -> Result<()> {
     let runtime = Runtime::open_default()?;
@@ -189,6 +199,7 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
     let matrix = args.links.then(|| runtime.links());
     let listing = Listing {
         device: runtime.transport_name().to_string(),
+        engine: runtime.engine().context("Cannot ask the device for its engine")?.as_deref().map(engine),
         agents,
         left_out: runtime.left_out().iter().map(left_out).collect(),
         links: matrix.as_ref().map(|matrix| paths(&runtime, matrix)),
@@ -205,6 +216,17 @@ pub fn run(args: &AgentsArgs) -> Result<()> {
 fn describe(listing: &Listing, matrix: Option<&LinkMatrix>) -> String {
     let mut text = String::new();
     line!(text, "Device {}", listing.device);
+    if let Some(engine) = &listing.engine {
+        let of = |key| engine.get(key).map_or("?", String::as_str);
+        let better = if of("cpu") == of("cpu_best") { "" } else { " as SOFTGPU_CPU asks" };
+        line!(
+            text,
+            "  waves by engine {} with {}{better}, {} workers",
+            of("engine"),
+            of("cpu"),
+            of("workers")
+        );
+    }
     for a in &listing.agents {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         line!(

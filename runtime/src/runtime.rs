@@ -153,6 +153,16 @@ impl Runtime {
         self.inner.transport_name()
     }
 
+    /// What executes waves on a software device, as `key value` lines: `engine`, `cpu` (the vector extension in use), `cpu_best`
+    /// and `workers`; `None` on hardware.
+    ///
+    /// # Errors
+    /// [`AllocError::Lost`].
+    pub fn engine(&self) -> Result<Option<String>, AllocError> {
+        let pass = self.inner.gate.enter()?;
+        Ok(self.inner.device_or_lost(&pass)?.transport().engine())
+    }
+
     /// The agents, in the order of the list that selected them.
     pub fn agents(&self) -> Vec<Agent> {
         let agent = |info: &Arc<AgentInfo>| Agent { inner: Arc::clone(&self.inner), info: Arc::clone(info) };

@@ -300,6 +300,26 @@ fn agents_are_listed_as_json_and_prose() {
 }
 
 #[test]
+fn agents_say_which_engine_and_which_vectors_execute_waves() {
+    if skip_on_kernel_driver("only the software device has engines") {
+        return;
+    }
+    let shell = Shell::new();
+    // A device of its own, which is started with this environment.
+    let instance = format!("engine-{}", std::process::id());
+    let say = |line: &str| {
+        let mut command = shell.command(line);
+        command.env("STASIS_SOFTGPU_INSTANCE", &instance);
+        command.env("SOFTGPU_CPU", "baseline").env("SOFTGPU_ENGINE", "interp").output().unwrap()
+    };
+    let engine = succeeded(&say("agents --json"))["engine"].clone();
+    assert_eq!((&engine["engine"], &engine["cpu"]), (&"interp".into(), &"baseline".into()), "{engine}");
+    assert!(["baseline", "avx2", "avx512"].contains(&engine["cpu_best"].as_str().unwrap()), "{engine}");
+    let prose = String::from_utf8(say("agents").stdout).unwrap();
+    assert!(prose.contains("waves by engine interp with baseline"), "{prose}");
+}
+
+#[test]
 fn vendor_runtime_is_asked_and_what_it_says_is_reported() {
     let shell = Shell::new();
     let listing = succeeded(&shell.run("agents --json --vendor"));

@@ -143,20 +143,24 @@ pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
         check_models(installed)?;
     }
-    let mut all = vec!["nextest", "run", "--workspace", "--locked"];
+    // A failure is told at the end with all others, not instead of them.
+    let mut all = vec!["nextest", "run", "--workspace", "--locked", "--no-fail-fast"];
     all.extend(arguments.iter().map(String::as_str));
     cargo(&all, installed)
 }
 
-/// Runs the benchmarks, optimised.
+/// Runs the benchmarks, optimised. What they start is built with them in one go: cargo gives a dependency the features that
+/// all packages of a build ask for, so that several builds of fewer packages would compile it as often.
 pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
-    let built = build_release(installed)?;
-    build_server(installed)?;
-    let mut all = vec!["run", "--release", "--locked", "--quiet", "-p", "stasis-benches", "--"];
-    all.extend(arguments.iter().map(String::as_str));
+    let packages = ["softgpu", "stasis-criu", "stasis-examples", "embed-server", "stasis-benches"];
+    let at = build_packages(&packages, installed)?;
     // Beside the other programs, whatever the working directory.
-    ensure!(built.softgpud.exists(), "softgpud was not built");
-    cargo(&all, installed)
+    at("softgpud")?;
+    let mut command = Command::new(at("stasis-benches")?);
+    installed.export(&mut command);
+    let status = command.args(arguments).status().context("Cannot start the benchmarks")?;
+    ensure!(status.success(), "The benchmarks failed ({status})");
+    Ok(())
 }
 
 /// Runs every fuzz target for `seconds` each; what a target finds stays in `fuzz/artifacts`.

@@ -41,6 +41,12 @@ pub trait Transport: Send + Sync + Debug {
     /// The topology's files, for [`crate::Topology::read`].
     fn sysfs(&self) -> &dyn SysfsSource;
 
+    /// What executes waves, as `key value` lines ([`wire::ENGINE_FILE`]); `None` from hardware, and from a software device
+    /// that does not answer.
+    fn engine(&self) -> Option<String> {
+        None
+    }
+
     /// Opens [`KFD_PATH`] or a render node, close-on-exec.
     ///
     /// # Errors

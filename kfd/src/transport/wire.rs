@@ -27,6 +27,10 @@ pub const PROTOCOL: u32 = 3;
 /// Most bytes of an encoded message, and what both sides raise their socket buffers to.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
+/// A file beside the topology that only the software device has and no listing shows: what executes waves, a `key value`
+/// line each of `engine`, `cpu` (the vector extension in use), `cpu_best` (the highest that the CPU has) and `workers`.
+pub const ENGINE_FILE: &str = "softgpud/engine";
+
 /// Most descriptors beside one message. A reply may have more to give: see [`Request::MoreFds`].
 pub const MAX_FDS: usize = 32;
 
@@ -98,7 +102,7 @@ pub enum Request {
         /// `PROT_*` bits.
         prot: u32,
     },
-    /// Reads a topology file; answered by [`Reply::Sysfs`].
+    /// Reads a topology file, or [`ENGINE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
         path: String,

@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 use queues::sdma::Generation;
 use queues::target::Family;
 use rustix::io::Errno;
-use softgpu_waves::{Access, AccessKind, Vm, Workers};
+use softgpu_waves::{Access, AccessKind, Level, Vm, Workers};
 
 use self::bell::SignalBell;
 use self::doorbell::Doorbells;
@@ -63,6 +63,7 @@ pub struct Processor {
     seats: Vec<Seat>,
     memory: HostMemory,
     line: InterruptLine,
+    workers: Arc<Workers>,
 }
 
 impl Processor {
@@ -87,7 +88,7 @@ impl Processor {
             Ok(Seat { gpu: Arc::new(gpu), queues: Mutex::default() })
         };
         let seats = chips.iter().enumerate().map(seat).collect::<Result<_, Errno>>()?;
-        Ok(Self { seats, memory: HostMemory::default(), line })
+        Ok(Self { seats, memory: HostMemory::default(), line, workers })
     }
 
     /// Says who hears the interrupts; only the first call counts. Interrupts raised before are lost.
@@ -95,6 +96,13 @@ impl Processor {
         if self.line.set(interrupts).is_err() {
             tracing::error!(target: "processor", "the interrupt line is connected already");
         }
+    }
+
+    /// What executes waves, as `key value` lines (`kfd::transport::wire::ENGINE_FILE`).
+    pub fn engine(&self) -> String {
+        let (level, best) = (Level::current().name(), Level::best().name());
+        let (engine, workers) = (self.workers.engine().name(), self.workers.threads());
+        format!("engine {engine}\ncpu {level}\ncpu_best {best}\nworkers {workers}\n")
     }
 
     fn seat(&self, gpu: usize) -> Result<&Seat, Errno> {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
-use kfd::transport::wire::{MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request};
+use kfd::transport::wire::{ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -46,6 +46,8 @@ pub(super) struct Host {
     spec: String,
     process: Arc<KfdProcess>,
     topology: SysfsTree,
+    /// The text of [`ENGINE_FILE`].
+    engine: String,
     files: Mutex<HashMap<u64, OpenFile>>,
 }
 
@@ -71,7 +73,9 @@ impl Host {
         let process = KfdProcess::new(options);
         let interrupts: Weak<dyn Interrupts> = Arc::downgrade(&process) as _;
         processor.connect(interrupts);
+        let engine = processor.engine();
         Ok(Self {
+            engine,
             client,
             spec: devices.spec().to_owned(),
             process,
@@ -101,6 +105,9 @@ impl Host {
     pub(super) fn answer(&self, request: Request, fds: Vec<OwnedFd>, same_process: bool) -> Answer {
         match request {
             Request::Hello { .. } => error(Errno::PROTO, "Hello twice"),
+            Request::ReadSysfs { path } if path == ENGINE_FILE => {
+                Reply::Sysfs(Ok(self.engine.clone())).into()
+            }
             Request::ReadSysfs { path } => {
                 Reply::Sysfs(self.topology.read_file(&path).map_err(Errno::raw_os_error)).into()
             }

@@ -32,6 +32,15 @@ impl Engine {
         })
     }
 
+    /// As `SOFTGPU_ENGINE` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Interp => "interp",
+            Engine::Jit => "jit",
+            Engine::Auto => "auto",
+        }
+    }
+
     /// Whether a program that has executed so many instructions is to be run as generated code.
     pub(crate) fn compiles(self, executed: u64) -> bool {
         match self {

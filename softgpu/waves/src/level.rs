@@ -13,7 +13,7 @@ pub enum Level {
     Baseline,
     /// AVX2, FMA, F16C, BMI.
     Avx2,
-    /// AVX-512 F, BW, DQ, VL, VBMI2. Lane-wise handlers are the AVX2 ones: compiled for AVX-512 they were 0 to 12 % slower
+    /// AVX-512 F, BW, DQ, VL: what every server since Skylake has. Lane-wise handlers are the AVX2 ones: compiled for AVX-512 they were 0 to 12 % slower
     /// on Zen 4, since rows written in 64-byte pieces and read in others stall on store forwarding. Generated code and
     /// matrix handlers use it.
     Avx512,
@@ -33,6 +33,15 @@ impl Level {
         })
     }
 
+    /// As `SOFTGPU_CPU` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
     /// The highest level this CPU has.
     pub fn best() -> Level {
         Level::detect()
@@ -43,11 +52,7 @@ impl Level {
         use std::arch::is_x86_feature_detected as has;
         let avx2 =
             has!("avx2") && has!("fma") && has!("f16c") && has!("bmi1") && has!("bmi2") && has!("lzcnt");
-        let avx512 = has!("avx512f")
-            && has!("avx512bw")
-            && has!("avx512dq")
-            && has!("avx512vl")
-            && has!("avx512vbmi2");
+        let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         match (avx2, avx512) {
             (true, true) => Level::Avx512,
             (true, false) => Level::Avx2,

@@ -75,7 +75,8 @@ impl Workers {
         self.threads.len()
     }
 
-    pub(crate) fn engine(&self) -> Engine {
+    /// Which engine they run waves with.
+    pub fn engine(&self) -> Engine {
         self.shared.engine
     }
 

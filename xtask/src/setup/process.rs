@@ -45,13 +45,15 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command to its end with its output shown.
+/// Runs a command to its end with its output shown, on standard error: standard output is for what was asked for
+/// (`bench --json`).
 ///
 /// # Errors
 /// The command could not start or ended with a failure.
 pub fn shown(command: &mut Command) -> Result<()> {
     let text = describe(command);
-    let status = command.status().with_context(|| format!("Could not start `{text}`"))?;
+    let status =
+        command.stdout(std::io::stderr()).status().with_context(|| format!("Could not start `{text}`"))?;
     if !status.success() {
         bail!("`{text}` failed ({status})");
     }
@@ -111,6 +113,19 @@ mod tests {
         let error = output(Command::new("sh").args(["-c", "echo lost >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("sh -c") && text.contains("lost") && text.contains('3'), "{text}");
+    }
+
+    #[test]
+    fn shown_output_goes_to_standard_error() {
+        const CHILD: &str = "STASIS_TEST_SHOWN";
+        if std::env::var_os(CHILD).is_some() {
+            return shown(Command::new("echo").arg("from the command")).unwrap();
+        }
+        let own = std::env::current_exe().unwrap();
+        let name = "setup::process::tests::shown_output_goes_to_standard_error";
+        let said = Command::new(own).args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert!(!String::from_utf8_lossy(&said.stdout).contains("from the command"));
+        assert!(String::from_utf8_lossy(&said.stderr).contains("from the command"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use self::file::SoftFile;
 use self::session::{CallError, Session};
 use self::start::Start;
 pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError};
-use super::wire::{MAX_SYSFS_FILES, Reply, Request, WireError};
+use super::wire::{ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::topology::SysfsSource;
 
@@ -164,6 +164,10 @@ impl Transport for SoftTransport {
             Reply::Opened { file } => Ok(Arc::new(SoftFile::new(path, file, fd, session))),
             _ => Err(OpenError::Wire { what: "adopt", source: WireError::UnexpectedReply }),
         }
+    }
+
+    fn engine(&self) -> Option<String> {
+        SysfsSource::read(self, ENGINE_FILE).ok()
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -105,13 +105,22 @@ fn field_mask(g: &mut Gen, s: &Step, c: usize) {
     g.result(s.dst, 0, c, mask);
 }
 
+/// What `(high : low) >> by` has of `low`, and of `high`, in its low dword. `by` is 0 to 32: a host's shift by 32 leaves
+/// nothing. (One instruction would do it with VBMI2, which Skylake and Cascade Lake servers do not have.)
+pub(super) fn parts(g: &mut Gen, high: Register, low: Register, by: i32) -> (Register, Register) {
+    let (below, above) = (g.temporary(), g.temporary());
+    g.asm.op3(SHIFT_RIGHT, below, low, by);
+    g.asm.op3(SHIFT_LEFT, above, high, 32 - by);
+    (below, above)
+}
+
 /// Low dword of (source 0 : source 1) >> 8 * constant.
 fn align_bytes(g: &mut Gen, s: &Step, c: usize) {
     let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     // CAST: at most 24.
     let by = (s.src[2].value & 3) as i32 * 8;
-    let code = only(Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8);
-    g.finish(code, s.dst, 0, c, &[low.into(), high.into(), by.into()]);
+    let (below, above) = parts(g, high, low, by);
+    g.finish(codes::OR, s.dst, 0, c, &[below.into(), above.into()]);
 }
 
 /// `destination:64 = source 1:64 >> constant`.
@@ -122,7 +131,8 @@ fn shift_right64(g: &mut Gen, s: &Step, c: usize, signed: bool) {
     let (t, u) = (g.temporary(), g.temporary());
     let shift = if signed { SHIFT_RIGHT_SIGNED } else { SHIFT_RIGHT };
     if by < 32 {
-        g.asm.op4(Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8, t, low, high, by);
+        let (below, above) = parts(g, high, low, by);
+        g.asm.op3(codes::OR.z, t, below, above);
         g.asm.op3(shift, u, high, by);
     } else {
         g.asm.op3(shift, t, high, by - 32);

@@ -5,6 +5,7 @@ use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::asm::Arg;
+use super::bits;
 use super::codes;
 use super::r#gen::{Codes, Gen, Wide};
 use crate::step::{Kind, Src, Step};
@@ -155,8 +156,8 @@ pub(super) fn align(g: &mut Gen, s: &Step, c: usize) {
     let low = g.source(&s.src[1], 0, c);
     let high = g.source(&s.src[0], 0, c);
     let by = (s.src[2].value & 31) as i32;
-    let code = Codes { z: Code::EVEX_Vpshrdd_zmm_k1z_zmm_zmmm512b32_imm8, y: Code::INVALID };
-    g.finish(code, s.dst, 0, c, &[low.into(), high.into(), by.into()]);
+    let (below, above) = bits::parts(g, high, low, by);
+    g.finish(codes::OR, s.dst, 0, c, &[below.into(), above.into()]);
 }
 
 /// Lanes 0, 2, 4... and 1, 3, 5... of the 64-bit products of the first two sources.
@@ -229,7 +230,8 @@ pub(super) fn shift_left64(g: &mut Gen, s: &Step, c: usize) {
     let by = (s.src[0].value & 63) as i32;
     let (low, high) = (g.source(&s.src[1], 0, c), g.source(&s.src[1], 1, c));
     let t = g.temporary();
-    g.asm.op4(Code::EVEX_Vpshldd_zmm_k1z_zmm_zmmm512b32_imm8, t, high, low, by);
+    let (below, above) = bits::parts(g, high, low, 32 - by);
+    g.asm.op3(codes::OR.z, t, below, above);
     let shift = Codes { z: Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, y: Code::INVALID };
     g.finish(shift, s.dst, 0, c, &[low.into(), by.into()]);
     g.result(s.dst, 1, c, t);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Generated code against the interpreter: random programs, all state compared bit for bit.
 
+mod features;
 mod random;
 
 use std::sync::Arc;
@@ -361,6 +362,28 @@ fn listed_operations_agree() {
     }
     hunt(0x0BAD_CAFE, 1, 2, INLINE);
     hunt(0x0DDB_A115, 24, 3, INLINE);
+}
+
+/// Shifts of two registers by a constant, which VBMI2 would have an instruction for.
+#[test]
+fn shifts_of_register_pairs_agree() {
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
+        return;
+    }
+    let ops = {
+        use Op::*;
+        [V_ALIGNBIT_B32, V_ALIGNBYTE_B32, V_LSHLREV_B64, V_LSHRREV_B64, V_ASHRREV_I64]
+    };
+    let (place, mut r) = (Place::new(), Random(0x0F0F_5817));
+    for n in 0..1500 {
+        let mut words = random::instruction(&mut r, Some(ops[n % ops.len()]));
+        words.push(random::END);
+        let lanes = if r.chance(4) { 64 } else { 32 };
+        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
+            panic!("{text}");
+        }
+    }
 }
 
 #[test]
