@@ -6,6 +6,7 @@
 
 mod doorbell;
 pub mod kernel;
+mod limit;
 pub mod machine;
 pub mod soft;
 mod spec;
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 pub use rustix::mm::ProtFlags;
 
 pub use self::doorbell::{Doorbell, DoorbellSlice};
+pub use self::limit::CallLimit;
 pub use self::soft::StartError;
 pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError};
 use crate::topology::SysfsSource;
@@ -80,7 +82,8 @@ pub trait File: Send + Sync + Debug {
     /// Issues one ioctl. EINTR is returned; the wrappers of [`crate::ioctl`] retry.
     ///
     /// # Errors
-    /// The driver's errno; ENODEV also if the soft device is gone, EBADF in a forked child.
+    /// The driver's errno; ENODEV also if the soft device is gone, EBADF in a forked child, ETIMEDOUT if it did not
+    /// answer within the thread's [`CallLimit`].
     ///
     /// # Safety
     /// `arg` must point to as many bytes as `cmd` encodes, readable and writable, and the pointers in
@@ -163,7 +166,7 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
-    /// softgpud did not answer in time.
+    /// softgpud did not answer within the caller's [`CallLimit`], or the usual one where there is none.
     #[error("No answer from softgpud on socket {name} within {seconds} s ({errno}); is it stopped?")]
     Unreachable {
         /// The abstract socket's name.

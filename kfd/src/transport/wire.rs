@@ -5,6 +5,12 @@
 //! INVARIANT: a connection ("channel") carries one request at a time, answered by exactly one reply; the
 //! first request is [`Request::Hello`]. File numbers are valid on every channel of one process.
 //!
+//! INVARIANT: a request is either carried out or withdrawn, never both. Beside [`Reply::Welcome`] the device gives an
+//! eventfd, the channel's *claim*, whose count is 1 between requests. The device reads it before it begins a request and
+//! writes 1 when it has sent the reply. A client that does not want to wait any longer reads it, too: with the 1 in its
+//! hand, and no reply there, it closes the channel, and the device, which finds no claim, drops the request. A client that
+//! finds no claim must wait: the device is at work.
+//!
 //! The listener sets SO_PASSCRED before it listens: accepted sockets inherit it. Set after accept, it misses
 //! a first message that was quick.
 
@@ -153,7 +159,7 @@ pub struct SharedSegment {
 /// What the device answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To [`Request::Hello`].
+    /// To [`Request::Hello`], with one descriptor: the channel's claim.
     Welcome {
         /// [`PROTOCOL`].
         protocol: u32,
@@ -237,6 +243,9 @@ pub enum WireError {
     /// The other side is gone.
     #[error("The other side closed the connection")]
     Closed,
+    /// The caller's limit is over; the request was not carried out, or changes nothing.
+    #[error("The device did not answer in time; it is not lost: try again")]
+    TimedOut,
     /// The answer does not belong to the question.
     #[error("The answer does not match the request")]
     UnexpectedReply,
@@ -322,15 +331,65 @@ pub fn send<M: Serialize>(
     }
 }
 
-/// Receives one message. `buffer` is scratch memory; [`receive_buffer`] makes one of the right size.
+/// Scratch memory for [`receive`]: as large as the messages that have come, and small again after a large one.
+///
+/// A channel's messages have some hundred bytes; room for the largest would cost each of them a megabyte, which the
+/// allocator hands out again from its heaps, touched.
+#[derive(Debug)]
+pub struct ReceiveBuffer {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+/// Bytes that a buffer keeps after a larger message.
+const KEPT_BYTES: usize = 16 << 10;
+
+impl ReceiveBuffer {
+    /// For messages of up to [`MAX_MESSAGE_BYTES`].
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with_limit(MAX_MESSAGE_BYTES)
+    }
+
+    /// For messages of up to `most` bytes.
+    #[must_use]
+    pub const fn with_limit(most: usize) -> Self {
+        Self { bytes: Vec::new(), most }
+    }
+
+    /// Room for the message that is next in `socket`: no more than it needs, and no less than one byte, so that what is
+    /// too large is cut off and not taken for the connection's end. Waits for a message.
+    fn fit(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [u8], WireError> {
+        let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let (_, next) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0u8; 0][..], flags))
+            .map_err(|errno| WireError::system("recv", errno))?;
+        let wanted = next.clamp(1, self.most);
+        if self.bytes.len() > KEPT_BYTES && wanted <= KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
+        if self.bytes.len() < wanted {
+            self.bytes.resize(wanted, 0);
+        }
+        Ok(&mut self.bytes[..wanted])
+    }
+}
+
+impl Default for ReceiveBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Receives one message; `buffer` is scratch memory.
 ///
 /// # Errors
 /// [`WireError::Closed`] at the end of the connection, [`WireError::TooLarge`] if the message was cut off
-/// by `buffer`.
+/// by `buffer`'s limit.
 pub fn receive<M: DeserializeOwned>(
     socket: BorrowedFd<'_>,
-    buffer: &mut [u8],
+    buffer: &mut ReceiveBuffer,
 ) -> Result<Received<M>, WireError> {
+    let buffer = buffer.fit(socket)?;
     let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let outcome = loop {
@@ -371,12 +430,35 @@ pub fn decode<M: DeserializeOwned>(datagram: &[u8]) -> Result<M, WireError> {
     postcard::from_bytes(datagram).map_err(|source| WireError::Codec { source })
 }
 
-/// Scratch memory for [`receive`]; its pages are only touched by messages that need them.
-pub fn receive_buffer() -> Vec<u8> {
-    vec![0; MAX_MESSAGE_BYTES]
-}
-
 /// Borrows each of `fds`, as [`send`] wants them.
 pub fn borrow_all(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffer_is_as_large_as_the_messages_and_small_again_after_a_large_one() {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        let (a, b) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+            flags,
+            None,
+        )
+        .unwrap();
+        let mut buffer = ReceiveBuffer::new();
+        let mut held = |bytes: usize| {
+            let message = Request::Open { path: "x".repeat(bytes) };
+            send(a.as_fd(), &message, &[]).unwrap();
+            let received = receive::<Request>(b.as_fd(), &mut buffer).unwrap();
+            assert_eq!(received.message, message);
+            buffer.bytes.capacity()
+        };
+        assert!(held(100) < 256, "room for the largest costs a megabyte a channel");
+        assert!((100_000..300_000).contains(&held(100_000)));
+        assert!(held(100) < 256);
+    }
 }

@@ -6,7 +6,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use kfd::transport::wire::{self, Received, Reply, Request, WireError};
+use kfd::transport::wire::{self, ReceiveBuffer, Received, Reply, Request, WireError};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::host::{Answer, Host, error};
@@ -17,14 +18,20 @@ pub(super) struct Channel {
     socket: OwnedFd,
     host: Arc<Host>,
     greeted: bool,
+    /// Taken here before a request is begun, or by a client that withdraws it (see [`wire`]).
+    claim: OwnedFd,
     /// Descriptors of the last reply that did not fit beside it.
     left: Vec<OwnedFd>,
 }
 
 impl Channel {
     /// Takes a connection over.
-    pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Self {
-        Self { socket, host, greeted: false, left: Vec::new() }
+    ///
+    /// # Errors
+    /// What making the claim says: the limit of descriptors.
+    pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Result<Self, Errno> {
+        let claim = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { socket, host, greeted: false, claim, left: Vec::new() })
     }
 
     /// Answers until the client closes, or errs beyond repair.
@@ -37,14 +44,19 @@ impl Channel {
             tracing::error!(target: "server", %error, "connection not prepared");
             return;
         }
-        let mut buffer = wire::receive_buffer();
+        let mut buffer = ReceiveBuffer::new();
         loop {
             match wire::receive::<Request>(self.socket.as_fd(), &mut buffer) {
                 Ok(received) => {
+                    if !self.take_claim() {
+                        tracing::debug!(target: "server", "a request was withdrawn");
+                        continue;
+                    }
                     let (answer, go_on) = self.answer(received);
                     if !self.send(answer) || !go_on {
                         return;
                     }
+                    self.return_claim();
                 }
                 Err(WireError::Closed) => return,
                 // The datagram was consumed whole; the client is still in step.
@@ -62,6 +74,18 @@ impl Channel {
         }
     }
 
+    /// Whether the request that has come is still wanted; from now on it cannot be withdrawn.
+    fn take_claim(&self) -> bool {
+        rustix::io::read(&self.claim, &mut [0; 8][..]).is_ok()
+    }
+
+    /// After the reply: a client that takes the claim and finds no reply must know that nothing was done.
+    fn return_claim(&self) {
+        if let Err(errno) = rustix::io::write(&self.claim, &1u64.to_ne_bytes()) {
+            tracing::warn!(target: "server", %errno, "the client has spoilt its claim");
+        }
+    }
+
     /// The answer, and whether the connection goes on after it.
     fn answer(&mut self, received: Received<Request>) -> (Answer, bool) {
         let Received { message, fds, credentials } = received;
@@ -69,8 +93,15 @@ impl Channel {
         let same_process = credentials.is_some_and(|sender| sender.pid == self.host.client());
         match message {
             Request::Hello { protocol, devices } => {
-                let (answer, greeted) = self.host.hello(protocol, &devices);
+                let (mut answer, greeted) = self.host.hello(protocol, &devices);
                 self.greeted = greeted;
+                if greeted {
+                    match self.claim.try_clone() {
+                        Ok(claim) => answer.fds.push(claim),
+                        // It waits for every reply then.
+                        Err(error) => tracing::warn!(target: "server", %error, "a client gets no claim"),
+                    }
+                }
                 (answer, greeted)
             }
             _ if !self.greeted => (error(Errno::PROTO, "the first request must be Hello"), false),

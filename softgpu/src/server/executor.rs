@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kfd::transport::wire::{self, WireError};
+use kfd::transport::wire::{self, ReceiveBuffer, WireError};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
@@ -36,7 +36,7 @@ pub fn execute() -> Result<(), ServeError> {
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;
     raise_descriptor_limit();
-    let mut buffer = wire::receive_buffer();
+    let mut buffer = ReceiveBuffer::new();
     let seed = wire::receive::<(usize, Source)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
     let (slot, source) = seed.message;
     let [pidfd, ledger] =
@@ -54,13 +54,13 @@ pub fn execute() -> Result<(), ServeError> {
                 peer::wait_gone(pidfd.as_fd());
                 tracing::info!(target: "server", %client, "client gone");
                 // Whatever still runs has lost its client; the kernel cleans up.
-                std::process::exit(0);
+                sys::end_all_threads();
             }
         })
         .map_err(ServeError::Thread)?;
     take_connections(&control, &mut buffer, &host);
     peer::wait_gone(pidfd.as_fd());
-    Ok(())
+    sys::end_all_threads();
 }
 
 /// Allows as many open files as the user may have: each buffer is one here, and one more while it is checkpointed.
@@ -72,7 +72,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Until the broker is gone.
-fn take_connections(control: &OwnedFd, buffer: &mut [u8], host: &Arc<Host>) {
+fn take_connections(control: &OwnedFd, buffer: &mut ReceiveBuffer, host: &Arc<Host>) {
     let channels = Arc::new(AtomicUsize::new(0));
     loop {
         match wire::receive::<u8>(control.as_fd(), buffer) {
@@ -101,7 +101,10 @@ fn start_channel(connection: OwnedFd, host: &Arc<Host>, channels: &Arc<AtomicUsi
     let (host, count) = (Arc::clone(host), Arc::clone(channels));
     let spawned = std::thread::Builder::new().name("channel".to_owned()).spawn(move || {
         let _left = Left(count);
-        Channel::new(connection, host).run();
+        match Channel::new(connection, host) {
+            Ok(channel) => channel.run(),
+            Err(errno) => tracing::error!(target: "server", %errno, "connection not taken"),
+        }
     });
     if let Err(error) = spawned {
         channels.fetch_sub(1, Ordering::Relaxed);

@@ -79,7 +79,7 @@ fn answer(connection: &OwnedFd, devices: &str, message: &str) {
     if let Err(errno) = set_socket_timeout(connection, Timeout::Recv, Some(GREETING)) {
         tracing::debug!(target: "server", %errno, "waiting for a greeting without limit");
     }
-    match wire::receive::<Request>(connection.as_fd(), &mut wire::receive_buffer()) {
+    match wire::receive::<Request>(connection.as_fd(), &mut wire::ReceiveBuffer::new()) {
         Ok(greeting) if !asks_for(&greeting.message, devices) => return,
         Ok(_) => {}
         Err(error) => tracing::debug!(target: "server", %error, "no greeting"),

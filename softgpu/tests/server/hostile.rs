@@ -18,7 +18,7 @@ fn connect(server: &Server) -> OwnedFd {
 }
 
 fn reply(socket: &OwnedFd) -> Result<Reply, WireError> {
-    wire::receive(socket.as_fd(), &mut wire::receive_buffer()).map(|received| received.message)
+    wire::receive(socket.as_fd(), &mut wire::ReceiveBuffer::new()).map(|received| received.message)
 }
 
 fn exchange(socket: &OwnedFd, request: &Request) -> Result<Reply, WireError> {

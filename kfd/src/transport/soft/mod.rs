@@ -49,7 +49,8 @@ impl SoftTransport {
     /// none.
     ///
     /// # Errors
-    /// [`OpenError`] if it cannot be found, started or talked to within ten seconds.
+    /// [`OpenError`] if it cannot be found, started or talked to within the thread's [`super::CallLimit`], or half a minute
+    /// where there is none.
     pub fn connect(devices: &[String]) -> Result<Self, OpenError> {
         Self::connect_instance(&devices.join(","), None)
     }

@@ -2,7 +2,8 @@
 //! Everything that belongs to one run of softgpud: its channels, and the pages lent to it.
 //!
 //! INVARIANT: each call has a channel of its own, so a blocking one never holds up another; when the
-//! device dies, every channel is cut, so that none hangs.
+//! device dies, every channel is cut, so that none hangs. Dead is who closes a connection or refuses one, never who does
+//! not answer: a process that is stopped or starved goes on some time, with all that it has.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,14 +16,22 @@ use rustix::net::Shutdown;
 use rustix::process::Pid;
 
 use super::address::Address;
-use super::channel::{Channel, ConnectError, GREETING_TIMEOUT};
+use super::channel::{Channel, ConnectError};
 use super::start::{Start, Starting};
 use super::userptr::Lent;
 use crate::transport::wire::{Reply, Request, WireError};
-use crate::transport::{CloseError, OpenError};
+use crate::transport::{CallLimit, CloseError, OpenError};
 
 /// Channels kept for later calls; what a burst of threads needed beyond that is closed again.
 const MAX_IDLE: usize = 16;
+
+/// How long a channel stays that no call needs, while calls are made: without end, each process would keep as many as its
+/// busiest moment needed, which is another number every time.
+const MAX_UNUSED: Duration = Duration::from_secs(1);
+
+/// TIMEOUT: how long a first connection may take where the caller set no limit: somebody who starts a program wants to
+/// hear that its device is stopped. A machine that is short of time may need more than 10 s to start softgpud.
+const OPENING: Duration = Duration::from_secs(30);
 
 /// How long a softgpud that was started has to bind its socket before another is started.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
@@ -37,11 +46,18 @@ enum Status {
 #[derive(Debug)]
 struct State {
     status: Status,
-    idle: Vec<Channel>,
+    /// The last that was used is last.
+    idle: Vec<Idle>,
     busy: BTreeMap<u64, Arc<OwnedFd>>,
     /// Calls under way, including those that are still connecting.
     calls: usize,
     next: u64,
+}
+
+#[derive(Debug)]
+struct Idle {
+    channel: Channel,
+    since: Instant,
 }
 
 /// A connection to one run of softgpud.
@@ -73,6 +89,7 @@ impl CallError {
             Self::Closed => Errno::BADF,
             Self::Wire(WireError::TooLarge { .. } | WireError::TooManyFds { .. }) => Errno::MSGSIZE,
             Self::Wire(WireError::LostFds) => Errno::MFILE,
+            Self::Wire(WireError::TimedOut) => Errno::TIMEDOUT,
             Self::Wire(WireError::System { errno, .. }) => *errno,
             Self::Wire(WireError::Codec { .. } | WireError::UnexpectedReply) => Errno::PROTO,
         }
@@ -83,8 +100,8 @@ impl Session {
     /// Connects, starting softgpud if nobody listens.
     pub fn connect(address: &Address) -> Result<Arc<Self>, OpenError> {
         let channel = first_channel(address)?;
-        let state =
-            State { status: Status::Live, idle: vec![channel], busy: BTreeMap::new(), calls: 0, next: 0 };
+        let idle = vec![Idle { channel, since: Instant::now() }];
+        let state = State { status: Status::Live, idle, busy: BTreeMap::new(), calls: 0, next: 0 };
         Ok(Arc::new(Self {
             address: address.clone(),
             owner: rustix::process::getpid(),
@@ -148,19 +165,28 @@ impl Session {
             state.idle.pop()
         };
         let connected = match idle {
-            Some(channel) => Ok(channel),
-            None => Channel::connect(&self.address),
+            Some(idle) => Ok(idle.channel),
+            None => Channel::connect(&self.address, &CallLimit::current()),
         };
         match connected {
             Ok(channel) => self.register(channel),
             Err(error) => {
                 self.state.lock().calls -= 1;
                 tracing::debug!(target: "kfd", ?error, "no further channel to softgpud");
-                if let ConnectError::Local(errno) = error {
-                    return Err(CallError::Wire(WireError::System { call: "socket", errno }));
+                match error {
+                    ConnectError::Local(errno) => {
+                        Err(CallError::Wire(WireError::System { call: "socket", errno }))
+                    }
+                    ConnectError::TimedOut => Err(CallError::Wire(WireError::TimedOut)),
+                    // It lives, and has too much to do for one more.
+                    ConnectError::Final(OpenError::Refused { errno, .. }) => {
+                        Err(CallError::Wire(WireError::System { call: "connect", errno }))
+                    }
+                    ConnectError::Nobody(_) | ConnectError::Final(_) => {
+                        self.lose();
+                        Err(CallError::Lost)
+                    }
                 }
-                self.lose();
-                Err(CallError::Lost)
             }
         }
     }
@@ -186,7 +212,9 @@ impl Session {
             && state.status == Status::Live
             && state.idle.len() < MAX_IDLE
         {
-            state.idle.push(channel);
+            let now = Instant::now();
+            state.idle.push(Idle { channel, since: now });
+            state.idle.retain(|idle| now.duration_since(idle.since) < MAX_UNUSED);
         }
     }
 
@@ -241,24 +269,27 @@ impl Session {
 
 fn first_channel(address: &Address) -> Result<Channel, OpenError> {
     let begun = Instant::now();
+    let limit = Some(CallLimit::current()).filter(CallLimit::is_some);
+    let limit = limit.unwrap_or_else(|| CallLimit::until(begun + OPENING));
     let mut started: Option<(Instant, Starting)> = None;
     let mut pause = Duration::from_millis(1);
     loop {
-        let errno = match Channel::connect(address) {
+        let errno = match Channel::connect(address, &limit) {
             Ok(channel) => return Ok(channel),
             Err(ConnectError::Final(error)) => return Err(error),
             Err(ConnectError::Local(errno)) => {
                 let source = WireError::System { call: "socket", errno };
                 return Err(OpenError::Wire { what: "the connection", source });
             }
+            Err(ConnectError::TimedOut) => Errno::TIMEDOUT,
             Err(ConnectError::Nobody(errno)) => errno,
         };
-        if address.start == Start::Never || begun.elapsed() >= GREETING_TIMEOUT {
+        if address.start == Start::Never || errno == Errno::TIMEDOUT || limit.is_over() {
             let seconds = begun.elapsed().as_secs();
             return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
         }
         // Two that are started at once settle it by who binds the name; the other exits.
-        if started.as_ref().is_none_or(|(at, _)| at.elapsed() >= RESTART_AFTER) && errno != Errno::AGAIN {
+        if started.as_ref().is_none_or(|(at, _)| at.elapsed() >= RESTART_AFTER) {
             let starting = super::start::start(address)
                 .map_err(|source| OpenError::Start { devices: address.devices.clone(), source })?;
             started = Some((Instant::now(), starting));

@@ -192,17 +192,23 @@ fn wire_refuses_messages_beyond_its_limits() {
     let medium = Request::Open { path: "x".repeat(900 << 10) };
     assert!(matches!(wire::send(a.as_fd(), &medium, &[]), Err(WireError::TooLarge { .. })));
     wire::send(a.as_fd(), &small, &[a.as_fd(), b.as_fd()]).unwrap();
-    let received = wire::receive::<Request>(b.as_fd(), &mut wire::receive_buffer()).unwrap();
+    let received = wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::new()).unwrap();
     assert_eq!((received.message, received.fds.len()), (small.clone(), 2));
     drop(received.fds);
     wire::send(a.as_fd(), &small, &[]).unwrap();
-    assert!(matches!(wire::receive::<Request>(b.as_fd(), &mut [0; 1]), Err(WireError::TooLarge { .. })));
+    assert!(matches!(
+        wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::with_limit(1)),
+        Err(WireError::TooLarge { .. })
+    ));
     rustix::net::send(&a, &[0xff; 9], rustix::net::SendFlags::empty()).unwrap();
     assert!(matches!(
-        wire::receive::<Request>(b.as_fd(), &mut wire::receive_buffer()),
+        wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::new()),
         Err(WireError::Codec { .. })
     ));
     drop(a);
-    assert!(matches!(wire::receive::<Request>(b.as_fd(), &mut [0; 64]), Err(WireError::Closed)));
+    assert!(matches!(
+        wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::new()),
+        Err(WireError::Closed)
+    ));
     assert!(matches!(wire::send(b.as_fd(), &small, &[]), Err(WireError::Closed)), "and no SIGPIPE");
 }

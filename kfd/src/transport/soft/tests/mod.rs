@@ -6,6 +6,7 @@ mod calls;
 mod criu;
 mod lifetime;
 mod server;
+mod stalls;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -86,6 +87,8 @@ struct Shared {
     connections: Mutex<Vec<Arc<OwnedFd>>>,
     live: AtomicUsize,
     opened: AtomicUsize,
+    /// Nothing is begun while this is set, as in a process that is stopped.
+    stalled: AtomicBool,
 }
 
 pub(super) struct Server {
@@ -124,6 +127,7 @@ impl Server {
             connections: Mutex::default(),
             live: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
+            stalled: AtomicBool::new(false),
         });
         let listener = Arc::new(listener);
         let accepting = (Arc::clone(&listener), Arc::clone(&shared));
@@ -138,6 +142,16 @@ impl Server {
     /// Connections that were ever accepted.
     pub fn opened(&self) -> usize {
         self.shared.opened.load(Ordering::SeqCst)
+    }
+
+    /// Stops it, or lets it go on.
+    pub fn stall(&self, stalled: bool) {
+        self.shared.stalled.store(stalled, Ordering::SeqCst);
+    }
+
+    /// Connections that are open.
+    pub fn live(&self) -> usize {
+        self.shared.live.load(Ordering::SeqCst)
     }
 
     /// Waits until `count` connections are open.
@@ -185,8 +199,9 @@ fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
 
 fn serve(connection: &OwnedFd, shared: &Shared) {
     wire::prepare_socket(connection.as_fd()).unwrap();
-    let mut buffer = wire::receive_buffer();
+    let mut buffer = wire::ReceiveBuffer::new();
     let mut left = Vec::new();
+    let claim = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     loop {
         let received = match wire::receive::<Request>(connection.as_fd(), &mut buffer) {
             Err(WireError::Closed) => return,
@@ -194,16 +209,27 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         };
         let sender = received.credentials.expect("SO_PASSCRED names the sender");
         assert_eq!(sender.pid, rustix::process::getpid());
+        while shared.stalled.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if rustix::io::read(&claim, &mut [0; 8][..]).is_err() {
+            continue;
+        }
+        let is_greeting = matches!(received.message, Request::Hello { .. });
         let (reply, mut fds) = if received.message == Request::MoreFds {
             (Reply::Fds, std::mem::take(&mut left))
         } else {
             let Some(answer) = reply_to(received.message, received.fds, shared) else { return };
             answer
         };
+        if is_greeting {
+            fds.push(claim.try_clone().unwrap());
+        }
         left = fds.split_off(fds.len().min(MAX_FDS));
         if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
             return;
         }
+        rustix::io::write(&claim, &1u64.to_ne_bytes()).unwrap();
     }
 }
 

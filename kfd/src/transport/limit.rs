@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long a thread's calls to the device may take.
+//!
+//! The software device is a process, which may be stopped or starved. A call waits for it without end, as it would for a
+//! GPU, unless its thread holds a [`CallLimit`]: then it fails with ETIMEDOUT once the limit is over. Such a call was not
+//! carried out, and the device is not lost. A call that the device has begun is waited for all the same, unless it changes
+//! nothing: nobody could say what became of it. (The kernel's driver cannot be limited in this way.)
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+/// How often a limit that may end before its deadline is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Whether calls may go on.
+type Check = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A limit for calls to the device.
+#[derive(Clone, Default)]
+pub struct CallLimit {
+    deadline: Option<Instant>,
+    check: Option<Check>,
+}
+
+impl fmt::Debug for CallLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallLimit").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<CallLimit> = const { RefCell::new(CallLimit::none()) };
+}
+
+/// Puts the limit back that the thread had, also when a call panics.
+struct Before(CallLimit);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        CURRENT.with(|current| current.swap(&RefCell::new(std::mem::take(&mut self.0))));
+    }
+}
+
+impl CallLimit {
+    /// No limit.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { deadline: None, check: None }
+    }
+
+    /// Until a point in time.
+    #[must_use]
+    pub const fn until(deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), check: None }
+    }
+
+    /// As long as `check` says yes, which is asked every 10 ms.
+    #[must_use]
+    pub fn while_true(check: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { deadline: None, check: Some(Arc::new(check)) }
+    }
+
+    /// Holds this thread's calls to the limit while `act` runs, in place of the one it had.
+    pub fn hold<R>(self, act: impl FnOnce() -> R) -> R {
+        let _before = Before(CURRENT.with(|current| current.replace(self)));
+        act()
+    }
+
+    /// This thread's.
+    pub(super) fn current() -> Self {
+        CURRENT.with(|current| current.borrow().clone())
+    }
+
+    /// Whether it can end at all.
+    pub(super) const fn is_some(&self) -> bool {
+        self.deadline.is_some() || self.check.is_some()
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            || self.check.as_ref().is_some_and(|check| !check())
+    }
+
+    /// Waits until `fd` is readable, or its other end is gone. `false` when the limit ended first.
+    ///
+    /// # Errors
+    /// What poll says.
+    pub(super) fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        loop {
+            let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let nap = match (left, &self.check) {
+                (Some(left), Some(_)) => Some(left.min(LOOK)),
+                (None, Some(_)) => Some(LOOK),
+                (left, None) => left,
+            };
+            if is_readable(fd, nap)? {
+                return Ok(true);
+            }
+            if self.is_over() {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// Whether `fd` is readable, or its other end gone, within `limit` (`None`: without end); a signal may end the wait early.
+///
+/// # Errors
+/// What poll says.
+pub(super) fn is_readable(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<bool, Errno> {
+    // One that is too long for the kernel's clock does not end.
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_is_held_by_its_thread_and_put_back() {
+        assert!(!CallLimit::current().is_some());
+        let past = Instant::now();
+        CallLimit::until(past).hold(|| {
+            assert!(CallLimit::current().is_over());
+            CallLimit::none().hold(|| assert!(!CallLimit::current().is_over()));
+            assert!(CallLimit::current().is_over());
+            let elsewhere = std::thread::spawn(|| CallLimit::current().is_some());
+            assert!(!elsewhere.join().unwrap());
+            let panicked = std::panic::catch_unwind(|| CallLimit::none().hold(|| panic!("on purpose")));
+            assert!(panicked.is_err() && CallLimit::current().is_over());
+        });
+        assert!(!CallLimit::current().is_some());
+    }
+
+    #[test]
+    fn check_ends_a_wait_before_its_deadline() {
+        let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+        let asked = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let limit =
+            CallLimit::while_true(move || counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 3);
+        assert_eq!(limit.wait_readable(std::os::fd::AsFd::as_fd(&pipe)), Ok(false));
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 4);
+    }
+}
