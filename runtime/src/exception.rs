@@ -71,10 +71,13 @@ impl Watch {
     /// Stops it and waits for it. Leaves the wake event set.
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`] if it could not be woken; it then ends with the device.
-    pub fn stop(self, device: &Device) -> Result<(), DeviceError> {
+    /// [`DeviceError::Ioctl`] if it could not be woken; it goes on as before.
+    pub fn stop(self, device: &Device) -> Result<(), (Self, DeviceError)> {
+        // The event stays set: the thread does not sleep any more, and sees before its next attempt that it is to end.
+        if let Err(error) = device.set_event(self.wake.id.load(Ordering::Relaxed)) {
+            return Err((self, error));
+        }
         self.stop.store(true, Ordering::Release);
-        device.set_event(self.wake.id.load(Ordering::Relaxed))?;
         if self.thread.join().is_err() {
             tracing::error!(target: "exceptions", "the event thread panicked");
         }

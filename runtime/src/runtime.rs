@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use kfd::transport::CallLimit;
 use kfd::{DeviceSpec, Topology, Transport};
 use parking_lot::Mutex;
 
@@ -309,15 +310,19 @@ impl Inner {
         let device = device.ok_or(TakeError::Gone)?;
         let watch = self.watch.lock().take();
         if let Some(watch) = watch {
-            watch.stop(&device)?;
+            watch.stop(&device).map_err(|(watch, error)| {
+                *self.watch.lock() = Some(watch);
+                error
+            })?;
         }
         self.device.set(closed, None);
         match Device::reclaim(device, self.wake.id.load(Ordering::Relaxed), deadline) {
             Ok(device) => Ok(device),
-            Err(device) => {
+            Err((device, stalled)) => {
                 let sleepers = Arc::strong_count(&device) - 1;
-                self.put_device(closed, device)?;
-                Err(TakeError::Busy { sleepers })
+                // However long it takes: calls need a device whose events are listened to.
+                CallLimit::none().hold(|| self.put_device(closed, device))?;
+                Err(stalled.map_or(TakeError::Busy { sleepers }, TakeError::Device))
             }
         }
     }

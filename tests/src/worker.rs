@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 use crate::{criu, program};
@@ -298,7 +299,36 @@ pub fn devices(instance: &str) -> Vec<i32> {
 
 /// Sends SIGKILL.
 pub fn kill(pid: i32) {
-    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    send(pid, Signal::KILL);
+}
+
+fn send(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// Processes that are stopped, and go on when this is dropped.
+#[derive(Debug)]
+pub struct Stopped(Vec<i32>);
+
+impl Stopped {
+    /// Stops processes (SIGSTOP) and waits until they are.
+    ///
+    /// # Panics
+    /// When there are none, or one does not stop.
+    #[must_use]
+    pub fn stop(pids: Vec<i32>) -> Self {
+        assert!(!pids.is_empty(), "nothing to stop");
+        let stopped = Self(pids);
+        stopped.0.iter().for_each(|pid| send(*pid, Signal::STOP));
+        wait_until("the stop", || stopped.0.iter().all(|pid| stat(*pid).is_some_and(|f| f[0] == "T")));
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|pid| send(*pid, Signal::CONT));
     }
 }

@@ -2,6 +2,7 @@
 //! The arguments of `stasis dispatch`, as far as they make sense without a device.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -48,7 +49,7 @@ pub struct DispatchArgs {
     /// Which agent.
     #[arg(long, default_value_t = 0)]
     pub agent: usize,
-    /// How long the kernel may take, each time.
+    /// How long the kernel may take, each time, and the device for each step before and after it.
     #[arg(long, default_value_t = 60_000, value_name = "MS")]
     pub timeout_ms: u64,
     /// Run it N times, one after the other, and print the shortest, the median and the longest time. Each run finds in the
@@ -80,6 +81,11 @@ const SERVICES: [(&str, &str); 3] = [
 ];
 
 impl DispatchArgs {
+    /// [`Self::timeout_ms`].
+    pub fn limit(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
     /// Whether the kernel runs more than once.
     pub fn repeats(&self) -> bool {
         self.repeat > 1 || self.warm_up > 0

@@ -19,6 +19,7 @@ mod observe;
 mod report;
 mod run;
 mod stats;
+mod watchdog;
 
 use anyhow::{Context, Result};
 use stasis::code_object::CodeObject;
@@ -30,6 +31,7 @@ use self::disassemble::Listing;
 use self::kernels::Kernels;
 use self::observe::{Session, counts_for_another};
 use self::report::Report;
+use self::watchdog::Watchdog;
 use crate::output;
 
 /// The most bytes of a code object; the largest libraries have a tenth.
@@ -58,12 +60,16 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
     args.check_services(&kernel.metadata)?;
     let (grid, block) = args.geometry(&kernel.metadata)?;
     let session = args.observe.session(args.repeats())?;
+    // Dropped after all that holds the device.
+    let watchdog = Watchdog::start(args.limit(), "opening it")?;
     let runtime = Runtime::open_default()?;
+    watchdog.step("loading the kernel");
     if let Some(session) = &session {
         session.check(&runtime)?;
     }
     let kernel = load(&args, &bytes, &kernel.name, &runtime)?;
-    let run = run::run(&args, &runtime, &kernel, grid, block);
+    let run = run::run(&args, &runtime, &kernel, (grid, block), &watchdog);
+    watchdog.step("closing it");
     if let Some(session) = session {
         // What there is to see of a dispatch that failed is what one looks for.
         fill(&args, &mut report, session, kernel.object_va())?;

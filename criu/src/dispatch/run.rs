@@ -12,6 +12,7 @@ use stasis::{Agent, Arg, Buffer, Kernel, Queue, QueueOptions, Runtime, Signal, W
 use super::args::DispatchArgs;
 use super::argument::{Argument, RawKernarg, RawPart};
 use super::array::{Array, Layout};
+use super::watchdog::Watchdog;
 
 /// Zeros written at a time.
 const PIECE: u64 = 1 << 20;
@@ -139,9 +140,10 @@ pub fn run(
     args: &DispatchArgs,
     runtime: &Runtime,
     kernel: &Kernel,
-    grid: [u32; 3],
-    block: [u16; 3],
+    (grid, block): ([u32; 3], [u16; 3]),
+    watchdog: &Watchdog,
 ) -> Result<Times> {
+    watchdog.step("making the arguments");
     let agent = kernel.executable().agent();
     let prepared = prepare(args, runtime, agent)?;
     let scratch_lane_bytes = kernel.metadata().private_bytes;
@@ -154,18 +156,24 @@ pub fn run(
         Some(raw) => dispatch.raw_kernarg(raw),
         None => dispatch.args(&arguments),
     };
-    let limit = Duration::from_millis(args.timeout_ms);
+    let limit = args.limit();
     let mut runs = Vec::new();
     let all = args.warm_up + args.repeat;
     for number in 0..all {
         done.store(1)?;
+        watchdog.step("running the kernel");
         let started = Instant::now();
         dispatch.clone().submit()?;
-        done.wait_done(Some(limit)).map_err(|error| late(error, kernel.name(), limit, (number + 1, all)))?;
+        let finished = done.wait_done(Some(limit));
+        if finished.is_err() {
+            watchdog.step("closing it");
+        }
+        finished.map_err(|error| late(error, kernel.name(), limit, (number + 1, all)))?;
         if number >= args.warm_up {
             runs.push(started.elapsed());
         }
     }
+    watchdog.step("saving what it wrote");
     save(args, &prepared)?;
     // The process is about to end, and the driver takes back all that it has at once: one by one that is a fifth of what a
     // short dispatch asks of it. What the device writes down about a queue is whole when the queue is gone.

@@ -18,7 +18,9 @@ use super::keeper::{Held, Keeper};
 use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::CheckpointReport;
-use super::{Activity, CheckpointError, IMAGE_FILE, Mode, audit, evacuate, milliseconds, preempt, system};
+use super::{
+    Activity, CheckpointError, IMAGE_FILE, Mode, audit, call_limit, evacuate, milliseconds, preempt, system,
+};
 use crate::device::{Device, RenderFiles};
 use crate::error::Lost;
 use crate::gate::Closed;
@@ -27,7 +29,8 @@ use crate::limit::Limit;
 use crate::runtime::{Inner, TakeError};
 use crate::share::{Leaving, SessionOrder, stand_in_for_all};
 
-/// How long threads asleep in the driver may take to come out.
+/// TIMEOUT: how long threads asleep in the driver may take to come out; the time in which the device does not answer is not
+/// theirs, and not counted.
 const RECLAIM: Duration = Duration::from_secs(5);
 
 /// Where a checkpoint goes.
@@ -72,10 +75,15 @@ pub(super) fn taken(error: TakeError) -> CheckpointError {
 }
 
 /// The driver's state of this process, if its queues were preempted.
-fn capture(inner: &Inner, closed: &Closed, mode: Mode) -> Result<Option<Captured>, CheckpointError> {
+fn capture(
+    inner: &Inner,
+    closed: &Closed,
+    mode: Mode,
+    limit: &Limit,
+) -> Result<Option<Captured>, CheckpointError> {
     let pass = closed.pass();
     match (mode, inner.device(&pass)) {
-        (Mode::Preempt, Some(on)) => preempt::capture(&inner.registry.lock(), on).map(Some),
+        (Mode::Preempt, Some(on)) => preempt::capture(&inner.registry.lock(), on, limit).map(Some),
         _ => Ok(None),
     }
 }
@@ -119,7 +127,7 @@ pub(super) fn take_down(
     let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
     inner.session().now(Activity::Writing);
     let mut leaving = prepare(inner, closed, into, limit).map_err(Down::untouched)?;
-    let captured = capture(inner, closed, mode).map_err(Down::untouched)?;
+    let captured = capture(inner, closed, mode, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, captured: captured.as_ref(), leaving: &leaving };
     let (image_id, image) = write_image(inner, into, &saved, limit, report).map_err(Down::untouched)?;
     let (contents, image) = match into.self_contained {
@@ -134,8 +142,9 @@ pub(super) fn take_down(
     let secret =
         TermsSecret::draw().map_err(system("draw a secret of the checkpoint")).map_err(Down::untouched)?;
     report.secret = Some(secret.clone());
-    let device =
-        inner.take_device(closed, limit.deadline(RECLAIM)).map_err(|error| Down::untouched(taken(error)))?;
+    let device = call_limit(limit)
+        .hold(|| inner.take_device(closed, limit.deadline(RECLAIM)))
+        .map_err(|error| Down::untouched(taken(error)))?;
     if let Err(error) = leaving.agree(limit) {
         if let Err((_, error)) = inner.try_put_device(closed, device) {
             tracing::error!(target: "checkpoint", %error, "the device did not come back");

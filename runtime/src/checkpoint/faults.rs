@@ -13,7 +13,8 @@ use crate::testing::FakeKernel;
 use crate::testing::faulty::{self, Faults, FaultyTransport, Holdings};
 use crate::*;
 
-const ERRNOS: [Errno; 6] = [Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::IO, Errno::NOSPC, Errno::NODEV];
+const ERRNOS: [Errno; 7] =
+    [Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::IO, Errno::NOSPC, Errno::NODEV, Errno::TIMEDOUT];
 
 /// TIMEOUT: a generous limit for what takes microseconds.
 const SOON: Duration = Duration::from_secs(60);

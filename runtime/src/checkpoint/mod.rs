@@ -38,6 +38,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use kfd::Errno;
+use kfd::transport::CallLimit;
+use kfd::transport::wire::WireError;
 pub use stasis_protocol::{Activity, Mode, State};
 use thiserror::Error;
 
@@ -64,7 +67,7 @@ pub use self::protocol::{
 pub(crate) use self::session::Session;
 use crate::error::{CloseError, DeviceError, Lost, OpenError};
 use crate::image::ImageError;
-use crate::limit::Stopped;
+use crate::limit::{Limit, Stopped};
 use crate::pool::window::WindowError;
 use crate::queue::fault::QueueFault;
 use crate::registry::state::{BoKey, DmabufId, QueueKey};
@@ -116,6 +119,18 @@ pub enum CheckpointError {
         verb: &'static str,
         /// By what.
         stopped: Stopped,
+    },
+    /// The device did not answer before the verb's end.
+    #[error(
+        "The {verb} was given up: the device did not answer within its deadline; it is stopped or short of time, not lost: \
+         try again when it answers"
+    )]
+    Stalled {
+        /// The verb.
+        verb: &'static str,
+        /// The call that had no answer.
+        #[source]
+        source: Box<CheckpointError>,
     },
     /// Another thread's verb is at work.
     #[error("Cannot {verb}: another verb was still at work after {} ms; wait for it or cancel it", waited.as_millis())]
@@ -281,6 +296,22 @@ pub(crate) fn device(what: &'static str) -> impl FnOnce(DeviceError) -> Checkpoi
 
 pub(crate) fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
     move |source| CheckpointError::System { act, source }
+}
+
+/// The limit of a verb, for the calls that its thread makes to the device.
+pub(super) fn call_limit(limit: &Limit) -> CallLimit {
+    let limit = limit.clone();
+    CallLimit::while_true(move || limit.check().is_ok())
+}
+
+/// Whether an error says that the device did not answer in time.
+fn is_stall(error: &(dyn std::error::Error + 'static)) -> bool {
+    let of_call = error.downcast_ref().is_some_and(|error: &kfd::IoctlError| error.errno == Errno::TIMEDOUT);
+    let of_connection = matches!(
+        error.downcast_ref(),
+        Some(kfd::OpenError::Unreachable { .. } | kfd::OpenError::Wire { source: WireError::TimedOut, .. })
+    );
+    of_call || of_connection || error.source().is_some_and(is_stall)
 }
 
 fn milliseconds(since: Instant) -> f64 {

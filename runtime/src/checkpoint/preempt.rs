@@ -21,10 +21,11 @@ use kfd::sys::{kfd_criu_bo_bucket, kfd_criu_device_bucket};
 use kfd::{Errno, File, GpuId, IoctlError, Kfd};
 use thiserror::Error;
 
-use super::{CheckpointError, device};
+use super::{CheckpointError, call_limit, device};
 use crate::device::Device;
 use crate::gate::Closed;
 use crate::image::Extent;
+use crate::limit::Limit;
 use crate::registry::state::{BoKey, BoKind, BoRole};
 use crate::registry::{KernelBo, Registry};
 use crate::runtime::Inner;
@@ -135,8 +136,9 @@ fn possible(registry: &Registry, on: &Device) -> Result<(), Unavailable> {
 
 /// Whether the driver shows this process its own state. It takes all queues off the hardware for it, so it is asked when
 /// they are off already.
-fn permitted(on: &Device) -> Result<(), Unavailable> {
-    let asked = on.kfd().criu_process_info().and_then(|_| on.kfd().criu_unpause());
+fn permitted(on: &Device, limit: &Limit) -> Result<(), Unavailable> {
+    // What was paused is let go, however long the device takes.
+    let asked = call_limit(limit).hold(|| on.kfd().criu_process_info()).and_then(|_| on.kfd().criu_unpause());
     asked.map_err(|error| match error.errno {
         Errno::ACCESS | Errno::PERM => Unavailable::NotPermitted,
         _ => Unavailable::Driver(error),
@@ -178,11 +180,12 @@ fn has_capability() -> bool {
         .is_some_and(|mask| mask & WANTED != 0)
 }
 
-/// Takes every queue off the hardware, wherever its waves are.
+/// Takes every queue off the hardware, wherever its waves are. When the limit is over, no further queue is asked for;
+/// those that are off already go back on, however long the device takes.
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Device`]; the queues are on the hardware as before.
-pub(super) fn park(inner: &Inner, closed: &Closed) -> Result<(), CheckpointError> {
+pub(super) fn park(inner: &Inner, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = inner.device(&pass) else { return Ok(()) };
     let mut registry = inner.registry.lock();
@@ -190,10 +193,11 @@ pub(super) fn park(inner: &Inner, closed: &Closed) -> Result<(), CheckpointError
     let parked = {
         let Registry { queues, bos, .. } = &mut *registry;
         let ours = queues.iter_mut().filter(|(_, queue)| queue.created && !queue.state.parked);
-        ours.map(|(_, queue)| on.park_queue(queue, bos)).find(Result::is_err).unwrap_or(Ok(()))
+        let mut park = ours.map(|(_, queue)| call_limit(limit).hold(|| on.park_queue(queue, bos)));
+        park.find(Result::is_err).unwrap_or(Ok(()))
     };
     let parked = parked.map_err(device("to preempt a queue"));
-    let parked = parked.and_then(|()| permitted(on).map_err(CheckpointError::Preempt));
+    let parked = parked.and_then(|()| permitted(on, limit).map_err(CheckpointError::Preempt));
     if parked.is_err()
         && let Err(error) = go_on(&mut registry, on)
     {
@@ -225,14 +229,14 @@ pub(super) fn go_on(registry: &mut Registry, on: &Device) -> Result<(), Checkpoi
 ///
 /// # Errors
 /// [`CheckpointError::Hidden`], [`CheckpointError::Device`].
-pub(super) fn capture(registry: &Registry, on: &Device) -> Result<Captured, CheckpointError> {
-    let contents = contents(registry, on)?;
+pub(super) fn capture(registry: &Registry, on: &Device, limit: &Limit) -> Result<Captured, CheckpointError> {
+    let contents = call_limit(limit).hold(|| contents(registry, on))?;
     let ioctl = |source: IoctlError| CheckpointError::Device {
         what: "its state of the process",
         source: crate::device::ioctl("the driver's checkpoint")(source),
     };
-    let info = on.kfd().criu_process_info().map_err(ioctl)?;
-    let taken = on.kfd().criu_checkpoint(&info);
+    let info = call_limit(limit).hold(|| on.kfd().criu_process_info()).map_err(ioctl)?;
+    let taken = call_limit(limit).hold(|| on.kfd().criu_checkpoint(&info));
     // Parked queues stay off the hardware by their percentage.
     let unpaused = on.kfd().criu_unpause();
     let taken = taken.map_err(ioctl)?;

@@ -14,9 +14,12 @@ use super::down::{Down, Into, take_down};
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
 use super::up::{bring_back, check_window};
-use super::{Activity, CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, preempt};
+use super::{
+    Activity, CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, is_stall, preempt,
+};
 use crate::gate::{Closed, Gate};
 use crate::image::ImageError;
+use crate::limit::Stopped;
 use crate::runtime::Inner;
 
 /// The checkpoint side of a runtime.
@@ -50,7 +53,9 @@ impl<'a> Steps for Driver<'a> {
                 evacuate::drain(&queues, closed, limit)
                     .map_err(|late| Box::new(late.explain(&inner.registry.lock())))
             }
-            Mode::Preempt => preempt::park(inner, closed).map_err(Box::new),
+            Mode::Preempt => {
+                preempt::park(inner, closed, limit).map_err(|error| Box::new(late(error, "lock", limit)))
+            }
         }
     }
 
@@ -66,7 +71,9 @@ impl<'a> Steps for Driver<'a> {
         let mut report = CheckpointReport::default();
         match take_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(parked) => Ok((Box::new(parked), report)),
-            Err(Down::Untouched(error)) => Err(stasis_protocol::Down::Untouched(error)),
+            Err(Down::Untouched(error)) => {
+                Err(stasis_protocol::Down::Untouched(Box::new(late(*error, "checkpoint", limit))))
+            }
             Err(Down::Parked(error, parked)) => Err(stasis_protocol::Down::Parked(error, parked)),
         }
     }
@@ -84,7 +91,20 @@ impl<'a> Steps for Driver<'a> {
         from: &RestoreOptions,
         limit: &Limit,
     ) -> Result<RestoreReport, Self::Error> {
-        check_window(self.0).and_then(|()| bring_back(self.0, closed, parked, from, limit)).map_err(Box::new)
+        check_window(self.0)
+            .and_then(|()| bring_back(self.0, closed, parked, from, limit))
+            .map_err(|error| Box::new(late(error, "restore", limit)))
+    }
+}
+
+/// What a verb fails with that gave up waiting for the device: whoever cancelled it, or the device that stands still.
+fn late(error: CheckpointError, verb: &'static str, limit: &Limit) -> CheckpointError {
+    if !is_stall(&error) {
+        return error;
+    }
+    match limit.check() {
+        Err(stopped @ Stopped::Cancelled { .. }) => CheckpointError::Stopped { verb, stopped },
+        _ => CheckpointError::Stalled { verb, source: Box::new(error) },
     }
 }
 

@@ -240,22 +240,32 @@ impl Device {
     }
 
     /// Gets everyone out of the device who sleeps in it and returns it alone. The gate must be closed and the event
-    /// thread stopped; `wake` is the id of the wake event, which stays set.
+    /// thread stopped; `wake` is the id of the wake event, which stays set. The time in which the device does not answer
+    /// comes on top of the deadline, as far as the thread's [`kfd::transport::CallLimit`] goes.
     ///
     /// # Errors
-    /// The device as it was if someone is still in it at the deadline.
-    pub fn reclaim(mut device: Arc<Device>, wake: u32, deadline: Instant) -> Result<Device, Arc<Device>> {
+    /// The device as it was if someone is still in it at the deadline, or, with the reason, the limit is over.
+    pub fn reclaim(
+        mut device: Arc<Device>,
+        wake: u32,
+        mut deadline: Instant,
+    ) -> Result<Device, (Arc<Device>, Option<DeviceError>)> {
         loop {
             device = match Arc::try_unwrap(device) {
                 Ok(device) => return Ok(device),
                 Err(shared) => shared,
             };
             if Instant::now() >= deadline {
-                return Err(device);
+                return Err((device, None));
             }
+            let asked = Instant::now();
             if let Err(error) = device.set_event(wake) {
                 tracing::debug!(target: "device", %error, "the wake event could not be set");
+                if matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::TIMEDOUT) {
+                    return Err((device, Some(error)));
+                }
             }
+            deadline += asked.elapsed();
             // TIMEOUT: a woken thread needs microseconds to let go.
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -10,6 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use kfd::Errno;
+use kfd::transport::CallLimit;
+
 use super::live::SignalLive;
 use crate::error::{DeviceError, WaitError};
 use crate::gate::Pass;
@@ -125,8 +128,12 @@ impl Inner {
                 continue;
             };
             let left = timeout.map_or(LONGEST_SLEEP, |limit| (limit - waited).min(LONGEST_SLEEP));
-            match self.sleep(pass, signal, event, condition, left) {
+            // A device that does not answer cannot tell the time either.
+            let deadline = timeout.and_then(|limit| start.checked_add(limit));
+            let limit = deadline.map_or(CallLimit::none(), CallLimit::until);
+            match limit.hold(|| self.sleep(pass, signal, event, condition, left)) {
                 Ok(()) => failures = 0,
+                Err(DeviceError::Ioctl { source, .. }) if source.errno == Errno::TIMEDOUT => {}
                 // The device was let go under the wait, or is dying: the gate knows which. If it lets us pass again
                 // and again and only this wait fails, the caller is told.
                 Err(error) if failures < FAILURES => {

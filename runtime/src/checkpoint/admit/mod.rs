@@ -44,7 +44,7 @@ pub use self::rules::{Relation, Rule, rules};
 pub use self::standing::{OfferError, Standing, TermsSecret};
 use super::down::disconnect;
 use super::parked::Parked;
-use super::{CheckpointError, device, system};
+use super::{CheckpointError, call_limit, device, system};
 use crate::device::Device;
 use crate::error::{DeviceError, OpenError};
 use crate::limit::{Limit, Stopped};
@@ -137,6 +137,8 @@ pub(super) fn admit(
     same_process: bool,
     limit: &Limit,
 ) -> Result<(), CheckpointError> {
+    // A limit that is over says nothing of the device.
+    limit.check().map_err(|stopped| CheckpointError::Stopped { verb: "restore", stopped })?;
     if !same_process {
         let asked = match given {
             Some(terms) => Some(terms.clone()),
@@ -146,9 +148,11 @@ pub(super) fn admit(
         parked.terms = asked.or(parked.terms.take());
     }
     let terms = given.or(parked.terms.as_ref());
-    let other = other_device(&*parked.transport, terms, same_process)?;
+    let other = call_limit(limit).hold(|| other_device(&*parked.transport, terms, same_process))?;
     let transport = other.unwrap_or_else(|| Arc::clone(&parked.transport));
-    let admitted = find_seats(inner, parked, &transport, terms, same_process, limit);
+    // The first words with the device, which change nothing: from one that does not answer, nothing is wanted.
+    let admitted =
+        call_limit(limit).hold(|| find_seats(inner, parked, &transport, terms, same_process, limit));
     if admitted.is_err()
         && let Err(error) = disconnect(&*transport)
     {

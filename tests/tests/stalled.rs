@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device that stands still for a while: whoever waits for it waits to the own deadline and no longer, and nothing is
+//! lost, for it goes on some time.
+//!
+//! What must not hang is done while the device is stopped, and asserted before it goes on: no clock is read.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use stasis::checkpoint::{CheckpointError, Mode};
+use stasis::{Arg, Condition, Signal, WaitError, WaitMode};
+use stasis_tests::gpu::{Gpu, SOON, compute_object, skip_on_kernel_driver, values};
+use stasis_tests::program;
+use stasis_tests::worker::{Stopped, Worker, devices, is_alive, refused, succeeded, wait_until};
+
+const SOFT: &str = "it stops softgpud";
+
+/// This process's device.
+fn stop_own() -> Stopped {
+    Stopped::stop(devices(&format!("tests-{}", std::process::id())))
+}
+
+#[test]
+fn wait_for_a_signal_of_a_stopped_device_ends_at_its_deadline_and_nothing_is_lost() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let gpu = Gpu::new();
+    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
+    let done = Signal::new(&gpu.runtime, 1).unwrap();
+    let args = [Arg::Buffer(&flag)];
+    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&args).completion(&done).submit().unwrap();
+    let stopped = stop_own();
+    let short = Some(Duration::from_millis(200));
+    for mode in [WaitMode::Blocked, WaitMode::Auto, WaitMode::Busy] {
+        let error = done.wait(Condition::Equal(0), short, mode).unwrap_err();
+        assert!(matches!(error, WaitError::Timeout { value: 1, .. }), "{error}");
+    }
+    flag.write(0, &[1; 4]).unwrap();
+    drop(stopped);
+    done.wait(Condition::Equal(0), SOON, WaitMode::Blocked).unwrap();
+}
+
+#[test]
+fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let gpu = Gpu::new();
+    let (counter, increment) = (gpu.buffer(&[0u32]), gpu.kernel("increment"));
+    // What a drain waits for.
+    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
+    let done = Signal::new(&gpu.runtime, 1).unwrap();
+    let args = [Arg::Buffer(&flag)];
+    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&args).completion(&done).submit().unwrap();
+    let stopped = stop_own();
+    let error = gpu.runtime.lock(Mode::Preempt, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Stalled { verb: "lock", .. }), "{error:?}");
+    let error = gpu.runtime.lock(Mode::Drain, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, CheckpointError::LockTimeout { .. }), "{error:?}");
+    // Cancelled, it says so and ends long before its deadline.
+    let error = std::thread::scope(|scope| {
+        let lock = scope.spawn(|| gpu.runtime.lock(Mode::Preempt, Duration::from_secs(3600)));
+        wait_until("the lock's end", || {
+            gpu.runtime.cancel();
+            lock.is_finished()
+        });
+        lock.join().unwrap().unwrap_err()
+    });
+    assert!(matches!(error, CheckpointError::Stopped { verb: "lock", .. }), "{error:?}");
+    drop(stopped);
+    flag.write(0, &[1; 4]).unwrap();
+    done.wait_done(SOON).unwrap();
+    for mode in [Mode::Preempt, Mode::Drain] {
+        gpu.runtime.lock(mode, Duration::from_secs(60)).unwrap();
+        gpu.runtime.unlock().unwrap();
+    }
+    gpu.run(&increment, [10, 1, 1], [1, 1, 1], &[Arg::Buffer(&counter)]);
+    assert_eq!(values::<u32>(&counter), [10]);
+}
+
+#[test]
+fn preempted_checkpoint_of_a_stopped_device_fails_in_time_and_the_process_runs_on() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let worker = Worker::start(&["--threads", "2"]);
+    let stopped = Stopped::stop(worker.devices());
+    let error = refused(&worker.checkpoint("never", &["--preempt", "--deadline-ms", "1500"]));
+    assert!(error.contains("did not answer"), "{error}");
+    let pid = worker.pid().to_string();
+    let status = worker.stasis(&["status", &pid]);
+    assert!(String::from_utf8_lossy(&status.stdout).starts_with("running"), "{status:?}");
+    drop(stopped);
+    worker.wait_rounds(2);
+    succeeded(&worker.checkpoint("good", &["--preempt", "--leave-running"]));
+    worker.wait_rounds(2);
+    worker.finish();
+}
+
+#[test]
+fn device_stopped_for_twelve_seconds_in_a_preempted_checkpoint_costs_nothing() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let worker = Worker::start(&["--threads", "4"]);
+    let more = ["--preempt", "--deadline-ms", "60000", "--leave-running"];
+    std::thread::scope(|scope| {
+        let stopped = Stopped::stop(worker.devices());
+        let checkpoint = scope.spawn(|| worker.checkpoint("images", &more));
+        // Longer than any time-out that there once was on the way to a device.
+        std::thread::sleep(Duration::from_secs(12));
+        drop(stopped);
+        succeeded(&checkpoint.join().unwrap());
+    });
+    worker.wait_rounds(3);
+    worker.finish();
+}
+
+#[test]
+fn dispatch_on_a_stopped_device_ends_by_its_timeout() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let target = Gpu::new().agent.name().to_owned();
+    fs::write(directory.path().join("compute.co"), compute_object(&target)).unwrap();
+    let instance = format!("stalled-{}", std::process::id());
+    let line =
+        "dispatch compute.co --kernel spin --grid 1,1,1 --block 1,1,1 --arg out:u32[1] --timeout-ms 1500";
+    let command = Command::new(program("stasis"))
+        .args(line.split(' '))
+        .current_dir(directory.path())
+        .env("STASIS_DEVICE", format!("soft:{target}"))
+        .env("STASIS_SOFTGPU_INSTANCE", &instance)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the device", || devices(&instance).len() >= 2);
+    let stopped = Stopped::stop(devices(&instance));
+    wait_until("the command's end", || !is_alive(command.id().cast_signed()));
+    let output = command.wait_with_output().unwrap();
+    drop(stopped);
+    let error = refused(&output);
+    assert!(error.contains("has not answered for 1500 ms"), "{error}");
+}
