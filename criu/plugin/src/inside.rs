@@ -6,12 +6,17 @@
 //! before it ends. The software device, which would outlive its clients' letting go, is ended only when every process of
 //! the tree has let go and no other is its client: whoever goes on starts a new one, and finds nothing missing there
 //! (`runtime/src/checkpoint/up.rs`). A GPU's driver is no process, and nothing is ended then.
+//!
+//! INVARIANT: when [`clear`] returns, nothing of a device is about to end in the tree. The threads of a killed process end
+//! one by one; a leader that is first stays as a zombie until the others have gone, and CRIU refuses such a process. So a
+//! process has ended when the kernel lists no other thread of it. (A pidfd becomes readable at the same moment, the
+//! group's end; but it says nothing of who had been ending before.)
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -76,6 +81,8 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
         }
     }
     keepers.iter().try_for_each(|pid| wait_for_the_end_of(*pid))?;
+    // Devices whose clients are gone end by themselves, and can be met on their way.
+    members.iter().filter(|pid| is_ending(**pid)).try_for_each(|pid| wait_for_the_end_of(*pid))?;
     let (devices, others): (Vec<i32>, Vec<i32>) =
         members.iter().filter(|pid| !keepers.contains(pid)).partition(|pid| is_device(**pid));
     if devices.is_empty() {
@@ -103,7 +110,28 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
 
 /// Whether a process is the software device. What is dead has no program any more.
 fn is_device(pid: i32) -> bool {
-    fs::read_link(proc_directory(pid).join("exe")).is_ok_and(|program| is_named(&program))
+    programs(pid).any(|program| is_named(&program))
+}
+
+/// The threads of a process that are still listed; of a zombie that nobody has reaped, its leader.
+fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(proc_directory(pid).join("task")).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// The program of each thread that executes one: a leader that has ended has none, though its threads may.
+fn programs(pid: i32) -> impl Iterator<Item = PathBuf> {
+    threads(pid).filter_map(|thread| fs::read_link(thread.join("exe")).ok())
+}
+
+/// Whether a process has ended, threads and all. The dead may stay unburied: CRIU dumps those that process 1 of a container
+/// has not reaped.
+fn has_ended(pid: i32) -> bool {
+    threads(pid).count() <= 1 && programs(pid).next().is_none()
+}
+
+/// Whether a process is on its way out: it executes nothing, and threads of it are left.
+fn is_ending(pid: i32) -> bool {
+    threads(pid).count() > 1 && programs(pid).next().is_none()
 }
 
 fn is_named(program: &Path) -> bool {
@@ -139,10 +167,9 @@ fn handle(pid: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// The dead may stay unburied: CRIU dumps those that process 1 of a container has not reaped.
 fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
     let until = Instant::now() + ENDING;
-    while fs::read_link(proc_directory(pid).join("exe")).is_ok() {
+    while !has_ended(pid) {
         if Instant::now() >= until {
             return Err(InsideError::Stays { pid });
         }
@@ -266,6 +293,52 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(clients_of(own), [0; 0]);
+    }
+
+    /// How long a headless process goes on, as its thread takes it.
+    static LINGERS: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 400_000_000 };
+
+    /// A thread that outlives its leader.
+    #[allow(unsafe_code)]
+    extern "C" fn linger(_: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: reads a constant.
+        unsafe { libc::nanosleep(&raw const LINGERS, std::ptr::null_mut()) }
+    }
+
+    /// A child whose leader has ended and has left a thread.
+    #[allow(unsafe_code)]
+    fn headless() -> i32 {
+        let stack = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
+        let top = stack.as_mut_ptr_range().end.cast();
+        let group =
+            libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+        // SAFETY: the child only makes system calls, on a stack of its own in its own copy of the memory.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; the stack is nobody else's.
+            unsafe { libc::clone(linger, top, group, std::ptr::null_mut()) };
+            // SAFETY: ends the leader alone, which `exit` of the C library would not.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        assert!(child > 0, "fork");
+        while fs::read_link(proc_directory(child).join("exe")).is_ok() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    #[test]
+    fn leader_that_ended_before_its_threads_is_waited_for() {
+        let _alone = ALONE.lock().unwrap();
+        let pid = headless();
+        assert_eq!(threads(pid).count(), 2, "the thread goes on");
+        assert!(programs(pid).next().is_some() && !has_ended(pid) && !is_ending(pid));
+        wait_for_the_end_of(pid).unwrap();
+        // What CRIU looks at: it refuses a zombie with a second thread.
+        assert_eq!(threads(pid).count(), 1);
+        let process = Pid::from_raw(pid).unwrap();
+        rustix::process::waitpid(Some(process), rustix::process::WaitOptions::empty()).unwrap();
+        assert!(has_ended(pid), "buried, too");
     }
 
     #[test]
