@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use stasis::checkpoint::{
@@ -68,6 +69,37 @@ fn state_is_told_and_the_order_taken_back_while_it_is_at_work() {
     );
     tally.wait_for_more();
     tally.finish();
+}
+
+/// Those who ask when an order ends share a look of the agent's with the end, or are connected and not yet heard.
+#[test]
+fn state_is_told_to_many_while_orders_end_one_after_the_other() {
+    const ROUNDS: usize = 8;
+    let gpu = Gpu::new();
+    let directory = tempfile::tempdir().unwrap();
+    let order = Request::Checkpoint(CheckpointOrder {
+        outlives_controller: true,
+        lease_ms: 3_600_000,
+        ..CheckpointOrder::into_directory(directory.path().into())
+    });
+    let resume = Request::Resume { directory: None, admission: None };
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    status();
+                }
+            });
+        }
+        let outcome = (0..ROUNDS).try_for_each(|_| {
+            call(own_pid(), &order, PATIENCE)?;
+            call(own_pid(), &resume, PATIENCE).map(drop)
+        });
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    assert_eq!(gpu.runtime.state(), State::Running);
 }
 
 #[test]

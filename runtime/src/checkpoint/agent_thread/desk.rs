@@ -98,14 +98,14 @@ impl Desk {
         loop {
             let woken = self.wait();
             let Some(runtime) = self.runtime.upgrade() else { return };
+            // Before an answer that may cost the silent ones their place: these have spoken.
+            let speaking: Vec<_> =
+                woken.speaking.into_iter().rev().map(|index| self.silent.swap_remove(index)).collect();
             if woken.finished {
                 self.answer(&runtime);
             }
             self.give_up(&runtime, woken.gone);
-            for index in woken.speaking.into_iter().rev() {
-                let controller = self.silent.swap_remove(index);
-                self.hear(&runtime, controller);
-            }
+            speaking.into_iter().for_each(|controller| self.hear(&runtime, controller));
             if woken.inbox {
                 self.read_inbox(&runtime);
             }
