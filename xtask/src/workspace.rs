@@ -146,7 +146,9 @@ pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
     // A failure is told at the end with all others, not instead of them.
     let mut all = vec!["nextest", "run", "--workspace", "--locked", "--no-fail-fast"];
     all.extend(arguments.iter().map(String::as_str));
-    cargo(&all, installed)
+    // A failure says why in its first lines. Backtraces, whoever asked for them, bury that under frames of the runner, and
+    // of programs of containers, which have no symbols.
+    cargo_with(&all, installed, &[("RUST_BACKTRACE", "0")])
 }
 
 /// Runs the benchmarks, optimised. What they start is built with them in one go: cargo gives a dependency the features that
