@@ -232,8 +232,19 @@ pub fn stasis(arguments: &[&str], criu: &Path) -> Output {
 /// # Panics
 /// When it failed or printed something else.
 pub fn succeeded(output: &Output) -> serde_json::Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{}", errors_of_criu(&said));
     serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// What CRIU's log, which is gone with a failed test, says beside the reason that `stasis` took from it.
+fn errors_of_criu(said: &str) -> String {
+    let log = said.split_once("the whole log is ").map(|(_, path)| path.trim());
+    let text = log.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    text.lines()
+        .filter(|line| line.contains("Error") || line.contains("Warn"))
+        .map(|l| format!("{l}\n"))
+        .collect()
 }
 
 /// What a program that failed said.

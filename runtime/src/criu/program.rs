@@ -103,9 +103,12 @@ const UNFORMED: usize = 3;
 /// CRIU reports the first error it met; the telling one is the last before it gives up and says so, task by task.
 #[must_use]
 pub fn last_error(log: &str) -> String {
-    log.lines()
-        .rfind(|l| l.contains("Error (") && !l.contains("FAILED") && !l.contains(") failed with -"))
-        .map(|l| l.split_once("): ").map_or(l, |(_, said)| said).trim().to_owned())
+    let is_error =
+        |l: &&str| l.contains("Error (") && !l.contains("FAILED") && !l.contains(") failed with -");
+    // That a task has ended is what follows from its own last error.
+    let is_cause = |l: &&str| is_error(l) && !l.contains(" exited, status=");
+    let last = log.lines().rfind(is_cause).or_else(|| log.lines().rfind(is_error));
+    last.map(|l| l.split_once("): ").map_or(l, |(_, said)| said).trim().to_owned())
         .or_else(|| {
             // What it prints before it has a log has no form.
             let lines: Vec<_> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -136,6 +139,11 @@ mod tests {
                    (00.3) Error (criu/cr-dump.c:98): Dump files (pid: 7) failed with -1\n\
                    (00.4) Error (criu/cr-dump.c:99): Dumping FAILED.\n";
         assert_eq!(last_error(log), "sk: the cause");
+        let log = "(00.1) pie: 7: Error (criu/pie/restorer.c:9): no memory\n\
+                   (00.2) Error (criu/cr-restore.c:12): 7 exited, status=1\n\
+                   (00.3) Error (criu/cr-restore.c:13): Restoring FAILED.\n";
+        assert_eq!(last_error(log), "no memory");
+        assert_eq!(last_error(log.split_once('\n').unwrap().1), "7 exited, status=1");
     }
 
     #[test]
