@@ -4,6 +4,7 @@
 //!
 //! INVARIANT: when a function here returns every agent has answered or is given up on: no order is under way.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -38,15 +39,19 @@ pub(super) fn checkpoint_all(
     let mut answers: Vec<Option<Result<CheckpointReport>>> = orders.iter().map(|_| None).collect();
     thread::scope(|scope| {
         let (answered, inbox) = channel();
+        let mut has_failed = false;
         for (index, (pid, order)) in orders.iter().enumerate() {
             let answered = answered.clone();
-            scope.spawn(move || {
+            let ordering = move || {
                 // The receiver outlives this thread.
                 let _ = answered.send((index, checkpoint(*pid, order, patience)));
-            });
+            };
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, ordering) {
+                answers[index] = Some(Err(no_thread(*pid, error)));
+                has_failed = true;
+            }
         }
         drop(answered);
-        let mut has_failed = false;
         loop {
             match inbox.recv_timeout(NAG) {
                 Ok((index, answer)) => {
@@ -67,6 +72,10 @@ pub(super) fn checkpoint_all(
     });
     let unanswered = |pid: i32| anyhow!("The order to process {pid} was never carried out");
     orders.iter().zip(answers).map(|((pid, _), a)| a.unwrap_or_else(|| Err(unanswered(*pid)))).collect()
+}
+
+fn no_thread(pid: i32, error: io::Error) -> Error {
+    Error::new(error).context(format!("Cannot start a thread for the order to process {pid}"))
 }
 
 fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<CheckpointReport> {
@@ -92,14 +101,19 @@ pub(super) fn cause(failures: Vec<Error>) -> Option<Error> {
 
 /// Has processes take their devices back, all at the same time: they meet again.
 pub(super) fn resume_all(processes: &[Return], patience: Duration) -> Vec<Result<RestoreReport>> {
+    if let [Return { pid, directory, admission }] = processes {
+        return vec![resume(*pid, directory.clone(), admission.clone(), patience)];
+    }
     thread::scope(|scope| {
         let order = |process: &Return| {
             let Return { pid, directory, admission } = process.clone();
-            (pid, scope.spawn(move || resume(pid, directory, admission, patience)))
+            let order = move || resume(pid, directory, admission, patience);
+            (pid, thread::Builder::new().spawn_scoped(scope, order))
         };
         let orders: Vec<_> = processes.iter().map(order).collect();
-        let answer = |(pid, thread): (i32, thread::ScopedJoinHandle<'_, _>)| {
-            thread.join().unwrap_or_else(|_| Err(anyhow!("The order to process {pid} was never carried out")))
+        let answer = |(pid, thread): (i32, io::Result<thread::ScopedJoinHandle<'_, _>>)| {
+            let joined = thread.map(thread::ScopedJoinHandle::join).map_err(|error| no_thread(pid, error))?;
+            joined.unwrap_or_else(|_| Err(anyhow!("The order to process {pid} was never carried out")))
         };
         orders.into_iter().map(answer).collect()
     })

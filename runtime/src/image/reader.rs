@@ -126,7 +126,10 @@ impl Image {
             return Err(corrupt("chunks", table.offset, "there are more chunks than pages of contents"));
         }
         let read = |section: &Section| -> Result<_, ImageError> {
-            let mut bytes = vec![0; section.length as usize];
+            let mut bytes = Vec::new();
+            let reserved = bytes.try_reserve_exact(section.length as usize);
+            reserved.map_err(|_| io("find memory to read")(std::io::ErrorKind::OutOfMemory.into()))?;
+            bytes.resize(section.length as usize, 0);
             file.read_exact_at(&mut bytes, section.offset).map_err(io("read"))?;
             Ok((*blake3::hash(&bytes).as_bytes() == section.hash).then_some(bytes))
         };
@@ -325,7 +328,7 @@ impl Image {
         for at in (0..chunk.length).step_by(step as usize) {
             let (to, bytes) = (chunk.offset + at, step.min(chunk.length - at));
             match extent.read_from(self.bulk.file(), chunk.file_offset + at, to, bytes as usize) {
-                Ok(()) => buffer.hash(&mut hasher, extent, to, bytes),
+                Ok(()) => buffer.hash(&mut hasher, extent, to, bytes).map_err(|e| self.unbuffered(e))?,
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
                     return Ok(false);
                 }
@@ -346,7 +349,8 @@ impl Image {
         let chunk_at = |n: usize| &self.chunks[self.placed[n] as usize];
         let end = |chunk: &Chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE);
         let start = chunk_at(run.start).file_offset;
-        let bytes = &mut buffer.bytes()[..(end(chunk_at(run.end - 1)) - start) as usize];
+        let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
+        let bytes = &mut bytes[..(end(chunk_at(run.end - 1)) - start) as usize];
         self.bulk.read(bytes, start).map_err(|source| self.unread(source))?;
         for chunk in run.map(chunk_at) {
             let padded = &bytes[(chunk.file_offset - start) as usize..(end(chunk) - start) as usize];
@@ -370,6 +374,10 @@ impl Image {
 
     fn corrupt(&self, offset: u64, what: &'static str) -> ImageError {
         ImageError::Corrupt { path: self.path.clone(), section: "contents", offset, what }
+    }
+
+    fn unbuffered(&self, source: std::io::Error) -> ImageError {
+        ImageError::Io { act: "find memory to read", path: self.path.clone(), source }
     }
 
     fn unread(&self, source: std::io::Error) -> ImageError {

@@ -3,7 +3,6 @@
 //! to or from.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, handle_alloc_error};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -24,7 +23,7 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A page-aligned buffer of one chunk, as O_DIRECT wants it.
 #[derive(Default)]
-pub(super) struct ChunkBuffer {
+pub(crate) struct ChunkBuffer {
     start: Option<NonNull<u8>>,
 }
 
@@ -34,28 +33,39 @@ unsafe impl Send for ChunkBuffer {}
 impl ChunkBuffer {
     /// The buffer; a page of it costs nothing before it is used, which an aligned allocation would.
     ///
-    /// # Panics
-    /// When there is no address space, as an allocation.
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        let start = *self.start.get_or_insert_with(|| {
-            let (bytes, access) = (CHUNK_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE);
-            // SAFETY: a new mapping where the kernel likes.
-            let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-            let start = start.ok().and_then(|start| NonNull::new(start.cast()));
-            start.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u8; CHUNK_BYTES as usize]>()))
-        });
+    /// # Errors
+    /// When there is no memory: a limit (RLIMIT_DATA, RLIMIT_AS) may leave the process less than a buffer for each
+    /// worker.
+    pub(crate) fn bytes(&mut self) -> io::Result<&mut [u8]> {
+        let start = match self.start {
+            Some(start) => start,
+            None => {
+                let (bytes, access) = (CHUNK_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE);
+                // SAFETY: a new mapping where the kernel likes.
+                let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?;
+                let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+                *self.start.insert(start)
+            }
+        };
         // SAFETY: `start` owns CHUNK_BYTES initialised bytes and `self` is borrowed uniquely.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) }
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) })
     }
 
     /// The hash of a part of an extent, through a piece of this buffer: memory that is not ours is never borrowed.
-    pub(super) fn hash(&mut self, hasher: &mut blake3::Hasher, extent: &Extent, offset: u64, bytes: u64) {
-        let piece = &mut self.bytes()[..PIECE_BYTES];
+    pub(super) fn hash(
+        &mut self,
+        hasher: &mut blake3::Hasher,
+        extent: &Extent,
+        offset: u64,
+        bytes: u64,
+    ) -> io::Result<()> {
+        let piece = &mut self.bytes()?[..PIECE_BYTES];
         for at in (0..bytes).step_by(PIECE_BYTES) {
             let piece = &mut piece[..(PIECE_BYTES as u64).min(bytes - at) as usize];
             extent.copy_out(offset + at, piece);
             hasher.update(piece);
         }
+        Ok(())
     }
 }
 
@@ -83,9 +93,9 @@ pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u
     *hasher.finalize().as_bytes()
 }
 
-/// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core; the first error, or
-/// `limit`, stops the rest.
-pub(super) fn for_each<E: Send + From<Stopped>>(
+/// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core, or on as many as there
+/// may be; the first error, or `limit`, stops the rest.
+pub(crate) fn for_each<E: Send + From<Stopped>>(
     items: usize,
     threads: usize,
     limit: &Limit,
@@ -111,7 +121,9 @@ pub(super) fn for_each<E: Send + From<Stopped>>(
         return run();
     }
     std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..helpers).map(|_| scope.spawn(run)).collect();
+        // Where no thread can be had the others, this one at least, do all of the work.
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, run).ok();
+        let handles: Vec<_> = (0..helpers).map_while(spawn).collect();
         let own = run();
         // A chunk that was left out without a word would be missing for good.
         let joined = handles.into_iter().map(|h| h.join().unwrap_or_else(|panic| resume_unwind(panic)));

@@ -321,7 +321,7 @@ impl Sink<'_> {
                 (_, Err(error)) => return Err(error),
             },
         };
-        let into = &mut buffer.bytes()[..bytes as usize];
+        let into = &mut buffer.bytes()?[..bytes as usize];
         let chunks = self.fill(&stored, place, into);
         self.take_space(place + bytes);
         self.bulk.write(into, place)?;
