@@ -6,10 +6,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -86,6 +87,18 @@ impl RegularError {
 /// # Errors
 /// [`RegularError::Io`], [`RegularError::NotRegular`].
 pub fn open(path: &Path, links: Links) -> Result<File, RegularError> {
+    open_in(CWD, path, path, links)
+}
+
+/// Opens the regular file `name` in a directory as [`open`] does, and follows no link; `path` is what errors call it.
+///
+/// # Errors
+/// [`RegularError::Io`], [`RegularError::NotRegular`].
+pub fn open_at(directory: impl AsFd, name: &Path, path: &Path) -> Result<File, RegularError> {
+    open_in(directory.as_fd(), name, path, Links::Refuse)
+}
+
+fn open_in(directory: BorrowedFd<'_>, name: &Path, path: &Path, links: Links) -> Result<File, RegularError> {
     let not = |found| RegularError::NotRegular { path: path.into(), found };
     let io = |act| move |source| RegularError::Io { act, path: path.into(), source };
     // NONBLOCK: an open of a FIFO waits otherwise. It means nothing to a regular file.
@@ -93,7 +106,7 @@ pub fn open(path: &Path, links: Links) -> Result<File, RegularError> {
     if links == Links::Refuse {
         flags |= OFlags::NOFOLLOW;
     }
-    let file: File = match rustix::fs::open(path, flags, Mode::empty()) {
+    let file: File = match openat(directory, name, flags, Mode::empty()) {
         Ok(file) => file.into(),
         Err(Errno::LOOP) if links == Links::Refuse => return Err(not("a symbolic link")),
         // What open says of a socket, and of a device that nobody drives.
@@ -163,7 +176,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
-    use rustix::fs::{CWD, FileType, mknodat};
+    use rustix::fs::{FileType, mknodat};
 
     use super::*;
 
@@ -214,6 +227,10 @@ mod tests {
             assert!(error.to_string().contains(said), "{name}: {error}");
         }
         assert!(open(&path("link"), Links::Follow).is_ok());
+        let opened = File::open(directory.path()).unwrap();
+        assert!(open_at(&opened, Path::new("file"), &path("file")).is_ok());
+        let error = open_at(&opened, Path::new("link"), &path("link")).unwrap_err();
+        assert!(error.to_string().contains("/link is a symbolic link"), "{error}");
         assert!(open(&path("missing"), Links::Follow).unwrap_err().is_not_found());
     }
 

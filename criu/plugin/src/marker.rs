@@ -6,7 +6,7 @@
 //! spoilt are found while the restore can still be refused: afterwards CRIU asks nobody any more.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use stasis::checkpoint::{IMAGE_FILE, Metadata};
 use stasis::image::{Image, ImageError};
+use stasis::regular::{RegularError, open_at, read_rest};
 use thiserror::Error;
 
 /// Its name.
@@ -49,8 +50,10 @@ struct Marker {
 pub(crate) enum MarkerError {
     #[error("Cannot write {MARKER} beside the images")]
     Write(#[source] io::Error),
-    #[error("Cannot read {MARKER} beside the images")]
-    Read(#[source] io::Error),
+    #[error(transparent)]
+    Read(#[from] RegularError),
+    #[error("{MARKER} beside the images is not one of this version")]
+    Parse(#[source] serde_json::Error),
     #[error("{MARKER} has layout {0}; this plugin knows {LAYOUT}: use a newer one")]
     Layout(u32),
     #[error(
@@ -93,15 +96,13 @@ pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<()
 
 /// Makes sure that all contents that belong to these images are there; images without a marker need none.
 pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<(), MarkerError> {
-    let file =
-        match openat(directory, MARKER, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(MarkerError::Read(error.into())),
-            Ok(file) => File::from(file),
-        };
-    let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text).map_err(MarkerError::Read)?;
-    let marker: Marker = serde_json::from_slice(&text).map_err(|error| MarkerError::Read(error.into()))?;
+    let at = path.join(MARKER);
+    let mut file = match open_at(directory, Path::new(MARKER), &at) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        opened => opened?,
+    };
+    let text = read_rest(&mut file, &at, LONGEST)?;
+    let marker: Marker = serde_json::from_slice(&text).map_err(MarkerError::Parse)?;
     if marker.layout != LAYOUT {
         return Err(MarkerError::Layout(marker.layout));
     }
@@ -180,7 +181,7 @@ mod tests {
             fs::write(directory.path().join(MARKER), text).unwrap();
             check(fd.as_fd(), directory.path()).unwrap_err()
         };
-        assert!(matches!(marked("{"), MarkerError::Read(_)));
+        assert!(matches!(marked("{"), MarkerError::Parse(_)));
         assert!(matches!(marked(r#"{"layout":2,"processes":[]}"#), MarkerError::Layout(2)));
         let text = r#"{"layout":1,"processes":[{"pid":1,"name":"../../etc","written_to":"/nowhere"}]}"#;
         assert!(
@@ -189,5 +190,10 @@ mod tests {
         fs::remove_file(directory.path().join(MARKER)).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", directory.path().join(MARKER)).unwrap();
         assert!(matches!(check(fd.as_fd(), directory.path()), Err(MarkerError::Read(_))));
+        fs::remove_file(directory.path().join(MARKER)).unwrap();
+        // Nobody writes to it: an open that waited would wait for ever.
+        rustix::fs::mknodat(&fd, MARKER, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = check(fd.as_fd(), directory.path()).unwrap_err();
+        assert!(error.to_string().contains("stasis.json is a FIFO"), "{error}");
     }
 }

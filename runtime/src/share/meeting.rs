@@ -9,7 +9,7 @@
 //! the one that was made. A member that has died is noticed by the lock on its table.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use super::graph::Table;
 use crate::limit::{Limit, Stopped};
+use crate::regular::{self, Links};
 
 /// How often a member looks for the others.
 const LOOK: Duration = Duration::from_millis(1);
@@ -185,9 +186,9 @@ impl SessionOrder {
 
     fn decided(&self) -> Result<Option<Decision>, SessionError> {
         let path = self.directory.join(DECISION);
-        match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io_error("read", &path)(error)),
+        match regular::read(&path, MAX_TABLE, Links::Refuse) {
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(io_error("read", &path)(io::Error::other(error))),
             Ok(text) => {
                 serde_json::from_slice(&text).map(Some).map_err(|source| SessionError::Parse { path, source })
             }
@@ -239,7 +240,7 @@ impl SessionOrder {
 
     /// Whether a member that has come is not there any more.
     fn has_died(&self, name: &str) -> bool {
-        let Ok(table) = File::open(self.file(name, "table")) else { return false };
+        let Ok(table) = regular::open(&self.file(name, "table"), Links::Refuse) else { return false };
         // Ready ones let go of it.
         flock(&table, FlockOperation::NonBlockingLockShared).is_ok() && !self.file(name, "ready").exists()
     }
@@ -261,9 +262,8 @@ impl<'a> Meeting<'a> {
             order.await_all("stop its queues", "table", limit)?;
             let read = |member: &Member| {
                 let path = order.file(&member.name, "table");
-                let mut text = Vec::new();
-                let file = File::open(&path).map_err(io_error("open", &path))?;
-                file.take(MAX_TABLE).read_to_end(&mut text).map_err(io_error("read", &path))?;
+                let text = regular::read(&path, MAX_TABLE, Links::Refuse);
+                let text = text.map_err(|error| io_error("read", &path)(io::Error::other(error)))?;
                 serde_json::from_slice(&text).map_err(|source| SessionError::Parse { path, source })
             };
             let tables = order.members.iter().map(read).collect::<Result<_, _>>()?;

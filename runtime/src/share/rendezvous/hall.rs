@@ -3,8 +3,6 @@
 //! for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +11,10 @@ use super::wire::{Answer, Ask};
 use super::{RendezvousError, io_error};
 use crate::checkpoint::process::Process;
 use crate::registry::state::DmabufId;
+use crate::regular::{self, Links};
+
+/// Longest record that is read, bytes.
+const MAX_RECORD: u64 = 16 << 20;
 
 /// A member that has all it wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,9 +29,9 @@ pub(super) struct Gone {
 /// # Errors
 /// [`RendezvousError::Io`].
 pub(super) fn read_record(path: &Path) -> Result<Vec<Gone>, RendezvousError> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(io_error("read", path)(error)),
+    match regular::read(path, MAX_RECORD, Links::Refuse) {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(io_error("read", path)(std::io::Error::other(error))),
         Ok(text) => serde_json::from_slice(&text).map_err(|error| io_error("read", path)(error.into())),
     }
 }

@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
@@ -151,7 +151,10 @@ impl Place {
         let (path, patience) = (self.file("lock"), Limit::within(patience));
         loop {
             let mut options = OpenOptions::new();
-            let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+            // An open of a FIFO for writing would wait for a reader.
+            let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+            options.mode(0o600).custom_flags(flags.bits().cast_signed());
+            let lock = options.write(true).create(true).truncate(false).open(&path);
             let lock = lock.map_err(io_error("open", &path))?;
             let leader = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Some(self.lead(lock, members)?),
