@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stasis::checkpoint::Metadata;
-use stasis::criu::{Manifest, SessionIndex};
+use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust};
 use stasis::image::Image;
 use stasis::share::Parked;
 
@@ -30,6 +31,9 @@ pub struct InspectArgs {
 struct Inspected {
     #[serde(skip_serializing_if = "Option::is_none")]
     manifest: Option<Manifest>,
+    /// The files that the manifest lists, where they were compared with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<CheckedFiles>,
     images: Vec<InspectedImage>,
 }
 
@@ -50,8 +54,7 @@ struct InspectedImage {
     metadata: Metadata,
 }
 
-fn image(path: &Path, verify: bool) -> Result<InspectedImage> {
-    let image = Image::inspect(path)?;
+fn look(path: &Path, image: &Image, verify: bool) -> Result<InspectedImage> {
     if verify {
         image.verify()?;
     }
@@ -65,21 +68,51 @@ fn image(path: &Path, verify: bool) -> Result<InspectedImage> {
     })
 }
 
-fn checkpoint(directory: &Path, verify: bool) -> Result<Inspected> {
-    let manifest = Manifest::read(directory)?;
-    let images = manifest.image_paths(directory);
-    let images = images.iter().map(|path| image(path, verify)).collect::<Result<_>>()?;
-    Ok(Inspected { manifest: Some(manifest), images })
+/// A display of how much is checked, where somebody may look.
+fn progress(manifest: &Manifest, args: &InspectArgs) -> ProgressBar {
+    if args.json || !args.verify {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(manifest.listed_bytes());
+    if let Ok(style) = ProgressStyle::with_template("{bar} {bytes} of {total_bytes} ({bytes_per_sec})") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn checkpoint(directory: &Path, args: &InspectArgs) -> Result<Inspected> {
+    let directory =
+        directory.canonicalize().with_context(|| format!("Cannot find {}", directory.display()))?;
+    let opened = OpenDirectory::open(&directory, Trust::Anyone)?;
+    let manifest = Manifest::read_in(&opened)?;
+    let bar = progress(&manifest, args);
+    let image = |name: String| {
+        let path = directory.join(&name);
+        let image = Image::of_file(opened.file(&name)?, &path)?;
+        let looked = look(&path, &image, args.verify)?;
+        bar.inc(looked.stored_bytes);
+        Ok(looked)
+    };
+    let images = manifest.image_names().map(image).collect::<Result<_>>()?;
+    let verified = match args.verify {
+        true => Some(manifest.check_files(&opened, true, &|bytes| bar.inc(bytes))?),
+        false => None,
+    };
+    bar.finish_and_clear();
+    Ok(Inspected { manifest: Some(manifest), verified, images })
 }
 
 /// Prints what is there.
 pub fn run(args: &InspectArgs) -> Result<()> {
     let found =
         std::fs::metadata(&args.path).with_context(|| format!("Cannot find {}", args.path.display()))?;
-    let session = if found.is_dir() { SessionIndex::read(&args.path)? } else { None };
+    let session = match found.is_dir() {
+        true => SessionIndex::read_in(&OpenDirectory::open(&args.path.canonicalize()?, Trust::Anyone)?)?,
+        false => None,
+    };
     if let Some(session) = session {
         let directories = session.directories(&args.path);
-        let trees = directories.iter().map(|tree| checkpoint(tree, args.verify)).collect::<Result<_>>()?;
+        let trees = directories.iter().map(|tree| checkpoint(tree, args)).collect::<Result<_>>()?;
         let inspected = InspectedSession { session, trees };
         match args.json {
             true => output::show(serde_json::to_string_pretty(&inspected)? + "\n"),
@@ -88,8 +121,11 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         return Ok(());
     }
     let inspected = match found.is_dir() {
-        true => checkpoint(&args.path, args.verify)?,
-        false => Inspected { manifest: None, images: vec![image(&args.path, args.verify)?] },
+        true => checkpoint(&args.path, args)?,
+        false => {
+            let image = look(&args.path, &Image::inspect(&args.path)?, args.verify)?;
+            Inspected { manifest: None, verified: None, images: vec![image] }
+        }
     };
     match args.json {
         true => output::show(serde_json::to_string_pretty(&inspected)? + "\n"),
@@ -107,9 +143,28 @@ fn describe(inspected: &Inspected) -> String {
             let pids: Vec<_> = m.members.iter().map(|member| member.pid.to_string()).collect();
             line!(text, "  runtimes in processes {}", pids.join(", "));
         }
+        describe_files(&mut text, m, inspected.verified);
     }
     inspected.images.iter().for_each(|image| describe_image(&mut text, image));
-    text
+    // Names come from files of anybody: none of them is to command the terminal.
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+/// What the manifest lists.
+fn describe_files(text: &mut String, manifest: &Manifest, verified: Option<CheckedFiles>) {
+    match verified {
+        _ if !manifest.is_sealed() => {
+            line!(
+                text,
+                "  layout {}: it does not list CRIU's files, which cannot be verified",
+                manifest.layout
+            );
+        }
+        Some(CheckedFiles { files, bytes, .. }) => {
+            line!(text, "  {files} files with {bytes} bytes are as they were written");
+        }
+        None => line!(text, "  {} files are listed", manifest.files.len()),
+    }
 }
 
 fn describe_image(text: &mut String, image: &InspectedImage) {

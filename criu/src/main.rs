@@ -23,6 +23,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use stasis::checkpoint::{Done, Request, call};
+use stasis::criu::{SEALED_LAYOUT, seal};
 
 /// A compute runtime for AMD GPUs whose processes freeze and thaw.
 #[derive(Debug, Parser)]
@@ -66,6 +67,16 @@ enum Command {
     Agents(agents::AgentsArgs),
     /// What a checkpoint directory or image holds.
     Inspect(inspect::InspectArgs),
+    /// Complete the manifest of a checkpoint. CRIU calls it when its images are whole and the tasks still frozen.
+    #[command(hide = true)]
+    CommitImages {
+        /// The checkpoint's directory.
+        #[arg(required_unless_present = "layout")]
+        directory: Option<PathBuf>,
+        /// Say which layout this program writes, and do nothing.
+        #[arg(long)]
+        layout: bool,
+    },
     /// Run one kernel of a code object; list its kernels.
     Dispatch(Box<dispatch::DispatchArgs>),
     /// What `restore` starts beside CRIU.
@@ -90,6 +101,11 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dispatch(args) => dispatch::run(*args),
+        Command::CommitImages { directory: None, .. } | Command::CommitImages { layout: true, .. } => {
+            println!("{SEALED_LAYOUT}");
+            Ok(())
+        }
+        Command::CommitImages { directory: Some(directory), .. } => Ok(seal(&directory).map(drop)?),
         Command::Guard { order } => guard::run(&order),
         Command::Cancel { pid } => {
             let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::process::Command;
 
 use stasis_tests::gpu::{compute_object, floats, skip_on_kernel_driver};
 use stasis_tests::shell::{Shell, bytes_of, read_npy, write_npy};
@@ -337,4 +338,50 @@ fn inspect_of_what_is_no_checkpoint_is_refused() {
     let error = refused(&shell.run("inspect ."));
     assert!(error.contains("not a complete checkpoint"), "{error}");
     assert!(refused(&shell.run("inspect nothing")).contains("Cannot find nothing"));
+}
+
+#[test]
+fn inspect_and_restore_wait_for_no_fifo_and_read_no_endless_file() {
+    let shell = Shell::new();
+    for (manifest, said) in [("manifest.json", "manifest.json is"), ("session.json", "session.json is")] {
+        for (target, what) in
+            [("fifo", "a FIFO"), ("/dev/zero", "a symbolic link"), ("directory", "a directory")]
+        {
+            let images = shell.path("images");
+            let _ = fs::remove_dir_all(&images);
+            fs::create_dir(&images).unwrap();
+            let path = images.join(manifest);
+            match target {
+                "fifo" => drop(Command::new("mkfifo").arg(&path).status().unwrap()),
+                "directory" => fs::create_dir(&path).unwrap(),
+                endless => std::os::unix::fs::symlink(endless, &path).unwrap(),
+            }
+            for verb in ["inspect", "inspect --verify --json", "restore"] {
+                let error = refused(&shell.run(&format!("{verb} images")));
+                assert!(error.contains(said) && error.contains(what), "{verb}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn hostile_sessions_are_refused_by_name() {
+    let shell = Shell::new();
+    fs::create_dir(shell.path("images")).unwrap();
+    let deep = "[".repeat(100_000);
+    for (text, said) in [
+        (r#"{"layout":2,"id":"x","trees":[-1]}"#, "has the pid -1"),
+        (r#"{"layout":2,"id":"x","trees":[1]}"#, "has the pid 1"),
+        (r#"{"layout":2,"id":"x","trees":[7,7]}"#, "has \"7\" twice"),
+        (r#"{"layout":3,"id":"x","trees":[7]}"#, "is damaged"),
+        (r#"{"layout":4,"id":"x","trees":[7]}"#, "has layout 4"),
+        (r#"{"layout":2,"id":"x","trees":[7]}"#, "images/7"),
+        (&deep, "is not a manifest of this version"),
+    ] {
+        fs::write(shell.path("images/session.json"), text).unwrap();
+        for verb in ["inspect", "restore"] {
+            let error = refused(&shell.run(&format!("{verb} images")));
+            assert!(error.contains(said), "{verb} {text:.40}: {error}");
+        }
+    }
 }

@@ -125,6 +125,16 @@ fn directory_with_anything_planted_in_it_is_refused() {
     worker.finish();
 }
 
+/// A manifest as earlier versions wrote it: no hash at its end tells that it was changed.
+fn without_files(manifest: &serde_json::Value) -> serde_json::Value {
+    let mut earlier = manifest.clone();
+    let fields = earlier.as_object_mut().unwrap();
+    fields.remove("files");
+    fields.remove("blake3");
+    fields.insert("layout".to_owned(), 1.into());
+    earlier
+}
+
 #[test]
 fn image_names_that_lead_elsewhere_are_refused_before_anything_is_read() {
     let worker = Worker::start(&[]);
@@ -132,7 +142,7 @@ fn image_names_that_lead_elsewhere_are_refused_before_anything_is_read() {
     let path = worker.path("images/manifest.json");
     let manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     for name in ["../precious", "/etc/passwd", "..", "criu/../../precious", ""] {
-        let mut hostile = manifest.clone();
+        let mut hostile = without_files(&manifest);
         hostile["images"] = serde_json::json!([name]);
         fs::write(&path, hostile.to_string()).unwrap();
         let error = refused(&worker.restore("images"));
@@ -141,6 +151,52 @@ fn image_names_that_lead_elsewhere_are_refused_before_anything_is_read() {
             "{name}: {error}"
         );
     }
+    worker.finish();
+}
+
+/// `stasis restore` of the directory `name` with these arguments.
+fn restore(worker: &Worker, name: &str, arguments: &[&str]) -> Output {
+    let directory = worker.path(name);
+    worker.stasis(&[&["restore", directory.to_str().unwrap()], arguments].concat())
+}
+
+#[test]
+fn files_of_others_and_files_that_others_can_write_are_not_restored_unless_told() {
+    if !is_root() {
+        return;
+    }
+    let mut worker = Worker::start(&[]);
+    worker.freeze("images");
+    for name in ["", "manifest.json", "runtime-0.img", "criu", "criu/pages-1.img"] {
+        let path = worker.path("images").join(name);
+        std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+        let error = refused(&restore(&worker, "images", &[]));
+        assert!(error.contains("belongs to user 65534") && error.contains("--trust-owner"), "{error}");
+        assert!(error.contains(path.to_str().unwrap().trim_end_matches('/')), "{name}: {error}");
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    }
+    // In a directory that others can enter.
+    fs::set_permissions(worker.path("images"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, bits, whole) in [("criu", 0o720, 0o700), ("criu/pages-1.img", 0o646, 0o644)] {
+        fs::set_permissions(worker.path("images/criu"), fs::Permissions::from_mode(0o711)).unwrap();
+        let path = worker.path("images").join(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(bits)).unwrap();
+        let error = refused(&restore(&worker, "images", &[]));
+        assert!(error.contains("can be written by others") && error.contains(name), "{error}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(whole)).unwrap();
+    }
+    // Whoever asked for root by sudo is as good as root.
+    let pages = worker.path("images/criu/pages-1.img");
+    std::os::unix::fs::chown(&pages, Some(65534), None).unwrap();
+    let mut command = Command::new(program("stasis"));
+    command.args(["restore", "--json"]).arg(worker.path("images")).env("STASIS_CRIU", criu());
+    succeeded(&command.env("SUDO_UID", NOBODY).env_remove("STASIS_DEVICE").output().unwrap());
+    worker.wait_rounds(2);
+    worker.freeze("again");
+    std::os::unix::fs::chown(worker.path("again/manifest.json"), Some(65534), None).unwrap();
+    assert!(refused(&restore(&worker, "again", &[])).contains("belongs to user 65534"));
+    succeeded(&restore(&worker, "again", &["--json", "--trust-owner"]));
+    worker.wait_rounds(2);
     worker.finish();
 }
 

@@ -76,6 +76,17 @@ fn call_returns_in_the_original_and_in_every_copy() {
         "{}",
         example.log()
     );
+    // The `stasis` beside the example has listed the files.
+    let manifest = fs::read(example.path("images/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    assert_eq!(manifest["layout"], 3);
+    let pages = example.path("images/criu/pages-1.img");
+    let whole = fs::read(&pages).unwrap();
+    fs::write(&pages, &whole[..whole.len() - 1]).unwrap();
+    let images = example.path("images");
+    let error = refused(&stasis(&["restore", images.to_str().unwrap()], &criu()));
+    assert!(error.contains("criu/pages-1.img has"), "{error}");
+    fs::write(&pages, whole).unwrap();
     for copies in 1..=2 {
         example.restore("images");
         example.wait_for_ends(1 + copies);
@@ -100,6 +111,25 @@ fn preempted_process_checkpoints_itself() {
     assert!(example.end(), "{}", example.log());
     example.restore("images");
     example.wait_for_ends(2);
+}
+
+#[test]
+fn without_a_stasis_command_the_checkpoint_is_whole_and_its_restore_warns() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = || OpenOptions::new().create(true).append(true).open(directory.path().join("log")).unwrap();
+    let mut command = Command::new("setsid");
+    command.arg(program("self_checkpoint")).arg(directory.path().join("images")).arg("--exit");
+    command.env("STASIS_CRIU", criu()).env("STASIS_PROGRAM", "/nowhere/stasis");
+    command.env("STASIS_SOFTGPU_INSTANCE", format!("alone-{}", std::process::id()));
+    let child = command.current_dir("/").stdin(Stdio::null()).stdout(log()).stderr(log()).spawn().unwrap();
+    let mut example = Example { directory, child };
+    assert!(!example.end(), "CRIU kills it: {}", example.log());
+    let images = example.path("images");
+    let output = stasis(&["restore", images.to_str().unwrap()], &criu());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("Warning: the manifest of") && said.contains("does not list its files"), "{said}");
+    example.wait_for_ends(1);
 }
 
 #[test]

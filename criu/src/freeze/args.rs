@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use stasis::checkpoint::{Admission, Place};
-use stasis::criu::{CriuOptions, NetworkLock, has_terminal};
+use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
 
 use super::outcome::directory_bytes;
 use crate::preflight;
@@ -149,6 +149,12 @@ pub struct RestoreArgs {
     pub(super) deadline_ms: Option<u64>,
     #[command(flatten)]
     pub(super) terms: TermsArgs,
+    /// Do not compare the files with their hashes first: damage shows when the process runs, if at all.
+    #[arg(long)]
+    pub(super) no_verify: bool,
+    /// Take files of any user, and files that others can write: only for a checkpoint that you trust otherwise.
+    #[arg(long)]
+    pub(super) trust_owner: bool,
     /// More arguments for `criu restore` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     pub(super) criu_args: Vec<String>,
@@ -174,6 +180,12 @@ pub struct TermsArgs {
     /// else the one it had.
     #[arg(long, value_name = "SPEC")]
     pub(super) device: Option<String>,
+}
+
+impl RestoreArgs {
+    pub(super) fn trust(&self) -> Trust {
+        if self.trust_owner { Trust::Anyone } else { Trust::of_caller() }
+    }
 }
 
 impl TermsArgs {

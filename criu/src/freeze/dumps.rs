@@ -7,10 +7,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
-    CommitGate, CriuOptions, LAYOUT, Manifest, TREE_LAYOUT, TreeMember, image_names, write_commit_script,
+    CommitGate, CriuOptions, LAYOUT, Manifest, Sealer, TREE_LAYOUT, TreeMember, commit_error, image_names,
+    write_commit_script,
 };
 
 use super::args::CheckpointArgs;
@@ -48,6 +49,7 @@ fn write_manifest(
             secret: reports.first().filter(|_| is_plain).and_then(|report| report.secret.clone()),
             ..sum(reports)
         },
+        files: Vec::new(),
     };
     Ok(manifest.write_pending(directory)?)
 }
@@ -63,6 +65,8 @@ pub(super) fn dump(
     criu: &Criu,
     reports: &[CheckpointReport],
 ) -> Result<Vec<Result<(), CriuError>>> {
+    let sealer =
+        Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
     let mut rest = reports;
     for tree in &party.trees {
         let (own, others) = rest.split_at(tree.members.len().min(rest.len()));
@@ -72,10 +76,10 @@ pub(super) fn dump(
     let is_alone = party.trees.len() == 1;
     let prepare = |tree: &Tree| {
         let directory = directory.join(&tree.place);
-        let gate = if is_alone { None } else { Some(CommitGate::write(&directory)?) };
+        let gate = if is_alone { None } else { Some(CommitGate::write(&directory, Some(&sealer))?) };
         let commit = match &gate {
             Some(gate) => gate.script().to_owned(),
-            None => write_commit_script(&directory)?,
+            None => write_commit_script(&directory, Some(&sealer))?,
         };
         Ok(Prepared {
             pid: tree.pid,
@@ -95,7 +99,21 @@ pub(super) fn dump(
         options: DumpOptions { leave_running: args.leave_running, criu: &tree.told, extra: &args.criu_args },
         gate: tree.gate.as_ref(),
     });
-    Ok(criu.dump(&dumps.collect::<Vec<_>>(), args.criu_deadline(&party.roots())))
+    let dumped = criu.dump(&dumps.collect::<Vec<_>>(), args.criu_deadline(&party.roots()));
+    let explained = |(dumped, tree): (Result<(), CriuError>, &Tree)| {
+        dumped.map_err(|error| explained(error, &directory.join(&tree.place)))
+    };
+    Ok(dumped.into_iter().zip(&party.trees).map(explained).collect())
+}
+
+/// Of a commit that failed CRIU's log says only that it did.
+fn explained(error: CriuError, directory: &Path) -> CriuError {
+    match (error, commit_error(directory)) {
+        (CriuError::Failed { verb, status, log, .. }, Some(reason)) => {
+            CriuError::Failed { verb, status, reason, log }
+        }
+        (error, _) => error,
+    }
 }
 
 /// What a tree's dump needs.

@@ -2,6 +2,7 @@
 //! Freeze and thaw from outside, and what both need.
 
 mod args;
+mod check;
 mod checkpoint;
 mod claim;
 mod dumps;
@@ -13,11 +14,13 @@ mod restore;
 mod together;
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, State, call};
+use stasis::image::memory_is_ample;
 
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
 pub use self::checkpoint::checkpoint;
@@ -27,6 +30,8 @@ pub use self::restore::restore;
 const STATUS: Duration = Duration::from_secs(5);
 /// How long a process that others see to is left alone.
 const AGAIN: Duration = Duration::from_millis(20);
+/// How often a spinner turns.
+const TURN: Duration = Duration::from_millis(100);
 
 fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
@@ -40,8 +45,22 @@ fn spinner(quiet: bool) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(Duration::from_millis(100));
+    if memory_is_ample() {
+        turn(&bar);
+    }
     bar
+}
+
+/// Has a spinner turn, if a thread for it can be had: indicatif's own gives no such choice.
+fn turn(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    let _ = thread::Builder::new().spawn(move || {
+        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
+            bar.tick();
+            drop(bar);
+            thread::sleep(TURN);
+        }
+    });
 }
 
 fn mebibytes(bytes: u64) -> f64 {

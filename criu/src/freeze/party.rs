@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use stasis::checkpoint::contact::has_agent;
 use stasis::checkpoint::{CallError, Request, call};
 use stasis::criu::{
-    Executable, SESSION_DIRECTORY, SessionIndex, TREE_LAYOUT, make_private, prepare, prepare_empty,
+    Executable, SEALED_LAYOUT, SESSION_DIRECTORY, SessionIndex, make_private, prepare, prepare_empty,
 };
 use stasis::share::{Member as SessionMember, SessionOrder};
 
@@ -152,7 +152,7 @@ impl Party {
                 for tree in trees {
                     prepare(&directory.join(&tree.place))?;
                 }
-                let index = SessionIndex { layout: TREE_LAYOUT, id: self.id.clone(), trees: self.roots() };
+                let index = SessionIndex { layout: SEALED_LAYOUT, id: self.id.clone(), trees: self.roots() };
                 index.write(&directory)?;
                 directory
             }

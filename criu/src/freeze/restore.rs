@@ -4,17 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
-use stasis::checkpoint::{Admission, Ended, Metadata, RestoreReport};
-use stasis::criu::{CRIU_DIRECTORY, Executable, Manifest, SessionIndex};
-use stasis::image::Image;
+use anyhow::{Context, Error, Result, bail};
+use stasis::checkpoint::{Admission, Ended, RestoreReport};
+use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory, SessionIndex};
 
 use super::args::RestoreArgs;
 use super::claim::{Claim, Presence};
 use super::fate::{Known, list};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
-use super::{milliseconds, spinner, together};
+use super::{check, milliseconds, spinner, together};
 use crate::criu::Criu;
 use crate::{beside, output};
 
@@ -39,22 +38,27 @@ fn thaw(args: &RestoreArgs) -> Result<Vec<i32>> {
         .directory
         .canonicalize()
         .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
-    match SessionIndex::read(&directory)? {
+    let opened = OpenDirectory::open(&directory, args.trust())?;
+    match SessionIndex::read_in(&opened)? {
         Some(index) => together::restore(args, &directory, &index),
-        None => tree(args, &directory).map(|pid| vec![pid]),
+        None => tree(args, &opened).map(|pid| vec![pid]),
     }
 }
 
 /// Brings one tree back; returns the pid of its root.
-fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
+fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     let started = Instant::now();
-    let manifest = Manifest::read(directory)?;
+    let directory = opened.path();
+    let manifest = Manifest::read_in(opened)?;
     let runtimes = manifest.runtimes(directory);
     let admission = args.terms.admission()?;
     let criu = Criu::find()?;
     let bar = spinner(args.json);
-    bar.set_message("checking the images");
-    check_all(&manifest, directory)?;
+    let checked = check::all(&manifest, opened, args.no_verify, &bar);
+    if !manifest.is_sealed() && checked.is_ok() {
+        bar.suspend(|| eprintln!("Warning: {}", check::unlisted(&manifest, directory)));
+    }
+    checked?;
     bar.set_message("waiting for the pid");
     let others = runtimes.iter().map(|(pid, _)| *pid).filter(|pid| *pid != manifest.pid);
     let images = directory.join(CRIU_DIRECTORY);
@@ -110,38 +114,6 @@ fn tree(args: &RestoreArgs, directory: &Path) -> Result<i32> {
         output::report(outcome.prose());
     }
     Ok(manifest.pid)
-}
-
-/// Makes sure that programs and images are those of the checkpoint, both at a time: each is read from end to end.
-fn check_all(manifest: &Manifest, directory: &Path) -> Result<()> {
-    let members = manifest.members.iter().filter_map(|member| member.executable.as_ref());
-    let mut programs = manifest.executable.iter().chain(members);
-    std::thread::scope(|scope| {
-        let programs = scope.spawn(move || programs.try_for_each(Executable::check));
-        let images = manifest.image_paths(directory).iter().try_for_each(|path| check(path));
-        programs.join().map_err(|_| anyhow!("Checking the programs failed"))??;
-        images
-    })
-}
-
-/// Makes sure that an image is whole, and that its process will find the others of its session.
-fn check(path: &Path) -> Result<()> {
-    let image = Image::inspect(path)?;
-    image.verify()?;
-    let metadata: Metadata = image.metadata()?;
-    let shared = metadata.sharing.as_ref().filter(|sharing| !sharing.objects.is_empty());
-    let order = shared.and_then(|sharing| sharing.order.as_ref()).filter(|order| order.members.len() > 1);
-    let (Some(order), Some(directory)) = (order, path.parent()) else { return Ok(()) };
-    let meeting = directory.join(&order.from_image);
-    if !meeting.is_dir() {
-        bail!(
-            "{} shares memory with others of its session, and the directory where they meet is not at {}: move the \
-             whole session's directory, not a part of it",
-            path.display(),
-            meeting.display()
-        );
-    }
-    Ok(())
 }
 
 /// Has all take their devices; whoever lives and does not is named.

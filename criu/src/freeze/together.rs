@@ -33,6 +33,8 @@ pub(super) fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) 
             if !output.status.success() {
                 bail!("{}", String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("Error: "));
             }
+            // Warnings.
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
             serde_json::from_slice::<Value>(&output.stdout)
                 .context("Its restore said something else than JSON")
         });

@@ -15,8 +15,8 @@ use super::{
     CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
 };
 use crate::criu::{
-    Answer, CRIU_DIRECTORY, CriuOptions, Executable, LAYOUT, Manifest, ManifestError, NotFound, Program,
-    RpcError, dump_self, image_names, prepare, retract, write_commit_script,
+    Answer, CRIU_DIRECTORY, CriuOptions, Executable, LAYOUT, Manifest, ManifestError, NO_PLUGINS, NotFound,
+    Program, RpcError, Sealer, commit_error, dump_self, image_names, prepare, retract, write_commit_script,
 };
 use crate::runtime::Runtime;
 
@@ -107,6 +107,10 @@ impl Runtime {
     /// Checkpoints this process into `directory`, which must be empty or not exist: what `stasis checkpoint` does from
     /// outside, through a CRIU of the process's own. `stasis restore` brings a copy back.
     ///
+    /// The files are listed and hashed by the `stasis` command, as found beside this program, on PATH or in
+    /// STASIS_PROGRAM. Without it the checkpoint is complete, but a restore cannot tell whether CRIU's images are as they
+    /// were written, and warns of that.
+    ///
     /// # Errors
     /// [`SelfCheckpointError`].
     pub fn checkpoint_to(
@@ -115,14 +119,21 @@ impl Runtime {
         options: &SelfCheckpoint,
     ) -> Result<Life, SelfCheckpointError> {
         let program = Program::find()?;
+        let sealer = Sealer::find();
+        if sealer.is_none() {
+            tracing::warn!(target: "checkpoint", "no stasis command is found: CRIU's images will not be hashed");
+        }
         let directory = prepare(directory)?;
         let saved = self.lock(options.mode, options.lock_deadline).and_then(|()| {
             self.checkpoint_with(&directory, &options.checkpoint).inspect_err(|_| self.open_again())
         });
         let report = saved.map_err(|error| SelfCheckpointError::Checkpoint(Box::new(error)))?;
-        let dumped = write_beside(&directory, &program, options, &report).map(|config| {
+        let config = write_beside(&directory, (&program, sealer.as_ref()), options, &report);
+        let dumped = config.map(|config| {
             let images = directory.join(CRIU_DIRECTORY);
-            dump_self(&program, &images, &config, &options.criu, options.leave_running, options.dump_deadline)
+            let (criu, deadline) = (&options.criu, options.dump_deadline);
+            let dumped = dump_self(&program, &images, &config, criu, options.leave_running, deadline);
+            dumped.map_err(|error| error.because_of(commit_error(&directory)))
         });
         match dumped {
             Ok(Ok(Answer::Restored)) => self
@@ -176,7 +187,7 @@ impl Runtime {
 /// tells CRIU of that script; returns the last one's path.
 fn write_beside(
     directory: &Path,
-    program: &Program,
+    (program, sealer): (&Program, Option<&Sealer>),
     options: &SelfCheckpoint,
     report: &CheckpointReport,
 ) -> Result<PathBuf, SelfCheckpointError> {
@@ -190,16 +201,17 @@ fn write_beside(
         images: image_names(directory)?,
         members: Vec::new(),
         report: report.clone(),
+        files: Vec::new(),
     };
     manifest.write_pending(directory)?;
-    let script = write_commit_script(directory)?;
+    let script = write_commit_script(directory, sealer)?;
     let images = directory.join(CRIU_DIRECTORY);
     let file = |path: &Path| {
         let path = path.to_path_buf();
         move |source| SelfCheckpointError::File { path, source }
     };
     // Plugins of other devices are not ours to run.
-    let plugins = images.join("no-plugins");
+    let plugins = images.join(NO_PLUGINS);
     fs::create_dir(&plugins).map_err(file(&plugins))?;
     let config = images.join("criu.conf");
     let quote = |path: &Path| format!("\"{}\"", path.display().to_string().replace('"', "\\\""));

@@ -13,12 +13,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
-use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, ManifestError, PENDING_FILE};
+use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, PENDING_FILE};
+use super::error::ManifestError;
+use super::sealer::{Sealer, quoted};
+use crate::regular::{Links, read_text};
 
 /// The gate's name among CRIU's images.
-const GATE: &str = "gate";
+pub(super) const GATE: &str = "gate";
+/// What the sealer says when it fails.
+const COMMIT_LOG: &str = "commit.log";
+/// Longest of that, bytes.
+const MAX_LOG: u64 = 64 << 10;
 /// What a script makes before it waits.
-const PREPARED: &str = "prepared";
+pub(super) const PREPARED: &str = "prepared";
 
 fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestError {
     let path = path.to_owned();
@@ -26,26 +33,40 @@ fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestE
 }
 
 /// Writes the script that makes a pending checkpoint complete: CRIU calls it at every stage, and it acts at `post-dump`,
-/// when the images are whole and the tasks still frozen. Everything is synced, then the manifest gets its name.
+/// when the images are whole and the tasks still frozen. The `sealer` has all files synced and lists them, with their
+/// hashes, in the manifest; then that gets its name. Without one the files are synced only.
 ///
 /// # Errors
 /// [`ManifestError::Io`].
-pub fn write_commit_script(directory: &Path) -> Result<PathBuf, ManifestError> {
-    write(directory, "")
+pub fn write_commit_script(directory: &Path, sealer: Option<&Sealer>) -> Result<PathBuf, ManifestError> {
+    write(directory, sealer, "")
 }
 
-fn write(directory: &Path, wait: &str) -> Result<PathBuf, ManifestError> {
+fn write(directory: &Path, sealer: Option<&Sealer>, wait: &str) -> Result<PathBuf, ManifestError> {
     let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
-    let quoted = format!("'{}'", directory.display().to_string().replace('\'', r"'\''"));
+    let place = quoted(directory);
     // One syncfs for CRIU's many small files, which it never syncs itself.
+    let seal = match sealer {
+        Some(sealer) => format!("{} . 2>{CRIU_DIRECTORY}/{COMMIT_LOG}", sealer.command()),
+        None => format!("sync -f {CRIU_DIRECTORY}"),
+    };
     let script = format!(
-        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {quoted}\n\
-         sync -f {CRIU_DIRECTORY}\n{wait}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
+        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {place}\n\
+         {seal}\n{wait}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
     );
     fs::write(&path, script).map_err(failed("write", &path))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
         .map_err(failed("make executable", &path))?;
     Ok(path)
+}
+
+/// Why the commit of the checkpoint in `directory` failed, if it did and said so.
+#[must_use]
+pub fn commit_error(directory: &Path) -> Option<String> {
+    let path = directory.join(CRIU_DIRECTORY).join(COMMIT_LOG);
+    let text = read_text(&path, MAX_LOG, Links::Refuse).ok()?;
+    let text = text.trim().trim_start_matches("Error: ").replace('\n', " ");
+    (!text.is_empty()).then_some(text)
 }
 
 /// The gate of one tree among several that are dumped together. Dropped without a word it says no.
@@ -61,7 +82,7 @@ impl CommitGate {
     ///
     /// # Errors
     /// [`ManifestError::Io`].
-    pub fn write(directory: &Path) -> Result<Self, ManifestError> {
+    pub fn write(directory: &Path, sealer: Option<&Sealer>) -> Result<Self, ManifestError> {
         let images = directory.join(CRIU_DIRECTORY);
         let gate = images.join(GATE);
         let mode = Mode::RUSR | Mode::WUSR;
@@ -75,7 +96,7 @@ impl CommitGate {
             "exec 3<>{CRIU_DIRECTORY}/{GATE}\nexec 4<{CRIU_DIRECTORY}/{GATE}\nexec 3>&-\n\
              : >{CRIU_DIRECTORY}/{PREPARED}\nread -r word <&4\n[ \"$word\" = commit ]\n"
         );
-        Ok(Self { script: write(directory, &wait)?, images, held: held.into() })
+        Ok(Self { script: write(directory, sealer, &wait)?, images, held: held.into() })
     }
 
     /// The script for CRIU.
@@ -153,7 +174,7 @@ mod tests {
         for (commits, is_early) in [(true, false), (true, true), (false, false), (false, true)] {
             let temporary = tempfile::tempdir().unwrap();
             let directory = directory(&temporary);
-            let gate = CommitGate::write(&directory).unwrap();
+            let gate = CommitGate::write(&directory, None).unwrap();
             let say = || if commits { gate.commit().unwrap() } else { gate.refuse().unwrap() };
             if is_early {
                 say();
@@ -173,11 +194,28 @@ mod tests {
     fn end_of_whoever_holds_the_gate_is_a_no() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = directory(&temporary);
-        let gate = CommitGate::write(&directory).unwrap();
+        let gate = CommitGate::write(&directory, None).unwrap();
         let mut script = run(gate.script());
         wait_prepared(&gate);
         drop(gate);
         assert!(!script.wait().unwrap().success());
         assert!(!directory.join(MANIFEST_FILE).exists());
+    }
+
+    #[test]
+    fn sealer_that_fails_or_is_killed_commits_nothing_and_its_reason_is_kept() {
+        for (act, reason) in [("echo 'Error: no disk' >&2; exit 1", "no disk"), ("kill -9 $$", "")] {
+            let temporary = tempfile::tempdir().unwrap();
+            let directory = directory(&temporary);
+            let program = temporary.path().join("it's a sealer");
+            fs::write(&program, format!("#!/bin/sh\n[ -e manifest.pending ] || exit 0\n{act}\n")).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            let script = write_commit_script(&directory, Some(&Sealer::at(program))).unwrap();
+            assert!(!run(&script).wait().unwrap().success());
+            assert!(!directory.join(MANIFEST_FILE).exists());
+            // A shell may have a word for the kill.
+            let said = commit_error(&directory).unwrap_or_default();
+            assert!(said.contains(reason), "{said}");
+        }
     }
 }

@@ -14,15 +14,18 @@
 //!
 //! `session` is where processes that were checkpointed together meet, on the way down and on the way up.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use super::{CriuOptions, Executable};
+use super::error::ManifestError;
+use super::files::ListedFile;
+use super::opened::{OpenDirectory, Trust};
+use super::{CriuOptions, Executable, hashed_json};
 use crate::checkpoint::{CheckpointReport, IMAGE_FILE, TermsSecret};
 
 /// Name of the manifest in a checkpoint directory.
@@ -33,11 +36,17 @@ pub(super) const PENDING_FILE: &str = "manifest.pending";
 pub const CRIU_DIRECTORY: &str = "criu";
 /// Sub-directory where the processes of a session meet.
 pub const SESSION_DIRECTORY: &str = "session";
-/// Version of the layout of a directory with one runtime, the root's.
+/// Version of the layout of a directory with one runtime, the root's, whose manifest lists no files.
 pub const LAYOUT: u32 = 1;
-/// Version of the layout of a directory whose runtimes have directories of their own: older programs would bring back
-/// the root alone.
+/// The same of a directory whose runtimes have directories of their own: older programs would bring back the root alone.
 pub const TREE_LAYOUT: u32 = 2;
+/// Version of the layout of either, whose manifest lists all files with their hashes and ends with its own: older programs
+/// would check none of that.
+pub const SEALED_LAYOUT: u32 = 3;
+/// Longest manifest or session index that is read, bytes.
+pub(super) const MAX_BYTES: u64 = 16 << 20;
+/// The first process that can be restored: 1 is the init of its namespace, and exists.
+pub(super) const FIRST_PID: i32 = 2;
 
 /// What a checkpoint directory holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,11 +67,14 @@ pub struct Manifest {
     pub options: CriuOptions,
     /// The image files of the root's runtime, if it is the only one of the tree.
     pub images: Vec<String>,
-    /// The processes of the tree that have a runtime, in layout 2.
+    /// The processes of the tree that have a runtime, if the root is not the only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<TreeMember>,
     /// What was moved.
     pub report: CheckpointReport,
+    /// The files that belong to it, from layout 3 on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<ListedFile>,
 }
 
 /// A process of a tree that has a runtime.
@@ -79,107 +91,114 @@ pub struct TreeMember {
     pub report: CheckpointReport,
 }
 
-/// Why a checkpoint directory cannot be used.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ManifestError {
-    /// A file operation failed.
-    #[error("Cannot {act} {}", path.display())]
-    Io {
-        /// What was tried.
-        act: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// There is no manifest.
-    #[error(
-        "{} is not a complete checkpoint: it has no {MANIFEST_FILE}, which is written last; take it again",
-        directory.display()
-    )]
-    Incomplete {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// The manifest does not parse.
-    #[error("{} is not a manifest of this version", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// The parser's words.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The layout is newer.
-    #[error("{} has layout {found}, this program knows up to {TREE_LAYOUT}: use a newer stasis", path.display())]
-    Layout {
-        /// The file.
-        path: PathBuf,
-        /// Its layout.
-        found: u32,
-    },
-    /// The directory is in use.
-    #[error("{} is not empty: name a directory that is empty or does not exist", directory.display())]
-    NotEmpty {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// An image name would lead out of the directory.
-    #[error("{} names the image {name:?}, which is not a plain file name: the manifest was tampered with", path.display())]
-    ImageName {
-        /// The manifest.
-        path: PathBuf,
-        /// The name.
-        name: String,
-    },
-}
-
 impl Manifest {
     /// Writes the manifest under its pending name; the script of [`super::write_commit_script`] makes it count.
     ///
     /// # Errors
     /// [`ManifestError::Io`].
     pub fn write_pending(&self, directory: &Path) -> Result<(), ManifestError> {
+        self.write_as_pending(directory, true)
+    }
+
+    /// Writes it again, unless the checkpoint was withdrawn meanwhile: then there is no file of that name any more.
+    pub(super) fn rewrite_pending(&self, directory: &Path) -> Result<(), ManifestError> {
+        self.write_as_pending(directory, false)
+    }
+
+    fn write_as_pending(&self, directory: &Path, create: bool) -> Result<(), ManifestError> {
         let path = directory.join(PENDING_FILE);
         let io = |act| {
             let path = path.clone();
             move |source| ManifestError::Io { act, path, source }
         };
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
+        let text = match self.is_sealed() {
+            true => hashed_json::encode(self),
+            false => serde_json::to_vec_pretty(self),
+        };
+        let text = text.map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
         let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io("create"))?;
+        let mut file = options
+            .write(true)
+            .create(create)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(io("create"))?;
         file.write_all(&text).map_err(io("write"))?;
         file.sync_all().map_err(io("sync"))
+    }
+
+    /// Reads and checks the manifest of a complete checkpoint, whoever it belongs to.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn read(directory: &Path) -> Result<Self, ManifestError> {
+        Self::read_in(&OpenDirectory::open(directory, Trust::Anyone)?)
     }
 
     /// Reads and checks the manifest of a complete checkpoint.
     ///
     /// # Errors
     /// [`ManifestError`].
-    pub fn read(directory: &Path) -> Result<Self, ManifestError> {
-        let path = directory.join(MANIFEST_FILE);
-        let text = match fs::read(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(ManifestError::Incomplete { directory: directory.into() });
-            }
-            Err(source) => return Err(ManifestError::Io { act: "read", path, source }),
-            Ok(text) => text,
-        };
-        let manifest: Self = serde_json::from_slice(&text)
-            .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
-        if manifest.layout > TREE_LAYOUT {
-            return Err(ManifestError::Layout { path, found: manifest.layout });
+    pub fn read_in(directory: &OpenDirectory) -> Result<Self, ManifestError> {
+        Self::read_as(MANIFEST_FILE, directory)
+    }
+
+    /// Reads that of a checkpoint that is not complete yet.
+    pub(super) fn read_pending(directory: &OpenDirectory) -> Result<Self, ManifestError> {
+        Self::read_as(PENDING_FILE, directory)
+    }
+
+    fn read_as(name: &str, directory: &OpenDirectory) -> Result<Self, ManifestError> {
+        let incomplete = || ManifestError::Incomplete { directory: directory.path().into() };
+        let text = directory.read(name, MAX_BYTES)?.ok_or_else(incomplete)?;
+        Self::parse(&text, &directory.path().join(name))
+    }
+
+    /// Takes the text of a manifest apart; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// [`ManifestError::Parse`], [`ManifestError::Layout`], [`ManifestError::Damaged`], and a name or number that no
+    /// manifest has.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ManifestError> {
+        let manifest: Self = serde_json::from_slice(text)
+            .map_err(|source| ManifestError::Parse { path: path.into(), source })?;
+        if manifest.layout > SEALED_LAYOUT {
+            return Err(ManifestError::Layout { path: path.into(), found: manifest.layout });
         }
-        let plain = |n: &String| Path::new(n).file_name().is_some_and(|f| f == n.as_str());
-        let directories = manifest.members.iter().map(|member| &member.directory);
-        if let Some(name) = manifest.images.iter().chain(directories).find(|n| !plain(n)) {
-            return Err(ManifestError::ImageName { path, name: name.clone() });
+        // Files are listed from that layout on only: a number that was changed is found, too.
+        if manifest.is_sealed() != hashed_json::fits(text)
+            || manifest.is_sealed() == manifest.files.is_empty()
+        {
+            return Err(ManifestError::Damaged { path: path.into() });
         }
+        manifest.check_names(path)?;
         Ok(manifest)
+    }
+
+    /// Whether all names stay in the directory, and nothing is there twice.
+    fn check_names(&self, path: &Path) -> Result<(), ManifestError> {
+        let is_plain = |n: &str| Path::new(n).file_name().is_some_and(|f| f == n) && !n.contains('\0');
+        let directories = || self.members.iter().map(|member| member.directory.as_str());
+        let images = || self.images.iter().map(String::as_str);
+        let files = || self.files.iter().map(|file| file.path.as_str());
+        let parts = images().chain(directories()).chain(files().flat_map(|file| file.splitn(2, '/')));
+        if let Some(name) = parts.into_iter().find(|name| !is_plain(name)) {
+            return Err(ManifestError::ImageName { path: path.into(), name: name.to_owned() });
+        }
+        let pids: Vec<i32> = self.members.iter().map(|member| member.pid).collect();
+        if let Some(&pid) = pids.iter().chain([&self.pid]).find(|pid| **pid < FIRST_PID) {
+            return Err(ManifestError::Pid { path: path.into(), pid });
+        }
+        let numbers: Vec<String> = pids.iter().map(i32::to_string).collect();
+        let twice = first_twice(images())
+            .or_else(|| first_twice(directories()))
+            .or_else(|| first_twice(files()))
+            .or_else(|| first_twice(numbers.iter().map(String::as_str)));
+        match twice {
+            Some(name) => Err(ManifestError::Twice { path: path.into(), name: name.to_owned() }),
+            None => Ok(()),
+        }
     }
 
     /// The processes that have a runtime, each with the directory of its image, in the checkpoint's `directory`.
@@ -200,13 +219,17 @@ impl Manifest {
         }
     }
 
-    /// All image files, in the checkpoint's `directory`.
-    #[must_use]
-    pub fn image_paths(&self, directory: &Path) -> Vec<PathBuf> {
-        let own = self.images.iter().map(|name| directory.join(name));
-        let members = self.members.iter().map(|member| directory.join(&member.directory).join(IMAGE_FILE));
-        own.chain(members).collect()
+    /// All image files of ours, as they are called in the checkpoint's directory.
+    pub fn image_names(&self) -> impl Iterator<Item = String> {
+        let members = self.members.iter().map(|member| format!("{}/{IMAGE_FILE}", member.directory));
+        self.images.iter().cloned().chain(members)
     }
+}
+
+/// A name that is there twice.
+fn first_twice<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let mut seen = BTreeSet::new();
+    names.into_iter().find(|name| !seen.insert(*name))
 }
 
 /// The runtimes' images in a checkpoint directory, sorted.
@@ -294,7 +317,7 @@ mod tests {
 
     /// As CRIU does when its images are complete.
     fn commit(directory: &Path) -> Result<(), ()> {
-        let script = write_commit_script(directory).unwrap();
+        let script = write_commit_script(directory, None).unwrap();
         let run = |stage| {
             std::process::Command::new(&script)
                 .env("CRTOOLS_SCRIPT_ACTION", stage)
@@ -317,6 +340,7 @@ mod tests {
             images: vec!["runtime-0.img".into()],
             members: Vec::new(),
             report: CheckpointReport::default(),
+            files: Vec::new(),
         }
     }
 
@@ -358,7 +382,7 @@ mod tests {
     fn newer_layout_and_traversal_are_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = prepare(&temporary.path().join("c")).unwrap();
-        Manifest { layout: TREE_LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
+        Manifest { layout: SEALED_LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
         commit(&directory).unwrap();
         assert!(matches!(Manifest::read(&directory), Err(ManifestError::Layout { .. })));
         Manifest { images: vec!["../x".into()], ..manifest() }.write_pending(&directory).unwrap();
@@ -379,11 +403,11 @@ mod tests {
         let alone = manifest();
         let directory = Path::new("/c");
         assert_eq!(alone.runtimes(directory), [(7, PathBuf::from("/c"))]);
-        assert_eq!(alone.image_paths(directory), [Path::new("/c/runtime-0.img")]);
+        assert_eq!(alone.image_names().collect::<Vec<_>>(), ["runtime-0.img"]);
         assert!(!serde_json::to_string(&alone).unwrap().contains("members"));
         let tree = Manifest { images: Vec::new(), members: vec![member("stasis-8")], ..manifest() };
         assert_eq!(tree.runtimes(directory), [(8, PathBuf::from("/c/stasis-8"))]);
-        assert_eq!(tree.image_paths(directory), [Path::new("/c/stasis-8/runtime-0.img")]);
+        assert_eq!(tree.image_names().collect::<Vec<_>>(), ["stasis-8/runtime-0.img"]);
     }
 
     #[test]

@@ -6,21 +6,31 @@
 
 mod commit;
 mod directory;
+mod error;
 mod executable;
+mod files;
+mod hash;
+mod hashed_json;
+mod opened;
 mod options;
 mod program;
 mod rpc;
+mod sealer;
 mod sessions;
 mod stats;
 
-pub use self::commit::{CommitGate, write_commit_script};
+pub use self::commit::{CommitGate, commit_error, write_commit_script};
 pub use self::directory::{
-    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, ManifestError, SESSION_DIRECTORY, TREE_LAYOUT,
+    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
     TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
 };
+pub use self::error::{Difference, Differences, ManifestError};
 pub use self::executable::{Executable, ExecutableError};
+pub use self::files::{CheckedFiles, ListedFile, NO_PLUGINS, seal};
+pub use self::opened::{OpenDirectory, Trust};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
 pub use self::program::{FLOOR, NotFound, Program, last_error};
 pub use self::rpc::{Answer, RpcError, dump_self};
+pub use self::sealer::Sealer;
 pub use self::sessions::{SESSION_FILE, SessionIndex};
 pub use self::stats::{DumpStats, StatsError};

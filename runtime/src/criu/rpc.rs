@@ -133,6 +133,16 @@ pub enum RpcError {
     },
 }
 
+impl RpcError {
+    /// The same with the reason of whoever failed before CRIU did, if it has said one.
+    pub(crate) fn because_of(self, said: Option<String>) -> Self {
+        match (self, said) {
+            (Self::Failed { errno, log, .. }, Some(reason)) => Self::Failed { reason, errno, log },
+            (error, _) => error,
+        }
+    }
+}
+
 fn start(act: &'static str) -> impl FnOnce(io::Error) -> RpcError {
     move |source| RpcError::Start { act, source }
 }

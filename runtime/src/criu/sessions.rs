@@ -3,14 +3,18 @@
 //!
 //! INVARIANT: it says nothing about whether they are complete: each tree has a manifest for that.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::directory::{ManifestError, TREE_LAYOUT};
+use super::directory::{FIRST_PID, MAX_BYTES, SEALED_LAYOUT};
+use super::error::ManifestError;
+use super::hashed_json;
+use super::opened::OpenDirectory;
 
 /// Its name.
 pub const SESSION_FILE: &str = "session.json";
@@ -33,7 +37,7 @@ impl SessionIndex {
     /// [`ManifestError::Io`].
     pub fn write(&self, directory: &Path) -> Result<(), ManifestError> {
         let path = directory.join(SESSION_FILE);
-        let text = serde_json::to_vec_pretty(self)
+        let text = hashed_json::encode(self)
             .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
@@ -47,20 +51,34 @@ impl SessionIndex {
     /// Reads that of a directory, if it has one.
     ///
     /// # Errors
-    /// [`ManifestError::Io`], [`ManifestError::Parse`], [`ManifestError::Layout`].
-    pub fn read(directory: &Path) -> Result<Option<Self>, ManifestError> {
-        let path = directory.join(SESSION_FILE);
-        let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(ManifestError::Io { act: "read", path, source }),
-            Ok(text) => text,
-        };
-        let index: Self = serde_json::from_slice(&text)
-            .map_err(|source| ManifestError::Parse { path: path.clone(), source })?;
-        match index.layout {
-            found if found > TREE_LAYOUT => Err(ManifestError::Layout { path, found }),
-            _ => Ok(Some(index)),
+    /// [`ManifestError`].
+    pub fn read_in(directory: &OpenDirectory) -> Result<Option<Self>, ManifestError> {
+        let Some(text) = directory.read(SESSION_FILE, MAX_BYTES)? else { return Ok(None) };
+        Self::parse(&text, &directory.path().join(SESSION_FILE)).map(Some)
+    }
+
+    /// Takes the text of an index apart; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// [`ManifestError::Parse`], [`ManifestError::Layout`], [`ManifestError::Damaged`], [`ManifestError::Pid`],
+    /// [`ManifestError::Twice`].
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, ManifestError> {
+        let index: Self = serde_json::from_slice(text)
+            .map_err(|source| ManifestError::Parse { path: path.into(), source })?;
+        if index.layout > SEALED_LAYOUT {
+            return Err(ManifestError::Layout { path: path.into(), found: index.layout });
         }
+        if (index.layout == SEALED_LAYOUT) != hashed_json::fits(text) {
+            return Err(ManifestError::Damaged { path: path.into() });
+        }
+        if let Some(&pid) = index.trees.iter().find(|pid| **pid < FIRST_PID) {
+            return Err(ManifestError::Pid { path: path.into(), pid });
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(pid) = index.trees.iter().find(|pid| !seen.insert(**pid)) {
+            return Err(ManifestError::Twice { path: path.into(), name: pid.to_string() });
+        }
+        Ok(index)
     }
 
     /// The directory of each tree's checkpoint, in that of the session.
@@ -72,17 +90,47 @@ impl SessionIndex {
 
 #[cfg(test)]
 mod tests {
+    use super::super::opened::Trust;
     use super::*;
 
     #[test]
     fn index_is_read_as_it_was_written_and_newer_ones_are_refused() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(SessionIndex::read(directory.path()).unwrap(), None);
-        let index = SessionIndex { layout: TREE_LAYOUT, id: "x".into(), trees: vec![7, 9] };
+        let opened = OpenDirectory::open(directory.path(), Trust::Anyone).unwrap();
+        assert_eq!(SessionIndex::read_in(&opened).unwrap(), None);
+        let index = SessionIndex { layout: SEALED_LAYOUT, id: "x".into(), trees: vec![7, 9] };
         index.write(directory.path()).unwrap();
-        assert_eq!(SessionIndex::read(directory.path()).unwrap(), Some(index.clone()));
+        assert_eq!(SessionIndex::read_in(&opened).unwrap(), Some(index.clone()));
         assert_eq!(index.directories(Path::new("/c")), [Path::new("/c/7"), Path::new("/c/9")]);
-        SessionIndex { layout: TREE_LAYOUT + 1, ..index }.write(directory.path()).unwrap();
-        assert!(matches!(SessionIndex::read(directory.path()), Err(ManifestError::Layout { .. })));
+        SessionIndex { layout: SEALED_LAYOUT + 1, ..index }.write(directory.path()).unwrap();
+        assert!(matches!(SessionIndex::read_in(&opened), Err(ManifestError::Layout { .. })));
+    }
+
+    #[test]
+    fn index_of_the_layout_without_a_hash_is_read() {
+        let text = br#"{"layout": 2, "id": "x", "trees": [7, 9]}"#;
+        assert_eq!(SessionIndex::parse(text, Path::new("session.json")).unwrap().trees, [7, 9]);
+    }
+
+    #[test]
+    fn damaged_and_impossible_indices_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(SESSION_FILE);
+        SessionIndex { layout: SEALED_LAYOUT, id: "x".into(), trees: vec![7, 9] }
+            .write(directory.path())
+            .unwrap();
+        let text = std::fs::read(&path).unwrap();
+        for bit in 0..text.len() * 8 {
+            let mut other = text.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            let error = SessionIndex::parse(&other, &path).unwrap_err();
+            assert!(error.to_string().contains(SESSION_FILE), "bit {bit}: {error}");
+        }
+        for trees in [vec![0], vec![1], vec![-7], vec![7, 7]] {
+            let index = SessionIndex { layout: SEALED_LAYOUT, id: "x".into(), trees };
+            let text = hashed_json::encode(&index).unwrap();
+            let error = SessionIndex::parse(&text, &path).unwrap_err();
+            assert!(matches!(error, ManifestError::Pid { .. } | ManifestError::Twice { .. }), "{error}");
+        }
     }
 }

@@ -14,6 +14,8 @@ mod writer;
 pub use extent::Extent;
 pub use format::{Chunk, ImageError, MAJOR, MINOR};
 pub use reader::{Image, ReadStats};
+pub use worker::memory_is_ample;
+pub(crate) use worker::{ChunkBuffer, for_each};
 pub use writer::{Finished, ImageWriter, WriteStats};
 
 pub use crate::limit::{Limit, Stopped};

@@ -12,12 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::CHUNK_BYTES;
 use super::extent::{Extent, PIECE_BYTES};
 use crate::limit::{Limit, Stopped};
 
 pub(super) const PAGE: u64 = 4096;
+/// What a buffer leaves to the rest of the process, which cannot do without the little that it asks for.
+const SPARE: usize = 1 << 20;
+/// With less memory than this, by a limit, a process has no threads but those that it cannot do without.
+const AMPLE: u64 = 256 << 20;
 /// `TMPFS_MAGIC` of linux/magic.h, which memfds have too.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
@@ -42,7 +47,10 @@ impl ChunkBuffer {
             None => {
                 let (bytes, access) = (CHUNK_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE);
                 // SAFETY: a new mapping where the kernel likes.
-                let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?;
+                let start =
+                    unsafe { mmap_anonymous(ptr::null_mut(), bytes + SPARE, access, MapFlags::PRIVATE) }?;
+                // SAFETY: the end of the mapping just made, which nobody knows yet.
+                unsafe { munmap(start.cast::<u8>().add(bytes).cast(), SPARE) }?;
                 let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
                 *self.start.insert(start)
             }
@@ -93,6 +101,13 @@ pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u
     *hasher.finalize().as_bytes()
 }
 
+/// Whether no limit (RLIMIT_DATA, RLIMIT_AS) makes memory so scarce that a thread's stack would be missed elsewhere.
+#[must_use]
+pub fn memory_is_ample() -> bool {
+    let limits = [Resource::Data, Resource::As].map(|resource| getrlimit(resource).current);
+    limits.into_iter().flatten().all(|bytes| bytes >= AMPLE)
+}
+
 /// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core, or on as many as there
 /// may be; the first error, or `limit`, stops the rest.
 pub(crate) fn for_each<E: Send + From<Stopped>>(
@@ -117,7 +132,7 @@ pub(crate) fn for_each<E: Send + From<Stopped>>(
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let helpers = (cores * threads).min(items).max(1) - 1;
-    if helpers == 0 {
+    if helpers == 0 || !memory_is_ample() {
         return run();
     }
     std::thread::scope(|scope| {
