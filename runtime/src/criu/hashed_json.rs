@@ -35,6 +35,11 @@ pub(super) fn fits(text: &[u8]) -> bool {
     ending(before).as_bytes() == end
 }
 
+/// Whether a text has a hash at its end, right or wrong.
+pub(super) fn ends_with_one(text: &[u8]) -> bool {
+    text.len().checked_sub(ENDING).is_some_and(|at| text[at..].starts_with(BEFORE.as_bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
