@@ -93,7 +93,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Restore(args) => freeze::restore(&args),
         Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;
-            freeze::resume(pid, directory, Some(terms.admission()?), Duration::from_secs(120))?;
+            freeze::resume(pid, &[], directory, Some(terms.admission()?), Duration::from_secs(120))?;
             output::report(format_args!("Process {pid} runs\n"));
             Ok(())
         }

@@ -3,9 +3,13 @@
 //!
 //! INVARIANT: an original goes on only while nobody traces it, so a dump under way is never disturbed; and it goes on for
 //! certain once its lease is over and nobody does. A copy goes on at once. What the process itself, or another
-//! controller, has locked is left alone.
+//! controller, has locked is left alone. A process that is stranded, whose device cannot come back by anything that it
+//! could do itself, does not try again: it waits for somebody who can help, or ends if it was told to and nothing is
+//! lost by it.
 
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 use crate::state::State;
 
@@ -20,6 +24,11 @@ pub trait Watch {
     fn is_resting(&self) -> bool;
     /// Whether this is another incarnation than that which was checkpointed.
     fn is_copied(&self) -> bool;
+    /// Whether its device cannot come back: nobody has the files any more that it hangs on.
+    fn is_stranded(&self) -> bool;
+    /// Of a stranded process: whether it is to end ([`OnStranded::Exit`]), has waited long enough for help, and a complete
+    /// checkpoint of it exists.
+    fn is_to_end(&self) -> bool;
     /// Why nobody will freeze the process any more, if so.
     fn is_over(&self) -> Option<Why>;
     /// Whether a debugger or CRIU holds the process.
@@ -35,6 +44,19 @@ pub enum Next {
     Forget,
     /// Takes the device back and opens the gate.
     GoOn(Why),
+    /// Ends the process, so that a copy can take its place.
+    End,
+}
+
+/// What a process does whose device cannot come back in this life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStranded {
+    /// It stays CHECKPOINTED, its gate shut, until somebody brings the files, dumps it or ends it.
+    #[default]
+    Wait,
+    /// It ends, if a complete checkpoint of it exists; else it waits.
+    Exit,
 }
 
 /// Why a process goes on by itself.
@@ -71,6 +93,9 @@ pub fn decide(watch: &impl Watch) -> Next {
     }
     if watch.is_copied() {
         return Next::GoOn(Why::Copied);
+    }
+    if watch.is_stranded() {
+        return if watch.is_to_end() && !watch.is_traced() { Next::End } else { Next::Wait };
     }
     match watch.is_over() {
         Some(why) if !watch.is_traced() => Next::GoOn(why),

@@ -222,6 +222,14 @@ impl<P, R> Session<P, R> {
         self.activity.store(activity as u8, Ordering::Relaxed);
     }
 
+    /// Looks at what is parked, if the state is CHECKPOINTED. Waits for the verb at work.
+    pub fn parked<T>(&self, look: impl FnOnce(&P) -> T) -> Option<T> {
+        match &*self.phase.lock() {
+            Phase::Checkpointed(_, _, parked) => Some(look(parked)),
+            Phase::Running | Phase::Locked(..) => None,
+        }
+    }
+
     /// Has the verb at work, if there is one, give up; says whether there was.
     pub fn cancel(&self) -> bool {
         let at_work = self.at_work.lock();

@@ -127,6 +127,9 @@ pub enum OpenError {
     /// The list of agents is not understood, or names what is not here.
     #[error("The agent list cannot be used")]
     Agents(#[from] crate::agent::spec::SpecError),
+    /// The driver has preempted queues of this process, tied to other render files.
+    #[error("The driver has this process's preempted queues, and takes no other render files than theirs")]
+    Known,
     /// No way to a device.
     #[error("No device answers")]
     Transport(#[source] kfd::OpenError),

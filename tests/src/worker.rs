@@ -170,6 +170,15 @@ impl Worker {
         outcome
     }
 
+    /// Waits for the end of one that is our child, and says its exit status if it was not killed.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn status(&mut self) -> Option<i32> {
+        wait_until("the worker's end", || !self.is_alive());
+        self.child.wait().expect("a child").code()
+    }
+
     /// Waits until it is gone, pid and all.
     ///
     /// # Panics
@@ -193,6 +202,12 @@ impl Worker {
     #[must_use]
     pub fn devices(&self) -> Vec<i32> {
         devices(&self.instance)
+    }
+
+    /// Pids of the processes that keep its render files while it is checkpointed.
+    #[must_use]
+    pub fn keepers(&self) -> Vec<i32> {
+        keepers_of(self.pid())
     }
 
     /// Kills it with SIGKILL.
@@ -306,6 +321,26 @@ pub fn devices(instance: &str) -> Vec<i32> {
     };
     let executors = pids.iter().copied().filter(is_executor);
     executors.chain(brokers.iter().copied()).collect()
+}
+
+/// Pids of the keepers of a process's render files: known by their name, and by the pidfd that they have of it.
+#[must_use]
+pub fn keepers_of(owner: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_keeper = |pid: &i32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim_end() == "stasis-keeper" && is_alive(*pid) && watches(*pid, owner)
+    };
+    pids.filter(is_keeper).collect()
+}
+
+/// Whether a process has a pidfd of another.
+fn watches(pid: i32, other: i32) -> bool {
+    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let line = format!("Pid:\t{other}");
+    texts.any(|text| text.lines().any(|found| found == line))
 }
 
 /// Sends SIGKILL.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kills the process, the controller, CRIU or the software device before or after any system call of a checkpoint and
-//! of a restore. Afterwards the process lives and computes right, or its newest complete checkpoint brings it back.
+//! Kills the process, the controller, CRIU, the software device or a keeper of the render files before or after any
+//! system call of a checkpoint and of a restore. Afterwards the process lives and computes right, or its newest complete checkpoint brings it back.
 //!
 //! A sample of the points is tried, drawn with STASIS_SEED; STASIS_KILL_POINTS=N makes it N a scenario, =all every one.
 
@@ -25,10 +25,12 @@ enum Victim {
     Executor,
     /// All of `softgpud`.
     Device,
+    /// One of the two processes that keep its render files.
+    Keeper,
 }
 
-const VICTIMS: [Victim; 5] =
-    [Victim::Process, Victim::Controller, Victim::Criu, Victim::Executor, Victim::Device];
+const VICTIMS: [Victim; 6] =
+    [Victim::Process, Victim::Controller, Victim::Criu, Victim::Executor, Victim::Device, Victim::Keeper];
 
 /// What it is killed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ impl Victim {
             Self::Controller => vec![controller],
             Self::Criu => criu.into_iter().collect(),
             Self::Device => devices(),
+            Self::Keeper => worker.keepers().into_iter().take(1).collect(),
             Self::Executor => {
                 let all = devices();
                 all.iter().copied().filter(|&pid| parent(pid).is_some_and(|p| all.contains(&p))).collect()

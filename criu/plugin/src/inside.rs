@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, connect};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
-use stasis::checkpoint::{Culprit, KEEPER_NAME, audit_process, succeed_keeper};
+use stasis::checkpoint::{Culprit, KEEPER_NAME, KeeperError, audit_process, succeed_keeper};
 use thiserror::Error;
 
 use crate::agent::{AgentError, socket_of};
@@ -59,12 +59,19 @@ pub(crate) enum InsideError {
     },
     #[error("Process {pid}, which belongs to a device, has not ended within {} s", ENDING.as_secs())]
     Stays { pid: i32 },
-    #[error("Cannot take the place of process {keeper}, which keeps the render files of process {pid}")]
+    #[error("Cannot reach process {keeper}, which keeps the render files of process {pid}")]
     Keeper {
         keeper: i32,
         pid: i32,
         #[source]
         source: io::Error,
+    },
+    #[error("Cannot take the place of process {keeper}, which keeps the render files of process {pid}")]
+    Succeed {
+        keeper: i32,
+        pid: i32,
+        #[source]
+        source: KeeperError,
     },
     #[error(transparent)]
     Enter(#[from] AgentError),
@@ -75,7 +82,7 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
     let members = tree::members(root);
     let mut keepers = Vec::new();
     for process in ours {
-        if let Some(keeper) = find_keeper(process, &members) {
+        for keeper in find_keepers(process, &members) {
             keepers.push(keeper.pid);
             keeper.relieve(process)?;
         }
@@ -187,46 +194,54 @@ struct InsideKeeper {
     name: String,
 }
 
-/// Inode and name of the socket that a process's keeper listens on, among those that `/proc/net/unix` lists.
-fn keeper_among(sockets: &str, own_pid: i32) -> Option<(String, String)> {
+/// Inode and name of the sockets that a process's keepers listen on, among those that `/proc/net/unix` lists.
+fn keepers_among(sockets: &str, own_pid: i32) -> Vec<(String, String)> {
     const LISTENS: &str = "00010000";
     let prefix = format!("@{KEEPER_NAME}{own_pid}.");
     let fields = sockets.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-    let mut found = fields.filter(|fields| fields.get(3) == Some(&LISTENS)).filter_map(|fields| {
+    let found = fields.filter(|fields| fields.get(3) == Some(&LISTENS)).filter_map(|fields| {
         let name = fields.get(7).filter(|name| name.starts_with(&prefix))?.strip_prefix('@')?;
         Some(((*fields.get(6)?).to_owned(), name.to_owned()))
     });
-    found.next()
+    found.collect()
 }
 
-fn find_keeper(process: &Process, members: &[i32]) -> Option<InsideKeeper> {
-    let sockets = fs::read_to_string(proc_directory(process.pid).join("net/unix")).ok()?;
-    let (inode, name) = keeper_among(&sockets, process.own_pid)?;
+fn find_keepers(process: &Process, members: &[i32]) -> Vec<InsideKeeper> {
+    let sockets = fs::read_to_string(proc_directory(process.pid).join("net/unix")).unwrap_or_default();
+    let found = keepers_among(&sockets, process.own_pid).into_iter();
+    found.filter_map(|(inode, name)| find_keeper(process, members, &inode, name)).collect()
+}
+
+/// The process of the tree that listens on the socket of this inode.
+fn find_keeper(process: &Process, members: &[i32], inode: &str, name: String) -> Option<InsideKeeper> {
     let link = format!("socket:[{inode}]");
-    members.iter().filter(|pid| **pid != process.pid).find_map(|pid| {
-        let entries = fs::read_dir(proc_directory(*pid).join("fd")).ok()?.flatten();
-        let entry = entries
-            .into_iter()
-            .find(|e| fs::read_link(e.path()).is_ok_and(|to| to.as_os_str() == link.as_str()));
-        let fd = entry?.file_name().to_str()?.parse().ok()?;
-        Some(InsideKeeper { pid: *pid, fd, name: name.clone() })
-    })
+    let (pid, fd) = members.iter().filter(|pid| **pid != process.pid).find_map(|pid| {
+        let mut entries = fs::read_dir(proc_directory(*pid).join("fd")).ok()?.flatten();
+        let entry = entries.find(|e| fs::read_link(e.path()).is_ok_and(|to| to.as_os_str() == link.as_str()));
+        Some((*pid, entry?.file_name().to_str()?.parse().ok()?))
+    })?;
+    Some(InsideKeeper { pid, fd, name })
 }
 
 impl InsideKeeper {
     /// Has a process outside the tree take its place; it ends then.
     fn relieve(&self, process: &Process) -> Result<(), InsideError> {
         let connection = socket_of(process)?;
-        let relieve = || {
+        let reach = || {
             let listener = pidfd_getfd(handle(self.pid)?, self.fd, PidfdGetfdFlags::empty())?;
             rustix::io::ioctl_fionbio(&connection, false)?;
             set_socket_timeout(&connection, Timeout::Recv, Some(ENDING))?;
             connect(&connection, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
             let owner = Pid::from_raw(process.pid).ok_or(io::ErrorKind::InvalidInput)?;
-            succeed_keeper(&listener, &connection, owner)
+            Ok((listener, owner))
         };
-        let keeper = |source| InsideError::Keeper { keeper: self.pid, pid: process.pid, source };
-        relieve().map_err(keeper)?;
+        let (keeper, pid) = (self.pid, process.pid);
+        let (listener, owner) = reach().map_err(|source| InsideError::Keeper { keeper, pid, source })?;
+        succeed_keeper(&listener, &connection, owner).map_err(|source| InsideError::Succeed {
+            keeper,
+            pid,
+            source,
+        })?;
         log(Level::Info, &format!("the render files of process {} are kept outside the tree", process.pid));
         Ok(())
     }
@@ -348,12 +363,15 @@ mod tests {
     }
 
     #[test]
-    fn keeper_is_found_by_its_process_s_own_number() {
+    fn keepers_are_found_by_their_process_s_own_number() {
         let sockets = "Num       RefCount Protocol Flags    Type St Inode Path\n\
              0: 00000002 00000000 00010000 0005 01 101 @stasis-keeper.12.0\n\
              0: 00000002 00000000 00000000 0005 01 102 @stasis-keeper.1.0\n\
-             0: 00000002 00000000 00010000 0005 01 103 @stasis-keeper.1.7\n";
-        assert_eq!(keeper_among(sockets, 1), Some(("103".to_owned(), "stasis-keeper.1.7".to_owned())));
-        assert_eq!(keeper_among(sockets, 2), None);
+             0: 00000002 00000000 00010000 0005 01 103 @stasis-keeper.1.7\n\
+             0: 00000002 00000000 00010000 0005 01 104 @stasis-keeper.1.8\n";
+        let found = [("103", "stasis-keeper.1.7"), ("104", "stasis-keeper.1.8")]
+            .map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(keepers_among(sockets, 1), found);
+        assert_eq!(keepers_among(sockets, 2), []);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use stasis::checkpoint::{Admission, Place};
+use stasis::checkpoint::{Admission, OnStranded, Place};
 use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
 
 use super::outcome::directory_bytes;
@@ -42,6 +42,13 @@ pub struct CheckpointArgs {
     /// How long the process waits for CRIU before it runs on by itself.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
     pub(super) lease_ms: u64,
+    /// What a process does that cannot have its device back because its render files are gone: wait with its gate shut,
+    /// or exit with status 75 if its checkpoint is complete, so that `stasis restore` can take its place.
+    #[arg(long, default_value = "wait", value_name = "wait|exit", value_parser = on_stranded)]
+    pub(super) on_stranded: OnStranded,
+    /// How long it waits before it exits.
+    #[arg(long, default_value_t = 30_000, value_name = "MS")]
+    pub(super) stranded_ms: u64,
     /// Put the buffers into the process's own memory, so that CRIU's images alone are the whole checkpoint (slower).
     #[arg(long)]
     pub(super) self_contained: bool,
@@ -111,6 +118,14 @@ impl RestoreArgs {
     /// How long CRIU and the process may take to come back from images in these directories.
     pub(super) fn deadline<'d>(&self, directories: impl Iterator<Item = &'d Path>) -> Duration {
         limit(self.deadline_ms, Duration::from_secs(120), directories.map(directory_bytes).sum())
+    }
+}
+
+fn on_stranded(name: &str) -> Result<OnStranded, String> {
+    match name {
+        "wait" => Ok(OnStranded::Wait),
+        "exit" => Ok(OnStranded::Exit),
+        _ => Err("it is none of wait, exit".to_owned()),
     }
 }
 

@@ -3,9 +3,12 @@
 //!
 //! INVARIANT: all processes of a session are frozen or all run on. Whoever fails brings the others back.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
@@ -103,7 +106,8 @@ fn freeze(
 ) -> Result<(Vec<CheckpointReport>, f64)> {
     bar.set_message("stopping the queues and writing the buffers");
     let known = Known::of(party.trees.iter().flat_map(Tree::pids));
-    let reports = evacuate(args, party, directory, &known)?;
+    let (reports, files) = evacuate(args, party, directory, &known)?;
+    let members = Members { known: &known, files: &files };
     if args.no_dump {
         return Ok((reports, 0.0));
     }
@@ -117,7 +121,7 @@ fn freeze(
     };
     if args.leave_running || failed.is_some() {
         bar.set_message("the process takes its device back");
-        let resumed = bring_back(party, directory, &known, failed.is_some());
+        let resumed = bring_back(party, directory, &members, failed.is_some());
         if failed.is_some() && resumed.is_ok() {
             for tree in party.trees.iter().filter(|tree| known.end(tree.pid).is_none()) {
                 // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
@@ -146,13 +150,23 @@ fn freeze(
     Ok((reports, criu_ms))
 }
 
+/// What is held for each member, by its pid, until it has its device back.
+type HeldFiles = HashMap<i32, Arc<[OwnedFd]>>;
+
+/// What is known of the members, and held for them.
+#[derive(Clone, Copy)]
+struct Members<'a> {
+    known: &'a Known,
+    files: &'a HeldFiles,
+}
+
 /// Has all let go of their devices, or none.
 fn evacuate(
     args: &CheckpointArgs,
     party: &Party,
     directory: &Path,
     known: &Known,
-) -> Result<Vec<CheckpointReport>> {
+) -> Result<(Vec<CheckpointReport>, HeldFiles)> {
     // Beyond the drain the time goes into writing.
     let writing = args.write_deadline_ms.map_or(WRITING, Duration::from_millis);
     let deadline = Duration::from_millis(args.deadline_ms);
@@ -163,17 +177,29 @@ fn evacuate(
         write_deadline_ms: args.write_deadline_ms,
         self_contained: args.self_contained,
         outlives_controller: args.no_dump,
+        hold_files: !args.no_dump,
+        on_stranded: args.on_stranded,
+        stranded_ms: args.stranded_ms,
         session: party.session(member, directory, deadline + writing),
         ..CheckpointOrder::into_directory(directory.join(&member.place))
     };
     let orders: Vec<_> = party.members().map(|member| (member.pid, order(member))).collect();
-    let (done, failures): (Vec<_>, Vec<_>) =
-        checkpoint_all(&orders, deadline + WRITING.max(writing)).into_iter().partition(Result::is_ok);
-    match cause(failures.into_iter().filter_map(Result::err).collect()) {
-        None => Ok(done.into_iter().filter_map(Result::ok).collect()),
+    let (mut reports, mut files, mut failures) = (Vec::new(), HeldFiles::new(), Vec::new());
+    let answers = checkpoint_all(&orders, deadline + WRITING.max(writing));
+    for ((pid, _), answer) in orders.iter().zip(answers) {
+        match answer {
+            Ok(evacuated) => {
+                reports.push(evacuated.report);
+                files.insert(*pid, evacuated.files.into());
+            }
+            Err(error) => failures.push(error),
+        }
+    }
+    match cause(failures) {
+        None => Ok((reports, files)),
         Some(error) if !party.is_session() && known.end_of_silent(party.trees[0].pid).is_none() => Err(error),
         Some(error) => {
-            let resumed = bring_back(party, directory, known, true);
+            let resumed = bring_back(party, directory, &Members { known, files: &files }, true);
             Err(error.context(verdict(party, directory, known, resumed.err().as_ref())))
         }
     }
@@ -181,12 +207,16 @@ fn evacuate(
 
 /// Has all members that live take their devices back, at the same time: they meet again. After a failure some may not
 /// have let go of them. Who ends meanwhile has not failed to come back.
-fn bring_back(party: &Party, directory: &Path, known: &Known, after_failure: bool) -> Result<()> {
+fn bring_back(party: &Party, directory: &Path, members: &Members<'_>, after_failure: bool) -> Result<()> {
+    let Members { known, files } = *members;
     let is_wanted =
         |pid: i32| known.end(pid).is_none() && !(after_failure && state(pid) == Some(State::Running));
     let trees = party.trees.iter().filter(|tree| !is_complete(tree, directory));
     let members = trees.flat_map(|tree| &tree.members).filter(|member| is_wanted(member.pid));
-    let back = members.map(|member| Return { pid: member.pid, directory: None, admission: None });
+    let back = members.map(|member| {
+        let files = files.get(&member.pid).cloned().unwrap_or_default();
+        Return { pid: member.pid, files, directory: None, admission: None }
+    });
     let back: Vec<_> = back.collect();
     // What counts is how it is in the end, whoever has seen to that.
     let failed = |(back, answer): (&Return, Result<_>)| {

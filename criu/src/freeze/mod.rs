@@ -13,13 +13,14 @@ mod party;
 mod restore;
 mod together;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, State, call};
+use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, State, call, call_with};
 use stasis::image::memory_is_ample;
 
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
@@ -67,23 +68,26 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Orders the agent to take the device back; also the retry after a failed restore.
+/// Orders the agent to take the device back, with the files that were held for it; also the retry after a failed restore.
 pub fn resume(
     pid: i32,
+    files: &[OwnedFd],
     directory: Option<PathBuf>,
     admission: Option<Admission>,
     patience: Duration,
 ) -> Result<RestoreReport> {
     let deadline = Instant::now() + patience;
+    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     loop {
         let order = Request::Resume { directory: directory.clone(), admission: admission.clone() };
-        match call(
+        match call_with(
             pid,
             &order,
+            &files,
             deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
         ) {
-            Ok((State::Running, Done::Running(report))) => return Ok(report),
-            Ok((state, _)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
+            Ok((State::Running, Done::Running(report), _)) => return Ok(report),
+            Ok((state, ..)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
             // Just restored, the agent may not listen yet.
             Err(CallError::NoAgent { .. }) if Instant::now() < deadline && fate::lives(pid) => {
                 std::thread::sleep(Duration::from_millis(5));

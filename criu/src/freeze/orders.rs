@@ -5,7 +5,9 @@
 //! INVARIANT: when a function here returns every agent has answered or is given up on: no order is under way.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Error, Result, anyhow};
 use stasis::checkpoint::{
     Admission, CallError, CheckpointOrder, CheckpointReport, Done, Request, RestoreReport, State, call,
+    call_with,
 };
 
 use super::resume;
@@ -22,10 +25,20 @@ const NAG: Duration = Duration::from_millis(100);
 /// TIMEOUT: how long an agent may take to hear of a cancellation.
 const CANCEL: Duration = Duration::from_secs(5);
 
+/// A process that has let go of its device.
+#[derive(Debug)]
+pub(super) struct Evacuated {
+    pub report: CheckpointReport,
+    /// What its device hangs on, which it cannot hold itself meanwhile.
+    pub files: Vec<OwnedFd>,
+}
+
 /// A process to resume.
 #[derive(Clone, Debug)]
 pub(super) struct Return {
     pub pid: i32,
+    /// What it gave this program to hold.
+    pub files: Arc<[OwnedFd]>,
     /// Where its image is now, if it was moved.
     pub directory: Option<PathBuf>,
     pub admission: Option<Admission>,
@@ -35,8 +48,8 @@ pub(super) struct Return {
 pub(super) fn checkpoint_all(
     orders: &[(i32, CheckpointOrder)],
     patience: Duration,
-) -> Vec<Result<CheckpointReport>> {
-    let mut answers: Vec<Option<Result<CheckpointReport>>> = orders.iter().map(|_| None).collect();
+) -> Vec<Result<Evacuated>> {
+    let mut answers: Vec<Option<Result<Evacuated>>> = orders.iter().map(|_| None).collect();
     thread::scope(|scope| {
         let (answered, inbox) = channel();
         let mut has_failed = false;
@@ -78,10 +91,10 @@ fn no_thread(pid: i32, error: io::Error) -> Error {
     Error::new(error).context(format!("Cannot start a thread for the order to process {pid}"))
 }
 
-fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<CheckpointReport> {
-    match call(pid, &Request::Checkpoint(order.clone()), patience)? {
-        (State::Checkpointed, Done::Checkpointed(report)) => Ok(report),
-        (state, _) => Err(anyhow!("the agent of process {pid} answered out of turn: it is {state}")),
+fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<Evacuated> {
+    match call_with(pid, &Request::Checkpoint(order.clone()), &[], patience)? {
+        (State::Checkpointed, Done::Checkpointed(report), files) => Ok(Evacuated { report, files }),
+        (state, ..) => Err(anyhow!("the agent of process {pid} answered out of turn: it is {state}")),
     }
 }
 
@@ -101,13 +114,13 @@ pub(super) fn cause(failures: Vec<Error>) -> Option<Error> {
 
 /// Has processes take their devices back, all at the same time: they meet again.
 pub(super) fn resume_all(processes: &[Return], patience: Duration) -> Vec<Result<RestoreReport>> {
-    if let [Return { pid, directory, admission }] = processes {
-        return vec![resume(*pid, directory.clone(), admission.clone(), patience)];
+    if let [Return { pid, files, directory, admission }] = processes {
+        return vec![resume(*pid, files, directory.clone(), admission.clone(), patience)];
     }
     thread::scope(|scope| {
         let order = |process: &Return| {
-            let Return { pid, directory, admission } = process.clone();
-            let order = move || resume(pid, directory, admission, patience);
+            let Return { pid, files, directory, admission } = process.clone();
+            let order = move || resume(pid, &files, directory, admission, patience);
             (pid, thread::Builder::new().spawn_scoped(scope, order))
         };
         let orders: Vec<_> = processes.iter().map(order).collect();
@@ -146,7 +159,7 @@ mod tests {
         let answers =
             checkpoint_all(&[(i32::MAX, order.clone()), (i32::MAX - 1, order)], Duration::from_secs(60));
         assert!(answers.iter().all(Result::is_err) && answers.len() == 2);
-        let process = Return { pid: i32::MAX, directory: None, admission: None };
+        let process = Return { pid: i32::MAX, files: Arc::default(), directory: None, admission: None };
         assert!(resume_all(&[process], Duration::from_secs(60))[0].is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! `stasis restore`: CRIU thaws, the agents come back, all at the same time.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
@@ -125,6 +126,7 @@ fn bring_back(
 ) -> Result<Vec<RestoreReport>> {
     let back = runtimes.iter().map(|(pid, directory)| Return {
         pid: *pid,
+        files: Arc::default(),
         directory: Some(directory.clone()),
         admission: Some(admission.clone()),
     });

@@ -58,7 +58,7 @@ fn no_order_of_events_loses_or_wedges_a_process() {
 #[test]
 fn agent_that_does_not_look_for_a_tracer_is_found() {
     let rash = |look: &Look| match decide(look) {
-        Next::Wait if look.state() == State::Checkpointed && !look.is_resting() => {
+        Next::Wait if look.state() == State::Checkpointed && !look.is_resting() && !look.is_stranded() => {
             look.is_over().map_or(Next::Wait, Next::GoOn)
         }
         next => next,
@@ -106,4 +106,31 @@ fn agent_that_unlocks_what_is_not_its_own_is_found() {
 fn agent_that_leaves_a_failed_checkpoint_alone_is_found() {
     let failed = explore(Agent { leases_failures: false, ..AGENT });
     assert_eq!(failed.unwrap_err().0, "a process whose controller has gone does not run on");
+}
+
+#[test]
+fn stranded_agent_that_tries_again_is_found() {
+    let stubborn = |look: &Look| match (decide(look), look.is_over()) {
+        (Next::Wait, Some(why)) if look.is_stranded() && !look.is_traced() => Next::GoOn(why),
+        (next, _) => next,
+    };
+    assert_eq!(explore_deciding(stubborn), "a stranded process tries again without help");
+}
+
+#[test]
+fn stranded_agent_that_ends_what_no_checkpoint_has_is_found() {
+    let rash = |look: &Look| match decide(look) {
+        Next::Wait if look.is_stranded() && !look.is_traced() => Next::End,
+        next => next,
+    };
+    assert_eq!(explore_deciding(rash), "the process is gone, and no image of it is whole");
+}
+
+#[test]
+fn stranded_agent_that_does_not_end_as_it_was_told_is_found() {
+    let idle = |look: &Look| match decide(look) {
+        Next::End => Next::Wait,
+        next => next,
+    };
+    assert_eq!(explore_deciding(idle), "a stranded process does not end");
 }

@@ -32,10 +32,12 @@ impl World {
             })],
             (AwaitsCriu, _) => match self.criu {
                 Criu::Done if self.leave_running => {
-                    vec![ordering(AwaitsResume { failed: false }, Order::Resume)]
+                    vec![ordering(AwaitsResume { failed: false }, Order::Resume { with_files: true })]
                 }
                 Criu::Done => vec![go(Ended)],
-                Criu::Failed => vec![ordering(AwaitsResume { failed: true }, Order::Resume)],
+                Criu::Failed => {
+                    vec![ordering(AwaitsResume { failed: true }, Order::Resume { with_files: true })]
+                }
                 _ => Vec::new(),
             },
             (AwaitsResume { failed: false }, Some(_)) => vec![go(Ended)],
@@ -90,9 +92,11 @@ impl World {
     pub fn copies(&self) -> Vec<Self> {
         let Some(mut copy) = self.snapshot.as_deref().cloned() else { return Vec::new() };
         copy.incarnation += 1;
+        // They are another process's.
+        copy.keepers = false;
         (copy.traced, copy.stopped) = (false, false);
         let mut told = copy.clone();
-        told.order = Some(Order::Resume);
+        told.order = Some(Order::Resume { with_files: false });
         [copy, told].map(|copy| self.with(|world| world.processes.push(copy))).into()
     }
 }

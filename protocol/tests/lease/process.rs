@@ -25,6 +25,8 @@ pub struct Process {
     pub lease: Option<Lease>,
     /// The incarnation that the worker takes itself for.
     pub known: u8,
+    /// Whether its keepers have the files that its device hangs on.
+    pub keepers: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +38,10 @@ pub enum Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     Checkpoint,
-    Resume,
+    /// Perhaps with the files that the controller holds.
+    Resume {
+        with_files: bool,
+    },
 }
 
 /// Where the worker is.
@@ -48,6 +53,7 @@ pub enum At {
     Undoes,
     Resumes {
         ordered: bool,
+        with_files: bool,
     },
 }
 
@@ -57,6 +63,7 @@ pub struct Lease {
     pub time_up: bool,
     pub unfinished: bool,
     pub resting: bool,
+    pub stranded: bool,
 }
 
 /// What a worker sees.
@@ -64,6 +71,7 @@ pub struct Look<'a> {
     process: &'a Process,
     lease: Lease,
     controller_gone: bool,
+    is_to_end: bool,
 }
 
 impl Watch for Look<'_> {
@@ -81,6 +89,14 @@ impl Watch for Look<'_> {
 
     fn is_copied(&self) -> bool {
         self.process.known != self.process.incarnation
+    }
+
+    fn is_stranded(&self) -> bool {
+        self.lease.stranded
+    }
+
+    fn is_to_end(&self) -> bool {
+        self.is_to_end
     }
 
     fn is_over(&self) -> Option<Why> {
@@ -110,6 +126,7 @@ impl Process {
             answer: None,
             lease: None,
             known: 0,
+            keepers: false,
         }
     }
 
@@ -134,8 +151,13 @@ impl Process {
 
     fn leave_shut(&mut self, agent: Agent) {
         if agent.leases_failures {
-            let lease = Lease { with_controller: false, time_up: true, unfinished: true, resting: true };
-            self.lease = Some(lease);
+            self.lease = Some(Lease {
+                with_controller: false,
+                time_up: true,
+                unfinished: true,
+                resting: true,
+                stranded: false,
+            });
         }
     }
 }
@@ -149,9 +171,9 @@ impl World {
         match process.at {
             At::Waits => match process.order {
                 Some(Order::Checkpoint) => Ok(self.begin_checkpoint(n)),
-                Some(Order::Resume) => Ok(vec![self.process(n, |p| {
+                Some(Order::Resume { with_files }) => Ok(vec![self.process(n, |p| {
                     p.order = None;
-                    p.at = At::Resumes { ordered: true };
+                    p.at = At::Resumes { ordered: true, with_files };
                 })]),
                 None => self.look_after(n, agent).map(Vec::from_iter),
             },
@@ -167,7 +189,7 @@ impl World {
                 });
                 Ok(left_shut.into_iter().chain([undone]).collect())
             }
-            At::Resumes { ordered } => self.resume(n, ordered),
+            At::Resumes { ordered, with_files } => self.resume(n, ordered, with_files),
         }
     }
 
@@ -192,15 +214,17 @@ impl World {
             time_up: false,
             unfinished: false,
             resting: false,
+            stranded: false,
         };
         let mut down = self.process(n, |p| {
             (p.state, p.device, p.lease) = (State::Checkpointed, None, Some(lease));
+            p.keepers = true;
             p.answer(true);
         });
         down.contents = true;
         let untouched = self.failing(n, |p| p.at = At::Undoes);
         let stuck = self.failing(n, |p| {
-            (p.state, p.device) = (State::Checkpointed, None);
+            (p.state, p.device, p.keepers) = (State::Checkpointed, None, true);
             p.leave_shut(agent);
             p.answer(false);
         });
@@ -211,7 +235,9 @@ impl World {
     fn look_after(&self, n: usize, agent: Agent) -> Result<Option<Self>, Broken> {
         let process = &self.processes[n];
         let Some(lease) = process.lease else { return Ok(None) };
-        let look = Look { process, lease, controller_gone: self.controller == Controller::Ended };
+        let controller_gone = self.controller == Controller::Ended;
+        let is_to_end = self.exits_when_stranded && self.is_whole();
+        let look = Look { process, lease, controller_gone, is_to_end };
         let (copied, applications) = (look.is_copied(), process.owner == Owner::Application);
         match (agent.decide)(&look) {
             Next::Wait => Ok(None),
@@ -220,16 +246,32 @@ impl World {
             Next::GoOn(_) if process.state == State::Locked && applications && !lease.unfinished => {
                 Err("what the application had locked was unlocked")
             }
-            Next::GoOn(_) => Ok(Some(self.process(n, |p| p.at = At::Resumes { ordered: false }))),
+            Next::GoOn(_) if lease.stranded && !copied => Err("a stranded process tries again without help"),
+            Next::GoOn(_) => {
+                Ok(Some(self.process(n, |p| p.at = At::Resumes { ordered: false, with_files: false })))
+            }
+            Next::End if process.traced => Err("a dump under way was disturbed"),
+            Next::End if copied => Err("a copy ended, which can have a device"),
+            Next::End => Ok(Some(self.process(n, |p| p.alive = false))),
         }
     }
 
     /// One round of the session's `resume`.
-    fn resume(&self, n: usize, ordered: bool) -> Steps {
+    fn resume(&self, n: usize, ordered: bool, with_files: bool) -> Steps {
         let process = &self.processes[n];
+        let is_copy = process.known != process.incarnation;
+        if process.state == State::Checkpointed && !is_copy && !process.keepers && !with_files {
+            return Ok(vec![self.process(n, |p| {
+                if let Some(lease) = &mut p.lease {
+                    (lease.unfinished, lease.resting, lease.stranded) = (true, false, true);
+                }
+                p.at = At::Waits;
+                p.answer = if ordered { Some(false) } else { p.answer };
+            })]);
+        }
         let failed = self.failing(n, |p| {
             if let Some(lease) = &mut p.lease {
-                (lease.unfinished, lease.resting) = (true, true);
+                (lease.unfinished, lease.resting, lease.stranded) = (true, true, false);
             }
             p.at = At::Waits;
             p.answer = if ordered { Some(false) } else { p.answer };
@@ -240,6 +282,7 @@ impl World {
             }
             State::Checkpointed => self.process(n, |p| {
                 (p.state, p.owner, p.device) = (State::Locked, Owner::Agent, Some(p.incarnation));
+                p.keepers = false;
             }),
             State::Locked if process.device != Some(process.incarnation) => {
                 return Err("a gate was opened before a device of this life");
@@ -268,11 +311,25 @@ impl World {
                 p.state = State::Running;
                 p.owner = Owner::Agent;
             })],
-            (State::Checkpointed, _) if self.contents => vec![self.process(n, |p| {
-                (p.state, p.owner, p.device) = (State::Locked, Owner::Application, Some(p.incarnation));
-            })],
+            (State::Checkpointed, _)
+                if self.contents && (process.keepers || process.known != process.incarnation) =>
+            {
+                vec![self.process(n, |p| {
+                    (p.state, p.owner, p.device) = (State::Locked, Owner::Application, Some(p.incarnation));
+                    p.keepers = false;
+                })]
+            }
             _ => Vec::new(),
         }
+    }
+
+    /// Both keepers of the original are killed.
+    pub fn keepers_killed(&self) -> Vec<Self> {
+        if !self.processes[0].keepers {
+            return Vec::new();
+        }
+        let killed = self.process(0, |p| p.keepers = false);
+        [false, true].map(|exits_when_stranded| Self { exits_when_stranded, ..killed.clone() }).into()
     }
 
     pub fn time_steps(&self, n: usize) -> Vec<Self> {

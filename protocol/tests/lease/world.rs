@@ -9,7 +9,7 @@
 use stasis_protocol::State;
 use stasis_protocol::lease::Next;
 
-use super::process::{Look, Owner, Process};
+use super::process::{Look, Order, Owner, Process};
 
 /// The decision under test, and how the agent behaves around it.
 #[derive(Clone, Copy)]
@@ -33,6 +33,9 @@ pub struct World {
     pub failures: u8,
     pub leave_running: bool,
     pub outlives_controller: bool,
+    /// What the process was told to do when nobody has the files any more that its device hangs on: chosen when that
+    /// comes about.
+    pub exits_when_stranded: bool,
 }
 
 /// `stasis checkpoint`.
@@ -82,7 +85,13 @@ impl World {
             failures,
             leave_running,
             outlives_controller,
+            exits_when_stranded: false,
         }
+    }
+
+    /// Whether a copy can be made of the process.
+    pub fn is_whole(&self) -> bool {
+        self.committed && self.contents && self.snapshot.is_some()
     }
 
     pub fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
@@ -110,6 +119,7 @@ impl World {
         next.extend(self.application_steps(last));
         next.extend(self.time_steps(last));
         if last == 0 {
+            next.extend(self.keepers_killed());
             next.extend(self.controller_steps());
             next.extend(self.criu_steps());
             if self.committed && self.controller == Controller::Ended {
@@ -135,11 +145,20 @@ impl World {
                 _ => {}
             }
         }
-        let is_whole = self.committed && self.contents && self.snapshot.is_some();
-        if !is_whole && !self.processes[0].alive {
+        if !self.is_whole() && !self.processes[0].alive {
             return Err("the process is gone, and no image of it is whole");
         }
         Ok(())
+    }
+
+    /// A worker alone is deterministic; it does its few steps and comes to rest.
+    fn settle(mut self, n: usize, agent: Agent) -> Result<Self, Broken> {
+        for _ in 0..16 {
+            self.processes[n].rest();
+            let Some(next) = self.worker_steps(n, agent)?.pop() else { return Ok(self) };
+            self = next;
+        }
+        Err("a process comes to no rest")
     }
 
     /// The end that nobody prevents: everybody else has gone, nothing fails any more, and time passes only where the
@@ -154,11 +173,16 @@ impl World {
             if process.state == State::Locked && process.owner == Owner::Application {
                 (process.state, process.owner) = (State::Running, Owner::Agent);
             }
-            // A worker alone is deterministic; it does its few steps.
-            for _ in 0..16 {
-                world.processes[n].rest();
-                let Some(next) = world.worker_steps(n, agent)?.pop() else { break };
-                world = next;
+            world = world.settle(n, agent)?;
+            let process = &world.processes[n];
+            let is_stranded = process.lease.is_some_and(|lease| lease.stranded);
+            if process.alive && is_stranded {
+                if world.exits_when_stranded && world.is_whole() {
+                    return Err("a stranded process does not end");
+                }
+                // Help that comes late is still help.
+                let helped = world.process(n, |p| p.order = Some(Order::Resume { with_files: true }));
+                world = helped.settle(n, agent)?;
             }
             if world.processes[n].alive && world.processes[n].state != State::Running {
                 return Err("a process whose controller has gone does not run on");

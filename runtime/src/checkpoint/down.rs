@@ -14,7 +14,7 @@ use kfd::Transport;
 
 use super::admit::{AgentIdentity, TermsSecret, identities};
 use super::incarnation::Incarnation;
-use super::keeper::{Held, Keeper};
+use super::keeper::{Held, Keepers, Kept};
 use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::CheckpointReport;
@@ -146,20 +146,26 @@ pub(super) fn take_down(
         .hold(|| inner.take_device(closed, limit.deadline(RECLAIM)))
         .map_err(|error| Down::untouched(taken(error)))?;
     if let Err(error) = leaving.agree(limit) {
-        if let Err((_, error)) = inner.try_put_device(closed, device) {
-            tracing::error!(target: "checkpoint", %error, "the device did not come back");
-        }
+        put_back(inner, closed, device);
         return Err(Down::untouched(error));
     }
     let sharing = leaving.record();
     drop(leaving);
+    let held = match duplicate(&device, image) {
+        Ok(held) => held,
+        Err(error) => {
+            put_back(inner, closed, device);
+            return Err(Down::untouched(error));
+        }
+    };
     let transport = Arc::clone(device.transport());
     let preempted = captured.is_some();
     let mut parked = Box::new(Parked {
         contents,
         image_id,
+        directory: into.directory.to_owned(),
         incarnation,
-        keeper: None,
+        kept: Kept::Nowhere,
         transport,
         agents,
         sharing,
@@ -170,11 +176,16 @@ pub(super) fn take_down(
     });
     evacuate::save(&mut inner.registry.lock());
     let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
+    drop(renders);
     let stood_in = stand_in_for_all().map_err(system("put stand-ins in the place of DMABufs"));
-    match keep(renders, image) {
-        Ok(keeper) => parked.keeper = Some(keeper),
-        Err(error) => return Err(Down::parked(error, parked)),
+    match Keepers::hold(&held) {
+        Ok(keepers) => parked.kept = Kept::WithKeepers(keepers),
+        Err(error) => {
+            parked.kept = Kept::Here(held);
+            return Err(Down::parked(error.into(), parked));
+        }
     }
+    drop(held);
     if let Err(error) = stood_in {
         return Err(Down::parked(error, parked));
     }
@@ -261,14 +272,27 @@ fn write_image(
     Ok((image_id, finished.file))
 }
 
-/// Leaves the render files, and the image, with a keeper.
-pub(super) fn keep(renders: RenderFiles, image: Option<OwnedFd>) -> Result<Keeper, CheckpointError> {
-    let act = "leave the render files with a keeper";
-    let duplicates: Result<Vec<_>, _> =
-        renders.files.iter().map(|file| file.as_fd().try_clone_to_owned()).collect();
-    drop(renders);
-    let renders = duplicates.map_err(system(act))?;
-    Keeper::hold(Held { renders, image }).map_err(system(act))
+/// The render files of an open device once more, with the image.
+fn duplicate(device: &Device, image: Option<OwnedFd>) -> Result<Held, CheckpointError> {
+    let files = device.nodes().iter().map(|node| node.render.as_fd().try_clone_to_owned());
+    let renders = files.collect::<Result<_, _>>().map_err(system("duplicate the render files"))?;
+    Ok(Held { renders, image })
+}
+
+/// Gives the calls a device back that was taken from them and not touched.
+fn put_back(inner: &Arc<Inner>, closed: &mut Closed, device: Device) {
+    let (mut device, until) = (device, Instant::now() + RECLAIM);
+    loop {
+        device = match inner.try_put_device(closed, device) {
+            Ok(()) => return,
+            Err((Some(device), _)) if Instant::now() < until => *device,
+            Err((_, error)) => {
+                return tracing::error!(target: "checkpoint", %error, "the device did not come back");
+            }
+        };
+        // TIMEOUT: the event thread, whose place was free a moment ago, cannot be started.
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Has the transport give up its sockets.

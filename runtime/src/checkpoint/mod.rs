@@ -24,12 +24,14 @@ mod incarnation;
 mod info;
 mod itself;
 mod keeper;
+mod message;
 mod options;
 mod parked;
 mod preempt;
 pub(crate) mod process;
 pub mod protocol;
 mod rebuild;
+mod rescue;
 mod session;
 mod up;
 mod verbs;
@@ -41,6 +43,7 @@ use std::time::{Duration, Instant};
 use kfd::Errno;
 use kfd::transport::CallLimit;
 use kfd::transport::wire::WireError;
+pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
 use thiserror::Error;
 
@@ -55,15 +58,16 @@ pub use self::credentials::Peer;
 pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::itself::{Life, SelfCheckpoint, SelfCheckpointError};
-pub use self::keeper::{KEEPER_NAME, succeed_keeper};
+pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
 pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
 pub(crate) use self::preempt::Captured;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
 pub use self::process::{Ended, Process};
 pub use self::protocol::{
-    CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call,
+    CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call, call_with,
 };
+pub use self::rescue::{Rescue, Stranded};
 pub(crate) use self::session::Session;
 use crate::error::{CloseError, DeviceError, Lost, OpenError};
 use crate::image::ImageError;
@@ -254,6 +258,12 @@ pub enum CheckpointError {
         /// What and where.
         culprits: Vec<Culprit>,
     },
+    /// The process cannot have its device back in this life: the driver takes no render files but those that are lost.
+    #[error(transparent)]
+    Stranded(Box<Stranded>),
+    /// The render files cannot be left with keepers, or not be had back now.
+    #[error("The render files cannot be handed over")]
+    Keeper(#[from] KeeperError),
     /// The system refused something outside the device.
     #[error("Cannot {act}")]
     System {

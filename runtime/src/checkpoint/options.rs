@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a verb may be told beyond its name.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::admit::Admission;
@@ -35,10 +37,13 @@ pub struct RestoreOptions {
     /// Which differences between the agents then and now are borne, and which agent takes which one's place. `None`: as
     /// the controller of a restore said beforehand ([`super::Standing`]), else as the environment of this process does.
     pub admission: Option<Admission>,
+    /// The render files and the image that this process gave its controller to hold ([`super::CheckpointOrder::hold_files`]);
+    /// used if none of its own keepers has them any more.
+    pub files: Arc<[OwnedFd]>,
 }
 
 impl Default for RestoreOptions {
     fn default() -> Self {
-        Self { directory: None, deadline: Duration::MAX, admission: None }
+        Self { directory: None, deadline: Duration::MAX, admission: None, files: Arc::default() }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admit::{Admission, AgentIdentity, TermsSecret};
 use super::incarnation::Incarnation;
-use super::keeper::Keeper;
+use super::keeper::Kept;
 use super::preempt::Captured;
 use crate::registry::state::RegistryState;
 use crate::share::Parked as Sharing;
@@ -55,8 +55,11 @@ pub(super) enum Contents {
 pub(super) struct Parked {
     pub(super) contents: Contents,
     pub(super) image_id: String,
+    /// Where the checkpoint that this belongs to was written.
+    pub(super) directory: PathBuf,
     pub(super) incarnation: Incarnation,
-    pub(super) keeper: Option<Keeper>,
+    /// Where its render files are; a copy's are of no use to it.
+    pub(super) kept: Kept,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) agents: Vec<AgentIdentity>,
     /// What others may hold of its memory.

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a controller and the in-process agent thread say to each other: one JSON message a datagram.
+//! What a controller and the in-process agent thread say to each other: one JSON message a datagram, and beside it the
+//! files that a controller holds for a checkpointed process.
 //!
 //! A controller invites the agent ([`super::contact`]), which comes to it by a SEQPACKET socket. It takes orders only from
 //! its own user or root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its order
 //! and its lease.
 
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{RecvFlags, recv, sockopt};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::contact::reach;
-use super::{Activity, Admission, Mode, ProcessInfo, State, TermsSecret};
+use super::{Activity, Admission, Mode, OnStranded, ProcessInfo, State, TermsSecret, message};
 use crate::image::{ReadStats, WriteStats};
 use crate::share::SessionOrder;
 
@@ -78,6 +80,19 @@ pub struct CheckpointOrder {
     /// The processes that are checkpointed with it.
     #[serde(default)]
     pub session: Option<SessionOrder>,
+    /// The answer brings the render files and the image, for the controller to hold, too, until it orders to resume.
+    #[serde(default)]
+    pub hold_files: bool,
+    /// What the process does if its device cannot come back because nobody has its render files any more.
+    #[serde(default)]
+    pub on_stranded: OnStranded,
+    /// With [`OnStranded::Exit`]: how long it waits for help before it ends, milliseconds.
+    #[serde(default = "stranded_ms")]
+    pub stranded_ms: u64,
+}
+
+fn stranded_ms() -> u64 {
+    30_000
 }
 
 impl CheckpointOrder {
@@ -93,6 +108,9 @@ impl CheckpointOrder {
             self_contained: false,
             outlives_controller: false,
             session: None,
+            hold_files: false,
+            on_stranded: OnStranded::Wait,
+            stranded_ms: stranded_ms(),
         }
     }
 }
@@ -260,12 +278,25 @@ pub enum CallError {
 /// # Errors
 /// [`CallError`]; [`CallError::Refused`] carries the agent's own words.
 pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Done), CallError> {
+    call_with(pid, request, &[], timeout).map(|(state, done, _)| (state, done))
+}
+
+/// The same with files beside the order, and those that come with the answer.
+///
+/// # Errors
+/// As [`call`].
+pub fn call_with(
+    pid: i32,
+    request: &Request,
+    files: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
     let asked = Instant::now();
     let deadline = asked.checked_add(timeout).unwrap_or(asked + LONGEST);
     // An agent that has just let go of its device, or has too many callers, hangs up on those it has not heard yet.
     let mut again = if matches!(request, Request::Checkpoint(_)) { 0 } else { HUNG_UP };
     loop {
-        match ask(pid, request, (asked, deadline)) {
+        match ask(pid, request, files, (asked, deadline)) {
             Err(CallError::NoAnswer { source, .. })
                 if again > 0 && hung_up(&source) && Instant::now() < deadline =>
             {
@@ -285,18 +316,19 @@ fn hung_up(error: &io::Error) -> bool {
 fn ask(
     pid: i32,
     request: &Request,
+    files: &[BorrowedFd<'_>],
     (asked, deadline): (Instant, Instant),
-) -> Result<(State, Done), CallError> {
+) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
     let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: asked.elapsed(), source };
     let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
     let socket = reach(pid, deadline)?;
     let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(left))
         .map_err(|e| no_answer(e.into()))?;
-    send(&socket, &order, SendFlags::NOSIGNAL).map_err(|e| no_answer(e.into()))?;
+    message::send(&socket, &order, files).map_err(|e| no_answer(e.into()))?;
     let mut answer = vec![0; MAX_MESSAGE];
-    let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty()))
-        .map_err(|e| no_answer(e.into()))?;
+    let (length, files) =
+        message::receive(&socket, &mut answer, RecvFlags::empty()).map_err(|e| no_answer(e.into()))?;
     if length == 0 {
         return Err(no_answer(io::ErrorKind::UnexpectedEof.into()));
     }
@@ -306,7 +338,7 @@ fn ask(
     let reply: Reply =
         serde_json::from_slice(&answer[..length]).map_err(|source| CallError::Answer { pid, source })?;
     match reply.done {
-        Ok(done) => Ok((reply.state, done)),
+        Ok(done) => Ok((reply.state, done, files)),
         Err(message) => Err(CallError::Refused { pid, state: reply.state, message }),
     }
 }

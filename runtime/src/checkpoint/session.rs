@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: what may happen when is decided there, where it is model-checked; here is only what each step does.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
 use super::down::{Down, Into, take_down};
+use super::keeper::KeeperError;
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
 use super::up::{bring_back, check_window};
@@ -175,6 +177,14 @@ impl Session {
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
         Ok(self.machine.restore(&Driver(inner), options, options.deadline)?)
+    }
+
+    /// Duplicates of the files that this process needs to come back, if it is CHECKPOINTED.
+    ///
+    /// # Errors
+    /// [`KeeperError`]: its keepers do not give them.
+    pub fn lend(&self) -> Result<Vec<OwnedFd>, KeeperError> {
+        self.machine.parked(|parked| parked.kept.lend()).unwrap_or_else(|| Ok(Vec::new()))
     }
 
     /// Whatever the state → RUNNING; says what the last restore moved.

@@ -10,18 +10,18 @@ use std::time::Instant;
 use kfd::transport::render_node_path;
 
 use super::admit::admit;
-use super::down::{disconnect, keep, part_with, taken};
+use super::down::{disconnect, part_with, taken};
 use super::incarnation::Incarnation;
-use super::keeper::{Held, Keeper};
+use super::keeper::{Held, KeeperError, Kept};
 use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
 use super::protocol::RestoreReport;
 use super::{
-    Activity, CheckpointError, IMAGE_FILE, RestoreOptions, device, evacuate, milliseconds, preempt, rebuild,
-    system,
+    Activity, CheckpointError, IMAGE_FILE, Rescue, RestoreOptions, Stranded, device, evacuate, milliseconds,
+    preempt, rebuild, system,
 };
 use crate::device::{Device, RenderFiles};
-use crate::error::OpenError;
+use crate::error::{DeviceError, OpenError};
 use crate::gate::Closed;
 use crate::image::Image;
 use crate::limit::Limit;
@@ -41,27 +41,59 @@ pub(super) fn bring_back(
     let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
     if !same_process {
         parked.copy_of = Some(parked.image_id.clone());
+        // A copy's were another process's.
+        parked.kept = Kept::Nowhere;
     }
     inner.session().set_copy_of(parked.copy_of.clone());
-    let held = match parked.keeper.take() {
-        // A copy's keeper was another process's.
-        Some(keeper) if same_process => {
-            Some(keeper.fetch().map_err(system("take the render files back from their keeper"))?)
-        }
-        _ => None,
+    let held = match parked.kept.fetch() {
+        Ok(Some(held)) => Some(held),
+        fetched => match Held::of(&options.files, inner.agents.len()).filter(|_| same_process) {
+            Some(held) => Some(held),
+            None => fetched?,
+        },
     };
     let report = ascend(inner, closed, parked, held.as_ref(), options, limit);
-    if let (Err(_), Some(held), None) = (&report, held, &parked.keeper) {
-        // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
-        match Keeper::hold(held) {
-            Ok(keeper) => parked.keeper = Some(keeper),
-            Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
+    match (report, held) {
+        (Ok(report), _) => {
+            std::mem::take(&mut parked.kept).release();
+            Ok(report)
         }
+        (Err(CheckpointError::Open(source)), held) if same_process && is_taken(&source) => {
+            Err(strand(parked, held.is_some(), source))
+        }
+        // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
+        (Err(error), Some(held)) if parked.kept.is_empty() => {
+            parked.kept = Kept::secure(held);
+            Err(error)
+        }
+        (Err(error), _) => Err(error),
     }
-    report
 }
 
-/// The steps; `held` is what the keeper of a process that lives on had.
+/// Whether the driver has this process's address spaces already, tied to other render files.
+fn is_taken(error: &OpenError) -> bool {
+    match error {
+        OpenError::Known => true,
+        OpenError::Bringup(DeviceError::Ioctl { source, .. }) => {
+            (source.ioctl, source.errno) == ("ACQUIRE_VM", kfd::Errno::BUSY)
+        }
+        _ => false,
+    }
+}
+
+/// The files that the driver wants are not to be had; those that were tried are others.
+fn strand(parked: &mut Parked, were_tried: bool, source: OpenError) -> CheckpointError {
+    if were_tried {
+        std::mem::replace(&mut parked.kept, Kept::Lost(KeeperError::Others)).release();
+    }
+    let lost = match &parked.kept {
+        Kept::Lost(error) => error.to_string(),
+        Kept::Nowhere | Kept::Here(_) | Kept::WithKeepers(_) => "they were never kept".to_owned(),
+    };
+    CheckpointError::Stranded(Box::new(Stranded { lost, rescue: Rescue::of(&parked.directory), source }))
+}
+
+/// The steps; `held` is what the keepers of a process that lives on have.
 fn ascend(
     inner: &Arc<Inner>,
     closed: &mut Closed,
@@ -108,7 +140,7 @@ fn ascend(
     }
 }
 
-/// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keeper or from memory, else where it was written.
+/// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keepers or from memory, else where it was written.
 fn find_image(
     parked: &Parked,
     held: Option<&Held>,
@@ -161,8 +193,10 @@ fn open_device(
     let opened = match held.map(|held| reopen(inner, parked, held)) {
         Some(Err(error)) if is_another_device(&error) => {
             tracing::warn!(target: "checkpoint", %error, "the device was restarted, everything is made anew");
-            evacuate::forget(&mut inner.registry.lock(), closed);
-            open_afresh(inner, parked).map(|device| (device, false))
+            let device = open_afresh(inner, parked);
+            device
+                .inspect(|_| evacuate::forget(&mut inner.registry.lock(), closed))
+                .map(|device| (device, false))
         }
         Some(opened) => opened.map(|device| (device, true)),
         None => open_afresh(inner, parked).map(|device| (device, false)),
@@ -195,19 +229,24 @@ fn reopen(inner: &Arc<Inner>, parked: &Parked, held: &Held) -> Result<Device, Ch
 
 /// Opens it as a process that it has not seen.
 fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, CheckpointError> {
+    let transport = Arc::clone(&parked.transport);
+    let is_lost = matches!(parked.kept, Kept::Lost(_));
+    let device = match &mut parked.captured {
+        // Without its files it may still be the process that the driver knows.
+        Some(_) if is_lost && Device::knows_us(&*transport).map_err(CheckpointError::Open)? => {
+            Err(OpenError::Known)
+        }
+        Some(captured) => Device::restore(transport, &inner.agents, captured),
+        None => Device::open(transport, &inner.agents, None),
+    };
+    let device = device.map_err(CheckpointError::Open)?;
     // The kernel's handles were another process's.
     let mut registry = inner.registry.lock();
     for (_, bo) in registry.bos.iter_mut() {
         bo.kernel = None;
     }
     registry.forget_mappings();
-    drop(registry);
-    let transport = Arc::clone(&parked.transport);
-    match &mut parked.captured {
-        Some(captured) => Device::restore(transport, &inner.agents, captured),
-        None => Device::open(transport, &inner.agents, None),
-    }
-    .map_err(CheckpointError::Open)
+    Ok(device)
 }
 
 /// Where a device's state comes from.
@@ -310,8 +349,11 @@ fn give_up(
     if !is_known {
         // From now on this process's address spaces are tied to these files.
         let image = held.and_then(|held| held.image.as_ref()?.try_clone().ok());
-        match keep(renders, image) {
-            Ok(keeper) => parked.keeper = Some(keeper),
+        match duplicates(renders) {
+            Ok(renders) => {
+                let held = Held { renders, image };
+                std::mem::replace(&mut parked.kept, Kept::secure(held)).release();
+            }
             Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
         }
     }
@@ -322,4 +364,10 @@ fn give_up(
     if let Err(error) = disconnect(&*transport) {
         tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
     }
+}
+
+/// The files of a device that is closed. Each is closed before the next is duplicated, so that one free descriptor is
+/// enough.
+fn duplicates(renders: RenderFiles) -> std::io::Result<Vec<OwnedFd>> {
+    renders.files.into_iter().map(|file| file.as_fd().try_clone_to_owned()).collect()
 }

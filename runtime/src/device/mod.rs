@@ -108,6 +108,20 @@ impl Device {
         Self::with_spaces(transport, kfd, minor, agents, files, exceptions)
     }
 
+    /// Whether the driver has buffers of this process, from before it closed the device with its queues preempted.
+    /// [`Device::restore`] must not be tried then: the driver evicts the queues before it looks and refuses, and nothing
+    /// takes that back.
+    ///
+    /// # Errors
+    /// [`OpenError::Version`], [`OpenError::Bringup`]. Nothing stays open.
+    pub(crate) fn knows_us(transport: &dyn Transport) -> Result<bool, OpenError> {
+        let (kfd, _) = open_kfd(transport)?;
+        // One that the driver has not seen yet may have nothing to be asked for.
+        let Ok(info) = kfd.criu_process_info() else { return Ok(false) };
+        kfd.criu_unpause().map_err(ioctl("the end of a question"))?;
+        Ok(info.bos > 0)
+    }
+
     /// Opens the device for a copy of a process with preempted queues, and puts the driver's state of that process into
     /// it: address spaces, buffers, events and queues come back under their numbers, the queues stopped until
     /// [`Device::resume_restored`].

@@ -5,20 +5,20 @@
 //! connects and says nothing costs a descriptor for a while, and the state is told while any verb is at work.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::RecvFlags;
 
-use super::{Order, Shared, Task, lower, raise};
+use super::{Order, Outcome, Shared, Task, lower, raise};
 use crate::checkpoint::contact::follow;
 use crate::checkpoint::inbox::{Inbox, Message};
 use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
-use crate::checkpoint::{ProcessInfo, RestoreOptions, State};
+use crate::checkpoint::{ProcessInfo, RestoreOptions, State, message};
 use crate::runtime::Inner;
 
 /// How often the desk looks whether its runtime is still there.
@@ -139,13 +139,13 @@ impl Desk {
     /// Tells the controller what became of its order, and lets go of it. The next order that waits is handed over.
     fn answer(&mut self, runtime: &Inner) {
         lower(&self.shared.finished);
-        let Some(done) = self.shared.outcome.lock().take() else { return };
+        let Some(Outcome { done, files }) = self.shared.outcome.lock().take() else { return };
         if runtime.session().state() == State::Checkpointed {
             // CRIU cannot dump one end of a connection. Who comes now has the time until CRIU does.
             self.silent.clear();
         }
         if let Some(peer) = self.serving.take().and_then(|serving| serving.peer) {
-            say(runtime, &peer, done);
+            say(runtime, &peer, done, &files);
         }
         if let Some((options, from)) = self.waiting.pop_front() {
             self.hand_over(runtime, Task::Resume(options), from);
@@ -196,11 +196,11 @@ impl Desk {
     }
 
     fn hear(&mut self, runtime: &Arc<Inner>, controller: Silent) {
-        let mut message = vec![0; MAX_MESSAGE];
-        let heard =
-            rustix::io::retry_on_intr(|| recv(&controller.peer, &mut message[..], RecvFlags::empty()));
-        let Ok((length, _)) = heard else { return };
-        let done = match serde_json::from_slice::<Request>(&message[..length]) {
+        let mut text = vec![0; MAX_MESSAGE];
+        let Ok((length, files)) = message::receive(&controller.peer, &mut text, RecvFlags::empty()) else {
+            return;
+        };
+        let done = match serde_json::from_slice::<Request>(&text[..length]) {
             Err(error) => Err(format!("the order is not understood: {error}")),
             Ok(Request::Status) => Ok(self.status(runtime)),
             Ok(Request::Info) => Ok(Done::Info(Box::new(ProcessInfo::of(runtime)))),
@@ -210,12 +210,13 @@ impl Desk {
                 return self.hand_over(runtime, Task::Checkpoint(order), from);
             }
             Ok(Request::Resume { directory, admission }) => {
-                let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
+                let files = files.into();
+                let options = RestoreOptions { directory, admission, files, ..RestoreOptions::default() };
                 let from = Caller { peer: Some(controller.peer), pid: controller.pid };
                 return self.hand_over(runtime, Task::Resume(options), from);
             }
         };
-        say(runtime, &controller.peer, done);
+        say(runtime, &controller.peer, done, &[]);
     }
 
     fn status(&self, runtime: &Inner) -> Done {
@@ -253,7 +254,7 @@ impl Desk {
                     at_work.since.elapsed().as_millis()
                 );
                 if let Some(peer) = from.peer {
-                    say(runtime, &peer, Err(text));
+                    say(runtime, &peer, Err(text), &[]);
                 }
                 return;
             }
@@ -273,9 +274,10 @@ impl Desk {
 }
 
 /// Answers a controller. One that has gone does not want the answer; the lease covers it.
-fn say(runtime: &Inner, peer: &OwnedFd, done: Result<Done, String>) {
+fn say(runtime: &Inner, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
     let reply = Reply { state: runtime.session().state(), done };
     if let Ok(text) = serde_json::to_vec(&reply) {
-        let _ = send(peer, &text, SendFlags::NOSIGNAL);
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let _ = message::send(peer, &text, &files);
     }
 }

@@ -21,11 +21,13 @@ pub(super) struct Lease {
     controller: Option<Process>,
     /// When to try again, after an attempt that failed.
     retry_at: Option<Instant>,
+    /// Since when it has been clear that no attempt will do.
+    stranded_since: Option<Instant>,
 }
 
 impl Lease {
     pub fn new(lasts: Duration, controller: Option<Process>) -> Self {
-        Self { ends: Instant::now() + lasts, controller, retry_at: None }
+        Self { ends: Instant::now() + lasts, controller, retry_at: None, stranded_since: None }
     }
 
     /// Of a process that stayed shut after a checkpoint that failed: over already.
@@ -48,6 +50,18 @@ impl Lease {
     /// Waits a while before the next attempt.
     pub fn rest(&mut self) {
         self.retry_at = Some(Instant::now() + RETRY);
+        self.stranded_since = None;
+    }
+
+    /// Makes no further attempt.
+    pub fn strand(&mut self) {
+        self.retry_at = Some(Instant::now());
+        self.stranded_since.get_or_insert_with(Instant::now);
+    }
+
+    /// For how long it has been clear that no attempt will do, if it is.
+    pub fn stranded_for(&self) -> Option<Duration> {
+        self.stranded_since.map(|since| since.elapsed())
     }
 
     /// Why nobody will freeze the process any more, if so.

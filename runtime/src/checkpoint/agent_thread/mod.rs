@@ -14,6 +14,7 @@
 mod desk;
 mod lease;
 mod orders;
+mod stranded;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -58,6 +59,14 @@ struct Order {
     abandoned: Arc<AtomicBool>,
 }
 
+/// What became of an order.
+#[derive(Debug)]
+struct Outcome {
+    done: Result<Done, String>,
+    /// For the controller to hold; closed here with the answer.
+    files: Vec<OwnedFd>,
+}
+
 /// What desk and worker have in common.
 #[derive(Debug)]
 struct Shared {
@@ -66,7 +75,7 @@ struct Shared {
     /// Readable when there is an order, or at the end.
     ordered: OwnedFd,
     /// What became of the order, until the desk takes it.
-    outcome: Mutex<Option<Result<Done, String>>>,
+    outcome: Mutex<Option<Outcome>>,
     /// Readable when there is an outcome.
     finished: OwnedFd,
     last_error: Mutex<Option<String>>,

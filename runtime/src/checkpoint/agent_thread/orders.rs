@@ -3,20 +3,22 @@
 //! its lease, or because it finds itself in another incarnation.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stasis_protocol::lease::{Next, Watch, Why, decide};
+use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
 
 use super::lease::{Lease, is_traced};
-use super::{Order, Shared, Task, lower, raise};
+use super::{Order, Outcome, Shared, Task, lower, raise, stranded};
 use crate::checkpoint::incarnation::Incarnation;
 use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
 use crate::checkpoint::{
-    CheckpointError, CheckpointOptions, CheckpointReport, RestoreOptions, RestoreReport, State,
+    CheckpointError, CheckpointOptions, CheckpointReport, Rescue, RestoreOptions, RestoreReport, State,
 };
 use crate::error::explain;
 use crate::limit::Stopped;
@@ -30,12 +32,23 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     lease: Option<Lease>,
     incarnation: Incarnation,
+    /// What the last order wants done if the device cannot come back.
+    plan: Plan,
+}
+
+/// What is done if the device cannot come back in this life.
+#[derive(Debug, Default)]
+struct Plan {
+    on_stranded: OnStranded,
+    /// How long help is waited for before the process ends.
+    after: Duration,
+    directory: PathBuf,
 }
 
 impl Worker {
     pub fn new(runtime: Weak<Inner>, shared: Arc<Shared>) -> io::Result<Self> {
         let incarnation = Incarnation::current()?;
-        Ok(Self { runtime, shared, lease: None, incarnation })
+        Ok(Self { runtime, shared, lease: None, incarnation, plan: Plan::default() })
     }
 
     pub fn run(mut self) {
@@ -64,14 +77,19 @@ impl Worker {
 
     fn serve(&mut self, runtime: &Arc<Inner>, order: Order) {
         let Order { task, controller, abandoned } = order;
+        let mut files = Vec::new();
         let done = match task {
             Task::Checkpoint(order) => {
                 let controller = controller.filter(|_| !order.outlives_controller);
-                self.checkpoint(runtime, &order, controller, &abandoned).map(Done::Checkpointed)
+                let report = self.checkpoint(runtime, &order, controller, &abandoned);
+                if report.is_ok() && order.hold_files {
+                    files = lend(runtime);
+                }
+                report.map(Done::Checkpointed)
             }
             Task::Resume(options) => self.resume(runtime, &options).map(Done::Running),
         };
-        *self.shared.outcome.lock() = Some(done.map_err(|error| explain(&error)));
+        *self.shared.outcome.lock() = Some(Outcome { done: done.map_err(|error| explain(&error)), files });
         raise(&self.shared.finished);
     }
 
@@ -84,6 +102,11 @@ impl Worker {
     ) -> Result<CheckpointReport, CheckpointError> {
         // A copy differs from the process that was checkpointed, which may itself be one.
         self.know_itself();
+        self.plan = Plan {
+            on_stranded: order.on_stranded,
+            after: Duration::from_millis(order.stranded_ms),
+            directory: order.directory.clone(),
+        };
         match checkpoint(runtime, order, abandoned) {
             Ok(report) => {
                 self.lease = Some(Lease::new(Duration::from_millis(order.lease_ms), controller));
@@ -109,7 +132,10 @@ impl Worker {
             self.lease = None;
             self.know_itself();
         } else if let Some(lease) = &mut self.lease {
-            lease.rest();
+            match &report {
+                Err(CheckpointError::Stranded(_)) => lease.strand(),
+                _ => lease.rest(),
+            }
         }
         report
     }
@@ -124,9 +150,10 @@ impl Worker {
     /// Goes on by itself when nobody else will see to it.
     fn look_after(&mut self, runtime: &Arc<Inner>) {
         let Some(lease) = &self.lease else { return };
-        match decide(&Look { runtime, lease, incarnation: &self.incarnation }) {
+        match decide(&Look { runtime, lease, incarnation: &self.incarnation, plan: &self.plan }) {
             Next::Wait => {}
             Next::Forget => self.lease = None,
+            Next::End => stranded::end(&Rescue::of(&self.plan.directory)),
             Next::GoOn(why) => {
                 if why != Why::Copied {
                     tracing::warn!(target: "checkpoint", %why, "the lease is over, the process takes its device back");
@@ -144,6 +171,7 @@ struct Look<'a> {
     runtime: &'a Inner,
     lease: &'a Lease,
     incarnation: &'a Incarnation,
+    plan: &'a Plan,
 }
 
 impl Watch for Look<'_> {
@@ -163,6 +191,16 @@ impl Watch for Look<'_> {
         Incarnation::current().is_ok_and(|now| now != *self.incarnation)
     }
 
+    fn is_stranded(&self) -> bool {
+        self.lease.stranded_for().is_some()
+    }
+
+    fn is_to_end(&self) -> bool {
+        self.plan.on_stranded == OnStranded::Exit
+            && self.lease.stranded_for().is_some_and(|since| since >= self.plan.after)
+            && Rescue::of(&self.plan.directory).is_complete()
+    }
+
     fn is_over(&self) -> Option<Why> {
         self.lease.is_over()
     }
@@ -170,6 +208,14 @@ impl Watch for Look<'_> {
     fn is_traced(&self) -> bool {
         is_traced()
     }
+}
+
+/// The files that the controller is to hold, too. Without them it depends on the keepers alone.
+fn lend(runtime: &Inner) -> Vec<OwnedFd> {
+    runtime.session().lend().unwrap_or_else(|error| {
+        tracing::warn!(target: "checkpoint", %error, "the controller is not given the render files");
+        Vec::new()
+    })
 }
 
 /// A checkpoint was not made.

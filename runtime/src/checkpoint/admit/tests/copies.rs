@@ -5,6 +5,7 @@ use kfd::GpuId;
 
 use super::super::super::incarnation::Incarnation;
 use super::*;
+use crate::checkpoint::keeper::Kept;
 use crate::checkpoint::parked::Contents;
 
 /// Agents of a process that ran on the GPUs `list` of a machine with `gpus`, about to be restored on another.
@@ -31,8 +32,9 @@ impl Copy {
         let parked = Parked {
             contents: Contents::File("/nowhere".into()),
             image_id: String::new(),
+            directory: "/nowhere".into(),
             incarnation: Incarnation::current().unwrap(),
-            keeper: None,
+            kept: Kept::Nowhere,
             transport: Arc::clone(&here) as _,
             agents,
             secret: TermsSecret::draw().unwrap(),
