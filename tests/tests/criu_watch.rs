@@ -92,6 +92,19 @@ fn endless_criu(directory: &Path) -> (PathBuf, PathBuf) {
     (path, pids)
 }
 
+/// A CRIU before which a file of the images loses its end, after it was checked.
+fn truncating_criu(directory: &Path, file: &Path, length: usize) -> PathBuf {
+    let path = directory.join(format!("truncating-criu-{length}"));
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = restore ] && truncate -s {length} {}\nexec {} \"$@\"\n",
+        file.display(),
+        criu().display(),
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
 /// Waits until that CRIU works; the pids.
 fn wait_for_pids(pids: &Path) -> Vec<i32> {
     wait_until("the start of CRIU", || pids.exists());
@@ -225,18 +238,24 @@ fn nothing_is_left_of_a_restore_whose_command_guard_or_both_are_killed() {
 fn truncated_pages_do_not_hang_a_restore_and_its_pid_is_free_again() {
     let mut worker = Worker::start(&["--threads", "2"]);
     worker.freeze("images");
-    let (images, pages) = (worker.path("images"), worker.path("images/criu/pages-1.img"));
+    let images = worker.path("images");
+    // The contents of memory; what the agent's memfd holds has a file of its own.
+    let files = fs::read_dir(images.join("criu")).unwrap().map(|entry| entry.unwrap().path());
+    let is_pages = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("pages-");
+    let pages = files.filter(is_pages).max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
     let whole = fs::read(&pages).unwrap();
+    let home = tempfile::tempdir().unwrap();
     for length in [4096, whole.len() / 2] {
-        fs::write(&pages, &whole[..length]).unwrap();
+        let truncating = truncating_criu(home.path(), &pages, length);
         let words = ["restore", "--deadline-ms", "4000", text(&images)];
-        let error = refused(&Job::stasis(&criu(), &words).end());
+        let error = refused(&Job::stasis(&truncating, &words).end());
         println!("{length} of {} bytes: {}", whole.len(), error.lines().next().unwrap_or_default());
+        assert!(error.contains("criu restore"), "{error}");
         assert!(!Path::new(&format!("/proc/{}", worker.pid())).exists(), "its pid is not free: {error}");
+        fs::write(&pages, &whole).unwrap();
     }
     // Its command killed, the next one can follow at once.
-    fs::write(&pages, &whole[..4096]).unwrap();
-    let job = Job::stasis(&criu(), &["restore", text(&images)]);
+    let job = Job::stasis(&truncating_criu(home.path(), &pages, 4096), &["restore", text(&images)]);
     wait_until("the half-restored process", || worker.is_alive());
     job.signal(Signal::KILL);
     let _ = job.end();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::{CheckpointError, Mode};
 use stasis::{Arg, Condition, Signal, WaitError, WaitMode};
-use stasis_tests::gpu::{Gpu, SOON, compute_object, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, SOON, faults_object, skip_on_kernel_driver, values};
 use stasis_tests::program;
 use stasis_tests::worker::{Stopped, Worker, devices, is_alive, refused, succeeded, wait_until};
 
@@ -127,10 +127,10 @@ fn dispatch_on_a_stopped_device_ends_by_its_timeout() {
     }
     let directory = tempfile::tempdir().unwrap();
     let target = Gpu::new().agent.name().to_owned();
-    fs::write(directory.path().join("compute.co"), compute_object(&target)).unwrap();
+    fs::write(directory.path().join("faults.co"), faults_object(&target)).unwrap();
     let instance = format!("stalled-{}", std::process::id());
     let line =
-        "dispatch compute.co --kernel spin --grid 1,1,1 --block 1,1,1 --arg out:u32[1] --timeout-ms 1500";
+        "dispatch faults.co --kernel spin --grid 1,1,1 --block 1,1,1 --arg out:u32[1] --timeout-ms 1500";
     let command = Command::new(program("stasis"))
         .args(line.split(' '))
         .current_dir(directory.path())

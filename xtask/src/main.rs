@@ -8,6 +8,7 @@ mod setup;
 mod workspace;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use clap::Subcommand;
@@ -53,8 +54,18 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    let command = Cli::parse().command;
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace that RUST_BACKTRACE asks for: where in this program says nothing about what failed.
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
     if let Err(error) = inherited::close_on_exec() {
         eprintln!(
             "xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them"

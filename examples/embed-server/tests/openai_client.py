@@ -56,7 +56,12 @@ def usual(client, model, dimensions, longest):
     assert str(longest) in long.message and str(longest + 2) in long.message, long.message
     empty = raises(openai.BadRequestError, lambda: client.embeddings.create(model=model, input=[]))
     assert empty.param == "input", empty
-    raises(openai.BadRequestError, lambda: client.embeddings.create(model=model, input="a", dimensions=7))
+    whole, few = (client.embeddings.create(model=model, input="a", dimensions=n).data[0].embedding for n in (dimensions, 2))
+    length = math.hypot(*whole[:2])
+    assert len(few) == 2 and all(abs(x - y / length) < 1e-5 for x, y in zip(few, whole)), few
+    for n in (0, dimensions + 1):
+        wrong = raises(openai.BadRequestError, lambda: client.embeddings.create(model=model, input="a", dimensions=n))
+        assert wrong.param == "dimensions", wrong
     failed = raises(openai.InternalServerError, lambda: client.embeddings.create(model=model, input="fail"))
     assert failed.code == "device_failed" and failed.request_id, failed
     chat = [{"role": "user", "content": "hello"}]

@@ -282,7 +282,7 @@ fn pidfd_of(child: &Child) -> Result<OwnedFd, Errno> {
 }
 
 /// Answers the client's first request before it is read, and closes.
-fn refuse(connection: &OwnedFd, errno: Errno, message: &str) {
+pub(super) fn refuse(connection: &OwnedFd, errno: Errno, message: &str) {
     let reply = Reply::Error { errno: errno.raw_os_error(), message: message.to_owned() };
     if let Err(error) = wire::send(connection.as_fd(), &reply, &[] as &[BorrowedFd<'_>]) {
         tracing::debug!(target: "server", %error, "refusal not delivered");

@@ -10,6 +10,7 @@ use kfd::transport::wire::{self, ReceiveBuffer, Received, Reply, Request, WireEr
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::broker::refuse;
 use super::host::{Answer, Host, error};
 
 /// A connection and the process state behind it.
@@ -25,13 +26,15 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Takes a connection over.
-    ///
-    /// # Errors
-    /// What making the claim says: the limit of descriptors.
-    pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Result<Self, Errno> {
-        let claim = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { socket, host, greeted: false, claim, left: Vec::new() })
+    /// Takes a connection over. Where no file is left for the claim the client is told so, and `None` is the answer.
+    pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Option<Self> {
+        match eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
+            Ok(claim) => Some(Self { socket, host, greeted: false, claim, left: Vec::new() }),
+            Err(errno) => {
+                refuse(&socket, errno, "no open file is left for a connection; raise the limit (ulimit -n)");
+                None
+            }
+        }
     }
 
     /// Answers until the client closes, or errs beyond repair.

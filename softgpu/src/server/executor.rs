@@ -101,9 +101,8 @@ fn start_channel(connection: OwnedFd, host: &Arc<Host>, channels: &Arc<AtomicUsi
     let (host, count) = (Arc::clone(host), Arc::clone(channels));
     let spawned = std::thread::Builder::new().name("channel".to_owned()).spawn(move || {
         let _left = Left(count);
-        match Channel::new(connection, host) {
-            Ok(channel) => channel.run(),
-            Err(errno) => tracing::error!(target: "server", %errno, "connection not taken"),
+        if let Some(channel) = Channel::new(connection, host) {
+            channel.run();
         }
     });
     if let Err(error) = spawned {

@@ -33,6 +33,9 @@ const MAX_UNUSED: Duration = Duration::from_secs(1);
 /// hear that its device is stopped. A machine that is short of time may need more than 10 s to start softgpud.
 const OPENING: Duration = Duration::from_secs(30);
 
+/// TIMEOUT: how long softgpud is started again while each ends, or says that it listens, and nobody answers.
+const IN_VAIN: Duration = Duration::from_secs(10);
+
 /// How long a softgpud that was started has to bind its socket before another is started.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
 
@@ -284,7 +287,9 @@ fn first_channel(address: &Address) -> Result<Channel, OpenError> {
             Err(ConnectError::TimedOut) => Errno::TIMEDOUT,
             Err(ConnectError::Nobody(errno)) => errno,
         };
-        if address.start == Start::Never || errno == Errno::TIMEDOUT || limit.is_over() {
+        let has_ended = started.as_ref().is_some_and(|(_, starting)| starting.is_over());
+        let is_in_vain = has_ended && begun.elapsed() >= IN_VAIN;
+        if address.start == Start::Never || errno == Errno::TIMEDOUT || is_in_vain || limit.is_over() {
             let seconds = begun.elapsed().as_secs();
             return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
         }

@@ -77,6 +77,11 @@ pub(super) struct Starting {
 }
 
 impl Starting {
+    /// Whether it is known to listen, or to have given up.
+    pub fn is_over(&self) -> bool {
+        self.silent.is_none()
+    }
+
     /// Returns when it listens or has given up, and after `limit` at the latest.
     pub fn wait(&mut self, limit: Duration) {
         let Some(silent) = &self.silent else { return std::thread::sleep(limit) };
