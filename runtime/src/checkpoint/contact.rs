@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a controller reaches the agent of a process: it leaves an invitation in the agent's inbox ([`super::inbox`]), and
+//! How a controller reaches the agent of a process: it leaves an invitation in the agent's inbox (`inbox.rs`), and
 //! the agent comes.
 //!
 //! The controller listens under a name that nobody could know before, in the network namespace of the process, and takes
