@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::process::Pid;
@@ -185,6 +186,10 @@ impl Session {
                     ConnectError::Final(OpenError::Refused { errno, .. }) => {
                         Err(CallError::Wire(WireError::System { call: "connect", errno }))
                     }
+                    // It hangs up unheard where it has no descriptor or thread left, and its other connections stand.
+                    ConnectError::Nobody(Errno::CONNRESET) if self.is_connected() => {
+                        Err(CallError::Wire(WireError::System { call: "connect", errno: Errno::MFILE }))
+                    }
                     ConnectError::Nobody(_) | ConnectError::Final(_) => {
                         self.lose();
                         Err(CallError::Lost)
@@ -192,6 +197,15 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Whether a connection of a call under way stands: all end with the device.
+    fn is_connected(&self) -> bool {
+        let stands = |socket: &Arc<OwnedFd>| {
+            let mut fds = [PollFd::new(&**socket, PollFlags::empty())];
+            poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended == 0)
+        };
+        self.state.lock().busy.values().any(stands)
     }
 
     fn register(&self, channel: Channel) -> Result<(u64, Channel), CallError> {
