@@ -160,7 +160,8 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     at("softgpud")?;
     let mut command = Command::new(at("stasis-benches")?);
     installed.export(&mut command);
-    let status = command.args(arguments).status().context("Cannot start the benchmarks")?;
+    let status =
+        command.args(arguments).current_dir(root()).status().context("Cannot start the benchmarks")?;
     ensure!(status.success(), "The benchmarks failed ({status})");
     Ok(())
 }
