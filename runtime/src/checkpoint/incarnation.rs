@@ -1,34 +1,58 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tells a restored copy of a process from the process itself, without anyone's help.
 //!
-//! The inode of a pidfd is unique per boot (pidfs, Linux 6.9 and newer); CRIU creates a new task, so a restored copy
-//! has another one, while everything in its memory is as it was. The boot id covers images moved to another machine.
+//! Each process that asks holds an empty memory file, the *witness*. CRIU makes memory files anew, so a restored copy's
+//! witness has another inode and another time of birth, while everything in its memory is as it was. The time covers
+//! images that are restored after a boot or on another machine, where an inode may come again.
+//!
+//! INVARIANT: to look opens no file. CRIU freezes a process wherever it is, and a file that is open for a moment only is
+//! dumped like any other: one of `/proc`, or of a process that has ended, may not be there at the restore.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use rustix::fs::{AtFlags, MemfdFlags, SealFlags, StatxFlags, fcntl_add_seals, memfd_create, statx};
+use rustix::process::{Pid, getpid};
+
+/// Made once a process; a forked child has its parent's, and another pid.
+static WITNESS: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Which life of this process it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incarnation {
     pid: Pid,
-    pidfs_inode: u64,
-    boot_id: String,
+    inode: u64,
+    /// When the witness was made, seconds and nanoseconds.
+    born: (i64, u32),
 }
 
 impl Incarnation {
-    /// Reads the identity of the calling process.
+    /// The identity of the calling process.
     ///
     /// # Errors
-    /// When `pidfd_open` (Linux 5.3) or `/proc/sys/kernel/random/boot_id` is not to be had.
+    /// As the system refuses a memory file, at the first call.
     pub fn current() -> io::Result<Self> {
-        let pid = getpid();
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        let pidfs_inode = rustix::fs::fstat(pidfd.as_fd())?.st_ino;
-        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(Self { pid, pidfs_inode, boot_id })
+        let witness = match WITNESS.get() {
+            Some(witness) => witness,
+            None => {
+                let made = make_witness()?;
+                WITNESS.get_or_init(|| made)
+            }
+        };
+        let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::CTIME;
+        let found = statx(witness.as_fd(), "", AtFlags::EMPTY_PATH, wanted)?;
+        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        // Before Linux 5.18 tmpfs keeps no time of birth. Nothing changes the witness, so its last change is its first.
+        let time = if has_birth { found.stx_btime } else { found.stx_ctime };
+        Ok(Self { pid: getpid(), inode: found.stx_ino, born: (time.tv_sec, time.tv_nsec) })
     }
+}
+
+fn make_witness() -> io::Result<OwnedFd> {
+    let witness = memfd_create("stasis-witness", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fcntl_add_seals(&witness, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(witness)
 }
 
 #[cfg(test)]

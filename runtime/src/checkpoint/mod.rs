@@ -28,6 +28,7 @@ mod message;
 mod options;
 mod parked;
 mod preempt;
+mod presence;
 pub(crate) mod process;
 pub mod protocol;
 mod rebuild;

@@ -16,7 +16,6 @@ use rustix::net::RecvFlags;
 use super::{Order, Outcome, Shared, Task, lower, raise};
 use crate::checkpoint::contact::follow;
 use crate::checkpoint::inbox::{Inbox, Message};
-use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
 use crate::checkpoint::{ProcessInfo, RestoreOptions, State, message};
 use crate::runtime::Inner;
@@ -264,8 +263,7 @@ impl Desk {
             Task::Resume(_) => (RESUME, false),
         };
         let abandoned = Arc::<AtomicBool>::default();
-        let controller = from.pid.and_then(Process::of);
-        let order = Order { task, controller, abandoned: Arc::clone(&abandoned) };
+        let order = Order { task, controller: from.pid, abandoned: Arc::clone(&abandoned) };
         let since = Instant::now();
         self.serving = Some(Serving { peer: from.peer, what, since, needs_controller, abandoned });
         *self.shared.order.lock() = Some(order);

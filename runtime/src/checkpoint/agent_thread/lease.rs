@@ -2,14 +2,14 @@
 //! The lease: how long the process waits for whoever ordered it to stop.
 //!
 //! INVARIANT: here is only what is seen; what is done about it is [`stasis_protocol::lease::decide`]'s, which is
-//! model-checked.
+//! model-checked. While the lease lasts, no look opens a file: CRIU may freeze the process in the middle of it.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use stasis_protocol::lease::Why;
 
-use crate::checkpoint::process::Process;
+use crate::checkpoint::presence::has_ended;
 
 /// How long a failed attempt to go on waits before the next.
 const RETRY: Duration = Duration::from_secs(1);
@@ -18,7 +18,8 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Lease {
     ends: Instant,
-    controller: Option<Process>,
+    /// By its pid.
+    controller: Option<i32>,
     /// When to try again, after an attempt that failed.
     retry_at: Option<Instant>,
     /// Since when it has been clear that no attempt will do.
@@ -26,7 +27,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub fn new(lasts: Duration, controller: Option<Process>) -> Self {
+    pub fn new(lasts: Duration, controller: Option<i32>) -> Self {
         Self { ends: Instant::now() + lasts, controller, retry_at: None, stranded_since: None }
     }
 
@@ -66,7 +67,7 @@ impl Lease {
 
     /// Why nobody will freeze the process any more, if so.
     pub fn is_over(&self) -> Option<Why> {
-        if self.controller.as_ref().is_some_and(|controller| !controller.is_alive()) {
+        if self.controller.is_some_and(has_ended) {
             return Some(Why::ControllerGone);
         }
         (Instant::now() >= self.ends).then_some(Why::TimeUp)
@@ -92,8 +93,8 @@ mod tests {
     fn lease_ends_with_its_controller_reaped_or_not() {
         let mut child =
             Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().expect("sleep (coreutils)");
-        let controller = || Process::of(child.id().cast_signed());
-        let (lease, forever) = (Lease::new(Duration::from_secs(1000), controller()), Process::of(1));
+        let controller = child.id().cast_signed();
+        let lease = Lease::new(Duration::from_secs(1000), Some(controller));
         assert_eq!(lease.is_over(), None);
         child.kill().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -103,6 +104,6 @@ mod tests {
         }
         child.wait().unwrap();
         assert_eq!(lease.is_over(), Some(Why::ControllerGone));
-        assert_eq!(Lease::new(Duration::ZERO, forever).is_over(), Some(Why::TimeUp));
+        assert_eq!(Lease::new(Duration::ZERO, Some(1)).is_over(), Some(Why::TimeUp));
     }
 }

@@ -28,7 +28,6 @@ use self::desk::Desk;
 use self::orders::Worker;
 use super::RestoreOptions;
 use super::inbox::Inbox;
-use super::process::Process;
 use super::protocol::{CheckpointOrder, Done};
 use crate::runtime::Inner;
 
@@ -54,7 +53,8 @@ enum Task {
 #[derive(Debug)]
 struct Order {
     task: Task,
-    controller: Option<Process>,
+    /// Its pid, if it is to be seen from here.
+    controller: Option<i32>,
     /// Its controller has gone, or it was cancelled.
     abandoned: Arc<AtomicBool>,
 }

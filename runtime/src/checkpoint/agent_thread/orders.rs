@@ -15,7 +15,6 @@ use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
 use super::lease::{Lease, is_traced};
 use super::{Order, Outcome, Shared, Task, lower, raise, stranded};
 use crate::checkpoint::incarnation::Incarnation;
-use crate::checkpoint::process::Process;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
 use crate::checkpoint::{
     CheckpointError, CheckpointOptions, CheckpointReport, Rescue, RestoreOptions, RestoreReport, State,
@@ -97,7 +96,7 @@ impl Worker {
         &mut self,
         runtime: &Arc<Inner>,
         order: &CheckpointOrder,
-        controller: Option<Process>,
+        controller: Option<i32>,
         abandoned: &AtomicBool,
     ) -> Result<CheckpointReport, CheckpointError> {
         // A copy differs from the process that was checkpointed, which may itself be one.
