@@ -3,12 +3,14 @@
 //!
 //! INVARIANT: every process has a `softgpud` of its own, so that no test sees another's memory, queues or failures.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::time::Duration;
 
 use bytemuck::Pod;
+use device_cc::newest;
 use stasis::{Agent, Arg, Buffer, Executable, Kernel, Options, Queue, QueueOptions, Runtime, Signal};
 
 mod objects {
@@ -135,6 +137,15 @@ pub struct Gpu {
     pub agent: Agent,
     /// A queue with the default options.
     pub queue: Queue,
+    /// Where [`Gpu::kernel`] finds kernels.
+    pub objects: Objects,
+}
+
+/// Code objects of the tests' kernels.
+#[derive(Clone, Debug)]
+pub struct Objects {
+    compute: Cow<'static, [u8]>,
+    faults: Cow<'static, [u8]>,
 }
 
 impl Gpu {
@@ -155,7 +166,36 @@ impl Gpu {
     pub fn on(runtime: &Runtime, index: usize) -> Self {
         let agent = runtime.agent(index).expect("an agent");
         let queue = Queue::create(&agent, QueueOptions::default()).expect("a queue");
-        Self { runtime: runtime.clone(), agent, queue }
+        let objects = Objects {
+            compute: compute_object(agent.name()).into(),
+            faults: faults_object(agent.name()).into(),
+        };
+        Self { runtime: runtime.clone(), agent, queue, objects }
+    }
+
+    /// The first agent of [`open`], with the tests' kernels by the newest compiler.
+    ///
+    /// # Panics
+    /// When it does not come up, or the compiler is not there or fails.
+    #[must_use]
+    pub fn with_the_newest_compiler() -> Self {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let compiled = |source: &str| {
+            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(source);
+            let flags = ["-std=c17", "-O3", "-mcode-object-version=5"];
+            let object = newest::compile(&[source], &flags, 32, place.path());
+            object.unwrap_or_else(|why| panic!("{why}")).file.into()
+        };
+        Self {
+            objects: Objects { compute: compiled("compute.c"), faults: compiled("faults.c") },
+            ..Self::new()
+        }
+    }
+
+    /// The code object of `tests/kernels/compute.c`.
+    #[must_use]
+    pub fn compute_object(&self) -> &[u8] {
+        &self.objects.compute
     }
 
     /// A kernel of `compute.c` or else of `faults.c`.
@@ -164,10 +204,10 @@ impl Gpu {
     /// When there is none of this name.
     #[must_use]
     pub fn kernel(&self, name: &str) -> Kernel {
-        let compute = self.load(compute_object(self.agent.name()));
-        compute.kernel(name).unwrap_or_else(|_| {
-            self.load(faults_object(self.agent.name())).kernel(name).expect("a kernel of the tests")
-        })
+        let compute = self.load(&self.objects.compute);
+        compute
+            .kernel(name)
+            .unwrap_or_else(|_| self.load(&self.objects.faults).kernel(name).expect("a kernel of the tests"))
     }
 
     /// Loads a code object.

@@ -3,11 +3,49 @@
 #![allow(clippy::unwrap_used)]
 
 use stasis::{Arg, Executable, KernargError, Kernel, QueueOptions, Signal, SubmitError};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, floats, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, floats, skip_on_kernel_driver, values};
 
-#[test]
-fn axpy_with_a_partial_last_group_is_exact() {
-    let gpu = Gpu::new();
+/// Each check as a test of its own with the kernels by the device compiler, and all of them with those by the newest.
+macro_rules! checks {
+    ($($check:ident),* $(,)?) => {
+        mod by_the_device_compiler {
+            $(
+                #[test]
+                fn $check() {
+                    super::$check(&super::Gpu::new());
+                }
+            )*
+        }
+
+        #[test]
+        fn checks_hold_with_the_newest_compiler() {
+            if skip_on_kernel_driver("its kernels are for the software device's gfx1100") {
+                return;
+            }
+            let gpu = Gpu::with_the_newest_compiler();
+            $($check(&gpu);)*
+        }
+    };
+}
+
+checks! {
+    axpy_with_a_partial_last_group_is_exact,
+    stencil_in_two_dimensions_is_exact,
+    gemm_with_lds_tiles_and_barriers_is_exact,
+    reduction_sums_every_value_once,
+    atomics_of_all_groups_meet_in_memory,
+    arguments_of_every_size_arrive,
+    raw_kernarg_block_is_taken_without_the_hidden_part,
+    hidden_arguments_tell_the_shape_of_the_launch,
+    code_objects_of_versions_4_5_and_6_run,
+    relocations_find_the_code_objects_own_memory,
+    dynamic_lds_has_the_size_of_the_dispatch,
+    scratch_is_each_lanes_own,
+    kernel_that_asks_for_x_only_gets_nothing_of_y_and_z,
+    unloaded_kernel_stays_usable_through_its_own_handle,
+}
+
+fn axpy_with_a_partial_last_group_is_exact(gpu: &Gpu) {
     let (x, y) = (floats(1, 10_007), floats(2, 10_007));
     let (on_x, on_y) = (gpu.buffer(&x), gpu.buffer(&y));
     let args = [Arg::Buffer(&on_x), Arg::Buffer(&on_y), Arg::F32(1.5), Arg::U32(10_007)];
@@ -16,9 +54,7 @@ fn axpy_with_a_partial_last_group_is_exact() {
     assert_eq!(values::<f32>(&on_y), expected);
 }
 
-#[test]
-fn stencil_in_two_dimensions_is_exact() {
-    let gpu = Gpu::new();
+fn stencil_in_two_dimensions_is_exact(gpu: &Gpu) {
     let (width, height) = (130usize, 67usize);
     let from = floats(3, width * height);
     let (on_from, on_to) = (gpu.buffer(&from), gpu.buffer(&vec![0f32; width * height]));
@@ -34,9 +70,7 @@ fn stencil_in_two_dimensions_is_exact() {
     assert_eq!(values::<f32>(&on_to), expected);
 }
 
-#[test]
-fn gemm_with_lds_tiles_and_barriers_is_exact() {
-    let gpu = Gpu::new();
+fn gemm_with_lds_tiles_and_barriers_is_exact(gpu: &Gpu) {
     let n = 96usize;
     let (a, b) = (floats(4, n * n), floats(5, n * n));
     let (on_a, on_b, on_c) = (gpu.buffer(&a), gpu.buffer(&b), gpu.buffer(&vec![0f32; n * n]));
@@ -49,9 +83,7 @@ fn gemm_with_lds_tiles_and_barriers_is_exact() {
     assert_eq!(values::<f32>(&on_c), (0..n * n).map(cell).collect::<Vec<_>>());
 }
 
-#[test]
-fn reduction_sums_every_value_once() {
-    let gpu = Gpu::new();
+fn reduction_sums_every_value_once(gpu: &Gpu) {
     let from: Vec<u32> = Numbers(6).take(100_001).collect();
     let (on_from, sum) = (gpu.buffer(&from), gpu.buffer(&[0u32]));
     let args = [Arg::Buffer(&on_from), Arg::Buffer(&sum), Arg::U32(100_001)];
@@ -59,9 +91,7 @@ fn reduction_sums_every_value_once() {
     assert_eq!(values::<u32>(&sum), [from.iter().fold(0u32, |sum, value| sum.wrapping_add(*value))]);
 }
 
-#[test]
-fn atomics_of_all_groups_meet_in_memory() {
-    let gpu = Gpu::new();
+fn atomics_of_all_groups_meet_in_memory(gpu: &Gpu) {
     let from: Vec<u32> = Numbers(7).take(8192).collect();
     let on_from = gpu.buffer(&from);
     let (bins, highest) = (gpu.buffer(&[0u32; 16]), gpu.buffer(&[0u32]));
@@ -77,9 +107,7 @@ fn atomics_of_all_groups_meet_in_memory() {
     assert_eq!(values::<u32>(&swapped), [from.iter().fold(0, |all, value| all ^ value)]);
 }
 
-#[test]
-fn arguments_of_every_size_arrive() {
-    let gpu = Gpu::new();
+fn arguments_of_every_size_arrive(gpu: &Gpu) {
     let out = gpu.buffer(&[0u64; 7]);
     let mixed: Vec<u8> = [100u32, 20, 3, 77].iter().flat_map(|word| word.to_le_bytes()).collect();
     let args = [
@@ -95,9 +123,7 @@ fn arguments_of_every_size_arrive() {
     assert_eq!(values::<u64>(&out), [200, 60_000, 10, 26, 123, 77, (-9i64).cast_unsigned()]);
 }
 
-#[test]
-fn raw_kernarg_block_is_taken_without_the_hidden_part() {
-    let gpu = Gpu::new();
+fn raw_kernarg_block_is_taken_without_the_hidden_part(gpu: &Gpu) {
     let counter = gpu.buffer(&[5u32]);
     let kernel = gpu.kernel("increment");
     let done = Signal::new(&gpu.runtime, 1).unwrap();
@@ -113,9 +139,7 @@ fn raw_kernarg_block_is_taken_without_the_hidden_part() {
     ));
 }
 
-#[test]
-fn hidden_arguments_tell_the_shape_of_the_launch() {
-    let gpu = Gpu::new();
+fn hidden_arguments_tell_the_shape_of_the_launch(gpu: &Gpu) {
     let out = gpu.buffer(&[u32::MAX; 17]);
     let kernel = gpu.kernel("shape");
     let done = Signal::new(&gpu.runtime, 1).unwrap();
@@ -138,20 +162,16 @@ fn sizes_with(gpu: &Gpu, version: &str) -> Kernel {
     gpu.load(&object).kernel("sizes").expect("the object has the kernel")
 }
 
-#[test]
-fn code_objects_of_versions_4_5_and_6_run() {
-    let gpu = Gpu::new();
+fn code_objects_of_versions_4_5_and_6_run(gpu: &Gpu) {
     for version in ["4", "5", "6"] {
         let out = gpu.buffer(&[0u32; 6]);
-        gpu.run(&sizes_with(&gpu, version), [48, 6, 2], [16, 3, 2], &[Arg::Buffer(&out)]);
+        gpu.run(&sizes_with(gpu, version), [48, 6, 2], [16, 3, 2], &[Arg::Buffer(&out)]);
         assert_eq!(values::<u32>(&out), [16, 3, 2, 48, 6, 2], "code object v{version}");
     }
 }
 
-#[test]
-fn relocations_find_the_code_objects_own_memory() {
-    let gpu = Gpu::new();
-    let executable = gpu.load(stasis_tests::gpu::compute_object(gpu.agent.name()));
+fn relocations_find_the_code_objects_own_memory(gpu: &Gpu) {
+    let executable = gpu.load(gpu.compute_object());
     let out = gpu.buffer(&[0u32; 3]);
     let kernel = executable.kernel("globals").unwrap();
     for tally in [100, 101] {
@@ -162,9 +182,7 @@ fn relocations_find_the_code_objects_own_memory() {
     assert!(executable.global("nothing").is_none());
 }
 
-#[test]
-fn dynamic_lds_has_the_size_of_the_dispatch() {
-    let gpu = Gpu::new();
+fn dynamic_lds_has_the_size_of_the_dispatch(gpu: &Gpu) {
     let from: Vec<u32> = Numbers(8).take(640).collect();
     let (on_from, on_to) = (gpu.buffer(&from), gpu.buffer(&vec![0u32; 640]));
     let done = Signal::new(&gpu.runtime, 1).unwrap();
@@ -176,9 +194,7 @@ fn dynamic_lds_has_the_size_of_the_dispatch() {
     assert_eq!(values::<u32>(&on_to), expected);
 }
 
-#[test]
-fn scratch_is_each_lanes_own() {
-    let gpu = Gpu::new();
+fn scratch_is_each_lanes_own(gpu: &Gpu) {
     let kernel = gpu.kernel("scratch");
     let from: Vec<u32> = Numbers(9).take(1024).collect();
     let (on_from, on_to) = (gpu.buffer(&from), gpu.buffer(&vec![0u32; 1024]));
@@ -186,7 +202,7 @@ fn scratch_is_each_lanes_own() {
     let options =
         QueueOptions { scratch_lane_bytes: kernel.metadata().private_bytes, ..QueueOptions::default() };
     let queue = stasis::Queue::create(&gpu.agent, options).unwrap();
-    let gpu = Gpu { queue, ..gpu };
+    let gpu = Gpu { queue, ..gpu.clone() };
     gpu.run(&kernel, [1024, 1, 1], [64, 1, 1], &args);
     let expected = |value: &u32| {
         let array: Vec<u32> = (0..48u32).map(|k| value.wrapping_add(k * k)).collect();
@@ -196,19 +212,15 @@ fn scratch_is_each_lanes_own() {
     assert_eq!(values::<u32>(&on_to), from.iter().map(expected).collect::<Vec<_>>());
 }
 
-#[test]
-fn kernel_that_asks_for_x_only_gets_nothing_of_y_and_z() {
-    let gpu = Gpu::new();
+fn kernel_that_asks_for_x_only_gets_nothing_of_y_and_z(gpu: &Gpu) {
     let column = gpu.buffer(&[u32::MAX; 32]);
     // ENABLE_VGPR_WORKITEM_ID is 0: the compiler takes all of v0 for x.
     gpu.run(&gpu.kernel("columns"), [32, 4, 2], [32, 4, 2], &[Arg::Buffer(&column)]);
     assert_eq!(values::<u32>(&column), (0..32).collect::<Vec<u32>>());
 }
 
-#[test]
-fn unloaded_kernel_stays_usable_through_its_own_handle() {
-    let gpu = Gpu::new();
-    let executable: Executable = gpu.load(stasis_tests::gpu::compute_object(gpu.agent.name()));
+fn unloaded_kernel_stays_usable_through_its_own_handle(gpu: &Gpu) {
+    let executable: Executable = gpu.load(gpu.compute_object());
     let kernel = executable.kernel("increment").unwrap();
     drop(executable);
     let counter = gpu.buffer(&[0u32]);

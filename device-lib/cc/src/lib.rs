@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! For build scripts: compiles C kernels once for every target of `queues` that the device compiler supports.
+//! For build scripts: compiles C kernels once for every target of `queues` that the device compiler supports. For tests:
+//! the newest compiler ([`newest`]).
 //!
 //! The compiler is `STASIS_CLANG` or `clang-19`; what is wrong with it is said in one line, with the package.
+
+pub mod newest;
 
 use queues::target::TARGETS;
 use std::ffi::OsString;

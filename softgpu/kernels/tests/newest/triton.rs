@@ -2,10 +2,12 @@
 //! Kernels in Triton's language, against the same computation in Rust.
 
 use std::collections::HashMap;
+use std::path::Path;
 
+use device_cc::newest;
 use softgpu_kernels::{Check, Device, Engine, Problem, Random};
 
-use crate::{directory, script};
+use crate::directory;
 
 /// Triton's work-items in a workgroup: four warps.
 const ITEMS: u16 = 128;
@@ -18,7 +20,10 @@ struct Compiled {
 
 fn compile() -> HashMap<String, Compiled> {
     let place = directory("triton");
-    let listing = script("triton_kernels.py", std::slice::from_ref(&place), &place.join("cache"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("newest/triton_kernels.py");
+    // Its cache is new, so that each run compiles.
+    let listing = newest::script(&source, std::slice::from_ref(&place), &place.join("cache"));
+    let listing = listing.unwrap_or_else(|why| panic!("{why}"));
     let kernel = |line: &str| {
         let mut words = line.split_whitespace();
         let name = words.next()?.to_owned();
