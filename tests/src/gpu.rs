@@ -242,6 +242,39 @@ impl Gpu {
     }
 }
 
+/// A kernel on the device that runs until it is told to end.
+#[derive(Debug)]
+pub struct Spinning {
+    flag: Buffer,
+    /// 1 until the kernel has ended, then 0.
+    pub done: Signal,
+}
+
+impl Spinning {
+    /// Starts one on `gpu`'s queue.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    pub fn start(gpu: &Gpu) -> Self {
+        let flag = gpu.runtime.gtt().alloc(4).expect("memory");
+        flag.write(0, &[0; 4]).expect("a flag");
+        let done = Signal::new(&gpu.runtime, 1).expect("a signal");
+        let (kernel, args) = (gpu.kernel("spin"), [Arg::Buffer(&flag)]);
+        let dispatch = gpu.queue.dispatch(&kernel).grid([1, 1, 1]).args(&args).completion(&done);
+        dispatch.submit().expect("a dispatch");
+        Self { flag, done }
+    }
+
+    /// Tells it to end.
+    ///
+    /// # Panics
+    /// When the flag cannot be written.
+    pub fn end(&self) {
+        self.flag.write(0, &[1; 4]).expect("a flag");
+    }
+}
+
 impl Default for Gpu {
     fn default() -> Self {
         Self::new()

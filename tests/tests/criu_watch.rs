@@ -78,37 +78,50 @@ impl Job {
     }
 }
 
-/// A CRIU that never ends, nor does a process that it starts; and where their pids are written.
-fn endless_criu(directory: &Path) -> (PathBuf, PathBuf) {
-    let (path, pids) = (directory.join("endless-criu"), directory.join("pids"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] && exec {} --version\ntrap '' INT TERM HUP\nsetsid sleep 1000 &\n\
-         echo $$ $! > {pids}.new\nmv {pids}.new {pids}\nwhile :; do sleep 1; done\n",
-        criu().display(),
-        pids = pids.display()
-    );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    (path, pids)
-}
-
-/// A CRIU before which a file of the images loses its end, after it was checked.
-fn truncating_criu(directory: &Path, file: &Path, length: usize) -> PathBuf {
-    let path = directory.join(format!("truncating-criu-{length}"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = restore ] && truncate -s {length} {}\nexec {} \"$@\"\n",
-        file.display(),
-        criu().display(),
-    );
-    fs::write(&path, script).unwrap();
+/// A script that stands in for CRIU.
+fn stand_in(directory: &Path, name: &str, script: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
 }
 
-/// Waits until that CRIU works; the pids.
-fn wait_for_pids(pids: &Path) -> Vec<i32> {
-    wait_until("the start of CRIU", || pids.exists());
-    fs::read_to_string(pids).unwrap().split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+/// A CRIU that never ends, nor does a process that it starts.
+struct Endless {
+    home: tempfile::TempDir,
+    criu: PathBuf,
+}
+
+impl Endless {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let script = format!(
+            "[ \"$1\" = --version ] && exec {} --version\ntrap '' INT TERM HUP\nsetsid sleep 1000 &\n\
+             echo $$ $! > {pids}.new\nmv {pids}.new {pids}\nwhile :; do sleep 1; done",
+            criu().display(),
+            pids = home.path().join("pids").display()
+        );
+        let criu = stand_in(home.path(), "endless-criu", &script);
+        Self { home, criu }
+    }
+
+    fn checkpoint(&self, pid: i32, images: &Path) -> Job {
+        Job::stasis(&self.criu, &["checkpoint", &pid.to_string(), text(images)])
+    }
+
+    /// The pids, once it works.
+    fn pids(&self) -> Vec<i32> {
+        let pids = self.home.path().join("pids");
+        wait_until("the start of CRIU", || pids.exists());
+        fs::read_to_string(&pids).unwrap().split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+    }
+}
+
+/// A CRIU before which a file of the images loses its end, after it was checked.
+fn truncating_criu(directory: &Path, file: &Path, length: usize) -> PathBuf {
+    let (criu, file) = (criu().display().to_string(), file.display());
+    let script = format!("[ \"$1\" = restore ] && truncate -s {length} {file}\nexec {criu} \"$@\"");
+    stand_in(directory, &format!("truncating-criu-{length}"), &script)
 }
 
 fn assert_gone(pids: &[i32]) {
@@ -122,11 +135,9 @@ fn text(path: &Path) -> &str {
 #[test]
 fn target_that_is_killed_while_criu_hangs_is_named_though_nobody_reaps_it() {
     let worker = Worker::start(&["--threads", "2"]);
-    let home = tempfile::tempdir().unwrap();
-    let (endless, pids) = endless_criu(home.path());
-    let images = worker.path("images");
-    let job = Job::stasis(&endless, &["checkpoint", &worker.pid().to_string(), text(&images)]);
-    let pids = wait_for_pids(&pids);
+    let (endless, images) = (Endless::new(), worker.path("images"));
+    let job = endless.checkpoint(worker.pid(), &images);
+    let pids = endless.pids();
     // It stays a zombie until the end of the test.
     kill(worker.pid());
     let error = refused(&job.end());
@@ -140,11 +151,9 @@ fn target_that_is_killed_while_criu_hangs_is_named_though_nobody_reaps_it() {
 #[test]
 fn process_of_a_tree_that_is_killed_while_criu_hangs_is_named_and_the_others_run_on() {
     let tree = Tree::start(&["", "--threads 2"], &[]);
-    let home = tempfile::tempdir().unwrap();
-    let (endless, pids) = endless_criu(home.path());
-    let images = tree.path("images");
-    let job = Job::stasis(&endless, &["checkpoint", &tree.root().to_string(), text(&images)]);
-    let pids = wait_for_pids(&pids);
+    let (endless, images) = (Endless::new(), tree.path("images"));
+    let job = endless.checkpoint(tree.root(), &images);
+    let pids = endless.pids();
     let [one, other] = tree.worker_pids()[..] else { panic!("two workers") };
     kill(one);
     let error = refused(&job.end());
@@ -159,14 +168,12 @@ fn process_of_a_tree_that_is_killed_while_criu_hangs_is_named_and_the_others_run
 #[test]
 fn dump_that_does_not_end_is_ended_at_its_deadline_and_the_process_runs_on() {
     let worker = Worker::start(&["--threads", "2"]);
-    let home = tempfile::tempdir().unwrap();
-    let (endless, pids) = endless_criu(home.path());
-    let images = worker.path("images");
+    let (endless, images) = (Endless::new(), worker.path("images"));
     let words = ["checkpoint", "--criu-deadline-ms", "300", &worker.pid().to_string(), text(&images)];
-    let error = refused(&Job::stasis(&endless, &words).end());
+    let error = refused(&Job::stasis(&endless.criu, &words).end());
     assert!(error.contains("criu dump was ended after 300 ms, its deadline"), "{error}");
     assert!(error.contains("runs on unharmed"), "{error}");
-    assert_gone(&wait_for_pids(&pids));
+    assert_gone(&endless.pids());
     worker.wait_rounds(2);
     worker.finish();
 }
@@ -174,11 +181,9 @@ fn dump_that_does_not_end_is_ended_at_its_deadline_and_the_process_runs_on() {
 #[test]
 fn interrupted_dump_is_ended_and_the_process_runs_on() {
     let worker = Worker::start(&["--threads", "2"]);
-    let home = tempfile::tempdir().unwrap();
-    let (endless, pids) = endless_criu(home.path());
-    let images = worker.path("images");
-    let job = Job::stasis(&endless, &["checkpoint", &worker.pid().to_string(), text(&images)]);
-    let pids = wait_for_pids(&pids);
+    let (endless, images) = (Endless::new(), worker.path("images"));
+    let job = endless.checkpoint(worker.pid(), &images);
+    let pids = endless.pids();
     job.signal(Signal::INT);
     let error = refused(&job.end());
     assert!(error.contains("got SIGINT") && error.contains("runs on unharmed"), "{error}");
@@ -191,16 +196,14 @@ fn interrupted_dump_is_ended_and_the_process_runs_on() {
 fn restore_that_does_not_end_is_ended_at_its_deadline_or_interrupted() {
     let mut worker = Worker::start(&[]);
     worker.freeze("images");
-    let home = tempfile::tempdir().unwrap();
-    let (endless, pids) = endless_criu(home.path());
-    let images = worker.path("images");
+    let (endless, images) = (Endless::new(), worker.path("images"));
     let words = ["restore", "--deadline-ms", "300", text(&images)];
-    let error = refused(&Job::stasis(&endless, &words).end());
+    let error = refused(&Job::stasis(&endless.criu, &words).end());
     assert!(error.contains("criu restore was ended after 300 ms, its deadline"), "{error}");
-    assert_gone(&wait_for_pids(&pids));
-    fs::remove_file(&pids).unwrap();
-    let job = Job::stasis(&endless, &["restore", text(&images)]);
-    let started = wait_for_pids(&pids);
+    assert_gone(&endless.pids());
+    let endless = Endless::new();
+    let job = Job::stasis(&endless.criu, &["restore", text(&images)]);
+    let started = endless.pids();
     job.signal(Signal::TERM);
     let error = refused(&job.end());
     assert!(error.contains("criu restore was ended") && error.contains("SIGTERM"), "{error}");
@@ -216,10 +219,9 @@ fn nothing_is_left_of_a_restore_whose_command_guard_or_both_are_killed() {
     worker.freeze("images");
     let images = worker.path("images");
     for kills_command in [true, false] {
-        let home = tempfile::tempdir().unwrap();
-        let (endless, pids) = endless_criu(home.path());
-        let job = Job::stasis(&endless, &["restore", text(&images)]);
-        let started = wait_for_pids(&pids);
+        let endless = Endless::new();
+        let job = Job::stasis(&endless.criu, &["restore", text(&images)]);
+        let started = endless.pids();
         if kills_command {
             job.signal(Signal::KILL);
             assert!(!job.end().status.success());
@@ -332,15 +334,8 @@ fn target_killed_in_the_middle_of_a_restore_does_not_run_again_by_any_account() 
 
 /// A CRIU that restores, then does one thing more before it ends with success.
 fn criu_that_restores_and(directory: &Path, act: &str) -> PathBuf {
-    let path = directory.join("acting-criu");
-    let criu = criu();
-    let script = format!(
-        "#!/bin/sh\n{criu} \"$@\" || exit\n[ \"$1\" = restore ] || exit 0\n{act}\n",
-        criu = criu.display()
-    );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    let script = format!("{} \"$@\" || exit\n[ \"$1\" = restore ] || exit 0\n{act}", criu().display());
+    stand_in(directory, "acting-criu", &script)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stasis::checkpoint::Mode;
 use stasis::{Arg, Condition, Options, Runtime, Signal, SubmitError, WaitError, WaitMode};
-use stasis_tests::gpu::{Gpu, skip_on_kernel_driver};
+use stasis_tests::gpu::{Gpu, Spinning, skip_on_kernel_driver};
 use stasis_tests::worker::{Worker, devices, is_alive, kill, ticks, wait_until};
 
 const SOFT: &str = "it kills softgpud";
@@ -26,14 +26,11 @@ fn killed_softgpud_is_a_typed_error_for_waiters_and_callers_and_no_hang() {
         return;
     }
     let gpu = Gpu::new();
-    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
-    let done = Signal::new(&gpu.runtime, 1).unwrap();
-    let args = [Arg::Buffer(&flag)];
-    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&args).completion(&done).submit().unwrap();
+    let spinning = Spinning::start(&gpu);
     let started = Instant::now();
     std::thread::scope(|scope| {
-        let asleep = scope.spawn(|| done.wait(Condition::Equal(0), None, WaitMode::Blocked));
-        let awake = scope.spawn(|| done.wait(Condition::Equal(0), None, WaitMode::Busy));
+        let asleep = scope.spawn(|| spinning.done.wait(Condition::Equal(0), None, WaitMode::Blocked));
+        let awake = scope.spawn(|| spinning.done.wait(Condition::Equal(0), None, WaitMode::Busy));
         std::thread::sleep(Duration::from_millis(100));
         own_devices().into_iter().for_each(kill);
         for waiter in [asleep, awake] {
@@ -50,7 +47,7 @@ fn killed_softgpud_is_a_typed_error_for_waiters_and_callers_and_no_hang() {
     assert!(gpu.runtime.lock(Mode::Drain, Duration::from_secs(1)).is_err());
     let again = Runtime::open(Options { device: Some("soft:gfx1100".parse().unwrap()), agents: None });
     assert!(matches!(again, Err(stasis::OpenError::Lost(_))), "{again:?}");
-    drop((gpu, flag, done));
+    drop((gpu, spinning));
     assert!(started.elapsed() < AT_MOST, "dropping hangs");
 }
 

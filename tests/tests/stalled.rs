@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use stasis::checkpoint::{CheckpointError, Mode};
-use stasis::{Arg, Condition, Signal, WaitError, WaitMode};
-use stasis_tests::gpu::{Gpu, SOON, faults_object, skip_on_kernel_driver, values};
+use stasis::{Arg, Condition, WaitError, WaitMode};
+use stasis_tests::gpu::{Gpu, SOON, Spinning, faults_object, skip_on_kernel_driver, values};
 use stasis_tests::program;
 use stasis_tests::worker::{Stopped, Worker, devices, is_alive, refused, succeeded, wait_until};
 
@@ -29,19 +29,16 @@ fn wait_for_a_signal_of_a_stopped_device_ends_at_its_deadline_and_nothing_is_los
         return;
     }
     let gpu = Gpu::new();
-    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
-    let done = Signal::new(&gpu.runtime, 1).unwrap();
-    let args = [Arg::Buffer(&flag)];
-    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&args).completion(&done).submit().unwrap();
+    let spinning = Spinning::start(&gpu);
     let stopped = stop_own();
     let short = Some(Duration::from_millis(200));
     for mode in [WaitMode::Blocked, WaitMode::Auto, WaitMode::Busy] {
-        let error = done.wait(Condition::Equal(0), short, mode).unwrap_err();
+        let error = spinning.done.wait(Condition::Equal(0), short, mode).unwrap_err();
         assert!(matches!(error, WaitError::Timeout { value: 1, .. }), "{error}");
     }
-    flag.write(0, &[1; 4]).unwrap();
+    spinning.end();
     drop(stopped);
-    done.wait(Condition::Equal(0), SOON, WaitMode::Blocked).unwrap();
+    spinning.done.wait(Condition::Equal(0), SOON, WaitMode::Blocked).unwrap();
 }
 
 #[test]
@@ -52,10 +49,7 @@ fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
     let gpu = Gpu::new();
     let (counter, increment) = (gpu.buffer(&[0u32]), gpu.kernel("increment"));
     // What a drain waits for.
-    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
-    let done = Signal::new(&gpu.runtime, 1).unwrap();
-    let args = [Arg::Buffer(&flag)];
-    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&args).completion(&done).submit().unwrap();
+    let spinning = Spinning::start(&gpu);
     let stopped = stop_own();
     let error = gpu.runtime.lock(Mode::Preempt, Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, CheckpointError::Stalled { verb: "lock", .. }), "{error:?}");
@@ -72,8 +66,8 @@ fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
     });
     assert!(matches!(error, CheckpointError::Stopped { verb: "lock", .. }), "{error:?}");
     drop(stopped);
-    flag.write(0, &[1; 4]).unwrap();
-    done.wait_done(SOON).unwrap();
+    spinning.end();
+    spinning.done.wait_done(SOON).unwrap();
     for mode in [Mode::Preempt, Mode::Drain] {
         gpu.runtime.lock(mode, Duration::from_secs(60)).unwrap();
         gpu.runtime.unlock().unwrap();

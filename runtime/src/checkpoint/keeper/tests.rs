@@ -189,7 +189,7 @@ fn keepers_here() -> usize {
     sockets.lines().filter(|line| line.contains(&own)).count()
 }
 
-/// What a process in which only `more` further processes can be forked says of [`Keepers::hold`].
+/// [`Keepers::hold`] in a process of a user of which only 1 to 4 threads may exist.
 #[test]
 fn no_keeper_is_left_when_not_all_can_be_forked() {
     use std::process::Command;
