@@ -22,7 +22,7 @@ use crate::worker::kill;
 pub const AGENT_THREADS: [&str; 2] = ["stasis-agent", "stasis-orders"];
 
 /// TIMEOUT: how long one walk may take; a command that hangs is a finding.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a traced thread belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 
+use super::incarnation::Incarnation;
 use super::{Mode, State};
 use crate::runtime::Inner;
 use crate::testing::FakeKernel;
@@ -107,6 +108,8 @@ fn end_when_it_fails() {
 #[test]
 fn every_call_of_a_freeze_and_a_thaw_can_fail_once() {
     end_when_it_fails();
+    // The agent's thread, which these runtimes have not, makes it when the process opens its runtime.
+    Incarnation::current().unwrap();
     let (runtime, kernel, faults) = faulty::runtime(2);
     let agent = runtime.agent(0).unwrap();
     let queue = Queue::create(&agent, QueueOptions::default()).unwrap();
