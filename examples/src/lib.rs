@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What every example begins with.
+#![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
 use stasis::Agent;

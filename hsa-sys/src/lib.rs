@@ -13,7 +13,7 @@
 //! }
 //! # Ok::<(), hsa_sys::VendorError>(())
 //! ```
-
+#![deny(unsafe_code)]
 #![deny(missing_docs)]
 
 mod loader;
@@ -39,6 +39,7 @@ pub use vendor::VendorRuntime;
     missing_debug_implementations,
     non_camel_case_types,
     non_snake_case,
+    unsafe_code,
     non_upper_case_globals,
     unsafe_op_in_unsafe_fn,
     clippy::all,

@@ -3,6 +3,7 @@
 //!
 //! A path that fails is remembered with its reason and the next one is tried, as IREE does; if none works the
 //! error lists all of them.
+#![allow(unsafe_code)]
 
 use crate::symbols::Symbols;
 use libloading::Library;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The one table of what is taken from the vendor's library.
+#![allow(unsafe_code)]
 
 use crate::raw;
 use libloading::Library;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the vendor's runtime sees of this machine.
+#![allow(unsafe_code)]
 
 use crate::loader::LoadError;
 use crate::loader::Loader;

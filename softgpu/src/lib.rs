@@ -3,6 +3,7 @@
 //!
 //! `driver` answers ioctls as the kernel does and knows neither sockets nor waves; `processor` is the hardware it
 //! drives; `server` puts both behind a Unix socket. They meet in the two traits of `hardware`.
+#![deny(unsafe_code)]
 
 pub mod driver;
 pub mod hardware;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `softgpud`: the software GPU as a process. Clients start it on demand; nobody needs to run it by hand.
+#![deny(unsafe_code)]
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the integration tests share: where the programs under test are, a runtime of one's own, a worker to freeze.
+#![deny(unsafe_code)]
 
 pub mod container;
 pub mod culprit;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The repository's own chores, each a subcommand: what a fresh machine needs is always set up first.
+#![deny(unsafe_code)]
 
 mod demo;
 mod inherited;

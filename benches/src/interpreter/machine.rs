@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A GPU address space of this process's own memory, with our kernels in it: no driver, no queue, no other process.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -61,7 +62,8 @@ fn reserve(vm: &Vm, bytes: usize, access: Access) -> Result<u64> {
     let memory = vec![0u8; bytes + PAGE].leak();
     let start = memory.as_ptr().align_offset(PAGE);
     let address = memory[start..].as_mut_ptr().expose_provenance() as u64;
-    vm.map(address..address + bytes as u64, access)?;
+    // SAFETY: leaked, so that it stays; it is reached by its address alone from here on.
+    unsafe { vm.map(address..address + bytes as u64, access)? };
     Ok(address)
 }
 

@@ -3,6 +3,7 @@
 //! the newest compiler ([`newest`]).
 //!
 //! The compiler is `STASIS_CLANG` or `clang-19`; what is wrong with it is said in one line, with the package.
+#![forbid(unsafe_code)]
 
 pub mod newest;
 

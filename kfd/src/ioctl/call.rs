@@ -92,10 +92,19 @@ impl Render {
 }
 
 /// Argument structs without pointers through which the driver accesses memory during the call.
-pub(super) trait PlainArgs {}
+///
+/// # Safety
+/// The driver reads and writes nothing of this process for a command with such an argument but the argument itself.
+pub(super) unsafe trait PlainArgs {}
 
 macro_rules! plain {
-    ($( $name:ident ),* $(,)?) => { $( impl PlainArgs for sys::$name {} )* };
+    ($( $name:ident ),* $(,)?) => {
+        $(
+            // SAFETY: no field is an address of this process that the driver follows during the call (`kfd_ioctl.h`,
+            // `amdgpu_drm.h`, `drm.h`); addresses that it keeps are the GPU's.
+            unsafe impl PlainArgs for sys::$name {}
+        )*
+    };
 }
 
 plain! {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use softgpu_waves::{Access, Vm};
 
 use crate::hardware::GpuMapping;
 
@@ -52,12 +53,34 @@ pub(super) struct HostMemory {
 }
 
 impl HostMemory {
+    /// Maps a buffer where its GPU address says, and lets the GPU of `vm` have `access` to it.
+    ///
+    /// # Errors
+    /// As for [`HostMemory::acquire`]; `EINVAL` when the GPU has something mapped there.
+    pub(super) fn grant(&self, vm: &Vm, mapping: &GpuMapping<'_>, access: Access) -> Result<(), Errno> {
+        self.acquire(mapping)?;
+        let range = mapping.va..mapping.va.wrapping_add(mapping.bytes);
+        // SAFETY: the client's memory was mapped there just now, readable and writable; `revoke` lets it go when the GPU cannot
+        // touch it any more, and it is reached by its address alone.
+        let granted = unsafe { vm.map(range, access) };
+        granted.map_err(|_| {
+            self.release(mapping.va, mapping.bytes);
+            Errno::INVAL
+        })
+    }
+
+    /// Takes the GPU of `vm` what it was granted, or a part of it.
+    pub(super) fn revoke(&self, vm: &Vm, va: u64, bytes: u64) {
+        vm.unmap(va..va.saturating_add(bytes));
+        self.release(va, bytes);
+    }
+
     /// Maps a buffer where its GPU address says, and counts one more user where it is mapped already.
     ///
     /// # Errors
     /// `EINVAL` when the range is empty, misaligned, longer than its backing, taken (by other memory or by this
     /// process), or when the backing could shrink; `ENOMEM` when the host is out of memory or mappings.
-    pub(super) fn acquire(&self, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
+    fn acquire(&self, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         let piece = examine(mapping)?;
         let (va, end) = (mapping.va, mapping.va + mapping.bytes);
         let mut ranges = self.ranges.lock();
@@ -85,7 +108,7 @@ impl HostMemory {
 
     /// Gives one use of a mapping, or of a part of one, back; what nobody uses any more is unmapped. The caller has
     /// made sure that nobody touches it.
-    pub(super) fn release(&self, va: u64, bytes: u64) {
+    fn release(&self, va: u64, bytes: u64) {
         let mut ranges = self.ranges.lock();
         let end = va.saturating_add(bytes);
         cut(&mut ranges, va);

@@ -139,19 +139,12 @@ fn executes(chip: &Chip, kind: QueueKind) -> bool {
 
 impl Hardware for Processor {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
-        let vm = &self.seat(gpu)?.gpu.vm;
-        self.memory.acquire(mapping)?;
-        let range = mapping.va..mapping.va.wrapping_add(mapping.bytes);
-        vm.map(range, access_of(mapping.access)).map_err(|_| {
-            self.memory.release(mapping.va, mapping.bytes);
-            Errno::INVAL
-        })
+        self.memory.grant(&self.seat(gpu)?.gpu.vm, mapping, access_of(mapping.access))
     }
 
     fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
         let Ok(seat) = self.seat(gpu) else { return };
-        seat.gpu.vm.unmap(va..va.saturating_add(bytes));
-        self.memory.release(va, bytes);
+        self.memory.revoke(&seat.gpu.vm, va, bytes);
     }
 
     fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess) {

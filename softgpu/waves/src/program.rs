@@ -16,11 +16,10 @@ use softgpu_isa::{Flags, Inst, WaveSize, info};
 
 use crate::engine::WORTH_COMPILING;
 use crate::env::{Env, stop};
-use crate::exception::{AccessKind, Cause};
+use crate::exception::Cause;
 #[cfg(target_arch = "x86_64")]
 use crate::jit::Compiled;
 use crate::level::Level;
-use crate::mem::raw;
 use crate::predecode::{Lowered, Shape, blank, lower};
 use crate::step::{Flow, Step};
 use crate::vm::{Map, MemoryFault};
@@ -66,8 +65,8 @@ fn fetch(map: &Map, halves: usize, pc: u64) -> Fetched {
     let mut words = Vec::with_capacity(3);
     for k in 0..3 {
         let address = pc.wrapping_add(4 * k);
-        match map.check(address, 4, AccessKind::Execute) {
-            Ok(()) => words.push(raw::read_dwords::<1>(address)[0]),
+        match map.fetch(address) {
+            Ok(word) => words.push(word),
             Err(fault) if k == 0 => return Fetched::Gap(Gap::Fault(fault)),
             Err(_) => break,
         }
@@ -275,15 +274,7 @@ impl Program {
 
     /// Whether memory still holds the words this was made from.
     fn is_current(&self, map: &Map) -> bool {
-        let words = self.words.iter().all(|(start, run)| {
-            let len = run.len() as u64 * 4;
-            let mut bytes = vec![0u8; len as usize];
-            if map.check(*start, len, AccessKind::Execute).is_err() {
-                return false;
-            }
-            raw::read(*start, &mut bytes);
-            bytes.chunks_exact(4).zip(run).all(|(b, &w)| b == w.to_le_bytes())
-        });
+        let words = self.words.iter().all(|(start, run)| map.holds(*start, run));
         words
             && self.gaps.iter().all(|(&pc, gap)| match (gap, fetch(map, self.shape.halves, pc)) {
                 (Gap::Fault(old), Fetched::Gap(Gap::Fault(new))) => *old == new,

@@ -4,6 +4,7 @@
 //! INVARIANT: a GPU virtual address is the same host virtual address in this process; memory in a mapped interval is
 //! backed by host memory for as long as the interval is mapped. Workers hold the map's read lock while they touch
 //! memory and give it up at every quantum, so `unmap` returns only when nobody can still be in the range.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -142,6 +143,27 @@ impl Map {
             })),
         }
     }
+
+    /// The word of code at `address`.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]: it may not be executed.
+    pub(crate) fn fetch(&self, address: u64) -> Result<u32, MemoryFault> {
+        self.check(address, 4, AccessKind::Execute)?;
+        // SAFETY: checked just now. Who has the map has its lock, so that nothing is unmapped meanwhile.
+        Ok(unsafe { raw::read_dwords::<1>(address)[0] })
+    }
+
+    /// Whether the words of code from `address` on are `words`.
+    pub(crate) fn holds(&self, address: u64, words: &[u32]) -> bool {
+        let mut bytes = vec![0u8; words.len() * 4];
+        if self.check(address, bytes.len() as u64, AccessKind::Execute).is_err() {
+            return false;
+        }
+        // SAFETY: checked just now. Who has the map has its lock, so that nothing is unmapped meanwhile.
+        unsafe { raw::read(address, &mut bytes) };
+        bytes.chunks_exact(4).zip(words).all(|(found, word)| found == word.to_le_bytes())
+    }
 }
 
 /// The most bytes that one hold of the map's lock moves: well below a millisecond, which is what a change of the map
@@ -160,11 +182,15 @@ impl Vm {
         Arc::default()
     }
 
-    /// Allows `access` to `range`, which the caller has backed with host memory at the same addresses.
+    /// Allows `access` to `range`.
     ///
     /// # Errors
     /// [`Overlap`] if part of it is mapped already.
-    pub fn map(&self, range: Range<u64>, access: Access) -> Result<(), Overlap> {
+    ///
+    /// # Safety
+    /// Until [`Vm::unmap`] of it has returned, `range` is host memory at the same addresses that this process may read, and
+    /// write if `access` or a later [`Vm::protect`] says so, and of which nobody holds a reference while kernels run.
+    pub unsafe fn map(&self, range: Range<u64>, access: Access) -> Result<(), Overlap> {
         let mut map = self.map.write();
         let k = map.intervals.partition_point(|i| i.end <= range.start);
         let overlaps = map.intervals.get(k).is_some_and(|i| i.start < range.end);
@@ -241,7 +267,8 @@ impl Vm {
     pub fn read_bytes(&self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryFault> {
         let map = self.map.read();
         map.check(address, buffer.len() as u64, AccessKind::Read)?;
-        raw::read(address, buffer);
+        // SAFETY: checked for reading just now, under the lock that is held.
+        unsafe { raw::read(address, buffer) };
         Ok(())
     }
 
@@ -252,7 +279,8 @@ impl Vm {
     pub fn write_bytes(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryFault> {
         let map = self.map.read();
         map.check(address, bytes.len() as u64, AccessKind::Write)?;
-        raw::write(address, bytes);
+        // SAFETY: checked for writing just now, under the lock that is held.
+        unsafe { raw::write(address, bytes) };
         Ok(())
     }
 
@@ -266,7 +294,8 @@ impl Vm {
             let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
             map.check(src, piece, AccessKind::Read)?;
             map.check(dst, piece, AccessKind::Write)?;
-            raw::copy(dst, src, piece as usize);
+            // SAFETY: both were checked just now, under the lock that the caller of this closure holds.
+            unsafe { raw::copy(dst, src, piece as usize) };
             Ok(())
         })
     }
@@ -281,7 +310,8 @@ impl Vm {
             let dst = dst.wrapping_add(done);
             map.check(dst, piece, AccessKind::Write)?;
             // Pieces are multiples of 4 bytes: the value stays in phase.
-            raw::fill(dst, value, piece as usize);
+            // SAFETY: checked for writing just now, under the lock that the caller of this closure holds.
+            unsafe { raw::fill(dst, value, piece as usize) };
             Ok(())
         })
     }
@@ -308,7 +338,8 @@ impl Vm {
     pub fn read_u32(&self, address: u64) -> Result<u32, MemoryFault> {
         let map = self.map.read();
         map.check(address, 4, AccessKind::Read)?;
-        Ok(raw::load_acquire_u32(address))
+        // SAFETY: checked for reading just now, under the lock that is held.
+        Ok(unsafe { raw::load_acquire_u32(address) })
     }
 
     /// Acquire load of an aligned u64.
@@ -318,7 +349,8 @@ impl Vm {
     pub fn read_u64(&self, address: u64) -> Result<u64, MemoryFault> {
         let map = self.map.read();
         map.check(address, 8, AccessKind::Read)?;
-        Ok(raw::load_acquire_u64(address))
+        // SAFETY: checked for reading just now, under the lock that is held.
+        Ok(unsafe { raw::load_acquire_u64(address) })
     }
 
     /// Release store of an aligned u32.
@@ -328,7 +360,8 @@ impl Vm {
     pub fn write_u32(&self, address: u64, value: u32) -> Result<(), MemoryFault> {
         let map = self.map.read();
         map.check(address, 4, AccessKind::Write)?;
-        raw::store_release_u32(address, value);
+        // SAFETY: checked for writing just now, under the lock that is held.
+        unsafe { raw::store_release_u32(address, value) };
         Ok(())
     }
 
@@ -339,7 +372,8 @@ impl Vm {
     pub fn write_u64(&self, address: u64, value: u64) -> Result<(), MemoryFault> {
         let map = self.map.read();
         map.check(address, 8, AccessKind::Write)?;
-        raw::store_release_u64(address, value);
+        // SAFETY: checked for writing just now, under the lock that is held.
+        unsafe { raw::store_release_u64(address, value) };
         Ok(())
     }
 
@@ -350,7 +384,9 @@ impl Vm {
     pub fn atomic_add_u64(&self, address: u64, value: u64) -> Result<u64, MemoryFault> {
         let map = self.map.read();
         map.check(address, 8, AccessKind::Write)?;
-        raw::fetch_add_u64(address, value).ok_or(MemoryFault {
+        // SAFETY: checked for writing just now, under the lock that is held.
+        let added = unsafe { raw::fetch_add_u64(address, value) };
+        added.ok_or(MemoryFault {
             address,
             access: AccessKind::Write,
             not_present: false,

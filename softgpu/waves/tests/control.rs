@@ -134,7 +134,9 @@ fn store_to_read_only_memory_says_so() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 32]);
     let constant = common::reserve(4096, 4096);
-    d.vm.map(constant..constant + 4096, Access { read: true, write: false, execute: false }).expect("map");
+    // SAFETY: the memory was made for this and stays.
+    unsafe { d.vm.map(constant..constant + 4096, Access { read: true, write: false, execute: false }) }
+        .expect("map");
     let args = Arguments::new().buffer(&out).u64(constant + 8);
     let e = exception(d.run(&d.launch("wild", [32, 1, 1], [32, 1, 1], args.bytes()), &Control::new(), None));
     assert!(
@@ -170,7 +172,8 @@ fn undecodable_words_are_an_illegal_instruction() {
     let out = d.buffer(&[0u32; 64]);
     let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
     let code = common::reserve(4096, 4096);
-    d.vm.map(code..code + 4096, Access::ALL).expect("map");
+    // SAFETY: the memory was made for this and stays.
+    unsafe { d.vm.map(code..code + 4096, Access::ALL) }.expect("map");
     d.vm.write_bytes(code, &[0x00, 0x00, 0x80, 0xBF, 0xFF, 0xFF, 0xFF, 0xFF]).expect("write");
     launch.entry = code;
     let e = exception(d.run(&launch, &Control::new(), None));
@@ -184,7 +187,8 @@ fn code_that_changed_is_predecoded_again() {
     let out = d.buffer(&[0u32; 64]);
     let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
     let code = common::reserve(4096, 4096);
-    d.vm.map(code..code + 4096, Access::ALL).expect("map");
+    // SAFETY: the memory was made for this and stays.
+    unsafe { d.vm.map(code..code + 4096, Access::ALL) }.expect("map");
     launch.entry = code;
     // s_trap 2, then s_endpgm in its place.
     d.vm.write_bytes(code, &0xBF90_0002u32.to_le_bytes()).expect("write");

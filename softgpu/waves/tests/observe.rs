@@ -100,7 +100,8 @@ fn device(observe: Observe) -> Device {
 /// A launch of assembled code; s[0:1] holds the address of `out`.
 fn launch(d: &Device, text: &str, out: &Buffer<u32>, grid: u32, group: u16) -> Launch {
     let code = common::reserve(8192, 4096);
-    d.vm.map(code..code + 8192, Access::ALL).unwrap();
+    // SAFETY: the memory was made for this and stays.
+    unsafe { d.vm.map(code..code + 8192, Access::ALL) }.unwrap();
     let bytes: Vec<u8> = assemble(text).iter().flat_map(|word| word.to_le_bytes()).collect();
     d.vm.write_bytes(code, &bytes).unwrap();
     let mut descriptor = [0u8; 64];

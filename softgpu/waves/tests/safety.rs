@@ -26,7 +26,8 @@ impl Setup {
         device.workers = Workers::with_engine(1, engine);
         let out = device.buffer(&[0u32; 256]);
         let code = common::reserve(CODE_BYTES as usize, 4096);
-        device.vm.map(code..code + CODE_BYTES, Access::ALL).expect("map code");
+        // SAFETY: the memory was made for this and stays.
+        unsafe { device.vm.map(code..code + CODE_BYTES, Access::ALL) }.expect("map code");
         let setup = Setup { device, code, out };
         setup.write(&assemble(text));
         setup

@@ -17,7 +17,8 @@ fn run(text: &str, wave32: bool) -> Vec<u32> {
     let tail = "v_lshlrev_b32 v0, 2, v0\nglobal_store_b32 v0, v1, s[0:1]\ns_endpgm\n";
     let words = assemble(&format!("{directive}v_and_b32 v0, 0x3ff, v0\n{text}\n{tail}"));
     let code = common::reserve(8192, 4096);
-    d.vm.map(code..code + 8192, Access::ALL).expect("map code");
+    // SAFETY: the memory was made for this and stays.
+    unsafe { d.vm.map(code..code + 8192, Access::ALL) }.expect("map code");
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     d.vm.write_bytes(code, &bytes).expect("write code");
     let mut descriptor = [0u8; 64];

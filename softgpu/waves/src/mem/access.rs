@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: memory is touched only after `Env::allows` said yes for a range that holds the access; a scatter checks
 //! every lane before it writes the first.
+#![allow(unsafe_code)]
 
 use super::{pattern, raw};
 use crate::env::Env;
@@ -50,35 +51,48 @@ fn in_one_range(env: &mut Env<'_>, a: &Lanes64, len: u64, kind: AccessKind) -> b
 }
 
 /// Reads `B` bytes (1, 2, 4, 8, 12 or 16) as dwords; `S` sign-extends the short ones.
+///
+/// # Safety
+/// `B` bytes at `address` are mapped readable for the call.
 #[inline(always)]
-fn read_one<const B: usize, const S: bool>(address: u64) -> [u32; 4] {
-    match B {
-        1 if S => [raw::read_u8(address) as i8 as u32, 0, 0, 0],
-        1 => [u32::from(raw::read_u8(address)), 0, 0, 0],
-        2 if S => [raw::read_u16(address) as i16 as u32, 0, 0, 0],
-        2 => [u32::from(raw::read_u16(address)), 0, 0, 0],
-        4 => [raw::read_dwords::<1>(address)[0], 0, 0, 0],
-        8 => {
-            let [x, y] = raw::read_dwords(address);
-            [x, y, 0, 0]
+unsafe fn read_one<const B: usize, const S: bool>(address: u64) -> [u32; 4] {
+    // SAFETY: each arm reads `B` bytes, which the caller says are readable.
+    unsafe {
+        match B {
+            1 if S => [raw::read_u8(address) as i8 as u32, 0, 0, 0],
+            1 => [u32::from(raw::read_u8(address)), 0, 0, 0],
+            2 if S => [raw::read_u16(address) as i16 as u32, 0, 0, 0],
+            2 => [u32::from(raw::read_u16(address)), 0, 0, 0],
+            4 => [raw::read_dwords::<1>(address)[0], 0, 0, 0],
+            8 => {
+                let [x, y] = raw::read_dwords(address);
+                [x, y, 0, 0]
+            }
+            12 => {
+                let [x, y, z] = raw::read_dwords(address);
+                [x, y, z, 0]
+            }
+            _ => raw::read_dwords(address),
         }
-        12 => {
-            let [x, y, z] = raw::read_dwords(address);
-            [x, y, z, 0]
-        }
-        _ => raw::read_dwords(address),
     }
 }
 
+/// Writes the low `B` bytes (1, 2, 4, 8, 12 or 16) of the dwords.
+///
+/// # Safety
+/// `B` bytes at `address` are mapped writable for the call.
 #[inline(always)]
-fn write_one<const B: usize>(address: u64, v: [u32; 4]) {
-    match B {
-        1 => raw::write_u8(address, v[0] as u8),
-        2 => raw::write_u16(address, v[0] as u16),
-        4 => raw::write_dwords(address, [v[0]]),
-        8 => raw::write_dwords(address, [v[0], v[1]]),
-        12 => raw::write_dwords(address, [v[0], v[1], v[2]]),
-        _ => raw::write_dwords(address, v),
+unsafe fn write_one<const B: usize>(address: u64, v: [u32; 4]) {
+    // SAFETY: each arm writes `B` bytes, which the caller says are writable.
+    unsafe {
+        match B {
+            1 => raw::write_u8(address, v[0] as u8),
+            2 => raw::write_u16(address, v[0] as u16),
+            4 => raw::write_dwords(address, [v[0]]),
+            8 => raw::write_dwords(address, [v[0], v[1]]),
+            12 => raw::write_dwords(address, [v[0], v[1], v[2]]),
+            _ => raw::write_dwords(address, v),
+        }
     }
 }
 
@@ -127,11 +141,13 @@ pub(crate) fn read_runs<const N: usize>(env: &mut Env<'_>, start: [u64; 2], out:
     }
     for (k, a) in start.into_iter().enumerate() {
         if N == 1 {
-            let words: [u32; 16] = raw::read_dwords(a);
+            // SAFETY: 64 readable bytes, as `allows` said; `env` holds the map's lock.
+            let words: [u32; 16] = unsafe { raw::read_dwords(a) };
             out[0][16 * k..16 * k + 16].copy_from_slice(&words);
         } else {
             for i in 0..16 {
-                let words: [u32; N] = raw::read_dwords(a.wrapping_add((i * N * 4) as u64));
+                // SAFETY: one of 16 parts of the `64 * N` bytes that `allows` said are readable.
+                let words: [u32; N] = unsafe { raw::read_dwords(a.wrapping_add((i * N * 4) as u64)) };
                 for n in 0..N {
                     out[n][16 * k + i] = words[n];
                 }
@@ -150,26 +166,31 @@ pub(crate) fn write_runs<const B: usize>(env: &mut Env<'_>, start: [u64; 2], dat
     }
     for (k, a) in start.into_iter().enumerate() {
         if B == 4 {
-            raw::write_dwords(a, *pattern::halves(data[0])[k]);
+            // SAFETY: 64 writable bytes, as `allows` said; `env` holds the map's lock.
+            unsafe { raw::write_dwords(a, *pattern::halves(data[0])[k]) };
         } else {
             for i in 0..16 {
                 let lane = 16 * k + i;
-                write_one::<B>(
-                    a.wrapping_add((i * B) as u64),
-                    [data[0][lane], data[1][lane], data[2][lane], data[3][lane]],
-                );
+                let dwords = [data[0][lane], data[1][lane], data[2][lane], data[3][lane]];
+                // SAFETY: one of 16 parts of the `16 * B` bytes that `allows` said are writable.
+                unsafe { write_one::<B>(a.wrapping_add((i * B) as u64), dwords) };
             }
         }
     }
     true
 }
 
+/// Loads 32 lanes that lie one behind the other, `N` dwords each.
+///
+/// # Safety
+/// `128 * N` bytes at `address` are mapped readable for the call.
 #[inline(always)]
-fn read_block<const N: usize>(address: u64, out: &mut Rows<N>) {
+unsafe fn read_block<const N: usize>(address: u64, out: &mut Rows<N>) {
     let block: [[u32; N]; 32] = {
         let mut block = [[0u32; N]; 32];
         for (i, b) in block.iter_mut().enumerate() {
-            *b = raw::read_dwords(address.wrapping_add((i * N * 4) as u64));
+            // SAFETY: one of 32 parts of what the caller says is readable.
+            *b = unsafe { raw::read_dwords(address.wrapping_add((i * N * 4) as u64)) };
         }
         block
     };
@@ -197,25 +218,32 @@ pub(crate) fn gather<const B: usize, const N: usize, const S: bool>(
     settle(a, mask);
     let (run, equal) = spacing::<B>(a);
     if B >= 4 && run && env.allows(a[0], a[0].wrapping_add(32 * B as u64), AccessKind::Read) {
-        if B == 4 {
-            out[0] = raw::read_dwords(a[0]);
-        } else {
-            read_block::<N>(a[0], out);
+        const { assert!(B < 4 || B == 4 * N) };
+        // SAFETY: `32 * B` readable bytes, as `allows` said, and `B` is `4 * N`; `env` holds the map's lock.
+        unsafe {
+            if B == 4 {
+                out[0] = raw::read_dwords(a[0]);
+            } else {
+                read_block::<N>(a[0], out);
+            }
         }
         return Ok(());
     }
     if !in_one_range(env, a, B as u64, AccessKind::Read) {
         check_lanes(env, a, mask, B as u64, AccessKind::Read)?;
     }
+    // Each active lane's bytes are readable, and `settle` gave the others an active lane's address.
     if equal {
-        let v = read_one::<B, S>(a[0]);
+        // SAFETY: as above; `env` holds the map's lock.
+        let v = unsafe { read_one::<B, S>(a[0]) };
         for k in 0..N {
             out[k] = [v[k]; 32];
         }
         return Ok(());
     }
     for i in 0..32 {
-        let v = read_one::<B, S>(a[i]);
+        // SAFETY: as above; `env` holds the map's lock.
+        let v = unsafe { read_one::<B, S>(a[i]) };
         for k in 0..N {
             out[k][i] = v[k];
         }
@@ -244,11 +272,14 @@ pub(crate) fn scatter<const B: usize>(
         && mask == u32::MAX
         && env.allows(a[0], a[0].wrapping_add(32 * B as u64), AccessKind::Write)
     {
-        if B == 4 {
-            raw::write_dwords(a[0], *data[0]);
-        } else {
-            for i in 0..32 {
-                write_one::<B>(a[i], [data[0][i], data[1][i], data[2][i], data[3][i]]);
+        // SAFETY: lanes are `B` bytes apart, and `allows` said that all `32 * B` are writable; `env` holds the map's lock.
+        unsafe {
+            if B == 4 {
+                raw::write_dwords(a[0], *data[0]);
+            } else {
+                for i in 0..32 {
+                    write_one::<B>(a[i], [data[0][i], data[1][i], data[2][i], data[3][i]]);
+                }
             }
         }
         return Ok(());
@@ -260,7 +291,9 @@ pub(crate) fn scatter<const B: usize>(
     while left != 0 {
         let i = left.trailing_zeros() as usize & 31;
         left &= left - 1;
-        write_one::<B>(a[i], [data[0][i], data[1][i], data[2][i], data[3][i]]);
+        // SAFETY: lane `i` is active: its bytes are in the range of the first lane or were checked by themselves, and
+        // `env` holds the map's lock.
+        unsafe { write_one::<B>(a[i], [data[0][i], data[1][i], data[2][i], data[3][i]]) };
     }
     Ok(())
 }

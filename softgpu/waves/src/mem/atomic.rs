@@ -2,8 +2,9 @@
 //! What atomics compute, for global, LDS and buffer forms alike.
 //!
 //! INVARIANT: lanes act in lane order; each lane is one host atomic operation on global memory.
+#![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::raw;
 use crate::valu::{fp, nan};
@@ -218,8 +219,11 @@ impl Atomic {
     }
 
     /// Does it to shared memory; the old value, or `None` if the address is misaligned.
-    pub(crate) fn global32(self, address: u64, data: u32, other: u32) -> Option<u32> {
-        raw::with_atomic_u32(address, |a| {
+    ///
+    /// # Safety
+    /// Four bytes at `address` are mapped writable for the call.
+    pub(crate) unsafe fn global32(self, address: u64, data: u32, other: u32) -> Option<u32> {
+        let exchange = |a: &AtomicU32| {
             if self == Atomic::Add {
                 return a.fetch_add(data, Ordering::SeqCst);
             }
@@ -231,12 +235,17 @@ impl Atomic {
                     Err(now) => old = now,
                 }
             }
-        })
+        };
+        // SAFETY: as the caller says; what is writable is readable.
+        unsafe { raw::with_atomic_u32(address, exchange) }
     }
 
     /// As `global32` for 64 bits.
-    pub(crate) fn global64(self, address: u64, data: u64, other: u64) -> Option<u64> {
-        raw::with_atomic_u64(address, |a| {
+    ///
+    /// # Safety
+    /// Eight bytes at `address` are mapped writable for the call.
+    pub(crate) unsafe fn global64(self, address: u64, data: u64, other: u64) -> Option<u64> {
+        let exchange = |a: &AtomicU64| {
             let mut old = a.load(Ordering::Relaxed);
             loop {
                 let new = self.apply64(old, data, other);
@@ -245,6 +254,8 @@ impl Atomic {
                     Err(now) => old = now,
                 }
             }
-        })
+        };
+        // SAFETY: as the caller says; what is writable is readable.
+        unsafe { raw::with_atomic_u64(address, exchange) }
     }
 }

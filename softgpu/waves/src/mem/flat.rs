@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: private memory of a lane is the bytes `0..private_bytes`; a lane outside faults, so waves cannot reach
 //! each other's scratch. Dword `d` of lane `l` is at `flat_scratch + d * 4 * lanes + l * 4` (gfx11-isa section 1.2).
+#![allow(unsafe_code)]
 
 use super::access::{Rows, gather, scatter};
 use super::atomic::Atomic;
@@ -102,7 +103,9 @@ pub(crate) fn load_lanes<const B: usize, const N: usize, const S: bool>(
             *byte = if Place::of(address) == Place::Shared {
                 lds::read_byte(w, env, address as u32)
             } else {
-                super::raw::read_u8(place_byte(w, env, address, half * 32 + i, AccessKind::Read)?)
+                let at = place_byte(w, env, address, half * 32 + i, AccessKind::Read)?;
+                // SAFETY: `place_byte` answers only an address that may be read; `env` holds the map's lock.
+                unsafe { super::raw::read_u8(at) }
             };
         }
         for (k, row) in out.iter_mut().enumerate().take(B.div_ceil(4)) {
@@ -133,7 +136,9 @@ pub(crate) fn store_lanes<const B: usize>(
             if Place::of(address) == Place::Shared {
                 lds::write_byte(w, env, address as u32, byte);
             } else {
-                super::raw::write_u8(place_byte(w, env, address, half * 32 + i, AccessKind::Write)?, byte);
+                let at = place_byte(w, env, address, half * 32 + i, AccessKind::Write)?;
+                // SAFETY: `place_byte` answers only an address that may be written; `env` holds the map's lock.
+                unsafe { super::raw::write_u8(at, byte) };
             }
         }
     }
@@ -166,12 +171,15 @@ pub(crate) fn private_atomic(
             return Err(env.fault(at, 4, AccessKind::Write));
         }
     }
-    let [low] = super::raw::read_dwords(lo);
-    let [high] = super::raw::read_dwords(hi);
+    // SAFETY: `allows` said of both that they are writable, and what is writable is readable; `env` holds the map's lock.
+    let ([low], [high]) = unsafe { (super::raw::read_dwords(lo), super::raw::read_dwords(hi)) };
     let old = u64::from(low) | u64::from(high) << 32;
     let new = op.apply64(old, data, other);
-    super::raw::write_dwords(lo, [new as u32]);
-    super::raw::write_dwords(hi, [(new >> 32) as u32]);
+    // SAFETY: `allows` said of both that they are writable; `env` holds the map's lock.
+    unsafe {
+        super::raw::write_dwords(lo, [new as u32]);
+        super::raw::write_dwords(hi, [(new >> 32) as u32]);
+    }
     Ok(old)
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Addresses of one instruction are computed for a half wave at a time; FLAT looks at the apertures first
 //! (gfx11-isa section 1.1: LDS at 1<<48, private at 2<<48, 4 GiB each), and SCRATCH goes through the dword swizzle.
+#![allow(unsafe_code)]
 
 use super::access::{Rows, gather, read_runs, runs, scatter, write_runs};
 use super::atomic::Atomic;
@@ -201,10 +202,13 @@ pub(crate) fn atomic_lane(
     if !env.allows(address, address.wrapping_add(len), AccessKind::Write) {
         return Err(env.fault(address, len, AccessKind::Write));
     }
-    let old = if wide {
-        op.global64(address, data, other)
-    } else {
-        op.global32(address, data as u32, other as u32).map(u64::from)
+    // SAFETY: `allows` said that `len` bytes are writable; `env` holds the map's lock.
+    let old = unsafe {
+        if wide {
+            op.global64(address, data, other)
+        } else {
+            op.global32(address, data as u32, other as u32).map(u64::from)
+        }
     };
     // A misaligned atomic faults although the memory is there.
     old.ok_or_else(|| env.fault(address, len, AccessKind::Write))

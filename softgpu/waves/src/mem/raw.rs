@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The accesses to client memory: plain, unaligned, atomic and in bulk, by address.
 //!
-//! INVARIANT: every function here is called only with a range that the held map lock says is mapped; the memory is
-//! shared with other processes, so no reference to it is ever made and every access is a copy or an atomic.
+//! INVARIANT: the memory is shared with other processes, so no reference to plain data in it is ever made, and every access
+//! is a copy or an atomic.
+//!
+//! Every function here is unsafe, and its contract is the same: the bytes that it reads are mapped readable, those that it
+//! writes are mapped writable, and they stay so for the call. The callers keep it by checking the range against
+//! [`Map`](crate::vm::Map) while they hold the map's lock.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,109 +16,167 @@ fn ptr<T>(address: u64) -> *mut T {
 }
 
 /// Copies bytes out of shared memory.
-pub(crate) fn read(address: u64, buffer: &mut [u8]) {
-    // SAFETY: the caller checked address..address+len against the map whose lock it holds; the buffer is ours.
+///
+/// # Safety
+/// `buffer.len()` bytes at `address` are mapped readable for the call.
+pub(crate) unsafe fn read(address: u64, buffer: &mut [u8]) {
+    // SAFETY: the caller says that the source is readable; the buffer is ours, and nobody's shared memory.
     unsafe { std::ptr::copy_nonoverlapping(ptr::<u8>(address), buffer.as_mut_ptr(), buffer.len()) }
 }
 
 /// Copies bytes into shared memory.
-pub(crate) fn write(address: u64, bytes: &[u8]) {
-    // SAFETY: as in `read`, checked for writing.
+///
+/// # Safety
+/// `bytes.len()` bytes at `address` are mapped writable for the call.
+pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
+    // SAFETY: the caller says that the destination is writable; the bytes are ours, and nobody's shared memory.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr::<u8>(address), bytes.len()) }
 }
 
 /// Reads dwords, misaligned addresses allowed.
+///
+/// # Safety
+/// `4 * N` bytes at `address` are mapped readable for the call.
 #[inline(always)]
-pub(crate) fn read_dwords<const N: usize>(address: u64) -> [u32; N] {
-    // SAFETY: as in `read`; [u32; N] has no invalid bit patterns.
+pub(crate) unsafe fn read_dwords<const N: usize>(address: u64) -> [u32; N] {
+    // SAFETY: the caller says that the bytes are readable; [u32; N] has no invalid bit patterns.
     unsafe { ptr::<[u32; N]>(address).read_unaligned() }
 }
 
 /// Writes dwords, misaligned addresses allowed.
+///
+/// # Safety
+/// `4 * N` bytes at `address` are mapped writable for the call.
 #[inline(always)]
-pub(crate) fn write_dwords<const N: usize>(address: u64, value: [u32; N]) {
-    // SAFETY: as in `write`.
+pub(crate) unsafe fn write_dwords<const N: usize>(address: u64, value: [u32; N]) {
+    // SAFETY: the caller says that the bytes are writable.
     unsafe { ptr::<[u32; N]>(address).write_unaligned(value) }
 }
 
 /// Reads one byte.
+///
+/// # Safety
+/// The byte at `address` is mapped readable for the call.
 #[inline(always)]
-pub(crate) fn read_u8(address: u64) -> u8 {
-    // SAFETY: as in `read`.
+pub(crate) unsafe fn read_u8(address: u64) -> u8 {
+    // SAFETY: the caller says that the bytes are readable; an integer has no invalid bit patterns.
     unsafe { ptr::<u8>(address).read() }
 }
 
 /// Reads two bytes.
+///
+/// # Safety
+/// Two bytes at `address` are mapped readable for the call.
 #[inline(always)]
-pub(crate) fn read_u16(address: u64) -> u16 {
-    // SAFETY: as in `read`.
+pub(crate) unsafe fn read_u16(address: u64) -> u16 {
+    // SAFETY: the caller says that the bytes are readable; an integer has no invalid bit patterns.
     unsafe { ptr::<u16>(address).read_unaligned() }
 }
 
 /// Writes one byte.
+///
+/// # Safety
+/// The byte at `address` is mapped writable for the call.
 #[inline(always)]
-pub(crate) fn write_u8(address: u64, value: u8) {
-    // SAFETY: as in `write`.
+pub(crate) unsafe fn write_u8(address: u64, value: u8) {
+    // SAFETY: the caller says that the bytes are writable.
     unsafe { ptr::<u8>(address).write(value) }
 }
 
 /// Writes two bytes.
+///
+/// # Safety
+/// Two bytes at `address` are mapped writable for the call.
 #[inline(always)]
-pub(crate) fn write_u16(address: u64, value: u16) {
-    // SAFETY: as in `write`.
+pub(crate) unsafe fn write_u16(address: u64, value: u16) {
+    // SAFETY: the caller says that the bytes are writable.
     unsafe { ptr::<u16>(address).write_unaligned(value) }
 }
 
 /// Runs `f` on the atomic at `address`; `None` if it is misaligned.
+///
+/// # Safety
+/// Four bytes at `address` are mapped readable, and writable if `f` writes, for the call.
 #[inline(always)]
-pub(crate) fn with_atomic_u32<R>(address: u64, f: impl FnOnce(&AtomicU32) -> R) -> Option<R> {
+pub(crate) unsafe fn with_atomic_u32<R>(address: u64, f: impl FnOnce(&AtomicU32) -> R) -> Option<R> {
     if address & 3 != 0 {
         return None;
     }
-    // SAFETY: checked for writing by the caller, aligned, and only ever accessed atomically during the call by us.
+    // SAFETY: the caller says that it is mapped for what `f` does; it is aligned, and accessed only atomically.
     Some(f(unsafe { AtomicU32::from_ptr(ptr(address)) }))
 }
 
 /// Runs `f` on the atomic at `address`; `None` if it is misaligned.
+///
+/// # Safety
+/// Eight bytes at `address` are mapped readable, and writable if `f` writes, for the call.
 #[inline(always)]
-pub(crate) fn with_atomic_u64<R>(address: u64, f: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
+pub(crate) unsafe fn with_atomic_u64<R>(address: u64, f: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
     if address & 7 != 0 {
         return None;
     }
-    // SAFETY: as in `with_atomic_u32`.
+    // SAFETY: the caller says that it is mapped for what `f` does; it is aligned, and accessed only atomically.
     Some(f(unsafe { AtomicU64::from_ptr(ptr(address)) }))
 }
 
 /// Acquire load; a misaligned address is read bytewise.
-pub(crate) fn load_acquire_u32(address: u64) -> u32 {
-    with_atomic_u32(address, |a| a.load(Ordering::Acquire)).unwrap_or_else(|| read_dwords::<1>(address)[0])
+///
+/// # Safety
+/// Four bytes at `address` are mapped readable for the call.
+pub(crate) unsafe fn load_acquire_u32(address: u64) -> u32 {
+    // SAFETY: a load only reads, and the caller says that the four bytes are readable.
+    let loaded = unsafe { with_atomic_u32(address, |a| a.load(Ordering::Acquire)) };
+    // SAFETY: as the caller says, the same four bytes.
+    loaded.unwrap_or_else(|| unsafe { read_dwords::<1>(address)[0] })
 }
 
 /// Acquire load; a misaligned address is read bytewise.
-pub(crate) fn load_acquire_u64(address: u64) -> u64 {
-    with_atomic_u64(address, |a| a.load(Ordering::Acquire)).unwrap_or_else(|| {
-        let [lo, hi] = read_dwords::<2>(address);
+///
+/// # Safety
+/// Eight bytes at `address` are mapped readable for the call.
+pub(crate) unsafe fn load_acquire_u64(address: u64) -> u64 {
+    // SAFETY: a load only reads, and the caller says that the eight bytes are readable.
+    let loaded = unsafe { with_atomic_u64(address, |a| a.load(Ordering::Acquire)) };
+    loaded.unwrap_or_else(|| {
+        // SAFETY: as the caller says, the same eight bytes.
+        let [lo, hi] = unsafe { read_dwords::<2>(address) };
         u64::from(lo) | u64::from(hi) << 32
     })
 }
 
 /// Release store; a misaligned address is written bytewise.
-pub(crate) fn store_release_u32(address: u64, value: u32) {
-    if with_atomic_u32(address, |a| a.store(value, Ordering::Release)).is_none() {
-        write_dwords(address, [value]);
+///
+/// # Safety
+/// Four bytes at `address` are mapped writable for the call.
+pub(crate) unsafe fn store_release_u32(address: u64, value: u32) {
+    // SAFETY: the caller says that the four bytes are writable, by an atomic store or by parts.
+    unsafe {
+        if with_atomic_u32(address, |a| a.store(value, Ordering::Release)).is_none() {
+            write_dwords(address, [value]);
+        }
     }
 }
 
 /// Release store; a misaligned address is written bytewise.
-pub(crate) fn store_release_u64(address: u64, value: u64) {
-    if with_atomic_u64(address, |a| a.store(value, Ordering::Release)).is_none() {
-        write_dwords(address, [value as u32, (value >> 32) as u32]);
+///
+/// # Safety
+/// Eight bytes at `address` are mapped writable for the call.
+pub(crate) unsafe fn store_release_u64(address: u64, value: u64) {
+    // SAFETY: the caller says that the eight bytes are writable, by an atomic store or by parts.
+    unsafe {
+        if with_atomic_u64(address, |a| a.store(value, Ordering::Release)).is_none() {
+            write_dwords(address, [value as u32, (value >> 32) as u32]);
+        }
     }
 }
 
 /// Sequentially consistent add; `None` if misaligned.
-pub(crate) fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
-    with_atomic_u64(address, |a| a.fetch_add(value, Ordering::SeqCst))
+///
+/// # Safety
+/// Eight bytes at `address` are mapped writable for the call.
+pub(crate) unsafe fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
+    // SAFETY: the caller says that the eight bytes are writable, which on x86-64 makes them readable.
+    unsafe { with_atomic_u64(address, |a| a.fetch_add(value, Ordering::SeqCst)) }
 }
 
 /// From this size on, bulk accesses go past the caches: what they would leave there is not looked at soon, and every
@@ -122,43 +184,60 @@ pub(crate) fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
 const STREAMED: usize = 512 << 10;
 
 /// Copies bytes from shared to shared memory. Of ranges that overlap, the result is as if copied through a buffer.
-pub(crate) fn copy(dst: u64, src: u64, bytes: usize) {
+///
+/// # Safety
+/// `bytes` bytes at `src` are mapped readable, and as many at `dst` writable, for the call.
+pub(crate) unsafe fn copy(dst: u64, src: u64, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED && dst.abs_diff(src) >= bytes as u64 {
-        return stream::copy(dst, src, bytes);
+        // SAFETY: as the caller says of both ranges, which are further apart than they are long.
+        return unsafe { stream::copy(dst, src, bytes) };
     }
-    // SAFETY: the caller checked src..src+bytes for reading and dst..dst+bytes for writing against the map whose lock
-    // it holds. As in `read` and `write`, others may change the bytes meanwhile; they are only moved, so any value is
-    // as good as another.
+    // SAFETY: as the caller says of both ranges. Others may change the bytes meanwhile; they are only moved, so any value
+    // is as good as another.
     unsafe { std::ptr::copy(ptr::<u8>(src), ptr::<u8>(dst), bytes) }
 }
 
 /// Writes the bytes of `value`, the lowest first, over and over; neither address nor length need be even.
-pub(crate) fn fill(dst: u64, value: u32, bytes: usize) {
+///
+/// # Safety
+/// `bytes` bytes at `dst` are mapped writable for the call.
+pub(crate) unsafe fn fill(dst: u64, value: u32, bytes: usize) {
     let head = bytes.min((dst.wrapping_neg() & 15) as usize);
-    fill_bytes(dst, value, head);
-    let (dst, bytes) = (dst.wrapping_add(head as u64), bytes - head);
-    let value = value.rotate_right(8 * (head as u32 & 3));
-    let body = bytes & !15;
-    fill_blocks(dst, value, body);
-    // The body is a multiple of 4 bytes: the value stays in phase.
-    fill_bytes(dst.wrapping_add(body as u64), value, bytes - body);
+    let (aligned, rest) = (dst.wrapping_add(head as u64), bytes - head);
+    let in_phase = value.rotate_right(8 * (head as u32 & 3));
+    let body = rest & !15;
+    // SAFETY: head, body and what is left are the parts, one after the other, of what the caller says is writable.
+    unsafe {
+        fill_bytes(dst, value, head);
+        fill_blocks(aligned, in_phase, body);
+        // The body is a multiple of 4 bytes: the value stays in phase.
+        fill_bytes(aligned.wrapping_add(body as u64), in_phase, rest - body);
+    }
 }
 
-fn fill_bytes(dst: u64, value: u32, bytes: usize) {
+/// # Safety
+/// `bytes` bytes at `dst` are mapped writable for the call.
+unsafe fn fill_bytes(dst: u64, value: u32, bytes: usize) {
     for (at, byte) in (0..bytes as u64).zip(value.to_le_bytes().into_iter().cycle()) {
-        write_u8(dst.wrapping_add(at), byte);
+        // SAFETY: `at` is less than `bytes`.
+        unsafe { write_u8(dst.wrapping_add(at), byte) };
     }
 }
 
 /// `dst` and `bytes` are multiples of 16.
-fn fill_blocks(dst: u64, value: u32, bytes: usize) {
+///
+/// # Safety
+/// `bytes` bytes at `dst` are mapped writable for the call.
+unsafe fn fill_blocks(dst: u64, value: u32, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED {
-        return stream::fill(dst, value, bytes);
+        // SAFETY: as the caller says; both are multiples of 16.
+        return unsafe { stream::fill(dst, value, bytes) };
     }
     for at in (0..bytes as u64).step_by(16) {
-        write_dwords(dst.wrapping_add(at), [value; 4]);
+        // SAFETY: `bytes` is a multiple of 16, so that 16 bytes from `at` lie below it.
+        unsafe { write_dwords(dst.wrapping_add(at), [value; 4]) };
     }
 }
 
@@ -175,12 +254,13 @@ mod stream {
     const PAGES: usize = 4;
     const BLOCK: usize = PAGE * PAGES;
 
-    /// The ranges must not overlap.
-    pub(super) fn copy(dst: u64, src: u64, bytes: usize) {
+    /// # Safety
+    /// `bytes` bytes at `src` are mapped readable, and as many at `dst` writable, for the call; the ranges do not overlap.
+    pub(super) unsafe fn copy(dst: u64, src: u64, bytes: usize) {
         let head = bytes.min(dst.wrapping_neg() as usize & (LINE - 1));
         let whole = head + (bytes - head) / BLOCK * BLOCK;
         let (dst, src) = (ptr::<u8>(dst), ptr::<u8>(src));
-        // SAFETY: everything stays below `bytes` from both addresses, which the caller has checked; a prefetch may
+        // SAFETY: everything stays below `bytes` from both addresses, as the caller says mapped; a prefetch may
         // have any address. `dst + head` is at a line's start, and what is added to it is a multiple of a line.
         // Others may change the bytes meanwhile, as in `super::copy`.
         unsafe {
@@ -216,10 +296,11 @@ mod stream {
         }
     }
 
-    /// `dst` and `bytes` are multiples of 16.
-    pub(super) fn fill(dst: u64, value: u32, bytes: usize) {
+    /// # Safety
+    /// `bytes` bytes at `dst` are mapped writable for the call; both are multiples of 16.
+    pub(super) unsafe fn fill(dst: u64, value: u32, bytes: usize) {
         let dst = ptr::<__m128i>(dst);
-        // SAFETY: the caller checked `bytes` bytes at `dst` for writing and both are multiples of 16.
+        // SAFETY: as the caller says; parts of 16 bytes at multiples of 16 stay below `bytes`.
         unsafe {
             let value = _mm_set1_epi32(value.cast_signed());
             for part in 0..bytes / 16 {
@@ -253,12 +334,14 @@ mod tests {
             let mut dst = vec![0xee_u8; bytes + 140];
             let mut want = dst.clone();
             want[dst_at..dst_at + bytes].copy_from_slice(&src[src_at..src_at + bytes]);
-            copy(address(&mut dst) + dst_at as u64, address(&mut src) + src_at as u64, bytes);
+            // SAFETY: both buffers are longer than their range.
+            unsafe { copy(address(&mut dst) + dst_at as u64, address(&mut src) + src_at as u64, bytes) };
             prop_assert!(dst == want, "copy");
             for (place, byte) in want[dst_at..dst_at + bytes].iter_mut().zip(value.to_le_bytes().iter().cycle()) {
                 *place = *byte;
             }
-            fill(address(&mut dst) + dst_at as u64, value, bytes);
+            // SAFETY: the buffer is longer than the range.
+            unsafe { fill(address(&mut dst) + dst_at as u64, value, bytes) };
             prop_assert!(dst == want, "fill");
         }
 
@@ -270,7 +353,8 @@ mod tests {
             let mut want = buffer.clone();
             want.copy_within(src_at..src_at + bytes, dst_at);
             let base = address(&mut buffer);
-            copy(base + dst_at as u64, base + src_at as u64, bytes);
+            // SAFETY: the buffer is longer than both ranges.
+            unsafe { copy(base + dst_at as u64, base + src_at as u64, bytes) };
             prop_assert!(buffer == want);
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalar loads: base pair, immediate and register offset; the low two address bits are ignored.
+#![allow(unsafe_code)]
 
 use softgpu_isa::Op;
 
@@ -35,7 +36,8 @@ fn load<const N: usize>(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
         let fault = env.fault(address, 4 * N as u64, AccessKind::Read);
         return stop(w, fault);
     }
-    let data: [u32; N] = raw::read_dwords(address);
+    // SAFETY: `allows` said that these bytes are readable; `env` holds the map's lock.
+    let data: [u32; N] = unsafe { raw::read_dwords(address) };
     w.s[s.dst as usize..s.dst as usize + N].copy_from_slice(&data);
     Flow::Next
 }
@@ -56,7 +58,8 @@ fn buffer_load<const N: usize>(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flo
                 let fault = env.fault(address, 4, AccessKind::Read);
                 return stop(w, fault);
             }
-            raw::read_dwords::<1>(address)[0]
+            // SAFETY: `allows` said that these bytes are readable; `env` holds the map's lock.
+            unsafe { raw::read_dwords::<1>(address)[0] }
         };
         w.s[s.dst as usize + k] = value;
     }

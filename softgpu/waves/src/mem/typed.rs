@@ -4,6 +4,7 @@
 //! INVARIANT: as untyped buffer accesses: lanes out of range read 0 and write nothing, lanes in range are checked. The
 //! format and the component selects are the resource's for MUBUF; MTBUF has its format in the instruction and selects
 //! nothing (the step's `sdst` is then a format number below [`FROM_RESOURCE`]).
+#![allow(unsafe_code)]
 
 use super::buffer::addresses;
 use super::format::Format;
@@ -66,7 +67,8 @@ fn read_element(env: &mut Env<'_>, address: u64, bytes: usize) -> Result<u128, M
         return Err(env.fault(address, bytes as u64, AccessKind::Read));
     }
     let mut element = [0u8; 16];
-    raw::read(address, &mut element[..bytes]);
+    // SAFETY: `allows` said that these bytes are readable; `env` holds the map's lock.
+    unsafe { raw::read(address, &mut element[..bytes]) };
     Ok(u128::from_le_bytes(element))
 }
 
@@ -158,7 +160,8 @@ fn store_components<const N: usize>(w: &mut Wave, env: &mut Env<'_>, s: &Step) -
                 let fault = env.fault(a[i], bytes as u64, AccessKind::Write);
                 return stop(w, fault);
             }
-            raw::write(a[i], &element[..bytes]);
+            // SAFETY: `allows` said that these bytes are writable; `env` holds the map's lock.
+            unsafe { raw::write(a[i], &element[..bytes]) };
         }
     }
     Flow::Next

@@ -6,8 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use softgpu_isa::Op;
 
 use crate::env::{Env, stop};
-use crate::exception::{AccessKind, Cause};
-use crate::mem::raw;
+use crate::exception::Cause;
 use crate::step::{Flow, Handler, Step};
 use crate::valu::shapes::scalar64;
 use crate::wave::{EXEC, M0, Wave, WaveStatus};
@@ -114,8 +113,7 @@ fn call(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
 /// s_rfe_b64 ends a trap handler; a wave that is in none must not execute it.
 fn return_from_trap(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     if w.status & PRIV == 0 {
-        let fetched = env.map.check(s.pc, 4, AccessKind::Execute).is_ok();
-        let words = if fetched { raw::read_dwords::<1>(s.pc).to_vec() } else { vec![] };
+        let words = env.map.fetch(s.pc).into_iter().collect();
         return stop(w, Cause::IllegalInstruction { words });
     }
     w.status &= !PRIV;

@@ -43,7 +43,8 @@ impl Lab {
         let mut memory = vec![0u128; MEMORY / 16 + 256];
         let base = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(4096);
         let vm = Vm::new();
-        vm.map(base..base + MEMORY as u64, Access::ALL).expect("map");
+        // SAFETY: the memory was made for this and stays.
+        unsafe { vm.map(base..base + MEMORY as u64, Access::ALL) }.expect("map");
         Lab { r: Random(1), vm, base, _memory: memory, lds: Lds::new(), name: "", ran: 0 }
     }
 
@@ -115,12 +116,15 @@ impl Lab {
 
     pub(crate) fn memory(&self) -> Vec<u8> {
         let mut bytes = vec![0; MEMORY];
-        raw::read(self.base, &mut bytes);
+        // SAFETY: the laboratory owns `MEMORY` bytes at its base.
+        unsafe { raw::read(self.base, &mut bytes) };
         bytes
     }
 
     pub(crate) fn set_memory(&mut self, bytes: &[u8]) {
-        raw::write(self.base, bytes);
+        assert!(bytes.len() <= MEMORY);
+        // SAFETY: the laboratory owns `MEMORY` bytes at its base.
+        unsafe { raw::write(self.base, bytes) };
     }
 
     pub(crate) fn lds_bytes(&self) -> Vec<u8> {

@@ -122,7 +122,8 @@ impl Device {
         let vm = Vm::new();
         let bytes = 8 << 20;
         let base = reserve(bytes, 4096);
-        vm.map(base..base + bytes as u64, Access::READ_WRITE).expect("map scratch");
+        // SAFETY: `reserve` gives memory that stays.
+        unsafe { vm.map(base..base + bytes as u64, Access::READ_WRITE) }.expect("map scratch");
         let scratch = Scratch { base, bytes: bytes as u64 };
         Device { vm, workers: Workers::with_threads(threads), symbols: HashMap::new(), scratch }
     }
@@ -137,7 +138,9 @@ impl Device {
     pub fn buffer<T: Copy>(&self, values: &[T]) -> Buffer<T> {
         let bytes = std::mem::size_of_val(values);
         let address = reserve(bytes, 256);
-        self.vm.map(address..address + bytes.max(1) as u64, Access::READ_WRITE).expect("map buffer");
+        // SAFETY: `reserve` gives memory that stays.
+        unsafe { self.vm.map(address..address + bytes.max(1) as u64, Access::READ_WRITE) }
+            .expect("map buffer");
         let p: *mut T = std::ptr::with_exposed_provenance_mut(address as usize);
         // SAFETY: just allocated with that size and alignment.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), p, values.len()) };
@@ -156,7 +159,8 @@ impl Device {
             // SAFETY: the segment lies in the reservation made for the whole image.
             unsafe { std::ptr::copy_nonoverlapping(elf[offset..offset + size].as_ptr(), d, size) };
         }
-        self.vm.map(base..base + end as u64, Access::ALL).expect("map code");
+        // SAFETY: `reserve` gives memory that stays.
+        unsafe { self.vm.map(base..base + end as u64, Access::ALL) }.expect("map code");
         let (shoff, shnum) = (u64_at(elf, 40), u16_at(elf, 60));
         let header = |k: usize| shoff + 64 * k;
         for h in (0..shnum).map(header).filter(|&h| elf[h + 4] == 2) {

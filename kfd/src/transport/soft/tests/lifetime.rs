@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sessions: concurrency, death of the device, closing, forking, refusal.
+#![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
 use std::path::Path;

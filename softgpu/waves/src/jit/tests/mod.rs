@@ -65,7 +65,8 @@ impl Place {
         let memory: &'static mut [u32] = Box::leak(vec![0u32; BYTES / 2].into_boxed_slice());
         let at = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(BYTES as u64);
         let vm = Vm::new();
-        vm.map(at..at + BYTES as u64, Access::ALL).unwrap();
+        // SAFETY: the memory was made for this and stays.
+        unsafe { vm.map(at..at + BYTES as u64, Access::ALL) }.unwrap();
         Place { vm, at }
     }
 
