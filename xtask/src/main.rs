@@ -74,14 +74,21 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
     let options = match &command {
         Command::Setup(options) => options.clone(),
-        // One library's tests need neither CRIU nor the runner.
-        Command::Plugin { .. } | Command::IsaCoverage => setup::Options {
+        Command::Plugin { .. } => setup::Options {
             without_criu: true,
-            without_nextest: true,
+            without_tests: true,
             without_model: true,
             without_triton: true,
         },
+        // One library's tests need no CRIU.
+        Command::IsaCoverage => setup::Options {
+            without_criu: true,
+            without_model: true,
+            without_triton: true,
+            ..setup::Options::default()
+        },
         Command::Demo(arguments) => setup::Options {
+            without_tests: true,
             without_model: !arguments.server,
             without_triton: true,
             ..setup::Options::default()

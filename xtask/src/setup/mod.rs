@@ -35,9 +35,9 @@ pub struct Options {
     /// Leave CRIU out (enough for a build without checkpoint tests).
     #[arg(long)]
     pub without_criu: bool,
-    /// Leave cargo-nextest out.
+    /// Leave out what only tests need: cargo-nextest, headers and their reader, an assembler, container engines.
     #[arg(long)]
-    pub without_nextest: bool,
+    pub without_tests: bool,
     /// Leave the embedding server's model and its Python client out (enough for all but its own tests).
     #[arg(long)]
     pub without_model: bool,
@@ -53,8 +53,8 @@ pub struct Installed {
     pub clang: PathBuf,
     /// The linker for device code.
     pub lld: PathBuf,
-    /// The directory of `libclang.so`, for bindgen.
-    pub libclang: PathBuf,
+    /// The directory of `libclang.so`, for the tests of generated bindings; absent if tests were not asked for.
+    pub libclang: Option<PathBuf>,
     /// A CRIU that passed `criu check`; absent if it was not asked for.
     pub criu: Option<Criu>,
     /// A Python that has the client `openai`; absent if it was not asked for.
@@ -70,11 +70,12 @@ pub struct Installed {
 impl Installed {
     /// Gives a child process what later steps look for in the environment.
     pub fn export(&self, command: &mut Command) {
-        command.env("STASIS_CLANG", &self.clang).env("LIBCLANG_PATH", &self.libclang);
+        command.env("STASIS_CLANG", &self.clang);
         if let Some(criu) = &self.criu {
             command.env("STASIS_CRIU", &criu.path);
         }
         for (variable, path) in [
+            ("LIBCLANG_PATH", &self.libclang),
             ("STASIS_PYTHON", &self.python),
             ("STASIS_MODEL", &self.model),
             ("STASIS_TRITON", &self.triton),
@@ -102,17 +103,17 @@ impl Installed {
 
 impl fmt::Display for Installed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "setup: clang {}\nsetup: lld {}\nsetup: libclang {}",
-            self.clang.display(),
-            self.lld.display(),
-            self.libclang.display()
-        )?;
+        write!(f, "setup: clang {}\nsetup: lld {}", self.clang.display(), self.lld.display())?;
         if let Some(criu) = &self.criu {
             write!(f, "\nsetup: criu {} ({}) {}", criu.version, criu.origin, criu.path.display())?;
         }
-        for (name, path) in [("python", &self.python), ("model", &self.model), ("triton", &self.triton)] {
+        let more = [
+            ("libclang", &self.libclang),
+            ("python", &self.python),
+            ("model", &self.model),
+            ("triton", &self.triton),
+        ];
+        for (name, path) in more {
             if let Some(path) = path {
                 write!(f, "\nsetup: {name} {}", path.display())?;
             }
@@ -139,9 +140,11 @@ pub fn run(options: &Options) -> Result<Installed> {
         .with_context(|| format!("Could not create the private directory {}", private.display()))?;
     let _lock = lock(&private.join("setup.lock"))?;
 
-    packages::install_missing()?;
-    if !options.without_nextest {
+    packages::install_missing(!options.without_tests)?;
+    let mut libclang = None;
+    if !options.without_tests {
         install_nextest()?;
+        libclang = Some(packages::libclang_dir().context("libclang vanished after its installation")?);
     }
     let criu = if options.without_criu { None } else { Some(criu::find_or_install(&private)?) };
     let (mut python, mut model) = (None, None);
@@ -154,7 +157,7 @@ pub fn run(options: &Options) -> Result<Installed> {
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
         lld: process::find(packages::LLD).context("ld.lld-19 vanished after its installation")?,
-        libclang: packages::libclang_dir().context("libclang vanished after its installation")?,
+        libclang,
         criu,
         python,
         model,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The Debian packages that the build needs.
+//! The Debian packages that the build, the tests and the benchmarks need.
 //!
 //! A package counts as missing when what we use of it is missing, so that a toolchain installed by other
 //! means is left alone.
@@ -54,15 +54,20 @@ struct Package {
     probe: Probe,
 }
 
-const PACKAGES: [Package; 9] = [
+/// What every build needs.
+const BUILD: [Package; 2] = [
     Package { name: "clang-19", purpose: "device kernels, AMDGPU target", probe: Probe::Program(CLANG) },
     Package { name: "lld-19", purpose: "links device kernels", probe: Probe::Program(LLD) },
+];
+
+/// What only tests need.
+const TESTS: [Package; 7] = [
     Package {
         name: "llvm-19",
         purpose: "assembler the decoder is tested against",
         probe: Probe::Program("llvm-mc-19"),
     },
-    Package { name: "libclang-19-dev", purpose: "bindgen", probe: Probe::Libclang },
+    Package { name: "libclang-19-dev", purpose: "reads headers for bindgen", probe: Probe::Libclang },
     Package {
         name: "libhsa-runtime-dev",
         purpose: "the vendor's HSA headers",
@@ -120,12 +125,13 @@ pub fn libclang_dir() -> Option<PathBuf> {
         .find(|dir| dir.join("libclang.so").exists() || dir.join("libclang-19.so").exists())
 }
 
-/// Installs with apt-get what is missing for the build.
+/// Installs with apt-get what is missing for the build, and for the tests if they are wanted.
 ///
 /// # Errors
 /// Lists the missing packages when they cannot be installed here.
-pub fn install_missing() -> Result<()> {
-    install_of(&PACKAGES)
+pub fn install_missing(with_tests: bool) -> Result<()> {
+    let tests: &[Package] = if with_tests { &TESTS } else { &[] };
+    install_of(BUILD.iter().chain(tests))
 }
 
 /// Installs with apt-get what is missing for a private Python.
@@ -133,7 +139,7 @@ pub fn install_missing() -> Result<()> {
 /// # Errors
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_python() -> Result<()> {
-    install_of(&PYTHON)
+    install_of(PYTHON.iter())
 }
 
 /// Installs with apt-get what is missing of what benchmarks compare with.
@@ -141,11 +147,11 @@ pub fn install_python() -> Result<()> {
 /// # Errors
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_peers() -> Result<()> {
-    install_of(&PEERS)
+    install_of(PEERS.iter())
 }
 
-fn install_of(packages: &[Package]) -> Result<()> {
-    let missing: Vec<&Package> = packages.iter().filter(|package| !package.probe.found()).collect();
+fn install_of<'p>(packages: impl Iterator<Item = &'p Package>) -> Result<()> {
+    let missing: Vec<&Package> = packages.filter(|package| !package.probe.found()).collect();
     if missing.is_empty() {
         return Ok(());
     }
