@@ -5,9 +5,10 @@
 //! together hold it together, nobody else does, and every descriptor has its number.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use super::Sharers;
 use super::language::{Answer, Ask, By, Seen};
+use super::{PATIENCE, Sharers};
 use crate::gpu::Numbers;
 
 /// Bytes of every buffer: several pages, so that the last one counts.
@@ -238,17 +239,21 @@ impl Graph {
             let objects = on.objects(&worker);
             assert_eq!(objects.shared, 0, "{worker} has shared buffers left: {objects:?}");
             let pid = on.pid(&worker);
-            let names = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors");
-            let names = names.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-            let left: Vec<_> = names
-                .map(|name| name.to_string_lossy().into_owned())
-                .filter(|name| {
-                    name.contains("softgpu:vram")
-                        || name.contains("softgpu:gtt")
-                        || name.contains("stasis-dmabuf")
-                })
-                .collect();
-            assert!(left.is_empty(), "{worker} has descriptors left: {left:?}");
+            let left = || -> Vec<String> {
+                let names = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
+                let names = names.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+                let names = names.map(|name| name.to_string_lossy().into_owned());
+                let is_memory = |name: &String| {
+                    ["softgpu:vram", "softgpu:gtt", "stasis-dmabuf"].iter().any(|kind| name.contains(kind))
+                };
+                names.filter(is_memory).collect()
+            };
+            // The thread that leads a restore's rendezvous lets go of what it handed out when the last has it.
+            let deadline = Instant::now() + PATIENCE;
+            while !left().is_empty() {
+                assert!(Instant::now() < deadline, "{worker} has descriptors left: {:?}", left());
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 }
