@@ -132,8 +132,6 @@ pub struct Target {
     pub xnack: bool,
     /// Whether its code objects carry a choice about SRAM ECC in `e_flags`.
     pub sramecc: bool,
-    /// The DRM `AMDGPU_FAMILY_*` number.
-    pub drm_family: u32,
     /// Name that KFD's topology gives the node.
     pub asic_name: &'static str,
 
@@ -175,8 +173,6 @@ pub struct Target {
     /// Whether the MES firmware schedules queues: the write pointer must then be in a GTT buffer of the same
     /// GPU.
     pub mes: bool,
-    /// Valid bits of the event id in a wave's interrupt message.
-    pub message_event_bits: u32,
     /// Which packets its SDMA engines understand; `None` where [`crate::sdma`] does not know them.
     pub sdma: Option<Generation>,
     /// What KFD's own checkpointing can do with its queues.

@@ -63,7 +63,6 @@ const GFX9: Target = Target {
     elf_mach: 0,
     xnack: true,
     sramecc: true,
-    drm_family: 141,
     asic_name: "ip discovery",
     wave_sizes: WAVE64_ONLY,
     simd_per_cu: 4,
@@ -82,7 +81,6 @@ const GFX9: Target = Target {
     eop_bytes: 4096,
     max_queues_per_process: 127,
     mes: false,
-    message_event_bits: 24,
     sdma: Some(Generation::V4),
     criu: CriuSupport::Full,
     privilege: PrivilegeRule::Never,
@@ -105,7 +103,6 @@ const GFX10_1: Target = Target {
     minor: 1,
     family: Family::Gfx10,
     sramecc: false,
-    drm_family: 143,
     wave_sizes: WAVE32_FIRST,
     simd_per_cu: 2,
     max_waves_per_simd: 20,
@@ -113,7 +110,6 @@ const GFX10_1: Target = Target {
     vgprs_wave32: Some(GFX10_1_WAVE32),
     scratch: Some(GFX10_SCRATCH),
     cwsr: GFX10_CWSR,
-    message_event_bits: 23,
     sdma: Some(Generation::V5),
     ..GFX9
 };
@@ -132,25 +128,22 @@ const GFX11_0: Target = Target {
     major: 11,
     minor: 0,
     family: Family::Gfx11,
-    drm_family: 145,
     architected_flat_scratch: true,
     packed_workitem_ids: true,
     scratch: Some(GFX11_SCRATCH),
     cwsr: GFX11_CWSR,
     mes: true,
-    message_event_bits: 24,
     sdma: Some(Generation::V6),
     criu: CriuSupport::DumpOnly,
     ..GFX10_3
 };
 
-const GFX11_5: Target = Target { minor: 5, drm_family: 150, ..GFX11_0 };
+const GFX11_5: Target = Target { minor: 5, ..GFX11_0 };
 
 const GFX12: Target = Target {
     major: 12,
     minor: 0,
     family: Family::Gfx12,
-    drm_family: 152,
     vgprs_wave64: LARGE_WAVE64,
     vgprs_wave32: Some(LARGE_WAVE32),
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
@@ -245,7 +238,6 @@ pub static TARGETS: &[Target] = &[
         gfx_version: 110_003,
         stepping: 3,
         elf_mach: 0x44,
-        drm_family: 148,
         privilege: PrivilegeRule::SeveralArrays,
         ..GFX11_0
     },

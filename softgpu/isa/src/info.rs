@@ -243,44 +243,34 @@ flags! {
     ATOMIC = 17;
     /// The memory is LDS.
     LDS = 18;
-    /// The memory is read through the scalar cache.
-    SCALAR_MEMORY = 19;
-    /// The address may be in LDS or scratch as well as global.
-    FLAT = 20;
     /// Converts through the resource's data format.
-    FORMAT = 21;
+    FORMAT = 19;
     /// Only meaningful with GDS.
-    GDS_ONLY = 22;
+    GDS_ONLY = 20;
     /// LDS operation with two 8-bit offsets.
-    TWO_OFFSETS = 23;
-    /// Moves data between lanes through the LDS crossbar, without memory.
-    CROSS_LANE = 24;
+    TWO_OFFSETS = 21;
     /// The old value of the destination is an input.
-    READS_DST = 25;
-    /// Sources 0 and 1 may be exchanged.
-    COMMUTES = 26;
+    READS_DST = 22;
     /// Long form has clamp.
-    CLAMP = 27;
+    CLAMP = 23;
     /// Long form has an output multiplier.
-    OMOD = 28;
+    OMOD = 24;
     /// Long form selects halves with op_sel.
-    OP_SEL = 29;
+    OP_SEL = 25;
     /// Short form may carry DPP.
-    DPP = 30;
+    DPP = 26;
     /// Long form may carry DPP.
-    DPP64 = 31;
+    DPP64 = 27;
     /// Works in all lanes, or in one, whatever EXEC says.
-    IGNORES_EXEC = 32;
+    IGNORES_EXEC = 28;
     /// Has no GDS form.
-    NO_GDS = 34;
+    NO_GDS = 29;
     /// Neg and abs bits that the long form does not have are ignored instead of having to be zero.
-    LOOSE = 35;
+    LOOSE = 30;
     /// Packed sources are f16.
-    PACKED_F16 = 36;
+    PACKED_F16 = 31;
     /// Packed sources are bf16.
-    PACKED_BF16 = 37;
-    /// Runs in the transcendental unit.
-    TRANS = 33;
+    PACKED_BF16 = 32;
 }
 
 impl Flags {

@@ -5,6 +5,7 @@
 //! and not lost in a reset. Ids are process-wide and always the lowest free one.
 
 use kfd::sys::*;
+use queues::target::Target;
 use rustix::io::Errno;
 
 use super::bo::Slots;
@@ -16,8 +17,8 @@ use super::queue_buffers::{self, QueueBuffers};
 use super::{Call, access_ok};
 use crate::hardware::{HwQueue, Mqd, QueueKind, mqd_field};
 
-/// Queues one process may have on one GPU.
-const MAX_QUEUES_PER_GPU: u32 = 127;
+/// Queues one process may have on a GPU that the target table does not know.
+const FEW_QUEUES: u32 = 127;
 /// Queues one process may have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
 pub(super) const MAX_QUEUES: usize = 1024;
 
@@ -182,9 +183,15 @@ impl KfdProcess {
         Ok(())
     }
 
+    /// What the GPU's chip is, if it is known.
+    pub(super) fn target(&self, gpu: usize) -> Option<&'static Target> {
+        Target::from_gfx_version(self.gpus[gpu].shape().gfx_target_version)
+    }
+
     /// Counts one more queue on the device, if the process may have one more.
     pub(super) fn count_queue(&self, state: &State, gpu: usize) -> Result<Counted<'_>, Errno> {
-        if state.pdds[gpu].queue_count >= MAX_QUEUES_PER_GPU {
+        let limit = self.target(gpu).map_or(FEW_QUEUES, |target| target.max_queues_per_process);
+        if state.pdds[gpu].queue_count >= limit {
             return Err(Errno::NOSPC);
         }
         if state.queues.slots.len() >= MAX_QUEUES {

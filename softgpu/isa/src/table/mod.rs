@@ -5,6 +5,17 @@
 //! [`Class`](crate::Class) and [`Ty`](crate::Ty). Rows live in one file per format; each file's macro hands its rows
 //! on to the next, and `define_ops` makes from the whole list the [`Op`] enum, [`rows`] and the opcode maps.
 //!
+//! | class | what may stand in the position |
+//! |---|---|
+//! | `V`, `VL` | a vector register; `VL`: or LDS direct |
+//! | `X`, `XN`, `XM` | a vector source (register, inline constant, literal); `XN`: with neg, `XM`: with neg and abs in the long form |
+//! | `D` | a scalar destination |
+//! | `S`, `SL` | a scalar source (register, inline constant, literal); `SL`: or LDS direct |
+//! | `R`, `M` | a scalar register; a mask of lanes (one in wave32, a pair in wave64) |
+//! | `K`, `LIT`, `REL`, `OFF` | a 16-bit immediate; the literal that always follows; a branch distance; a scalar memory offset |
+//! | `HWREG`, `MSG` | a selector of a hardware register; a number of a message |
+//! | `NONE` | nothing: the position is kept so that the others keep their index |
+//!
 //! Invariant: an opcode slot of a family names at most one operation (checked when the crate is compiled).
 
 use crate::info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};

@@ -5,7 +5,6 @@
 //! says is believed before it has been compared with the device.
 
 use kfd::sys::*;
-use queues::target::Target;
 use rustix::io::Errno;
 
 use super::blob::Cursor;
@@ -25,10 +24,6 @@ pub(super) fn mqd_bytes(compute: bool) -> usize {
 }
 
 impl KfdProcess {
-    fn target(&self, gpu: usize) -> Option<&'static Target> {
-        Target::from_gfx_version(self.gpus[gpu].shape().gfx_target_version)
-    }
-
     /// Appends a queue that is off the hardware, and its descriptor. From gfx10 on no control stack follows: it is in
     /// the save area.
     pub(super) fn append_queue(

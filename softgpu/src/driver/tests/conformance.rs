@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance vectors of the KFD reference (`kfd-abi.md` section 10), one test each, by number.
+//! Conformance vectors of KFD's contract as Linux keeps it (`drivers/gpu/drm/amd/amdkfd`), one test each, by number.
 
 use std::time::{Duration, Instant};
 

@@ -203,16 +203,19 @@ fn ids_are_process_wide_and_doorbells_per_gpu() {
 }
 
 #[test]
-fn a_process_has_127_queues_on_a_gpu() {
-    let client = Client::ready();
-    let mut parts = client.queue_parts(0, BASE);
-    for id in 0..127 {
-        assert_eq!(client.create(&mut parts.args), Ok(id));
+fn a_process_has_as_many_queues_on_a_gpu_as_its_chip_allows() {
+    for (chip, most) in [("gfx1100", 127), ("gfx942", 255)] {
+        let client = Client::new(chip);
+        client.acquire(0);
+        let mut parts = client.queue_parts(0, BASE);
+        for id in 0..most {
+            assert_eq!(client.create(&mut parts.args), Ok(id), "{chip}");
+        }
+        assert_eq!(client.create(&mut parts.args), Err(Errno::NOSPC), "{chip}");
+        client.destroy(5).unwrap();
+        assert_eq!(client.create(&mut parts.args), Ok(5), "{chip}");
+        assert_eq!(client.ledger.used(Resource::Queues(0)), u64::from(most), "{chip}");
     }
-    assert_eq!(client.create(&mut parts.args), Err(Errno::NOSPC));
-    client.destroy(5).unwrap();
-    assert_eq!(client.create(&mut parts.args), Ok(5));
-    assert_eq!(client.ledger.used(Resource::Queues(0)), 127);
 }
 
 #[test]

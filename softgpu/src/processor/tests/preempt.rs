@@ -59,7 +59,7 @@ fn loop_on(queue: &TestQueue<'_>, done: &Signal) -> Looping {
     Looping { array, arguments, kernel }
 }
 
-/// A wave as `gfx11-isa` section 4 lays it out, found without this project's own reader.
+/// A wave as the kernel's trap handler (`cwsr_trap_handler_gfx10.asm`) lays it out, found without this project's own reader.
 struct SavedWave {
     vgprs: Vec<[u32; 32]>,
     sgprs: Vec<u32>,
