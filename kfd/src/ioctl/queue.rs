@@ -35,7 +35,8 @@ impl QueueKind {
     }
 }
 
-/// What queue to create. Every buffer must be one mapping of exactly its size (`kfd-abi` 2.4).
+/// What queue to create. Every buffer must be one mapping of exactly its size (`kfd_queue_acquire_buffers`,
+/// `kfd_queue.c`, since Linux 6.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CreateQueue {
     /// GPU.

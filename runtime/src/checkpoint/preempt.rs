@@ -32,7 +32,8 @@ use crate::runtime::Inner;
 use crate::vmem;
 
 /// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,
-/// gfx12). An assumption: no kernel up to 7.3 (interface 1.23) can (`kfd-abi` §7.6).
+/// gfx12). An assumption: no kernel up to 7.3 (interface 1.23) can, since
+/// `kfd_criu_restore_queue` (`kfd_process_queue_manager.c`) gives such a queue no write pointer buffer.
 pub const MIN_KFD_MINOR_MES: u32 = 24;
 /// Saved contents are whole pages.
 const PAGE: u64 = 4096;

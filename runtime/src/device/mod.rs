@@ -86,7 +86,7 @@ pub(crate) fn ioctl(what: &'static str) -> impl FnOnce(IoctlError) -> DeviceErro
 }
 
 impl Device {
-    /// Opens the device for `agents` and takes it up to where objects can be made (`kfd-abi` §11): version, render
+    /// Opens the device for `agents` and takes it up to where objects can be made: version, render
     /// nodes, apertures, VMs, memory policy, exceptions. `renders` are files kept from before in the same process.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! Which compute units a queue's waves may run on.
 //!
 //! INVARIANT: what SET_CU_MASK refuses, or a mask that leaves a queue nothing to run on, is refused here, before the
-//! ioctl (`kfd-abi` 1.4).
+//! ioctl (`kfd_ioctl_set_cu_mask`, `kfd_chardev.c`; `pqm_update_mqd`, `kfd_process_queue_manager.c`).
 
 use crate::error::CuMaskError;
 

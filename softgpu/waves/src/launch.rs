@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A dispatch, and the state its waves start in (gfx11-isa section 1.2).
+//! A dispatch, and the state its waves start in (LLVM's "User Guide for AMDGPU Backend", "Initial Kernel
+//! Execution State").
 
 use queues::aql::KernelDispatch;
 use queues::hsa::{KernelDescriptor, UserSgprs};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Untyped buffer loads, stores and atomics through a resource descriptor (gfx11-isa section 1.5).
+//! Untyped buffer loads, stores and atomics through a resource descriptor (RDNA3 ISA, "Vector Memory Buffer
+//! Instructions").
 //!
 //! INVARIANT: lanes outside the descriptor's range read 0 and write nothing; lanes inside are checked like any access.
 

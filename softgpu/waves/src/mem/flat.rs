@@ -2,7 +2,8 @@
 //! FLAT apertures and the swizzle of private memory.
 //!
 //! INVARIANT: private memory of a lane is the bytes `0..private_bytes`; a lane outside faults, so waves cannot reach
-//! each other's scratch. Dword `d` of lane `l` is at `flat_scratch + d * 4 * lanes + l * 4` (gfx11-isa section 1.2).
+//! each other's scratch. Dword `d` of lane `l` is at `flat_scratch + d * 4 * lanes + l * 4` (LLVM's "User Guide for
+//! AMDGPU Backend", "Flat Scratch").
 #![allow(unsafe_code)]
 
 use super::access::{Rows, gather, scatter};

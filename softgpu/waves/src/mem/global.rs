@@ -2,7 +2,7 @@
 //! GLOBAL, FLAT and SCRATCH loads, stores and atomics.
 //!
 //! Addresses of one instruction are computed for a half wave at a time; FLAT looks at the apertures first
-//! (gfx11-isa section 1.1: LDS at 1<<48, private at 2<<48, 4 GiB each), and SCRATCH goes through the dword swizzle.
+//! (`kfd_flat_memory.c`: LDS at 1<<48, private at 2<<48, 4 GiB each), and SCRATCH goes through the dword swizzle.
 #![allow(unsafe_code)]
 
 use super::access::{Rows, gather, read_runs, runs, scatter, write_runs};

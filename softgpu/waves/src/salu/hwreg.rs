@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! s_getreg, s_setreg and the MODE shortcuts (gfx11-isa section 1.3).
+//! s_getreg, s_setreg and the MODE shortcuts (RDNA3 ISA, "Hardware Registers").
 
 use std::time::Instant;
 

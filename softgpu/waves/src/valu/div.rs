@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The three helpers of IEEE division: scale, fused multiply-add with unscale, and fixup (gfx11-isa section 1.4).
+//! The three helpers of IEEE division: scale, fused multiply-add with unscale, and fixup (RDNA3 ISA,
+//! V_DIV_SCALE, V_DIV_FMAS, V_DIV_FIXUP).
 
 use super::fp::{self, f, is_nan32, is_nan64};
 use super::masks::put_mask;

@@ -260,7 +260,7 @@ fn omod_factor(omod: u8) -> f64 {
     }
 }
 
-/// Output modifiers work only with IEEE off and output denormals flushed (gfx11-isa section 1.4).
+/// Output modifiers work only with IEEE off and output denormals flushed (RDNA3 ISA, on OMOD).
 fn omod_on(omod: u8, m: u32, keep_denormals: u32) -> bool {
     omod != 0 && m & mode::IEEE == 0 && m & keep_denormals == 0
 }

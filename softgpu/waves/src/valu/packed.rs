@@ -110,7 +110,7 @@ fn pk_mad_i16(w: &mut Wave, s: &Step) {
     }
 }
 
-/// `c + a.lo*b.lo + a.hi*b.hi`, two fused steps, f32 denormals always flushed (gfx11-isa section 1.4).
+/// `c + a.lo*b.lo + a.hi*b.hi`, two fused steps, f32 denormals always flushed.
 #[inline(always)]
 fn dot2(a: [u32; 2], b: [u32; 2], c: u32) -> u32 {
     let low = nan::fma32(a[0], b[0], fp::flush_f32(c));

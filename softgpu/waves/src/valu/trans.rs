@@ -2,7 +2,7 @@
 //! Transcendental functions of the f32 unit, in f64 arithmetic without libm.
 //!
 //! INVARIANT: only +, -, *, / and fused multiply-add of f64 in a fixed order, so every host computes the same bits; the
-//! f64 error is below 1e-10, hence at most 1 ulp of f32 (gfx11-isa section 1.4).
+//! f64 error is below 1e-10, hence at most 1 ulp of f32.
 
 use super::fp::flush_f32;
 

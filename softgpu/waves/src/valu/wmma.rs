@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wave matrix multiply-accumulate, 16x16x16 (gfx11-isa section 1.5 for the layout of wave32).
+//! Wave matrix multiply-accumulate, 16x16x16 (RDNA3 ISA, "Wave Matrix Multiply Accumulate").
 //!
 //! A and B lie in lanes 0..16 (row of A, column of B), which the other groups of 16 lanes repeat. Register `i` of C and D
 //! holds, in its lanes' groups of 16, as many rows of the matrix as there are groups: 2 in wave32, 4 in wave64.
