@@ -17,7 +17,8 @@ pub struct CheckpointOptions {
     /// Keep the contents in the process's own memory instead of a file, for CRIU to dump with the rest: slower, but
     /// CRIU's images alone are the whole checkpoint.
     pub self_contained: bool,
-    /// The processes it shares memory with, which are checkpointed at the same time. Without, nobody else may hold any.
+    /// The processes it shares memory with, which are checkpointed at the same time. `None`: no other process
+    /// may hold this process's memory.
     pub session: Option<SessionOrder>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads an image, believing nothing: structure and metadata at once, contents chunk by chunk against their hashes.
+//! Reads an untrusted image: structure and metadata at once, contents chunk by chunk against their hashes.
 //!
 //! INVARIANT: every byte of the file is covered by a hash or must be zero, and nothing is allocated before the file was
 //! found long enough to hold what it is for.

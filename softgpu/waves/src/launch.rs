@@ -109,7 +109,7 @@ impl Plan {
             entry: launch.entry,
             shape: Shape { halves, vgprs: d.vgpr_count(wave32) as usize },
             workgroups,
-            // A client may ask for more than can be counted; it does not live to see the end of the rest either.
+            // A client may ask for more than can be counted. Saturating is safe: such a grid cannot finish.
             total: workgroups.iter().fold(1, |total: u64, &n| total.saturating_mul(u64::from(n))),
             lds_bytes: (packet.group_segment_bytes.div_ceil(512) * 512).min(LDS_DWORDS as u32 * 4),
             private_bytes,

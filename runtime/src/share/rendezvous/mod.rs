@@ -53,7 +53,7 @@ pub enum RendezvousError {
         source: io::Error,
     },
     /// Somebody else's socket is there.
-    #[error("The session's meeting in {} is led by user {uid}, who is neither this process's nor root", path.display())]
+    #[error("The session's rendezvous socket in {} is owned by uid {uid}, which is neither this process's nor root's", path.display())]
     Stranger {
         /// The directory.
         path: PathBuf,
