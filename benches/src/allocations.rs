@@ -20,24 +20,24 @@ pub struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's contract is handed on.
+        // SAFETY: the layout is the caller's, who promises that it is not of size zero.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the layout is the caller's, who promises that it is not of size zero.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `pointer` came from this allocator, which is the system's, with `layout`.
         unsafe { System.realloc(pointer, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `pointer` came from this allocator, which is the system's, with `layout`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

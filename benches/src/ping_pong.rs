@@ -85,7 +85,7 @@ impl PingPong {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: as in `start`.
+        // SAFETY: the page was mapped by `start` and stays; its first word is aligned and accessed only atomically.
         unsafe { AtomicU32::from_ptr(self.page.cast()) }
     }
 

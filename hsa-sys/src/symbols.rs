@@ -46,7 +46,7 @@ macro_rules! symbols {
                 match ($($required,)*) {
                     ($(Some($required),)*) => Ok(Self {
                         $($required,)*
-                        // SAFETY: as above.
+                        // SAFETY: the type is the header's, see above; the library stays loaded for good.
                         $($optional: unsafe { lookup::<$optional_type>(library, stringify!($optional)) },)*
                     }),
                     _ => Err(missing),

@@ -149,7 +149,7 @@ impl VendorRuntime {
             return Vec::new();
         };
         let mut handles: Vec<raw::hsa_isa_t> = Vec::new();
-        // SAFETY: as for the agents. CPU agents answer with an error, and no instruction set.
+        // SAFETY: the callback gets the vector, which outlives the call. CPU agents answer with an error, and no instruction set.
         let _ = unsafe { iterate(agent, Some(push_isa), ptr::from_mut(&mut handles).cast()) };
         let mut names = Vec::new();
         for isa in handles {
@@ -215,7 +215,7 @@ impl<'runtime> Session<'runtime> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            // SAFETY: as in `end`. There is already an error to report.
+            // SAFETY: matches the hsa_init of `start`; no handle outlives the session. There is already an error to report.
             let _ = unsafe { (self.runtime.loader.symbols().hsa_shut_down)() };
         }
     }

@@ -145,7 +145,7 @@ fn all_parts(child: &mut Child, counted: &mut Counted) -> Result<()> {
     traced.ptrace(libc::PTRACE_SEIZE, 0, options)?;
     traced.ptrace(libc::PTRACE_INTERRUPT, 0, 0)?;
     let mut status = 0;
-    // SAFETY: as in `resume`.
+    // SAFETY: `status` is a valid place for the answer.
     let waited = unsafe { libc::waitpid(traced.0, &raw mut status, libc::__WALL) };
     ensure!(waited == traced.0 && libc::WIFSTOPPED(status), "the process cannot be stopped");
     child.stdin.as_mut().context("no input")?.write_all(b"!")?;

@@ -330,7 +330,7 @@ mod tests {
         // SAFETY: the child only makes system calls, on a stack of its own in its own copy of the memory.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above; the stack is nobody else's.
+            // SAFETY: `linger` only makes a system call; the stack is this copy's, and nobody else uses it.
             unsafe { libc::clone(linger, top, group, std::ptr::null_mut()) };
             // SAFETY: ends the leader alone, which `exit` of the C library would not.
             unsafe { libc::syscall(libc::SYS_exit, 0) };

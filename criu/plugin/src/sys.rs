@@ -24,7 +24,7 @@ impl AlarmStopped {
 impl Drop for AlarmStopped {
     fn drop(&mut self) {
         // 0 is no alarm at all: `--timeout 0`.
-        // SAFETY: as above.
+        // SAFETY: alarm(2) only sets a timer of the process.
         unsafe { libc::alarm(self.seconds_left) };
     }
 }

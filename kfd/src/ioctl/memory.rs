@@ -103,7 +103,7 @@ impl Kfd {
             n_devices: u32::try_from(gpus.len()).unwrap_or(u32::MAX),
             n_success: 0,
         };
-        // SAFETY: as in `map_memory`.
+        // SAFETY: the pointer names `n_devices` u32 (`GpuId` is transparent), which are only read.
         let outcome = unsafe { self.call(sys::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, &mut args) };
         outcome.map(drop).map_err(|source| MapError { done: args.n_success, wanted: args.n_devices, source })
     }

@@ -23,7 +23,7 @@ pub(super) struct ParkedPage {
 
 // SAFETY: the page is only accessed through an atomic, and unmapped by the last owner.
 unsafe impl Send for ParkedPage {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives access through an atomic only.
 unsafe impl Sync for ParkedPage {}
 
 impl ParkedPage {
@@ -73,7 +73,7 @@ struct Slice {
 // SAFETY: the slice is written by atomic stores only; `File::map_doorbells` obliges its caller to keep
 // the mapping.
 unsafe impl Send for Slice {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives atomic stores only.
 unsafe impl Sync for Slice {}
 
 /// A mapped doorbell slice of one GPU.

@@ -31,7 +31,7 @@ pub struct Extent {
 // SAFETY: an Extent is a promise about an address range, not an owner; the workers only copy bytes through it with
 // raw pointers, and the maker promises that it stays mapped.
 unsafe impl Send for Extent {}
-// SAFETY: as above; concurrent use touches disjoint chunks.
+// SAFETY: it gives out no reference; threads that use it at once are given disjoint chunks.
 unsafe impl Sync for Extent {}
 
 impl Extent {
@@ -52,8 +52,11 @@ impl Extent {
     }
 
     /// Where byte `offset` is. Callers stay within the extent (`chunk_ranges`, or what `Image::fill` checked).
+    ///
+    /// # Panics
+    /// When they do not: what is done with the address would touch memory that nobody promised.
     fn at(&self, offset: u64, length: usize) -> *mut u8 {
-        debug_assert!(offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes));
+        assert!(offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes));
         self.address.as_ptr().wrapping_add(offset as usize)
     }
 
@@ -64,13 +67,13 @@ impl Extent {
     }
 
     pub(super) fn copy_in(&self, offset: u64, from: &[u8]) {
-        // SAFETY: as in `copy_out`, with write access.
+        // SAFETY: `new` promises that the range is writable, and `at` that it is kept to; `from` is a Rust slice elsewhere.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.at(offset, from.len()), from.len()) }
     }
 
     pub(super) fn zero(&self, offset: u64, bytes: u64) {
         let bytes = bytes as usize;
-        // SAFETY: as in `copy_in`.
+        // SAFETY: `new` promises that the range is writable, and `at` that it is kept to.
         unsafe { ptr::write_bytes(self.at(offset, bytes), 0, bytes) }
     }
 
@@ -90,7 +93,7 @@ impl Extent {
                 return false;
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the last bytes of the range that `new` promises, which `at` has checked.
         (0..tail).all(|byte| unsafe { start.add(words * 8 + byte).read() } == 0)
     }
 
@@ -160,7 +163,7 @@ pub(super) struct Mapping {
 
 // SAFETY: owned shared memory without thread affinity, handed out in disjoint parts.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: bytes are handed out once each, by an atomic count.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -18,7 +18,7 @@ pub struct Mapped {
 
 // SAFETY: it is an address; all access goes through atomics, or through copies whose races the caller orders.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: it gives out references to atomics only; copies through it are of bytes whose races the caller orders.
 unsafe impl Sync for Mapped {}
 
 /// A view of a registered buffer object that is mapped for the CPU.
@@ -98,7 +98,7 @@ impl Mapped {
     /// Adds to 64 signed bits and returns what they were.
     #[inline]
     pub fn add_signed(self, offset: u64, value: i64, order: Ordering) -> i64 {
-        // SAFETY: as for `u64_at`.
+        // SAFETY: `aligned` checks place and alignment; mapped by the type's contract, and accessed only atomically.
         unsafe { AtomicI64::from_ptr(self.aligned(offset)) }.fetch_add(value, order)
     }
 
@@ -120,14 +120,14 @@ impl Mapped {
     /// Loads 32 bits.
     #[inline]
     pub fn load32(self, offset: u64, order: Ordering) -> u32 {
-        // SAFETY: as for `u64_at`.
+        // SAFETY: `aligned` checks place and alignment; mapped by the type's contract, and accessed only atomically.
         unsafe { AtomicU32::from_ptr(self.aligned(offset)) }.load(order)
     }
 
     /// Stores 32 bits.
     #[inline]
     pub fn store32(self, offset: u64, value: u32, order: Ordering) {
-        // SAFETY: as for `u64_at`.
+        // SAFETY: `aligned` checks place and alignment; mapped by the type's contract, and accessed only atomically.
         unsafe { AtomicU32::from_ptr(self.aligned(offset)) }.store(value, order);
     }
 
@@ -149,7 +149,7 @@ impl Mapped {
     /// If it does not fit.
     pub fn read(self, offset: u64, to: &mut [u8]) {
         let from = self.at(offset, to.len() as u64);
-        // SAFETY: as in `write`, with the roles changed.
+        // SAFETY: `from` is mapped for `to.len()` bytes; `to` is a Rust slice and cannot overlap the window.
         unsafe { from.as_ptr().copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
     }
 

@@ -17,7 +17,7 @@ pub(super) fn word<'a>(va: u64) -> &'a AtomicU64 {
 }
 
 pub(super) fn half<'a>(va: u64) -> &'a AtomicU32 {
-    // SAFETY: as for `word`.
+    // SAFETY: the runtime keeps a live queue's memory mapped, and signals while packets name them.
     unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(va as usize)) }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct SharedWords {
 
 // SAFETY: the mapping is owned by this value and reached only through atomics.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above; `&SharedWords` gives out nothing but `&[AtomicU64]`.
+// SAFETY: `&SharedWords` gives out nothing but `&[AtomicU64]`.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {

@@ -23,7 +23,7 @@ pub(super) struct SharedPages {
 
 // SAFETY: the mapping is plain shared memory reached through atomics only; nothing in it is tied to a thread.
 unsafe impl Send for SharedPages {}
-// SAFETY: as above; every access goes through an atomic reference.
+// SAFETY: every access through a shared reference is atomic.
 unsafe impl Sync for SharedPages {}
 
 impl SharedPages {

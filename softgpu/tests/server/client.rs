@@ -43,7 +43,7 @@ impl Buffer {
 
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
-        // SAFETY: as in `u64`.
+        // SAFETY: in bounds of a mapping that stays for the life of the process, aligned, accessed atomically only.
         unsafe { AtomicU32::from_ptr(std::ptr::with_exposed_provenance_mut(self.va as usize + offset)) }
     }
 
@@ -145,7 +145,7 @@ impl Client {
             .unwrap();
         let at = std::ptr::with_exposed_provenance_mut(self.next_va as usize);
         self.next_va += 2 * DOORBELL_SLICE_BYTES as u64;
-        // SAFETY: as in `buffer`; the mapping stays for the life of the process.
+        // SAFETY: the TiB that begins at its first address is this client's alone; the mapping stays for the life of the process.
         let slice =
             unsafe { self.kfd.file().map_doorbells(at, DOORBELL_SLICE_BYTES, created.doorbell_cookie()) }
                 .unwrap();
@@ -166,7 +166,7 @@ impl Client {
         let range = VaRange { va, bytes: bytes as u64, handle, offset };
         render.map(&range, VaAccess::READ_WRITE).unwrap();
         let at = std::ptr::with_exposed_provenance_mut(va as usize);
-        // SAFETY: as in `buffer`.
+        // SAFETY: the caller's address lies in the TiB that is this client's alone.
         unsafe { kfd::map_dmabuf(dmabuf, at, bytes, ProtFlags::READ | ProtFlags::WRITE, offset) }.unwrap();
         Buffer { va, handle: MemoryHandle::default(), bytes }
     }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vm = Vm::new();
     // SAFETY: the vector outlives the address space; only one of the copies that are timed runs at a time.
     unsafe { vm.map(from..from + BYTES as u64, Access::READ_WRITE) }?;
-    // SAFETY: as above.
+    // SAFETY: the vector outlives the address space; only one of the copies that are timed runs at a time.
     unsafe { vm.map(to..to + BYTES as u64, Access::READ_WRITE) }?;
     let mut failed = Ok(());
     let mut last = 0_u8;

@@ -190,7 +190,7 @@ impl Code<'_> {
 /// Executes the steps of one instruction, which are a program's that was predecoded for the level in use.
 pub(crate) fn execute(w: &mut Wave, env: &mut Env<'_>, steps: &[Step]) -> Flow {
     for s in steps {
-        // SAFETY: as in `run_heeding`: programs get their handlers from the tables for a level that this CPU has.
+        // SAFETY: programs get their handlers from the tables for a level that this CPU has (`Level::current`).
         let flow = unsafe { (s.run)(w, env, s) };
         if flow != Flow::Next {
             return flow;
@@ -265,7 +265,7 @@ fn run_counting(
         let steps = &code.programs[program].steps[..];
         loop {
             let s = &steps[ip];
-            // SAFETY: as in `run_heeding`.
+            // SAFETY: programs get their handlers from the tables for a level that this CPU has (`Level::current`).
             let flow = unsafe { (s.run)(w, env, s) };
             if flow == Flow::Next && steps[ip + 1].pc == s.pc {
                 // The other half of one instruction.

@@ -98,7 +98,7 @@ fn message_queue() -> Result<()> {
     let attributes = std::ptr::null_mut::<libc::mq_attr>();
     // SAFETY: a name and no attributes.
     let fd = unsafe { libc::mq_open(name.as_ptr(), libc::O_CREAT | libc::O_RDWR, 0o600, attributes) };
-    // SAFETY: the same name.
+    // SAFETY: the name is a string that ends with NUL.
     unsafe { libc::mq_unlink(name.as_ptr()) };
     leak(keep(fd.into())?);
     Ok(())

@@ -172,12 +172,12 @@ impl SoftFile {
         }
         for (from, bytes) in written {
             if let Some(memory) = shared.iter().find(|memory| memory.holds(from, bytes)) {
-                // SAFETY: as above.
+                // SAFETY: `holds` says that the range lies in memory that the caller lent.
                 unsafe { memory.copy_back(from, bytes)? };
             }
         }
         for (at, number) in numbers {
-            // SAFETY: as above.
+            // SAFETY: the place of a descriptor in memory that the caller offered, checked above.
             unsafe { user_memory::write(at, &number)? };
         }
         // From here on the descriptors are the caller's, by number.

@@ -18,7 +18,7 @@ pub(super) struct Pages {
 
 // SAFETY: the pages are never written again, and the pointer is only given out for reading and executing.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: nothing is written through a shared reference.
 unsafe impl Sync for Pages {}
 
 impl Pages {

@@ -160,7 +160,7 @@ ordered! {
 #[target_feature(enable = "avx2,fma")]
 fn fma(a: V, b: V, c: V) -> V {
     let mut r = c;
-    // SAFETY: as in `ordered`; FMA is enabled.
+    // SAFETY: registers alone, no memory, no flags; FMA is enabled.
     unsafe {
         asm!(
             "vfmadd231ps {r}, {a}, {b}",

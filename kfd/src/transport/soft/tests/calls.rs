@@ -209,7 +209,7 @@ fn userptr_pages_are_lent_until_freed() {
     assert!(!private());
     kfd.free_memory(allocation.handle).unwrap();
     assert!(private());
-    // SAFETY: as above.
+    // SAFETY: six bytes of the page.
     assert_eq!(unsafe { page.cast::<[u8; 6]>().read_volatile() }, *b"device");
 
     let refused = kfd.alloc_memory(&AllocMemory { gpu: GpuId(2), ..what }).unwrap_err();
