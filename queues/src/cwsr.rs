@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How large the context save area of a queue is: KFD's arithmetic, repeated exactly.
 //!
-//! Invariant: KFD refuses a queue whose control stack size differs from its own by one byte, and whose area
+//! INVARIANT: KFD refuses a queue whose control stack size differs from its own by one byte, and whose area
 //! is not one mapping of exactly `total_bytes` (`kfd_queue_acquire_buffers`, 6.12 and later); older kernels
 //! accept anything and let the firmware overrun it. So a disagreement with the numbers sysfs exports is an
 //! error here, never a guess.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! AQL packets, ring arithmetic, HSA memory layouts, GPU targets and CWSR geometry.
 //!
-//! Invariant: nothing here performs I/O, makes a system call, allocates in proportion to a number it has not
+//! INVARIANT: nothing here performs I/O, makes a system call, allocates in proportion to a number it has not
 //! checked, or panics on any bytes it is given. Encoders and decoders live side by side, so that the runtime,
 //! the device model, the tests and the dumps all mean the same thing by a packet.
 //!

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Arithmetic on a queue's packet indices.
 //!
-//! Invariant: an index never wraps at the ring's end, only at 2^64. A slot is `index mod packets`, a distance
+//! INVARIANT: an index never wraps at the ring's end, only at 2^64. A slot is `index mod packets`, a distance
 //! is a wrapping difference, and no comparison of two indices is ever made directly.
 //!
 //! ```text
@@ -121,7 +121,7 @@ impl Ring {
 
 /// The relation between the index an application sees and the one its present hardware queue counts.
 ///
-/// Invariant: `bias` is a multiple of the ring size it was made for, so both indices name the same slot.
+/// INVARIANT: `bias` is a multiple of the ring size it was made for, so both indices name the same slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rebase {
     bias: u64,

@@ -5,7 +5,7 @@
 //! 0 header | 2 type | 4 0 | 8 return address | 16 four arguments | 48 0 | 56 completion signal
 //! ```
 //!
-//! Invariant: it decodes, because a dump must print it and a host agent may run it, but it never passes
+//! INVARIANT: it decodes, because a dump must print it and a host agent may run it, but it never passes
 //! [`Packet::validate`](super::Packet::validate): GPU queues do not support the kind.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! KFD's exception codes (`enum kfd_dbg_trap_exception_code`, `kfd_ioctl.h` 1.13).
 //!
-//! Invariant: the discriminant is the code; a code's place in every 64-bit exception mask is bit `code - 1`.
+//! INVARIANT: the discriminant is the code; a code's place in every 64-bit exception mask is bit `code - 1`.
 
 use std::fmt;
 

@@ -12,7 +12,7 @@
 //! processor: reads them again and retries the same packet
 //! ```
 //!
-//! Invariant: no request shares a bit with an error's code, so a host can tell them apart in one value.
+//! INVARIANT: no request shares a bit with an error's code, so a host can tell them apart in one value.
 
 /// A dispatch needs more scratch than the queue has; without [`WAVE32`] its waves have 64 lanes.
 pub const INSUFFICIENT_SCRATCH: u64 = 0x1;

@@ -2,7 +2,7 @@
 //! AQL packets (HSA 1.2 §2.9): kernel dispatch, barrier-and, barrier-or, agent dispatch, and AMD's vendor
 //! packets PM4-IB and barrier-value.
 //!
-//! Invariant: `decode` accepts exactly the bit patterns that `encode` can produce from a consistent packet.
+//! INVARIANT: `decode` accepts exactly the bit patterns that `encode` can produce from a consistent packet.
 //! Reserved bits are written zero and refused when set. Whether the *values* make sense is a second question,
 //! answered by [`Packet::validate`], because a dump must be able to print a packet that no processor would
 //! run.

@@ -10,7 +10,7 @@
 //! Sources: `hsa_ext_amd.h` (`hsa_amd_vendor_packet_header_t`, `hsa_amd_barrier_value_packet_t`); the PM4
 //! packet has no public header, its layout is what ROCr 6.1.2 and tinygrad 0.14.0 were seen to write.
 //!
-//! Invariant: bytes 2 and 3 are the format and zero; any other format is refused before its body is read.
+//! INVARIANT: bytes 2 and 3 are the format and zero; any other format is refused before its body is read.
 
 use std::fmt;
 

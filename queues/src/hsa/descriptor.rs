@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel descriptor: what a command processor reads before it starts a kernel's waves.
 //!
-//! Invariant: the words are kept as found, and every accessor reads bits of them. Nothing is judged on
+//! INVARIANT: the words are kept as found, and every accessor reads bits of them. Nothing is judged on
 //! reading, because the first 64 bytes of an old `amd_kernel_code_t` (whose entry offset, resource words and
 //! properties lie at the same places) are a legal kernel object too; [`KernelDescriptor::validate`] judges
 //! what a loader may refuse. Bit positions: LLVM AMDGPUUsage, "Code Object V3 Kernel Descriptor";

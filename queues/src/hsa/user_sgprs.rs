@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which SGPR holds what when a wave starts.
 //!
-//! Invariant: user SGPRs lie densely from s0 in the order of the fields below; system SGPRs start at the
+//! INVARIANT: user SGPRs lie densely from s0 in the order of the fields below; system SGPRs start at the
 //! descriptor's `USER_SGPR` count, which compilers pad on chips with the 16-SGPR initialisation erratum
 //! (gfx1100, gfx1102), so never at the last used user SGPR.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets that set registers or steer the processor itself, and the word that starts a dispatch.
 //!
-//! Invariant: registers are absolute dword addresses outside and relative ones only in the packet; what leaves
+//! INVARIANT: registers are absolute dword addresses outside and relative ones only in the packet; what leaves
 //! a packet's range is refused in both directions.
 
 use std::fmt;

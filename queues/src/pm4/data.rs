@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `WRITE_DATA` and `COPY_DATA`: words to and from memory and registers.
 //!
-//! Invariant: each place has exactly the numbers that belong to it; the packet's other address words must be
+//! INVARIANT: each place has exactly the numbers that belong to it; the packet's other address words must be
 //! zero. GDS and the places that only graphics or firmware use are refused.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Headers, and the fields that packets share.
 //!
-//! Invariant: a reader names every bit it understands and refuses the others, a writer refuses values that
+//! INVARIANT: a reader names every bit it understands and refuses the others, a writer refuses values that
 //! its field cannot hold. Together they make decoding and encoding inverse to each other.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The packets that launch one kernel: its registers, then the dispatch.
 //!
-//! Invariant: every register that a dispatch reads is written, because registers keep the values of whatever
+//! INVARIANT: every register that a dispatch reads is written, because registers keep the values of whatever
 //! ran before. `PRIV` is set exactly where [`privileged_dispatch`] says so, whatever the descriptor holds.
 
 use super::control::Initiator;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `ACQUIRE_MEM` and `RELEASE_MEM`: caches, values, times and interrupts.
 //!
-//! Invariant: cache controls stay raw words, because their bits differ between generations and only a chip can
+//! INVARIANT: cache controls stay raw words, because their bits differ between generations and only a chip can
 //! say what they do; everything that a device model must act on (destination, data, interrupt) is typed.
 
 use std::fmt;

@@ -8,7 +8,7 @@
 //! +-----+----------+--------+--------+---------+-----------+
 //! ```
 //!
-//! Invariant: a packet that [`decode`] accepts encodes to the same words. Bits whose meaning a [`Packet`]
+//! INVARIANT: a packet that [`decode`] accepts encodes to the same words. Bits whose meaning a [`Packet`]
 //! cannot hold are errors, never dropped. The one exception is bit 1 of the header, which clients set or not
 //! as they please and which compute queues ignore: it is accepted and written as 0.
 //!

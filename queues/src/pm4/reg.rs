@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Registers that a compute queue's packets name, as absolute dword addresses.
 //!
-//! Invariant: an address here is `base + offset` in dwords, the number that `WAIT_REG_MEM` and `COPY_DATA`
+//! INVARIANT: an address here is `base + offset` in dwords, the number that `WAIT_REG_MEM` and `COPY_DATA`
 //! carry whole and from which the `SET_*_REG` packets subtract their range's base. Addresses are those of
 //! gfx11 (`gc_11_0_0_offset.h`: segment base 0x1260 plus 0x1ba0 is `COMPUTE_DISPATCH_INITIATOR`); gfx9 and
 //! gfx10 share all of them but the ones whose names say otherwise.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `WAIT_REG_MEM`: the processor stands still until a masked word compares as wanted.
 //!
-//! Invariant: the packet's space and operation bits are one enumeration, so that a wait which writes a
+//! INVARIANT: the packet's space and operation bits are one enumeration, so that a wait which writes a
 //! register but polls memory cannot be said.
 
 use std::fmt;

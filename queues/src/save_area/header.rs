@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The 40-byte header (`struct kfd_context_save_area_header`, `kfd_ioctl.h` 1.7).
 //!
-//! Invariant: the process writes the part from `debug_offset` on before it creates the queue; the kernel
+//! INVARIANT: the process writes the part from `debug_offset` on before it creates the queue; the kernel
 //! writes the first 16 bytes when it saves a queue's waves, and reads the rest to report an exception.
 
 use super::{SaveAreaError, to_usize, word_at};

@@ -6,7 +6,7 @@
 //! | header |    unused   | words, ascending ->  | <- records, descending  |      unused       |
 //! ```
 //!
-//! Invariant: the control stack's words say how long every record is, and the records fill `[ctl_stack_size,
+//! INVARIANT: the control stack's words say how long every record is, and the records fill `[ctl_stack_size,
 //! wave_state_offset)` without a gap. A reader that comes out anywhere else has found a corrupted stack; this
 //! one says where, and never reads outside the area nor allocates more than the area's size.
 //!

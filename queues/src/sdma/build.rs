@@ -6,7 +6,7 @@
 //! gcr write back | atomic -1 on the signal | fence to the mailbox | trap
 //! ```
 //!
-//! Invariant: a helper that fails has pushed nothing, and every piece is at most what one packet may move.
+//! INVARIANT: a helper that fails has pushed nothing, and every piece is at most what one packet may move.
 
 use super::fields::aligned;
 use super::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two copies: a run of bytes, and a box of elements out of one pitched array into another.
 //!
-//! Invariant: counts, pitches and extents are held as the numbers they mean; the stream holds them less one.
+//! INVARIANT: counts, pitches and extents are held as the numbers they mean; the stream holds them less one.
 
 use std::fmt;
 

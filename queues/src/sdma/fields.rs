@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bits of dwords, with errors that say which packet they belong to.
 //!
-//! Invariant: reading refuses every bit that writing cannot produce.
+//! INVARIANT: reading refuses every bit that writing cannot produce.
 
 use super::SdmaError;
 

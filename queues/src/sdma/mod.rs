@@ -20,7 +20,7 @@
 //! Sources: the kernel's `*_sdma_pkt_open.h`, ROCr's `sdma_registers.h`, and the streams that ROCr 6.1.2 and
 //! tinygrad 0.14.0 were seen to write. User queues contain no other packets with these clients.
 //!
-//! Invariant: what decodes encodes to the same dwords. Every bit that no [`Packet`] stands for (cache
+//! INVARIANT: what decodes encodes to the same dwords. Every bit that no [`Packet`] stands for (cache
 //! policies, swaps, protected memory) is refused when set, so that nobody silently executes less than was
 //! asked.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets that store something the stream itself holds: data, a fence's value, a fill pattern, an addend.
 //!
-//! Invariant: every address is aligned to what is stored there.
+//! INVARIANT: every address is aligned to what is stored there.
 
 use std::fmt;
 

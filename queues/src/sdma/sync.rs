@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets that wait, signal or order: polls, the flush of host writes, traps and cache requests.
 //!
-//! Invariant: the one poll of a register that means an HDP flush is always
+//! INVARIANT: the one poll of a register that means an HDP flush is always
 //! [`Packet::HdpFlush`](super::Packet::HdpFlush) when decoded, never a [`PollRegMem`].
 
 use std::fmt;

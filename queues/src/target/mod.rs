@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What differs from chip to chip: one table, one row per GPU target.
 //!
-//! Invariant: no other module of the workspace compares a gfx version. Code that must behave differently asks
+//! INVARIANT: no other module of the workspace compares a gfx version. Code that must behave differently asks
 //! a [`Target`] for the fact it depends on.
 //!
 //! Sources: LLVM AMDGPUUsage (names, `e_flags`, features; checked against clang 19 by the tests), KFD

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which registers an instruction reads and writes.
 //!
-//! Invariant: a superset of the truth: a predicated or half-register write also counts as a read of the old value.
+//! INVARIANT: a superset of the truth: a predicated or half-register write also counts as a read of the old value.
 //! Indexed moves (`Flags::READS_M0` on vector operations) name only the registers in the word.
 
 use crate::info::{Class, Flags, Slot};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What one table row says: operand slots, flags and the opcode columns of each family.
 //!
-//! Invariant: plain constant data; every fact about an operation that the decoder, the printer or an engine's def/use
+//! INVARIANT: plain constant data; every fact about an operation that the decoder, the printer or an engine's def/use
 //! analysis needs is in its row, not in code.
 
 use std::ops::BitOr;

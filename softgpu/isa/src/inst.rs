@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A decoded instruction.
 //!
-//! Invariant: an [`Inst`] made by [`decode`](crate::decode) holds only operands its row in the table allows; register
+//! INVARIANT: an [`Inst`] made by [`decode`](crate::decode) holds only operands its row in the table allows; register
 //! tuples are named by their first register.
 
 use crate::table::Op;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where the fields of each gfx11 format lie, in bits from the least significant bit of the first dword.
 //!
-//! Invariant: every bit position the decoder uses is named here, and only here.
+//! INVARIANT: every bit position the decoder uses is named here, and only here.
 
 /// A bit field of the first 64 bits of an instruction.
 #[derive(Clone, Copy, Debug)]

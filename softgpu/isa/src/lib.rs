@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! gfx machine code: one declarative table of operations, and the decoder, disassembler and def/use sets made from it.
 //!
-//! Invariant: a slot that is not in the table never decodes; what decodes prints as LLVM's assembler prints it.
+//! INVARIANT: a slot that is not in the table never decodes; what decodes prints as LLVM's assembler prints it.
 //! The crate is pure: no state, no I/O, no unsafe code, and no input makes it panic.
 //!
 //! ```

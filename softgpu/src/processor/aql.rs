@@ -6,7 +6,7 @@
 //! completed (kernels read it through `dispatch_ptr`); then its header becomes INVALID, the read index advances, and
 //! only then the completion signal changes, so that whoever sees the signal finds the slot free.
 //!
-//! Invariant: the position is ours alone. Ring, write index and doorbell belong to the client: they can make the
+//! INVARIANT: the position is ours alone. Ring, write index and doorbell belong to the client: they can make the
 //! queue wait or halt, and nothing else.
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where barrier packets wait for signals: a poll that backs off, cut short when this process completes a packet.
 //!
-//! Invariant: no wait outlasts [`LONGEST_NAP`], because the host stores to signals without telling anyone.
+//! INVARIANT: no wait outlasts [`LONGEST_NAP`], because the host stores to signals without telling anyone.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::time::{Duration, Instant};

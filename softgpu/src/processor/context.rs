@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue's state in whatever packet language it speaks: run, saved into a descriptor, made of one.
 //!
-//! Invariant: `load` of what `store` wrote, with the same waves, is the same state; whatever else `load` is given is
+//! INVARIANT: `load` of what `store` wrote, with the same waves, is the same state; whatever else `load` is given is
 //! refused or runs as a queue of the client's that does no harm.
 
 use queues::aql::ExceptionCode;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A dispatch under way: checked, run on the workers, interrupted, and carried in a queue's descriptor.
 //!
-//! Invariant: a [`Job`] holds all that is needed to go on with an interrupted dispatch; the packet is read once.
+//! INVARIANT: a [`Job`] holds all that is needed to go on with an interrupted dispatch; the packet is read once.
 
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
 use queues::hsa::KernelDescriptor;

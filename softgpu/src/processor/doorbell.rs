@@ -15,7 +15,7 @@
 //!   sleep while 1  <- would sleep for ever; with tickets the word holds B's, and A looks again
 //! ```
 //!
-//! Invariant: after a ring, no queue of the slice sleeps without having looked at its slot since. The word lies in
+//! INVARIANT: after a ring, no queue of the slice sleeps without having looked at its slot since. The word lies in
 //! memory of the client's; a client that spoils it delays nobody but itself.
 
 use std::os::fd::OwnedFd;

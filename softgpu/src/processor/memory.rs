@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client's buffers in this process: host address = GPU address, one host mapping however many GPUs use it.
 //!
-//! Invariant: what lies in a range of this map is memory that cannot shrink (checked by its seals), mapped exactly
+//! INVARIANT: what lies in a range of this map is memory that cannot shrink (checked by its seals), mapped exactly
 //! there until the last GPU has released it. Ranges of this process itself are never replaced. A range is cut where a
 //! GPU's mapping begins or ends, so that every mapping is a whole number of ranges; an address stands for one page of
 //! one file, whoever maps it.

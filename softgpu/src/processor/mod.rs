@@ -5,7 +5,7 @@
 //! into this very process at their GPU addresses, so that a wave's address is a host address; what a wave (or a
 //! packet) may touch is decided by the GPU's [`Vm`] alone.
 //!
-//! Invariant: everything in the client's memory is hostile. A packet, a signal or a kernel can halt its own queue,
+//! INVARIANT: everything in the client's memory is hostile. A packet, a signal or a kernel can halt its own queue,
 //! and nothing else.
 //!
 //! A queue that is stopped leaves nothing here: its waves go into its save area, all else into its descriptor

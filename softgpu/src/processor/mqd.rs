@@ -8,7 +8,7 @@
 //! ```
 //! A copy queue's descriptor (`v11_sdma_mqd`) ends at dword 128, so its state begins at dword 64.
 //!
-//! Invariant: whatever the words hold, reading them gives numbers and no more: whoever reads judges them, because a
+//! INVARIANT: whatever the words hold, reading them gives numbers and no more: whoever reads judges them, because a
 //! descriptor may come out of a checkpoint that anybody could have written.
 
 use rustix::io::Errno;

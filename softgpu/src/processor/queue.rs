@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue on the hardware: one thread that executes its packets until the driver wants it off.
 //!
-//! Invariant: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: what
+//! INVARIANT: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: what
 //! it knows of a queue that was stopped is gone with it. The driver waits for the thread, the thread never waits for
 //! the driver.
 //!

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What halts a queue, and how the driver hears of it.
 //!
-//! Invariant: a queue that raised something executes no further packet until it is destroyed.
+//! INVARIANT: a queue that raised something executes no further packet until it is destroyed.
 
 use queues::aql::{ExceptionCode, PacketError};
 use queues::save_area::WaveRecord;

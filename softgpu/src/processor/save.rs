@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The waves of a queue that is off the hardware, in its context save area.
 //!
-//! Invariant: only the used part of the control stack and the wave records are written; the header is the driver's and
+//! INVARIANT: only the used part of the control stack and the wave records are written; the header is the driver's and
 //! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back is the client's memory, and believed
 //! no further than the layout can be checked.
 

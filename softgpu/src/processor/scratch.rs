@@ -4,7 +4,7 @@
 //! A dispatch that needs more private memory than the queue's `amd_queue_t` describes stops the queue: the processor
 //! stores a code into `queue_inactive_signal`, and begins the packet anew once the process has stored 0 there.
 //!
-//! Invariant: the fields are read when the dispatch begins, so what the process wrote before its 0 is what counts.
+//! INVARIANT: the fields are read when the dispatch begins, so what the process wrote before its 0 is what counts.
 
 use std::mem::offset_of;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sealed memory shared with the client, seen from this process only as atomics.
 //!
-//! Invariant: the memory behind a [`SharedPages`] can never shrink (`F_SEAL_SHRINK`), so a view of it never faults;
+//! INVARIANT: the memory behind a [`SharedPages`] can never shrink (`F_SEAL_SHRINK`), so a view of it never faults;
 //! its contents belong to the client as much as to us and are never trusted.
 #![allow(unsafe_code)]
 

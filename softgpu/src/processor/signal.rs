@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! HSA signals as the command processor uses them: dependencies and completion (`amd_hsa_signal.h`).
 //!
-//! Invariant: everything a completion needs of the signal is read before its value changes, because whoever waits
+//! INVARIANT: everything a completion needs of the signal is read before its value changes, because whoever waits
 //! for the value may free the signal.
 
 use std::mem::offset_of;

@@ -8,7 +8,7 @@
 //! Executors do not die with the broker: their clients go on with the connections they have, and only new ones fail
 //! (a new broker would start a new executor that knows nothing of the old files).
 //!
-//! Invariant: the broker reads no byte that a client sent, and never waits for a client or an executor.
+//! INVARIANT: the broker reads no byte that a client sent, and never waits for a client or an executor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One connection: requests in, replies out, in the client's own words (`kfd::transport::wire`).
 //!
-//! Invariant: no byte that arrives can do more than earn an error reply or end the connection.
+//! INVARIANT: no byte that arrives can do more than earn an error reply or end the connection.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The machine of one softgpud instance, and what all its processes share of it.
 //!
-//! Invariant: the broker reads the device list or topology file once; executors are given what it read, so all agree
+//! INVARIANT: the broker reads the device list or topology file once; executors are given what it read, so all agree
 //! on every number of every GPU, also when the file is edited meanwhile.
 
 use std::path::Path;

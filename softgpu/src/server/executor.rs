@@ -5,7 +5,7 @@
 //! nobody else. It ends when the client process is gone (`pidfd`), whatever is running; not when the client closes
 //! its connections, and not when the broker dies.
 //!
-//! Invariant: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
+//! INVARIANT: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

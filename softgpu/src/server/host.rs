@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client process as its executor sees it: driver state, hardware, topology, and answers to requests.
 //!
-//! Invariant: answers depend on the request and on the driver's state only, never on which connection asks.
+//! INVARIANT: answers depend on the request and on the driver's state only, never on which connection asks.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

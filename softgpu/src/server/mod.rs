@@ -6,7 +6,7 @@
 //!     └───────────────── the same connection, passed on ─────────────────────┘
 //! ```
 //!
-//! Invariant: a client can end its own executor at worst. Every byte from a socket is checked where it is decoded.
+//! INVARIANT: a client can end its own executor at worst. Every byte from a socket is checked where it is decoded.
 
 mod broker;
 mod channel;

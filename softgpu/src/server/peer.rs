@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Who is at the other end of a connection.
 //!
-//! Invariant: a [`Peer`] is a process, not a number: its pidfd stays with it when the number is used again.
+//! INVARIANT: a [`Peer`] is a process, not a number: its pidfd stays with it when the number is used again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

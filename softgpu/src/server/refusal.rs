@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Telling the client that started us why there is no device: it sees neither our exit nor our stderr.
 //!
-//! Invariant: only who comes first is told, and whoever waits beside it; then the socket's name is free again, so that
+//! INVARIANT: only who comes first is told, and whoever waits beside it; then the socket's name is free again, so that
 //! a topology file that is put right can be tried at once.
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The system calls of the server that rustix does not wrap.
 //!
-//! Invariant: nothing here keeps a pointer, and every descriptor that comes in or goes out is owned.
+//! INVARIANT: nothing here keeps a pointer, and every descriptor that comes in or goes out is owned.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

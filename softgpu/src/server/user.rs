@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client's memory and descriptors, as far as one message brought them.
 //!
-//! Invariant: what is not in the message cannot be read or written; reads see earlier writes of the same call.
+//! INVARIANT: what is not in the message cannot be read or written; reads see earlier writes of the same call.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 //! heap lie above 85 TiB on x86-64, libraries and stacks just below 128 TiB. Only the kernel's legacy layout (chosen
 //! for an unlimited stack) begins at 42 TiB; so executors are started with a limit.
 //!
-//! Invariant: an executor that serves has nothing of its own in the window.
+//! INVARIANT: an executor that serves has nothing of its own in the window.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client of softgpud as small as one can be: buffers at fixed addresses, one queue, one event.
 //!
-//! Invariant: everything lives until the process ends, as in a process that never cleans up.
+//! INVARIANT: everything lives until the process ends, as in a process that never cleans up.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

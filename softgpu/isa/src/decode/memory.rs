@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SMEM, DS, FLAT, GLOBAL, SCRATCH, MUBUF and MTBUF.
 //!
-//! Invariant: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
+//! INVARIANT: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
 
 use super::{Cursor, Strictness};
 use crate::info::{Class, Flags, Fmt, OpInfo, Ty};

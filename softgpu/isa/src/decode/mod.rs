@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Words to instructions: the format by its leading bits, the operation by its opcode slot, the operands by its row.
 //!
-//! Invariant: no input panics; an unknown opcode, an operand of the wrong kind and a register tuple past the end of its
+//! INVARIANT: no input panics; an unknown opcode, an operand of the wrong kind and a register tuple past the end of its
 //! file are `Illegal`. What the ISA document does not assign to an operation (a source field of an operation without that
 //! source, a modifier without meaning) decides nothing: such a word decodes as the one that has zeros there, and a
 //! literal or DPP marker in such a field claims no dword. [`decode_strict`] wants these fields as LLVM 19 does.

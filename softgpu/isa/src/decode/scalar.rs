@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SOP1, SOP2, SOPC, SOPK, SOPP.
 //!
-//! Invariant: destination, then sources, in field order; a row without a slot ignores the field.
+//! INVARIANT: destination, then sources, in field order; a row without a slot ignores the field.
 
 use super::Cursor;
 use crate::info::{Class, Fmt, Ty};

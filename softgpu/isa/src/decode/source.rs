@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operand fields to operands.
 //!
-//! Invariant: a scalar tuple is aligned down to the multiple its width asks for, as the hardware's operand fetch does
+//! INVARIANT: a scalar tuple is aligned down to the multiple its width asks for, as the hardware's operand fetch does
 //! (the low register-number bits are ignored), and lies inside its register file.
 
 use super::Cursor;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Modifiers that the ISA document does not assign to an operation, although LLVM 19 prints them.
 //!
-//! Invariant: two words that differ in unassigned bits only are equal after [`clear`], so that no engine can tell them
+//! INVARIANT: two words that differ in unassigned bits only are equal after [`clear`], so that no engine can tell them
 //! apart.
 
 use super::Cursor;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VOP1, VOP2, VOPC and their DPP forms.
 //!
-//! Invariant: a 16-bit operand of a short form names v0..v127; its field's top bit selects the high half and becomes the
+//! INVARIANT: a 16-bit operand of a short form names v0..v127; its field's top bit selects the high half and becomes the
 //! operand's op_sel bit. (LLVM 19 does so only with `+real-true16`, and otherwise takes the word for illegal.)
 
 use super::Cursor;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VINTERP: multiply-add of vector registers, with a count of exports to wait for.
 //!
-//! Invariant: no source is a scalar register or a constant; neg and clamp are assigned to all operations, op_sel to 16-bit operands.
+//! INVARIANT: no source is a scalar register or a constant; neg and clamp are assigned to all operations, op_sel to 16-bit operands.
 
 use super::Cursor;
 use crate::info::{Flags, Fmt};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VOP3, VOP3SD and VOP3P, with literals and DPP.
 //!
-//! Invariant: a modifier bit the operation does not have is decoded as zero; [`Strictness::Llvm19`](super::Strictness)
+//! INVARIANT: a modifier bit the operation does not have is decoded as zero; [`Strictness::Llvm19`](super::Strictness)
 //! refuses it, except op_sel and the bits of sources that do not exist in integer op_sel operations.
 
 use super::{Cursor, vector};

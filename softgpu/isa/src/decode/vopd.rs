@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VOPD: two operations in one instruction, sharing one literal.
 //!
-//! Invariant: Y's destination register has the other parity than X's.
+//! INVARIANT: Y's destination register has the other parity than X's.
 
 use super::Cursor;
 use crate::info::{Class, Fmt, Slot, Ty};

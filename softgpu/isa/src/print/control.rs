@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text of the scalar formats, with the names LLVM gives to fields of their immediates.
 //!
-//! Invariant: an immediate that the names cannot express exactly prints as a number.
+//! INVARIANT: an immediate that the names cannot express exactly prints as a number.
 
 use std::fmt;
 

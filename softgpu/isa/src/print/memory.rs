@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text of the memory formats.
 //!
-//! Invariant: an offset of zero and cleared cache bits are not printed.
+//! INVARIANT: an offset of zero and cleared cache bits are not printed.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instructions as text, in the syntax of LLVM 19's assembler.
 //!
-//! Invariant: `llvm-mc-19 --disassemble` prints the same characters for every word that the strict decoder accepts (the
+//! INVARIANT: `llvm-mc-19 --disassemble` prints the same characters for every word that the strict decoder accepts (the
 //! oracle tests hold this).
 
 mod control;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operands as text.
 //!
-//! Invariant: a literal whose value an inline constant of its type could give prints as that constant.
+//! INVARIANT: a literal whose value an inline constant of its type could give prints as that constant.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text of the vector formats.
 //!
-//! Invariant: the suffix says the encoding: `_e32`/`_e64` where an operation has both, `_dpp` and `_e64_dpp` for DPP.
+//! INVARIANT: the suffix says the encoding: `_e32`/`_e64` where an operation has both, `_dpp` and `_e64_dpp` for DPP.
 
 use std::fmt;
 

@@ -16,7 +16,7 @@
 //! | `HWREG`, `MSG` | a selector of a hardware register; a number of a message |
 //! | `NONE` | nothing: the position is kept so that the others keep their index |
 //!
-//! Invariant: an opcode slot of a family names at most one operation (checked when the crate is compiled).
+//! INVARIANT: an opcode slot of a family names at most one operation (checked when the crate is compiled).
 
 use crate::info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};
 

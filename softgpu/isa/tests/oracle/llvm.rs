@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! LLVM 19's gfx1100 disassembler as a process, and the comparison of our decoder with it.
 //!
-//! Invariant: a missing tool is a failure that says what to install, never a pass.
+//! INVARIANT: a missing tool is a failure that says what to install, never a pass.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@
 //! Dispatches run to their end before the next packet begins, and memory is coherent: partial flushes and cache packets
 //! have nothing left to do.
 //!
-//! Invariant: a packet that ends in an error has done nothing but what it does again when it begins anew.
+//! INVARIANT: a packet that ends in an error has done nothing but what it does again when it begins anew.
 
 use queues::aql::ExceptionCode;
 use queues::pm4::{

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a dispatch packet starts: a launch made of the compute registers.
 //!
-//! Invariant: waves start as the registers say and nothing else; numbers that no device takes become the exception
+//! INVARIANT: waves start as the registers say and nothing else; numbers that no device takes become the exception
 //! that an AQL packet with such numbers raises.
 
 use queues::aql::{ExceptionCode, Header, KernelDispatch, PacketKind};

@@ -6,7 +6,7 @@
 //!                                                  └────── chain: the frame is replaced ──────┘
 //! ```
 //!
-//! Invariant: every position is behind the last packet that began, and what such a packet left unfinished is a frame or
+//! INVARIANT: every position is behind the last packet that began, and what such a packet left unfinished is a frame or
 //! the job. So a machine that left goes on by finishing these, innermost first.
 
 use queues::pm4::{IndirectBuffer, Pm4Error, packet_dwords};

@@ -5,7 +5,7 @@
 //! that it has written, for ever, in the write pointer and the doorbell; the read pointer that it sees is ours, wrapped
 //! at the ring's size as real processors publish it (kfdtest's `PM4Queue` computes with that).
 //!
-//! Invariant: the position is ours alone. Ring, write pointer and doorbell belong to the client: they can make the
+//! INVARIANT: the position is ours alone. Ring, write pointer and doorbell belong to the client: they can make the
 //! queue wait or halt, and nothing else.
 
 mod execute;

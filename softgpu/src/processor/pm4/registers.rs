@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The compute registers of a queue: what a dispatch takes its state from.
 //!
-//! Invariant: they are exactly the registers of the descriptor's first dwords (`v11_compute_mqd`), so a queue off the
+//! INVARIANT: they are exactly the registers of the descriptor's first dwords (`v11_compute_mqd`), so a queue off the
 //! hardware loses none of them. Every other register of the chip swallows what is written and reads as 0.
 
 use queues::pm4::reg;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What each packet does.
 //!
-//! Invariant: a packet that is left in the middle has its progress in the context and goes on from there; every other
+//! INVARIANT: a packet that is left in the middle has its progress in the context and goes on from there; every other
 //! packet has all its effects or none. However long a packet is, the driver waits for one piece of it at most, and
 //! however short a stay on the hardware is, it does one piece.
 

@@ -4,7 +4,7 @@
 //! Packets run one after the other and each is done before the next begins, so a fence needs no waiting and a cache
 //! request nothing to do. The read pointer passes a packet only once its effects are visible.
 //!
-//! Invariant: the position and the progress inside the packet there are ours alone. Ring, write pointer and doorbell
+//! INVARIANT: the position and the progress inside the packet there are ours alone. Ring, write pointer and doorbell
 //! belong to the client: they can make the queue wait or halt, and nothing else.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A packet's dwords, copied out of the ring.
 //!
-//! Invariant: what is decoded and executed is this copy, so nothing changes under the engine. The copy is straight
+//! INVARIANT: what is decoded and executed is this copy, so nothing changes under the engine. The copy is straight
 //! even where the packet straddles the ring's end.
 
 use softgpu_waves::{MemoryFault, Vm};

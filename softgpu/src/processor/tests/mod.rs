@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A machine in one process for the processor's tests: buffers as a client has them, queues, hand-written kernels.
 //!
-//! Invariant: every test has its own addresses, so tests of one process do not meet.
+//! INVARIANT: every test has its own addresses, so tests of one process do not meet.
 
 mod aliases;
 mod barriers;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! PM4 queues: a client's ring, the streams that clients submit, and what they leave in memory.
 //!
-//! Invariant: the client here is a strict one. It writes dwords before it rings, and never more than the read pointer
+//! INVARIANT: the client here is a strict one. It writes dwords before it rings, and never more than the read pointer
 //! leaves free, so a test that loses or repeats a packet finds the processor at fault.
 
 mod buffers;

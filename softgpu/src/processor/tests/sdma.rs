@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SDMA queues: a client's ring, the streams that clients submit, and what they leave in memory.
 //!
-//! Invariant: the client here is a strict one. It writes packets before it announces them, and never more than the
+//! INVARIANT: the client here is a strict one. It writes packets before it announces them, and never more than the
 //! read pointer leaves free, so a test that loses or repeats a packet finds the processor at fault.
 
 mod copies;
