@@ -23,9 +23,9 @@ pub trait Steps {
     /// What is kept while the device is gone.
     type Parked;
     /// Where contents are saved to.
-    type Into: ?Sized;
+    type Destination: ?Sized;
     /// Where contents come from, and under which rules.
-    type From: ?Sized;
+    type Source: ?Sized;
     /// What saving moved.
     type Saved;
     /// What restoring moved.
@@ -52,7 +52,13 @@ pub trait Steps {
     ///
     /// # Errors
     /// [`Down`], which says how far it came.
-    fn take_down(&self, closed: &mut Closed, mode: Mode, into: &Self::Into, limit: &Limit) -> Taken<Self>;
+    fn take_down(
+        &self,
+        closed: &mut Closed,
+        mode: Mode,
+        into: &Self::Destination,
+        limit: &Limit,
+    ) -> Taken<Self>;
 
     /// Goes back from half way down. Not bound by the limit of what failed.
     ///
@@ -68,7 +74,7 @@ pub trait Steps {
         &self,
         closed: &mut Closed,
         parked: &mut Self::Parked,
-        from: &Self::From,
+        from: &Self::Source,
         limit: &Limit,
     ) -> Result<Self::Restored, Self::Error>;
 }
@@ -300,7 +306,7 @@ impl<P, R> Session<P, R> {
     pub fn checkpoint<S: Steps<Parked = P, Restored = R>>(
         &self,
         steps: &S,
-        into: &S::Into,
+        into: &S::Destination,
         within: Duration,
     ) -> Result<S::Saved, Failed<S::Error>> {
         let mut work = self.begin("checkpoint", within)?;
@@ -337,7 +343,7 @@ impl<P, R> Session<P, R> {
     pub fn restore<S: Steps<Parked = P, Restored = R>>(
         &self,
         steps: &S,
-        from: &S::From,
+        from: &S::Source,
         within: Duration,
     ) -> Result<R, Failed<S::Error>>
     where
@@ -370,7 +376,7 @@ impl<P, R> Session<P, R> {
     pub fn resume<S: Steps<Parked = P, Restored = R>>(
         &self,
         steps: &S,
-        from: &S::From,
+        from: &S::Source,
         within: Duration,
     ) -> Result<R, Failed<S::Error>>
     where

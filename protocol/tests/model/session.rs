@@ -126,8 +126,8 @@ struct Driver<'a>(&'a Fake);
 
 impl Steps for Driver<'_> {
     type Parked = Contents;
-    type Into = ();
-    type From = ();
+    type Destination = ();
+    type Source = ();
     type Saved = u32;
     type Restored = u32;
     type Error = Refusal;

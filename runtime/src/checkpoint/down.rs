@@ -34,7 +34,7 @@ use crate::share::{Leaving, SessionOrder, stand_in_for_all};
 const RECLAIM: Duration = Duration::from_secs(5);
 
 /// Where a checkpoint goes.
-pub(super) struct Into<'a> {
+pub(super) struct Destination<'a> {
     pub directory: &'a Path,
     /// The contents stay in the process's memory; the directory is left alone.
     pub self_contained: bool,
@@ -42,7 +42,7 @@ pub(super) struct Into<'a> {
     pub session: Option<&'a SessionOrder>,
 }
 
-impl Into<'_> {
+impl Destination<'_> {
     fn path(&self) -> PathBuf {
         self.directory.join(IMAGE_FILE)
     }
@@ -118,7 +118,7 @@ pub(super) fn take_down(
     inner: &Arc<Inner>,
     closed: &mut Closed,
     mode: Mode,
-    into: &Into<'_>,
+    into: &Destination<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
@@ -207,7 +207,7 @@ pub(super) fn take_down(
 fn prepare<'a>(
     inner: &Inner,
     closed: &Closed,
-    into: &Into<'a>,
+    into: &Destination<'a>,
     limit: &Limit,
 ) -> Result<Leaving<'a>, CheckpointError> {
     if into.self_contained && into.session.is_some_and(|session| session.members.len() > 1) {
@@ -228,7 +228,7 @@ struct Saved<'a> {
 
 fn write_image(
     inner: &Arc<Inner>,
-    into: &Into<'_>,
+    into: &Destination<'_>,
     saved: &Saved<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,

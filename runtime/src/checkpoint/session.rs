@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
-use super::down::{Down, Into, take_down};
+use super::down::{Destination, Down, take_down};
 use super::keeper::KeeperError;
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
@@ -37,8 +37,8 @@ struct Driver<'a>(&'a Arc<Inner>);
 
 impl<'a> Steps for Driver<'a> {
     type Parked = Box<Parked>;
-    type Into = Into<'a>;
-    type From = RestoreOptions;
+    type Destination = Destination<'a>;
+    type Source = RestoreOptions;
     type Saved = CheckpointReport;
     type Restored = RestoreReport;
     type Error = Box<CheckpointError>;
@@ -69,7 +69,13 @@ impl<'a> Steps for Driver<'a> {
         }
     }
 
-    fn take_down(&self, closed: &mut Closed, mode: Mode, into: &Into<'a>, limit: &Limit) -> Taken<Self> {
+    fn take_down(
+        &self,
+        closed: &mut Closed,
+        mode: Mode,
+        into: &Destination<'a>,
+        limit: &Limit,
+    ) -> Taken<Self> {
         let mut report = CheckpointReport::default();
         match take_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(parked) => Ok((Box::new(parked), report)),
@@ -165,7 +171,11 @@ impl Session {
     ) -> Result<CheckpointReport, CheckpointError> {
         Ok(self.machine.checkpoint(
             &Driver(inner),
-            &Into { directory, self_contained: options.self_contained, session: options.session.as_ref() },
+            &Destination {
+                directory,
+                self_contained: options.self_contained,
+                session: options.session.as_ref(),
+            },
             options.deadline,
         )?)
     }

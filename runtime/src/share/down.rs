@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::descriptors::{Descriptor, View, scan};
-use super::flight::{InFlight, in_flight};
 use super::graph::{self, Object, Table, bos_of, objects};
 use super::holders::outsiders;
+use super::in_flight::{InFlight, in_flight};
 use super::meeting::{Meeting, SessionOrder};
 use super::up::Parked;
 use crate::checkpoint::{CheckpointError, device, system};

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 pub(super) use self::handles::GemTable;
 use super::Call;
-use super::dispatch::typed;
 use super::files::OpenFile;
+use super::ioctl_table::typed;
 use super::process::KfdProcess;
 
 type Handler = fn(&KfdProcess, &OpenFile, &mut [u8], &Call<'_>) -> Result<u32, Errno>;

@@ -9,7 +9,7 @@ use softgpu_isa::Op;
 use super::asm::Arg;
 use super::codes;
 use super::convert::{SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, only};
-use super::r#gen::Gen;
+use super::generator::Gen;
 use super::lane::Emit;
 use crate::step::{Kind, Src, Step};
 
@@ -283,7 +283,13 @@ pub(super) fn equal_bits(g: &mut Gen, s: &Step, c: usize) {
 }
 
 /// Median of three integers, by the codes of minimum and maximum.
-pub(super) fn median(g: &mut Gen, s: &Step, c: usize, min: super::r#gen::Codes, max: super::r#gen::Codes) {
+pub(super) fn median(
+    g: &mut Gen,
+    s: &Step,
+    c: usize,
+    min: super::generator::Codes,
+    max: super::generator::Codes,
+) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (low, high) = (g.temporary(), g.temporary());
     let (least, most) = (g.pick(min), g.pick(max));

@@ -4,7 +4,7 @@
 use iced_x86::{Code, Register};
 
 use super::codes;
-use super::r#gen::Gen;
+use super::generator::Gen;
 use super::integer::LESS;
 use crate::step::Step;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host instructions of both widths that several modules use.
 
-use super::r#gen::Codes;
+use super::generator::Codes;
 use iced_x86::Code;
 
 pub(super) const AND: Codes =

@@ -4,7 +4,7 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::r#gen::{Codes, Gen, Wide};
+use super::generator::{Codes, Gen, Wide};
 use super::lane::{Emit, Floats};
 use crate::step::Step;
 

@@ -8,7 +8,7 @@ use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::codes;
-use super::r#gen::{Codes, Gen};
+use super::generator::{Codes, Gen};
 use super::lane::{Emit, Floats, MUL_PS};
 use super::transcend::half;
 use crate::step::{Kind, OUT_HIGH, Src, Step, mods};

@@ -8,7 +8,7 @@
 
 use iced_x86::{Code, Register};
 
-use super::r#gen::{Access, Gen, Wide};
+use super::generator::{Access, Gen, Wide};
 use super::lane::{self, Emit, Floats};
 use crate::step::{FLAG_DPP_MASK, Step};
 use crate::valu::cross::{self, DPP_BOUND_CTRL, DPP_FETCH_INACTIVE, DPP8};

@@ -11,7 +11,7 @@ use super::asm::{
     AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory, wave_field,
 };
 use super::flow::{self, Item, Unit, What};
-use super::r#gen::{Access, Gen, Wide, next_accesses};
+use super::generator::{Access, Gen, Wide, next_accesses};
 use super::lane::{self, Floats};
 use super::regs::Spill;
 use super::vmem::{self, Checks, Transfer};

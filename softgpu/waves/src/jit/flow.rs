@@ -8,7 +8,7 @@
 use softgpu_isa::{Flags, Op, info};
 
 use super::dpp;
-use super::r#gen::Wide;
+use super::generator::Wide;
 use super::lane::{self, Emit, Floats};
 use super::order;
 use super::touch::Touch;

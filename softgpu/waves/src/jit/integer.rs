@@ -7,7 +7,7 @@ use softgpu_isa::Op;
 use super::asm::Arg;
 use super::bits;
 use super::codes;
-use super::r#gen::{Codes, Gen, Wide};
+use super::generator::{Codes, Gen, Wide};
 use crate::step::{Kind, Src, Step};
 use crate::wave::SINK;
 

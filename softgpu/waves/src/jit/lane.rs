@@ -13,7 +13,7 @@ use super::codes;
 use super::compare;
 use super::convert;
 use super::dpp;
-use super::r#gen::{Access, Codes, Gen, Wide};
+use super::generator::{Access, Codes, Gen, Wide};
 use super::integer;
 use super::special;
 use super::transcend;

@@ -6,7 +6,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::asm::{SCALARS, memory};
-use super::r#gen::{Gen, MASK, Wide};
+use super::generator::{Gen, MASK, Wide};
 use crate::wave::EXEC;
 
 impl Gen {

@@ -26,7 +26,7 @@ mod convert;
 mod dpp;
 mod emit;
 mod flow;
-mod r#gen;
+mod generator;
 mod integer;
 mod lane;
 mod masks;
@@ -139,8 +139,8 @@ impl Compiled {
             return None;
         }
         let wide = match level {
-            Level::Avx512 => r#gen::Wide::Z,
-            Level::Avx2 => r#gen::Wide::Y,
+            Level::Avx512 => generator::Wide::Z,
+            Level::Avx2 => generator::Wide::Y,
             Level::Baseline => return None,
         };
         let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {

@@ -8,7 +8,7 @@ use iced_x86::Code;
 
 use super::emit::{Emitter, Micro};
 use super::flow::{Item, Unit, What};
-use super::r#gen::{Access, Wide};
+use super::generator::{Access, Wide};
 use super::scalar;
 
 /// Registers a loop leaves for intermediate results.

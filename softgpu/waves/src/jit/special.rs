@@ -10,7 +10,7 @@ use softgpu_isa::Op;
 
 use super::codes;
 use super::convert::{AND_OR, COMPARE_PS, ORDERED, SHIFT_LEFT, SHIFT_RIGHT, only};
-use super::r#gen::Gen;
+use super::generator::Gen;
 use super::integer::{EQUAL, LESS};
 use super::lane::{Emit, Floats, MUL_PS, SUB_PS};
 use super::transcend::MUL;

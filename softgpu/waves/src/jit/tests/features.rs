@@ -10,7 +10,7 @@ use iced_x86::{CpuidFeature, Decoder, DecoderOptions};
 use super::random::{self, Random};
 use super::{INLINE, Place};
 use crate::jit::emit::Emitter;
-use crate::jit::r#gen::Wide;
+use crate::jit::generator::Wide;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::Cache;

@@ -438,7 +438,7 @@ fn listed_operations_are_inline() {
     for &op in INLINE {
         let some = (0..2000).any(|_| {
             let words = random::instruction(&mut r, Some(op));
-            matches!(&steps(&words)[..], [s] if super::lane::emitter(s, super::r#gen::Wide::Z, floats).is_some())
+            matches!(&steps(&words)[..], [s] if super::lane::emitter(s, super::generator::Wide::Z, floats).is_some())
         });
         assert!(some, "{op:?} is left to its handler");
     }
@@ -457,7 +457,7 @@ fn permuted_operations_are_inline() {
         let steps = steps(&words);
         assert_eq!(steps.len(), 3);
         for at in 0..3 {
-            let emit = super::dpp::emitter(&steps, at, super::r#gen::Wide::Z, floats);
+            let emit = super::dpp::emitter(&steps, at, super::generator::Wide::Z, floats);
             assert!(emit.is_some(), "step {at} of {words:x?}");
         }
     }

@@ -9,7 +9,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::super::Context;
 use super::super::asm::context;
 use super::super::codes;
-use super::super::r#gen::Gen;
+use super::super::generator::Gen;
 use super::super::integer::EQUAL;
 use super::{Space, Transfer, address_dwords, low128};
 use crate::step::Step;

@@ -9,7 +9,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::super::Context;
 use super::super::asm::{Arg, Label, context};
 use super::super::codes;
-use super::super::r#gen::Gen;
+use super::super::generator::Gen;
 use super::address::TIMES;
 use super::{Transfer, at, low128};
 

@@ -13,7 +13,7 @@ use softgpu_isa::Op;
 use super::Context;
 use super::asm::{Label, context, memory};
 use super::codes;
-use super::r#gen::{Access, Gen};
+use super::generator::{Access, Gen};
 use super::regs::Spill;
 use crate::mem;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
