@@ -109,8 +109,7 @@ fn find(objects: &[(&str, &'static [u8])], target: &str) -> &'static [u8] {
 pub fn compile(source: &str, target: &str, flags: &[&str]) -> Vec<u8> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let object = directory.path().join("object");
-    let clang = std::env::var_os("STASIS_CLANG").unwrap_or_else(|| "clang-19".into());
-    let output = Command::new(clang)
+    let output = Command::new(device_cc::clang())
         .args([
             "--target=amdgcn-amd-amdhsa",
             "-O2",
@@ -245,6 +244,8 @@ impl Gpu {
 /// A kernel on the device that runs until it is told to end.
 #[derive(Debug)]
 pub struct Spinning {
+    /// Errors name the kernel as long as it is loaded.
+    _kernel: Kernel,
     flag: Buffer,
     /// 1 until the kernel has ended, then 0.
     pub done: Signal,
@@ -263,7 +264,7 @@ impl Spinning {
         let (kernel, args) = (gpu.kernel("spin"), [Arg::Buffer(&flag)]);
         let dispatch = gpu.queue.dispatch(&kernel).grid([1, 1, 1]).args(&args).completion(&done);
         dispatch.submit().expect("a dispatch");
-        Self { flag, done }
+        Self { _kernel: kernel, flag, done }
     }
 
     /// Tells it to end.

@@ -304,6 +304,14 @@ fn stat(pid: i32) -> Option<Vec<String>> {
     Some(text.rsplit_once(')')?.1.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
+/// What the descriptors of a process are, as `/proc` names them.
+#[must_use]
+pub fn open_files(pid: i32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
 /// Pids of the software device of this instance: its broker, known by its arguments, and the broker's executors.
 #[must_use]
 pub fn devices(instance: &str) -> Vec<i32> {

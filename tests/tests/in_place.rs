@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, State};
 use stasis::image::{Image, ImageError};
 use stasis::{Arg, Condition, FreeError, Queue, QueueOptions, Runtime, Signal, WaitMode, WindowError};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, Spinning, values};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -250,9 +250,7 @@ fn calls_of_many_threads_wait_at_the_gate_and_then_go_on() {
 #[test]
 fn kernel_that_does_not_end_is_refused_at_the_deadline_and_runs_on() {
     let gpu = Gpu::new();
-    let (spin, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
-    flag.write(0, &[0; 4]).unwrap();
-    gpu.queue.dispatch(&spin).grid([1, 1, 1]).args(&[Arg::Buffer(&flag)]).submit().unwrap();
+    let spinning = Spinning::start(&gpu);
     let started = Instant::now();
     let error = gpu.runtime.lock(Mode::Drain, Duration::from_millis(200)).unwrap_err();
     let CheckpointError::LockTimeout { running, queue, elapsed } = &error else { panic!("{error}") };
@@ -260,7 +258,7 @@ fn kernel_that_does_not_end_is_refused_at_the_deadline_and_runs_on() {
     assert!(*elapsed >= Duration::from_millis(200), "{elapsed:?}");
     assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(gpu.runtime.state(), State::Running);
-    flag.write(0, &[1; 4]).unwrap();
+    spinning.end();
     gpu.queue.wait_idle(SOON).unwrap();
     gpu.runtime.lock(Mode::Drain, DEADLINE).unwrap();
     gpu.runtime.unlock().unwrap();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use stasis::{Arg, Queue, QueueError, QueueOptions, Signal, SubmitError, WaitError};
-use stasis_tests::gpu::{Gpu, SOON, open, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, SOON, Spinning, open, skip_on_kernel_driver, values};
 
 const SMALL: QueueOptions =
     QueueOptions { packets: 64, priority: 7, kernarg_slot_bytes: 512, scratch_lane_bytes: 0 };
@@ -85,10 +85,8 @@ fn threads_share_a_queue_without_losing_a_packet() {
 #[test]
 fn queues_run_beside_each_other() {
     let gpu = Gpu::new();
-    let (kernel, flag) = (gpu.kernel("spin"), gpu.runtime.gtt().alloc(4).unwrap());
-    flag.write(0, &[0; 4]).unwrap();
-    gpu.queue.dispatch(&kernel).grid([1, 1, 1]).args(&[Arg::Buffer(&flag)]).submit().unwrap();
-    // The first queue is busy until the flag is set; the others are not kept from working.
+    let spinning = Spinning::start(&gpu);
+    // The first queue is busy until its kernel is told to end; the others are not kept from working.
     let (increment, counter) = (gpu.kernel("increment"), gpu.buffer(&[0u32]));
     for _ in 0..3 {
         let queue = Queue::create(&gpu.agent, SMALL).unwrap();
@@ -98,7 +96,7 @@ fn queues_run_beside_each_other() {
     assert_eq!(values::<u32>(&counter), [96]);
     let busy = gpu.queue.wait_idle(Some(Duration::from_millis(20)));
     assert!(matches!(busy, Err(WaitError::Timeout { .. })), "{busy:?}");
-    flag.write(0, &[1; 4]).unwrap();
+    spinning.end();
     gpu.queue.wait_idle(SOON).unwrap();
 }
 

@@ -11,6 +11,7 @@ use stasis::checkpoint::Mode;
 use stasis::{Arg, Signal};
 use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
 use stasis_tests::survivor::Survivor;
+use stasis_tests::worker::open_files;
 
 /// Generations of a process that checkpoints itself.
 const GENERATIONS: u64 = 200;
@@ -40,18 +41,9 @@ struct Usage {
     resident: u64,
 }
 
-/// What the descriptors of `pid` are.
-fn open_in(pid: u32) -> Vec<String> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| fs::read_link(entry.path()).ok())
-        .map(|link| link.to_string_lossy().into())
-        .collect()
-}
-
 impl Usage {
     fn of(pid: u32) -> Self {
-        let open = open_in(pid);
+        let open = open_files(pid.cast_signed());
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -106,7 +98,7 @@ fn assert_flat(first: &Usage, generation: u64, pid: u32, now: impl Fn() -> Usage
     }
     panic!(
         "generation {generation} uses {last:?}, generation {WARM} used {first:?}; open: {:?}",
-        open_in(pid)
+        open_files(pid.cast_signed())
     );
 }
 

@@ -24,7 +24,7 @@ const INTEGERS: Metric = Metric { name: "integer_arithmetic", unit: "GIOP/s" };
 const TURNS: Metric = Metric { name: "iterations", unit: "G/s" };
 const BYTES: Metric = Metric { name: "bytes", unit: "GB/s" };
 
-/// Who does the same job on this machine without a GPU.
+/// The peer that a case is compared with: the same job on this machine without a GPU.
 #[derive(Clone, Copy, Debug)]
 pub enum Peer {
     /// A function of native/isa.c.

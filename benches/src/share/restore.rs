@@ -26,7 +26,7 @@ const ROUNDS: usize = 7;
 /// No further round over all numbers once so much time has gone.
 const ENOUGH: Duration = Duration::from_secs(30);
 
-/// Who holds the buffers.
+/// The processes that hold the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holders {
     One,

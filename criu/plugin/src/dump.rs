@@ -82,7 +82,7 @@ fn dump() -> MutexGuard<'static, Dump> {
 /// Before anything else of a dump.
 pub(crate) fn prepare() {
     dump().is_active = true;
-    // Who has none of our processes about must not notice us.
+    // A dump without processes of ours must not notice the plugin.
     if process::is_any() && !host::freeze_by_interrupts_only() {
         log(
             Level::Info,
@@ -230,7 +230,7 @@ fn checkpoint<'p>(
     let Some(failure) = failure else { return Ok(contents) };
     resume(&mut doubtful);
     for (process, contents) in &contents {
-        // Whoever has not got its device back needs its contents.
+        // A process that has not got its device back needs its contents.
         if let Some(place) = contents.place().filter(|_| !doubtful.contains(process)) {
             images.discard(place);
         }
@@ -258,7 +258,8 @@ fn order_all<'p>(
     for process in running {
         contents.push((process, images.contents_of(process, settings.self_contained)?));
     }
-    // Whoever keeps its contents meets nobody. If it shares memory with another, it is the one to say so.
+    // A process that keeps its contents in its own memory joins no session. If it shares memory with another process, it
+    // reports that itself.
     let meeting = contents.iter().filter(|(_, contents)| contents.place().is_some());
     *sessions = session::plan(&meeting.map(|(process, _)| *process).collect::<Vec<_>>(), images, patience)?;
     for (process, contents) in contents {

@@ -191,7 +191,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", directory.path().join(MARKER)).unwrap();
         assert!(matches!(check(fd.as_fd(), directory.path()), Err(MarkerError::Read(_))));
         fs::remove_file(directory.path().join(MARKER)).unwrap();
-        // Nobody writes to it: an open that waited would wait for ever.
+        // No process writes to this FIFO: an open that waits would wait for ever.
         rustix::fs::mknodat(&fd, MARKER, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let error = check(fd.as_fd(), directory.path()).unwrap_err();
         assert!(error.to_string().contains("stasis.json is a FIFO"), "{error}");

@@ -30,6 +30,12 @@ const FLAGS: [&str; 11] = [
     "-Wl,-s,--build-id=none",
 ];
 
+/// The device compiler: `STASIS_CLANG`, else `clang-19`.
+#[must_use]
+pub fn clang() -> OsString {
+    std::env::var_os("STASIS_CLANG").unwrap_or_else(|| OsString::from("clang-19"))
+}
+
 /// Compiles `source` (a path relative to the package; one translation unit, so that the object has one metadata note) and writes `<name>.rs` into `OUT_DIR`: a table `OBJECTS` of target
 /// names and ELF files. `included` only triggers a new build.
 #[must_use]
@@ -48,7 +54,7 @@ pub fn embed(name: &str, source: &str, included: &[&str]) -> ExitCode {
 }
 
 fn build(unit: &str, source: &str) -> Result<(), String> {
-    let clang = std::env::var_os("STASIS_CLANG").unwrap_or_else(|| OsString::from("clang-19"));
+    let clang = clang();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo set no OUT_DIR")?);
     let supported = supported(&clang)?;
     let names: Vec<&str> = TARGETS

@@ -51,7 +51,7 @@ pub fn script(path: &Path, arguments: &[PathBuf], cache: &Path) -> Result<String
 /// # Errors
 /// What a compiler, the linker or the file system says.
 pub fn compile(sources: &[PathBuf], flags: &[&str], lanes: u16, place: &Path) -> Result<Object, String> {
-    let clang = std::env::var_os("STASIS_CLANG").unwrap_or_else(|| OsString::from("clang-19"));
+    let clang = crate::clang();
     let mut arguments: Vec<PathBuf> = vec![lanes.to_string().into()];
     let mut objects = Vec::new();
     for source in sources {

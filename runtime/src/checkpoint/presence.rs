@@ -10,8 +10,8 @@ use rustix::process::{Pid, test_kill_process};
 
 /// Whether the process `pid` has ended, reaped or not. One whose first thread has ended counts as ended.
 ///
-/// A later process of the same pid is taken for it, and one that is not ours (`EPERM`) counts as there until it is reaped:
-/// who needs to know better reads `/proc` ([`super::process::Process`]).
+/// A later process of the same pid is taken for it. Where a filter forbids `process_vm_readv`, a process that has ended
+/// counts as there until it is reaped. A caller that needs to know better reads `/proc` ([`super::process::Process`]).
 pub(super) fn has_ended(pid: i32) -> bool {
     let Some(process) = Pid::from_raw(pid) else { return true };
     test_kill_process(process) == Err(Errno::SRCH) || has_no_memory(pid)

@@ -311,7 +311,7 @@ pub fn make_private(directory: &Path) -> Result<(), ManifestError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::criu::write_commit_script;
 
@@ -329,7 +329,7 @@ mod tests {
         if run("post-dump") { Ok(()) } else { Err(()) }
     }
 
-    fn manifest() -> Manifest {
+    pub fn manifest() -> Manifest {
         Manifest {
             layout: LAYOUT,
             pid: 7,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::language::{Answer, Ask, By, Seen};
 use super::{PATIENCE, Sharers};
 use crate::gpu::Numbers;
+use crate::worker::open_files;
 
 /// Bytes of every buffer: several pages, so that the last one counts.
 const BYTES: u64 = 3 * 4096;
@@ -240,13 +241,10 @@ impl Graph {
             assert_eq!(objects.shared, 0, "{worker} has shared buffers left: {objects:?}");
             let pid = on.pid(&worker);
             let left = || -> Vec<String> {
-                let names = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
-                let names = names.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-                let names = names.map(|name| name.to_string_lossy().into_owned());
                 let is_memory = |name: &String| {
                     ["softgpu:vram", "softgpu:gtt", "stasis-dmabuf"].iter().any(|kind| name.contains(kind))
                 };
-                names.filter(is_memory).collect()
+                open_files(pid).into_iter().filter(is_memory).collect()
             };
             // The thread that leads a restore's rendezvous lets go of what it handed out when the last has it.
             let deadline = Instant::now() + PATIENCE;

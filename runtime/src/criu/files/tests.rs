@@ -7,26 +7,12 @@ use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, mknodat};
 
+use super::super::directory::tests::manifest;
 use super::super::directory::{LAYOUT, TREE_LAYOUT, TreeMember, prepare};
-use super::super::{CriuOptions, hashed_json};
+use super::super::hashed_json;
 use super::*;
 use crate::checkpoint::CheckpointReport;
 use crate::image::CHUNK_BYTES;
-
-fn manifest() -> Manifest {
-    Manifest {
-        layout: LAYOUT,
-        pid: 7,
-        command: vec!["heat".into()],
-        executable: None,
-        criu: "4.2".into(),
-        options: CriuOptions::default(),
-        images: vec!["runtime-0.img".into()],
-        members: Vec::new(),
-        report: CheckpointReport::default(),
-        files: Vec::new(),
-    }
-}
 
 /// A checkpoint of a tree whose second process has a runtime, as it is when CRIU's images are whole.
 fn pending(temporary: &tempfile::TempDir) -> PathBuf {
