@@ -4,7 +4,6 @@
 //! INVARIANT: an image never moves, so kernel addresses in packets stay right across checkpoints; and it is freed
 //! only when no handle on the executable or one of its kernels is left and no queue may still run it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,77 +13,19 @@ use bytemuck::pod_read_unaligned;
 use queues::hsa::KernelDescriptor;
 
 use crate::agent::Agent;
-use crate::code_object::{CodeObject, CodeObjectError, KernargError, KernargLayout};
-use crate::device::flags;
-use crate::error::{DeviceError, FreeError, LoadError};
-use crate::pool::Request;
-use crate::registry;
-use crate::registry::state::{BoRole, ExecutableKey, QueueKey};
-use crate::runtime::Inner;
+use crate::code_object::{CodeObject, CodeObjectError, KernargLayout};
+use crate::context::device::flags;
+use crate::context::error::{DeviceError, FreeError, LoadError};
+use crate::context::memory::free::{free_bo, free_deferred};
+use crate::context::memory::make::{bo_view, make_bo, unmake_bo};
+use crate::context::memory::request::Request;
+use crate::context::program::Program;
+use crate::context::registry;
+use crate::context::registry::state::{BoRole, ExecutableKey, QueueKey};
 
 /// TIMEOUT: how long dropping an executable waits for its last dispatches; then its image stays until the process
 /// ends.
 const DROP_GRACE: Duration = Duration::from_millis(100);
-
-/// What is known of a loaded code object without the device.
-#[derive(Debug)]
-pub struct Program {
-    object: CodeObject,
-    base: u64,
-    layouts: BTreeMap<String, Result<Arc<KernargLayout>, KernargError>>,
-}
-
-impl Program {
-    /// Checks a file against an agent's instruction set.
-    ///
-    /// # Errors
-    /// [`LoadError::CodeObject`], [`LoadError::Descriptor`].
-    pub fn check(agent: &Agent, bytes: &[u8]) -> Result<CodeObject, LoadError> {
-        let object = CodeObject::parse(bytes)?;
-        object.check_agent(agent.target(), agent.features()?)?;
-        for kernel in object.kernels() {
-            let descriptor: KernelDescriptor = pod_read_unaligned(&kernel.descriptor);
-            descriptor
-                .validate(agent.target())
-                .map_err(|source| LoadError::Descriptor { kernel: kernel.name.clone(), source })?;
-        }
-        Ok(object)
-    }
-
-    /// A checked code object placed at `base`.
-    pub fn new(object: CodeObject, base: u64) -> Self {
-        let layout = |kernel: &crate::code_object::Kernel| {
-            (kernel.name.clone(), KernargLayout::new(&kernel.metadata).map(Arc::new))
-        };
-        let layouts = object.kernels().iter().map(layout).collect();
-        Program { object, base, layouts }
-    }
-
-    /// The code object.
-    pub fn object(&self) -> &CodeObject {
-        &self.object
-    }
-
-    /// Address of its image.
-    pub fn base(&self) -> u64 {
-        self.base
-    }
-
-    /// The kernel whose descriptor is at `object`.
-    pub fn kernel_of(&self, object: u64) -> Option<&str> {
-        let offset = object.checked_sub(self.base)?;
-        let kernel = self.object.kernels().iter().find(|kernel| kernel.descriptor_offset == offset)?;
-        Some(&kernel.name)
-    }
-
-    /// The kernel whose code is the last to start at or before `pc`, and the offset of `pc` in it.
-    pub fn kernel_at(&self, pc: u64) -> Option<(&str, u64)> {
-        let offset = pc.checked_sub(self.base)?;
-        let before = self.object.kernels().iter().filter(|kernel| kernel.entry_offset <= offset);
-        let kernel = before.max_by_key(|kernel| kernel.entry_offset)?;
-        Some((&kernel.name, offset - kernel.entry_offset))
-    }
-}
 
 /// A handle on a loaded code object; clones name the same one, which is unloaded with the last.
 #[derive(Clone)]
@@ -100,16 +41,16 @@ struct Handle {
 
 impl fmt::Debug for Executable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executable").field("key", &self.0.key).field("base", &self.0.program.base).finish()
+        f.debug_struct("Executable").field("key", &self.0.key).field("base", &self.0.program.base()).finish()
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let inner = &self.agent.inner;
-        let Ok(pass) = inner.gate.enter() else { return };
+        let context = &self.agent.context;
+        let Ok(pass) = context.gate.enter() else { return };
         let image = {
-            let mut registry = inner.registry.lock();
+            let mut registry = context.registry.lock();
             registry.executables.remove(self.key).map(|executable| {
                 // From here on the image is an ordinary buffer that packets may still use.
                 if let Some(bo) = registry.bos.get_mut(executable.image) {
@@ -120,9 +61,9 @@ impl Drop for Handle {
         };
         let Some(image) = image else { return };
         let uses = *self.uses.get_mut();
-        match inner.free_bo(&pass, image, uses, DROP_GRACE) {
+        match free_bo(context, &pass, image, uses, DROP_GRACE) {
             Ok(()) | Err(FreeError::Stale { .. } | FreeError::Lost(_)) => {}
-            Err(_) => inner.deferred.lock().push((image, uses)),
+            Err(_) => context.deferred.lock().push((image, uses)),
         }
     }
 }
@@ -149,8 +90,8 @@ impl Executable {
     /// [`LoadError::CodeObject`] if the file is not one, or for another target; [`LoadError::Descriptor`],
     /// [`LoadError::Memory`], [`LoadError::Lost`].
     pub fn load(agent: &Agent, bytes: &[u8]) -> Result<Self, LoadError> {
-        let object = Program::check(agent, bytes)?;
-        let inner = &agent.inner;
+        let object = Program::check(agent.target(), agent.features()?, bytes)?;
+        let context = &agent.context;
         let index = agent.info.index();
         let plan = object.plan();
         // Where the CPU does not see the agent's memory, code runs from system memory.
@@ -160,19 +101,19 @@ impl Executable {
             false => Request::queue_memory(BoRole::Image, plan.image_bytes(), index),
         };
         let request = Request { flags: place.flags | flags::EXECUTABLE, align: plan.alignment(), ..place };
-        let pass = inner.gate.enter()?;
-        inner.free_deferred(&pass);
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
-        let image = inner.make_bo(&mut registry, device, request)?;
-        let view = Inner::view(&registry, image);
+        let pass = context.gate.enter()?;
+        free_deferred(context, &pass);
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
+        let image = make_bo(context, &mut registry, device, request)?;
+        let view = bo_view(&registry, image);
         let relocated = view
             .ok_or(LoadError::Memory(DeviceError::Absent { what: "the image's mapping" }.into()))
             .and_then(|view| Ok((view, plan.relocate(view.va())?)));
         let (view, bytes_at) = match relocated {
             Ok(relocated) => relocated,
             Err(error) => {
-                inner.unmake_bo(&mut registry, device, image);
+                unmake_bo(&mut registry, device, image);
                 return Err(error);
             }
         };
@@ -199,7 +140,7 @@ impl Executable {
 
     /// The code object.
     pub fn object(&self) -> &CodeObject {
-        &self.0.program.object
+        self.0.program.object()
     }
 
     /// The kernel of this name.
@@ -207,13 +148,13 @@ impl Executable {
     /// # Errors
     /// [`LoadError::CodeObject`] with the names there are, [`LoadError::Arguments`] if its arguments make no sense.
     pub fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
-        let kernel = self.0.program.object.kernel(name)?;
-        let layout = self.0.program.layouts.get(name).cloned();
+        let kernel = self.0.program.object().kernel(name)?;
+        let layout = self.0.program.layout(name).cloned();
         let layout = layout
             .ok_or_else(|| CodeObjectError::NoSuchKernel { name: name.to_owned(), known: Vec::new() })??;
         Ok(Kernel {
             executable: self.clone(),
-            object_va: self.0.program.base + kernel.descriptor_offset,
+            object_va: self.0.program.base() + kernel.descriptor_offset,
             kernel: Arc::new(kernel.clone()),
             layout,
         })
@@ -221,8 +162,8 @@ impl Executable {
 
     /// The address of an exported variable.
     pub fn global(&self, name: &str) -> Option<u64> {
-        let global = self.0.program.object.globals().iter().find(|global| global.name == name)?;
-        Some(self.0.program.base + global.offset)
+        let global = self.0.program.object().globals().iter().find(|global| global.name == name)?;
+        Some(self.0.program.base() + global.offset)
     }
 
     #[inline]
@@ -262,7 +203,7 @@ impl Kernel {
 
     /// Address of its first instruction, for those who set registers themselves. A multiple of 256.
     pub fn entry_va(&self) -> u64 {
-        self.executable.0.program.base + self.kernel.entry_offset
+        self.executable.0.program.base() + self.kernel.entry_offset
     }
 
     /// Its descriptor: the resource words a dispatch needs.

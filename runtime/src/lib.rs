@@ -18,58 +18,73 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! INVARIANT: whoever touches the device has passed the [`gate`]; whatever was handed out is in the [`registry`]; and
-//! all that lives in the driver is made and unmade by the functions of one module, `device`. On these three a
+//! INVARIANT: whoever touches the device has passed the [`gate`]; whatever was handed out is in the registry; and all
+//! that lives in the driver is made and unmade by the functions of one module, `context::device`. On these three a
 //! checkpoint stands: it closes the gate, walks the registry, tears the device down, and makes it again.
 
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
-pub mod agent;
+mod agent;
 pub mod checkpoint;
 pub mod code_object;
+mod context;
 mod copy;
 pub mod criu;
-mod device;
 mod dispatch;
-pub mod error;
-mod exception;
 mod executable;
 pub mod image;
-pub mod pool;
-pub mod queue;
+mod linux;
+mod logical;
+mod open;
+mod pool;
+mod queue;
 pub mod raw;
-pub mod registry;
-pub mod regular;
 mod runtime;
 pub mod share;
-pub mod signal;
-pub mod vmem;
+mod signal;
+mod vmem;
 
 // What ends a verb is part of the protocol; its users here know it as `crate::limit`.
 use stasis_protocol as limit;
 pub use stasis_protocol::gate;
 pub use stasis_protocol::{Gate, Limit, Stopped};
 
-pub use self::agent::{
-    Agent, LeftOut, LeftOutReason, LinkMatrix, LogicalDevice, LogicalError, NoPath, Path, PathKind, Place,
-    Scattered, Share, Unreachable,
+pub use self::agent::Agent;
+pub use self::context::agent::copy_path::{
+    CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES,
 };
-pub use self::copy::{
-    CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES, Span, Transfer,
+pub use self::context::agent::links::{LinkMatrix, NoPath, Path, PathKind, Place, Unreachable};
+pub use self::context::agent::select::{LeftOut, LeftOutReason};
+pub use self::context::agent::spec;
+pub use self::context::error::*;
+pub use self::context::program::Program;
+pub use self::context::queue::cu_mask::CuMask;
+pub use self::context::queue::fault::{
+    FaultingWave, MemoryViolation, QueueFault, ScratchFault, ScratchRefusal,
 };
+pub use self::context::registry::access::Access;
+pub use self::context::registry::tally::{Holding, Holdings, MemoryPlace};
+pub use self::context::signal::wait::{Condition, WaitMode};
+pub use self::copy::{Span, Transfer};
 pub use self::dispatch::{Arg, Dispatch};
-pub use self::error::*;
-pub use self::executable::{Executable, Kernel, Program};
-pub use self::pool::stats::{Holding, Holdings, MemoryPlace, MemoryStats, PlaceStats};
+pub use self::executable::{Executable, Kernel};
+pub use self::linux::regular;
+pub use self::logical::{LogicalDevice, LogicalError, Scattered, Share};
+pub use self::open::Options;
+pub use self::pool::stats::{MemoryStats, PlaceStats};
 pub use self::pool::{Buffer, HostGuard, PointerInfo, PointerKind, Pool, PoolKind, Registered};
-pub use self::queue::{CuMask, Queue, QueueFault, QueueOptions, ScratchFault, ScratchRefusal};
+pub use self::queue::{MAX_PACKETS, MIN_PACKETS, Queue, QueueOptions};
 pub use self::raw::RawQueue;
-pub use self::registry::state::Access;
-pub use self::runtime::{Options, Runtime};
+pub use self::runtime::Runtime;
 pub use self::share::ShareError;
-pub use self::signal::{Condition, Signal, WaitMode};
-pub use self::vmem::{Mapping, Memory, Range, RangeGuard};
+pub use self::signal::Signal;
+pub use self::vmem::{Mapping, Memory, Range, RangeGuard, VmemError};
+
+/// What is saved of the objects that were handed out: keys and states, as images have them.
+pub mod registry {
+    pub use crate::context::registry::{Key, Persist, Registry, RegistryError, TableState, state};
+}
 
 #[cfg(test)]
 mod testing;

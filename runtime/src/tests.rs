@@ -8,7 +8,8 @@ use kfd::Errno;
 use kfd::sys::{AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, AMDKFD_IOC_CREATE_QUEUE, AMDKFD_IOC_MAP_MEMORY_TO_GPU};
 use queues::aql::ExceptionCode;
 
-use crate::queue::bring_up_again;
+use crate::context::handover::{put_device, take_device};
+use crate::context::queue::bringup::bring_up;
 use crate::testing::runtime;
 use crate::*;
 
@@ -19,7 +20,7 @@ fn soon() -> Instant {
 }
 
 fn lock(runtime: &Runtime) -> gate::Closed {
-    runtime.inner().gate.close(soon(), &AtomicBool::new(false)).unwrap()
+    runtime.context().gate.close(soon(), &AtomicBool::new(false)).unwrap()
 }
 
 /// Submits one kernel dispatch of the embedded fill kernel over `buffer`.
@@ -272,15 +273,15 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
         std::thread::spawn(move || signal.wait(Condition::Equal(0), None, WaitMode::Blocked))
     };
     std::thread::sleep(Duration::from_millis(20));
-    let inner = runtime.inner();
+    let context = runtime.context();
     let mut closed = lock(&runtime);
-    let device = inner.take_device(&mut closed, soon()).unwrap();
+    let device = take_device(context, &mut closed, soon()).unwrap();
     // What a checkpoint does, without the contents: every object goes, then comes back.
     {
-        let mut registry = inner.registry.lock();
+        let mut registry = context.registry.lock();
         let registry::Registry { bos, queues, events, .. } = &mut *registry;
         for (_, queue) in queues.iter_mut() {
-            queue.state = queue.live.as_ref().unwrap().save(&queue.state);
+            queue.state = queue.live.as_ref().unwrap().with_indices(&queue.state);
             queue.live.as_ref().unwrap().detach(&mut closed);
             device.destroy_queue(queue).unwrap();
         }
@@ -290,7 +291,7 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
             .map(|(key, bo)| {
                 let bytes = bo.state.role.has_contents().then(|| {
                     let mut bytes = vec![0; bo.state.bytes as usize];
-                    pool::mapped::view(bo.state.va, bo.state.bytes).unwrap().read(0, &mut bytes);
+                    context::memory::mapped::view(bo.state.va, bo.state.bytes).unwrap().read(0, &mut bytes);
                     bytes
                 });
                 device.destroy_bo(bo).unwrap();
@@ -307,7 +308,7 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
             }
             device.create_bo(bo).unwrap();
             if let Some(bytes) = bytes {
-                pool::mapped::view(bo.state.va, bo.state.bytes).unwrap().write(0, &bytes);
+                context::memory::mapped::view(bo.state.va, bo.state.bytes).unwrap().write(0, &bytes);
             }
         }
         for key in registry.events_by_id() {
@@ -317,10 +318,13 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
             assert_eq!(event.state.id, id);
         }
         for key in registry.queues_by_id() {
-            bring_up_again(&mut registry, key, &device, &mut closed).unwrap();
+            let queue = registry.queues.get(key).unwrap();
+            let (live, logical) = (queue.live.clone().unwrap(), queue.state.write_index);
+            let doorbell = bring_up(&device, &mut registry, key, &live, logical).unwrap();
+            live.attach(&mut closed, doorbell);
         }
     }
-    inner.put_device(&mut closed, std::sync::Arc::new(device)).unwrap();
+    put_device(context, &mut closed, std::sync::Arc::new(device)).unwrap();
     closed.open();
     assert_eq!(queue.write_index().unwrap(), index);
     assert!(!sleeper.is_finished());

@@ -23,9 +23,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::credentials::Peer;
 use super::inbox::{INVITATION, Message, NOTICE_BYTES, NOTICE_LINK, Notice};
 use super::protocol::{CallError, Request};
+use crate::linux::credentials::Peer;
 
 /// How many strangers may wait in front of an agent; they are sent away at once.
 const BACKLOG: i32 = 32;

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant, SystemTime};
 use kfd::Transport;
 
 use super::admit::{AgentIdentity, TermsSecret, identities};
-use super::incarnation::Incarnation;
 use super::keeper::{Held, Keepers, Kept};
 use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
@@ -21,12 +20,18 @@ use super::protocol::CheckpointReport;
 use super::{
     Activity, CheckpointError, IMAGE_FILE, Mode, audit, call_limit, evacuate, milliseconds, preempt, system,
 };
-use crate::device::{Device, RenderFiles};
-use crate::error::Lost;
+use crate::checkpoint::session::CheckpointMachine;
+use crate::context::Context;
+use crate::context::device::{Device, RenderFiles};
+use crate::context::error::Lost;
+use crate::context::handover::TakeError;
+use crate::context::handover::{take_device, try_put_device};
+use crate::context::registry::Persist;
 use crate::gate::Closed;
 use crate::image::ImageWriter;
 use crate::limit::Limit;
-use crate::runtime::{Inner, TakeError};
+use crate::linux::incarnation::Incarnation;
+use crate::share::end_meeting;
 use crate::share::{Leaving, SessionOrder, stand_in_for_all};
 
 /// TIMEOUT: how long threads asleep in the driver may take to come out; the time in which the device does not answer is not
@@ -76,14 +81,14 @@ pub(super) fn taken(error: TakeError) -> CheckpointError {
 
 /// The driver's state of this process, if its queues were preempted.
 fn capture(
-    inner: &Inner,
+    context: &Context,
     closed: &Closed,
     mode: Mode,
     limit: &Limit,
 ) -> Result<Option<Captured>, CheckpointError> {
     let pass = closed.pass();
-    match (mode, inner.device(&pass)) {
-        (Mode::Preempt, Some(on)) => preempt::capture(&inner.registry.lock(), on, limit).map(Some),
+    match (mode, context.device(&pass)) {
+        (Mode::Preempt, Some(on)) => preempt::capture(&context.registry.lock(), on, limit).map(Some),
         _ => Ok(None),
     }
 }
@@ -91,17 +96,17 @@ fn capture(
 /// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
 /// whether all went is told beside what is left of it.
 pub(super) fn part_with(
-    inner: &Inner,
+    context: &Context,
     device: Device,
     closed: &mut Closed,
     preempted: bool,
 ) -> (Result<(), CheckpointError>, RenderFiles, Arc<dyn Transport>) {
     if preempted {
-        let gone = preempt::let_go(&mut inner.registry.lock(), &device, closed);
+        let gone = preempt::let_go(&mut context.registry.lock(), &device, closed);
         let (renders, transport) = device.leave();
         return (gone, renders, transport);
     }
-    let mut registry = inner.registry.lock();
+    let mut registry = context.registry.lock();
     let gone = evacuate::evacuate(&mut registry, &device, closed);
     if gone.is_err() {
         evacuate::hang_up(&registry, &device, closed);
@@ -115,7 +120,7 @@ pub(super) fn part_with(
 }
 
 pub(super) fn take_down(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     mode: Mode,
     into: &Destination<'_>,
@@ -123,30 +128,30 @@ pub(super) fn take_down(
     report: &mut CheckpointReport,
 ) -> Result<Parked, Down> {
     let started = Instant::now();
-    inner.end_meeting();
-    let agents = identities(inner, inner.device(&closed.pass()).map(AsRef::as_ref));
-    inner.session().now(Activity::Writing);
-    let mut leaving = prepare(inner, closed, into, limit).map_err(Down::untouched)?;
-    let captured = capture(inner, closed, mode, limit).map_err(Down::untouched)?;
+    end_meeting(context);
+    let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
+    CheckpointMachine::of(context).now(Activity::Writing);
+    let mut leaving = prepare(context, closed, into, limit).map_err(Down::untouched)?;
+    let captured = capture(context, closed, mode, limit).map_err(Down::untouched)?;
     let saved = Saved { agents: &agents, captured: captured.as_ref(), leaving: &leaving };
-    let (image_id, image) = write_image(inner, into, &saved, limit, report).map_err(Down::untouched)?;
+    let (image_id, image) = write_image(context, into, &saved, limit, report).map_err(Down::untouched)?;
     let (contents, image) = match into.self_contained {
         true => (Contents::Memory(image), None),
         false => (Contents::File(into.path()), Some(image.into())),
     };
     report.write_ms = milliseconds(started);
     let started = Instant::now();
-    inner.session().now(Activity::Closing);
+    CheckpointMachine::of(context).now(Activity::Closing);
     let incarnation =
         Incarnation::current().map_err(system("identify the process")).map_err(Down::untouched)?;
     let secret =
         TermsSecret::draw().map_err(system("draw a secret of the checkpoint")).map_err(Down::untouched)?;
     report.secret = Some(secret.clone());
     let device = call_limit(limit)
-        .hold(|| inner.take_device(closed, limit.deadline(RECLAIM)))
+        .hold(|| take_device(context, closed, limit.deadline(RECLAIM)))
         .map_err(|error| Down::untouched(taken(error)))?;
     if let Err(error) = leaving.agree(limit) {
-        put_back(inner, closed, device);
+        put_back(context, closed, device);
         return Err(Down::untouched(error));
     }
     let sharing = leaving.record();
@@ -154,7 +159,7 @@ pub(super) fn take_down(
     let held = match duplicate(&device, image) {
         Ok(held) => held,
         Err(error) => {
-            put_back(inner, closed, device);
+            put_back(context, closed, device);
             return Err(Down::untouched(error));
         }
     };
@@ -170,12 +175,12 @@ pub(super) fn take_down(
         agents,
         sharing,
         secret,
-        copy_of: inner.session().set_copy_of(None),
+        copy_of: CheckpointMachine::of(context).set_copy_of(None),
         terms: None,
         captured,
     });
-    evacuate::save(&mut inner.registry.lock());
-    let (evacuated, renders, transport) = part_with(inner, device, closed, preempted);
+    evacuate::save(&mut context.registry.lock());
+    let (evacuated, renders, transport) = part_with(context, device, closed, preempted);
     drop(renders);
     let stood_in = stand_in_for_all().map_err(system("put stand-ins in the place of DMABufs"));
     match Keepers::hold(&held) {
@@ -205,7 +210,7 @@ pub(super) fn take_down(
 
 /// Meets the other processes of the session, if there is anything to share or somebody to wait for.
 fn prepare<'a>(
-    inner: &Inner,
+    context: &Context,
     closed: &Closed,
     into: &Destination<'a>,
     limit: &Limit,
@@ -215,8 +220,8 @@ fn prepare<'a>(
     }
     let pass = closed.pass();
     let gone = Lost { what: "the device was closed under an open gate", source: None };
-    let on = inner.device(&pass).ok_or(gone)?;
-    Leaving::prepare(inner, &inner.registry.lock(), on, into.session, limit)
+    let on = context.device(&pass).ok_or(gone)?;
+    Leaving::prepare(context, &context.registry.lock(), on, into.session, limit)
 }
 
 /// What an image is made of.
@@ -227,13 +232,13 @@ struct Saved<'a> {
 }
 
 fn write_image(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     into: &Destination<'_>,
     saved: &Saved<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
 ) -> Result<(String, File), CheckpointError> {
-    let registry = inner.registry.lock();
+    let registry = context.registry.lock();
     let (keys, mut extents) = match saved.captured {
         Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
         None => {
@@ -255,7 +260,7 @@ fn write_image(
         image_id: image_id.clone(),
         written_unix_ms: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_millis() as u64),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        transport: inner.transport_name().to_string(),
+        transport: context.transport_name().to_string(),
         agents: saved.agents.to_vec(),
         preempted: saved.captured.is_some(),
         sharing: saved.leaving.has_record().then(|| saved.leaving.record()),
@@ -280,10 +285,10 @@ fn duplicate(device: &Device, image: Option<OwnedFd>) -> Result<Held, Checkpoint
 }
 
 /// Gives the calls a device back that was taken from them and not touched.
-fn put_back(inner: &Arc<Inner>, closed: &mut Closed, device: Device) {
+fn put_back(context: &Arc<Context>, closed: &mut Closed, device: Device) {
     let (mut device, until) = (device, Instant::now() + RECLAIM);
     loop {
-        device = match inner.try_put_device(closed, device) {
+        device = match try_put_device(context, closed, device) {
             Ok(()) => return,
             Err((Some(device), _)) if Instant::now() < until => *device,
             Err((_, error)) => {

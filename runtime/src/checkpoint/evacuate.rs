@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{CheckpointError, device};
-use crate::device::Device;
+use crate::context::device::Device;
+use crate::context::queue::live::QueueLive;
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, BoKind, BoRole, QueueKey};
 use crate::gate::Closed;
 use crate::image::Extent;
 use crate::limit::{Limit, Stopped};
-use crate::queue::live::QueueLive;
-use crate::registry::Registry;
-use crate::registry::state::{BoKey, BoKind, BoRole, QueueKey};
 use crate::vmem;
 
 /// How long a drain sleeps between looks once it has looked for a while.
@@ -125,7 +125,7 @@ pub(super) fn extents(registry: &Registry, keys: &[BoKey]) -> Vec<Extent> {
 pub(super) fn save(registry: &mut Registry) {
     for (_, queue) in registry.queues.iter_mut().filter(|(_, queue)| queue.created) {
         if let Some(live) = &queue.live {
-            queue.state = live.save(&queue.state);
+            queue.state = live.with_indices(&queue.state);
         }
     }
 }

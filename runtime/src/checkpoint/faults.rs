@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 
-use super::incarnation::Incarnation;
 use super::{Mode, State};
-use crate::runtime::Inner;
+use crate::linux::incarnation::Incarnation;
 use crate::testing::FakeKernel;
 use crate::testing::faulty::{self, Faults, FaultyTransport, Holdings};
 use crate::*;
@@ -170,11 +169,11 @@ fn every_call_of_an_opening_can_fail_once() {
             let (transport, kernel, faults) = FaultyTransport::new(2);
             let base = Holdings::of(&kernel);
             faults.arm(n, errno);
-            let failed = match Inner::open(transport, None) {
-                Ok(inner) => {
+            let failed = match crate::context::open::open(transport, None) {
+                Ok(context) => {
                     // What is only dropped can tell nobody.
                     faults.disarm();
-                    drop(Runtime::from_inner(&inner));
+                    drop(Runtime::from_context(&context));
                     false
                 }
                 Err(error) => {

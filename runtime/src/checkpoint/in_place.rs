@@ -6,29 +6,30 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::{evacuate, rebuild};
+use crate::context::Context;
+use crate::context::handover::{put_device, take_device};
 use crate::limit::Limit;
-use crate::runtime::Inner;
 
 /// Drains every queue, takes it off the hardware and makes it again.
 ///
 /// # Panics
 /// When a step fails.
-pub(crate) fn requeue(inner: &Arc<Inner>) {
+pub(crate) fn requeue(context: &Arc<Context>) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let mut closed = inner.gate.close(deadline, &AtomicBool::new(false)).unwrap();
-    let queues = evacuate::queues(&inner.registry.lock());
+    let mut closed = context.gate.close(deadline, &AtomicBool::new(false)).unwrap();
+    let queues = evacuate::queues(&context.registry.lock());
     evacuate::drain(&queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
-    let device = inner.take_device(&mut closed, deadline).unwrap();
+    let device = take_device(context, &mut closed, deadline).unwrap();
     {
-        let mut registry = inner.registry.lock();
+        let mut registry = context.registry.lock();
         for (_, queue) in registry.queues.iter_mut() {
             let live = Arc::clone(queue.live.as_ref().unwrap());
-            queue.state = live.save(&queue.state);
+            queue.state = live.with_indices(&queue.state);
             live.detach(&mut closed);
             device.destroy_queue(queue).unwrap();
         }
         rebuild::queues(&mut registry, &device, &mut closed).unwrap();
     }
-    inner.put_device(&mut closed, Arc::new(device)).unwrap();
+    put_device(context, &mut closed, Arc::new(device)).unwrap();
     closed.open();
 }

@@ -11,13 +11,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{State, preempt};
-use crate::device::Device;
-use crate::error::explain;
+use crate::checkpoint::session::CheckpointMachine;
+use crate::context::Context;
+use crate::context::device::Device;
+use crate::context::error::explain;
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKind, BoState, QueueKind};
 use crate::gate::Pass;
 use crate::image::CHUNK_BYTES;
-use crate::registry::Registry;
-use crate::registry::state::{BoKind, BoState, QueueKind};
-use crate::runtime::Inner;
 
 /// TIMEOUT: how long the registry may be in somebody else's hands: a call holds it for microseconds, a verb that
 /// writes an image for seconds.
@@ -138,25 +139,25 @@ pub enum Preempt {
 
 impl ProcessInfo {
     /// Looks at a runtime.
-    pub(super) fn of(inner: &Arc<Inner>) -> Self {
-        let calls_in_flight = inner.gate.passes();
-        let (pass, lost) = match inner.gate.try_enter() {
+    pub(super) fn of(context: &Arc<Context>) -> Self {
+        let calls_in_flight = context.gate.passes();
+        let (pass, lost) = match context.gate.try_enter() {
             Ok(pass) => (pass, None),
             Err(lost) => (None, Some(explain(&lost))),
         };
-        let on = pass.as_ref().and_then(|pass| inner.device(pass));
-        let registry = inner.registry.try_lock_for(REGISTRY);
-        let agent = |info: &Arc<crate::agent::AgentInfo>| AgentInfo {
+        let on = pass.as_ref().and_then(|pass| context.device(pass));
+        let registry = context.registry.try_lock_for(REGISTRY);
+        let agent = |info: &Arc<crate::context::agent::info::AgentInfo>| AgentInfo {
             name: info.target().name.to_owned(),
             uuid: info.uuid().to_owned(),
             gpu_id: info.gpu().0,
         };
         Self {
-            transport: inner.transport_name().to_string(),
-            state: inner.session().state(),
+            transport: context.transport_name().to_string(),
+            state: CheckpointMachine::of(context).state(),
             calls_in_flight,
             lost,
-            agents: inner.agents.iter().map(agent).collect(),
+            agents: context.agents.iter().map(agent).collect(),
             objects: registry.map(|registry| Objects::of(&registry, on.map(|on| &**on), pass.as_ref())),
         }
     }
@@ -220,24 +221,25 @@ fn kind_name(state: &BoState) -> &'static str {
 
 /// The first queues. Their pages are mapped only while the gate is open, which the pass proves.
 fn queues(registry: &Registry, pass: Option<&Pass<'_>>) -> Vec<QueueInfo> {
-    let info = |(key, queue): (crate::registry::state::QueueKey, &crate::registry::Queue)| {
-        let live = queue.live.as_ref().filter(|live| !live.is_destroyed());
-        QueueInfo {
-            queue: key.to_string(),
-            agent: queue.state.agent.0,
-            kind: match queue.state.kind {
-                QueueKind::Aql => "aql",
-                QueueKind::Pm4 => "pm4",
-                QueueKind::Sdma { .. } => "sdma",
+    let info =
+        |(key, queue): (crate::context::registry::state::QueueKey, &crate::context::registry::Queue)| {
+            let live = queue.live.as_ref().filter(|live| !live.is_destroyed());
+            QueueInfo {
+                queue: key.to_string(),
+                agent: queue.state.agent.0,
+                kind: match queue.state.kind {
+                    QueueKind::Aql => "aql",
+                    QueueKind::Pm4 => "pm4",
+                    QueueKind::Sdma { .. } => "sdma",
+                }
+                .to_owned(),
+                pending: pass.and(live).filter(|_| queue.created).map(|live| live.pending()),
+                unit: queue.state.kind.unit().to_owned(),
+                parked: queue.state.parked,
+                internal: queue.state.internal,
+                fault: live.and_then(|live| live.fault()).map(|fault| explain(&**fault)),
             }
-            .to_owned(),
-            pending: pass.and(live).filter(|_| queue.created).map(|live| live.pending()),
-            unit: queue.state.kind.unit().to_owned(),
-            parked: queue.state.parked,
-            internal: queue.state.internal,
-            fault: live.and_then(|live| live.fault()).map(|fault| explain(&**fault)),
-        }
-    };
+        };
     registry.queues.iter().take(NAMED).map(info).collect()
 }
 
@@ -254,12 +256,12 @@ mod tests {
     fn info_counts_what_was_made() {
         let (runtime, _) = runtime(2);
         let agent = runtime.agent(0).unwrap();
-        let before = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        let before = ProcessInfo::of(runtime.context()).objects.unwrap();
         let _vram = agent.vram().alloc(3 << 20).unwrap();
         let _gtt = runtime.gtt().alloc(5000).unwrap();
         let _queue = Queue::create(&agent, QueueOptions::default()).unwrap();
         let _signal = Signal::new(&runtime, 0).unwrap();
-        let info = ProcessInfo::of(runtime.inner());
+        let info = ProcessInfo::of(runtime.context());
         assert_eq!((info.state, info.transport.as_str(), info.agents.len()), (State::Running, "fake", 2));
         assert_eq!(info.agents[1].uuid, "GPU-a1b2000000000002");
         let after = info.objects.unwrap();
@@ -278,27 +280,27 @@ mod tests {
         let agent = runtime.agent(0).unwrap();
         let _queue = Queue::create(&agent, QueueOptions::default()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        let closed = runtime.inner().gate.close(deadline, &AtomicBool::new(false)).unwrap();
-        let objects = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        let closed = runtime.context().gate.close(deadline, &AtomicBool::new(false)).unwrap();
+        let objects = ProcessInfo::of(runtime.context()).objects.unwrap();
         assert_eq!((objects.preempt, objects.queues[0].pending), (Preempt::Unknown, None));
         closed.open();
-        let objects = ProcessInfo::of(runtime.inner()).objects.unwrap();
+        let objects = ProcessInfo::of(runtime.context()).objects.unwrap();
         assert_ne!(objects.preempt, Preempt::Unknown);
     }
 
     #[test]
     fn registry_in_other_hands_is_not_waited_for() {
         let (runtime, _) = runtime(1);
-        let held = runtime.inner().registry.lock();
-        assert_eq!(ProcessInfo::of(runtime.inner()).objects, None);
+        let held = runtime.context().registry.lock();
+        assert_eq!(ProcessInfo::of(runtime.context()).objects, None);
         drop(held);
-        assert!(ProcessInfo::of(runtime.inner()).objects.is_some());
+        assert!(ProcessInfo::of(runtime.context()).objects.is_some());
     }
 
     #[test]
     fn answer_about_many_queues_fits_its_datagram() {
         let (runtime, _) = runtime(1);
-        let mut info = ProcessInfo::of(runtime.inner());
+        let mut info = ProcessInfo::of(runtime.context());
         let queue = QueueInfo {
             queue: "#4294967295.4294967295".into(),
             agent: u32::MAX,

@@ -12,7 +12,6 @@ mod admit;
 pub(crate) mod agent_thread;
 mod audit;
 pub mod contact;
-mod credentials;
 mod down;
 mod evacuate;
 #[cfg(test)]
@@ -20,15 +19,12 @@ mod faults;
 #[cfg(test)]
 pub(crate) mod in_place;
 mod inbox;
-mod incarnation;
 mod info;
 mod keeper;
 mod message;
 mod options;
 mod parked;
 mod preempt;
-mod presence;
-pub(crate) mod process;
 pub mod protocol;
 mod rebuild;
 mod rescue;
@@ -48,34 +44,31 @@ pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
 use thiserror::Error;
 
-pub(crate) use self::admit::Seat;
 pub use self::admit::{
     Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, OfferError,
     PeerBuffers, Place, PlaceError, Relation, Rule, Standing, Subject, Switch, SwitchError, TermsSecret,
     Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};
-pub use self::credentials::Peer;
 pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
 pub use self::options::{CheckpointOptions, RestoreOptions};
 pub use self::parked::Metadata;
-pub(crate) use self::preempt::Captured;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
-pub use self::process::{Ended, Process};
 pub use self::protocol::{
     CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call, call_with,
 };
 pub use self::rescue::{Rescue, Stranded};
 pub use self::self_checkpoint::{Life, SelfCheckpoint, SelfCheckpointError};
-pub(crate) use self::session::Session;
-use crate::error::{CloseError, DeviceError, Lost, OpenError};
+use crate::context::error::{CloseError, DeviceError, Lost, OpenError};
+use crate::context::memory::window::WindowError;
+use crate::context::queue::fault::QueueFault;
+use crate::context::registry::state::{BoKey, DmabufId, QueueKey};
 use crate::image::ImageError;
 use crate::limit::{Limit, Stopped};
-use crate::pool::window::WindowError;
-use crate::queue::fault::QueueFault;
-use crate::registry::state::{BoKey, DmabufId, QueueKey};
+pub use crate::linux::credentials::Peer;
+pub use crate::linux::process::{Ended, Process};
 use crate::share::{Outsider, RendezvousError, SessionError};
 
 /// Name of the runtime's image in a checkpoint directory.

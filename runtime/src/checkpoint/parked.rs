@@ -9,10 +9,10 @@ use kfd::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::admit::{Admission, AgentIdentity, TermsSecret};
-use super::incarnation::Incarnation;
 use super::keeper::Kept;
 use super::preempt::Captured;
-use crate::registry::state::RegistryState;
+use crate::context::registry::state::RegistryState;
+use crate::linux::incarnation::Incarnation;
 use crate::share::Parked as Sharing;
 
 /// The metadata of an image.

@@ -22,13 +22,13 @@ use kfd::{Errno, File, GpuId, IoctlError, Kfd};
 use thiserror::Error;
 
 use super::{CheckpointError, call_limit, device};
-use crate::device::Device;
+use crate::context::Context;
+use crate::context::device::Device;
+use crate::context::registry::state::{BoKey, BoKind, BoRole};
+use crate::context::registry::{KernelBo, Registry};
 use crate::gate::Closed;
 use crate::image::Extent;
 use crate::limit::Limit;
-use crate::registry::state::{BoKey, BoKind, BoRole};
-use crate::registry::{KernelBo, Registry};
-use crate::runtime::Inner;
 use crate::vmem;
 
 /// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,
@@ -186,10 +186,10 @@ fn has_capability() -> bool {
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Device`]; the queues are on the hardware as before.
-pub(super) fn park(inner: &Inner, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
+pub(super) fn park(context: &Context, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
     let pass = closed.pass();
-    let Some(on) = inner.device(&pass) else { return Ok(()) };
-    let mut registry = inner.registry.lock();
+    let Some(on) = context.device(&pass) else { return Ok(()) };
+    let mut registry = context.registry.lock();
     possible(&registry, on).map_err(CheckpointError::Preempt)?;
     let parked = {
         let Registry { queues, bos, .. } = &mut *registry;
@@ -213,8 +213,9 @@ pub(super) fn park(inner: &Inner, closed: &Closed, limit: &Limit) -> Result<(), 
 /// [`CheckpointError::Device`] for the first that the driver refuses; the others are back.
 pub(super) fn go_on(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
     let Registry { queues, bos, .. } = registry;
-    let failed =
-        |queue: &crate::registry::Queue| queue.live.as_ref().is_some_and(|live| live.fault().is_some());
+    let failed = |queue: &crate::context::registry::Queue| {
+        queue.live.as_ref().is_some_and(|live| live.fault().is_some())
+    };
     let mut first = Ok(());
     for (_, queue) in queues.iter_mut().filter(|(_, queue)| queue.created && queue.state.parked) {
         if failed(queue) {
@@ -234,7 +235,7 @@ pub(super) fn capture(registry: &Registry, on: &Device, limit: &Limit) -> Result
     let contents = call_limit(limit).hold(|| contents(registry, on))?;
     let ioctl = |source: IoctlError| CheckpointError::Device {
         what: "its state of the process",
-        source: crate::device::ioctl("the driver's checkpoint")(source),
+        source: crate::context::device::ioctl("the driver's checkpoint")(source),
     };
     let info = call_limit(limit).hold(|| on.kfd().criu_process_info()).map_err(ioctl)?;
     let taken = call_limit(limit).hold(|| on.kfd().criu_checkpoint(&info));
@@ -406,7 +407,7 @@ pub(super) fn ring_again(
         let Some(live) = &queue.live else { continue };
         let slice =
             registry.fixtures.doorbells.get(&queue.state.agent).and_then(|key| registry.bos.get(*key));
-        let absent = crate::error::DeviceError::Absent { what: "the doorbells" };
+        let absent = crate::context::error::DeviceError::Absent { what: "the doorbells" };
         let slice = slice.ok_or(absent).map_err(device("to map the doorbells again"))?;
         let doorbell = on.doorbell_of(queue, slice).map_err(device("to map the doorbells again"))?;
         live.reattach(closed, doorbell);

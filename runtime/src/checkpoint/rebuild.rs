@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{CheckpointError, device, preempt};
-use crate::device::Device;
+use crate::context::device::Device;
+use crate::context::queue::bringup::bring_up;
+use crate::context::queue::live::QueueLive;
+use crate::context::registry::state::{BoRole, EventKind, EventState, QueueKey};
+use crate::context::registry::{Event, Registry};
 use crate::gate::Closed;
-use crate::queue;
-use crate::queue::QueueLive;
-use crate::registry::state::{BoRole, EventKind, EventState, QueueKey};
-use crate::registry::{Event, Registry};
 use crate::share;
 
 /// TIMEOUT: a processor needs microseconds for a ring of no-ops; one that takes longer is busy elsewhere, and the worst
@@ -103,7 +103,7 @@ pub(super) fn queues(
         let Some(live) = queue.live.clone() else { continue };
         let logical = queue.state.write_index;
         let doorbell =
-            queue::bring_up(on, registry, key, &live, logical).map_err(device("to make a queue again"))?;
+            bring_up(on, registry, key, &live, logical).map_err(device("to make a queue again"))?;
         live.attach(closed, doorbell);
         made.push((key, live));
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::context::error::OpenError;
 use crate::criu::Manifest;
-use crate::error::OpenError;
 
 /// A process whose device cannot come back in its life: the driver takes no render files but those that are gone.
 #[derive(Debug, Error)]

@@ -14,6 +14,7 @@ use thiserror::Error;
 use super::{
     CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
 };
+use crate::checkpoint::session::CheckpointMachine;
 use crate::criu::{
     Answer, CRIU_DIRECTORY, CriuOptions, Executable, LAYOUT, Manifest, ManifestError, NO_PLUGINS, NotFound,
     Program, RpcError, Sealer, commit_error, dump_self, image_names, prepare, retract, write_commit_script,
@@ -175,7 +176,7 @@ impl Runtime {
     fn come_back(&self) -> Result<RestoreReport, Box<CheckpointError>> {
         let deadline = Instant::now() + FOUND;
         loop {
-            match self.inner().session().resume(self.inner(), &RestoreOptions::default()) {
+            match CheckpointMachine::of(self.context()).resume(self.context(), &RestoreOptions::default()) {
                 Err(CheckpointError::Image(_)) if Instant::now() < deadline => std::thread::sleep(LOOK),
                 report => return report.map_err(Box::new),
             }

@@ -19,21 +19,21 @@ use super::up::{bring_back, check_window};
 use super::{
     Activity, CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, is_stall, preempt,
 };
+use crate::context::{Context, Layer};
 use crate::gate::{Closed, Gate};
 use crate::image::ImageError;
 use crate::limit::Stopped;
-use crate::runtime::Inner;
 
 /// The checkpoint side of a runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Session {
+pub(crate) struct CheckpointMachine {
     machine: stasis_protocol::Session<Box<Parked>, RestoreReport>,
     /// The id of the image that this process came from, if it is a restored copy.
     copy_of: Mutex<Option<String>>,
 }
 
 /// A runtime as the state machine sees it.
-struct Driver<'a>(&'a Arc<Inner>);
+struct Driver<'a>(&'a Arc<Context>);
 
 impl<'a> Steps for Driver<'a> {
     type Parked = Box<Parked>;
@@ -48,15 +48,15 @@ impl<'a> Steps for Driver<'a> {
     }
 
     fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
-        let inner = self.0;
+        let context = self.0;
         match mode {
             Mode::Drain => {
-                let queues = evacuate::queues(&inner.registry.lock());
+                let queues = evacuate::queues(&context.registry.lock());
                 evacuate::drain(&queues, closed, limit)
-                    .map_err(|late| Box::new(late.explain(&inner.registry.lock())))
+                    .map_err(|late| Box::new(late.explain(&context.registry.lock())))
             }
             Mode::Preempt => {
-                preempt::park(inner, closed, limit).map_err(|error| Box::new(late(error, "lock", limit)))
+                preempt::park(context, closed, limit).map_err(|error| Box::new(late(error, "lock", limit)))
             }
         }
     }
@@ -116,7 +116,18 @@ fn late(error: CheckpointError, verb: &'static str, limit: &Limit) -> Checkpoint
     }
 }
 
-impl Session {
+impl Layer for CheckpointMachine {
+    fn new(_: usize) -> Self {
+        CheckpointMachine::default()
+    }
+}
+
+impl CheckpointMachine {
+    /// The one of this context.
+    pub fn of(context: &Context) -> Arc<Self> {
+        context.layer()
+    }
+
     /// Where the runtime is. Never blocks.
     pub fn state(&self) -> State {
         self.machine.state()
@@ -150,27 +161,27 @@ impl Session {
     /// RUNNING → LOCKED: closes the gate and stops the queues.
     pub fn lock(
         &self,
-        inner: &Arc<Inner>,
+        context: &Arc<Context>,
         mode: Mode,
         within: Duration,
     ) -> Result<Duration, CheckpointError> {
-        Ok(self.machine.lock(&Driver(inner), mode, within)?)
+        Ok(self.machine.lock(&Driver(context), mode, within)?)
     }
 
     /// LOCKED → RUNNING.
-    pub fn unlock(&self, inner: &Arc<Inner>) -> Result<(), CheckpointError> {
-        Ok(self.machine.unlock(&Driver(inner))?)
+    pub fn unlock(&self, context: &Arc<Context>) -> Result<(), CheckpointError> {
+        Ok(self.machine.unlock(&Driver(context))?)
     }
 
     /// LOCKED → CHECKPOINTED: writes the image into `directory`, takes everything down, closes the device, audits.
     pub fn checkpoint(
         &self,
-        inner: &Arc<Inner>,
+        context: &Arc<Context>,
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport, CheckpointError> {
         Ok(self.machine.checkpoint(
-            &Driver(inner),
+            &Driver(context),
             &Destination {
                 directory,
                 self_contained: options.self_contained,
@@ -183,10 +194,10 @@ impl Session {
     /// CHECKPOINTED → LOCKED: opens the device, admits its agents, makes everything again and fills it.
     pub fn restore(
         &self,
-        inner: &Arc<Inner>,
+        context: &Arc<Context>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        Ok(self.machine.restore(&Driver(inner), options, options.deadline)?)
+        Ok(self.machine.restore(&Driver(context), options, options.deadline)?)
     }
 
     /// Duplicates of the files that this process needs to come back, if it is CHECKPOINTED.
@@ -200,10 +211,10 @@ impl Session {
     /// Whatever the state → RUNNING; says what the last restore moved.
     pub fn resume(
         &self,
-        inner: &Arc<Inner>,
+        context: &Arc<Context>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        Ok(self.machine.resume(&Driver(inner), options, options.deadline)?)
+        Ok(self.machine.resume(&Driver(context), options, options.deadline)?)
     }
 }
 

@@ -11,7 +11,6 @@ use kfd::transport::render_node_path;
 
 use super::admit::admit;
 use super::down::{disconnect, part_with, taken};
-use super::incarnation::Incarnation;
 use super::keeper::{Held, KeeperError, Kept};
 use super::parked::{Contents, Metadata, Parked};
 use super::preempt::Captured;
@@ -20,39 +19,42 @@ use super::{
     Activity, CheckpointError, IMAGE_FILE, Rescue, RestoreOptions, Stranded, device, evacuate, milliseconds,
     preempt, rebuild, system,
 };
-use crate::device::{Device, RenderFiles};
-use crate::error::{DeviceError, OpenError};
+use crate::checkpoint::session::CheckpointMachine;
+use crate::context::Context;
+use crate::context::device::{Device, RenderFiles};
+use crate::context::error::{DeviceError, OpenError};
+use crate::context::handover::try_put_device;
+use crate::context::memory::window;
 use crate::gate::Closed;
 use crate::image::Image;
 use crate::limit::Limit;
-use crate::pool::window;
-use crate::runtime::Inner;
+use crate::linux::incarnation::Incarnation;
 use crate::share::{self, Attendance};
 use crate::vmem;
 
 pub(super) fn bring_back(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     parked: &mut Parked,
     options: &RestoreOptions,
     limit: &Limit,
 ) -> Result<RestoreReport, CheckpointError> {
-    inner.session().now(Activity::Opening);
+    CheckpointMachine::of(context).now(Activity::Opening);
     let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
     if !same_process {
         parked.copy_of = Some(parked.image_id.clone());
         // A copy's were another process's.
         parked.kept = Kept::Nowhere;
     }
-    inner.session().set_copy_of(parked.copy_of.clone());
+    CheckpointMachine::of(context).set_copy_of(parked.copy_of.clone());
     let held = match parked.kept.fetch() {
         Ok(Some(held)) => Some(held),
-        fetched => match Held::of(&options.files, inner.agents.len()).filter(|_| same_process) {
+        fetched => match Held::of(&options.files, context.agents.len()).filter(|_| same_process) {
             Some(held) => Some(held),
             None => fetched?,
         },
     };
-    let report = ascend(inner, closed, parked, held.as_ref(), options, limit);
+    let report = ascend(context, closed, parked, held.as_ref(), options, limit);
     match (report, held) {
         (Ok(report), _) => {
             std::mem::take(&mut parked.kept).release();
@@ -95,7 +97,7 @@ fn strand(parked: &mut Parked, were_tried: bool, source: OpenError) -> Checkpoin
 
 /// The steps; `held` is what the keepers of a process that lives on have.
 fn ascend(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     parked: &mut Parked,
     held: Option<&Held>,
@@ -110,30 +112,30 @@ fn ascend(
         (Contents::File(_), Some(directory)) => Some(directory.clone()),
         (Contents::File(path), None) => path.parent().map(Path::to_owned),
     };
-    admit(inner, parked, options.admission.as_ref(), held.is_some(), limit)?;
-    let (device, same_process) = open_device(inner, closed, parked, held)?;
+    admit(context, parked, options.admission.as_ref(), held.is_some(), limit)?;
+    let (device, same_process) = open_device(context, closed, parked, held)?;
     report.open_ms = milliseconds(started);
     let from = Source { image: &image, names: &names, directory: directory.as_deref(), same_process, limit };
     let made = match &parked.captured {
-        Some(captured) => go_back_to(inner, closed, &device, captured, &from, &mut report),
-        None => make_again(inner, closed, &device, parked, &from, &mut report),
+        Some(captured) => go_back_to(context, closed, &device, captured, &from, &mut report),
+        None => make_again(context, closed, &device, parked, &from, &mut report),
     };
     let attendance = match made {
         Ok(attendance) => attendance,
         Err(error) => {
-            give_up(inner, closed, device, parked, same_process, held);
+            give_up(context, closed, device, parked, same_process, held);
             return Err(error);
         }
     };
-    match inner.try_put_device(closed, device) {
+    match try_put_device(context, closed, device) {
         Ok(()) => {
-            inner.set_transport_name(parked.transport.name());
-            *inner.leader.lock() = attendance.and_then(Attendance::go_on);
+            context.set_transport_name(parked.transport.name());
+            share::keep_leader(context, attendance.and_then(Attendance::go_on));
             Ok(report)
         }
         Err((device, error)) => {
             if let Some(device) = device {
-                give_up(inner, closed, *device, parked, same_process, held);
+                give_up(context, closed, *device, parked, same_process, held);
             }
             Err(taken(error))
         }
@@ -173,8 +175,8 @@ fn find_image(
 }
 
 /// Whether the buffers' addresses are still theirs.
-pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
-    let registry = inner.registry.lock();
+pub(super) fn check_window(context: &Context) -> Result<(), CheckpointError> {
+    let registry = context.registry.lock();
     let in_driver = registry.bos.iter().filter(|(_, bo)| bo.kernel.is_some());
     let in_driver = in_driver.map(|(_, bo)| bo.state.va..bo.state.va + bo.state.bytes);
     let kept: Vec<_> = in_driver.chain(registry.maps.on_cpu()).collect();
@@ -185,21 +187,21 @@ pub(super) fn check_window(inner: &Inner) -> Result<(), CheckpointError> {
 /// Opens the device as the process that it now is, and says whether it is still known there; a failure leaves nothing
 /// open.
 fn open_device(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     parked: &mut Parked,
     held: Option<&Held>,
 ) -> Result<(Device, bool), CheckpointError> {
-    let opened = match held.map(|held| reopen(inner, parked, held)) {
+    let opened = match held.map(|held| reopen(context, parked, held)) {
         Some(Err(error)) if is_another_device(&error) => {
             tracing::warn!(target: "checkpoint", %error, "the device was restarted, everything is made anew");
-            let device = open_afresh(inner, parked);
+            let device = open_afresh(context, parked);
             device
-                .inspect(|_| evacuate::forget(&mut inner.registry.lock(), closed))
+                .inspect(|_| evacuate::forget(&mut context.registry.lock(), closed))
                 .map(|device| (device, false))
         }
         Some(opened) => opened.map(|device| (device, true)),
-        None => open_afresh(inner, parked).map(|device| (device, false)),
+        None => open_afresh(context, parked).map(|device| (device, false)),
     };
     opened.inspect_err(|_| {
         if let Err(error) = disconnect(&*parked.transport) {
@@ -216,19 +218,19 @@ fn is_another_device(error: &CheckpointError) -> bool {
 }
 
 /// Opens it with the render files that this process's address spaces are tied to.
-fn reopen(inner: &Arc<Inner>, parked: &Parked, held: &Held) -> Result<Device, CheckpointError> {
+fn reopen(context: &Arc<Context>, parked: &Parked, held: &Held) -> Result<Device, CheckpointError> {
     let duplicates: Result<Vec<_>, _> = held.renders.iter().map(OwnedFd::try_clone).collect();
-    let minors = inner.agents.iter().map(|agent| agent.render_minor());
+    let minors = context.agents.iter().map(|agent| agent.render_minor());
     let adopt = |(minor, fd)| parked.transport.adopt(&render_node_path(minor), fd);
     let files: Result<_, _> =
         minors.zip(duplicates.map_err(system("use the render files"))?).map(adopt).collect();
     let files = files.map_err(|error| CheckpointError::Open(OpenError::Transport(error)))?;
-    Device::open(Arc::clone(&parked.transport), &inner.agents, Some(RenderFiles { files }))
+    Device::open(Arc::clone(&parked.transport), &context.agents, Some(RenderFiles { files }))
         .map_err(CheckpointError::Open)
 }
 
 /// Opens it as a process that it has not seen.
-fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, CheckpointError> {
+fn open_afresh(context: &Arc<Context>, parked: &mut Parked) -> Result<Device, CheckpointError> {
     let transport = Arc::clone(&parked.transport);
     let is_lost = matches!(parked.kept, Kept::Lost(_));
     let device = match &mut parked.captured {
@@ -236,12 +238,14 @@ fn open_afresh(inner: &Arc<Inner>, parked: &mut Parked) -> Result<Device, Checkp
         Some(_) if is_lost && Device::knows_us(&*transport).map_err(CheckpointError::Open)? => {
             Err(OpenError::Known)
         }
-        Some(captured) => Device::restore(transport, &inner.agents, captured),
-        None => Device::open(transport, &inner.agents, None),
+        Some(captured) => Device::restore(transport, &context.agents, |kfd, files| {
+            captured.put(kfd, |gpu| files.get(&gpu).cloned())
+        }),
+        None => Device::open(transport, &context.agents, None),
     };
     let device = device.map_err(CheckpointError::Open)?;
     // The kernel's handles were another process's.
-    let mut registry = inner.registry.lock();
+    let mut registry = context.registry.lock();
     for (_, bo) in registry.bos.iter_mut() {
         bo.kernel = None;
     }
@@ -262,7 +266,7 @@ struct Source<'a> {
 }
 
 fn make_again(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     on: &Device,
     parked: &Parked,
@@ -270,13 +274,13 @@ fn make_again(
     report: &mut RestoreReport,
 ) -> Result<Option<Attendance>, CheckpointError> {
     let started = Instant::now();
-    inner.session().now(Activity::Rebuilding);
-    let mut registry = inner.registry.lock();
+    CheckpointMachine::of(context).now(Activity::Rebuilding);
+    let mut registry = context.registry.lock();
     rebuild::buffers(&mut registry, on)?;
     rebuild::events(&mut registry, on, from.same_process)?;
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
-    inner.session().now(Activity::Filling);
+    CheckpointMachine::of(context).now(Activity::Filling);
     let keys = evacuate::saved(&registry)?;
     let plain = evacuate::extents(&registry, &keys);
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
@@ -299,7 +303,7 @@ fn make_again(
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
 fn go_back_to(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     on: &Device,
     captured: &Captured,
@@ -307,15 +311,15 @@ fn go_back_to(
     report: &mut RestoreReport,
 ) -> Result<Option<Attendance>, CheckpointError> {
     let started = Instant::now();
-    inner.session().now(Activity::Rebuilding);
-    let mut registry = inner.registry.lock();
+    CheckpointMachine::of(context).now(Activity::Rebuilding);
+    let mut registry = context.registry.lock();
     if !from.same_process {
         captured.adopt(&mut registry)?;
     }
     preempt::take_back(&mut registry, on)?;
     report.rebuild_ms = milliseconds(started);
     if !from.same_process {
-        inner.session().now(Activity::Filling);
+        CheckpointMachine::of(context).now(Activity::Filling);
         let started = Instant::now();
         report.add_read(from.image.fill(&captured.extents(&registry), true, from.limit)?);
         report.fill_ms = milliseconds(started);
@@ -331,7 +335,7 @@ fn go_back_to(
 
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
 fn give_up(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     closed: &mut Closed,
     from: Device,
     parked: &mut Parked,
@@ -339,7 +343,7 @@ fn give_up(
     held: Option<&Held>,
 ) {
     let preempted = parked.captured.is_some();
-    let (undone, renders, transport) = part_with(inner, from, closed, preempted);
+    let (undone, renders, transport) = part_with(context, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }

@@ -8,19 +8,20 @@ use super::{
     Activity, CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport,
     State,
 };
+use crate::checkpoint::session::CheckpointMachine;
 use crate::runtime::Runtime;
 
 impl Runtime {
     /// Where the process is between running and frozen. Never blocks.
     #[must_use]
     pub fn state(&self) -> State {
-        self.inner().session().state()
+        CheckpointMachine::of(self.context()).state()
     }
 
     /// What the verb at work is doing. Never blocks.
     #[must_use]
     pub fn activity(&self) -> Activity {
-        self.inner().session().activity()
+        CheckpointMachine::of(self.context()).activity()
     }
 
     /// RUNNING → LOCKED: holds calls at the gate and stops the queues as `mode` says, within `deadline`. Calls in flight
@@ -29,7 +30,7 @@ impl Runtime {
     /// # Errors
     /// [`CheckpointError::Gate`], [`CheckpointError::LockTimeout`], [`CheckpointError::Preempt`]; the process runs on.
     pub fn lock(&self, mode: Mode, deadline: Duration) -> Result<(), CheckpointError> {
-        self.inner().session().lock(self.inner(), mode, deadline).map(drop)
+        CheckpointMachine::of(self.context()).lock(self.context(), mode, deadline).map(drop)
     }
 
     /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the process
@@ -50,7 +51,7 @@ impl Runtime {
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport, CheckpointError> {
-        self.inner().session().checkpoint(self.inner(), directory, options)
+        CheckpointMachine::of(self.context()).checkpoint(self.context(), directory, options)
     }
 
     /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written or,
@@ -70,14 +71,14 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::restore`], and [`CheckpointError::Stopped`] by the deadline or by [`Runtime::cancel`].
     pub fn restore_with(&self, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
-        self.inner().session().restore(self.inner(), options)
+        CheckpointMachine::of(self.context()).restore(self.context(), options)
     }
 
     /// Has the verb at work in another thread give up, wherever it is; that verb returns an error, and the state is the
     /// one before it. Says whether there was one. (A checkpoint that has begun to close the device, or a restore that
     /// has filled its buffers, is as good as done and ends.)
     pub fn cancel(&self) -> bool {
-        self.inner().session().cancel()
+        CheckpointMachine::of(self.context()).cancel()
     }
 
     /// LOCKED → RUNNING. Preempted queues go on at their waves' next instructions.
@@ -86,6 +87,6 @@ impl Runtime {
     /// [`CheckpointError::State`] in any other state; [`CheckpointError::Device`] when a queue cannot go on: the process
     /// stays LOCKED.
     pub fn unlock(&self) -> Result<(), CheckpointError> {
-        self.inner().session().unlock(self.inner())
+        CheckpointMachine::of(self.context()).unlock(self.context())
     }
 }

@@ -7,9 +7,7 @@
 
 use super::error::KernargError;
 use super::kernel::Kernel;
-use super::metadata::HiddenKind;
-use super::metadata::KernelMetadata;
-use super::metadata::ValueKind;
+use super::metadata::{HiddenKind, KernelMetadata, ValueKind};
 
 /// The shape of a launch, and what else hidden arguments can tell a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

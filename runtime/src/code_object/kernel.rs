@@ -5,8 +5,7 @@
 //! executable memory aligned to 256, as the command processor needs it.
 
 use super::elf::Symbol;
-use super::error::CodeObjectError;
-use super::error::LaunchError;
+use super::error::{CodeObjectError, LaunchError};
 use super::kernarg::Geometry;
 use super::loader::LoadPlan;
 use super::metadata::KernelMetadata;

@@ -4,10 +4,7 @@
 //! INVARIANT: all offsets are from the image's first byte, lie in a segment, and were checked when the plan was
 //! made; relocating can fail only for the address or for a symbol that is defined nowhere.
 
-use super::elf::Elf;
-use super::elf::Load;
-use super::elf::Referent;
-use super::elf::Symbol;
+use super::elf::{Elf, Load, Referent, Symbol};
 use super::error::CodeObjectError;
 use std::collections::BTreeMap;
 

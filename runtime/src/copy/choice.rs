@@ -12,80 +12,17 @@
 //!
 //! INVARIANT: the choice changes who copies, never what is copied; and nobody is chosen who does not reach both ends.
 
-use std::fmt;
+use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
+use crate::context::agent::links::Path;
+use crate::context::registry::state::AgentIndex;
 
-use crate::agent::Path;
-use crate::registry::state::AgentIndex;
-
-/// Whether [`CopyEngine::Auto`] uses copy engines at all. They can be asked for in any case.
-pub const SDMA_IN_AUTO: bool = true;
-/// Bytes from which [`CopyEngine::Auto`] gives copies and fills over a link to a copy engine.
-pub const SDMA_LINK_BYTES: u64 = 256 << 10;
-/// Bytes from which [`CopyEngine::Auto`] gives copies and fills within one agent's memory to a copy engine.
-pub const SDMA_LOCAL_BYTES: u64 = 4 << 20;
-
-/// Who is to copy or fill.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CopyEngine {
-    /// Whoever is better at it: a copy engine for [`SDMA_LINK_BYTES`] and more between system memory and an agent or
-    /// between two agents, and for [`SDMA_LOCAL_BYTES`] and more within one agent's memory, if the agent has copy
-    /// engines and [`SDMA_IN_AUTO`] says so; else a kernel.
-    #[default]
-    Auto,
-    /// A kernel on the agent's compute units.
-    Shader,
-    /// The agent's copy engines.
-    Sdma,
-}
-
-/// Who moves bytes between two agents' memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// The destination's agent reads the source's memory.
-    Pull,
-    /// The source's agent writes the destination's memory.
-    Push,
-}
-
-/// The way bytes take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CopyPath {
-    /// Within one agent's memory, by that agent.
-    Local,
-    /// Between an agent's memory and system memory, or within system memory, by an agent.
-    Host,
-    /// Between two agents' memory, by the copy engines of one.
-    PeerSdma(Direction),
-    /// Between two agents' memory, by a kernel on one.
-    PeerShader(Direction),
-    /// Between two agents' memory through system memory, by both.
-    Staged,
-}
-
-impl fmt::Display for CopyPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CopyPath::Local => "local",
-            CopyPath::Host => "host",
-            CopyPath::PeerSdma(Direction::Pull) => "peer-sdma-pull",
-            CopyPath::PeerSdma(Direction::Push) => "peer-sdma-push",
-            CopyPath::PeerShader(Direction::Pull) => "peer-shader-pull",
-            CopyPath::PeerShader(Direction::Push) => "peer-shader-push",
-            CopyPath::Staged => "staged",
-        })
-    }
-}
-
-impl CopyPath {
-    /// The path of a copy over a link by this engine.
-    pub(super) fn of(link: Link, direction: Direction, engine: CopyEngine) -> Self {
-        match (link, engine) {
-            (Link::Local, _) => Self::Local,
-            (Link::Peer, CopyEngine::Sdma) => Self::PeerSdma(direction),
-            (Link::Peer, _) => Self::PeerShader(direction),
-            _ => Self::Host,
-        }
+/// The path of a copy over a link by this engine.
+pub(super) fn path_of(link: Link, direction: Direction, engine: CopyEngine) -> CopyPath {
+    match (link, engine) {
+        (Link::Local, _) => CopyPath::Local,
+        (Link::Peer, CopyEngine::Sdma) => CopyPath::PeerSdma(direction),
+        (Link::Peer, _) => CopyPath::PeerShader(direction),
+        _ => CopyPath::Host,
     }
 }
 
@@ -196,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::agent::PathKind;
+    use crate::context::agent::links::PathKind;
 
     const AGENT: Owner = Owner::Agent(AgentIndex(0));
     const OTHER: Owner = Owner::Agent(AgentIndex(1));

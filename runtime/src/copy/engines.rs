@@ -6,24 +6,38 @@
 use std::sync::Arc;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+use parking_lot::Mutex;
 
-use super::choice::{self, CopyEngine, Link, Owner, Way};
 use super::sdma;
 use super::shader::Shader;
 use crate::agent::Agent;
-use crate::error::CopyError;
+use crate::context::agent::copy_path::{CopyEngine, SDMA_IN_AUTO};
+use crate::context::error::CopyError;
+use crate::context::memory::mappings::backing;
+use crate::context::registry::state::{AgentIndex, BoKind};
+use crate::context::{Context, Layer};
+use crate::copy::choice;
+use crate::copy::choice::{Link, Owner, Way};
 use crate::pool::Buffer;
 use crate::raw::{RawQueue, copy_engines};
-use crate::registry::state::{AgentIndex, BoKind};
-use crate::runtime::Inner;
 use crate::signal::Signal;
 
 /// What an agent has for copies, each made when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct Engines {
+struct Engines {
     shader: Option<Arc<Shader>>,
     /// By direction: to system memory, and every other.
     sdma: [Option<RawQueue>; 2],
+}
+
+/// What every agent of a context has for copies.
+#[derive(Debug)]
+pub(super) struct AgentEngines(Vec<Mutex<Engines>>);
+
+impl Layer for AgentEngines {
+    fn new(agents: usize) -> Self {
+        AgentEngines((0..agents).map(|_| Mutex::default()).collect())
+    }
 }
 
 /// Who copies on which agent.
@@ -77,92 +91,96 @@ pub(super) fn launch_of<A: AsRef<[u8]>>(
     device_lib::Launch { arguments, grid: launch.grid, workgroup: launch.workgroup }
 }
 
-impl Inner {
-    fn agent_at(self: &Arc<Self>, index: AgentIndex) -> Agent {
-        Agent { inner: Arc::clone(self), info: Arc::clone(&self.agents[index.at()]) }
-    }
+fn agent_at(context: &Arc<Context>, index: AgentIndex) -> Agent {
+    Agent { context: Arc::clone(context), info: Arc::clone(&context.agents[index.at()]) }
+}
 
-    /// The copy kernels of an agent, loaded when first needed; again after their queue has failed.
-    pub(super) fn shader(self: &Arc<Self>, index: AgentIndex) -> Result<Arc<Shader>, CopyError> {
-        // Held while it is made. Making it passes the gate, so this lock comes before the gate in the order; nobody
-        // inside the gate takes it.
-        let mut engines = self.engines[index.at()].lock();
-        if let Some(shader) = engines.shader.as_ref().filter(|shader| !shader.has_failed()) {
-            return Ok(Arc::clone(shader));
+/// The copy kernels of an agent, loaded when first needed; again after their queue has failed.
+pub(super) fn shader(context: &Arc<Context>, index: AgentIndex) -> Result<Arc<Shader>, CopyError> {
+    // Held while it is made. Making it passes the gate, so this lock comes before the gate in the order; nobody
+    // inside the gate takes it.
+    let all = context.layer::<AgentEngines>();
+    let mut engines = all.0[index.at()].lock();
+    if let Some(shader) = engines.shader.as_ref().filter(|shader| !shader.has_failed()) {
+        return Ok(Arc::clone(shader));
+    }
+    let shader = Arc::new(Shader::new(&agent_at(context, index))?);
+    engines.shader = Some(Arc::clone(&shader));
+    Ok(shader)
+}
+
+/// The queue of an agent's copy engines for a link, made when first needed; again after it has failed.
+pub(super) fn sdma(context: &Arc<Context>, index: AgentIndex, link: Link) -> Result<RawQueue, CopyError> {
+    // As for `shader`.
+    let all = context.layer::<AgentEngines>();
+    let mut engines = all.0[index.at()].lock();
+    let place = &mut engines.sdma[usize::from(link != Link::ToHost)];
+    if let Some(queue) = place.as_ref().filter(|queue| queue.fault().is_none()) {
+        return Ok(queue.clone());
+    }
+    let queue = sdma::queue(&agent_at(context, index))?;
+    *place = Some(queue.clone());
+    Ok(queue)
+}
+
+/// Who is to move `bytes` bytes over a link.
+pub(super) fn way(
+    context: &Context,
+    asked: CopyEngine,
+    index: AgentIndex,
+    link: Link,
+    bytes: u64,
+) -> Result<Way, CopyError> {
+    let info = &context.agents[index.at()];
+    choice::choose(asked, link, bytes, copy_engines(info), SDMA_IN_AUTO)
+        .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
+}
+
+/// As [`way`], with what it needs.
+pub(super) fn engine(
+    context: &Arc<Context>,
+    asked: CopyEngine,
+    index: AgentIndex,
+    link: Link,
+    bytes: u64,
+) -> Result<Engine, CopyError> {
+    Ok(match way(context, asked, index, link, bytes)? {
+        Way::Shader => Engine::Shader(shader(context, index)?),
+        Way::Sdma => Engine::Sdma(sdma(context, index, link)?),
+    })
+}
+
+/// Whose memory a buffer is in.
+pub(super) fn owner(context: &Context, buffer: &Buffer) -> Result<Owner, CopyError> {
+    let registry = context.registry.lock();
+    let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
+    Ok(match backing(&registry, buffer.key(), bo) {
+        (BoKind::Vram, agent) => Owner::Agent(agent),
+        (BoKind::Imported, _) if bo.state.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 => {
+            // Of a GPU that this process does not use, the agent it was imported on is all that is known.
+            let home = bo.state.sharing.and_then(|sharing| sharing.home);
+            Owner::Agent(home.unwrap_or(bo.state.agent))
         }
-        let shader = Arc::new(Shader::new(&self.agent_at(index))?);
-        engines.shader = Some(Arc::clone(&shader));
-        Ok(shader)
-    }
+        _ => Owner::Host,
+    })
+}
 
-    /// The queue of an agent's copy engines for a link, made when first needed; again after it has failed.
-    pub(super) fn sdma(self: &Arc<Self>, index: AgentIndex, link: Link) -> Result<RawQueue, CopyError> {
-        // As for `shader`.
-        let mut engines = self.engines[index.at()].lock();
-        let place = &mut engines.sdma[usize::from(link != Link::ToHost)];
-        if let Some(queue) = place.as_ref().filter(|queue| queue.fault().is_none()) {
-            return Ok(queue.clone());
+/// Maps buffers to the agent that is to move between them. Whether it reaches them is decided before.
+pub(super) fn map_for_copy(
+    context: &Context,
+    agent: AgentIndex,
+    buffers: &[&Buffer],
+) -> Result<(), CopyError> {
+    let pass = context.gate.enter()?;
+    let mut registry = context.registry.lock();
+    let device = context.device_or_lost(&pass)?;
+    for buffer in buffers {
+        let bo = registry.bos.get_mut(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
+        let had_it = bo.state.mapped.contains(&agent);
+        device.map_bo(bo, agent).map_err(CopyError::Peer)?;
+        if !had_it && bo.state.mapped.contains(&agent) {
+            bo.state.for_copies.push(agent);
         }
-        let queue = sdma::queue(&self.agent_at(index))?;
-        *place = Some(queue.clone());
-        Ok(queue)
     }
-
-    /// Who is to move `bytes` bytes over a link.
-    pub(super) fn way(
-        &self,
-        asked: CopyEngine,
-        index: AgentIndex,
-        link: Link,
-        bytes: u64,
-    ) -> Result<Way, CopyError> {
-        let info = &self.agents[index.at()];
-        choice::choose(asked, link, bytes, copy_engines(info), choice::SDMA_IN_AUTO)
-            .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
-    }
-
-    /// As [`Inner::way`], with what it needs.
-    pub(super) fn engine(
-        self: &Arc<Self>,
-        asked: CopyEngine,
-        index: AgentIndex,
-        link: Link,
-        bytes: u64,
-    ) -> Result<Engine, CopyError> {
-        Ok(match self.way(asked, index, link, bytes)? {
-            Way::Shader => Engine::Shader(self.shader(index)?),
-            Way::Sdma => Engine::Sdma(self.sdma(index, link)?),
-        })
-    }
-
-    /// Whose memory a buffer is in.
-    pub(super) fn owner(&self, buffer: &Buffer) -> Result<Owner, CopyError> {
-        let registry = self.registry.lock();
-        let bo = registry.bos.get(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
-        Ok(match registry.backing(buffer.key(), bo) {
-            (BoKind::Vram, agent) => Owner::Agent(agent),
-            (BoKind::Imported, _) if bo.state.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 => {
-                // Of a GPU that this process does not use, the agent it was imported on is all that is known.
-                let home = bo.state.sharing.and_then(|sharing| sharing.home);
-                Owner::Agent(home.unwrap_or(bo.state.agent))
-            }
-            _ => Owner::Host,
-        })
-    }
-
-    /// Maps buffers to the agent that is to move between them. Whether it reaches them is decided before.
-    pub(super) fn map_for_copy(&self, agent: AgentIndex, buffers: &[&Buffer]) -> Result<(), CopyError> {
-        let pass = self.gate.enter()?;
-        let mut registry = self.registry.lock();
-        let device = self.device_or_lost(&pass)?;
-        for buffer in buffers {
-            let bo = registry.bos.get_mut(buffer.key()).ok_or(CopyError::Freed { key: buffer.key() })?;
-            let had_it = bo.state.mapped.contains(&agent);
-            device.map_bo(bo, agent).map_err(CopyError::Peer)?;
-            if !had_it && bo.state.mapped.contains(&agent) {
-                bo.state.for_copies.push(agent);
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }

@@ -5,7 +5,7 @@
 //! it.
 
 use super::STAGE_BYTES;
-use crate::error::CopyError;
+use crate::context::error::CopyError;
 use crate::pool::Buffer;
 use crate::runtime::Runtime;
 
@@ -20,7 +20,7 @@ impl Buffer {
             return self.write(offset, from);
         }
         self.checked_range(offset, from.len() as u64)?;
-        let runtime = Runtime::from_inner(&self.0.inner);
+        let runtime = Runtime::from_context(&self.0.context);
         let stage = self.stage(&runtime, from.len() as u64)?;
         for (part, at) in from.chunks(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
             let bytes = part.len() as u64;
@@ -39,7 +39,7 @@ impl Buffer {
             return self.read(offset, to);
         }
         self.checked_range(offset, to.len() as u64)?;
-        let runtime = Runtime::from_inner(&self.0.inner);
+        let runtime = Runtime::from_context(&self.0.context);
         let stage = self.stage(&runtime, to.len() as u64)?;
         for (part, at) in to.chunks_mut(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
             let bytes = part.len() as u64;

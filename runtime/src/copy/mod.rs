@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use device_lib::DeviceLibError;
 
-pub use self::choice::{CopyEngine, CopyPath, Direction, SDMA_IN_AUTO, SDMA_LINK_BYTES, SDMA_LOCAL_BYTES};
 use self::choice::{Link, Owner, Route, Way};
-pub(crate) use self::engines::Engines;
 use self::engines::{Piece, launch_of};
-pub(crate) use self::staged::Staging;
-use crate::error::{CopyError, WaitError};
+use crate::context::agent::agents;
+use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction};
+use crate::context::error::{CopyError, WaitError};
+use crate::context::memory::mappings;
+use crate::context::registry::state::AgentIndex;
 use crate::pool::Buffer;
-use crate::registry::state::AgentIndex;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
 
@@ -152,7 +152,7 @@ impl Runtime {
         after: &[&Signal],
     ) -> Result<Transfer, CopyError> {
         let (to_owner, from_owner) = self.ends(to, from)?;
-        let route = choice::route(to_owner, from_owner, |a, b| self.inner().path(a, b));
+        let route = choice::route(to_owner, from_owner, |a, b| agents::path(self.context(), a, b));
         self.copy_over(route, engine, to, from, after)
     }
 
@@ -169,13 +169,13 @@ impl Runtime {
         from: Span<'_>,
         after: &[&Signal],
     ) -> Result<Transfer, CopyError> {
-        let inner = self.inner();
+        let context = self.context();
         let (to_owner, from_owner) = self.ends(to, from)?;
-        let natural = || choice::route(to_owner, from_owner, |a, b| inner.path(a, b));
+        let natural = || choice::route(to_owner, from_owner, |a, b| agents::path(context, a, b));
         let peer = |direction, engine| match (to_owner, from_owner) {
             (Owner::Agent(to), Owner::Agent(from)) if to != from => {
                 let (mover, other) = if direction == Direction::Pull { (to, from) } else { (from, to) };
-                inner.reach(mover, other)?;
+                agents::reach(context, mover, other)?;
                 Ok(Some((Route::Direct { mover, link: Link::Peer, direction }, engine)))
             }
             _ => Ok::<_, CopyError>(None),
@@ -196,7 +196,7 @@ impl Runtime {
         };
         let name = |owner| match owner {
             Owner::Host => "system memory".to_owned(),
-            Owner::Agent(agent) => format!("the memory of agent {}", inner.label(agent)),
+            Owner::Agent(agent) => format!("the memory of agent {}", agents::label(context, agent)),
         };
         let (route, engine) = forced.ok_or_else(|| CopyError::Impossible {
             path,
@@ -213,7 +213,7 @@ impl Runtime {
         }
         // Refuses what overlaps.
         device_lib::copy(to.va()?, from.va()?, to.bytes).map_err(from_library(to.buffer))?;
-        Ok((self.inner().owner(to.buffer)?, self.inner().owner(from.buffer)?))
+        Ok((engines::owner(self.context(), to.buffer)?, engines::owner(self.context(), from.buffer)?))
     }
 
     fn copy_over(
@@ -231,20 +231,20 @@ impl Runtime {
             }
         };
         let buffers = [to.buffer, from.buffer];
-        self.inner().map_for_copy(mover, &buffers)?;
+        engines::map_for_copy(self.context(), mover, &buffers)?;
         self.check_reach(mover, from, false)?;
         self.check_reach(mover, to, true)?;
-        let engine = self.inner().engine(engine, mover, link, to.bytes)?;
+        let engine = engines::engine(self.context(), engine, mover, link, to.bytes)?;
         let piece = Piece { to: to.va()?, from: from.va()?, bytes: to.bytes };
         let signal = self.completion()?;
         engine.copy(piece, after, &buffers, &signal)?;
-        let path = CopyPath::of(link, direction, engine.kind());
+        let path = choice::path_of(link, direction, engine.kind());
         Ok(Transfer { signal, engine: engine.kind(), path, staged: None })
     }
 
     /// That an agent may touch a span of a reserved range.
     fn check_reach(&self, agent: AgentIndex, span: Span<'_>, write: bool) -> Result<(), CopyError> {
-        self.inner().check_reach(agent, span.buffer.key(), span.va()?, span.bytes, write)
+        mappings::check_reach(self.context(), agent, span.buffer.key(), span.va()?, span.bytes, write)
     }
 
     fn completion(&self) -> Result<Signal, CopyError> {
@@ -275,29 +275,29 @@ impl Runtime {
     ) -> Result<Transfer, CopyError> {
         let (va, bytes) = (to.va()?, to.bytes);
         let launch = device_lib::fill(va, bytes, pattern).map_err(from_library(to.buffer))?;
-        let owner = self.inner().owner(to.buffer)?;
+        let owner = engines::owner(self.context(), to.buffer)?;
         let (agent, path) = match owner {
             Owner::Agent(agent) => (agent, CopyPath::Local),
             Owner::Host => (AgentIndex(0), CopyPath::Host),
         };
-        self.inner().map_for_copy(agent, &[to.buffer])?;
+        engines::map_for_copy(self.context(), agent, &[to.buffer])?;
         self.check_reach(agent, to, true)?;
         let link = Link::between(&[owner]);
         let dword = choice::dword_of(pattern).filter(|_| va.is_multiple_of(4) && bytes.is_multiple_of(4));
-        let way = match (self.inner().way(engine, agent, link, bytes)?, dword) {
+        let way = match (engines::way(self.context(), engine, agent, link, bytes)?, dword) {
             (Way::Sdma, None) if engine == CopyEngine::Auto => Way::Shader,
             (way, _) => way,
         };
         let signal = self.completion()?;
         let engine = match (way, dword) {
             (Way::Shader, _) => {
-                let shader = self.inner().shader(agent)?;
+                let shader = engines::shader(self.context(), agent)?;
                 let launch = launch_of(&launch, launch.arguments.to_bytes());
                 shader.submit(&shader.fill, &launch, after, &[to.buffer], &signal)?;
                 CopyEngine::Shader
             }
             (Way::Sdma, Some(dword)) => {
-                let queue = self.inner().sdma(agent, link)?;
+                let queue = engines::sdma(self.context(), agent, link)?;
                 sdma::fill(&queue, (va, bytes), dword, after, to.buffer, &signal)?;
                 CopyEngine::Sdma
             }

@@ -14,9 +14,9 @@ use queues::sdma::{self, Compare, Gcr, Generation, Packet, PollRegMem};
 
 use super::engines::Piece;
 use crate::agent::Agent;
-use crate::error::{CopyError, RawError, SubmitError};
+use crate::context::error::{CopyError, RawError, SubmitError};
+use crate::context::queue::packets;
 use crate::pool::Buffer;
-use crate::queue::packets;
 use crate::raw::{RawKind, RawOptions, RawQueue};
 use crate::signal::Signal;
 

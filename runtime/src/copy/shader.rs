@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::staged::MAX_CHUNKS;
 use crate::agent::Agent;
-use crate::error::{CopyError, SubmitError};
+use crate::context::error::{CopyError, SubmitError};
 use crate::executable::{Executable, Kernel};
 use crate::pool::Buffer;
-use crate::queue::{Queue, QueueOptions};
+use crate::queue::{Handle, Queue, QueueOptions};
 use crate::signal::Signal;
 
 /// Packets of the queue: a staged copy, of two packets a chunk, and as many again.
@@ -29,11 +29,9 @@ impl Shader {
         let object = device_lib::object_for(agent.name()).map_err(CopyError::NoKernels)?;
         let load = |error| CopyError::Load(Box::new(error));
         let executable = Executable::load(agent, object).map_err(load)?;
-        let pass = agent.inner.gate.enter()?;
+        let pass = agent.context.gate.enter()?;
         let options = QueueOptions { packets: PACKETS, kernarg_slot_bytes: 64, ..QueueOptions::default() };
-        let queue = options
-            .recipe(&agent.info, true)
-            .and_then(|recipe| agent.inner.create_queue(&pass, agent, recipe));
+        let queue = options.recipe(&agent.info, true).and_then(|recipe| Handle::create(agent, &pass, recipe));
         Ok(Shader {
             queue: Queue(queue.map_err(|error| CopyError::Queue(Box::new(error)))?),
             fill: executable.kernel(device_lib::FILL).map_err(load)?,

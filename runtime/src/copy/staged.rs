@@ -18,14 +18,18 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::choice::{CopyEngine, CopyPath, Link};
+use parking_lot::Mutex;
+
 use super::engines::{Engine, Piece};
-use super::{Span, Transfer};
-use crate::error::CopyError;
+use super::{Span, Transfer, engines};
+use crate::context::Layer;
+use crate::context::agent::copy_path::{CopyEngine, CopyPath};
+use crate::context::error::CopyError;
+use crate::context::queue::fault::QueueFault;
+use crate::context::registry::state::AgentIndex;
+use crate::copy::choice::Link;
 use crate::pool::Buffer;
-use crate::queue::QueueFault;
-use crate::registry::state::AgentIndex;
-use crate::runtime::{Inner, Runtime};
+use crate::runtime::Runtime;
 use crate::signal::Signal;
 
 /// Chunks under way at a time.
@@ -92,19 +96,25 @@ impl UnderWay {
 
 /// The staged copies of a runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Staging(Vec<Arc<UnderWay>>);
+pub(super) struct Staging(Mutex<Vec<Arc<UnderWay>>>);
+
+impl Layer for Staging {
+    fn new(_: usize) -> Self {
+        Staging::default()
+    }
+}
 
 #[cfg(test)]
 impl Staging {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.lock().is_empty()
     }
 }
 
 /// A transfer's hold on its staged copy.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
-    inner: Arc<Inner>,
+    staging: Arc<Staging>,
     pub under_way: Arc<UnderWay>,
 }
 
@@ -112,9 +122,9 @@ impl Drop for Hold {
     fn drop(&mut self) {
         // Whoever submits the next one sweeps as well: nothing is lost when the lock is taken just now.
         if self.under_way.is_done()
-            && let Some(mut staging) = self.inner.staging.try_lock()
+            && let Some(mut staging) = self.staging.0.try_lock()
         {
-            staging.0.retain(|other| !Arc::ptr_eq(other, &self.under_way));
+            staging.retain(|other| !Arc::ptr_eq(other, &self.under_way));
         }
     }
 }
@@ -135,21 +145,21 @@ pub(super) fn copy(
     (from_agent, from): (AgentIndex, Span<'_>),
     after: &[&Signal],
 ) -> Result<Transfer, CopyError> {
-    let inner = runtime.inner();
+    let context = runtime.context();
     let (bytes, chunk) = (to.bytes, chunk_bytes(to.bytes));
     let chunks = bytes.div_ceil(chunk).max(1);
     let into = Leg {
-        engine: inner.engine(asked, from_agent, Link::ToHost, chunk)?,
+        engine: engines::engine(context, asked, from_agent, Link::ToHost, chunk)?,
         buffer: from.buffer,
         va: from.va()?,
     };
     let out_of = Leg {
-        engine: inner.engine(asked, to_agent, Link::FromHost, chunk)?,
+        engine: engines::engine(context, asked, to_agent, Link::FromHost, chunk)?,
         buffer: to.buffer,
         va: to.va()?,
     };
-    inner.map_for_copy(from_agent, &[from.buffer])?;
-    inner.map_for_copy(to_agent, &[to.buffer])?;
+    engines::map_for_copy(context, from_agent, &[from.buffer])?;
+    engines::map_for_copy(context, to_agent, &[to.buffer])?;
     runtime.check_reach(from_agent, from, false)?;
     runtime.check_reach(to_agent, to, true)?;
     let stage = runtime.gtt().alloc(chunk * chunks.min(SLOTS));
@@ -160,9 +170,10 @@ pub(super) fn copy(
     let transfer_signal = last.clone();
     let under_way = Arc::new(UnderWay { _stage: stage.clone(), signals, failed: OnceLock::new() });
 
-    let mut staging = inner.staging.lock();
-    staging.0.retain(|other| !other.is_done());
-    staging.0.push(Arc::clone(&under_way));
+    let staged = context.layer::<Staging>();
+    let mut staging = staged.0.lock();
+    staging.retain(|other| !other.is_done());
+    staging.push(Arc::clone(&under_way));
     for (n, (slot, [filled, emptied])) in (0..chunks).zip((0..SLOTS).cycle().zip(&under_way.signals)) {
         let (at, slot) = (n * chunk, stage.va() + slot * chunk);
         let part = chunk.min(bytes - at.min(bytes));
@@ -183,7 +194,7 @@ pub(super) fn copy(
         }
     }
     drop(staging);
-    let hold = Hold { inner: Arc::clone(inner), under_way };
+    let hold = Hold { staging: staged, under_way };
     Ok(Transfer {
         signal: transfer_signal,
         engine: out_of.engine.kind(),

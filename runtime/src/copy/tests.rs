@@ -180,7 +180,7 @@ fn staged_copies_in_both_directions_at_once_do_not_wait_for_each_other() {
     assert_eq!(to.to_vec().unwrap()[half as usize..][..half as usize], bytes(half)[..]);
     // Handles that were dropped while the other thread submitted are swept up by the next copy.
     runtime.copy_by(CopyEngine::Sdma, to.span(0, 1), from.span(0, 1), &[]).unwrap().wait(SOON).unwrap();
-    assert!(runtime.inner().staging.lock().is_empty(), "stages are kept");
+    assert!(runtime.context().layer::<super::staged::Staging>().is_empty(), "stages are kept");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, PENDING_FILE};
 use super::error::ManifestError;
 use super::sealer::{Sealer, quoted};
-use crate::regular::{Links, read_text};
+use crate::linux::regular::{Links, read_text};
 
 /// The gate's name among CRIU's images.
 pub(super) const GATE: &str = "gate";

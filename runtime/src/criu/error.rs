@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::directory::{MANIFEST_FILE, SEALED_LAYOUT};
 use crate::limit::Stopped;
-use crate::regular::RegularError;
+use crate::linux::regular::RegularError;
 
 /// Most differences that an error spells out.
 const SHOWN: usize = 8;

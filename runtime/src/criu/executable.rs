@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::regular::{Links, RegularError, open};
+use crate::linux::regular::{Links, RegularError, open};
 
 /// A program file as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, stata
 use rustix::process::geteuid;
 
 use super::error::ManifestError;
-use crate::regular::{open_at, read_rest};
+use crate::linux::regular::{open_at, read_rest};
 
 /// Permissions of others than the owner to change a file.
 const OTHERS_WRITE: u32 = 0o022;

@@ -7,15 +7,18 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::mapped::Mapped;
 use crate::agent::Agent;
-use crate::error::{AllocError, CopyError, FreeError, Lost};
+use crate::context::Context;
+use crate::context::agent::agents;
+use crate::context::error::{AllocError, CopyError, FreeError};
+use crate::context::memory::free::{free_bo, free_deferred, release_bo};
+use crate::context::memory::make::bo_view;
+use crate::context::memory::mapped::Mapped;
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, BoRole, QueueKey};
 use crate::gate::Pass;
-use crate::registry::state::{BoKey, BoRole, QueueKey};
-use crate::registry::{BoUse, Registry};
-use crate::runtime::Inner;
 
 /// TIMEOUT: how long `free` waits for packets that were given the buffer. Those that have completed need microseconds
 /// to prove it.
@@ -30,7 +33,7 @@ pub struct Buffer(pub(crate) Arc<BufferShared>);
 
 /// What all handles of a buffer share.
 pub(crate) struct BufferShared {
-    pub inner: Arc<Inner>,
+    pub context: Arc<Context>,
     pub key: BoKey,
     pub va: u64,
     pub bytes: u64,
@@ -50,14 +53,14 @@ impl fmt::Debug for Buffer {
 impl Drop for BufferShared {
     fn drop(&mut self) {
         if *self.alive.get_mut()
-            && let Ok(pass) = self.inner.gate.enter()
+            && let Ok(pass) = self.context.gate.enter()
         {
             let uses = *self.uses.get_mut();
-            match self.inner.release_bo(&pass, self.key, uses, DROP_GRACE) {
+            match release_bo(&self.context, &pass, self.key, uses, DROP_GRACE) {
                 // Memory that was mapped into a dropped range may have been waiting for that.
-                Ok(true) => self.inner.free_deferred(&pass),
+                Ok(true) => free_deferred(&self.context, &pass),
                 Ok(false) | Err(FreeError::Stale { .. } | FreeError::Lost(_)) => {}
-                Err(_) => self.inner.deferred.lock().push((self.key, uses)),
+                Err(_) => self.context.deferred.lock().push((self.key, uses)),
             }
         }
     }
@@ -85,11 +88,11 @@ impl HostGuard<'_> {
 }
 
 impl Buffer {
-    pub(crate) fn new(inner: &Arc<Inner>, registry: &Registry, key: BoKey, bytes: u64) -> Self {
-        let mapped = Inner::view(registry, key);
+    pub(crate) fn new(context: &Arc<Context>, registry: &Registry, key: BoKey, bytes: u64) -> Self {
+        let mapped = bo_view(registry, key);
         let va = registry.bos.get(key).map_or(0, |bo| bo.state.va);
         Buffer(Arc::new(BufferShared {
-            inner: Arc::clone(inner),
+            context: Arc::clone(context),
             key,
             va,
             bytes,
@@ -130,8 +133,8 @@ impl Buffer {
         self.0.alive.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_of(&self, inner: &Arc<Inner>) -> bool {
-        Arc::ptr_eq(&self.0.inner, inner)
+    pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.0.context, context)
     }
 
     /// Notes that a packet of this queue is given the buffer. Before the packet is published.
@@ -172,7 +175,7 @@ impl Buffer {
     /// # Errors
     /// [`CopyError::Range`], [`CopyError::Freed`], [`CopyError::NotVisible`], [`CopyError::Lost`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), CopyError> {
-        let _pass = self.0.inner.gate.enter()?;
+        let _pass = self.0.context.gate.enter()?;
         self.range(offset, from.len() as u64)?;
         self.visible()?.write(offset, from);
         Ok(())
@@ -183,7 +186,7 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::write`].
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), CopyError> {
-        let _pass = self.0.inner.gate.enter()?;
+        let _pass = self.0.context.gate.enter()?;
         self.range(offset, to.len() as u64)?;
         self.visible()?.read(offset, to);
         Ok(())
@@ -205,7 +208,7 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::write`].
     pub fn host(&self) -> Result<HostGuard<'_>, CopyError> {
-        let pass = self.0.inner.gate.enter()?;
+        let pass = self.0.context.gate.enter()?;
         self.range(0, 0)?;
         Ok(HostGuard { mapped: self.visible()?, _pass: pass, buffer: self })
     }
@@ -217,20 +220,20 @@ impl Buffer {
     /// [`AllocError::NoPath`] if it does not, before the driver is asked; [`AllocError::Range`], [`AllocError::Device`],
     /// [`AllocError::Lost`].
     pub fn allow(&self, agent: &Agent) -> Result<(), AllocError> {
-        let pass = self.0.inner.gate.enter()?;
-        let mut registry = self.0.inner.registry.lock();
-        let device = self.0.inner.device_or_lost(&pass)?;
+        let pass = self.0.context.gate.enter()?;
+        let mut registry = self.0.context.registry.lock();
+        let device = self.0.context.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
             Some(bo) if bo.state.role == BoRole::Range => Err(AllocError::Range { key: self.0.key }),
-            Some(bo) if agent.is_of(&self.0.inner) => {
-                if bo.state.kind == crate::registry::state::BoKind::Vram {
-                    self.0.inner.reach(agent.info.index(), bo.state.agent)?;
+            Some(bo) if agent.is_of(&self.0.context) => {
+                if bo.state.kind == crate::context::registry::state::BoKind::Vram {
+                    agents::reach(&self.0.context, agent.info.index(), bo.state.agent)?;
                 }
                 device.map_bo(bo, agent.info.index())?;
                 bo.state.for_copies.retain(|&copying| copying != agent.info.index());
                 Ok(())
             }
-            _ => Err(crate::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
+            _ => Err(crate::context::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
         }
     }
 
@@ -239,13 +242,13 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::allow`].
     pub fn deny(&self, agent: &Agent) -> Result<(), AllocError> {
-        let pass = self.0.inner.gate.enter()?;
-        let mut registry = self.0.inner.registry.lock();
-        let device = self.0.inner.device_or_lost(&pass)?;
+        let pass = self.0.context.gate.enter()?;
+        let mut registry = self.0.context.registry.lock();
+        let device = self.0.context.device_or_lost(&pass)?;
         match registry.bos.get_mut(self.0.key) {
             Some(bo) if bo.state.role == BoRole::Range => Err(AllocError::Range { key: self.0.key }),
-            Some(bo) if agent.is_of(&self.0.inner) => Ok(device.unmap_bo(bo, agent.info.index())?),
-            _ => Err(crate::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
+            Some(bo) if agent.is_of(&self.0.context) => Ok(device.unmap_bo(bo, agent.info.index())?),
+            _ => Err(crate::context::error::DeviceError::Absent { what: "the buffer or the agent" }.into()),
         }
     }
 
@@ -256,86 +259,16 @@ impl Buffer {
     /// [`FreeError::Device`], [`FreeError::Lost`].
     pub fn free(&self) -> Result<(), FreeError> {
         let shared = &*self.0;
-        let pass = shared.inner.gate.enter()?;
+        let pass = shared.context.gate.enter()?;
         // First, so that no packet is given it from here on.
         if !shared.alive.swap(false, Ordering::AcqRel) {
             return Err(FreeError::Stale { key: shared.key });
         }
         let uses = shared.uses.load(Ordering::Relaxed);
-        shared.inner.free_bo(&pass, shared.key, uses, FREE_GRACE).inspect_err(|error| {
+        free_bo(&shared.context, &pass, shared.key, uses, FREE_GRACE).inspect_err(|error| {
             if !matches!(error, FreeError::Stale { .. }) {
                 shared.alive.store(true, Ordering::Release);
             }
         })
-    }
-}
-
-impl Inner {
-    /// Frees a buffer object of the caller's. `uses` are the queues (key index mod 64) that may still run packets
-    /// with it.
-    pub(crate) fn free_bo(
-        &self,
-        pass: &Pass<'_>,
-        key: BoKey,
-        uses: u64,
-        grace: Duration,
-    ) -> Result<(), FreeError> {
-        if let Some(queue) = self.busy_queue(pass, uses, Instant::now() + grace)? {
-            return Err(FreeError::Pending { key, queue });
-        }
-        let mut registry = self.registry.lock();
-        if registry.bos.get(key).is_none() {
-            return Err(FreeError::Stale { key });
-        }
-        if let Some(user) = registry.bo_use(key) {
-            return Err(FreeError::InUse { key, user });
-        }
-        let device = self.device_or_lost(pass)?;
-        let Some(bo) = registry.bos.get_mut(key) else { return Err(FreeError::Stale { key }) };
-        device.destroy_bo(bo)?;
-        registry.remove_bo(key);
-        Ok(())
-    }
-
-    /// A queue of `uses` that has not completed everything by the deadline, if there is one.
-    pub(crate) fn busy_queue(
-        &self,
-        pass: &Pass<'_>,
-        uses: u64,
-        deadline: Instant,
-    ) -> Result<Option<QueueKey>, Lost> {
-        if uses == 0 {
-            return Ok(None);
-        }
-        for (queue, live) in self.queues_of(uses) {
-            if !self.is_idle(pass, &live, deadline)? {
-                return Ok(Some(queue));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Frees what was still in use, or mapped, when its last handle was dropped.
-    pub(crate) fn free_deferred(&self, pass: &Pass<'_>) {
-        loop {
-            let waiting = std::mem::take(&mut *self.deferred.lock());
-            let mut range_freed = false;
-            for (key, uses) in waiting {
-                match self.release_bo(pass, key, uses, Duration::ZERO) {
-                    Err(FreeError::Pending { .. } | FreeError::InUse { user: BoUse::Mapping(_), .. }) => {
-                        self.deferred.lock().push((key, uses))
-                    }
-                    Ok(is_range) => range_freed |= is_range,
-                    Err(FreeError::Stale { .. } | FreeError::Lost(Lost { .. })) => {}
-                    Err(error) => {
-                        tracing::warn!(target: "pools", %error, %key, "a dropped buffer could not be freed")
-                    }
-                }
-            }
-            // A range that went may have been all that held a memory.
-            if !range_freed {
-                return;
-            }
-        }
     }
 }

@@ -4,32 +4,27 @@
 //! INVARIANT: a buffer has one address for its whole life, the same for the CPU and every agent, across checkpoints
 //! too.
 
-pub mod arena;
 mod buffer;
-pub mod mapped;
 mod pointer;
 mod registered;
 pub mod stats;
-pub mod window;
 
 use std::fmt;
 use std::sync::Arc;
 
-use kfd::Errno;
-
-use self::arena::page_align;
 pub use self::buffer::{Buffer, HostGuard};
-use self::mapped::Mapped;
 pub use self::pointer::{PointerInfo, PointerKind};
 pub use self::registered::Registered;
-use self::stats::Holdings;
 use crate::agent::Agent;
-use crate::device::{Device, flags};
-use crate::error::{AllocError, DeviceError};
-use crate::gate::Pass;
-use crate::registry::Registry;
-use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState};
-use crate::runtime::Inner;
+use crate::context::Context;
+use crate::context::device::flags;
+use crate::context::error::AllocError;
+use crate::context::memory::free::free_deferred;
+use crate::context::memory::make::{host_memory, make_bo};
+use crate::context::memory::request::Request;
+use crate::context::registry::arena;
+use crate::context::registry::state::{AgentIndex, BoRole};
+use crate::runtime::Runtime;
 
 /// What a pool's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +42,7 @@ pub enum PoolKind {
 /// Where buffers come from.
 #[derive(Clone)]
 pub struct Pool {
-    inner: Arc<Inner>,
+    context: Arc<Context>,
     kind: PoolKind,
     agent: AgentIndex,
 }
@@ -58,77 +53,9 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Memory to be made for the runtime itself or a buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub kind: BoKind,
-    pub role: BoRole,
-    pub bytes: u64,
-    pub flags: u32,
-    pub agent: AgentIndex,
-    pub mapped: Vec<AgentIndex>,
-    pub cpu_mapped: bool,
-    /// Power of two, at least a page.
-    pub align: u64,
-}
-
-impl Request {
-    /// System memory for the runtime's own structures, mapped to one agent.
-    pub fn queue_memory(role: BoRole, bytes: u64, agent: AgentIndex) -> Self {
-        Request {
-            kind: BoKind::Gtt,
-            role,
-            bytes,
-            flags: flags::QUEUE,
-            agent,
-            mapped: vec![agent],
-            cpu_mapped: true,
-            align: arena::PAGE,
-        }
-    }
-
-    /// System memory mapped to all `agents` agents.
-    pub fn shared(role: BoRole, bytes: u64, agents: usize) -> Self {
-        // CAST: there are at most 64 agents.
-        let mapped = (0..agents as u32).map(AgentIndex).collect();
-        Request { mapped, flags: flags::GTT, ..Request::queue_memory(role, bytes, AgentIndex(0)) }
-    }
-
-    /// An agent's memory; the CPU sees it if it can.
-    pub fn vram(role: BoRole, bytes: u64, agent: AgentIndex, visible: bool) -> Self {
-        Request {
-            kind: BoKind::Vram,
-            flags: if visible { flags::VRAM_VISIBLE } else { flags::VRAM_HIDDEN },
-            cpu_mapped: visible,
-            ..Request::queue_memory(role, bytes, agent)
-        }
-    }
-}
-
-impl Request {
-    /// Its entry's state, for the pages it takes; the address is chosen at registration.
-    pub fn into_state(self) -> BoState {
-        let Request { kind, role, bytes, flags, agent, mapped, cpu_mapped, align: _ } = self;
-        // Saturates above any window's length; the registration refuses it then.
-        let bytes = page_align(bytes).unwrap_or(!(arena::PAGE - 1));
-        BoState {
-            kind,
-            role,
-            bytes,
-            va: 0,
-            flags,
-            agent,
-            mapped,
-            for_copies: Vec::new(),
-            cpu_mapped,
-            sharing: None,
-        }
-    }
-}
-
 impl Pool {
-    pub(crate) fn new(inner: &Arc<Inner>, kind: PoolKind, agent: AgentIndex) -> Self {
-        Pool { inner: Arc::clone(inner), kind, agent }
+    pub(crate) fn new(context: &Arc<Context>, kind: PoolKind, agent: AgentIndex) -> Self {
+        Pool { context: Arc::clone(context), kind, agent }
     }
 
     /// What its memory is.
@@ -138,7 +65,7 @@ impl Pool {
 
     /// Whether the CPU sees its memory.
     pub fn is_visible(&self) -> bool {
-        !self.is_of_agent() || self.inner.agents[self.agent.at()].is_visible()
+        !self.is_of_agent() || self.context.agents[self.agent.at()].is_visible()
     }
 
     fn is_of_agent(&self) -> bool {
@@ -158,7 +85,7 @@ impl Pool {
     /// Bytes of memory there are, of the agent or the host, in use or not.
     pub fn bytes(&self) -> u64 {
         match self.is_of_agent() {
-            true => self.inner.agents[self.agent.at()].node().vram_bytes(),
+            true => self.context.agents[self.agent.at()].node().vram_bytes(),
             false => host_memory("MemTotal:"),
         }
     }
@@ -171,8 +98,8 @@ impl Pool {
         if !self.is_of_agent() {
             return Ok(host_memory("MemAvailable:"));
         }
-        let pass = self.inner.gate.enter()?;
-        Ok(self.inner.device_or_lost(&pass)?.available(self.agent)?)
+        let pass = self.context.gate.enter()?;
+        Ok(self.context.device_or_lost(&pass)?.available(self.agent)?)
     }
 
     /// What an allocation of `bytes` bytes is made of.
@@ -184,14 +111,14 @@ impl Pool {
                 ..Request::vram(BoRole::User, bytes, self.agent, self.is_visible())
             },
             PoolKind::Gtt | PoolKind::Kernarg => {
-                Request::shared(BoRole::User, bytes, self.inner.agents.len())
+                Request::shared(BoRole::User, bytes, self.context.agents.len())
             }
         }
     }
 
     /// Makes what was requested; `bytes` is what the handle says.
     pub(crate) fn make(&self, request: Request, bytes: u64) -> Result<Buffer, AllocError> {
-        self.inner.make_buffer(request, bytes)
+        make_buffer(&self.context, request, bytes)
     }
 
     /// Allocates a buffer of at least `bytes` bytes, zeroed or with what a buffer before it left.
@@ -204,101 +131,26 @@ impl Pool {
     }
 }
 
-impl Inner {
-    /// Makes a buffer object and a handle that says `bytes`.
-    fn make_buffer(self: &Arc<Self>, request: Request, bytes: u64) -> Result<Buffer, AllocError> {
-        let pass = self.gate.enter()?;
-        self.free_deferred(&pass);
-        let mut registry = self.registry.lock();
-        let device = self.device_or_lost(&pass)?;
-        let key = self.make_bo(&mut registry, device, request)?;
-        Ok(Buffer::new(self, &registry, key, bytes))
-    }
-
-    /// Registers and makes a buffer object.
-    pub(crate) fn make_bo(
-        &self,
-        registry: &mut Registry,
-        device: &Device,
-        request: Request,
-    ) -> Result<BoKey, AllocError> {
-        let Request { kind, agent, bytes: wanted, align, .. } = request;
-        if wanted == 0 {
-            return Err(AllocError::Empty);
-        }
-        let key = registry.add_aligned_bo(request.into_state(), align)?;
-        let Some(bo) = registry.bos.get_mut(key) else {
-            return Err(DeviceError::Absent { what: "the entry" }.into());
-        };
-        match device.create_bo(bo) {
-            Ok(()) => {
-                registry.tally.settle();
-                Ok(key)
-            }
-            Err(error) => {
-                registry.remove_bo(key);
-                let held = Holdings::of(registry, stats::place_of(kind, agent));
-                Err(self.alloc_error(device, kind, agent, wanted, held, error))
-            }
-        }
-    }
-
-    /// Says how much there is when there was not enough.
-    fn alloc_error(
-        &self,
-        device: &Device,
-        kind: BoKind,
-        agent: AgentIndex,
-        wanted: u64,
-        held: Holdings,
-        error: DeviceError,
-    ) -> AllocError {
-        if matches!(error.errno(), Some(Errno::MFILE | Errno::NFILE)) {
-            let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-            return AllocError::Files { limit: limit.current.unwrap_or(u64::MAX), source: error };
-        }
-        let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::NOMEM);
-        if !no_memory {
-            return error.into();
-        }
-        let (name, available) = match kind {
-            BoKind::Vram => {
-                let info = &self.agents[agent.at()];
-                let name = format!("{} ({})", info.target().name, info.uuid());
-                (name, device.available(agent).unwrap_or(0))
-            }
-            _ => ("gtt".to_owned(), host_memory("MemAvailable:")),
-        };
-        AllocError::OutOfMemory { agent: name, wanted, available, held }
-    }
-
-    /// A view of a buffer object the CPU sees.
-    pub(crate) fn view(registry: &Registry, key: BoKey) -> Option<Mapped> {
-        let state = &registry.bos.get(key)?.state;
-        if !state.cpu_mapped {
-            return None;
-        }
-        mapped::view(state.va, state.bytes)
-    }
-
-    pub(crate) fn device_or_lost<'p>(
-        &'p self,
-        pass: &'p Pass<'_>,
-    ) -> Result<&'p Arc<Device>, crate::error::Lost> {
-        self.device(pass)
-            .ok_or(crate::error::Lost { what: "the device was closed under an open gate", source: None })
-    }
-}
-
-/// A line of `/proc/meminfo` in bytes, 0 if it cannot be read.
-fn host_memory(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.map_or(0, |kib| kib.saturating_mul(1024))
+/// Makes a buffer object and a handle that says `bytes`.
+pub(crate) fn make_buffer(
+    context: &Arc<Context>,
+    request: Request,
+    bytes: u64,
+) -> Result<Buffer, AllocError> {
+    let pass = context.gate.enter()?;
+    free_deferred(context, &pass);
+    let mut registry = context.registry.lock();
+    let device = context.device_or_lost(&pass)?;
+    let key = make_bo(context, &mut registry, device, request)?;
+    Ok(Buffer::new(context, &registry, key, bytes))
 }
 
 impl Agent {
+    /// Its memory.
+    pub fn vram(&self) -> Pool {
+        Pool::new(&self.context, PoolKind::Vram, self.info.index())
+    }
+
     /// All pools it can use: its own memory, coarse-grained and, where the CPU sees it, fine-grained, then the host's and
     /// that for kernel arguments.
     pub fn pools(&self) -> Vec<Pool> {
@@ -308,16 +160,28 @@ impl Agent {
 
     /// Its memory, fine-grained. Of use where the CPU sees it (large BAR).
     pub fn fine_vram(&self) -> Pool {
-        Pool::new(&self.inner, PoolKind::FineVram, self.info.index())
+        Pool::new(&self.context, PoolKind::FineVram, self.info.index())
     }
 
     /// System memory that all agents map, as [`crate::Runtime::gtt`].
     pub fn host(&self) -> Pool {
-        Pool::new(&self.inner, PoolKind::Gtt, self.info.index())
+        Pool::new(&self.context, PoolKind::Gtt, self.info.index())
     }
 
     /// System memory for kernel arguments.
     pub fn kernarg(&self) -> Pool {
-        Pool::new(&self.inner, PoolKind::Kernarg, self.info.index())
+        Pool::new(&self.context, PoolKind::Kernarg, self.info.index())
+    }
+}
+
+impl Runtime {
+    /// System memory that all agents map.
+    pub fn gtt(&self) -> Pool {
+        Pool::new(self.context(), PoolKind::Gtt, AgentIndex(0))
+    }
+
+    /// System memory for kernel arguments.
+    pub fn kernarg(&self) -> Pool {
+        Pool::new(self.context(), PoolKind::Kernarg, AgentIndex(0))
     }
 }

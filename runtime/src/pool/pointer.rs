@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an address is.
 
-use crate::registry::state::{
-    Access, AgentIndex, BoKey, BoKind, BoRole, BoState, ExecutableKey, MapKey, QueueKey,
+use crate::context::registry::Registry;
+use crate::context::registry::state::{
+    Access, AgentIndex, BoKey, BoKind, BoRole, BoState, BoUse, ExecutableKey, MapKey, QueueKey,
 };
-use crate::registry::{BoUse, Registry};
 use crate::runtime::Runtime;
 
 /// What an address belongs to.
@@ -70,7 +70,7 @@ impl Runtime {
     /// What an address is: of anything that lives in the window, or of registered memory by the CPU's address; `None` for
     /// all others. True at the moment of the call.
     pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
-        let registry = self.inner().registry.lock();
+        let registry = self.context().registry.lock();
         match registry.bo_at(address) {
             Some((key, bo)) if bo.state.role == BoRole::Range => {
                 Some(in_range(&registry, key, &bo.state, address))

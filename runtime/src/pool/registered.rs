@@ -5,12 +5,14 @@
 //! mappings of them are ended and made again.
 #![allow(unsafe_code)]
 
-use super::arena::PAGE;
-use super::{Buffer, Request, arena};
 use crate::agent::Agent;
-use crate::device::flags;
-use crate::error::{AllocError, FreeError};
-use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole};
+use crate::context::device::flags;
+use crate::context::error::{AllocError, FreeError};
+use crate::context::memory::request::Request;
+use crate::context::registry::arena;
+use crate::context::registry::arena::PAGE;
+use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole};
+use crate::pool::{Buffer, make_buffer};
 use crate::runtime::Runtime;
 
 /// Registered memory. Clones name the same registration, which ends with [`Registered::unregister`] or the last handle.
@@ -39,16 +41,16 @@ impl Runtime {
         bytes: u64,
         agents: &[&Agent],
     ) -> Result<Registered, AllocError> {
-        let inner = self.inner();
+        let context = self.context();
         let address = ptr.expose_provenance() as u64;
         if !address.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
             return Err(AllocError::Pages { address, bytes, page: PAGE });
         }
-        if agents.iter().any(|agent| !agent.is_of(inner)) {
+        if agents.iter().any(|agent| !agent.is_of(context)) {
             return Err(AllocError::Foreign);
         }
         let mapped: Vec<AgentIndex> = match agents {
-            [] => inner.agents.iter().map(|info| info.index()).collect(),
+            [] => context.agents.iter().map(|info| info.index()).collect(),
             agents => {
                 let mut indices: Vec<_> = agents.iter().map(|agent| agent.info.index()).collect();
                 indices.sort_unstable();
@@ -66,7 +68,7 @@ impl Runtime {
             cpu_mapped: false,
             align: arena::PAGE,
         };
-        let buffer = inner.make_buffer(request, bytes)?;
+        let buffer = make_buffer(context, request, bytes)?;
         Ok(Registered { buffer, address })
     }
 }

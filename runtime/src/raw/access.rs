@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 
 use queues::aql::RawPacket;
 
+use crate::context::queue::live::{Producer, QueueLive, READ_INDEX, WRITE_INDEX};
+use crate::context::registry::state::QueueKind;
 use crate::gate::Pass;
-use crate::queue::QueueLive;
-use crate::queue::live::{Producer, READ_INDEX, WRITE_INDEX};
-use crate::registry::state::QueueKind;
 
 /// The right to write a queue's ring by hand. While it is held, a lock or checkpoint of the process waits for it, and so
 /// do other producers of the queue.

@@ -43,13 +43,17 @@ pub use self::access::{Access, Doorbell, ReadPointer, Ring, WritePointer};
 pub(crate) use self::options::copy_engines;
 pub use self::options::{MAX_AQL_RING_BYTES, MAX_RING_BYTES, MIN_RING_BYTES, RawKind, RawOptions};
 use crate::agent::Agent;
-use crate::error::{Lost, QueueError, RawError, WaitError};
+use crate::context::error::{Lost, QueueError, RawError, WaitError};
+use crate::context::queue::cu_mask::CuMask;
+use crate::context::queue::fault::QueueFault;
+use crate::context::queue::idle::wait_idle;
+use crate::context::queue::live::{Full, QueueLive};
+use crate::context::registry::state::{QueueKey, QueueKind};
+use crate::context::signal::make::submitted;
 use crate::executable::Kernel;
 use crate::gate::Pass;
 use crate::pool::Buffer;
-use crate::queue::live::Full;
-use crate::queue::{CuMask, Handle, QueueFault, QueueLive};
-use crate::registry::state::{QueueKey, QueueKind};
+use crate::queue::Handle;
 use crate::signal::Signal;
 
 /// A handle on a queue whose packets the caller writes; clones name the same one, which is destroyed with the last.
@@ -82,10 +86,10 @@ impl RawQueue {
     }
 
     fn make(agent: &Agent, options: RawOptions, internal: bool) -> Result<Self, QueueError> {
-        let pass = agent.inner.gate.enter()?;
-        let minor = agent.inner.device_or_lost(&pass)?.interface_minor();
+        let pass = agent.context.gate.enter()?;
+        let minor = agent.context.device_or_lost(&pass)?.interface_minor();
         let recipe = options.recipe(&agent.info, minor, internal)?;
-        Ok(RawQueue(agent.inner.create_queue(&pass, agent, recipe)?))
+        Ok(RawQueue(Handle::create(agent, &pass, recipe)?))
     }
 
     fn live(&self) -> &QueueLive {
@@ -123,7 +127,7 @@ impl RawQueue {
     /// # Errors
     /// [`Lost`].
     pub fn write_position(&self) -> Result<u64, Lost> {
-        let _pass = self.0.inner.gate.enter()?;
+        let _pass = self.0.context.gate.enter()?;
         Ok(self.live().logical(self.live().hardware_write()))
     }
 
@@ -132,7 +136,7 @@ impl RawQueue {
     /// # Errors
     /// [`Lost`].
     pub fn read_position(&self) -> Result<u64, Lost> {
-        let _pass = self.0.inner.gate.enter()?;
+        let _pass = self.0.context.gate.enter()?;
         Ok(self.live().logical(self.live().hardware_read()))
     }
 
@@ -142,7 +146,7 @@ impl RawQueue {
     }
 
     fn enter(&self) -> Result<Pass<'_>, RawError> {
-        let pass = self.0.inner.gate.enter()?;
+        let pass = self.0.context.gate.enter()?;
         if self.live().is_destroyed() {
             return Err(RawError::Stale { queue: self.0.key });
         }
@@ -158,7 +162,7 @@ impl RawQueue {
     /// # Errors
     /// [`RawError::Freed`].
     pub fn uses(&self, buffer: &Buffer) -> Result<(), RawError> {
-        if !buffer.is_alive() || !buffer.is_of(&self.0.inner) {
+        if !buffer.is_alive() || !buffer.is_of(&self.0.context) {
             return Err(RawError::Freed { key: buffer.key() });
         }
         buffer.note_use(self.0.key);
@@ -176,8 +180,8 @@ impl RawQueue {
     pub fn completes(&self, signal: &Signal) {
         self.live().promise(signal.live());
         // If the queue has stopped already, whoever breaks its signals may have missed this one.
-        if let Ok(pass) = self.0.inner.gate.enter() {
-            self.0.inner.submitted(&pass, self.live(), Some(signal.live()));
+        if let Ok(pass) = self.0.context.gate.enter() {
+            submitted(&self.0.context, &pass, self.live(), Some(signal.live()));
         }
     }
 
@@ -281,7 +285,7 @@ impl RawQueue {
     /// # Errors
     /// [`WaitError`].
     pub fn wait_idle(&self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.0.inner.wait_idle(self.live(), timeout)
+        wait_idle(&self.0.context, self.live(), timeout)
     }
 
     /// Changes its KFD priority, 0 (lowest) to 15.

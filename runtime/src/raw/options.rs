@@ -5,10 +5,10 @@
 
 use queues::sdma::Generation;
 
-use crate::agent::AgentInfo;
-use crate::error::QueueError;
-use crate::queue::{Recipe, check_priority};
-use crate::registry::state::QueueKind;
+use crate::context::agent::info::AgentInfo;
+use crate::context::error::QueueError;
+use crate::context::queue::create::{Recipe, check_priority};
+use crate::context::registry::state::QueueKind;
 
 /// Fewest bytes of a ring: a page, since the driver wants a mapping of exactly its size.
 pub const MIN_RING_BYTES: u32 = 4096;

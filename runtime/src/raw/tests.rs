@@ -254,7 +254,7 @@ fn closing_the_gate_waits_for_an_access() {
     let (runtime, _kernel, agent) = open();
     let queue = RawQueue::create(&agent, small(RawKind::Pm4)).unwrap();
     let access = queue.access().unwrap();
-    let gate = Arc::clone(&runtime.inner().gate);
+    let gate = Arc::clone(&runtime.context().gate);
     let close = |limit: u64| {
         let gate = Arc::clone(&gate);
         let deadline = Instant::now() + Duration::from_millis(limit);
@@ -334,7 +334,7 @@ fn cu_mask_is_checked_set_and_refused_for_copies() {
     assert_eq!(kernel.masks().last().unwrap().1, [0b1100, u32::MAX]);
     kernel.fail_once(AMDKFD_IOC_SET_CU_MASK, kfd::Errno::BUSY);
     assert!(matches!(queue.set_cu_mask(&mask(&[3])), Err(QueueError::Device(_))));
-    let kept = queue.agent().inner.registry.lock().queues.get(queue.key()).unwrap().state.cu_mask.clone();
+    let kept = queue.agent().context.registry.lock().queues.get(queue.key()).unwrap().state.cu_mask.clone();
     assert_eq!(kept, [0b1100, u32::MAX]);
     let copies = RawQueue::create(&agent, small(SDMA)).unwrap();
     assert!(matches!(copies.set_cu_mask(&mask(&[3])), Err(QueueError::Unsupported { .. })));
@@ -343,7 +343,7 @@ fn cu_mask_is_checked_set_and_refused_for_copies() {
 }
 
 fn identity(queue: &RawQueue) -> (u32, u32) {
-    let registry = queue.agent().inner.registry.lock();
+    let registry = queue.agent().context.registry.lock();
     let state = &registry.queues.get(queue.key()).unwrap().state;
     (state.queue_id, state.doorbell_offset)
 }
@@ -358,7 +358,7 @@ fn drained_queues_continue_at_their_positions_at_every_offset() {
     for round in 0..70 {
         let positions: Vec<u64> =
             queues.iter().map(|queue| push(queue, &noops(queue.kind(), 1 + 29 * (round % 7)))).collect();
-        requeue(runtime.inner());
+        requeue(runtime.context());
         for (queue, &position) in queues.iter().zip(&positions) {
             // The drain's marker is behind what was submitted.
             let at = queue.write_position().unwrap();
@@ -394,7 +394,7 @@ fn drain_rings_the_doorbell_the_caller_forgot() {
         }
         drop(access);
         assert_eq!(queue.read_position().unwrap(), 0, "nobody rang");
-        requeue(runtime.inner());
+        requeue(runtime.context());
         assert!(queue.write_position().unwrap() > at);
         queue.wait_idle(SOON).unwrap();
     }

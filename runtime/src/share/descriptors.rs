@@ -19,9 +19,9 @@ use rustix::fs::MemfdFlags;
 use rustix::io::FdFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::device::identify;
+use crate::context::device::identify;
+use crate::context::registry::state::DmabufId;
 use crate::image::Extent;
-use crate::registry::state::DmabufId;
 
 /// How the name of a stand-in begins, as `/proc` shows it.
 const STAND_IN: &str = "/memfd:stasis-dmabuf:";

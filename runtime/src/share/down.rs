@@ -11,13 +11,17 @@ use super::holders::outsiders;
 use super::in_flight::{InFlight, in_flight};
 use super::meeting::{Meeting, SessionOrder};
 use super::up::Parked;
+
+use parking_lot::Mutex;
+
 use crate::checkpoint::{CheckpointError, device, system};
-use crate::device::Device;
+use crate::context::device::Device;
+use crate::context::registry::Registry;
+use crate::context::registry::state::DmabufId;
+use crate::context::{Context, Layer};
 use crate::image::Extent;
 use crate::limit::Limit;
-use crate::registry::Registry;
-use crate::registry::state::DmabufId;
-use crate::runtime::Inner;
+use crate::share::rendezvous::Leader;
 
 /// The name of a process that is in no session.
 const ALONE: &str = "alone";
@@ -40,21 +44,21 @@ impl<'a> Leaving<'a> {
     /// [`CheckpointError::Session`], [`CheckpointError::Outsiders`], [`CheckpointError::Hidden`],
     /// [`CheckpointError::Device`], [`CheckpointError::System`]; nobody gives anything up then.
     pub fn prepare(
-        inner: &Inner,
+        context: &Context,
         registry: &Registry,
         on: &Device,
         order: Option<&'a SessionOrder>,
         limit: &Limit,
     ) -> Result<Self, CheckpointError> {
-        let prepared = Self::prepare_with(inner, registry, on, order, limit);
+        let prepared = Self::prepare_with(context, registry, on, order, limit);
         if let (Err(error), Some(order)) = (&prepared, order) {
-            order.give_up(&crate::error::explain(error));
+            order.give_up(&crate::context::error::explain(error));
         }
         prepared
     }
 
     fn prepare_with(
-        inner: &Inner,
+        context: &Context,
         registry: &Registry,
         on: &Device,
         order: Option<&'a SessionOrder>,
@@ -69,7 +73,7 @@ impl<'a> Leaving<'a> {
         let table = Table {
             name: name.clone(),
             pid: rustix::process::getpid().as_raw_nonzero().get(),
-            holdings: graph::holdings(registry, on, &inner.agents, &descriptors)?,
+            holdings: graph::holdings(registry, on, &context.agents, &descriptors)?,
         };
         let own: Vec<DmabufId> = table.holdings.iter().map(|holding| holding.dmabuf).collect();
         let (meeting, tables) = match order {
@@ -147,13 +151,26 @@ fn view(
     View::of(descriptor.ok_or_else(gone)?.borrow(), object.bytes).map_err(system(act))
 }
 
-impl Inner {
-    /// Ends a meeting that this process leads: what the leader holds is memory of the device.
-    pub(crate) fn end_meeting(self: &Arc<Self>) {
-        if let Some(leader) = self.leader.lock().take()
-            && !leader.is_over()
-        {
-            tracing::warn!(target: "checkpoint", "members of the session it was restored with have not come back yet");
-        }
+/// The leader of the meeting that this process leads, if it leads one.
+#[derive(Debug, Default)]
+pub(crate) struct Leading(Mutex<Option<Leader>>);
+
+impl Layer for Leading {
+    fn new(_: usize) -> Self {
+        Leading::default()
+    }
+}
+
+/// Keeps the leader of a meeting until all members have come, or the device goes.
+pub(crate) fn keep_leader(context: &Context, leader: Option<Leader>) {
+    *context.layer::<Leading>().0.lock() = leader;
+}
+
+/// Ends a meeting that this process leads: what the leader holds is memory of the device.
+pub(crate) fn end_meeting(context: &Arc<Context>) {
+    if let Some(leader) = context.layer::<Leading>().0.lock().take()
+        && !leader.is_over()
+    {
+        tracing::warn!(target: "checkpoint", "members of the session it was restored with have not come back yet");
     }
 }

@@ -3,8 +3,8 @@
 
 use kfd::Errno;
 
-use crate::error::{ArenaError, DeviceError, Lost};
-use crate::registry::state::{BoKey, SignalKey};
+use crate::context::error::{ArenaError, DeviceError, Lost};
+use crate::context::registry::state::{BoKey, SignalKey};
 
 /// A DMABuf could not be made or taken.
 #[derive(Debug, thiserror::Error)]

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::descriptors::Descriptor;
 use super::is_foreign;
-use crate::agent::AgentInfo;
 use crate::checkpoint::{CheckpointError, device};
-use crate::device::{Device, flags};
-use crate::registry::Registry;
-use crate::registry::state::{BoKey, DmabufId, Origin};
+use crate::context::agent::info::AgentInfo;
+use crate::context::device::{Device, flags};
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, DmabufId, Origin};
 
 /// Memory that a process holds and others may.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub(crate) fn holdings(
     agents: &[Arc<AgentInfo>],
     descriptors: &[Descriptor],
 ) -> Result<Vec<Holding>, CheckpointError> {
-    let uuid = |index: usize| agents.get(index).map(|agent| agent.seat().uuid());
+    let uuid = |index: usize| agents.get(index).map(|agent| agent.placed_uuid());
     let mut found = BTreeMap::<DmabufId, Holding>::new();
     for (key, bo) in registry.bos.iter() {
         let Some(sharing) = bo.state.sharing.filter(|_| !is_foreign(bo)) else { continue };
@@ -159,7 +159,8 @@ pub(crate) fn objects(tables: &[Table]) -> BTreeMap<DmabufId, Object> {
 
 /// The buffer objects of some memory.
 pub(crate) fn bos_of(registry: &Registry, dmabuf: DmabufId) -> Vec<BoKey> {
-    let is_of = |bo: &crate::registry::Bo| bo.state.sharing.is_some_and(|sharing| sharing.dmabuf == dmabuf);
+    let is_of =
+        |bo: &crate::context::registry::Bo| bo.state.sharing.is_some_and(|sharing| sharing.dmabuf == dmabuf);
     registry.bos.iter().filter(|(_, bo)| is_of(bo) && !is_foreign(bo)).map(|(key, _)| key).collect()
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::{fmt, fs, io};
 
 use super::descriptors::is_dmabuf;
-use crate::registry::state::DmabufId;
+use crate::context::registry::state::DmabufId;
 
 /// A process outside the session that holds memory of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
-    use crate::device::identify;
+    use crate::context::device::identify;
 
     #[test]
     fn holder_is_named_unless_it_is_a_member() {

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 
 use super::descriptors::{Descriptor, is_dmabuf, sockets};
-use crate::device::identify;
-use crate::registry::state::DmabufId;
+use crate::context::device::identify;
+use crate::context::registry::state::DmabufId;
 
 /// Most descriptors in one message (`SCM_MAX_FD`).
 const MOST: usize = 253;

@@ -20,7 +20,8 @@ use thiserror::Error;
 
 use super::graph::Table;
 use crate::limit::{Limit, Stopped};
-use crate::regular::{self, Links};
+use crate::linux::regular;
+use crate::linux::regular::Links;
 
 /// How often a member looks for the others.
 const LOOK: Duration = Duration::from_millis(1);

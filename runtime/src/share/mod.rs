@@ -2,7 +2,7 @@
 //! Memory shared beyond one buffer: DMABufs given out and taken in, and what becomes of them through a checkpoint.
 //!
 //! INVARIANT: memory that others may hold is known by the inode of its DMABuf, and every buffer object of it says so in
-//! the registry ([`crate::registry::state::Sharing`]). Descriptors belong to the caller; the runtime keeps none but the
+//! the registry ([`crate::context::registry::state::Sharing`]). Descriptors belong to the caller; the runtime keeps none but the
 //! files of other exporters, which it needs to make their memory again.
 //!
 //! ```text
@@ -25,26 +25,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use self::descriptors::{is_dmabuf, stand_in_for_all};
-pub(crate) use self::down::Leaving;
+pub(crate) use self::down::{Leaving, end_meeting, keep_leader};
 pub use self::error::ShareError;
 pub use self::graph::Object;
 pub use self::holders::Outsider;
 pub(crate) use self::in_flight::{InFlight, in_flight};
 pub use self::ipc::{Item, Received};
 pub use self::meeting::{Member, SessionError, SessionOrder};
-pub(crate) use self::rendezvous::Leader;
 pub use self::rendezvous::RendezvousError;
 pub use self::up::Parked;
 pub(crate) use self::up::{Attendance, Source, bring_back};
 use crate::agent::Agent;
-use crate::device::{Device, Dmabuf, identify};
-use crate::error::DeviceError;
-use crate::pool::{Buffer, arena};
-use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, Origin, Sharing};
-use crate::registry::{Bo, Registry};
-use crate::runtime::{Inner, Runtime};
+use crate::context::Context;
+use crate::context::device::{Device, Dmabuf, identify};
+use crate::context::error::DeviceError;
+use crate::context::memory::free::free_deferred;
+use crate::context::memory::make::bo_view;
+use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, Origin, Sharing};
+use crate::context::registry::{Bo, Registry, arena};
+use crate::context::signal::live::{SLOT_BYTES, SignalLive};
+use crate::context::signal::make::add_shared_signal;
+use crate::pool::Buffer;
+use crate::runtime::Runtime;
 use crate::signal::Signal;
-use crate::signal::live::{SLOT_BYTES, SignalLive};
 use crate::vmem::Memory;
 
 impl Buffer {
@@ -54,10 +57,10 @@ impl Buffer {
     /// # Errors
     /// [`ShareError::Freed`], [`ShareError::Device`], [`ShareError::Lost`].
     pub fn export(&self) -> Result<OwnedFd, ShareError> {
-        let inner = &self.0.inner;
-        let pass = inner.gate.enter()?;
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
+        let context = &self.0.context;
+        let pass = context.gate.enter()?;
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
         if !self.is_alive() {
             return Err(ShareError::Freed { key: self.key() });
         }
@@ -99,17 +102,17 @@ impl Runtime {
     }
 
     fn import_as(&self, fd: BorrowedFd<'_>, agent: &Agent, to: Import) -> Result<Buffer, ShareError> {
-        let inner = self.inner();
-        if !agent.is_of(inner) {
+        let context = self.context();
+        if !agent.is_of(context) {
             return Err(ShareError::OtherRuntime);
         }
-        let pass = inner.gate.enter()?;
-        inner.free_deferred(&pass);
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
+        let pass = context.gate.enter()?;
+        free_deferred(context, &pass);
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
         let found = device.describe_dmabuf(fd)?;
-        let key = inner.import_bo(&mut registry, device, fd, &found, to)?;
-        Ok(Buffer::new(inner, &registry, key, found.bytes))
+        let key = import_bo(context, &mut registry, device, fd, &found, to)?;
+        Ok(Buffer::new(context, &registry, key, found.bytes))
     }
 }
 
@@ -137,10 +140,10 @@ impl Signal {
     /// # Errors
     /// [`ShareError::NotShared`] for any other signal, [`ShareError::Device`], [`ShareError::Lost`].
     pub fn export(&self) -> Result<OwnedFd, ShareError> {
-        let inner = self.inner();
-        let pass = inner.gate.enter()?;
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
+        let context = self.context();
+        let pass = context.gate.enter()?;
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
         let page = registry.signals.get(self.key()).map(|signal| signal.state.page);
         let is_shared = |page: &BoKey| {
             registry.bos.get(*page).is_some_and(|page| page.state.role == BoRole::SharedSignal)
@@ -156,20 +159,20 @@ impl Runtime {
     /// # Errors
     /// [`ShareError::NoSignal`] for other memory, else as for [`Runtime::import`].
     pub fn import_signal(&self, dmabuf: impl AsFd) -> Result<Signal, ShareError> {
-        let inner = self.inner();
-        let pass = inner.gate.enter()?;
-        inner.free_deferred(&pass);
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
+        let context = self.context();
+        let pass = context.gate.enter()?;
+        free_deferred(context, &pass);
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
         let fd = dmabuf.as_fd();
         let found = device.describe_dmabuf(fd)?;
         // CAST: there are at most 64 agents.
-        let agents = (0..inner.agents.len() as u32).map(AgentIndex).collect();
+        let agents = (0..context.agents.len() as u32).map(AgentIndex).collect();
         let to = Import { role: BoRole::SharedSignal, agent: AgentIndex(0), mapped: agents };
-        let page = inner.import_bo(&mut registry, device, fd, &found, to)?;
-        let slot = Inner::view(&registry, page).filter(|page| page.holds(0, SLOT_BYTES));
+        let page = import_bo(context, &mut registry, device, fd, &found, to)?;
+        let slot = bo_view(&registry, page).filter(|page| page.holds(0, SLOT_BYTES));
         let made = match slot.filter(|page| SignalLive::is_signal(page.part(0, SLOT_BYTES))) {
-            Some(_) => inner.add_shared_signal(&mut registry, page, |slot| SignalLive::adopt(slot, None)),
+            Some(_) => add_shared_signal(context, &mut registry, page, |slot| SignalLive::adopt(slot, None)),
             None => None,
         };
         let Some((key, live)) = made else {
@@ -179,57 +182,55 @@ impl Runtime {
             registry.remove_bo(page);
             return Err(ShareError::NoSignal { bytes: found.bytes });
         };
-        Ok(Signal::from_parts(inner, key, live))
+        Ok(Signal::from_parts(context, key, live))
     }
 }
 
-impl Inner {
-    fn import_bo(
-        &self,
-        registry: &mut Registry,
-        device: &Device,
-        fd: BorrowedFd<'_>,
-        found: &Dmabuf,
-        to: Import,
-    ) -> Result<BoKey, ShareError> {
-        let Import { role, agent, mapped } = to;
-        if found.bytes == 0 || !found.bytes.is_multiple_of(arena::PAGE) {
-            return Err(ShareError::Length { bytes: found.bytes });
-        }
-        let origin = if found.own.is_some() { Origin::Imported } else { Origin::Foreign };
-        let file = match origin {
-            Origin::Foreign => Some(Arc::new(fd.try_clone_to_owned().map_err(ShareError::Duplicate)?)),
-            _ => None,
-        };
-        let key = registry.add_bo(BoState {
-            kind: BoKind::Imported,
-            role,
-            bytes: found.bytes,
-            va: 0,
-            flags: found.own.map_or(kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_GTT, |own| own.flags),
-            agent,
-            mapped,
-            for_copies: Vec::new(),
-            cpu_mapped: found.is_visible(),
-            sharing: Some(Sharing {
-                dmabuf: found.id,
-                origin,
-                home: found.own.and_then(|own| device.agent_of(own.gpu)),
-            }),
-        })?;
-        let made = match registry.bos.get_mut(key) {
-            Some(bo) => {
-                bo.file = file;
-                device.import_bo(bo, fd)
-            }
-            None => Err(DeviceError::Absent { what: "the entry" }),
-        };
-        if let Err(error) = made {
-            registry.remove_bo(key);
-            return Err(error.into());
-        }
-        Ok(key)
+fn import_bo(
+    _context: &Context,
+    registry: &mut Registry,
+    device: &Device,
+    fd: BorrowedFd<'_>,
+    found: &Dmabuf,
+    to: Import,
+) -> Result<BoKey, ShareError> {
+    let Import { role, agent, mapped } = to;
+    if found.bytes == 0 || !found.bytes.is_multiple_of(arena::PAGE) {
+        return Err(ShareError::Length { bytes: found.bytes });
     }
+    let origin = if found.own.is_some() { Origin::Imported } else { Origin::Foreign };
+    let file = match origin {
+        Origin::Foreign => Some(Arc::new(fd.try_clone_to_owned().map_err(ShareError::Duplicate)?)),
+        _ => None,
+    };
+    let key = registry.add_bo(BoState {
+        kind: BoKind::Imported,
+        role,
+        bytes: found.bytes,
+        va: 0,
+        flags: found.own.map_or(kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_GTT, |own| own.flags),
+        agent,
+        mapped,
+        for_copies: Vec::new(),
+        cpu_mapped: found.is_visible(),
+        sharing: Some(Sharing {
+            dmabuf: found.id,
+            origin,
+            home: found.own.and_then(|own| device.agent_of(own.gpu)),
+        }),
+    })?;
+    let made = match registry.bos.get_mut(key) {
+        Some(bo) => {
+            bo.file = file;
+            device.import_bo(bo, fd)
+        }
+        None => Err(DeviceError::Absent { what: "the entry" }),
+    };
+    if let Err(error) = made {
+        registry.remove_bo(key);
+        return Err(error.into());
+    }
+    Ok(key)
 }
 
 /// Makes an object again out of the file of its exporter, which CRIU may have made anew.

@@ -18,11 +18,11 @@ use super::graph::{Object, bos_of};
 use super::meeting::SessionOrder;
 use super::rendezvous::{Claim, Client, Leader, Place};
 use crate::checkpoint::{AgentIdentity, CheckpointError, IMAGE_FILE, Metadata, device, system};
-use crate::device::{Device, identify};
+use crate::context::device::{Device, identify};
+use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, DmabufId, Sharing};
+use crate::context::registry::{Bo, Registry};
 use crate::image::{Extent, Image, ReadStats};
 use crate::limit::Limit;
-use crate::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, DmabufId, Sharing};
-use crate::registry::{Bo, Registry};
 
 /// What a process, and its image, remember of shared memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,7 +21,7 @@ use kfd::{DoorbellSlice, Errno, File, OpenError, ProtFlags, Transport};
 use parking_lot::Mutex;
 
 use super::{FakeKernel, FakeTransport};
-use crate::runtime::{Inner, Runtime};
+use crate::runtime::Runtime;
 
 /// Which call is to fail.
 #[derive(Debug)]
@@ -106,8 +106,8 @@ impl FaultyTransport {
 /// A runtime on a fake driver whose calls can fail.
 pub(crate) fn runtime(gpus: u32) -> (Runtime, Arc<FakeKernel>, Arc<Faults>) {
     let (transport, kernel, faults) = FaultyTransport::new(gpus);
-    let inner = Inner::open(transport, None).unwrap();
-    (Runtime::from_inner(&inner), kernel, faults)
+    let context = crate::context::open::open(transport, None).unwrap();
+    (Runtime::from_context(&context), kernel, faults)
 }
 
 impl Transport for FaultyTransport {

@@ -25,7 +25,7 @@ use kfd::transport::kernel::KernelTransport;
 use kfd::{DoorbellSlice, Errno, File, OpenError, ProtFlags, Transport};
 
 pub(crate) use self::kernel::FakeKernel;
-use crate::runtime::{Inner, Runtime};
+use crate::runtime::Runtime;
 
 /// The transport to a fake driver.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ pub(crate) fn runtime(gpus: u32) -> (Runtime, Arc<FakeKernel>) {
 /// A runtime of its own on this fake driver.
 pub(crate) fn runtime_on(transport: Arc<FakeTransport>) -> (Runtime, Arc<FakeKernel>) {
     let kernel = Arc::clone(&transport.kernel);
-    let inner = Inner::open(transport, None).unwrap();
-    (Runtime::from_inner(&inner), kernel)
+    let context = crate::context::open::open(transport, None).unwrap();
+    (Runtime::from_context(&context), kernel)
 }
 
 impl Transport for FakeTransport {

@@ -5,16 +5,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::maps::MapEntry;
 use super::{Mapping, VmemError};
-use crate::device::Device;
-use crate::error::{DeviceError, FreeError};
+use crate::context::Context;
+use crate::context::agent::agents;
+use crate::context::device::Device;
+use crate::context::error::DeviceError;
+use crate::context::memory::free::busy_queue;
+use crate::context::memory::mappings;
+use crate::context::memory::mappings::{end_mappings, entry_of};
+use crate::context::registry::Registry;
+use crate::context::registry::arena::PAGE;
+use crate::context::registry::maps::MapEntry;
+use crate::context::registry::state::{Access, AgentIndex, BoKey, BoKind, MapKey, MapState};
 use crate::gate::Pass;
 use crate::pool::Buffer;
-use crate::pool::arena::PAGE;
-use crate::registry::Registry;
-use crate::registry::state::{Access, AgentIndex, BoKey, BoRole, MapKey, MapState};
-use crate::runtime::Inner;
 
 /// TIMEOUT: how long an unmapping waits for packets that were given the range, as [`Buffer::free`] does.
 const UNMAP_GRACE: Duration = Duration::from_millis(100);
@@ -77,142 +81,84 @@ fn inside(registry: &mut Registry, on: &Device, part: &Part) -> Result<Vec<MapKe
     Ok(maps.touching(part.va, part.bytes))
 }
 
-/// An entry and its memory.
-fn entry_of(
-    registry: &mut Registry,
-    key: MapKey,
-) -> Result<(&mut MapEntry, &mut crate::registry::Bo), DeviceError> {
-    let Registry { maps, bos, .. } = registry;
-    let entry = maps.get_mut(key).ok_or(DeviceError::Absent { what: "the mapping" })?;
-    let memory = bos.get_mut(entry.state.memory).ok_or(DeviceError::Absent { what: "the memory" })?;
-    Ok((entry, memory))
+pub(super) fn map_part(
+    context: &Context,
+    pass: &Pass<'_>,
+    range: &Buffer,
+    offset: u64,
+    memory: BoKey,
+    memory_offset: u64,
+    bytes: u64,
+) -> Result<Mapping, VmemError> {
+    let part = Part::of(range, offset, bytes)?;
+    whole_pages("memory offset", memory_offset)?;
+    let mut registry = context.registry.lock();
+    part.alive_in(&registry)?;
+    let len = registry.bos.get(memory).map(|bo| bo.state.bytes);
+    let len = len.ok_or(VmemError::Freed { what: "memory", key: memory })?;
+    if memory_offset.checked_add(bytes).is_none_or(|end| end > len) {
+        return Err(VmemError::OutsideMemory { memory, offset: memory_offset, bytes, len });
+    }
+    let device = context.device_or_lost(pass)?;
+    let state =
+        MapState { range: part.range, va: part.va, bytes, memory, offset: memory_offset, access: Vec::new() };
+    let key = registry.maps.insert(state).map_err(|taken| overlap(&registry, &part, taken))?;
+    let made = entry_of(&mut registry, key).and_then(|(entry, memory)| device.make_mapping(entry, memory));
+    if let Err(error) = made {
+        registry.maps.remove(key);
+        return Err(error.into());
+    }
+    let Registry { maps, bos, .. } = &*registry;
+    let entry = maps.get(key).ok_or(DeviceError::Absent { what: "the mapping" })?;
+    Ok(Mapping::of(part.base, key, entry, bos))
 }
 
-fn end(registry: &mut Registry, on: &Device, keys: Vec<MapKey>) -> Result<(), DeviceError> {
+pub(super) fn unmap_part(
+    context: &Context,
+    pass: &Pass<'_>,
+    range: &Buffer,
+    offset: u64,
+    bytes: u64,
+) -> Result<(), VmemError> {
+    let part = Part::of(range, offset, bytes)?;
+    part.mapped_in(&context.registry.lock())?;
+    if let Some(queue) = busy_queue(context, pass, range.uses(), Instant::now() + UNMAP_GRACE)? {
+        return Err(VmemError::Pending { range: part.range, queue });
+    }
+    let mut registry = context.registry.lock();
+    part.mapped_in(&registry)?;
+    let device = context.device_or_lost(pass)?;
+    let keys = inside(&mut registry, device, &part)?;
+    Ok(end_mappings(&mut registry, device, keys)?)
+}
+
+pub(super) fn set_access(
+    context: &Context,
+    pass: &Pass<'_>,
+    range: &Buffer,
+    offset: u64,
+    bytes: u64,
+    rights: &[(AgentIndex, Access)],
+) -> Result<(), VmemError> {
+    let part = Part::of(range, offset, bytes)?;
+    let mut registry = context.registry.lock();
+    part.mapped_in(&registry)?;
+    check_paths(context, &registry, &registry.maps.touching(part.va, part.bytes), rights)?;
+    let device = context.device_or_lost(pass)?;
+    let keys = inside(&mut registry, device, &part)?;
+    let mut done = Vec::new();
     for key in keys {
-        let (entry, memory) = entry_of(registry, key)?;
-        if let Err(error) = on.end_mapping(entry, memory) {
-            // What is registered is there, for those who may.
-            if let Err(error) = on.make_mapping(entry, memory) {
-                tracing::warn!(target: "pools", %error, %key, "a mapping that could not be ended is in parts");
+        for &(agent, access) in rights {
+            let (entry, memory) = entry_of(&mut registry, key)?;
+            let before = entry.state.access_of(agent);
+            if let Err(error) = device.grant(entry, memory, agent, access) {
+                take_back(&mut registry, device, &done);
+                return Err(error.into());
             }
-            return Err(error);
+            done.push((key, agent, before));
         }
-        registry.maps.remove(key);
     }
     Ok(())
-}
-
-impl Inner {
-    pub(super) fn map_part(
-        &self,
-        pass: &Pass<'_>,
-        range: &Buffer,
-        offset: u64,
-        memory: BoKey,
-        memory_offset: u64,
-        bytes: u64,
-    ) -> Result<Mapping, VmemError> {
-        let part = Part::of(range, offset, bytes)?;
-        whole_pages("memory offset", memory_offset)?;
-        let mut registry = self.registry.lock();
-        part.alive_in(&registry)?;
-        let len = registry.bos.get(memory).map(|bo| bo.state.bytes);
-        let len = len.ok_or(VmemError::Freed { what: "memory", key: memory })?;
-        if memory_offset.checked_add(bytes).is_none_or(|end| end > len) {
-            return Err(VmemError::OutsideMemory { memory, offset: memory_offset, bytes, len });
-        }
-        let device = self.device_or_lost(pass)?;
-        let state = MapState {
-            range: part.range,
-            va: part.va,
-            bytes,
-            memory,
-            offset: memory_offset,
-            access: Vec::new(),
-        };
-        let key = registry.maps.insert(state).map_err(|taken| overlap(&registry, &part, taken))?;
-        let made =
-            entry_of(&mut registry, key).and_then(|(entry, memory)| device.make_mapping(entry, memory));
-        if let Err(error) = made {
-            registry.maps.remove(key);
-            return Err(error.into());
-        }
-        let Registry { maps, bos, .. } = &*registry;
-        let entry = maps.get(key).ok_or(DeviceError::Absent { what: "the mapping" })?;
-        Ok(Mapping::of(part.base, key, entry, bos))
-    }
-
-    pub(super) fn unmap_part(
-        &self,
-        pass: &Pass<'_>,
-        range: &Buffer,
-        offset: u64,
-        bytes: u64,
-    ) -> Result<(), VmemError> {
-        let part = Part::of(range, offset, bytes)?;
-        part.mapped_in(&self.registry.lock())?;
-        if let Some(queue) = self.busy_queue(pass, range.uses(), Instant::now() + UNMAP_GRACE)? {
-            return Err(VmemError::Pending { range: part.range, queue });
-        }
-        let mut registry = self.registry.lock();
-        part.mapped_in(&registry)?;
-        let device = self.device_or_lost(pass)?;
-        let keys = inside(&mut registry, device, &part)?;
-        Ok(end(&mut registry, device, keys)?)
-    }
-
-    pub(super) fn set_access(
-        &self,
-        pass: &Pass<'_>,
-        range: &Buffer,
-        offset: u64,
-        bytes: u64,
-        rights: &[(AgentIndex, Access)],
-    ) -> Result<(), VmemError> {
-        let part = Part::of(range, offset, bytes)?;
-        let mut registry = self.registry.lock();
-        part.mapped_in(&registry)?;
-        self.check_paths(&registry, &registry.maps.touching(part.va, part.bytes), rights)?;
-        let device = self.device_or_lost(pass)?;
-        let keys = inside(&mut registry, device, &part)?;
-        let mut done = Vec::new();
-        for key in keys {
-            for &(agent, access) in rights {
-                let (entry, memory) = entry_of(&mut registry, key)?;
-                let before = entry.state.access_of(agent);
-                if let Err(error) = device.grant(entry, memory, agent, access) {
-                    take_back(&mut registry, device, &done);
-                    return Err(error.into());
-                }
-                done.push((key, agent, before));
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees what the last handle was dropped of: a range is unmapped first. Whether it was one.
-    pub(crate) fn release_bo(
-        &self,
-        pass: &Pass<'_>,
-        key: BoKey,
-        uses: u64,
-        grace: Duration,
-    ) -> Result<bool, FreeError> {
-        let role = self.registry.lock().bos.get(key).map(|bo| bo.state.role);
-        if role != Some(BoRole::Range) {
-            return self.free_bo(pass, key, uses, grace).map(|()| false);
-        }
-        if let Some(queue) = self.busy_queue(pass, uses, Instant::now() + grace)? {
-            return Err(FreeError::Pending { key, queue });
-        }
-        let mut registry = self.registry.lock();
-        let device = self.device_or_lost(pass)?;
-        let keys = registry.maps.of_range(key).map(|(map, _)| map).collect();
-        end(&mut registry, device, keys)?;
-        drop(registry);
-        self.free_bo(pass, key, 0, grace).map(|()| true)
-    }
 }
 
 /// Gives agents back what they could do before a change that failed; what cannot be is in the entries.
@@ -239,4 +185,31 @@ fn overlap(registry: &Registry, part: &Part, taken: MapKey) -> VmemError {
         taken_offset: state.va - part.base,
         taken_bytes: state.bytes,
     }
+}
+
+/// That every agent which is to have access has a path to the memory of each of these mappings.
+fn check_paths(
+    context: &Context,
+    registry: &Registry,
+    keys: &[MapKey],
+    rights: &[(AgentIndex, Access)],
+) -> Result<(), VmemError> {
+    for entry in keys.iter().filter_map(|&key| registry.maps.get(key)) {
+        let memory = entry.state.memory;
+        let Some(bo) = registry.bos.get(memory).filter(|bo| bo.state.kind == BoKind::Vram) else {
+            continue;
+        };
+        let owner = &context.agents[bo.state.agent.at()];
+        for &(agent, _) in rights.iter().filter(|(_, access)| *access != Access::None) {
+            if agents::reach(context, agent, owner.index()).is_err() {
+                let agent = &context.agents[agent.at()];
+                return Err(VmemError::NoPath {
+                    agent: mappings::name(agent),
+                    owner: mappings::name(owner),
+                    memory,
+                });
+            }
+        }
+    }
+    Ok(())
 }

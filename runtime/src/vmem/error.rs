@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why addresses, memory and what lies between them could not be changed.
 
-use crate::error::{AllocError, DeviceError, Lost};
-use crate::registry::state::{BoKey, MapKey, QueueKey};
+use crate::context::error::{AllocError, DeviceError, Lost};
+use crate::context::registry::state::{BoKey, MapKey, QueueKey};
 
 /// A range or a mapping could not be made or changed. Unless a variant says otherwise everything is as it was.
 #[derive(Debug, thiserror::Error)]

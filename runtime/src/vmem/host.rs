@@ -4,9 +4,9 @@
 //! INVARIANT: nothing of a range is touched but under the registry's lock, which whoever unmaps holds too.
 
 use super::{Range, VmemError};
+use crate::context::memory::mapped;
+use crate::context::registry::Registry;
 use crate::gate::Pass;
-use crate::pool::mapped;
-use crate::registry::Registry;
 
 /// Bytes copied before others get the registry: device memory is read slowly.
 const CHUNK: u64 = 64 << 10;
@@ -46,10 +46,10 @@ impl Range {
     /// [`VmemError::OutsideRange`], [`VmemError::NotMapped`], [`VmemError::NotVisible`], [`VmemError::Freed`],
     /// [`VmemError::Lost`]. Of a part whose end is not mapped the beginning may be written.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), VmemError> {
-        let _pass = self.0.0.inner.gate.enter()?;
+        let _pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, from.len() as u64)?;
         for (part, at) in from.chunks(CHUNK as usize).zip((offset..).step_by(CHUNK as usize)) {
-            let registry = self.0.0.inner.registry.lock();
+            let registry = self.0.0.context.registry.lock();
             self.visible(&registry, at, part.len() as u64)?;
             if let Some(view) = mapped::view(self.va() + at, part.len() as u64) {
                 view.write(0, part);
@@ -63,10 +63,10 @@ impl Range {
     /// # Errors
     /// As for [`Range::write`].
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), VmemError> {
-        let _pass = self.0.0.inner.gate.enter()?;
+        let _pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, to.len() as u64)?;
         for (part, at) in to.chunks_mut(CHUNK as usize).zip((offset..).step_by(CHUNK as usize)) {
-            let registry = self.0.0.inner.registry.lock();
+            let registry = self.0.0.context.registry.lock();
             self.visible(&registry, at, part.len() as u64)?;
             if let Some(view) = mapped::view(self.va() + at, part.len() as u64) {
                 view.read(0, part);
@@ -81,9 +81,9 @@ impl Range {
     /// # Errors
     /// As for [`Range::write`].
     pub fn host(&self, offset: u64, bytes: u64) -> Result<RangeGuard<'_>, VmemError> {
-        let pass = self.0.0.inner.gate.enter()?;
+        let pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, bytes)?;
-        self.visible(&self.0.0.inner.registry.lock(), offset, bytes)?;
+        self.visible(&self.0.0.context.registry.lock(), offset, bytes)?;
         Ok(RangeGuard { _pass: pass, va: self.va() + offset, bytes })
     }
 

@@ -5,10 +5,11 @@
 //! and filled there, however often, or seldom, it is mapped.
 
 use super::VmemError;
-use crate::error::{AllocError, CopyError, FreeError};
-use crate::pool::arena::page_align;
-use crate::pool::{Buffer, Pool, Request};
-use crate::registry::state::{BoKey, BoRole};
+use crate::context::error::{AllocError, CopyError, FreeError};
+use crate::context::memory::request::Request;
+use crate::context::registry::arena::page_align;
+use crate::context::registry::state::{BoKey, BoRole};
+use crate::pool::{Buffer, Pool};
 
 /// Memory to be mapped into ranges. Clones name the same one. It is freed by [`Memory::free`], or once its last handle is
 /// dropped and its last mapping ended, whichever is later.
@@ -88,7 +89,7 @@ impl Memory {
     /// # Errors
     /// [`VmemError::Freed`].
     pub fn mappings(&self) -> Result<usize, VmemError> {
-        let registry = self.0.0.inner.registry.lock();
+        let registry = self.0.0.context.registry.lock();
         match registry.bos.get(self.key()) {
             Some(_) => Ok(registry.maps.of_memory(self.key()).count()),
             None => Err(VmemError::Freed { what: "memory", key: self.key() }),

@@ -22,25 +22,25 @@
 mod change;
 mod error;
 mod host;
-pub mod maps;
 mod memory;
-mod reach;
-pub mod state;
 
 pub use self::error::VmemError;
 pub use self::host::RangeGuard;
-use self::maps::{MapEntry, Maps};
 pub use self::memory::Memory;
 use crate::agent::Agent;
+use crate::context::device::Device;
+use crate::context::error::{DeviceError, FreeError};
+use crate::context::memory::free::free_deferred;
+use crate::context::memory::make::make_bo;
+use crate::context::memory::request::Request;
+use crate::context::registry::arena::PAGE;
+use crate::context::registry::maps::{MapEntry, Maps};
+use crate::context::registry::state::{Access, AgentIndex, BoKey, BoKind, BoRole, MapKey};
+use crate::context::registry::{Bo, Registry, Table};
 use crate::copy::Span;
-use crate::device::Device;
-use crate::error::{DeviceError, FreeError};
-use crate::pool::arena::PAGE;
-use crate::pool::{Buffer, Request};
-use crate::registry::key::Table;
-use crate::registry::state::{Access, AgentIndex, BoKey, BoKind, BoRole, MapKey};
-use crate::registry::{Bo, Registry};
+use crate::pool::Buffer;
 use crate::runtime::Runtime;
+use crate::vmem::change::{map_part, unmap_part};
 
 /// Addresses of the process's window, the same for the CPU and all agents, into which memory is mapped. Clones name the
 /// same ones; they are given back by [`Range::free`] or with the last handle, which unmaps what is mapped.
@@ -79,16 +79,15 @@ impl Runtime {
         if !align.is_power_of_two() {
             return Err(VmemError::Alignment { align });
         }
-        let inner = self.inner();
-        let pass = inner.gate.enter()?;
-        inner.free_deferred(&pass);
-        let mut registry = inner.registry.lock();
-        let device = inner.device_or_lost(&pass)?;
-        let key = inner
-            .make_bo(&mut registry, device, Request::addresses(bytes, align))
+        let context = self.context();
+        let pass = context.gate.enter()?;
+        free_deferred(context, &pass);
+        let mut registry = context.registry.lock();
+        let device = context.device_or_lost(&pass)?;
+        let key = make_bo(context, &mut registry, device, Request::addresses(bytes, align))
             .map_err(VmemError::Reserve)?;
         let bytes = registry.bos.get(key).map_or(0, |bo| bo.state.bytes);
-        Ok(Range(Buffer::new(inner, &registry, key, bytes)))
+        Ok(Range(Buffer::new(context, &registry, key, bytes)))
     }
 }
 
@@ -142,12 +141,12 @@ impl Range {
         memory_offset: u64,
         bytes: u64,
     ) -> Result<Mapping, VmemError> {
-        let inner = &self.0.0.inner;
-        if !memory.buffer().is_of(inner) {
+        let context = &self.0.0.context;
+        if !memory.buffer().is_of(context) {
             return Err(VmemError::Foreign { what: "memory" });
         }
-        let pass = inner.gate.enter()?;
-        inner.map_part(&pass, &self.0, offset, memory.key(), memory_offset, bytes)
+        let pass = context.gate.enter()?;
+        map_part(context, &pass, &self.0, offset, memory.key(), memory_offset, bytes)
     }
 
     /// Ends what is mapped in `bytes` bytes from `offset` on; mappings that lie partly in it are cut. All of it must be
@@ -157,11 +156,11 @@ impl Range {
     /// [`VmemError::Misaligned`], [`VmemError::Empty`], [`VmemError::OutsideRange`], [`VmemError::NotMapped`],
     /// [`VmemError::Pending`], [`VmemError::Freed`], [`VmemError::Device`], [`VmemError::Lost`].
     pub fn unmap(&self, offset: u64, bytes: u64) -> Result<(), VmemError> {
-        let inner = &self.0.0.inner;
-        let pass = inner.gate.enter()?;
-        inner.unmap_part(&pass, &self.0, offset, bytes)?;
+        let context = &self.0.0.context;
+        let pass = context.gate.enter()?;
+        unmap_part(context, &pass, &self.0, offset, bytes)?;
         // Memory whose handles are gone went with its last mapping.
-        inner.free_deferred(&pass);
+        free_deferred(context, &pass);
         Ok(())
     }
 
@@ -172,19 +171,19 @@ impl Range {
     /// [`VmemError::NoPath`] before anything is changed where an agent does not reach another's memory; otherwise as for
     /// [`Range::map`].
     pub fn set_access(&self, offset: u64, bytes: u64, rights: &[(&Agent, Access)]) -> Result<(), VmemError> {
-        let inner = &self.0.0.inner;
-        if rights.iter().any(|(agent, _)| !agent.is_of(inner)) {
+        let context = &self.0.0.context;
+        if rights.iter().any(|(agent, _)| !agent.is_of(context)) {
             return Err(VmemError::Foreign { what: "agent" });
         }
         let rights: Vec<(AgentIndex, Access)> =
             rights.iter().map(|(agent, access)| (agent.info.index(), *access)).collect();
-        let pass = inner.gate.enter()?;
-        inner.set_access(&pass, &self.0, offset, bytes, &rights)
+        let pass = context.gate.enter()?;
+        change::set_access(context, &pass, &self.0, offset, bytes, &rights)
     }
 
     /// What is mapped, by address.
     pub fn mappings(&self) -> Vec<Mapping> {
-        let registry = self.0.0.inner.registry.lock();
+        let registry = self.0.0.context.registry.lock();
         let keys = registry.maps.touching(self.va(), self.len());
         let entries = keys.into_iter().filter_map(|key| Some((key, registry.maps.get(key)?)));
         entries.map(|(key, entry)| self.describe(key, entry, &registry.bos)).collect()

@@ -5,7 +5,7 @@ use kfd::Errno;
 
 use super::*;
 use crate::PoolKind;
-use crate::registry::BoUse;
+use crate::context::registry::state::BoUse;
 use crate::testing::faulty::{self, Holdings};
 use crate::testing::runtime;
 
@@ -79,7 +79,7 @@ fn driver_that_cannot_map_parts_is_named() {
     let transport = crate::testing::FakeTransport::new(1);
     let kernel = std::sync::Arc::clone(&transport.kernel);
     kernel.set_version(1, 14);
-    let runtime = Runtime::from_inner(&crate::runtime::Inner::open(transport, None).unwrap());
+    let runtime = Runtime::from_context(&crate::context::open::open(transport, None).unwrap());
     let agent = runtime.agent(0).unwrap();
     let (range, memory) = (runtime.reserve(PAGE, 0).unwrap(), runtime.gtt().physical(PAGE).unwrap());
     range.map(0, &memory, 0, PAGE).unwrap();
@@ -120,7 +120,7 @@ fn another_agents_memory_is_refused_by_name_where_there_is_no_link() {
     transport.sysfs.remove("nodes/1/p2p_links");
     transport.sysfs.remove("nodes/2/p2p_links");
     let kernel = std::sync::Arc::clone(&transport.kernel);
-    let runtime = Runtime::from_inner(&crate::runtime::Inner::open(transport, None).unwrap());
+    let runtime = Runtime::from_context(&crate::context::open::open(transport, None).unwrap());
     let (first, second) = (runtime.agent(0).unwrap(), runtime.agent(1).unwrap());
     let range = runtime.reserve(1 << 20, 0).unwrap();
     for kind in [PoolKind::Vram, PoolKind::FineVram] {

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::Admission;
 use crate::checkpoint::CheckpointError;
-use crate::error::OpenError;
+use crate::context::error::OpenError;
 
 /// Why a process cannot take the device that its restorer names.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is known of a GPU and its surroundings: of one that an agent had, and of one that is here.
 //!
-//! INVARIANT: both are described by the same functions ([`Seat::all`], [`AgentIdentity::of`]), so what differs in the
+//! INVARIANT: both are described by the same functions ([`Candidate::all`], [`AgentIdentity::of`]), so what differs in the
 //! descriptions differs in the machines. What an older image does not say is absent, not zero.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
+use kfd::NodeId;
 use kfd::topology::{Link, Node, Topology};
-use kfd::{GpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::rules::{self, KFD_MAJOR, KFD_MINOR};
-use crate::agent::spec;
+use crate::context::agent::placement::Placement;
+use crate::context::agent::spec;
 
 /// `type` of a link: PCI Express.
 const PCIE: u32 = 2;
@@ -97,11 +97,9 @@ pub struct AgentIdentity {
 
 /// A GPU that is here, for an agent to take.
 #[derive(Clone, Debug)]
-pub struct Seat {
-    /// KFD's id.
-    pub gpu: GpuId,
-    /// Minor number of its render node.
-    pub render_minor: u32,
+pub struct Candidate {
+    /// Which GPU it is.
+    pub placement: Placement,
     node: NodeId,
     ordinal: u32,
     unique_id: u64,
@@ -110,7 +108,6 @@ pub struct Seat {
     /// The CPU node beside it.
     pub(super) cpu: Option<CpuLink>,
     links: Vec<(NodeId, LinkKind)>,
-    surroundings: Arc<Topology>,
 }
 
 /// Version of the driver's interface.
@@ -126,46 +123,37 @@ fn links(node: &Node) -> impl Iterator<Item = &Link> {
     node.io_links.iter().chain(&node.p2p_links)
 }
 
-impl Seat {
+impl Candidate {
     /// All GPUs of a topology, in its order.
     pub fn all(topology: &Topology) -> Vec<Self> {
-        let surroundings = Arc::new(topology.clone());
+        Placement::all(topology).iter().filter_map(Candidate::of).collect()
+    }
+
+    /// What is known of the GPU of a placement; `None` if its topology does not have it.
+    pub fn of(placement: &Placement) -> Option<Self> {
+        let topology = placement.topology();
+        let (node, ordinal) = topology.gpus().zip(0..).find(|(node, _)| node.gpu_id == placement.gpu)?;
         let is_cpu =
             |number: u32| topology.nodes.iter().any(|node| node.id == NodeId(number) && !node.is_gpu());
-        let seat = |(node, ordinal): (&Node, u32)| {
-            let cpu = links(node).find(|link| is_cpu(link.node_to));
-            Self {
-                gpu: node.gpu_id,
-                render_minor: node.properties.drm_render_minor,
-                node: node.id,
-                ordinal,
-                unique_id: node.properties.unique_id,
-                name: node.name.clone(),
-                properties: rules::read(node),
-                cpu: cpu.map(|link| CpuLink { node: link.node_to, kind: LinkKind(link.kind) }),
-                links: links(node)
-                    .filter(|link| !is_cpu(link.node_to))
-                    .map(|link| (NodeId(link.node_to), LinkKind(link.kind)))
-                    .collect(),
-                surroundings: Arc::clone(&surroundings),
-            }
-        };
-        topology.gpus().zip(0..).map(seat).collect()
+        let cpu = links(node).find(|link| is_cpu(link.node_to));
+        Some(Self {
+            placement: placement.clone(),
+            node: node.id,
+            ordinal,
+            unique_id: node.properties.unique_id,
+            name: node.name.clone(),
+            properties: rules::read(node),
+            cpu: cpu.map(|link| CpuLink { node: link.node_to, kind: LinkKind(link.kind) }),
+            links: links(node)
+                .filter(|link| !is_cpu(link.node_to))
+                .map(|link| (NodeId(link.node_to), LinkKind(link.kind)))
+                .collect(),
+        })
     }
 
     /// `GPU-` and its unique id.
     pub fn uuid(&self) -> String {
         spec::uuid(self.unique_id)
-    }
-
-    /// The topology it was found in.
-    pub(crate) fn surroundings(&self) -> &Topology {
-        &self.surroundings
-    }
-
-    /// Its node there.
-    pub(crate) fn described(&self) -> Option<&Node> {
-        self.surroundings.gpu(self.gpu)
     }
 
     /// The link from here to there; the better one if there are several.
@@ -185,26 +173,26 @@ impl Seat {
 }
 
 impl AgentIdentity {
-    /// What is remembered of agents on these seats, in their order.
-    pub(super) fn of(seats: &[&Seat], interface: Interface) -> Vec<Self> {
-        let agent = |(index, seat): (usize, &&Seat)| {
+    /// What is remembered of agents on these GPUs, in their order.
+    pub(super) fn of(candidates: &[&Candidate], interface: Interface) -> Vec<Self> {
+        let agent = |(index, candidate): (usize, &&Candidate)| {
             let machine = [(KFD_MAJOR, interface.major), (KFD_MINOR, interface.minor)];
-            let mut properties = seat.properties.clone();
+            let mut properties = candidate.properties.clone();
             properties.extend(machine.map(|(rule, value)| (rule.property.to_owned(), value.into())));
-            let others = (0..).zip(seats).filter(|(other, _)| *other as usize != index);
+            let others = (0..).zip(candidates).filter(|(other, _)| *other as usize != index);
             Self {
-                unique_id: seat.unique_id,
-                name: seat.name.clone(),
+                unique_id: candidate.unique_id,
+                name: candidate.name.clone(),
                 properties,
-                gpu_id: Some(seat.gpu.0),
-                ordinal: Some(seat.ordinal),
+                gpu_id: Some(candidate.placement.gpu.0),
+                ordinal: Some(candidate.ordinal),
                 links: Some(Links {
-                    cpu: seat.cpu,
-                    agents: others.filter_map(|(n, other)| Some((n, seat.link_to(other)?))).collect(),
+                    cpu: candidate.cpu,
+                    agents: others.filter_map(|(n, other)| Some((n, candidate.link_to(other)?))).collect(),
                 }),
             }
         };
-        seats.iter().enumerate().map(agent).collect()
+        candidates.iter().enumerate().map(agent).collect()
     }
 
     /// `GPU-` and its unique id.
@@ -225,12 +213,12 @@ impl AgentIdentity {
     }
 
     /// Whether this GPU is the one, or has its position.
-    pub(super) fn likeness(&self, index: usize, seat: &Seat) -> Likeness {
+    pub(super) fn likeness(&self, index: usize, candidate: &Candidate) -> Likeness {
         let ordinal = self.ordinal.map_or(index, |ordinal| ordinal as usize);
-        match seat {
+        match candidate {
             // Chips without a serial number all show 0.
-            seat if seat.unique_id == self.unique_id && self.unique_id != 0 => Likeness::Same,
-            seat if seat.ordinal as usize == ordinal => Likeness::SamePosition,
+            candidate if candidate.unique_id == self.unique_id && self.unique_id != 0 => Likeness::Same,
+            candidate if candidate.ordinal as usize == ordinal => Likeness::SamePosition,
             _ => Likeness::None,
         }
     }

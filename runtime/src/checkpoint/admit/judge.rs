@@ -6,7 +6,7 @@
 
 use super::checks::Checks;
 use super::difference::{Difference, Subject, Value};
-use super::identity::{AgentIdentity, CpuLink, Interface, Likeness, LinkKind, Seat};
+use super::identity::{AgentIdentity, Candidate, CpuLink, Interface, Likeness, LinkKind};
 use super::peers::PeerMappings;
 use super::place;
 use super::rules::{
@@ -21,7 +21,7 @@ pub(super) struct Case<'a> {
     /// The agents that the process had.
     pub agents: &'a [AgentIdentity],
     /// The GPUs that are here.
-    pub seats: &'a [Seat],
+    pub gpus: &'a [Candidate],
     /// The driver that is here.
     pub interface: Interface,
     /// The driver has the process's state for its very GPUs: nobody changes place.
@@ -54,25 +54,25 @@ fn assignment(
 ) -> Result<Vec<usize>, Refusal> {
     let judge = Judge { case, checks: &admission.checks, staged };
     let uuids: Vec<_> = case.agents.iter().map(AgentIdentity::uuid).collect();
-    let here: Vec<_> = case.seats.iter().map(Seat::uuid).collect();
+    let here: Vec<_> = case.gpus.iter().map(Candidate::uuid).collect();
     let given = place::resolve(&admission.places, &uuids, &here)?;
     let wanted: Vec<_> = (0..case.agents.len()).map(|agent| judge.wanted(agent, &given)).collect();
-    let alone = |agent: usize, seat: usize| judge.alone(agent, seat).is_empty();
+    let alone = |agent: usize, gpu: usize| judge.alone(agent, gpu).is_empty();
     let candidates: Vec<Vec<usize>> = (wanted.iter().enumerate())
-        .map(|(agent, seats)| seats.iter().copied().filter(|&seat| alone(agent, seat)).collect())
+        .map(|(agent, gpus)| gpus.iter().copied().filter(|&gpu| alone(agent, gpu)).collect())
         .collect();
     let mut order: Vec<usize> = (0..case.agents.len()).collect();
     order.sort_by_key(|&agent| judge.urgency(agent, &given, &candidates[agent]));
     let fit = |a, b| judge.together(a, b).next().is_none();
     let problem = Problem {
         candidates: &candidates,
-        seats: case.seats.len(),
+        gpus: case.gpus.len(),
         fit: &fit,
         alike: &|a, b| judge.alike(a, b),
         order: &order,
     };
     match assign(&problem, || limit.check())? {
-        Outcome::Found(seats) => Ok(seats),
+        Outcome::Found(gpus) => Ok(gpus),
         Outcome::Impossible { furthest } => {
             Err(Refusal::Differences(judge.reasons(&wanted, &candidates, &order, &furthest)))
         }
@@ -87,24 +87,24 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn likeness(&self, agent: usize, seat: usize) -> Likeness {
-        self.case.agents[agent].likeness(agent, &self.case.seats[seat])
+    fn likeness(&self, agent: usize, gpu: usize) -> Likeness {
+        self.case.agents[agent].likeness(agent, &self.case.gpus[gpu])
     }
 
     /// The GPUs that an agent may be put on, the most alike first.
     fn wanted(&self, agent: usize, given: &[Option<usize>]) -> Vec<usize> {
-        if let Some(seat) = given[agent] {
-            return vec![seat];
+        if let Some(gpu) = given[agent] {
+            return vec![gpu];
         }
-        let free = |seat: &usize| !given.contains(&Some(*seat));
-        let mut seats: Vec<_> = (0..self.case.seats.len()).filter(free).collect();
-        seats.sort_by_key(|&seat| self.likeness(agent, seat));
-        seats
+        let free = |gpu: &usize| !given.contains(&Some(*gpu));
+        let mut gpus: Vec<_> = (0..self.case.gpus.len()).filter(free).collect();
+        gpus.sort_by_key(|&gpu| self.likeness(agent, gpu));
+        gpus
     }
 
     /// Who chooses first: what is given, then who finds its own GPU, then who finds its position.
     fn urgency(&self, agent: usize, given: &[Option<usize>], candidates: &[usize]) -> (bool, Likeness) {
-        let best = candidates.iter().map(|&seat| self.likeness(agent, seat)).min();
+        let best = candidates.iter().map(|&gpu| self.likeness(agent, gpu)).min();
         (given[agent].is_none(), best.unwrap_or(Likeness::None))
     }
 
@@ -112,18 +112,18 @@ impl Judge<'_> {
         !(rule.staged && self.staged) && rule.switch.is_none_or(|switch| self.checks.is_on(switch))
     }
 
-    fn subject(&self, agent: usize, seat: usize, with: Option<usize>) -> Subject {
-        let (uuid, place) = (self.case.agents[agent].uuid(), self.case.seats[seat].uuid());
+    fn subject(&self, agent: usize, gpu: usize, with: Option<usize>) -> Subject {
+        let (uuid, place) = (self.case.agents[agent].uuid(), self.case.gpus[gpu].uuid());
         Subject::Agent { index: agent, uuid, place, with }
     }
 
     /// What is in the way of one agent on one GPU, whatever becomes of the others.
-    fn alone(&self, agent: usize, seat: usize) -> Vec<Difference> {
-        let (had, here) = (&self.case.agents[agent], &self.case.seats[seat]);
+    fn alone(&self, agent: usize, gpu: usize) -> Vec<Difference> {
+        let (had, here) = (&self.case.agents[agent], &self.case.gpus[gpu]);
         let differs = |rule: Rule, had: Value, here: Value| {
             let subject = match [KFD_MAJOR, KFD_MINOR].contains(&rule) {
                 true => Subject::Machine,
-                false => self.subject(agent, seat, None),
+                false => self.subject(agent, gpu, None),
             };
             Difference::new(rule, subject, had, here)
         };
@@ -139,8 +139,12 @@ impl Judge<'_> {
         if !LinkKind::does(had_cpu, cpu) {
             differences.push(differs(CPU_LINK, Value::Link(had_cpu), Value::Link(cpu)));
         }
-        if let Some(id) = had.gpu_id.filter(|&id| self.case.in_place && id != here.gpu.0) {
-            differences.push(differs(GPU_ID, Value::Number(id.into()), Value::Number(here.gpu.0.into())));
+        if let Some(id) = had.gpu_id.filter(|&id| self.case.in_place && id != here.placement.gpu.0) {
+            differences.push(differs(
+                GPU_ID,
+                Value::Number(id.into()),
+                Value::Number(here.placement.gpu.0.into()),
+            ));
         }
         differences
     }
@@ -148,7 +152,7 @@ impl Judge<'_> {
     /// The link from one agent to another, if it is too little.
     fn link(&self, (a, on): (usize, usize), (b, other): (usize, usize)) -> Option<Difference> {
         let had = self.case.agents[a].link_to(b);
-        let here = self.case.seats[on].link_to(&self.case.seats[other]);
+        let here = self.case.gpus[on].link_to(&self.case.gpus[other]);
         let differs =
             || Difference::new(AGENT_LINK, self.subject(a, on, Some(b)), Value::Link(had), Value::Link(here));
         (self.is_checked(AGENT_LINK) && !LinkKind::does(had, here)).then(differs)
@@ -159,7 +163,7 @@ impl Judge<'_> {
         let buffers = *self.case.mapped.get(&(owner, peer))?;
         // What an older image does not say, and paths that no link told of, are not compared.
         let had = self.case.agents[peer].link_to(owner)?;
-        let here = self.case.seats[on].link_to(&self.case.seats[other]);
+        let here = self.case.gpus[on].link_to(&self.case.gpus[other]);
         let differs = || {
             let subject = Subject::Buffers { buffers, owner, peer };
             Difference::new(PEER_MAPPING, subject, Value::Link(Some(had)), Value::Link(here))
@@ -171,9 +175,9 @@ impl Judge<'_> {
     fn apart(&self, (a, on): (usize, usize), (b, other): (usize, usize)) -> Option<Difference> {
         let node = |link: Option<CpuLink>| link.map(|link| link.node);
         let had = node(self.case.agents[a].cpu())?;
-        let here = node(self.case.seats[on].cpu)?;
+        let here = node(self.case.gpus[on].cpu)?;
         let were_together = node(self.case.agents[b].cpu())? == had;
-        let are_apart = node(self.case.seats[other].cpu)? != here;
+        let are_apart = node(self.case.gpus[other].cpu)? != here;
         let number = |node: u32| Value::Number(node.into());
         let differs = || Difference::new(NUMA_NODE, self.subject(a, on, Some(b)), number(had), number(here));
         (self.is_checked(NUMA_NODE) && were_together && are_apart).then(differs)
@@ -188,10 +192,10 @@ impl Judge<'_> {
 
     /// Whether two GPUs could change places without any rule about two agents noticing.
     fn alike(&self, a: usize, b: usize) -> bool {
-        let seats = self.case.seats;
-        let node = |seat: usize| seats[seat].cpu.map(|link| link.node);
-        let link = |from: usize, to: usize| seats[from].link_to(&seats[to]);
-        let mut others = (0..seats.len()).filter(|&other| other != a && other != b);
+        let gpus = self.case.gpus;
+        let node = |gpu: usize| gpus[gpu].cpu.map(|link| link.node);
+        let link = |from: usize, to: usize| gpus[from].link_to(&gpus[to]);
+        let mut others = (0..gpus.len()).filter(|&other| other != a && other != b);
         node(a) == node(b)
             && link(a, b) == link(b, a)
             && others.all(|c| link(a, c) == link(b, c) && link(c, a) == link(c, b))
@@ -206,15 +210,15 @@ impl Judge<'_> {
         order: &[usize],
         furthest: &[(usize, usize)],
     ) -> Vec<Difference> {
-        let (agents, seats) = (self.case.agents.len(), self.case.seats.len());
+        let (agents, gpus) = (self.case.agents.len(), self.case.gpus.len());
         let mut reasons = Vec::new();
         let number = |count: usize| Value::Number(count as u64);
-        if seats < agents {
-            reasons.push(Difference::new(GPUS, Subject::Machine, number(agents), number(seats)));
+        if gpus < agents {
+            reasons.push(Difference::new(GPUS, Subject::Machine, number(agents), number(gpus)));
         }
         for agent in (0..agents).filter(|&agent| candidates[agent].is_empty()) {
             // `wanted` has the most alike first, and of equals the first is taken.
-            let closest = wanted[agent].iter().map(|&seat| self.alone(agent, seat)).min_by_key(Vec::len);
+            let closest = wanted[agent].iter().map(|&gpu| self.alone(agent, gpu)).min_by_key(Vec::len);
             for difference in closest.unwrap_or_default() {
                 // The machine's are the same for all agents.
                 if !reasons.contains(&difference) {
@@ -226,18 +230,17 @@ impl Judge<'_> {
             return reasons;
         }
         let Some(&stuck) = order.get(furthest.len()) else { return reasons };
-        let in_the_way = |seat: usize| -> Vec<Difference> {
-            furthest.iter().flat_map(|&other| self.together((stuck, seat), other)).collect()
+        let in_the_way = |gpu: usize| -> Vec<Difference> {
+            furthest.iter().flat_map(|&other| self.together((stuck, gpu), other)).collect()
         };
-        let free = |seat: &&usize| furthest.iter().all(|(_, taken)| taken != *seat);
-        let closest =
-            candidates[stuck].iter().filter(free).map(|&seat| in_the_way(seat)).min_by_key(Vec::len);
+        let free = |gpu: &&usize| furthest.iter().all(|(_, taken)| taken != *gpu);
+        let closest = candidates[stuck].iter().filter(free).map(|&gpu| in_the_way(gpu)).min_by_key(Vec::len);
         closest.unwrap_or_else(|| self.beyond(stuck, wanted, candidates))
     }
 
     /// What an agent that found all its GPUs taken would have to bear on the next best.
     fn beyond(&self, agent: usize, wanted: &[Vec<usize>], candidates: &[Vec<usize>]) -> Vec<Difference> {
-        let others = wanted[agent].iter().filter(|seat| !candidates[agent].contains(seat));
-        others.map(|&seat| self.alone(agent, seat)).min_by_key(Vec::len).unwrap_or_default()
+        let others = wanted[agent].iter().filter(|gpu| !candidates[agent].contains(gpu));
+        others.map(|&gpu| self.alone(agent, gpu)).min_by_key(Vec::len).unwrap_or_default()
     }
 }

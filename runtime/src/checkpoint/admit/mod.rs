@@ -6,7 +6,7 @@
 //! the device.
 //!
 //! ```text
-//! topology here ─ Seat::all ──────┐
+//! topology here ─ Candidate::all ─┐
 //! agents of the process ──────────┼─ judge ─┬─ an agent's GPU each ─ AgentInfo::sit
 //! switches and map ─ Admission ───┘         └─ Refusal: every difference
 //! ```
@@ -33,9 +33,8 @@ pub use self::checks::{Checks, Switch, SwitchError};
 pub use self::difference::{Difference, Subject, Value};
 pub use self::elsewhere::ElsewhereError;
 use self::elsewhere::other_device;
-use self::identity::Interface;
-pub(crate) use self::identity::Seat;
 pub use self::identity::{AgentIdentity, CpuLink, LinkKind, Links};
+use self::identity::{Candidate, Interface};
 use self::judge::{Case, judge, lost_paths};
 pub use self::peers::PeerBuffers;
 use self::peers::peer_mappings;
@@ -45,10 +44,11 @@ pub use self::standing::{OfferError, Standing, TermsSecret};
 use super::down::disconnect;
 use super::parked::Parked;
 use super::{CheckpointError, call_limit, device, system};
-use crate::device::Device;
-use crate::error::{DeviceError, OpenError};
+use crate::context::Context;
+use crate::context::agent::placement::Placement;
+use crate::context::device::Device;
+use crate::context::error::{DeviceError, OpenError};
 use crate::limit::{Limit, Stopped};
-use crate::runtime::Inner;
 
 /// On what terms a process is restored: which differences are borne, on which device, and which GPU an agent is to take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,12 +113,13 @@ impl From<Refusal> for CheckpointError {
 }
 
 /// The agents of a process as they are now.
-pub(super) fn identities(inner: &Inner, on: Option<&Device>) -> Vec<AgentIdentity> {
-    let seats: Vec<Arc<Seat>> = inner.agents.iter().map(|agent| agent.seat()).collect();
-    let seats: Vec<&Seat> = seats.iter().map(AsRef::as_ref).collect();
+pub(super) fn identities(context: &Context, on: Option<&Device>) -> Vec<AgentIdentity> {
+    let candidates: Vec<Candidate> =
+        context.agents.iter().filter_map(|agent| Candidate::of(&agent.placement())).collect();
+    let candidates: Vec<&Candidate> = candidates.iter().collect();
     // `Device::open` takes no other major.
     let interface = Interface { major: 1, minor: on.map_or(0, Device::interface_minor) };
-    AgentIdentity::of(&seats, interface)
+    AgentIdentity::of(&candidates, interface)
 }
 
 /// Finds a GPU for each agent of the process, on its device or the one that the terms name. On success the agents know
@@ -131,7 +132,7 @@ pub(super) fn identities(inner: &Inner, on: Option<&Device>) -> Vec<AgentIdentit
 /// [`CheckpointError::Agents`], [`CheckpointError::Place`], [`CheckpointError::Switch`], [`CheckpointError::Capture`],
 /// [`CheckpointError::Elsewhere`], [`CheckpointError::Open`], [`CheckpointError::Stopped`].
 pub(super) fn admit(
-    inner: &Arc<Inner>,
+    context: &Arc<Context>,
     parked: &mut Parked,
     given: Option<&Admission>,
     same_process: bool,
@@ -152,35 +153,35 @@ pub(super) fn admit(
     let transport = other.unwrap_or_else(|| Arc::clone(&parked.transport));
     // The first words with the device, which change nothing: from one that does not answer, nothing is wanted.
     let admitted =
-        call_limit(limit).hold(|| find_seats(inner, parked, &transport, terms, same_process, limit));
+        call_limit(limit).hold(|| find_placements(context, parked, &transport, terms, same_process, limit));
     if admitted.is_err()
         && let Err(error) = disconnect(&*transport)
     {
         tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
     }
-    for (agent, seat) in inner.agents.iter().zip(admitted?) {
-        agent.sit(seat);
+    for (agent, placement) in context.agents.iter().zip(admitted?) {
+        agent.place(placement);
     }
     parked.transport = transport;
     Ok(())
 }
 
-fn find_seats(
-    inner: &Inner,
+fn find_placements(
+    context: &Context,
     parked: &Parked,
     transport: &Arc<dyn Transport>,
     terms: Option<&Admission>,
     same_process: bool,
     limit: &Limit,
-) -> Result<Vec<Seat>, CheckpointError> {
+) -> Result<Vec<Placement>, CheckpointError> {
     let interface = interface(transport)?;
     let topology = Topology::read(transport.sysfs()).map_err(|source| {
         CheckpointError::Open(OpenError::Topology { transport: transport.name().to_owned(), source })
     })?;
-    let seats = Seat::all(&topology);
+    let gpus = Candidate::all(&topology);
     let in_place = same_process || parked.captured.is_some();
-    let mapped = peer_mappings(&inner.registry.lock());
-    let case = Case { agents: &parked.agents, seats: &seats, interface, in_place, mapped: &mapped };
+    let mapped = peer_mappings(&context.registry.lock());
+    let case = Case { agents: &parked.agents, gpus: &gpus, interface, in_place, mapped: &mapped };
     let chosen = match terms {
         Some(terms) => judge(&case, terms, limit)?,
         // The environment is asked when something depends on it: a process must not fail to go on because of it.
@@ -190,19 +191,20 @@ fn find_seats(
         },
     };
     if let Some(captured) = &parked.captured {
-        captured.check_gpus(&seats.iter().map(|seat| seat.gpu).collect::<Vec<_>>())?;
+        captured.check_gpus(&gpus.iter().map(|gpu| gpu.placement.gpu).collect::<Vec<_>>())?;
     }
     for path in lost_paths(&case, &chosen) {
         tracing::warn!(target: "checkpoint", %path, "a path is lost, copies go through the host's memory");
     }
-    let mut seats: Vec<_> = seats.into_iter().map(Some).collect();
-    Ok(chosen.into_iter().filter_map(|seat| seats.get_mut(seat)?.take()).collect())
+    let mut gpus: Vec<_> = gpus.into_iter().map(|gpu| Some(gpu.placement)).collect();
+    Ok(chosen.into_iter().filter_map(|gpu| gpus.get_mut(gpu)?.take()).collect())
 }
 
 /// Asks the driver that is here for its version.
 fn interface(transport: &Arc<dyn Transport>) -> Result<Interface, CheckpointError> {
     let opened = Kfd::open(&**transport).map_err(DeviceError::Open);
-    let version = opened.and_then(|kfd| kfd.get_version().map_err(crate::device::ioctl("its version")));
+    let version =
+        opened.and_then(|kfd| kfd.get_version().map_err(crate::context::device::ioctl("its version")));
     let version = version.map_err(device("to say its version"))?;
     Ok(Interface { major: version.major, minor: version.minor })
 }

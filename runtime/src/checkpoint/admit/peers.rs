@@ -9,8 +9,8 @@ use std::fmt;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
 
-use crate::registry::Registry;
-use crate::registry::state::{BoKey, BoKind, BoState};
+use crate::context::registry::Registry;
+use crate::context::registry::state::{BoKey, BoKind, BoState};
 
 /// Buffers in one agent's memory that another maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::agent::spec::{self, SpecError};
+use crate::context::agent::spec;
+use crate::context::agent::spec::SpecError;
 
 /// An agent of the process and the GPU here that it is to take, each by position or uuid as `stasis agents` prints them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,17 +137,17 @@ pub(super) fn resolve(
 ) -> Result<Vec<Option<usize>>, PlaceError> {
     let mut taken: Vec<(usize, usize, &Place)> = Vec::new();
     for place in places {
-        let (agent, seat) = (place.find(&Side::Old, old)?, place.find(&Side::New, new)?);
+        let (agent, gpu) = (place.find(&Side::Old, old)?, place.find(&Side::New, new)?);
         if let Some((_, _, first)) = taken.iter().find(|(other, _, _)| *other == agent) {
             return Err(PlaceError::RepeatedOld { place: place.clone(), first: (*first).clone() });
         }
-        if let Some((_, _, first)) = taken.iter().find(|(_, other, _)| *other == seat) {
+        if let Some((_, _, first)) = taken.iter().find(|(_, other, _)| *other == gpu) {
             return Err(PlaceError::RepeatedNew { place: place.clone(), first: (*first).clone() });
         }
-        taken.push((agent, seat, place));
+        taken.push((agent, gpu, place));
     }
-    let seat = |agent| taken.iter().find(|(other, _, _)| *other == agent).map(|(_, seat, _)| *seat);
-    Ok((0..old.len()).map(seat).collect())
+    let gpu = |agent| taken.iter().find(|(other, _, _)| *other == agent).map(|(_, gpu, _)| *gpu);
+    Ok((0..old.len()).map(gpu).collect())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub(super) struct Problem<'a> {
     /// For each agent the GPUs that would do for it alone, the preferred first.
     pub candidates: &'a [Vec<usize>],
     /// How many GPUs there are.
-    pub seats: usize,
+    pub gpus: usize,
     /// Whether one agent may be on one GPU while another is on another. Symmetric in the two pairs.
     pub fit: &'a dyn Fn((usize, usize), (usize, usize)) -> bool,
     /// Whether two GPUs look the same from every third, and from each other.
@@ -53,20 +53,20 @@ pub(super) fn assign<E>(
     if !search.place(&mut interrupted)? {
         return Ok(Outcome::Impossible { furthest: search.furthest });
     }
-    let mut seats = vec![0; problem.candidates.len()];
-    for (agent, seat) in search.placed {
-        seats[agent] = seat;
+    let mut gpus = vec![0; problem.candidates.len()];
+    for (agent, gpu) in search.placed {
+        gpus[agent] = gpu;
     }
-    Ok(Outcome::Found(seats))
+    Ok(Outcome::Found(gpus))
 }
 
 fn classes(problem: &Problem<'_>) -> Vec<usize> {
     let wanted_alike =
-        |a: usize, b: usize| problem.candidates.iter().all(|seats| seats.contains(&a) == seats.contains(&b));
-    let like = |seat: usize| {
-        (0..seat).find(|&before| wanted_alike(before, seat) && (problem.alike)(before, seat)).unwrap_or(seat)
+        |a: usize, b: usize| problem.candidates.iter().all(|gpus| gpus.contains(&a) == gpus.contains(&b));
+    let like = |gpu: usize| {
+        (0..gpu).find(|&before| wanted_alike(before, gpu) && (problem.alike)(before, gpu)).unwrap_or(gpu)
     };
-    (0..problem.seats).map(like).collect()
+    (0..problem.gpus).map(like).collect()
 }
 
 impl Search<'_> {
@@ -76,23 +76,23 @@ impl Search<'_> {
         }
         let Some(&agent) = self.problem.order.get(self.placed.len()) else { return Ok(true) };
         let mut failed: Vec<usize> = Vec::new();
-        for &seat in &self.problem.candidates[agent] {
+        for &gpu in &self.problem.candidates[agent] {
             self.steps += 1;
             if self.steps.is_multiple_of(LOOK) {
                 interrupted()?;
             }
-            let taken = self.placed.iter().any(|&(_, other)| other == seat);
-            if taken || failed.contains(&self.class[seat]) {
+            let taken = self.placed.iter().any(|&(_, other)| other == gpu);
+            if taken || failed.contains(&self.class[gpu]) {
                 continue;
             }
-            if self.placed.iter().all(|&other| (self.problem.fit)((agent, seat), other)) {
-                self.placed.push((agent, seat));
+            if self.placed.iter().all(|&other| (self.problem.fit)((agent, gpu), other)) {
+                self.placed.push((agent, gpu));
                 if self.place(interrupted)? {
                     return Ok(true);
                 }
                 self.placed.pop();
             }
-            failed.push(self.class[seat]);
+            failed.push(self.class[gpu]);
         }
         Ok(false)
     }
@@ -117,10 +117,10 @@ mod tests {
     }
 
     impl Case {
-        fn fit(&self, (a, seat_a): (usize, usize), (b, seat_b): (usize, usize)) -> bool {
-            self.had_links[a][b] <= self.links[seat_a][seat_b]
-                && self.had_links[b][a] <= self.links[seat_b][seat_a]
-                && (self.had_cpu[a] != self.had_cpu[b] || self.cpu[seat_a] == self.cpu[seat_b])
+        fn fit(&self, (a, gpu_a): (usize, usize), (b, gpu_b): (usize, usize)) -> bool {
+            self.had_links[a][b] <= self.links[gpu_a][gpu_b]
+                && self.had_links[b][a] <= self.links[gpu_b][gpu_a]
+                && (self.had_cpu[a] != self.had_cpu[b] || self.cpu[gpu_a] == self.cpu[gpu_b])
         }
 
         fn alike(&self, a: usize, b: usize) -> bool {
@@ -130,33 +130,32 @@ mod tests {
             self.cpu[a] == self.cpu[b] && self.links[a][b] == self.links[b][a] && others.into_iter().all(same)
         }
 
-        fn is_right(&self, seats: &[usize]) -> bool {
-            let agents = 0..seats.len();
-            agents.clone().all(|a| self.fits[a][seats[a]])
+        fn is_right(&self, gpus: &[usize]) -> bool {
+            let agents = 0..gpus.len();
+            agents.clone().all(|a| self.fits[a][gpus[a]])
                 && agents.clone().all(|a| {
                     agents
                         .clone()
                         .filter(|&b| b != a)
-                        .all(|b| seats[a] != seats[b] && self.fit((a, seats[a]), (b, seats[b])))
+                        .all(|b| gpus[a] != gpus[b] && self.fit((a, gpus[a]), (b, gpus[b])))
                 })
         }
 
         /// Every way to put agents on GPUs, right or wrong, until one is right.
         fn by_force(&self) -> bool {
-            let (agents, seats) = (self.had_cpu.len(), self.cpu.len());
-            let ways = seats.pow(u32::try_from(agents).unwrap());
+            let (agents, gpus) = (self.had_cpu.len(), self.cpu.len());
+            let ways = gpus.pow(u32::try_from(agents).unwrap());
             let way =
-                |n: usize| -> Vec<usize> { (0..agents).map(|a| n / seats.pow(a as u32) % seats).collect() };
+                |n: usize| -> Vec<usize> { (0..agents).map(|a| n / gpus.pow(a as u32) % gpus).collect() };
             (0..ways).any(|n| self.is_right(&way(n)))
         }
 
         fn search(&self, order: &[usize]) -> Outcome {
-            let candidates: Vec<Vec<usize>> = (self.fits.iter())
-                .map(|row| (0..self.cpu.len()).filter(|&seat| row[seat]).collect())
-                .collect();
+            let candidates: Vec<Vec<usize>> =
+                (self.fits.iter()).map(|row| (0..self.cpu.len()).filter(|&gpu| row[gpu]).collect()).collect();
             let problem = Problem {
                 candidates: &candidates,
-                seats: self.cpu.len(),
+                gpus: self.cpu.len(),
                 fit: &|a, b| self.fit(a, b),
                 alike: &|a, b| self.alike(a, b),
                 order,
@@ -174,13 +173,13 @@ mod tests {
     }
 
     fn cases() -> impl Strategy<Value = (Case, Vec<usize>)> {
-        (1usize..=5, 1usize..=6).prop_flat_map(|(agents, seats)| {
-            let fits = matrix(agents, seats, prop::bool::weighted(0.75));
+        (1usize..=5, 1usize..=6).prop_flat_map(|(agents, gpus)| {
+            let fits = matrix(agents, gpus, prop::bool::weighted(0.75));
             let had_links = matrix(agents, agents, prop_oneof![4 => Just(0u8), 2 => Just(1), 1 => Just(2)]);
-            let links = matrix(seats, seats, prop_oneof![1 => Just(0u8), 2 => Just(1), 3 => Just(2)]);
+            let links = matrix(gpus, gpus, prop_oneof![1 => Just(0u8), 2 => Just(1), 3 => Just(2)]);
             let cpu = |n| prop::collection::vec(0u8..2, n);
             let order = Just((0..agents).collect::<Vec<_>>()).prop_shuffle();
-            (fits, had_links, links, cpu(agents), cpu(seats), order).prop_map(
+            (fits, had_links, links, cpu(agents), cpu(gpus), order).prop_map(
                 |(fits, had_links, links, had_cpu, cpu, order)| {
                     (Case { fits, had_links, links, had_cpu, cpu }, order)
                 },
@@ -193,7 +192,7 @@ mod tests {
         #[test]
         fn search_finds_what_brute_force_finds((case, order) in cases()) {
             match case.search(&order) {
-                Outcome::Found(seats) => prop_assert!(case.is_right(&seats), "{seats:?}"),
+                Outcome::Found(gpus) => prop_assert!(case.is_right(&gpus), "{gpus:?}"),
                 Outcome::Impossible { .. } => prop_assert!(!case.by_force(), "an assignment was overlooked"),
             }
         }
@@ -208,7 +207,7 @@ mod tests {
             had_links: vec![vec![0; n]; n],
             links: vec![vec![0; n]; n],
             had_cpu: vec![0; n],
-            cpu: (0..n).map(|seat| (seat % 2) as u8).collect(),
+            cpu: (0..n).map(|gpu| (gpu % 2) as u8).collect(),
         };
         let order: Vec<usize> = (0..n).collect();
         let Outcome::Impossible { furthest } = case.search(&order) else { panic!("there is no way") };
@@ -218,13 +217,13 @@ mod tests {
     #[test]
     fn preference_is_kept_where_it_can_be() {
         let candidates = vec![vec![2, 0, 1], vec![2, 1, 0]];
-        let seats = |order: &[usize]| {
+        let gpus = |order: &[usize]| {
             let problem =
-                Problem { candidates: &candidates, seats: 3, fit: &|_, _| true, alike: &|_, _| true, order };
+                Problem { candidates: &candidates, gpus: 3, fit: &|_, _| true, alike: &|_, _| true, order };
             assign(&problem, || Ok::<(), Infallible>(()))
         };
-        assert_eq!(seats(&[0, 1]), Ok(Outcome::Found(vec![2, 1])));
-        assert_eq!(seats(&[1, 0]), Ok(Outcome::Found(vec![0, 2])));
+        assert_eq!(gpus(&[0, 1]), Ok(Outcome::Found(vec![2, 1])));
+        assert_eq!(gpus(&[1, 0]), Ok(Outcome::Found(vec![0, 2])));
     }
 
     #[test]
@@ -235,7 +234,7 @@ mod tests {
         // The last two never go together, and no two GPUs are alike.
         let fit = |a: (usize, usize), b: (usize, usize)| a.0.min(b.0) < n - 2;
         let problem =
-            Problem { candidates: &candidates, seats: n, fit: &fit, alike: &|_, _| false, order: &order };
+            Problem { candidates: &candidates, gpus: n, fit: &fit, alike: &|_, _| false, order: &order };
         assert_eq!(assign(&problem, || Err("too long")), Err("too long"));
     }
 }

@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Admission;
-use crate::checkpoint::credentials::Peer;
 use crate::checkpoint::protocol::MAX_MESSAGE;
+use crate::linux::credentials::Peer;
 
 /// TIMEOUT: a controller that has bound the socket answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -17,6 +17,7 @@ use self::perturb::{Expect, Perturbation, perturbations};
 use super::rules::PEER_MAPPING;
 use super::*;
 use crate::checkpoint::{Mode, RestoreOptions, State};
+use crate::context::registry::Persist;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
 use crate::testing::FakeTransport;
@@ -35,7 +36,7 @@ struct Frozen {
 }
 
 fn registry(runtime: &Runtime) -> serde_json::Value {
-    serde_json::to_value(runtime.inner().registry.lock().save()).unwrap()
+    serde_json::to_value(runtime.context().registry.lock().save()).unwrap()
 }
 
 impl Frozen {
@@ -43,7 +44,8 @@ impl Frozen {
     fn new(prepare: impl Fn(&FakeTransport)) -> Self {
         let transport = FakeTransport::new(2);
         prepare(&transport);
-        let runtime = Runtime::from_inner(&Inner::open(Arc::clone(&transport) as _, None).unwrap());
+        let runtime =
+            Runtime::from_context(&crate::context::open::open(Arc::clone(&transport) as _, None).unwrap());
         let directory = tempfile::tempdir().unwrap();
         let files = transport.sysfs.files();
         let signal = Signal::new(&runtime, 42).unwrap();

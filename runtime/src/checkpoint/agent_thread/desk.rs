@@ -17,8 +17,9 @@ use super::{Order, Outcome, Shared, Task, lower, raise};
 use crate::checkpoint::contact::follow;
 use crate::checkpoint::inbox::{Inbox, Message};
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
+use crate::checkpoint::session::CheckpointMachine;
 use crate::checkpoint::{ProcessInfo, RestoreOptions, State, message};
-use crate::runtime::Inner;
+use crate::context::Context;
 
 /// How often the desk looks whether its runtime is still there.
 const LOOK: Duration = Duration::from_millis(200);
@@ -34,7 +35,7 @@ const MAX_WAITING: usize = 16;
 const RESUME: &str = "resume";
 
 pub(super) struct Desk {
-    runtime: Weak<Inner>,
+    runtime: Weak<Context>,
     inbox: Inbox,
     silent: Vec<Silent>,
     serving: Option<Serving>,
@@ -89,7 +90,7 @@ impl Drop for Desk {
 }
 
 impl Desk {
-    pub fn new(runtime: Weak<Inner>, inbox: Inbox, shared: Arc<Shared>) -> Self {
+    pub fn new(runtime: Weak<Context>, inbox: Inbox, shared: Arc<Shared>) -> Self {
         Self { runtime, inbox, silent: Vec::new(), serving: None, waiting: VecDeque::new(), shared }
     }
 
@@ -136,10 +137,10 @@ impl Desk {
     }
 
     /// Tells the controller what became of its order, and lets go of it. The next order that waits is handed over.
-    fn answer(&mut self, runtime: &Inner) {
+    fn answer(&mut self, runtime: &Context) {
         lower(&self.shared.finished);
         let Some(Outcome { done, files }) = self.shared.outcome.lock().take() else { return };
-        if runtime.session().state() == State::Checkpointed {
+        if CheckpointMachine::of(runtime).state() == State::Checkpointed {
             // CRIU cannot dump one end of a connection. Who comes now has the time until CRIU does.
             self.silent.clear();
         }
@@ -152,17 +153,17 @@ impl Desk {
     }
 
     /// Has an order that nobody wants any more give up; again and again, for it may be between two verbs.
-    fn give_up(&self, runtime: &Inner, gone: bool) {
+    fn give_up(&self, runtime: &Context, gone: bool) {
         let Some(serving) = &self.serving else { return };
         if gone {
             serving.abandoned.store(true, Ordering::Relaxed);
         }
         if serving.is_abandoned() {
-            runtime.session().cancel();
+            CheckpointMachine::of(runtime).cancel();
         }
     }
 
-    fn read_inbox(&mut self, runtime: &Arc<Inner>) {
+    fn read_inbox(&mut self, runtime: &Arc<Context>) {
         for message in self.inbox.take() {
             match message {
                 Message::Invitation(name) => self.go_to(&name),
@@ -194,7 +195,7 @@ impl Desk {
         self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
     }
 
-    fn hear(&mut self, runtime: &Arc<Inner>, controller: Silent) {
+    fn hear(&mut self, runtime: &Arc<Context>, controller: Silent) {
         let mut text = vec![0; MAX_MESSAGE];
         let Ok((length, files)) = message::receive(&controller.peer, &mut text, RecvFlags::empty()) else {
             return;
@@ -218,27 +219,27 @@ impl Desk {
         say(runtime, &controller.peer, done, &[]);
     }
 
-    fn status(&self, runtime: &Inner) -> Done {
+    fn status(&self, runtime: &Context) -> Done {
         Done::Status {
             runtimes: 1,
-            activity: runtime.session().activity(),
+            activity: CheckpointMachine::of(runtime).activity(),
             order: self.serving.as_ref().map(|order| order.what.to_owned()),
             order_ms: self.serving.as_ref().map_or(0, |order| order.since.elapsed().as_millis() as u64),
             last_error: self.shared.last_error.lock().clone(),
-            copy_of: runtime.session().copy_of(),
+            copy_of: CheckpointMachine::of(runtime).copy_of(),
         }
     }
 
-    fn cancel(&self, runtime: &Inner) -> bool {
+    fn cancel(&self, runtime: &Context) -> bool {
         if let Some(order) = &self.serving {
             order.abandoned.store(true, Ordering::Relaxed);
         }
-        runtime.session().cancel() || self.serving.is_some()
+        CheckpointMachine::of(runtime).cancel() || self.serving.is_some()
     }
 
     /// Gives the worker an order. While another is at work an order to resume waits for one of its kind; all others are
     /// refused.
-    fn hand_over(&mut self, runtime: &Inner, task: Task, from: Caller) {
+    fn hand_over(&mut self, runtime: &Context, task: Task, from: Caller) {
         let task = match (&self.serving, task) {
             (None, task) => task,
             (Some(at_work), Task::Resume(options))
@@ -272,8 +273,8 @@ impl Desk {
 }
 
 /// Answers a controller. One that has gone does not want the answer; the lease covers it.
-fn say(runtime: &Inner, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
-    let reply = Reply { state: runtime.session().state(), done };
+fn say(runtime: &Context, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
+    let reply = Reply { state: CheckpointMachine::of(runtime).state(), done };
     if let Ok(text) = serde_json::to_vec(&reply) {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let _ = message::send(peer, &text, &files);

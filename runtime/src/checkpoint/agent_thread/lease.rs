@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stasis_protocol::lease::Why;
 
-use crate::checkpoint::presence::has_ended;
+use crate::linux::presence::has_ended;
 
 /// How long a failed attempt to go on waits before the next.
 const RETRY: Duration = Duration::from_secs(1);

@@ -29,10 +29,10 @@ use self::orders::Worker;
 use super::RestoreOptions;
 use super::inbox::Inbox;
 use super::protocol::{CheckpointOrder, Done};
-use crate::runtime::Inner;
+use crate::context::Context;
 
 /// Starts the threads for a runtime; they end when the runtime is dropped.
-pub(crate) fn start(runtime: &Arc<Inner>) -> io::Result<()> {
+pub(crate) fn start(runtime: &Arc<Context>) -> io::Result<()> {
     let inbox = Inbox::make()?;
     let shared = Arc::new(Shared::new()?);
     let worker = Worker::new(Arc::downgrade(runtime), Arc::clone(&shared))?;

@@ -14,20 +14,21 @@ use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
 
 use super::lease::{Lease, is_traced};
 use super::{Order, Outcome, Shared, Task, lower, raise, stranded};
-use crate::checkpoint::incarnation::Incarnation;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
+use crate::checkpoint::session::CheckpointMachine;
 use crate::checkpoint::{
     CheckpointError, CheckpointOptions, CheckpointReport, Rescue, RestoreOptions, RestoreReport, State,
 };
-use crate::error::explain;
+use crate::context::Context;
+use crate::context::error::explain;
 use crate::limit::Stopped;
-use crate::runtime::Inner;
+use crate::linux::incarnation::Incarnation;
 
 /// How often the thread looks at lease and incarnation while the process is checkpointed.
 const WATCH: Duration = Duration::from_millis(20);
 
 pub(super) struct Worker {
-    runtime: Weak<Inner>,
+    runtime: Weak<Context>,
     shared: Arc<Shared>,
     lease: Option<Lease>,
     incarnation: Incarnation,
@@ -45,7 +46,7 @@ struct Plan {
 }
 
 impl Worker {
-    pub fn new(runtime: Weak<Inner>, shared: Arc<Shared>) -> io::Result<Self> {
+    pub fn new(runtime: Weak<Context>, shared: Arc<Shared>) -> io::Result<Self> {
         let incarnation = Incarnation::current()?;
         Ok(Self { runtime, shared, lease: None, incarnation, plan: Plan::default() })
     }
@@ -74,7 +75,7 @@ impl Worker {
         }
     }
 
-    fn serve(&mut self, runtime: &Arc<Inner>, order: Order) {
+    fn serve(&mut self, runtime: &Arc<Context>, order: Order) {
         let Order { task, controller, abandoned } = order;
         let mut files = Vec::new();
         let done = match task {
@@ -94,7 +95,7 @@ impl Worker {
 
     fn checkpoint(
         &mut self,
-        runtime: &Arc<Inner>,
+        runtime: &Arc<Context>,
         order: &CheckpointOrder,
         controller: Option<i32>,
         abandoned: &AtomicBool,
@@ -122,10 +123,10 @@ impl Worker {
 
     fn resume(
         &mut self,
-        runtime: &Arc<Inner>,
+        runtime: &Arc<Context>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        let report = runtime.session().resume(runtime, options);
+        let report = CheckpointMachine::of(runtime).resume(runtime, options);
         *self.shared.last_error.lock() = report.as_ref().err().map(|error| explain(error));
         if report.is_ok() {
             self.lease = None;
@@ -147,7 +148,7 @@ impl Worker {
     }
 
     /// Goes on by itself when nobody else will see to it.
-    fn look_after(&mut self, runtime: &Arc<Inner>) {
+    fn look_after(&mut self, runtime: &Arc<Context>) {
         let Some(lease) = &self.lease else { return };
         match decide(&Look { runtime, lease, incarnation: &self.incarnation, plan: &self.plan }) {
             Next::Wait => {}
@@ -167,7 +168,7 @@ impl Worker {
 
 /// What a worker with a lease sees.
 struct Look<'a> {
-    runtime: &'a Inner,
+    runtime: &'a Context,
     lease: &'a Lease,
     incarnation: &'a Incarnation,
     plan: &'a Plan,
@@ -175,7 +176,7 @@ struct Look<'a> {
 
 impl Watch for Look<'_> {
     fn state(&self) -> State {
-        self.runtime.session().state()
+        CheckpointMachine::of(self.runtime).state()
     }
 
     fn is_unfinished(&self) -> bool {
@@ -210,8 +211,8 @@ impl Watch for Look<'_> {
 }
 
 /// The files that the controller is to hold, too. Without them it depends on the keepers alone.
-fn lend(runtime: &Inner) -> Vec<OwnedFd> {
-    runtime.session().lend().unwrap_or_else(|error| {
+fn lend(runtime: &Context) -> Vec<OwnedFd> {
+    CheckpointMachine::of(runtime).lend().unwrap_or_else(|error| {
         tracing::warn!(target: "checkpoint", %error, "the controller is not given the render files");
         Vec::new()
     })
@@ -231,11 +232,11 @@ impl From<CheckpointError> for Undone {
 }
 
 fn checkpoint(
-    runtime: &Arc<Inner>,
+    runtime: &Arc<Context>,
     order: &CheckpointOrder,
     abandoned: &AtomicBool,
 ) -> Result<CheckpointReport, Undone> {
-    let session = runtime.session();
+    let session = CheckpointMachine::of(runtime);
     let lock = session.lock(runtime, order.mode, Duration::from_millis(order.deadline_ms));
     let lock = lock.inspect_err(|error| {
         if let Some(session) = &order.session {

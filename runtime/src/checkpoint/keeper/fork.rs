@@ -22,9 +22,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::super::credentials::Peer;
 use super::super::message::MAX_FILES;
 use super::{COUNT, KeeperError, system};
+use crate::linux::credentials::Peer;
 
 /// Asks a keeper for its files.
 pub(super) const GIVE: u8 = b'g';

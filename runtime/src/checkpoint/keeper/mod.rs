@@ -32,8 +32,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
 use self::fork::{END, GIVE, fork_keepers};
-use super::credentials::Peer;
 use super::message::{self, MAX_FILES};
+use crate::linux::credentials::Peer;
 
 /// What keepers' sockets are named, before the process that the files belong to, as it knows itself, and a random number.
 pub const KEEPER_NAME: &str = "stasis-keeper.";
@@ -340,7 +340,7 @@ impl Kept {
         match Keepers::hold(&held) {
             Ok(keepers) => Self::WithKeepers(keepers),
             Err(error) => {
-                let error = crate::error::explain(&error);
+                let error = crate::context::error::explain(&error);
                 tracing::warn!(target: "checkpoint", error, "the render files stay open in this process");
                 Self::Here(held)
             }

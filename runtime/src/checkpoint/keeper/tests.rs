@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use rustix::process::{Signal, kill_process};
 
-use super::super::process::Process;
 use super::*;
+use crate::linux::process::Process;
 
 fn files(names: &[&str]) -> Vec<OwnedFd> {
     let make = |name: &&str| rustix::fs::memfd_create(*name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();

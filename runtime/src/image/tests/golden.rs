@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::*;
 use crate::checkpoint::Metadata;
-use crate::registry::Registry;
+use crate::context::registry::Registry;
+use crate::registry::Persist;
 
 /// Written by the last version of format 1.0: two agents of the fake driver, a queue, a signal and the embedded code
 /// object; in the first buffer byte `i` is `i * 7 / 8`, the second one starts with a sentence.
@@ -42,7 +43,7 @@ fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &
     let registry = &metadata.registry;
     // What came with 1.2.
     assert!(registry.maps.entries.is_empty());
-    Registry::restore(registry).unwrap();
+    Registry::restore((), registry).unwrap();
     assert_eq!((registry.queues.entries.len(), registry.executables.entries.len()), (1, 1));
     // `#INDEX.GENERATION`
     let index = |name: &String| name[1..].split('.').next().unwrap().parse::<u32>().unwrap();

@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RendezvousError;
 use super::wire::{self, Answer, Ask, CLAIMS};
-use crate::checkpoint::process::Process;
+use crate::context::registry::state::DmabufId;
 use crate::limit::Limit;
-use crate::registry::state::DmabufId;
+use crate::linux::process::Process;
 
 /// How often a member that waits looks whether it still may.
 const LOOK: Duration = Duration::from_millis(20);

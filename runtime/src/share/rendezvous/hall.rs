@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{Answer, Ask};
 use super::{RendezvousError, io_error};
-use crate::checkpoint::process::Process;
-use crate::registry::state::DmabufId;
-use crate::regular::{self, Links};
+use crate::context::registry::state::DmabufId;
+use crate::linux::process::Process;
+use crate::linux::regular;
+use crate::linux::regular::Links;
 
 /// Longest record that is read, bytes.
 const MAX_RECORD: u64 = 16 << 20;

@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, accept_with};
 
 use super::hall::{Hall, Reply, Seat};
 use super::wire;
-use crate::checkpoint::Peer;
+use crate::linux::credentials::Peer;
 use crate::share::meeting::publish;
 
 /// A meeting that this process leads. It ends when all members have what they want, or with this.

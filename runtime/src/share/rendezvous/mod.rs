@@ -30,9 +30,9 @@ use thiserror::Error;
 
 pub(crate) use self::client::{Claim, Client};
 pub(crate) use self::leader::Leader;
-use crate::checkpoint::Peer;
+use crate::context::registry::state::DmabufId;
 use crate::limit::{Limit, Stopped};
-use crate::registry::state::DmabufId;
+use crate::linux::credentials::Peer;
 
 /// How often one that waits for a leader looks.
 const LOOK: Duration = Duration::from_millis(2);

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::hall::Hall;
 use super::wire::{Answer, Ask};
 use super::*;
-use crate::checkpoint::process::Process;
-use crate::device::identify;
+use crate::context::device::identify;
+use crate::linux::process::Process;
 
 /// TIMEOUT: longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -13,8 +13,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::process::Process;
-use crate::registry::state::DmabufId;
+use crate::context::registry::state::DmabufId;
+use crate::linux::process::Process;
 
 /// Longest message, bytes.
 const MAX_MESSAGE: usize = 64 << 10;

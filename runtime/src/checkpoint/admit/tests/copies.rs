@@ -3,14 +3,14 @@
 
 use kfd::GpuId;
 
-use super::super::super::incarnation::Incarnation;
 use super::*;
 use crate::checkpoint::keeper::Kept;
 use crate::checkpoint::parked::Contents;
+use crate::linux::incarnation::Incarnation;
 
 /// Agents of a process that ran on the GPUs `list` of a machine with `gpus`, about to be restored on another.
 pub(super) struct Copy {
-    pub(super) inner: Arc<Inner>,
+    pub(super) context: Arc<Context>,
     pub(super) parked: Mutex<Parked>,
     pub(super) here: Arc<FakeTransport>,
 }
@@ -24,9 +24,9 @@ impl Copy {
     pub(super) fn with(gpus: u32, list: Option<&str>, here: u32, prepare: impl Fn(&FakeTransport)) -> Self {
         let there = FakeTransport::new(gpus);
         prepare(&there);
-        let inner = Inner::open(Arc::clone(&there) as _, list).unwrap();
-        let pass = inner.gate.enter().unwrap();
-        let agents = identities(&inner, inner.device(&pass).map(AsRef::as_ref));
+        let context = crate::context::open::open(Arc::clone(&there) as _, list).unwrap();
+        let pass = context.gate.enter().unwrap();
+        let agents = identities(&context, context.device(&pass).map(AsRef::as_ref));
         drop(pass);
         let here = FakeTransport::new(here);
         let parked = Parked {
@@ -43,7 +43,7 @@ impl Copy {
             sharing: Default::default(),
             captured: None,
         };
-        Self { inner, parked: Mutex::new(parked), here }
+        Self { context, parked: Mutex::new(parked), here }
     }
 
     fn admit(&self, checks: Checks, map: &[&str]) -> Result<Vec<u32>, CheckpointError> {
@@ -52,12 +52,12 @@ impl Copy {
     }
 
     pub(super) fn admit_on(&self, terms: &Admission) -> Result<Vec<u32>, CheckpointError> {
-        admit(&self.inner, &mut self.parked.lock(), Some(terms), false, &Limit::none())?;
-        for agent in &self.inner.agents {
+        admit(&self.context, &mut self.parked.lock(), Some(terms), false, &Limit::none())?;
+        for agent in &self.context.agents {
             assert_eq!(agent.render_minor(), 128 + agent.gpu().0 - 0x1100);
-            assert_eq!(agent.seat().gpu, agent.gpu());
+            assert_eq!(agent.placement().gpu, agent.gpu());
         }
-        Ok(self.inner.agents.iter().map(|agent| agent.gpu().0 - 0x1100).collect())
+        Ok(self.context.agents.iter().map(|agent| agent.gpu().0 - 0x1100).collect())
     }
 
     /// Where the agents are put by default.
@@ -73,9 +73,9 @@ impl Copy {
     }
 
     fn refused(&self, map: &[&str]) -> String {
-        let before: Vec<GpuId> = self.inner.agents.iter().map(|agent| agent.gpu()).collect();
+        let before: Vec<GpuId> = self.context.agents.iter().map(|agent| agent.gpu()).collect();
         let refusal = self.admit(Checks::default(), map).unwrap_err();
-        let after: Vec<GpuId> = self.inner.agents.iter().map(|agent| agent.gpu()).collect();
+        let after: Vec<GpuId> = self.context.agents.iter().map(|agent| agent.gpu()).collect();
         assert_eq!(before, after, "a refusal moved an agent");
         match &refusal {
             CheckpointError::Agents { .. } => refusal.to_string(),
@@ -194,7 +194,7 @@ fn nobody_moves_in_a_process_that_lives_on() {
     let copy = Copy::of(2, Some("0"), 2);
     let terms = Admission { places: vec!["0=1".parse().unwrap()], ..Admission::default() };
     let refusal =
-        admit(&copy.inner, &mut copy.parked.lock(), Some(&terms), true, &Limit::none()).unwrap_err();
+        admit(&copy.context, &mut copy.parked.lock(), Some(&terms), true, &Limit::none()).unwrap_err();
     let CheckpointError::Agents { differences } = refusal else { panic!("{refusal:?}") };
     assert_eq!(differences.iter().map(|d| d.property).collect::<Vec<_>>(), ["gpu_id"]);
 }
@@ -204,11 +204,11 @@ fn moved_process_remembers_where_it_is_now() {
     let copy = Copy::of(2, Some("0"), 2);
     copy.here.sysfs.change("nodes/2/properties", "fw_version", 2200);
     assert_eq!(copy.admit(Checks::default(), &["0=1"]).unwrap(), [1]);
-    let now = identities(&copy.inner, None);
+    let now = identities(&copy.context, None);
     assert_eq!((now[0].unique_id, now[0].ordinal), (B, Some(1)));
     assert_eq!(now[0].properties["fw_version"], 2200);
     // What the process itself sees of its agent stays.
-    assert_eq!(copy.inner.agents[0].uuid(), "GPU-a1b2000000000001");
+    assert_eq!(copy.context.agents[0].uuid(), "GPU-a1b2000000000001");
 }
 
 #[test]
@@ -242,14 +242,14 @@ fn old_image_is_compared_in_what_it_knows() {
 fn copy_that_was_refused_does_not_go_on_under_other_terms_by_itself() {
     let copy = Copy::of(2, Some("0"), 2);
     copy.refused(&["0=5"]);
-    let by_itself = || admit(&copy.inner, &mut copy.parked.lock(), None, false, &Limit::none());
+    let by_itself = || admit(&copy.context, &mut copy.parked.lock(), None, false, &Limit::none());
     assert!(matches!(by_itself(), Err(CheckpointError::Place(PlaceError::UnknownNew { .. }))));
     assert_eq!(copy.admit(Checks::default(), &["0=1"]).unwrap(), [1]);
     // Nobody's terms leave a process that lives on behind.
     copy.refused(&["0=5"]);
     copy.parked.lock().terms = None;
     let terms = Admission { places: vec!["0=5".parse().unwrap()], ..Admission::default() };
-    let given = |terms| admit(&copy.inner, &mut copy.parked.lock(), terms, true, &Limit::none());
+    let given = |terms| admit(&copy.context, &mut copy.parked.lock(), terms, true, &Limit::none());
     given(Some(&terms)).unwrap_err();
     given(None).unwrap();
 }

@@ -104,7 +104,8 @@ fn software_device_that_changed_is_refused_and_taken_again_when_it_is_right() {
     let _alone = ALONE.lock();
     let without = sockets();
     let (_daemon, transport) = start();
-    let runtime = Runtime::from_inner(&Inner::open(Arc::clone(&transport) as _, None).unwrap());
+    let runtime =
+        Runtime::from_context(&crate::context::open::open(Arc::clone(&transport) as _, None).unwrap());
     let directory = tempfile::tempdir().unwrap();
     let agent = runtime.agent(0).unwrap();
     let buffer = agent.vram().alloc(10_000).unwrap();

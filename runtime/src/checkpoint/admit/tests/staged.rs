@@ -3,8 +3,8 @@
 
 use super::copies::Copy;
 use super::*;
+use crate::context::registry::state::{AgentIndex, DmabufId, Origin, Sharing};
 use crate::pool::{Buffer, Pool};
-use crate::registry::state::{AgentIndex, DmabufId, Origin, Sharing};
 
 fn staged() -> Admission {
     Admission { allow_staged: true, ..Admission::default() }
@@ -12,8 +12,8 @@ fn staged() -> Admission {
 
 /// A buffer in the first agent's memory that the second maps.
 fn mapped_to_the_second(copy: &Copy) -> Buffer {
-    let runtime = Runtime::from_inner(&copy.inner);
-    let buffer = Pool::new(&copy.inner, crate::pool::PoolKind::Vram, AgentIndex(0)).alloc(4096).unwrap();
+    let runtime = Runtime::from_context(&copy.context);
+    let buffer = Pool::new(&copy.context, crate::pool::PoolKind::Vram, AgentIndex(0)).alloc(4096).unwrap();
     buffer.allow(&runtime.agent(1).unwrap()).unwrap();
     buffer
 }
@@ -46,7 +46,7 @@ fn lost_path_is_named_in_its_direction_and_borne_if_asked() {
         assert_eq!(copy.admit_on(&staged()).unwrap(), [0, 1]);
         // What it is compared with from now on is the machine it is on.
         assert!(
-            !identities(&copy.inner, None)[from as usize].links.as_ref().unwrap().agents.contains_key(&to)
+            !identities(&copy.context, None)[from as usize].links.as_ref().unwrap().agents.contains_key(&to)
         );
     }
 }
@@ -115,7 +115,7 @@ fn buffer_that_a_peer_maps_is_named_and_refused_even_so() {
 #[test]
 fn memory_of_the_host_and_an_agents_own_need_no_path() {
     let copy = Copy::of(2, None, 2);
-    let runtime = Runtime::from_inner(&copy.inner);
+    let runtime = Runtime::from_context(&copy.context);
     let buffers = [
         runtime.gtt().alloc(4096).unwrap(),
         runtime.agent(0).unwrap().vram().alloc(4096).unwrap(),
@@ -130,11 +130,11 @@ fn memory_of_the_host_and_an_agents_own_need_no_path() {
 #[test]
 fn memory_imported_from_another_agent_needs_its_path() {
     let copy = Copy::of(2, None, 2);
-    let buffer = Runtime::from_inner(&copy.inner).agent(1).unwrap().vram().alloc(4096).unwrap();
+    let buffer = Runtime::from_context(&copy.context).agent(1).unwrap().vram().alloc(4096).unwrap();
     let import = |home| {
-        let mut registry = copy.inner.registry.lock();
+        let mut registry = copy.context.registry.lock();
         let state = &mut registry.bos.get_mut(buffer.key()).unwrap().state;
-        state.kind = crate::registry::state::BoKind::Imported;
+        state.kind = crate::context::registry::state::BoKind::Imported;
         let dmabuf = DmabufId { device: 1, inode: 2 };
         state.sharing = Some(Sharing { dmabuf, origin: Origin::Imported, home });
     };
@@ -150,9 +150,9 @@ fn memory_imported_from_another_agent_needs_its_path() {
         import(home);
         assert_eq!(copy.admit_on(&staged()).unwrap(), [0, 1]);
     }
-    let mut registry = copy.inner.registry.lock();
+    let mut registry = copy.context.registry.lock();
     let state = &mut registry.bos.get_mut(buffer.key()).unwrap().state;
-    (state.kind, state.sharing) = (crate::registry::state::BoKind::Vram, None);
+    (state.kind, state.sharing) = (crate::context::registry::state::BoKind::Vram, None);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn process_that_lives_on_keeps_its_device() {
     let copy = Copy::of(1, None, 1);
     let on = |device: &str| Admission { device: Some(device.to_owned()), ..Admission::default() };
     let refused = |device: &str, same: bool| {
-        let outcome = admit(&copy.inner, &mut copy.parked.lock(), Some(&on(device)), same, &Limit::none());
+        let outcome = admit(&copy.context, &mut copy.parked.lock(), Some(&on(device)), same, &Limit::none());
         match outcome.unwrap_err() {
             CheckpointError::Elsewhere(error) => error,
             other => panic!("{other:?}"),

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffer objects: allocated, mapped to agents and to the CPU, and back.
+//!
+//! INVARIANT: on success and on failure alike the entry says what the driver has, and the addresses of an entry that
+//! is not CPU-mapped hold the reservation.
+#![allow(unsafe_code)]
+
+use kfd::ioctl::AllocMemory;
+use kfd::{MemoryHandle, ProtFlags};
+
+use crate::context::device::{Device, ioctl};
+use crate::context::error::DeviceError;
+use crate::context::memory::window;
+use crate::context::registry::state::{AgentIndex, BoKind, BoRole};
+use crate::context::registry::{Bo, KernelBo};
+
+/// `KFD_IOC_ALLOC_MEM_FLAGS_*` for each use of memory.
+pub mod flags {
+    use kfd::sys::*;
+
+    /// Device memory that the CPU sees (large BAR).
+    pub const VRAM_VISIBLE: u32 = VRAM_HIDDEN | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC;
+    /// Device memory that it does not.
+    pub const VRAM_HIDDEN: u32 = KFD_IOC_ALLOC_MEM_FLAGS_VRAM
+        | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
+        | KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE;
+    /// Device memory that the CPU sees and whose writes other agents see while a kernel runs (ROCr's fine-grained pool:
+    /// `fmm_allocate_device` asks for COHERENT where the coarse one does not).
+    pub const VRAM_FINE: u32 = VRAM_VISIBLE | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    /// The same where the CPU does not see it.
+    pub const VRAM_FINE_HIDDEN: u32 = VRAM_HIDDEN | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    /// Memory that the process had before, as ROCr locks it: coherent.
+    pub const USERPTR: u32 = KFD_IOC_ALLOC_MEM_FLAGS_USERPTR
+        | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
+        | KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE
+        | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
+    /// System memory, coherent and uncached on the GPU, as signals, kernel arguments and rings need it.
+    pub const GTT: u32 = KFD_IOC_ALLOC_MEM_FLAGS_GTT
+        | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
+        | KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE
+        | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT
+        | KFD_IOC_ALLOC_MEM_FLAGS_UNCACHED;
+    /// What the firmware itself works in, with the execute permission that ROCr gives it.
+    pub const QUEUE: u32 = GTT | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
+    /// Code objects: globals are written, code is fetched.
+    pub const EXECUTABLE: u32 = KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+impl Device {
+    /// Makes the object of an entry: allocates it, maps it to the agents it names and, if it is to be, for the CPU.
+    /// A doorbell slice is mapped by [`Device::create_queue`] instead.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; nothing is left of it then.
+    pub fn create_bo(&self, bo: &mut Bo) -> Result<(), DeviceError> {
+        let state = &bo.state;
+        let owner = self.node(state.agent)?;
+        let user_address = match state.kind {
+            BoKind::Userptr { address } => address,
+            BoKind::Doorbell | BoKind::Reserved => return Ok(()),
+            BoKind::Imported => return Err(DeviceError::Absent { what: "the DMABuf of imported memory" }),
+            BoKind::Vram | BoKind::Gtt => 0,
+        };
+        let gpus = self.gpus(&state.mapped)?;
+        let allocation = self
+            .kfd
+            .alloc_memory(&AllocMemory {
+                gpu: owner.gpu,
+                va: state.va,
+                bytes: state.bytes,
+                flags: state.flags,
+                user_address,
+            })
+            .map_err(ioctl("memory"))?;
+        bo.kernel = Some(KernelBo { handle: allocation.handle.0, mmap_offset: allocation.mmap_offset });
+        let made = (|| {
+            if !gpus.is_empty() {
+                self.kfd
+                    .map_memory(allocation.handle, &gpus)
+                    .map_err(|error| ioctl("a mapping of memory to its agents")(error.into()))?;
+            }
+            self.map_cpu(bo)
+        })();
+        if made.is_err() {
+            self.abandon(bo, &gpus);
+        }
+        made
+    }
+
+    /// Takes back what a failed creation left. The first failure is what is reported, so these are not.
+    pub(super) fn abandon(&self, bo: &mut Bo, gpus: &[kfd::GpuId]) {
+        if let Some(kernel) = bo.kernel.take() {
+            let handle = MemoryHandle(kernel.handle);
+            for gpu in gpus {
+                let _ = self.kfd.unmap_memory(handle, std::slice::from_ref(gpu));
+            }
+            let _ = self.kfd.free_memory(handle);
+        }
+    }
+
+    /// Maps an object's memory for the CPU at its address, if its entry says so. The rest of the object is left
+    /// alone.
+    ///
+    /// # Errors
+    /// [`DeviceError::Mmap`].
+    pub fn map_cpu(&self, bo: &Bo) -> Result<(), DeviceError> {
+        let state = &bo.state;
+        if !state.cpu_mapped || !matches!(state.kind, BoKind::Vram | BoKind::Gtt) {
+            return Ok(());
+        }
+        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
+        let render = &self.node(state.agent)?.render;
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize);
+        // SAFETY: the range belongs to this entry alone (arena), and holds the reservation until this call.
+        // CAST: u64 and usize are the same here.
+        unsafe { render.mmap_fixed(at, state.bytes as usize, READ_WRITE, kernel.mmap_offset) }.map_err(
+            |errno| DeviceError::Mmap {
+                path: render.path().to_owned(),
+                va: state.va,
+                bytes: state.bytes,
+                offset: kernel.mmap_offset,
+                errno,
+            },
+        )
+    }
+
+    /// Takes an object's CPU mapping away and puts the reservation in its place. In the driver the object stays, so that
+    /// [`Device::map_cpu`] can map it again.
+    ///
+    /// # Errors
+    /// [`DeviceError::PutBack`].
+    pub fn unmap_cpu(&self, bo: &Bo) -> Result<(), DeviceError> {
+        if bo.state.kind == BoKind::Doorbell {
+            self.release_doorbells(bo.state.agent);
+        }
+        put_back(bo)
+    }
+
+    /// Maps an object to one more agent.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`]; the entry is as before.
+    pub fn map_bo(&self, bo: &mut Bo, agent: AgentIndex) -> Result<(), DeviceError> {
+        // What is mapped into a range is given to agents there.
+        if bo.state.kind == BoKind::Reserved || bo.state.mapped.contains(&agent) {
+            return Ok(());
+        }
+        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
+        let gpu = self.node(agent)?.gpu;
+        self.kfd
+            .map_memory(MemoryHandle(kernel.handle), &[gpu])
+            .map_err(|error| ioctl("a mapping of memory to an agent")(error.into()))?;
+        bo.state.mapped.push(agent);
+        Ok(())
+    }
+
+    /// Takes an object away from an agent.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`]; the entry is as before.
+    pub fn unmap_bo(&self, bo: &mut Bo, agent: AgentIndex) -> Result<(), DeviceError> {
+        let Some(at) = bo.state.mapped.iter().position(|&mapped| mapped == agent) else { return Ok(()) };
+        let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
+        let gpu = self.node(agent)?.gpu;
+        self.kfd
+            .unmap_memory(MemoryHandle(kernel.handle), &[gpu])
+            .map_err(|error| ioctl("the end of a mapping")(error.into()))?;
+        bo.state.mapped.remove(at);
+        bo.state.for_copies.retain(|&copying| copying != agent);
+        Ok(())
+    }
+
+    /// Unmaps and frees an object. The entry keeps its state, so that [`Device::create_bo`] makes it again.
+    ///
+    /// The event page is only unmapped for the CPU and keeps its handle: the driver never frees it while the process
+    /// lives.
+    ///
+    /// # Errors
+    /// [`DeviceError`]. If the driver refuses (EBUSY: a queue lives in it) the object is as before.
+    pub fn destroy_bo(&self, bo: &mut Bo) -> Result<(), DeviceError> {
+        if bo.state.role == BoRole::EventPage || bo.state.kind == BoKind::Doorbell {
+            if bo.state.kind == BoKind::Doorbell {
+                self.release_doorbells(bo.state.agent);
+            }
+            return put_back(bo);
+        }
+        let Some(kernel) = bo.kernel else { return Ok(()) };
+        // They would hold the memory beyond its end.
+        self.close_unused(bo)?;
+        let handle = MemoryHandle(kernel.handle);
+        let gpus = self.gpus(&bo.state.mapped)?;
+        if !gpus.is_empty()
+            && let Err(error) = self.kfd.unmap_memory(handle, &gpus)
+        {
+            // Those done are mapped again, those not done are still: MAP takes both.
+            let _ = self.kfd.map_memory(handle, &gpus);
+            return Err(ioctl("the end of a mapping")(error.into()));
+        }
+        if let Err(error) = self.kfd.free_memory(handle) {
+            let _ = self.kfd.map_memory(handle, &gpus);
+            return Err(ioctl("the end of an allocation")(error));
+        }
+        bo.kernel = None;
+        put_back(bo)
+    }
+}
+
+fn put_back(bo: &Bo) -> Result<(), DeviceError> {
+    let state = &bo.state;
+    if !state.cpu_mapped {
+        return Ok(());
+    }
+    let in_window = !matches!(state.kind, BoKind::Userptr { .. });
+    if !in_window {
+        return Ok(());
+    }
+    // SAFETY: the range is inside the window and belongs to this entry, whose users are gone or held at the gate.
+    unsafe { window::put_back(state.va, state.bytes) }.map_err(|errno| DeviceError::PutBack {
+        va: state.va,
+        bytes: state.bytes,
+        errno,
+    })
+}

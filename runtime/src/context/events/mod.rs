@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The event thread: hears of memory faults, queue exceptions and resets, finds out whose they are, and tells
+//! everyone who waits; and of queues that ask for scratch, which it gives them (`queue::scratch`).
+//!
+//! INVARIANT: the thread touches shared memory only while it holds the device, and is stopped before the device is
+//! let go; so it needs no pass and works while the gate is closed. An event is no more than a hint: whenever the thread
+//! starts or wakes, it looks at every queue.
+
+mod attribution;
+pub mod thread_handle;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use kfd::GpuId;
+use kfd::sys::{kfd_event_data, kfd_hsa_memory_exception_data};
+use queues::aql::ExceptionCode;
+
+use self::attribution::{bit, diagnose, memory_bits, on_agent, suspects, violation};
+use self::thread_handle::Watch;
+use crate::context::Context;
+use crate::context::device::{Device, DeviceEvents};
+use crate::context::error::DeviceError;
+use crate::context::queue::fault::Cause;
+use crate::context::queue::scratch;
+use crate::context::registry::state::QueueKey;
+use crate::context::signal::event::EventLive;
+use crate::gate::Lost;
+
+/// TIMEOUT: a memory fault and the queue exception that belongs to it are raised one after the other; how long to
+/// wait for the second before the waves are searched instead.
+const PAIR_GRACE: Duration = Duration::from_millis(50);
+/// TIMEOUT: a queue that asked for something and was parked before it had it does not ask again when it is back; how
+/// long to sleep at most while there is one.
+const PUT_OFF_POLL: Duration = Duration::from_millis(5);
+
+/// Starts the thread on `device`.
+///
+/// # Errors
+/// What spawning a thread fails with.
+pub fn start(context: &Arc<Context>, device: Arc<Device>) -> std::io::Result<Watch> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (weak, halt) = (Arc::downgrade(context), Arc::clone(&stop));
+    let thread = std::thread::Builder::new().name("stasis-events".to_owned()).spawn(move || {
+        // What happened while nobody was listening may have used up its event.
+        if let Some(context) = weak.upgrade() {
+            handle(&context, &device, Raised::default());
+        }
+        while !halt.load(Ordering::Acquire) {
+            let Some(context) = weak.upgrade() else { return };
+            if !watch_once(&context, &device, &halt) {
+                return;
+            }
+        }
+    })?;
+    Ok(Watch { stop, thread, wake: Arc::clone(&context.wake) })
+}
+
+/// What one sleep brought.
+#[derive(Debug, Default)]
+struct Raised {
+    memory: Option<kfd_hsa_memory_exception_data>,
+    reset: Option<GpuId>,
+}
+
+impl Raised {
+    fn read(data: &[kfd_event_data; 4]) -> Self {
+        let memory = data[0].memory_exception_data();
+        let reset = data[1].hw_exception_data();
+        Raised {
+            // A GPU id is never 0, and the driver fills in the payload of raised events only.
+            memory: (memory.gpu_id != 0).then_some(memory),
+            reset: (reset.gpu_id != 0).then_some(GpuId(reset.gpu_id)),
+        }
+    }
+}
+
+/// The events to sleep on, that of queue exceptions, and how long to sleep at most; `None` before there are any.
+fn listening(context: &Context) -> Option<(DeviceEvents, Arc<EventLive>, Option<Duration>)> {
+    let registry = context.registry.lock();
+    let live =
+        |key: Option<_>| key.and_then(|key| registry.events.get(key)).map(|event| Arc::clone(&event.live));
+    let fixtures = &registry.fixtures;
+    let (memory, hw) = (live(fixtures.memory)?, live(fixtures.hw_exception)?);
+    let queue = live(fixtures.queue_exception)?;
+    let id = |event: &EventLive| event.id.load(Ordering::Relaxed);
+    let events = DeviceEvents {
+        memory: id(&memory),
+        hw_exception: id(&hw),
+        queue_exception: id(&queue),
+        wake: id(&context.wake),
+    };
+    let limit = scratch::is_asked(&registry).then_some(PUT_OFF_POLL);
+    Some((events, queue, limit))
+}
+
+/// Looks at the events without sleeping. The age of the queue exceptions stays what it was, so that the next sleep
+/// returns for the same ones.
+fn look(context: &Context, device: &Device) -> Option<Raised> {
+    let (events, exception, _) = listening(context)?;
+    let age = exception.age.load(Ordering::Relaxed);
+    let data = device.sleep_on_exceptions(events, age, Some(Duration::ZERO)).ok()?;
+    Some(Raised::read(&data))
+}
+
+/// Sleeps once and handles what came. `false` ends the thread.
+fn watch_once(context: &Context, device: &Device, halt: &AtomicBool) -> bool {
+    let Some((events, exception, limit)) = listening(context) else { return false };
+    let age = exception.age.load(Ordering::Relaxed);
+    match device.sleep_on_exceptions(events, age, limit) {
+        Ok(data) => {
+            if data[2].last_event_age() != 0 {
+                exception.age.store(data[2].last_event_age(), Ordering::Relaxed);
+            }
+            if !halt.load(Ordering::Acquire) {
+                handle(context, device, Raised::read(&data));
+            }
+            true
+        }
+        Err(_) if halt.load(Ordering::Acquire) => false,
+        Err(error) => {
+            lose(context, device, error);
+            false
+        }
+    }
+}
+
+/// The device does not answer any more.
+fn lose(context: &Context, device: &Device, error: DeviceError) {
+    tracing::error!(target: "exceptions", %error, "the device is lost");
+    context.gate.lose(Lost {
+        what: "it does not answer; if it is softgpud, it was killed",
+        source: Some(Arc::new(error)),
+    });
+    wake_everyone(context, device);
+}
+
+/// Handles what a sleep brought.
+fn handle(context: &Context, device: &Device, mut raised: Raised) {
+    if let Some(gpu) = raised.reset {
+        fail_agent(context, device, gpu);
+    }
+    let mut found = collect(context);
+    if raised.memory.is_some() && found.is_empty() {
+        let deadline = Instant::now() + PAIR_GRACE;
+        while found.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+            found = collect(context);
+        }
+    }
+    if raised.memory.is_none() && found.iter().any(|&(_, bits)| bits & memory_bits() != 0) {
+        // The bits were there before the thread was, or were seen by a sleep that something else had ended.
+        let deadline = Instant::now() + PAIR_GRACE;
+        while raised.memory.is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+            let Some(late) = look(context, device) else { break };
+            if let Some(gpu) = late.reset {
+                fail_agent(context, device, gpu);
+            }
+            raised = Raised { memory: late.memory, reset: raised.reset.or(late.reset) };
+        }
+    }
+    let mut registry = context.registry.lock();
+    if let (Some(memory), true) = (raised.memory, found.is_empty()) {
+        found = suspects(device, &mut registry, GpuId(memory.gpu_id));
+    }
+    let cause = |bits| {
+        let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(violation);
+        Cause { bits, memory, scratch: None }
+    };
+    let found: Vec<_> = found.into_iter().map(|(queue, bits)| (queue, cause(bits))).collect();
+    let mut is_news = !found.is_empty() || raised.memory.is_some() || raised.reset.is_some();
+    for (queue, cause) in found {
+        diagnose(device, &mut registry, queue, cause);
+    }
+    for (queue, cause) in scratch::answer(context, device, &mut registry) {
+        is_news = true;
+        diagnose(device, &mut registry, queue, cause);
+    }
+    if let Some(memory) = raised.memory
+        && let Some(agent) = device.agent_of(GpuId(memory.gpu_id))
+    {
+        // Kernels up to 6.12 and beyond take all of a process's queues off the GPU for good
+        // (`kfd_dqm_evict_pasid`): better told than waited for.
+        let queues = on_agent(&registry, agent);
+        let is_evicted =
+            |key| registry.queues.get(key).is_some_and(|queue| device.is_evicted(queue, &registry.bos));
+        let evicted: Vec<_> = queues.iter().copied().filter(|&key| is_evicted(key)).collect();
+        // The driver does not tell of queues without waves; it takes them with the others.
+        let has_waves = |key| registry.queues.get(key).is_some_and(|q| q.state.kind.is_compute());
+        let others = queues.iter().copied().filter(|&key| !evicted.is_empty() && !has_waves(key));
+        let gone: Vec<_> = others.chain(evicted.iter().copied()).collect();
+        for queue in gone {
+            let bits = bit(ExceptionCode::PreemptionError);
+            let memory = Some(violation(memory));
+            diagnose(device, &mut registry, queue, Cause { bits, memory, scratch: None });
+        }
+    }
+    drop(registry);
+    if is_news {
+        wake_everyone(context, device);
+    }
+}
+
+/// Queues with exception bits, which are taken.
+fn collect(context: &Context) -> Vec<(QueueKey, u64)> {
+    let registry = context.registry.lock();
+    let bits =
+        |key| registry.signals.get(key).and_then(|s| s.live.as_ref()).map_or(0, |live| live.take_bits());
+    let queues = registry.queues.iter().map(|(key, queue)| (key, bits(queue.state.exceptions)));
+    queues.filter(|&(_, bits)| bits != 0).collect()
+}
+
+/// A reset takes all queues of a GPU with it.
+fn fail_agent(context: &Context, device: &Device, gpu: GpuId) {
+    let Some(agent) = device.agent_of(gpu) else { return };
+    let mut registry = context.registry.lock();
+    let queues: Vec<_> = on_agent(&registry, agent);
+    for queue in queues {
+        let bits = bit(ExceptionCode::PreemptionError);
+        diagnose(device, &mut registry, queue, Cause { bits, ..Cause::default() });
+    }
+}
+
+/// Raises every event that somebody sleeps on: they look at the gate and at their signal's fault.
+pub(crate) fn wake_everyone(context: &Context, device: &Device) {
+    let sleeping: Vec<u32> = {
+        let registry = context.registry.lock();
+        let events = registry.events.iter().map(|(_, event)| &event.live);
+        events
+            .filter(|live| live.waiters.load(Ordering::SeqCst) > 0)
+            .map(|live| live.id.load(Ordering::Relaxed))
+            .collect()
+    };
+    for id in sleeping {
+        if let Err(error) = device.set_event(id) {
+            tracing::debug!(target: "exceptions", %error, id, "a sleeper could not be woken");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The core of the runtime: one process's context on the driver, and everything that keeps its state true.
+//!
+//! INVARIANT: nothing in this folder imports what is above it: the public handles, copies, sharing between processes and
+//! checkpoints. Each piece of state has one owner here: [`registry`] every object handed out, [`device`] what lives in
+//! the driver, [`queue`] and [`signal`] the words that packets and threads share, [`agent`] the GPUs, [`memory`] the
+//! making and freeing of buffer objects, [`events`] the thread that listens to the driver. The layers above keep what is
+//! theirs in [`Context::layer`].
+//!
+//! Lock order, outermost first:
+//! 1. the staged copies, then an agent's copy engines (both in `copy`);
+//! 2. the gate;
+//! 3. a raw queue's producer;
+//! 4. the slot of the event thread;
+//! 5. the registry, under which nothing is waited for but ioctls that cannot block on a client;
+//! 6. the list of deferred frees, and the table of layers.
+//!
+//! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
+
+pub mod agent;
+pub mod device;
+pub mod error;
+pub mod events;
+pub mod handover;
+mod layers;
+pub mod memory;
+pub mod open;
+pub mod program;
+pub mod queue;
+pub mod registry;
+pub mod signal;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use self::agent::info::AgentInfo;
+use self::agent::select::LeftOut;
+use self::device::Device;
+use self::error::Lost;
+use self::events::thread_handle::Watch;
+pub use self::layers::Layer;
+use self::layers::Layers;
+use self::registry::Registry;
+use self::registry::state::BoKey;
+use self::signal::event::EventLive;
+use crate::gate::{Gate, GatedCell, Pass};
+
+/// The one context that a process has in the driver, which KFD keeps until the process's memory goes.
+pub struct Context {
+    /// Every call that touches the device passes it.
+    pub gate: Arc<Gate>,
+    /// Everything handed out.
+    pub registry: Mutex<Registry>,
+    /// The selected agents.
+    pub agents: Vec<Arc<AgentInfo>>,
+    /// The uuids of all GPUs, selected or not: what indices in an agent list count.
+    pub uuids: Vec<String>,
+    /// The GPUs that are none of the agents.
+    pub left_out: Vec<LeftOut>,
+    /// `kfd`, `soft:gfx1100`: whose device it is, or was until the checkpoint.
+    transport_name: Mutex<Arc<str>>,
+    /// Address of the event page, for signals' mailboxes.
+    pub event_page_va: u64,
+    /// The wake event: set, it ends every sleep in the device.
+    pub wake: Arc<EventLive>,
+    /// Buffers dropped while packets might still use them, with the queues that might.
+    pub deferred: Mutex<Vec<(BoKey, u64)>>,
+    /// What the layers above keep.
+    layers: Layers,
+    device: GatedCell<Option<Arc<Device>>>,
+    watch: Mutex<Option<Watch>>,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("transport", &self.transport_name()).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Whose device it is, or was until the checkpoint.
+    pub fn transport_name(&self) -> Arc<str> {
+        Arc::clone(&self.transport_name.lock())
+    }
+
+    /// Notes that the device is now this transport's.
+    pub fn set_transport_name(&self, name: &str) {
+        *self.transport_name.lock() = name.into();
+    }
+
+    /// What a layer above keeps in this context, made when first asked for.
+    pub fn layer<L: Layer>(&self) -> Arc<L> {
+        self.layers.get(self.agents.len())
+    }
+
+    /// The device, under a pass; `None` only while a checkpoint holds the gate.
+    #[inline]
+    pub fn device<'p>(&'p self, pass: &'p Pass<'_>) -> Option<&'p Arc<Device>> {
+        self.device.get(pass).as_ref()
+    }
+
+    /// The device, under a pass.
+    ///
+    /// # Errors
+    /// [`Lost`] if it was closed although the gate is open.
+    #[inline]
+    pub fn device_or_lost<'p>(&'p self, pass: &'p Pass<'_>) -> Result<&'p Arc<Device>, Lost> {
+        self.device(pass).ok_or(Lost { what: "the device was closed under an open gate", source: None })
+    }
+
+    /// The id of the wake event.
+    pub fn wake_event(&self, _pass: &Pass<'_>) -> u32 {
+        self.wake.id.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What stopped a queue, as its users are told.
+//!
+//! INVARIANT: a fault never changes once it is known; a queue keeps its first one.
+
+use std::fmt;
+
+use kfd::Errno;
+use queues::aql::ExceptionCode;
+
+use crate::context::registry::state::QueueKey;
+
+/// A memory access that was refused (`kfd_hsa_memory_exception_data`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryViolation {
+    /// Its address; the driver reports the page.
+    pub address: u64,
+    /// Nothing is mapped there for the agent.
+    pub not_present: bool,
+    /// It was a write to read-only memory.
+    pub read_only: bool,
+    /// It was an instruction fetch from memory that is not code.
+    pub no_execute: bool,
+}
+
+/// Where a wave stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultingWave {
+    /// Its program counter.
+    pub pc: u64,
+    /// The kernel that lies there and the offset in it, if it is one of ours.
+    pub kernel: Option<(String, u64)>,
+    /// The bytes of the instruction there, if they could be read.
+    pub bytes: Vec<u8>,
+    /// Its work-group.
+    pub workgroup: [u32; 3],
+}
+
+/// Scratch memory that a dispatch needed and could not be given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScratchFault {
+    /// The kernel, if it is one of ours.
+    pub kernel: Option<String>,
+    /// Bytes that each of its lanes needs.
+    pub lane_bytes: u32,
+    /// Bytes that the lanes of all waves the agent can hold need.
+    pub wanted: u64,
+    /// Why not.
+    pub refusal: ScratchRefusal,
+}
+
+/// Why scratch memory could not be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ScratchRefusal {
+    /// The agent's memory has not that much left.
+    OutOfMemory {
+        /// Bytes that could be had.
+        available: u64,
+    },
+    /// The hardware's field cannot say it.
+    Limit {
+        /// Most bytes of a lane of such a wave.
+        most: u32,
+    },
+    /// The packet at the read index is no dispatch that needs more than the queue has, so another answer would not help.
+    Unexplained,
+    /// The driver refused, or there are no addresses.
+    Refused {
+        /// With this, if it was the driver.
+        errno: Option<Errno>,
+    },
+}
+
+impl fmt::Display for ScratchFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, lane_bytes, wanted, refusal } = self;
+        let kernel = kernel.as_deref().unwrap_or("of the caller's own");
+        write!(
+            f,
+            " kernel {kernel} needs {lane_bytes} bytes of scratch a lane, {wanted} bytes for all lanes: "
+        )?;
+        match refusal {
+            ScratchRefusal::OutOfMemory { available } => {
+                write!(f, "{available} bytes are available, free buffers or use less")
+            }
+            ScratchRefusal::Limit { most } => write!(f, "a lane can have at most {most} bytes"),
+            ScratchRefusal::Unexplained => write!(f, "the queue has that much, and asks for more"),
+            ScratchRefusal::Refused { errno: Some(errno) } => write!(f, "the driver refused it ({errno})"),
+            ScratchRefusal::Refused { errno: None } => write!(f, "it could not be allocated"),
+        }
+    }
+}
+
+/// A queue stopped with an exception. Its packets in flight are lost; destroy it and make another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct QueueFault {
+    /// Which queue.
+    pub queue: QueueKey,
+    /// The agent it is on.
+    pub agent: String,
+    /// Why; none where the processor gave a code that is not known, or it was `scratch`.
+    pub codes: Vec<ExceptionCode>,
+    /// The access, if it was one.
+    pub memory: Option<MemoryViolation>,
+    /// The scratch memory it could not be given, if it was that.
+    pub scratch: Option<ScratchFault>,
+    /// The wave that did it, if one was found.
+    pub wave: Option<FaultingWave>,
+    /// The packet at the read index, printed, where no wave was at fault.
+    pub packet: Option<String>,
+}
+
+impl fmt::Display for QueueFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Queue {} on {} stopped:", self.queue, self.agent)?;
+        for (i, code) in self.codes.iter().enumerate() {
+            write!(f, "{} {code}", if i == 0 { "" } else { "," })?;
+        }
+        match &self.scratch {
+            Some(scratch) => write!(f, "{scratch}")?,
+            None if self.codes.is_empty() => write!(f, " its processor gave a code that is not known")?,
+            None => {}
+        }
+        if let Some(memory) = &self.memory {
+            let why = match memory {
+                MemoryViolation { no_execute: true, .. } => {
+                    "instruction fetch from memory that is not executable"
+                }
+                MemoryViolation { read_only: true, .. } => "write to read-only memory",
+                _ => "access to memory that is not mapped",
+            };
+            write!(f, " ({why} at {:#x})", memory.address)?;
+        }
+        if let Some(wave) = &self.wave {
+            match &wave.kernel {
+                Some((kernel, offset)) => write!(f, " in kernel {kernel}+{offset:#x}")?,
+                None => write!(f, " outside every loaded kernel")?,
+            }
+            let [x, y, z] = wave.workgroup;
+            write!(f, ", pc {:#x}, work-group ({x}, {y}, {z})", wave.pc)?;
+            if !wave.bytes.is_empty() {
+                write!(f, ", instruction bytes")?;
+                wave.bytes.iter().try_for_each(|byte| write!(f, " {byte:02x}"))?;
+            }
+        }
+        if let Some(packet) = &self.packet {
+            write!(f, ", packet {packet}")?;
+        }
+        write!(f, "; destroy the queue and make another")
+    }
+}
+
+/// Why a queue cannot go on.
+#[derive(Debug, Default)]
+pub struct Cause {
+    /// Its exceptions, as an exception mask.
+    pub bits: u64,
+    /// The memory access that was refused, if that is why.
+    pub memory: Option<MemoryViolation>,
+    /// The scratch memory that could not be given, if that is why.
+    pub scratch: Option<ScratchFault>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::registry::Key;
+
+    #[test]
+    fn display_names_address_kernel_and_bytes() {
+        let fault = QueueFault {
+            queue: Key::from_raw(1, 0),
+            agent: "gfx1100".into(),
+            codes: vec![ExceptionCode::WaveMemoryViolation],
+            memory: Some(MemoryViolation {
+                address: 0x1000,
+                not_present: true,
+                read_only: false,
+                no_execute: false,
+            }),
+            scratch: None,
+            wave: Some(FaultingWave {
+                pc: 0x1000_0000_0140,
+                kernel: Some(("axpy".into(), 0x40)),
+                bytes: vec![0x00, 0x80, 0xfe],
+                workgroup: [3, 0, 0],
+            }),
+            packet: None,
+        };
+        let text = fault.to_string();
+        assert!(
+            text.contains("0x1000)") && text.contains("axpy+0x40") && text.contains("00 80 fe"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn display_names_kernel_and_bytes_of_missing_scratch() {
+        let scratch = ScratchFault {
+            kernel: Some("deep".into()),
+            lane_bytes: 4096,
+            wanted: 402_653_184,
+            refusal: ScratchRefusal::OutOfMemory { available: 65_536 },
+        };
+        let fault = QueueFault {
+            queue: Key::from_raw(1, 0),
+            agent: "gfx1100".into(),
+            codes: Vec::new(),
+            memory: None,
+            scratch: Some(scratch),
+            wave: None,
+            packet: None,
+        };
+        let text = fault.to_string();
+        for part in ["deep", "4096 bytes of scratch a lane", "402653184 bytes", "65536 bytes are available"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let unknown = QueueFault { scratch: None, ..fault }.to_string();
+        assert!(unknown.contains("not known"), "{unknown}");
+    }
+}

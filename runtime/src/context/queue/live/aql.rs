@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The path every AQL packet takes into its ring: no lock, no syscall, no allocation.
+//!
+//! INVARIANT: a reserved slot is always published, with the packet it was reserved for or with a no-op, so the ring
+//! never wedges on a slot that stays invalid; and a packet is published by the store of its header, its last.
+//!
+//! # Why a kernel-argument slot can be reused
+//! A ring of P packets has 2·P argument slots; packet i uses slot i mod 2P, so slot i is written again for packet
+//! i + 2P. That packet is admitted when the read index r satisfies i + 2P - r < P, so r > i + P: the processor has
+//! consumed every packet up to i + P. Among the P packets i+1 ..= i+P there is one whose index is a multiple of P/2,
+//! and every such packet carries the barrier bit: the processor did not start it before all packets ahead of it, i
+//! among them, had completed. So nothing reads slot i any more, although the processor may consume packets (and move
+//! r) long before they complete. P slots would not do: admission then only says that i was consumed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use queues::aql::{Barrier, Packet, PacketKind, RawPacket};
+
+use crate::context::error::SubmitError;
+use crate::context::memory::mapped::Mapped;
+use crate::context::queue::live::{QueueLive, READ_INDEX, WRITE_INDEX};
+use crate::context::registry::state::QueueKind;
+use crate::gate::Pass;
+
+const PACKET: u64 = queues::aql::PACKET_BYTES as u64;
+pub(super) const BARRIER_BIT: u32 = 1 << 8;
+/// The header of an unpublished slot, as the low half of word 0.
+pub(super) const INVALID: u32 = PacketKind::Invalid as u32;
+/// Where every packet kind has its completion signal.
+const COMPLETION: u64 = 56;
+
+/// Slots reserved in the ring; those not published when it is dropped become no-ops.
+#[derive(Debug)]
+pub struct Reservation<'q> {
+    queue: &'q QueueLive,
+    pass: &'q Pass<'q>,
+    /// Hardware index of the next slot to publish.
+    next: u64,
+    end: u64,
+}
+
+impl QueueLive {
+    /// `kernel_object` of the dispatch at the read index of an AQL queue, which is the one that runs or waits to.
+    pub fn running_object(&self) -> Option<u64> {
+        if self.kind() != QueueKind::Aql {
+            return None;
+        }
+        let slot = self.ring.byte_offset(self.hardware_read());
+        let raw: RawPacket = std::array::from_fn(|word| {
+            // CAST: below 16.
+            self.memory.ring.load32(slot + 4 * word as u64, Ordering::Acquire)
+        });
+        match Packet::decode(&raw) {
+            Ok(Packet::KernelDispatch(dispatch)) => Some(dispatch.kernel_object),
+            _ => None,
+        }
+    }
+
+    pub(super) fn mark_unpublished(&self) {
+        for index in 0..self.ring.packets() {
+            self.memory.ring.store32(self.ring.byte_offset(index), INVALID, Ordering::Relaxed);
+        }
+    }
+
+    /// Reserves `count` slots, all or none.
+    ///
+    /// The reservation is a compare-and-swap of the shared write index, not an unconditional add: a check followed by
+    /// an add would let two producers pass the check for the last free slot, and the loser would have to wait inside
+    /// a call that promises not to.
+    ///
+    /// # Errors
+    /// [`SubmitError::WouldBlock`], [`SubmitError::Queue`].
+    #[inline]
+    pub fn reserve<'q>(&'q self, pass: &'q Pass<'q>, count: u64) -> Result<Reservation<'q>, SubmitError> {
+        if let Some(fault) = self.fault() {
+            return Err(Arc::clone(fault).into());
+        }
+        let mut write = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
+        loop {
+            // ORDERING: Acquire pairs with the processor's store of the read index after it has taken a packet.
+            let read = self.memory.page.load(READ_INDEX, Ordering::Acquire);
+            let free = self.ring.free(write, read);
+            if count > free {
+                let now = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
+                if now != write {
+                    // `write` was stale, and a stale write index may lie behind the read index.
+                    write = now;
+                    continue;
+                }
+                return Err(SubmitError::WouldBlock { wanted: count, free, packets: self.ring.packets() });
+            }
+            match self.memory.page.replace(WRITE_INDEX, write, write.wrapping_add(count)) {
+                Ok(first) => {
+                    return Ok(Reservation {
+                        queue: self,
+                        pass,
+                        next: first,
+                        end: first.wrapping_add(count),
+                    });
+                }
+                Err(found) => write = found,
+            }
+        }
+    }
+
+    /// Writes a packet at a hardware index, body first, header last.
+    #[inline]
+    pub(crate) fn store_packet(&self, index: u64, packet: &RawPacket) {
+        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
+        for (word, &value) in packet.iter().enumerate().skip(1) {
+            slot.store32(word as u64 * 4, value, Ordering::Relaxed);
+        }
+        // ORDERING: the packet belongs to the processor from this store on.
+        slot.store32(0, packet[0], Ordering::Release);
+    }
+
+    /// The argument slot of the packet at a hardware index; see the module documentation.
+    #[inline]
+    fn kernarg_slot(&self, index: u64) -> Option<Mapped> {
+        let slots = self.ring.packets() * 2;
+        let bytes = self.memory.kernarg_slot;
+        Some(self.memory.kernargs?.part((index & (slots - 1)) * bytes, bytes))
+    }
+
+    /// Whether the packet at this index must carry the barrier bit; see the module documentation.
+    #[inline]
+    fn is_fence(&self, index: u64) -> bool {
+        // Without slots there is nothing to reuse, and packets of the caller's own are left as they are.
+        self.memory.kernargs.is_some() && index & (self.ring.packets() / 2 - 1) == 0
+    }
+
+    /// The completion handles in the ring's slots whose promise may still be open, for a queue that stopped: those of
+    /// packets consumed within the last lap and of all not consumed.
+    pub(super) fn ring_handles(&self) -> Vec<u64> {
+        let (read, write) = (self.hardware_read(), self.hardware_write());
+        let first = read.saturating_sub(self.ring.packets() - self.ring.used(write, read).unwrap_or(0));
+        (first..write)
+            .map(|index| self.memory.ring.load(self.ring.byte_offset(index) + COMPLETION, Ordering::Acquire))
+            .filter(|&handle| handle != 0)
+            .collect()
+    }
+
+    /// The words of the packet in the slot of a hardware index.
+    pub fn packet_at(&self, index: u64) -> RawPacket {
+        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
+        std::array::from_fn(|word| slot.load32(word as u64 * 4, Ordering::Acquire))
+    }
+}
+
+impl Reservation<'_> {
+    /// The hardware index of the next packet.
+    #[inline]
+    pub fn index(&self) -> u64 {
+        self.next
+    }
+
+    /// The argument slot of the next packet, where the runtime places arguments.
+    #[inline]
+    pub fn kernargs(&self) -> Option<Mapped> {
+        self.queue.kernarg_slot(self.next)
+    }
+
+    /// Publishes the next packet and rings the doorbell; returns its logical index.
+    ///
+    /// # Panics
+    /// If all reserved slots are published.
+    #[inline]
+    pub fn publish(&mut self, mut packet: RawPacket) -> u64 {
+        assert!(self.next != self.end, "INVARIANT: no more packets than slots were reserved");
+        let index = self.next;
+        if self.queue.is_fence(index) {
+            packet[0] |= BARRIER_BIT;
+        }
+        self.queue.store_packet(index, &packet);
+        self.next = index.wrapping_add(1);
+        self.queue.tell_up_to(self.pass, self.next);
+        self.queue.logical(index)
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        while self.next != self.end {
+            self.publish(Packet::BarrierAnd(Barrier::noop()).encode());
+        }
+    }
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What Linux says of processes, sockets and files: nothing here knows of devices.
+
+pub mod credentials;
+pub mod incarnation;
+pub mod presence;
+pub mod process;
+pub mod regular;
