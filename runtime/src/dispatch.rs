@@ -9,13 +9,13 @@
 
 use bytemuck::bytes_of;
 use queues::aql::{FenceScope, Header, KernelDispatch, Packet, PacketKind};
+use stasis_protocol::gate::Pass;
 
 use crate::code_object::Geometry;
 use crate::context::error::SubmitError;
 use crate::context::queue::scratch::max_lane_bytes;
 use crate::context::signal::make::submitted;
 use crate::executable::Kernel;
-use crate::gate::Pass;
 use crate::pool::Buffer;
 use crate::queue::Queue;
 use crate::signal::Signal;

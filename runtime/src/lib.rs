@@ -45,8 +45,6 @@ pub mod share;
 mod signal;
 mod vmem;
 
-// What ends a verb is part of the protocol; its users here know it as `crate::limit`.
-use stasis_protocol as limit;
 pub use stasis_protocol::gate;
 pub use stasis_protocol::{Gate, Limit, Stopped};
 

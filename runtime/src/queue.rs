@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
+use stasis_protocol::gate::Pass;
 
 use crate::agent::Agent;
 use crate::context::agent::info::AgentInfo;
@@ -23,7 +24,6 @@ use crate::context::registry::state::{QueueKey, QueueKind};
 use crate::context::registry::{Bo, Registry, Table};
 use crate::context::signal::make::submitted;
 use crate::context::{Context, registry};
-use crate::gate::Pass;
 use crate::signal::Signal;
 
 /// Fewest packets of a queue: one page of them, since a ring is whole pages.

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
+use stasis_protocol::Limit;
+use stasis_protocol::gate::Closed;
 
 use super::admit::{AgentIdentity, TermsSecret, identities};
 use super::keeper::{Held, Keepers, Kept};
@@ -27,9 +29,7 @@ use crate::context::error::Lost;
 use crate::context::handover::TakeError;
 use crate::context::handover::{take_device, try_put_device};
 use crate::context::registry::Persist;
-use crate::gate::Closed;
 use crate::image::ImageWriter;
-use crate::limit::Limit;
 use crate::linux::incarnation::Incarnation;
 use crate::share::end_meeting;
 use crate::share::{Leaving, SessionOrder, stand_in_for_all};

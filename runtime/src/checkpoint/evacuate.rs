@@ -6,14 +6,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stasis_protocol::gate::Closed;
+use stasis_protocol::{Limit, Stopped};
+
 use super::{CheckpointError, device};
 use crate::context::device::Device;
 use crate::context::queue::live::QueueLive;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoKind, BoRole, QueueKey};
-use crate::gate::Closed;
 use crate::image::Extent;
-use crate::limit::{Limit, Stopped};
 use crate::vmem;
 
 /// How long a drain sleeps between looks once it has looked for a while.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use stasis_protocol::Limit;
+
 use super::{evacuate, rebuild};
 use crate::context::Context;
 use crate::context::handover::{put_device, take_device};
-use crate::limit::Limit;
 
 /// Drains every queue, takes it off the hardware and makes it again.
 ///

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use stasis_protocol::gate::Pass;
 
 use super::{State, preempt};
 use crate::checkpoint::session::CheckpointMachine;
@@ -17,7 +18,6 @@ use crate::context::device::Device;
 use crate::context::error::explain;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKind, BoState, QueueKind};
-use crate::gate::Pass;
 use crate::image::CHUNK_BYTES;
 
 /// TIMEOUT: how long the registry may be in somebody else's hands: a call holds it for microseconds, a verb that

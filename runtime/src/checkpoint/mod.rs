@@ -42,6 +42,7 @@ use kfd::transport::CallLimit;
 use kfd::transport::wire::WireError;
 pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
+use stasis_protocol::{Limit, Stopped};
 use thiserror::Error;
 
 pub use self::admit::{
@@ -66,7 +67,6 @@ use crate::context::memory::window::WindowError;
 use crate::context::queue::fault::QueueFault;
 use crate::context::registry::state::{BoKey, DmabufId, QueueKey};
 use crate::image::ImageError;
-use crate::limit::{Limit, Stopped};
 pub use crate::linux::credentials::Peer;
 pub use crate::linux::process::{Ended, Process};
 use crate::share::{Outsider, RendezvousError, SessionError};

@@ -19,6 +19,8 @@ use kfd::blob::{Blob, BlobError};
 use kfd::ioctl::RestoreDevice;
 use kfd::sys::{kfd_criu_bo_bucket, kfd_criu_device_bucket};
 use kfd::{Errno, File, GpuId, IoctlError, Kfd};
+use stasis_protocol::Limit;
+use stasis_protocol::gate::Closed;
 use thiserror::Error;
 
 use super::{CheckpointError, call_limit, device};
@@ -26,9 +28,7 @@ use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::registry::state::{BoKey, BoKind, BoRole};
 use crate::context::registry::{KernelBo, Registry};
-use crate::gate::Closed;
 use crate::image::Extent;
-use crate::limit::Limit;
 use crate::vmem;
 
 /// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,

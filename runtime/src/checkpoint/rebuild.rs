@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use stasis_protocol::gate::Closed;
+
 use super::{CheckpointError, device, preempt};
 use crate::context::device::Device;
 use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::QueueLive;
 use crate::context::registry::state::{BoRole, EventKind, EventState, QueueKey};
 use crate::context::registry::{Event, Registry};
-use crate::gate::Closed;
 use crate::share;
 
 /// TIMEOUT: a processor needs microseconds for a ring of no-ops; one that takes longer is busy elsewhere, and the worst

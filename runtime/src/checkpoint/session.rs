@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use stasis_protocol::Stopped;
+use stasis_protocol::gate::{Closed, Gate};
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
 use super::down::{Destination, Down, take_down};
@@ -20,9 +22,7 @@ use super::{
     Activity, CheckpointError, CheckpointOptions, Mode, RestoreOptions, State, evacuate, is_stall, preempt,
 };
 use crate::context::{Context, Layer};
-use crate::gate::{Closed, Gate};
 use crate::image::ImageError;
-use crate::limit::Stopped;
 
 /// The checkpoint side of a runtime.
 #[derive(Debug, Default)]

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kfd::transport::render_node_path;
+use stasis_protocol::Limit;
+use stasis_protocol::gate::Closed;
 
 use super::admit::admit;
 use super::down::{disconnect, part_with, taken};
@@ -25,9 +27,7 @@ use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{DeviceError, OpenError};
 use crate::context::handover::try_put_device;
 use crate::context::memory::window;
-use crate::gate::Closed;
 use crate::image::Image;
-use crate::limit::Limit;
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, Attendance};
 use crate::vmem;

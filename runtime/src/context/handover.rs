@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use kfd::transport::CallLimit;
+use stasis_protocol::gate::Closed;
 
 use super::Context;
 use super::device::Device;
 use super::error::DeviceError;
 use super::events::start;
-use crate::gate::Closed;
 
 /// Stops the event thread, gets every sleeper out of the device and takes the device away from all calls. The
 /// wake event stays set.

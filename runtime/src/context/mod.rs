@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use stasis_protocol::gate::{Gate, GatedCell, Pass};
 
 use self::agent::info::AgentInfo;
 use self::agent::select::LeftOut;
@@ -46,7 +47,6 @@ use self::layers::Layers;
 use self::registry::Registry;
 use self::registry::state::BoKey;
 use self::signal::event::EventLive;
-use crate::gate::{Gate, GatedCell, Pass};
 
 /// The one context that a process has in the driver, which KFD keeps until the process's memory goes.
 pub struct Context {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kfd::{Topology, Transport};
 use parking_lot::Mutex;
+use stasis_protocol::gate::{Gate, GatedCell};
 
 use super::Context;
 use super::agent::info::AgentInfo;
@@ -21,7 +22,6 @@ use super::memory::window;
 use super::registry::arena::Window;
 use super::registry::state::{BoRole, EventKey, EventKind, EventState};
 use super::registry::{Event, Registry};
-use crate::gate::{Gate, GatedCell};
 
 /// Opens the driver behind `transport` for the agents that `list` selects.
 ///

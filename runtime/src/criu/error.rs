@@ -5,10 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use stasis_protocol::Stopped;
 use thiserror::Error;
 
 use super::directory::{MANIFEST_FILE, SEALED_LAYOUT};
-use crate::limit::Stopped;
 use crate::linux::regular::RegularError;
 
 /// Most differences that an error spells out.

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use stasis_protocol::Limit;
 
 use super::error::ManifestError;
 use crate::image::{CHUNK_BYTES, ChunkBuffer, for_each};
-use crate::limit::Limit;
 
 /// A file to hash.
 #[derive(Clone, Debug)]

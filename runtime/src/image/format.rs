@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::limit::Stopped;
+use stasis_protocol::Stopped;
 
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;

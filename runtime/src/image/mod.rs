@@ -18,7 +18,7 @@ pub use worker::memory_is_ample;
 pub(crate) use worker::{ChunkBuffer, for_each};
 pub use writer::{Finished, ImageWriter, WriteStats};
 
-pub use crate::limit::{Limit, Stopped};
+pub use stasis_protocol::{Limit, Stopped};
 
 /// Bytes handled at a time by one worker; also the granularity of zero detection and of hashes.
 pub const CHUNK_BYTES: u64 = 2 << 20;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stasis_protocol::Limit;
 
 use super::extent::PIECE_BYTES;
 use super::format::{
@@ -19,7 +20,6 @@ use super::format::{
 };
 use super::worker::{Bulk, ChunkBuffer, PAGE, for_each};
 use super::{CHUNK_BYTES, Extent};
-use crate::limit::Limit;
 
 /// Flags, and what has no meaning in the header and in the rows of the section table.
 const RESERVED: [Range<usize>; 8] =

@@ -15,9 +15,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use stasis_protocol::{Limit, Stopped};
 
 use super::*;
-use crate::limit::{Limit, Stopped};
 
 /// Owns the memory behind an extent, which begins so many bytes after a page's start.
 struct Memory {

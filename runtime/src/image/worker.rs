@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
+use stasis_protocol::{Limit, Stopped};
 
 use super::CHUNK_BYTES;
 use super::extent::{Extent, PIECE_BYTES};
-use crate::limit::{Limit, Stopped};
 
 pub(super) const PAGE: u64 = 4096;
 /// What a buffer leaves to the rest of the process, which cannot do without the little that it asks for.

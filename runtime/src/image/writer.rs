@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use serde::Serialize;
+use stasis_protocol::Limit;
 
 use super::extent::Mapping;
 use super::format::{
@@ -20,7 +21,6 @@ use super::format::{
 };
 use super::worker::{Bulk, ChunkBuffer, PAGE, copy_and_hash, for_each};
 use super::{CHUNK_BYTES, Extent};
-use crate::limit::Limit;
 
 /// Name of an image in memory, as /proc shows it.
 const IN_MEMORY: &str = "stasis-image";

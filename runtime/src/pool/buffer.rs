@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use stasis_protocol::gate::Pass;
+
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::agent::agents;
@@ -18,7 +20,6 @@ use crate::context::memory::make::bo_view;
 use crate::context::memory::mapped::Mapped;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoRole, QueueKey};
-use crate::gate::Pass;
 
 /// TIMEOUT: how long `free` waits for packets that were given the buffer. Those that have completed need microseconds
 /// to prove it.

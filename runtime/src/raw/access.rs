@@ -7,10 +7,10 @@
 use std::sync::atomic::Ordering;
 
 use queues::aql::RawPacket;
+use stasis_protocol::gate::Pass;
 
 use crate::context::queue::live::{Producer, QueueLive, READ_INDEX, WRITE_INDEX};
 use crate::context::registry::state::QueueKind;
-use crate::gate::Pass;
 
 /// The right to write a queue's ring by hand. While it is held, a lock or checkpoint of the process waits for it, and so
 /// do other producers of the queue.

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use queues::aql::PacketKind;
+use stasis_protocol::gate::Pass;
 
 pub use self::access::{Access, Doorbell, ReadPointer, Ring, WritePointer};
 pub(crate) use self::options::copy_engines;
@@ -51,7 +52,6 @@ use crate::context::queue::live::{Full, QueueLive};
 use crate::context::registry::state::{QueueKey, QueueKind};
 use crate::context::signal::make::submitted;
 use crate::executable::Kernel;
-use crate::gate::Pass;
 use crate::pool::Buffer;
 use crate::queue::Handle;
 use crate::signal::Signal;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use stasis_protocol::Limit;
+
 use super::descriptors::{Descriptor, View, scan};
 use super::graph::{self, Object, Table, bos_of, objects};
 use super::holders::outsiders;
@@ -20,7 +22,6 @@ use crate::context::registry::Registry;
 use crate::context::registry::state::DmabufId;
 use crate::context::{Context, Layer};
 use crate::image::Extent;
-use crate::limit::Limit;
 use crate::share::rendezvous::Leader;
 
 /// The name of a process that is in no session.

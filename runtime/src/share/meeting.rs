@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use stasis_protocol::{Limit, Stopped};
 use thiserror::Error;
 
 use super::graph::Table;
-use crate::limit::{Limit, Stopped};
 use crate::linux::regular;
 use crate::linux::regular::Links;
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
 use serde::{Deserialize, Serialize};
+use stasis_protocol::Limit;
 
 use super::descriptors::{View, awaited, return_all};
 use super::graph::{Object, bos_of};
@@ -22,7 +23,6 @@ use crate::context::device::{Device, identify};
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, DmabufId, Sharing};
 use crate::context::registry::{Bo, Registry};
 use crate::image::{Extent, Image, ReadStats};
-use crate::limit::Limit;
 
 /// What a process, and its image, remember of shared memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

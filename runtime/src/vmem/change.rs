@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use stasis_protocol::gate::Pass;
+
 use super::{Mapping, VmemError};
 use crate::context::Context;
 use crate::context::agent::agents;
@@ -17,7 +19,6 @@ use crate::context::registry::Registry;
 use crate::context::registry::arena::PAGE;
 use crate::context::registry::maps::MapEntry;
 use crate::context::registry::state::{Access, AgentIndex, BoKey, BoKind, MapKey, MapState};
-use crate::gate::Pass;
 use crate::pool::Buffer;
 
 /// TIMEOUT: how long an unmapping waits for packets that were given the range, as [`Buffer::free`] does.

@@ -3,10 +3,11 @@
 //!
 //! INVARIANT: nothing of a range is touched but under the registry's lock, which whoever unmaps holds too.
 
+use stasis_protocol::gate::Pass;
+
 use super::{Range, VmemError};
 use crate::context::memory::mapped;
 use crate::context::registry::Registry;
-use crate::gate::Pass;
 
 /// Bytes copied before others get the registry: device memory is read slowly.
 const CHUNK: u64 = 64 << 10;

@@ -4,6 +4,8 @@
 //! INVARIANT: a pure function of its arguments. It gives every agent a GPU under all rules, or every reason why that
 //! cannot be.
 
+use stasis_protocol::Limit;
+
 use super::checks::Checks;
 use super::difference::{Difference, Subject, Value};
 use super::identity::{AgentIdentity, Candidate, CpuLink, Interface, Likeness, LinkKind};
@@ -14,7 +16,6 @@ use super::rules::{
 };
 use super::search::{Outcome, Problem, assign};
 use super::{Admission, Refusal};
-use crate::limit::Limit;
 
 /// What is compared with what.
 pub(super) struct Case<'a> {

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use kfd::{Kfd, Topology, Transport};
 use serde::{Deserialize, Serialize};
+use stasis_protocol::{Limit, Stopped};
 
 pub use self::checks::{Checks, Switch, SwitchError};
 pub use self::difference::{Difference, Subject, Value};
@@ -48,7 +49,6 @@ use crate::context::Context;
 use crate::context::agent::placement::Placement;
 use crate::context::device::Device;
 use crate::context::error::{DeviceError, OpenError};
-use crate::limit::{Limit, Stopped};
 
 /// On what terms a process is restored: which differences are borne, on which device, and which GPU an agent is to take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stasis_protocol::Stopped;
 use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
 
 use super::lease::{Lease, is_traced};
@@ -21,7 +22,6 @@ use crate::checkpoint::{
 };
 use crate::context::Context;
 use crate::context::error::explain;
-use crate::limit::Stopped;
 use crate::linux::incarnation::Incarnation;
 
 /// How often the thread looks at lease and incarnation while the process is checkpointed.

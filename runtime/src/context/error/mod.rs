@@ -15,7 +15,7 @@ use crate::context::queue::fault::QueueFault;
 pub use crate::context::registry::arena::ArenaError;
 use crate::context::registry::state::{BoKey, BoUse, QueueKey};
 use crate::context::registry::tally::Holdings;
-pub use crate::gate::{CloseError, Lost};
+pub use stasis_protocol::gate::{CloseError, Lost};
 
 /// An error with all its causes, in one line.
 #[must_use]

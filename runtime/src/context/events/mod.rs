@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use kfd::GpuId;
 use kfd::sys::{kfd_event_data, kfd_hsa_memory_exception_data};
 use queues::aql::ExceptionCode;
+use stasis_protocol::gate::Lost;
 
 use self::attribution::{bit, diagnose, memory_bits, on_agent, suspects, violation};
 use self::thread_handle::Watch;
@@ -26,7 +27,6 @@ use crate::context::queue::fault::Cause;
 use crate::context::queue::scratch;
 use crate::context::registry::state::QueueKey;
 use crate::context::signal::event::EventLive;
-use crate::gate::Lost;
 
 /// TIMEOUT: a memory fault and the queue exception that belongs to it are raised one after the other; how long to
 /// wait for the second before the waves are searched instead.

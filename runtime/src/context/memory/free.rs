@@ -6,12 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use stasis_protocol::gate::Pass;
+
 use super::mappings::end_mappings;
 use crate::context::Context;
 use crate::context::error::{FreeError, Lost};
 use crate::context::queue::idle::{is_idle, queues_of};
 use crate::context::registry::state::{BoKey, BoRole, BoUse, QueueKey};
-use crate::gate::Pass;
 
 /// Frees a buffer object of the caller's. `uses` are the queues (key index mod 64) that may still run packets
 /// with it.

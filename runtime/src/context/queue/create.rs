@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kfd::sys::DOORBELL_SLICE_BYTES;
 use queues::ring::Ring;
+use stasis_protocol::gate::Pass;
 
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, flags};
@@ -23,7 +24,6 @@ use crate::context::registry::state::{
 };
 use crate::context::signal::make::{drop_signal, new_signal, new_signal_on};
 use crate::context::{Context, registry};
-use crate::gate::Pass;
 
 /// Bytes of the page both indices are in; the driver wants exactly one.
 const PAGE_BYTES: u64 = 4096;

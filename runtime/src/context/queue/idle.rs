@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stasis_protocol::gate::Pass;
+
 use crate::context::Context;
 use crate::context::error::{AllocError, Lost, WaitError};
 use crate::context::queue::live::QueueLive;
@@ -14,7 +16,6 @@ use crate::context::registry::state::{QueueKey, SignalKey};
 use crate::context::signal::live::SignalLive;
 use crate::context::signal::make::{drop_signal, new_signal, submitted};
 use crate::context::signal::wait::{Condition, WaitMode, wait_signal};
-use crate::gate::Pass;
 
 /// A packet in flight behind all others, and the signal it completes.
 struct Marker<'i> {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use stasis_protocol::gate::Pass;
+
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::error::AllocError;
@@ -20,7 +22,6 @@ use crate::context::registry::state::{
 use crate::context::registry::{Event, Registry, Signal};
 use crate::context::signal::live::{SLOT_BYTES, SignalLive};
 use crate::context::signal::wait::wake_sleepers;
-use crate::gate::Pass;
 
 /// Events made for signals before they are shared. Each costs an ioctl when it is made and at every restore; sharing
 /// costs sleepers of other signals a look at their value. KFD has 4095.

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 use kfd::transport::CallLimit;
+use stasis_protocol::gate::Pass;
 
 use crate::context::Context;
 use crate::context::error::{DeviceError, WaitError};
 use crate::context::signal::event::EventLive;
 use crate::context::signal::live::SignalLive;
-use crate::gate::Pass;
 
 /// What a wait waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

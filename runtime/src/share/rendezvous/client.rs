@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stasis_protocol::Limit;
 
 use super::RendezvousError;
 use super::wire::{self, Answer, Ask, CLAIMS};
 use crate::context::registry::state::DmabufId;
-use crate::limit::Limit;
 use crate::linux::process::Process;
 
 /// How often a member that waits looks whether it still may.

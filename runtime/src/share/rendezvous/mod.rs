@@ -26,12 +26,12 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use stasis_protocol::{Limit, Stopped};
 use thiserror::Error;
 
 pub(crate) use self::client::{Claim, Client};
 pub(crate) use self::leader::Leader;
 use crate::context::registry::state::DmabufId;
-use crate::limit::{Limit, Stopped};
 use crate::linux::credentials::Peer;
 
 /// How often one that waits for a leader looks.

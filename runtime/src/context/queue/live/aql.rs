@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use queues::aql::{Barrier, Packet, PacketKind, RawPacket};
+use stasis_protocol::gate::Pass;
 
 use crate::context::error::SubmitError;
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::live::{QueueLive, READ_INDEX, WRITE_INDEX};
 use crate::context::registry::state::QueueKind;
-use crate::gate::Pass;
 
 const PACKET: u64 = queues::aql::PACKET_BYTES as u64;
 pub(super) const BARRIER_BIT: u32 = 1 << 8;

@@ -12,6 +12,7 @@ use bytemuck::bytes_of;
 use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
 use queues::hsa::{AmdSignal, signal_kind};
 use queues::target::Target;
+use stasis_protocol::gate::Pass;
 
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::fault::QueueFault;
@@ -19,7 +20,6 @@ use crate::context::queue::live::QueueLive;
 use crate::context::queue::packets;
 use crate::context::registry::state::QueueKind;
 use crate::context::signal::live::SignalLive;
-use crate::gate::Pass;
 
 /// Where the queue's page holds the marker's signal.
 const MARKER_SIGNAL: u64 = 1024;

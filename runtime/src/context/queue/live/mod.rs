@@ -17,6 +17,7 @@ use queues::aql::{Barrier, Packet};
 use queues::hsa::AmdQueue;
 use queues::ring::{Rebase, Ring};
 use queues::target::Target;
+use stasis_protocol::gate::{Closed, Gate, GatedCell, Pass};
 
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::fault::QueueFault;
@@ -24,7 +25,6 @@ pub(crate) use crate::context::queue::live::words::{Full, Producer};
 use crate::context::queue::packets;
 use crate::context::registry::state::{AgentIndex, QueueKind, QueueState};
 use crate::context::signal::live::SignalLive;
-use crate::gate::{Closed, Gate, GatedCell, Pass};
 
 /// Where the write pointer lies in the queue's page, whatever its kind.
 pub const WRITE_INDEX: u64 = std::mem::offset_of!(AmdQueue, write_dispatch_id) as u64;

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use queues::sdma;
+use stasis_protocol::gate::Pass;
 
 use crate::context::queue::live::{QueueLive, WRITE_INDEX};
 use crate::context::registry::state::QueueKind;
-use crate::gate::Pass;
 
 /// Dwords that are looked at to print the packet a processor stopped at.
 const PRINTED: u64 = 16;
