@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The freeze and thaw protocol without its device: the [`gate`], the state machine that closes and opens it
-//! ([`Session`]), what ends a verb early ([`Limit`]), and when a checkpointed process goes on by itself ([`lease`]).
+//! ([`StateMachine`]), what ends a verb early ([`Limit`]), and when a checkpointed process goes on by itself ([`lease`]).
 //!
 //! INVARIANT: nothing here does I/O or knows a device. What the state machine drives is a [`Steps`]; the runtime's is the
 //! GPU, the models' (`tests/model`, with `--cfg loom`) is a fake that fails wherever it can. So the code that is
@@ -12,11 +12,11 @@
 pub mod gate;
 pub mod lease;
 mod limit;
-mod session;
 mod state;
+mod state_machine;
 pub mod sync;
 
 pub use self::gate::Gate;
 pub use self::limit::{Limit, Stopped};
-pub use self::session::{Down, Failed, LONGEST_VERB, Session, Steps, Taken};
 pub use self::state::{Activity, Mode, State};
+pub use self::state_machine::{Failed, LONGEST_VERB, StateMachine, Steps, Taken, TearDownError};

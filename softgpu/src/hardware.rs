@@ -37,7 +37,7 @@ pub struct GpuMapping<'a> {
 
 /// `KFD_IOC_QUEUE_TYPE_*`, narrowed to what a pipe can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueKind {
+pub enum HwQueueKind {
     /// PM4 compute.
     Compute,
     /// AQL compute.
@@ -52,7 +52,7 @@ pub struct HwQueue {
     /// Process-wide queue id.
     pub id: u32,
     /// Packet language of the ring.
-    pub kind: QueueKind,
+    pub kind: HwQueueKind,
     /// GPU VA of the ring.
     pub ring_va: u64,
     /// Ring length in bytes, a power of two.
@@ -168,9 +168,9 @@ impl Mqd {
     }
 }
 
-/// Memory fault as KFD reports it.
+/// A VM fault as KFD reports it (`kfd_hsa_memory_exception_data`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryFault {
+pub struct VmFault {
     /// Faulting address (the event carries its page).
     pub address: u64,
     /// No mapping there.
@@ -200,8 +200,8 @@ pub trait Hardware: Send + Sync {
     /// of an earlier run; a default `mqd` is a new queue at read pointer 0.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when this hardware does not execute what is in it, `EIO` when its memory is not mapped, `EINVAL` when `mqd` is none of this hardware's, `EBUSY` when a queue of
-    /// this id is on the hardware.
+    /// `EOPNOTSUPP` when this hardware does not execute what is in it, `EIO` when its memory is not mapped, `EINVAL`
+    /// when `mqd` is none of this hardware's, `EBUSY` when a queue of this id is on the hardware.
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno>;
 
     /// Takes a queue off the hardware, saves its waves into its save area, and forgets it. Returns once it is off; the
@@ -234,7 +234,7 @@ pub trait Interrupts: Send + Sync {
     fn end_of_pipe(&self, event_id: u32);
 
     /// VM fault on a GPU. The hardware has halted the waves of the queue that caused it.
-    fn memory_fault(&self, gpu: usize, fault: MemoryFault);
+    fn memory_fault(&self, gpu: usize, fault: VmFault);
 
     /// The hardware scheduler could not preempt a queue: the GPU hangs, and every queue on it is lost with the reset.
     fn hang(&self, gpu: usize);

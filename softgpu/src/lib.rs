@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The software GPU: a device that keeps KFD's contract and executes real packets and real machine code.
 //!
-//! `driver` answers ioctls as the kernel does and knows neither sockets nor waves; `processor` is the hardware it
+//! `driver` answers ioctls as the kernel does and knows neither sockets nor waves; `client_gpus` is the hardware it
 //! drives; `server` puts both behind a Unix socket. They meet in the two traits of `hardware`.
 #![deny(unsafe_code)]
 
+pub mod client_gpus;
 pub mod driver;
 pub mod hardware;
-pub mod processor;
 pub mod server;
 pub mod sysfs;

@@ -9,5 +9,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod gate;
-mod session;
+mod state_machine;
 mod world;

@@ -8,7 +8,7 @@ use super::control::Initiator;
 use super::{Packet, Pm4Error, reg};
 use crate::aql::{MAX_WORKGROUP_ITEMS, words};
 use crate::hsa::KernelDescriptor;
-use crate::target::{Family, ScratchFormat, Target, privileged_dispatch};
+use crate::target::{GfxFamily, ScratchFormat, Target, privileged_dispatch};
 
 /// `COMPUTE_PGM_RSRC1.PRIV`.
 pub const RSRC1_PRIV: u32 = 1 << 20;
@@ -139,7 +139,7 @@ impl Dispatch<'_> {
 
     fn check(&self) -> Result<(), Pm4Error> {
         let target = self.target.name;
-        if self.target.family == Family::Gfx12 {
+        if self.target.family == GfxFamily::Gfx12 {
             // TMPRING_SIZE and PGM_RSRC3 have moved there.
             return Err(Pm4Error::Target { target });
         }
@@ -195,8 +195,8 @@ impl Dispatch<'_> {
 const fn rsrc3(target: &Target) -> Option<u32> {
     match target.family {
         // Only a unified register file has something to say there: where accumulation registers start.
-        Family::Gfx9 if target.vgprs_wave64.total > 256 => Some(reg::COMPUTE_PGM_RSRC3_GFX9),
-        Family::Gfx9 | Family::Gfx12 => None,
-        Family::Gfx10 | Family::Gfx11 => Some(reg::COMPUTE_PGM_RSRC3),
+        GfxFamily::Gfx9 if target.vgprs_wave64.total > 256 => Some(reg::COMPUTE_PGM_RSRC3_GFX9),
+        GfxFamily::Gfx9 | GfxFamily::Gfx12 => None,
+        GfxFamily::Gfx10 | GfxFamily::Gfx11 => Some(reg::COMPUTE_PGM_RSRC3),
     }
 }

@@ -8,7 +8,7 @@ use super::memory::{
 };
 use super::wait::{WaitRegMem, WaitTarget};
 use super::{Packet, reg};
-use crate::target::{Family, Target};
+use crate::target::{GfxFamily, Target};
 
 /// How often waits poll.
 const POLL_INTERVAL: u16 = 4;
@@ -51,8 +51,8 @@ pub const fn kernel_barrier() -> Packet<'static> {
 #[must_use]
 pub const fn code_invalidate(target: &Target) -> Packet<'static> {
     let caches = match target.family {
-        Family::Gfx9 => AcquireCaches::Coherency(coher::CODE),
-        Family::Gfx10 | Family::Gfx11 | Family::Gfx12 => AcquireCaches::Gcr(gcr::CODE),
+        GfxFamily::Gfx9 => AcquireCaches::Coherency(coher::CODE),
+        GfxFamily::Gfx10 | GfxFamily::Gfx11 | GfxFamily::Gfx12 => AcquireCaches::Gcr(gcr::CODE),
     };
     Packet::AcquireMem(AcquireMem { caches, size: 0xff_ffff_ffff, base: 0, poll_interval: 0 })
 }

@@ -19,7 +19,7 @@ pub use table::TARGETS;
 
 /// Instruction set generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
+pub enum GfxFamily {
     /// Vega and CDNA: gfx900 to gfx950.
     Gfx9,
     /// RDNA 1 and 2: gfx1010 to gfx1036.
@@ -125,7 +125,7 @@ pub struct Target {
     /// Third part of the version.
     pub stepping: u32,
     /// Instruction set generation.
-    pub family: Family,
+    pub family: GfxFamily,
     /// `EF_AMDGPU_MACH` in the `e_flags` of its code objects; 0 (`EF_AMDGPU_MACH_NONE`) if there can be none.
     pub elf_mach: u32,
     /// Whether its code objects carry a choice about XNACK in `e_flags`.

@@ -4,7 +4,7 @@
 use crate::sdma::Generation;
 
 use super::{
-    CriuSupport, CwsrSizes, Family, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
+    CriuSupport, CwsrSizes, GfxFamily, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
 };
 
 const WAVE64_ONLY: &[u32] = &[64];
@@ -59,7 +59,7 @@ const GFX9: Target = Target {
     major: 9,
     minor: 0,
     stepping: 0,
-    family: Family::Gfx9,
+    family: GfxFamily::Gfx9,
     elf_mach: 0,
     xnack: true,
     sramecc: true,
@@ -101,7 +101,7 @@ const CDNA3: Target = Target { architected_flat_scratch: true, max_queues_per_pr
 const GFX10_1: Target = Target {
     major: 10,
     minor: 1,
-    family: Family::Gfx10,
+    family: GfxFamily::Gfx10,
     sramecc: false,
     wave_sizes: WAVE32_FIRST,
     simd_per_cu: 2,
@@ -127,7 +127,7 @@ const GFX10_3: Target = Target {
 const GFX11_0: Target = Target {
     major: 11,
     minor: 0,
-    family: Family::Gfx11,
+    family: GfxFamily::Gfx11,
     architected_flat_scratch: true,
     packed_workitem_ids: true,
     scratch: Some(GFX11_SCRATCH),
@@ -143,7 +143,7 @@ const GFX11_5: Target = Target { minor: 5, ..GFX11_0 };
 const GFX12: Target = Target {
     major: 12,
     minor: 0,
-    family: Family::Gfx12,
+    family: GfxFamily::Gfx12,
     vgprs_wave64: LARGE_WAVE64,
     vgprs_wave32: Some(LARGE_WAVE32),
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,

@@ -40,14 +40,14 @@ fn rows_are_consistent() {
         assert_eq!(target.gfx_version, major * 10000 + minor * 100 + stepping, "{target}");
         assert_eq!(target.name, format!("gfx{major}{minor}{stepping:x}"));
         let family = match major {
-            9 => Family::Gfx9,
-            10 => Family::Gfx10,
-            11 => Family::Gfx11,
-            12 => Family::Gfx12,
+            9 => GfxFamily::Gfx9,
+            10 => GfxFamily::Gfx10,
+            11 => GfxFamily::Gfx11,
+            12 => GfxFamily::Gfx12,
             _ => panic!("{target}"),
         };
         assert_eq!(target.family, family);
-        assert_eq!(target.wave_front_size(), if family == Family::Gfx9 { 64 } else { 32 });
+        assert_eq!(target.wave_front_size(), if family == GfxFamily::Gfx9 { 64 } else { 32 });
         assert_eq!(target.wave_sizes.contains(&32), target.vgprs_wave32.is_some());
         assert_eq!(target.mes, major >= 11);
         for other in &TARGETS[position + 1..] {

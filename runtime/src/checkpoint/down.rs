@@ -54,22 +54,7 @@ impl Destination<'_> {
 }
 
 /// How far a failed way down had come.
-pub(super) enum Down {
-    /// The device is as it was.
-    Untouched(Box<CheckpointError>),
-    /// Something is gone; everything can be made again from this.
-    Parked(Box<CheckpointError>, Box<Parked>),
-}
-
-impl Down {
-    fn untouched(error: CheckpointError) -> Self {
-        Self::Untouched(Box::new(error))
-    }
-
-    fn parked(error: CheckpointError, parked: Box<Parked>) -> Self {
-        Self::Parked(Box::new(error), parked)
-    }
-}
+pub(super) type Down = stasis_protocol::TearDownError<Box<Parked>, Box<CheckpointError>>;
 
 pub(super) fn taken(error: TakeError) -> CheckpointError {
     match error {
@@ -187,7 +172,7 @@ pub(super) fn take_down(
         Ok(keepers) => parked.kept = Kept::WithKeepers(keepers),
         Err(error) => {
             parked.kept = Kept::Here(held);
-            return Err(Down::parked(error.into(), parked));
+            return Err(Down::parked(CheckpointError::from(error), parked));
         }
     }
     drop(held);

@@ -13,7 +13,7 @@ use stasis_protocol::Stopped;
 use stasis_protocol::gate::{Closed, Gate};
 use stasis_protocol::{Failed, Limit, Steps, Taken};
 
-use super::down::{Destination, Down, take_down};
+use super::down::{Destination, take_down};
 use super::keeper::KeeperError;
 use super::parked::Parked;
 use super::protocol::{CheckpointReport, RestoreReport};
@@ -27,7 +27,7 @@ use crate::image::ImageError;
 /// The checkpoint side of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointMachine {
-    machine: stasis_protocol::Session<Box<Parked>, RestoreReport>,
+    machine: stasis_protocol::StateMachine<Box<Parked>, RestoreReport>,
     /// The id of the image that this process came from, if it is a restored copy.
     copy_of: Mutex<Option<String>>,
 }
@@ -61,7 +61,7 @@ impl<'a> Steps for Driver<'a> {
         }
     }
 
-    fn go_on(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error> {
+    fn resume_queues(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error> {
         let pass = closed.pass();
         match (mode, self.0.device(&pass)) {
             (Mode::Preempt, Some(on)) => preempt::go_on(&mut self.0.registry.lock(), on).map_err(Box::new),
@@ -69,7 +69,7 @@ impl<'a> Steps for Driver<'a> {
         }
     }
 
-    fn take_down(
+    fn tear_down(
         &self,
         closed: &mut Closed,
         mode: Mode,
@@ -79,10 +79,7 @@ impl<'a> Steps for Driver<'a> {
         let mut report = CheckpointReport::default();
         match take_down(self.0, closed, mode, into, limit, &mut report) {
             Ok(parked) => Ok((Box::new(parked), report)),
-            Err(Down::Untouched(error)) => {
-                Err(stasis_protocol::Down::Untouched(Box::new(late(*error, "checkpoint", limit))))
-            }
-            Err(Down::Parked(error, parked)) => Err(stasis_protocol::Down::Parked(error, parked)),
+            Err(error) => Err(error.map_untouched(|error| Box::new(late(*error, "checkpoint", limit)))),
         }
     }
 
@@ -92,7 +89,7 @@ impl<'a> Steps for Driver<'a> {
             .map_err(Box::new)
     }
 
-    fn bring_back(
+    fn rebuild(
         &self,
         closed: &mut Closed,
         parked: &mut Self::Parked,

@@ -11,7 +11,7 @@ use crate::table::Op;
 
 /// A family of instruction encodings; each has its own opcode column.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Family {
+pub enum EncodingFamily {
     /// gfx900..gfx90c.
     Gfx9,
     /// gfx90a, gfx94x.
@@ -67,7 +67,7 @@ pub struct Code {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
     /// The family.
-    pub family: Family,
+    pub family: EncodingFamily,
     /// Its encodings, the short form first.
     pub codes: &'static [Code],
 }
@@ -325,13 +325,13 @@ impl OpInfo {
     }
 
     /// The operation's opcode in `fmt` of `family`.
-    pub fn opcode(&self, family: Family, fmt: Fmt) -> Option<u16> {
+    pub fn opcode(&self, family: EncodingFamily, fmt: Fmt) -> Option<u16> {
         let column = self.columns.iter().find(|column| column.family == family)?;
         column.codes.iter().find(|code| code.fmt == fmt).map(|code| code.opcode)
     }
 
     /// Whether `family` encodes the operation in `fmt`.
-    pub fn has(&self, family: Family, fmt: Fmt) -> bool {
+    pub fn has(&self, family: EncodingFamily, fmt: Fmt) -> bool {
         self.opcode(family, fmt).is_some()
     }
 }

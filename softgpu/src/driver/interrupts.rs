@@ -14,7 +14,7 @@ use queues::aql::ExceptionCode;
 use super::PAGE;
 use super::process::{KfdProcess, State};
 use super::queues::Queue;
-use crate::hardware::{Interrupts, MemoryFault};
+use crate::hardware::{Interrupts, VmFault};
 
 /// Offsets in the save area's header (`kfd_context_save_area_header`): payload address, event id.
 const HEADER_PAYLOAD_ADDRESS: u64 = 24;
@@ -28,7 +28,7 @@ impl Interrupts for KfdProcess {
         }
     }
 
-    fn memory_fault(&self, gpu: usize, fault: MemoryFault) {
+    fn memory_fault(&self, gpu: usize, fault: VmFault) {
         if gpu >= self.gpus.len() {
             return;
         }

@@ -25,7 +25,7 @@ use super::memfd::Identity;
 use super::queues::QueueTable;
 use super::vm::Vm;
 use super::{Caller, FdTable, UserMemory};
-use crate::hardware::{Hardware, QueueKind};
+use crate::hardware::{Hardware, HwQueueKind};
 use crate::sysfs::GpuModel;
 
 /// What a [`KfdProcess`] is made of.
@@ -328,10 +328,10 @@ pub(super) fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), E
 }
 
 /// What the hardware needs to know of a queue type.
-pub(super) fn kind_of(queue_type: u32) -> QueueKind {
+pub(super) fn kind_of(queue_type: u32) -> HwQueueKind {
     match queue_type {
-        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE => QueueKind::Compute,
-        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL => QueueKind::Aql,
-        _ => QueueKind::Sdma,
+        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE => HwQueueKind::Compute,
+        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL => HwQueueKind::Aql,
+        _ => HwQueueKind::Sdma,
     }
 }

@@ -15,7 +15,7 @@ use super::ledger::Resource;
 use super::process::{KfdProcess, Pdd, State, kind_of};
 use super::queue_buffers::{self, QueueBuffers};
 use super::{Call, access_ok};
-use crate::hardware::{HwQueue, Mqd, QueueKind, mqd_field};
+use crate::hardware::{HwQueue, HwQueueKind, Mqd, mqd_field};
 
 /// Queues one process may have on a GPU that the target table does not know.
 const FEW_QUEUES: u32 = 127;
@@ -343,7 +343,7 @@ fn new_queue(
 /// boundary between them, and every compute unit allowed.
 fn initial_mqd(args: &kfd_ioctl_create_queue_args) -> Mqd {
     let mut mqd = Mqd::default();
-    if kind_of(args.queue_type) != QueueKind::Sdma {
+    if kind_of(args.queue_type) != HwQueueKind::Sdma {
         mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, args.ctl_stack_size);
         mqd.set_word(mqd_field::CONTROL_STACK_SIZE, args.ctl_stack_size);
         mqd.set_word(mqd_field::WAVE_STATE_OFFSET, args.ctl_stack_size);

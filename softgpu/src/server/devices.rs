@@ -11,9 +11,9 @@ use queues::target::Target;
 use serde::{Deserialize, Serialize};
 
 use super::error::ServeError;
+use crate::client_gpus::Chip;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
-use crate::processor::Chip;
 use crate::sysfs::{GpuModel, Host, Machine, SysfsTree, canonical_spec};
 
 /// Queues that one GPU has for all processes together (`max_num_of_queues_per_device`, KFD's module parameter).

@@ -16,9 +16,9 @@ use rustix::process::Pid;
 use super::devices::Devices;
 use super::error::ServeError;
 use super::user::{Descriptors, Segments, Written};
+use crate::client_gpus::ClientGpus;
 use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
 use crate::hardware::Interrupts;
-use crate::processor::Processor;
 use crate::sysfs::SysfsTree;
 
 /// A reply and the descriptors beside it.
@@ -60,7 +60,7 @@ impl Host {
         // Only to look at what an erratum would have hidden: a runtime that gets it wrong is to find out.
         let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let processor =
-            Processor::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
+            ClientGpus::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
         let processor = Arc::new(processor);
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
         let options = ProcessOptions {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::operand::{Constant, operand};
 use super::{Halves, List};
-use crate::info::{Class, Family, Flags, Fmt, OpInfo, Slot, Ty};
+use crate::info::{Class, EncodingFamily, Flags, Fmt, OpInfo, Slot, Ty};
 use crate::inst::{Dpp, Enc, Inst, Operand, WaveSize};
 use crate::table::{Op, info};
 
@@ -47,7 +47,7 @@ fn width(slot: &Slot, wave: WaveSize) -> u8 {
 }
 
 fn suffix(inst: &Inst, row: &OpInfo) -> &'static str {
-    let has = |fmt| row.has(Family::Gfx11, fmt);
+    let has = |fmt| row.has(EncodingFamily::Gfx11, fmt);
     let is_long = matches!(inst.enc, Enc::Vop3 | Enc::Vop3sd | Enc::Vop3p);
     match (is_long, inst.dpp.is_some()) {
         (true, true) => "_e64_dpp",

@@ -18,7 +18,7 @@
 //!
 //! INVARIANT: an opcode slot of a family names at most one operation (checked when the crate is compiled).
 
-use crate::info::{Class, Code, Column, Family, Flags, Fmt, OpInfo, Slot, Ty};
+use crate::info::{Class, Code, Column, EncodingFamily, Flags, Fmt, OpInfo, Slot, Ty};
 
 mod ds;
 mod flat;
@@ -75,7 +75,7 @@ macro_rules! define_ops {
             src: &[$(Slot { class: Class::$sc, ty: Ty::$st }),*],
             flags: Flags::NONE$(.with(Flags::$flag))*,
             columns: &[$(Column {
-                family: Family::$family,
+                family: EncodingFamily::$family,
                 codes: &[$(Code { fmt: Fmt::$fmt, opcode: $code }),*],
             }),+],
         }),*];
@@ -109,7 +109,7 @@ pub fn info(op: Op) -> &'static OpInfo {
     &TABLE[op as usize]
 }
 
-const fn opcode_map<const N: usize>(family: Family, fmt: Fmt) -> [Option<Op>; N] {
+const fn opcode_map<const N: usize>(family: EncodingFamily, fmt: Fmt) -> [Option<Op>; N] {
     let mut map = [None; N];
     let mut row = 0;
     while row < ROWS.len() {
@@ -134,7 +134,7 @@ const fn opcode_map<const N: usize>(family: Family, fmt: Fmt) -> [Option<Op>; N]
 
 macro_rules! opcode_maps {
     ($family:ident: $($name:ident $fmt:ident $size:literal;)*) => {
-        $(static $name: [Option<Op>; $size] = opcode_map(Family::$family, Fmt::$fmt);)*
+        $(static $name: [Option<Op>; $size] = opcode_map(EncodingFamily::$family, Fmt::$fmt);)*
 
         /// The gfx11 operation in slot `opcode` of `fmt`.
         pub(crate) fn lookup(fmt: Fmt, opcode: u32) -> Option<Op> {

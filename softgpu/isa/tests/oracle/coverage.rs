@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use softgpu_isa::{DecodeError, Family, Fmt, WaveSize, decode_strict, info, rows};
+use softgpu_isa::{DecodeError, EncodingFamily, Fmt, WaveSize, decode_strict, info, rows};
 
 use crate::llvm::{PAD, Random, disassemble};
 
@@ -37,7 +37,7 @@ fn table_is_indexed_by_op() {
         assert_eq!(row.op as usize, i);
         assert_eq!(info(row.op).name, row.name);
         assert_eq!(row.name.to_uppercase(), format!("{:?}", row.op));
-        assert!(FORMATS.iter().any(|&fmt| row.has(Family::Gfx11, fmt)), "{} has no opcode", row.name);
+        assert!(FORMATS.iter().any(|&fmt| row.has(EncodingFamily::Gfx11, fmt)), "{} has no opcode", row.name);
         assert!(row.src.len() <= 4 && row.dst.len() <= 2, "{}", row.name);
     }
 }
@@ -47,7 +47,7 @@ fn table_is_indexed_by_op() {
 fn coverage_listing() {
     println!("{} operations", rows().len());
     for fmt in FORMATS {
-        let count = rows().iter().filter(|row| row.has(Family::Gfx11, fmt)).count();
+        let count = rows().iter().filter(|row| row.has(EncodingFamily::Gfx11, fmt)).count();
         println!("{fmt:?}: {count}");
     }
     let mut random = Random(0x434f_5645);

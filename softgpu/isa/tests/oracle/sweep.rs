@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every opcode slot of every format with several operand patterns: our validity, length and text are LLVM's.
 
-use softgpu_isa::{Enc, Family, Fmt, Op, WaveSize, decode, decode_strict, rows};
+use softgpu_isa::{Enc, EncodingFamily, Fmt, Op, WaveSize, decode, decode_strict, rows};
 
 use crate::llvm::{PAD, Random, assert_agrees, compare, disassemble};
 
@@ -333,7 +333,7 @@ fn sweep(name: &str, encodings: &[(Fmt, Enc)], patterns: usize) {
     assert_agrees(&report);
     // Every row has been seen to agree, not only to be refused together.
     for row in rows() {
-        for &(fmt, enc) in encodings.iter().filter(|&&(fmt, _)| row.has(Family::Gfx11, fmt)) {
+        for &(fmt, enc) in encodings.iter().filter(|&&(fmt, _)| row.has(EncodingFamily::Gfx11, fmt)) {
             let seen = report.per_op.get(&(enc, row.op)).copied().unwrap_or(0);
             let is_true16_only = matches!((row.op, enc), (Op::V_MOV_B16, Enc::Vop3) | (Op::V_SWAP_B16, _));
             assert!(seen > 0 || is_true16_only, "no valid pattern of {} as {fmt:?}", row.name);

@@ -2,7 +2,7 @@
 //! Bits that the ISA document does not assign to an operation decide nothing: for every row in every encoding, garbage
 //! there decodes as zeros do. Which bits these are is said here, field by field, independently of the decoder.
 
-use softgpu_isa::{Class, Enc, Family, Flags, Fmt, Inst, Op, OpInfo, Ty, WaveSize};
+use softgpu_isa::{Class, Enc, EncodingFamily, Flags, Fmt, Inst, Op, OpInfo, Ty, WaveSize};
 use softgpu_isa::{decode_for, decode_strict, rows};
 
 use crate::llvm::Random;
@@ -189,7 +189,7 @@ fn unassigned_bits_decide_nothing() {
     let mut checked = 0;
     for fmt in FORMATS.into_iter().chain([Fmt::Mubuf]) {
         for row in rows() {
-            let Some(opcode) = row.opcode(Family::Gfx11, fmt) else { continue };
+            let Some(opcode) = row.opcode(EncodingFamily::Gfx11, fmt) else { continue };
             let (id, unassigned) = encoding(row, fmt, u64::from(opcode)).expect("the format is listed");
             if unassigned == 0 {
                 continue;
@@ -228,8 +228,8 @@ fn lanes_modify_floats_only() {
     let mut random = Random(0x4450_5031);
     let mut checked = 0;
     for fmt in [Fmt::Vop1, Fmt::Vop2, Fmt::Vopc] {
-        for row in rows().iter().filter(|row| row.any(Flags::DPP) && row.has(Family::Gfx11, fmt)) {
-            let opcode = u64::from(row.opcode(Family::Gfx11, fmt).unwrap_or_default());
+        for row in rows().iter().filter(|row| row.any(Flags::DPP) && row.has(EncodingFamily::Gfx11, fmt)) {
+            let opcode = u64::from(row.opcode(EncodingFamily::Gfx11, fmt).unwrap_or_default());
             let id = match fmt {
                 Fmt::Vop1 => 0x7e00_0000 | opcode << 9,
                 Fmt::Vop2 => opcode << 25,

@@ -9,7 +9,7 @@ use kfd::sys::*;
 use rustix::io::Errno;
 
 use crate::driver::memfd;
-use crate::hardware::{Interrupts, MemoryFault};
+use crate::hardware::{Interrupts, VmFault};
 
 const SIGNAL: u32 = KFD_IOC_EVENT_SIGNAL;
 const COMPLETE: u32 = KFD_IOC_WAIT_RESULT_COMPLETE;
@@ -256,7 +256,7 @@ fn new_event_finds_its_slot_unsignaled() {
 fn memory_fault_signals_memory_events_with_the_page() {
     let (client, _) = with_event();
     let event = client.create_event(KFD_IOC_EVENT_MEMORY, true, 0).unwrap();
-    let fault = MemoryFault { address: 0x1234_5678, not_present: false, read_only: true, no_execute: false };
+    let fault = VmFault { address: 0x1234_5678, not_present: false, read_only: true, no_execute: false };
     client.process.memory_fault(0, fault);
     let waited = client.wait(&[(event, 0)], false, 0);
     waited.is(Ok(0), COMPLETE);

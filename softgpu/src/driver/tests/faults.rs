@@ -10,7 +10,7 @@ use queues::aql::ExceptionCode;
 use rustix::io::Errno;
 
 use crate::driver::KernelModel;
-use crate::hardware::{Interrupts, MemoryFault};
+use crate::hardware::{Interrupts, VmFault};
 
 /// Deferred work has a thread of its own.
 pub fn eventually(mut done: impl FnMut() -> bool) {
@@ -30,7 +30,7 @@ fn memory_fault_leaves_the_other_queues_alone() {
     let mut args = client.queue_parts(0, BASE).args;
     client.create(&mut args).unwrap();
     client.hardware.take();
-    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
     client.process.memory_fault(0, fault);
     client.wait(&[(event, 0)], false, 5000).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
     assert_eq!(client.hardware.take(), []);
@@ -43,7 +43,7 @@ fn memory_fault_on_6_12_takes_the_gpus_queues_off_for_good() {
     let mut second = client.queue_parts(1, BASE).args;
     let (victim, other) = (client.create(&mut first).unwrap(), client.create(&mut second).unwrap());
     client.hardware.take();
-    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
     client.process.memory_fault(0, fault);
     eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
     update(&client, victim, BASE + 0x1_0000, 0x4000, 100).unwrap();
@@ -60,7 +60,7 @@ fn memory_fault_on_7_3_takes_queues_off_as_on_6_12() {
     let mut args = client.queue_parts(0, BASE).args;
     let victim = client.create(&mut args).unwrap();
     client.hardware.take();
-    let fault = MemoryFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
     client.process.memory_fault(0, fault);
     eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
 }

@@ -8,7 +8,7 @@ use kfd::sys::*;
 use rustix::io::Errno;
 
 use crate::driver::ledger::Resource;
-use crate::hardware::{HwQueue, Mqd, QueueKind, SavedWaves};
+use crate::hardware::{HwQueue, HwQueueKind, Mqd, SavedWaves};
 
 pub const BASE: u64 = 0x1_0000_0000;
 
@@ -46,7 +46,7 @@ fn create_gives_id_cookie_and_hardware_queue() {
     assert_eq!(parts.args.doorbell_offset, cookie);
     let queue = HwQueue {
         id: 0,
-        kind: QueueKind::Aql,
+        kind: HwQueueKind::Aql,
         ring_va: BASE + 0x1_0000,
         ring_bytes: 0x4000,
         read_ptr_va: BASE + 0x80,

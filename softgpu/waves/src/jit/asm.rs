@@ -16,7 +16,7 @@ pub(super) const ROWS: Register = Register::RBX;
 pub(super) const SCALARS: Register = Register::RBP;
 /// The `Env`.
 pub(super) const ENV: Register = Register::R12;
-/// The `Context`.
+/// The `JitContext`.
 pub(super) const CONTEXT: Register = Register::R13;
 /// The constants.
 pub(super) const POOL: Register = Register::R14;

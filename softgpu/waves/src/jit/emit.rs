@@ -15,7 +15,7 @@ use super::generator::{Access, Gen, Wide, next_accesses};
 use super::lane::{self, Floats};
 use super::regs::Spill;
 use super::vmem::{self, Checks, Transfer};
-use super::{Context, Exit, scalar};
+use super::{Exit, JitContext, scalar};
 use crate::program::Program;
 use crate::wave::{EXEC, Wave};
 
@@ -106,11 +106,11 @@ impl<'a> Emitter<'a> {
         a.op2(Code::Sub_rm64_imm8, Register::RSP, 8);
         a.op2(Code::Mov_r64_rm64, CONTEXT, Register::RDI);
         for (r, offset) in [
-            (ROWS, std::mem::offset_of!(Context, rows)),
-            (SCALARS, std::mem::offset_of!(Context, scalars)),
-            (ENV, std::mem::offset_of!(Context, env)),
-            (POOL, std::mem::offset_of!(Context, pool)),
-            (FLAG, std::mem::offset_of!(Context, flag)),
+            (ROWS, std::mem::offset_of!(JitContext, rows)),
+            (SCALARS, std::mem::offset_of!(JitContext, scalars)),
+            (ENV, std::mem::offset_of!(JitContext, env)),
+            (POOL, std::mem::offset_of!(JitContext, pool)),
+            (FLAG, std::mem::offset_of!(JitContext, flag)),
         ] {
             a.op2(Code::Mov_r64_rm64, r, context(offset));
         }
@@ -139,7 +139,7 @@ impl<'a> Emitter<'a> {
 
     pub(super) fn count(&mut self, count: i32) {
         if count != 0 {
-            let place = context(std::mem::offset_of!(Context, executed));
+            let place = context(std::mem::offset_of!(JitContext, executed));
             self.g.asm.op2(Code::Add_rm64_imm32, place, count);
         }
     }
@@ -258,7 +258,7 @@ impl<'a> Emitter<'a> {
         a.op2(Code::Lea_r64_m, Register::RDI, wave_field(0));
         a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
         a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
-        a.op1(Code::Call_rm64, context(std::mem::offset_of!(Context, call)));
+        a.op1(Code::Call_rm64, context(std::mem::offset_of!(JitContext, call)));
         a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
     }
 
@@ -331,8 +331,8 @@ impl<'a> Emitter<'a> {
             match exit {
                 Exit::Interrupted => self.g.asm.op2(Code::Test_rm8_imm8, memory(FLAG, 0, false), ASKS),
                 _ => {
-                    let executed = context(std::mem::offset_of!(Context, executed));
-                    let limit = context(std::mem::offset_of!(Context, limit));
+                    let executed = context(std::mem::offset_of!(JitContext, executed));
+                    let limit = context(std::mem::offset_of!(JitContext, limit));
                     self.g.asm.op2(Code::Mov_r64_rm64, Register::RAX, executed);
                     self.g.asm.op2(Code::Cmp_r64_rm64, Register::RAX, limit);
                 }

@@ -71,7 +71,7 @@ enum Exit {
 
 /// What generated code knows of the world.
 #[repr(C)]
-struct Context {
+struct JitContext {
     rows: *mut u8,
     scalars: *mut u32,
     env: *mut u8,
@@ -193,7 +193,7 @@ impl Compiled {
         flag: &AtomicU8,
         limit: u64,
     ) -> Left {
-        let mut context = Context {
+        let mut context = JitContext {
             rows: w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize),
             // The address of the whole wave, moved: handlers get it back.
             scalars: std::ptr::from_mut(w).cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast(),
@@ -210,7 +210,7 @@ impl Compiled {
         };
         // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
         // steps it names is alive, since it owns `self`.
-        let enter: extern "sysv64" fn(*mut Context, *const u8) -> u64 =
+        let enter: extern "sysv64" fn(*mut JitContext, *const u8) -> u64 =
             unsafe { std::mem::transmute(self.pages.at(0)) };
         let result = enter(&mut context, self.pages.at(self.entries[index] as usize));
         env.executed = context.executed;

@@ -2,7 +2,7 @@
 //! The values that the RDNA3 ISA document lists for transcendental functions, one row for each of its examples, and the
 //! zeros of the other quadrants, which follow the same rule: a zero is positive, unless it is the sine of -0.
 
-use softgpu_isa::{Family, Fmt, Op, info};
+use softgpu_isa::{EncodingFamily, Fmt, Op, info};
 
 use super::encode::{VGPR0, Vector};
 use super::lab::Lab;
@@ -117,7 +117,7 @@ fn interpreter_gives_the_documented_values() {
                 w.set_vgpr(3, lane, example.argument);
             }
             let fmt = if trial % 2 == 0 { Fmt::Vop1 } else { Fmt::Vop3 };
-            assert!(row.has(Family::Gfx11, fmt));
+            assert!(row.has(EncodingFamily::Gfx11, fmt));
             let fields = Vector { dst: 5, src: [VGPR0 + 3, 0, 0], ..Vector::default() };
             lab.run(&mut w, &fields.encode(row, fmt));
             let got = if is_half { w.vgpr(5, 7) & 0xFFFF } else { w.vgpr(5, 7) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The encodings of gfx11, from the other side than the decoder.
 
-use softgpu_isa::{Family, Fmt, OpInfo};
+use softgpu_isa::{EncodingFamily, Fmt, OpInfo};
 
 /// Source code of a literal.
 pub(crate) const LITERAL: u32 = 255;
@@ -11,7 +11,7 @@ pub(crate) const VGPR0: u32 = 256;
 pub(crate) const NULL: u32 = 124;
 
 pub(crate) fn opcode(row: &OpInfo, fmt: Fmt) -> Option<u32> {
-    row.opcode(Family::Gfx11, fmt).map(u32::from)
+    row.opcode(EncodingFamily::Gfx11, fmt).map(u32::from)
 }
 
 /// Fields of a vector ALU instruction.

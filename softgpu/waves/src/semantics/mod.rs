@@ -42,7 +42,7 @@ mod typed;
 
 use std::collections::BTreeMap;
 
-use softgpu_isa::{Family, Fmt, Op, OpInfo, info, rows};
+use softgpu_isa::{EncodingFamily, Fmt, Op, OpInfo, info, rows};
 
 use lab::Lab;
 
@@ -168,8 +168,11 @@ fn print_coverage() {
     // The runner may have begun the line.
     println!();
     for row in rows() {
-        let format =
-            row.columns.iter().find(|c| c.family == Family::Gfx11).map_or(Fmt::Sopp, |c| c.codes[0].fmt);
+        let format = row
+            .columns
+            .iter()
+            .find(|c| c.family == EncodingFamily::Gfx11)
+            .map_or(Fmt::Sopp, |c| c.codes[0].fmt);
         let has_handler = lab::executes(row);
         println!("row {format:?} {} {has_handler} {}", row.name, found.contains_key(&row.op));
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::super::faults::eventually;
 use super::super::queues::{BASE, update, wave_state};
 use super::*;
-use crate::hardware::{Interrupts, MemoryFault};
+use crate::hardware::{Interrupts, VmFault};
 
 fn with_queue(kernel: KernelModel) -> (Client, u32) {
     let client = Client::pair_under(kernel);
@@ -60,7 +60,7 @@ fn process_info_again_evicts_again_on_6_12() {
 fn eviction_after_a_fault_outlives_the_pause() {
     for kernel in [KernelModel::V6_12, KernelModel::V7_3] {
         let (client, id) = with_queue(kernel);
-        let fault = MemoryFault { address: 0x1000, not_present: true, read_only: false, no_execute: false };
+        let fault = VmFault { address: 0x1000, not_present: true, read_only: false, no_execute: false };
         client.process.memory_fault(0, fault);
         eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id }]);
         pause(&client).unwrap();

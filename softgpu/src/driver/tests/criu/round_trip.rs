@@ -4,7 +4,7 @@
 use super::super::faults::eventually;
 use super::super::queues::{BASE, update};
 use super::*;
-use crate::hardware::{Interrupts, MemoryFault, SavedWaves, mqd_field};
+use crate::hardware::{Interrupts, SavedWaves, VmFault, mqd_field};
 
 const SIGNAL: u32 = KFD_IOC_EVENT_SIGNAL;
 
@@ -75,7 +75,7 @@ fn with_events(client: &Client) {
     // Before any queue exists: a reset costs none.
     client.process.hang(1);
     eventually(|| client.process.events.lock().get(reset).unwrap().signaled);
-    let fault = MemoryFault { address: 0xdead_b000, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_b000, not_present: true, read_only: false, no_execute: false };
     client.process.memory_fault(1, fault);
 }
 

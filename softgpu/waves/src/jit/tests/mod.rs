@@ -396,7 +396,8 @@ fn generated_code_gives_the_documented_values() {
     let place = Place::new();
     for example in crate::semantics::document::EXAMPLES {
         let row = softgpu_isa::info(example.op);
-        let opcode = row.opcode(softgpu_isa::Family::Gfx11, softgpu_isa::Fmt::Vop1).expect("a short form");
+        let opcode =
+            row.opcode(softgpu_isa::EncodingFamily::Gfx11, softgpu_isa::Fmt::Vop1).expect("a short form");
         // v5 = op(v3)
         place.put(&[0x7E0A_0103 | u32::from(opcode) << 9, random::END]);
         for level in [Level::Avx2, Level::Avx512].into_iter().filter(|&l| l <= Level::best()) {

@@ -246,7 +246,7 @@ pub(super) fn instruction(r: &mut Random, wanted: Option<Op>) -> Vec<u32> {
         let codes: Vec<_> = row
             .columns
             .iter()
-            .filter(|c| c.family == softgpu_isa::Family::Gfx11)
+            .filter(|c| c.family == softgpu_isa::EncodingFamily::Gfx11)
             .flat_map(|c| c.codes.iter())
             .collect();
         if codes.is_empty() {
@@ -368,7 +368,7 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         let ops: &[Op] = if local { &LDS } else { &GLOBAL };
         let op = ops[r.below(ops.len() as u64) as usize];
         let fmt = if local { Fmt::Ds } else { Fmt::Global };
-        let code = u32::from(info(op).opcode(softgpu_isa::Family::Gfx11, fmt).expect("an opcode"));
+        let code = u32::from(info(op).opcode(softgpu_isa::EncodingFamily::Gfx11, fmt).expect("an opcode"));
         // Registers of four dwords, sometimes over the address.
         let data = r.below(VGPRS - 6) as u32;
         let result = if r.chance(4) { address } else { r.below(VGPRS - 6) as u32 };

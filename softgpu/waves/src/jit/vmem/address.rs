@@ -6,7 +6,7 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::Context;
+use super::super::JitContext;
 use super::super::asm::context;
 use super::super::codes;
 use super::super::generator::Gen;
@@ -73,7 +73,7 @@ impl Addresses {
 
 /// Where in the context the parts of a [`Known`] are: first, span, stride.
 pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
-    let base = std::mem::offset_of!(Context, known) + index * size_of::<Known>();
+    let base = std::mem::offset_of!(JitContext, known) + index * size_of::<Known>();
     (
         context(base + std::mem::offset_of!(Known, first)),
         context(base + std::mem::offset_of!(Known, span)),

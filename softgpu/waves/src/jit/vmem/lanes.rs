@@ -6,7 +6,7 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::Context;
+use super::super::JitContext;
 use super::super::asm::{Arg, Label, context};
 use super::super::codes;
 use super::super::generator::Gen;
@@ -223,7 +223,7 @@ impl Gen {
         if t.store && t.dwords > 1 {
             return self.asm.jump(Code::Jmp_rel32_64, slow);
         }
-        let limit = context(std::mem::offset_of!(Context, lds_bytes));
+        let limit = context(std::mem::offset_of!(JitContext, lds_bytes));
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, limit);
         self.asm.op2(Code::Sub_rm64_imm32, Register::RAX, (offset + bytes) as i32);
         self.asm.jump(Code::Jb_rel32_64, slow);
@@ -232,7 +232,7 @@ impl Gen {
         self.asm.op4(compare, K, offsets, spare, LESS_EQUAL);
         self.asm.op2(Code::VEX_Kortestw_kr_kr, K, K);
         self.asm.jump(Code::Jae_rel32_64, slow);
-        self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(Context, lds)));
+        self.asm.op2(Code::Mov_r64_rm64, Register::RSI, context(std::mem::offset_of!(JitContext, lds)));
         self.lane_by_lane(t, rows, |d| at(Register::RSI, offsets, 1, offset + 4 * d));
     }
 

@@ -10,7 +10,7 @@ mod lanes;
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
-use super::Context;
+use super::JitContext;
 use super::asm::{Label, context, memory};
 use super::codes;
 use super::generator::{Access, Gen};
@@ -265,9 +265,9 @@ impl Gen {
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, offset + bytes));
-        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, context(std::mem::offset_of!(Context, lds_bytes)));
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, lds_bytes)));
         self.asm.jump(Code::Ja_rel32_64, scattered);
-        self.asm.op2(Code::Add_r64_rm64, Register::RAX, context(std::mem::offset_of!(Context, lds)));
+        self.asm.op2(Code::Add_r64_rm64, Register::RAX, context(std::mem::offset_of!(JitContext, lds)));
         self.by_stride(t, rows, stride, offset, slow);
         let spare = self.temporary();
         let rows = rows.to_vec();
@@ -289,7 +289,7 @@ impl Gen {
         for (label, ranges) in [(checks.read, crate::env::Hot::READ), (checks.write, crate::env::Hot::WRITE)]
         {
             self.asm.place(label);
-            self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(Context, hot)));
+            self.asm.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, hot)));
             for k in 0..4 {
                 let next = self.asm.label();
                 let bound = |n: i64| memory(Register::RDX, ranges as i64 + 16 * k + 8 * n, false);

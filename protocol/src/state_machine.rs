@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The state machine of one runtime: which verb is allowed when, and the way back from every failure.
+//!
+//! INVARIANT: `state` changes only under the `phase` lock and agrees with it; reading it never blocks. The closed gate
+//! lives in `phase`, so that it opens when the phase says so and never by accident.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::gate::{CloseError, Closed, Gate};
+use crate::limit::Limit;
+use crate::state::{Activity, Mode, State};
+use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard};
+
+/// TIMEOUT: of a verb that has no deadline of its own: a day.
+pub const LONGEST_VERB: Duration = Duration::from_secs(86_400);
+
+/// What the state machine drives. Every step is taken with the gate closed, by one thread at a time.
+pub trait Steps {
+    /// What is kept while the device is gone.
+    type Parked;
+    /// Where contents are saved to.
+    type Destination: ?Sized;
+    /// Where contents come from, and under which rules.
+    type Source: ?Sized;
+    /// What saving moved.
+    type Saved;
+    /// What restoring moved.
+    type Restored: Clone;
+    /// Why a step failed.
+    type Error;
+
+    /// The gate in front of the device.
+    fn gate(&self) -> &Arc<Gate>;
+
+    /// Stops the queues.
+    ///
+    /// # Errors
+    /// The queues run on.
+    fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error>;
+
+    /// Lets the queues run again.
+    ///
+    /// # Errors
+    /// They are stopped as before.
+    fn resume_queues(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error>;
+
+    /// Saves the contents and closes the device.
+    ///
+    /// # Errors
+    /// [`TearDownError`], which says whether the device was changed.
+    fn tear_down(
+        &self,
+        closed: &mut Closed,
+        mode: Mode,
+        into: &Self::Destination,
+        limit: &Limit,
+    ) -> Taken<Self>;
+
+    /// Rebuilds what a failed [`Steps::tear_down`] had taken away. The limit of the failed verb does not apply.
+    ///
+    /// # Errors
+    /// The contents are kept, and [`Steps::rebuild`] can be tried.
+    fn undo(&self, closed: &mut Closed, parked: &mut Self::Parked) -> Result<(), Self::Error>;
+
+    /// Opens the device and rebuilds everything.
+    ///
+    /// # Errors
+    /// The device is closed and the contents are kept as before.
+    fn rebuild(
+        &self,
+        closed: &mut Closed,
+        parked: &mut Self::Parked,
+        from: &Self::Source,
+        limit: &Limit,
+    ) -> Result<Self::Restored, Self::Error>;
+}
+
+/// The result of [`Steps::tear_down`].
+pub type Taken<S> = Result<
+    (<S as Steps>::Parked, <S as Steps>::Saved),
+    TearDownError<<S as Steps>::Parked, <S as Steps>::Error>,
+>;
+
+/// How far a failed [`Steps::tear_down`] had come.
+#[derive(Debug)]
+pub enum TearDownError<P, E> {
+    /// The device is as it was.
+    Untouched(E),
+    /// A part of the device's state is gone; all of it can be rebuilt from what is parked.
+    Parked(E, P),
+}
+
+impl<P, E> TearDownError<P, E> {
+    /// The step failed before it changed anything.
+    pub fn untouched(error: impl Into<E>) -> Self {
+        Self::Untouched(error.into())
+    }
+
+    /// The step failed after it had changed something, which `parked` restores.
+    pub fn parked(error: impl Into<E>, parked: P) -> Self {
+        Self::Parked(error.into(), parked)
+    }
+
+    /// Replaces the error of a step that changed nothing.
+    #[must_use]
+    pub fn map_untouched(self, map: impl FnOnce(E) -> E) -> Self {
+        match self {
+            Self::Untouched(error) => Self::Untouched(map(error)),
+            parked @ Self::Parked(..) => parked,
+        }
+    }
+}
+
+/// A verb was refused or failed. The state is the one before.
+#[derive(Debug, Error)]
+pub enum Failed<E> {
+    /// The verb does not fit the state.
+    #[error("Cannot {verb} while {state}; it needs {wanted}")]
+    State {
+        /// The verb.
+        verb: &'static str,
+        /// The state now.
+        state: State,
+        /// The state it needs.
+        wanted: State,
+    },
+    /// Another thread's verb is at work.
+    #[error("Cannot {verb}: another verb was still at work after {} ms", waited.as_millis())]
+    AtWork {
+        /// The verb.
+        verb: &'static str,
+        /// How long was waited for the other.
+        waited: Duration,
+    },
+    /// The gate could not be closed.
+    #[error(transparent)]
+    Gate(CloseError),
+    /// A step of the verb failed.
+    #[error("A step of {verb} failed")]
+    Step {
+        /// The verb.
+        verb: &'static str,
+        /// Why.
+        error: E,
+    },
+    /// A checkpoint failed half way down, and so did the way back: the state is CHECKPOINTED, with the contents kept.
+    #[error("A checkpoint failed, and so did going back")]
+    Stuck {
+        /// What failed first.
+        failure: E,
+        /// What failed on the way back.
+        undo: E,
+    },
+}
+
+fn step<E>(verb: &'static str) -> impl FnOnce(E) -> Failed<E> {
+    move |error| Failed::Step { verb, error }
+}
+
+#[derive(Debug)]
+enum Phase<P> {
+    Running,
+    Locked(Closed, Mode),
+    Checkpointed(Closed, Mode, P),
+}
+
+impl<P> Phase<P> {
+    fn state(&self) -> State {
+        match self {
+            Self::Running => State::Running,
+            Self::Locked(..) => State::Locked,
+            Self::Checkpointed(..) => State::Checkpointed,
+        }
+    }
+}
+
+/// The state machine of one runtime: `P` is what is parked while the device is gone, `R` what a restore says of itself.
+#[derive(Debug)]
+pub struct StateMachine<P, R> {
+    state: AtomicU8,
+    activity: AtomicU8,
+    phase: Mutex<Phase<P>>,
+    /// Cancels the verb at work, if one is.
+    at_work: Mutex<Option<Arc<AtomicBool>>>,
+    /// What the last restore moved.
+    restored: Mutex<R>,
+}
+
+impl<P, R: Default> Default for StateMachine<P, R> {
+    fn default() -> Self {
+        Self {
+            state: AtomicU8::new(State::Running as u8),
+            activity: AtomicU8::new(Activity::Idle as u8),
+            phase: Mutex::new(Phase::Running),
+            at_work: Mutex::new(None),
+            restored: Mutex::default(),
+        }
+    }
+}
+
+/// A verb at work: nobody else changes the phase meanwhile.
+struct Work<'s, P, R> {
+    machine: &'s StateMachine<P, R>,
+    phase: MutexGuard<'s, Phase<P>>,
+    limit: Limit,
+}
+
+impl<P, R> Drop for Work<'_, P, R> {
+    fn drop(&mut self) {
+        self.machine.now(Activity::Idle);
+        *self.machine.at_work.lock() = None;
+    }
+}
+
+impl<P, R> Work<'_, P, R> {
+    fn enter(&mut self, next: Phase<P>) {
+        self.machine.state.store(next.state() as u8, Ordering::Release);
+        *self.phase = next;
+    }
+
+    /// Takes what belongs to the phase out of it; what it stands for meanwhile is still the state before.
+    fn take(&mut self) -> Phase<P> {
+        std::mem::replace(&mut *self.phase, Phase::Running)
+    }
+
+    /// Puts the phase back: the verb does not fit it.
+    fn refuse<E>(&mut self, verb: &'static str, phase: Phase<P>, wanted: State) -> Failed<E> {
+        let state = phase.state();
+        *self.phase = phase;
+        Failed::State { verb, state, wanted }
+    }
+}
+
+impl<P, R> StateMachine<P, R> {
+    /// Where the runtime is. Never blocks.
+    pub fn state(&self) -> State {
+        State::from_raw(self.state.load(Ordering::Acquire))
+    }
+
+    /// What the verb at work is doing. Never blocks.
+    pub fn activity(&self) -> Activity {
+        Activity::from_raw(self.activity.load(Ordering::Relaxed))
+    }
+
+    /// Says what the verb at work is doing from now on.
+    pub fn now(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
+    /// Looks at what is parked, if the state is CHECKPOINTED. Waits for the verb at work.
+    pub fn parked<T>(&self, look: impl FnOnce(&P) -> T) -> Option<T> {
+        match &*self.phase.lock() {
+            Phase::Checkpointed(_, _, parked) => Some(look(parked)),
+            Phase::Running | Phase::Locked(..) => None,
+        }
+    }
+
+    /// Has the verb at work, if there is one, give up; says whether there was.
+    pub fn cancel(&self) -> bool {
+        let at_work = self.at_work.lock();
+        at_work.as_ref().is_some_and(|cancelled| {
+            cancelled.store(true, Ordering::Relaxed);
+            true
+        })
+    }
+
+    fn begin<E>(&self, verb: &'static str, within: Duration) -> Result<Work<'_, P, R>, Failed<E>> {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let limit = Limit::cancellable(within, Arc::clone(&cancelled));
+        let phase = self.phase.try_lock_until(limit.deadline(LONGEST_VERB));
+        let phase = phase.ok_or(Failed::AtWork { verb, waited: limit.elapsed() })?;
+        *self.at_work.lock() = Some(cancelled);
+        Ok(Work { machine: self, phase, limit })
+    }
+
+    /// RUNNING → LOCKED: closes the gate and stops the queues; says how long that took.
+    ///
+    /// # Errors
+    /// [`Failed`], but `Stuck`; the gate is open again.
+    pub fn lock<S: Steps<Parked = P, Restored = R>>(
+        &self,
+        steps: &S,
+        mode: Mode,
+        within: Duration,
+    ) -> Result<Duration, Failed<S::Error>> {
+        let mut work = self.begin("lock", within)?;
+        match work.take() {
+            Phase::Running => {}
+            other => return Err(work.refuse("lock", other, State::Running)),
+        }
+        self.now(Activity::Locking);
+        let limit = &work.limit;
+        // A failure drops the gate's token, which opens it.
+        let closed =
+            steps.gate().close(limit.deadline(LONGEST_VERB), limit.cancelled()).map_err(Failed::Gate)?;
+        steps.stop(&closed, mode, limit).map_err(step("lock"))?;
+        let elapsed = limit.elapsed();
+        work.enter(Phase::Locked(closed, mode));
+        Ok(elapsed)
+    }
+
+    /// LOCKED → RUNNING. A device lost meanwhile stays lost: calls pass the gate's queue only to be refused.
+    ///
+    /// # Errors
+    /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`]: the queues are stopped and the state is LOCKED.
+    pub fn unlock<S: Steps<Parked = P, Restored = R>>(&self, steps: &S) -> Result<(), Failed<S::Error>> {
+        let mut work = self.begin("unlock", LONGEST_VERB)?;
+        let (closed, mode) = match work.take() {
+            Phase::Locked(closed, mode) => (closed, mode),
+            other => return Err(work.refuse("unlock", other, State::Locked)),
+        };
+        if let Err(error) = steps.resume_queues(&closed, mode) {
+            work.enter(Phase::Locked(closed, mode));
+            return Err(step("unlock")(error));
+        }
+        work.enter(Phase::Running);
+        drop(closed);
+        Ok(())
+    }
+
+    /// LOCKED → CHECKPOINTED: saves the contents and closes the device.
+    ///
+    /// # Errors
+    /// [`Failed`]; the state is LOCKED as before, except after [`Failed::Stuck`].
+    pub fn checkpoint<S: Steps<Parked = P, Restored = R>>(
+        &self,
+        steps: &S,
+        into: &S::Destination,
+        within: Duration,
+    ) -> Result<S::Saved, Failed<S::Error>> {
+        let mut work = self.begin("checkpoint", within)?;
+        let (mut closed, mode) = match work.take() {
+            Phase::Locked(closed, mode) => (closed, mode),
+            other => return Err(work.refuse("checkpoint", other, State::Locked)),
+        };
+        match steps.tear_down(&mut closed, mode, into, &work.limit) {
+            Ok((parked, saved)) => {
+                work.enter(Phase::Checkpointed(closed, mode, parked));
+                Ok(saved)
+            }
+            Err(TearDownError::Untouched(error)) => {
+                work.enter(Phase::Locked(closed, mode));
+                Err(step("checkpoint")(error))
+            }
+            Err(TearDownError::Parked(failure, mut parked)) => match steps.undo(&mut closed, &mut parked) {
+                Ok(()) => {
+                    work.enter(Phase::Locked(closed, mode));
+                    Err(step("checkpoint")(failure))
+                }
+                Err(undo) => {
+                    work.enter(Phase::Checkpointed(closed, mode, parked));
+                    Err(Failed::Stuck { failure, undo })
+                }
+            },
+        }
+    }
+
+    /// CHECKPOINTED → LOCKED: opens the device, makes everything again and fills it. What was lost is found.
+    ///
+    /// # Errors
+    /// [`Failed`], but `Stuck`; the state is CHECKPOINTED as before.
+    pub fn restore<S: Steps<Parked = P, Restored = R>>(
+        &self,
+        steps: &S,
+        from: &S::Source,
+        within: Duration,
+    ) -> Result<R, Failed<S::Error>>
+    where
+        R: Clone,
+    {
+        let mut work = self.begin("restore", within)?;
+        let (mut closed, mode, mut parked) = match work.take() {
+            Phase::Checkpointed(closed, mode, parked) => (closed, mode, parked),
+            other => return Err(work.refuse("restore", other, State::Checkpointed)),
+        };
+        match steps.rebuild(&mut closed, &mut parked, from, &work.limit) {
+            Ok(restored) => {
+                closed.hold();
+                work.enter(Phase::Locked(closed, mode));
+                *self.restored.lock() = restored.clone();
+                Ok(restored)
+            }
+            Err(error) => {
+                work.enter(Phase::Checkpointed(closed, mode, parked));
+                Err(step("restore")(error))
+            }
+        }
+    }
+
+    /// Whatever the state → RUNNING; says what the last restore moved. Another thread may be at the same: then this one
+    /// sees to what is left.
+    ///
+    /// # Errors
+    /// Those of [`StateMachine::restore`] and [`StateMachine::unlock`], but `State`; the state is where it came to.
+    pub fn resume<S: Steps<Parked = P, Restored = R>>(
+        &self,
+        steps: &S,
+        from: &S::Source,
+        within: Duration,
+    ) -> Result<R, Failed<S::Error>>
+    where
+        R: Clone,
+    {
+        loop {
+            let step = match self.state() {
+                State::Running => return Ok(self.restored.lock().clone()),
+                State::Locked => self.unlock(steps),
+                State::Checkpointed => self.restore(steps, from, within).map(drop),
+            };
+            match step {
+                // The other was faster.
+                Ok(()) | Err(Failed::State { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

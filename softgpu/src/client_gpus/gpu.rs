@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One GPU of one client process: what its queues share.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use queues::target::{Target, privileged_dispatch};
+use softgpu_waves::{Vm, Workers};
+
+use super::bell::SignalBell;
+use super::doorbell::Doorbells;
+use crate::hardware::{HwQueueKind, Interrupts};
+
+/// Who hears interrupts; set once the driver exists, weak because the driver owns the hardware.
+pub(super) type InterruptLine = Arc<OnceLock<Weak<dyn Interrupts>>>;
+
+/// `COMPUTE_PGM_RSRC1.PRIV`.
+const PRIV: u32 = 1 << 20;
+
+/// What of a chip's shape its queues depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Chip {
+    /// The target.
+    pub target: &'static Target,
+    /// Shader arrays of an XCC (`array_count / num_xcc`).
+    pub arrays: u32,
+    /// Shader engines of an XCC.
+    pub engines: u32,
+    /// Whether the chip's errata are modelled.
+    pub errata: bool,
+}
+
+impl Chip {
+    /// Whether preempting a wave of such a dispatch hangs the chip: a wave of a PM4 dispatch that lacks `PRIV` where
+    /// the trap handler needs it, and any that has it where the chip cannot take it ([`privileged_dispatch`]). On AQL
+    /// queues the firmware sets the bit, so only the second can happen there.
+    pub(super) fn hangs(&self, kind: HwQueueKind, rsrc1: u32) -> bool {
+        let (set, needed) = (rsrc1 & PRIV != 0, privileged_dispatch(self.target, self.arrays));
+        self.errata && (set && !needed || kind == HwQueueKind::Compute && needed && !set)
+    }
+}
+
+/// What a queue needs of its GPU.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    /// Number among the process's GPUs.
+    pub(super) index: usize,
+    /// The chip.
+    pub(super) chip: Chip,
+    /// The GPU's page tables for this process.
+    pub(super) vm: Arc<Vm>,
+    /// The process's doorbells on this GPU.
+    pub(super) doorbells: Doorbells,
+    /// The host threads that run waves, shared by all GPUs of the process.
+    pub(super) workers: Arc<Workers>,
+    /// Struck whenever a packet completes on any GPU of the process.
+    pub(super) bell: Arc<SignalBell>,
+    /// Where interrupts go.
+    pub(super) line: InterruptLine,
+}
+
+impl Gpu {
+    /// The driver, as long as it exists.
+    pub(super) fn interrupts(&self) -> Option<Arc<dyn Interrupts>> {
+        self.line.get().and_then(Weak::upgrade)
+    }
+
+    /// Raises an end-of-pipe interrupt.
+    pub(super) fn interrupt(&self, context_id: u32) {
+        if let Some(interrupts) = self.interrupts() {
+            interrupts.end_of_pipe(context_id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chip(name: &str, arrays: u32) -> Chip {
+        Chip { target: Target::by_name(name).unwrap(), arrays, engines: 1, errata: true }
+    }
+
+    #[test]
+    fn missing_and_misplaced_priv_hang_where_real_chips_do() {
+        use HwQueueKind::{Aql, Compute};
+        assert!(chip("gfx1100", 12).hangs(Compute, 0));
+        assert!(!chip("gfx1100", 12).hangs(Compute, PRIV));
+        assert!(!chip("gfx1100", 12).hangs(Aql, 0));
+        assert!(!chip("gfx1103", 1).hangs(Compute, 0));
+        assert!(chip("gfx1103", 1).hangs(Compute, PRIV));
+        assert!(chip("gfx1103", 2).hangs(Compute, 0));
+        assert!(chip("gfx1150", 2).hangs(Aql, PRIV));
+        let tolerant = Chip { errata: false, ..chip("gfx1100", 12) };
+        assert!(!tolerant.hangs(Compute, 0));
+    }
+}

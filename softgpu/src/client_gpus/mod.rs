@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The hardware under the driver: page tables, doorbells, and a packet processor for every queue.
+//!
+//! A [`ClientGpus`] holds all GPUs of one client process and implements [`Hardware`]. The client's buffers are mapped
+//! into this very process at their GPU addresses, so that a wave's address is a host address; what a wave (or a
+//! packet) may touch is decided by the GPU's [`Vm`] alone.
+//!
+//! INVARIANT: everything in the client's memory is hostile. A packet, a signal or a kernel can halt its own queue,
+//! and nothing else.
+//!
+//! A queue that is stopped leaves nothing here: its waves go into its save area, all else into its descriptor
+//! ([`Mqd`]), and from these two it is built again, by this [`ClientGpus`] or another.
+
+mod aql;
+mod bell;
+mod clock;
+mod dispatch;
+mod doorbell;
+mod gpu;
+mod memory;
+mod mqd;
+mod pm4;
+mod queue;
+mod queue_context;
+mod raised;
+mod save;
+mod scratch;
+mod sdma;
+mod shared;
+mod signal;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use queues::sdma::Generation;
+use queues::target::GfxFamily;
+use rustix::io::Errno;
+use softgpu_waves::{Access, AccessKind, Level, Vm, Workers};
+
+use self::bell::SignalBell;
+use self::doorbell::Doorbells;
+pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
+pub use self::gpu::Chip;
+use self::gpu::{Gpu, InterruptLine};
+use self::memory::HostMemory;
+use self::queue::Queue;
+use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
+
+/// One GPU and the queues that are on it.
+#[derive(Debug)]
+struct GpuQueues {
+    gpu: Arc<Gpu>,
+    queues: Mutex<HashMap<u32, Queue>>,
+}
+
+/// The GPUs of one client process.
+#[derive(Debug)]
+pub struct ClientGpus {
+    // Before the memory: dropping the queues stops everything that uses it.
+    gpus: Vec<GpuQueues>,
+    memory: HostMemory,
+    line: InterruptLine,
+    workers: Arc<Workers>,
+}
+
+impl ClientGpus {
+    /// Makes GPUs of these chips, in this order, without memory or queues.
+    ///
+    /// # Errors
+    /// `ENOMEM` or `EMFILE` when doorbells or host threads cannot be had.
+    pub fn new(chips: &[Chip]) -> Result<Self, Errno> {
+        let line = InterruptLine::default();
+        let bell = Arc::new(SignalBell::default());
+        let workers = Arc::new(Workers::new());
+        let entry = |(index, &chip): (usize, &Chip)| {
+            let gpu = Gpu {
+                index,
+                chip,
+                vm: Vm::new(),
+                doorbells: Doorbells::new()?,
+                workers: Arc::clone(&workers),
+                bell: Arc::clone(&bell),
+                line: Arc::clone(&line),
+            };
+            Ok(GpuQueues { gpu: Arc::new(gpu), queues: Mutex::default() })
+        };
+        let gpus = chips.iter().enumerate().map(entry).collect::<Result<_, Errno>>()?;
+        Ok(Self { gpus, memory: HostMemory::default(), line, workers })
+    }
+
+    /// Says who hears the interrupts; only the first call counts. Interrupts raised before are lost.
+    pub fn connect(&self, interrupts: Weak<dyn Interrupts>) {
+        if self.line.set(interrupts).is_err() {
+            tracing::error!(target: "processor", "the interrupt line is connected already");
+        }
+    }
+
+    /// What executes waves, as `key value` lines (`kfd::transport::wire::ENGINE_FILE`).
+    pub fn engine(&self) -> String {
+        let (level, best) = (Level::current().name(), Level::best().name());
+        let (engine, workers) = (self.workers.engine().name(), self.workers.threads());
+        format!("engine {engine}\ncpu {level}\ncpu_best {best}\nworkers {workers}\n")
+    }
+
+    fn entry(&self, gpu: usize) -> Result<&GpuQueues, Errno> {
+        self.gpus.get(gpu).ok_or(Errno::NODEV)
+    }
+
+    /// Takes the queue out of its table, so that the table's lock is not held while the queue stops.
+    fn take(&self, gpu: usize, id: u32) -> Option<Queue> {
+        self.gpus.get(gpu)?.queues.lock().remove(&id)
+    }
+}
+
+/// Whether everything a queue needs is mapped with the permission it needs.
+fn is_mapped(vm: &Vm, queue: &HwQueue) -> bool {
+    let needs = [
+        (queue.ring_va, queue.ring_bytes, AccessKind::Write),
+        (queue.read_ptr_va, 8, AccessKind::Write),
+        (queue.write_ptr_va, 8, AccessKind::Read),
+    ];
+    needs.iter().all(|&(address, bytes, kind)| vm.check(address, bytes, kind).is_ok())
+}
+
+fn access_of(access: PageAccess) -> Access {
+    Access { read: access.read, write: access.write, execute: access.execute }
+}
+
+/// Whether the software GPU executes what such a queue holds: gfx11 machine code, and the packets of known copy engines.
+fn executes(chip: &Chip, kind: HwQueueKind) -> bool {
+    match kind {
+        HwQueueKind::Sdma => Generation::of(chip.target).is_some(),
+        HwQueueKind::Compute | HwQueueKind::Aql => chip.target.family == GfxFamily::Gfx11,
+    }
+}
+
+impl Hardware for ClientGpus {
+    fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
+        self.memory.grant(&self.entry(gpu)?.gpu.vm, mapping, access_of(mapping.access))
+    }
+
+    fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
+        let Ok(entry) = self.entry(gpu) else { return };
+        self.memory.revoke(&entry.gpu.vm, va, bytes);
+    }
+
+    fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess) {
+        let Ok(entry) = self.entry(gpu) else { return };
+        entry.gpu.vm.protect(va..va.saturating_add(bytes), access_of(access));
+    }
+
+    fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
+        let entry = self.entry(gpu)?;
+        let chip = &entry.gpu.chip;
+        if !executes(chip, queue.kind) {
+            let (name, kind) = (chip.target.name, queue.kind);
+            tracing::error!(
+                target: "processor",
+                gpu, chip = name, ?kind,
+                "queue refused: gfx11 is what this device executes; on other chips it has memory, events and topology"
+            );
+            return Err(Errno::OPNOTSUPP);
+        }
+        if !is_mapped(&entry.gpu.vm, queue) {
+            return Err(Errno::IO);
+        }
+        if entry.queues.lock().contains_key(&queue.id) {
+            return Err(Errno::BUSY);
+        }
+        let started = Queue::new(Arc::clone(&entry.gpu), *queue, mqd)?;
+        entry.queues.lock().insert(queue.id, started);
+        Ok(())
+    }
+
+    fn stop_queue(&self, gpu: usize, id: u32) -> Result<Option<Box<Mqd>>, Errno> {
+        let Some(queue) = self.take(gpu, id) else { return Ok(None) };
+        let saved = queue.save();
+        if saved.is_err()
+            && let Some(interrupts) = self.entry(gpu)?.gpu.interrupts()
+        {
+            interrupts.hang(gpu);
+        }
+        saved.map(Some)
+    }
+
+    fn destroy_queue(&self, gpu: usize, id: u32) {
+        drop(self.take(gpu, id));
+    }
+
+    fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
+        self.entry(gpu)?.gpu.doorbells.descriptors()
+    }
+
+    fn clock(&self) -> u64 {
+        clock::ticks()
+    }
+}

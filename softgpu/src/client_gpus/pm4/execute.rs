@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each packet does.
+//!
+//! Dispatches run to their end before the next packet begins, and memory is coherent: partial flushes and cache packets
+//! have nothing left to do.
+//!
+//! INVARIANT: a packet that ends in an error has done nothing but what it does again when it begins anew.
+
+use queues::aql::ExceptionCode;
+use queues::pm4::{
+    self, CopyData, CopySource, DataSel, Destination, EventWrite, IndirectBuffer, Initiator, Packet,
+    PredExec, ReleaseMem, WaitRegMem, WaitTarget, WriteData, reg,
+};
+use softgpu_waves::{AccessKind, MemoryFault};
+
+use super::launch;
+use super::machine::{DEPTH, Machine, Step, append};
+use super::registers::Registers;
+use crate::client_gpus::bell::Patience;
+use crate::client_gpus::clock;
+use crate::client_gpus::dispatch::Job;
+use crate::client_gpus::queue::{Core, Exit};
+use crate::client_gpus::raised::Raised;
+
+/// The bit of the only XCC there is in a `PRED_EXEC`.
+const OWN_XCC: u8 = 1;
+/// Longest `WRITE_DATA` of which each dword is an atomic store, because somebody may poll it.
+const POLLED_DWORDS: usize = 16;
+
+fn unsupported() -> Exit {
+    Exit::from(Raised::packet(ExceptionCode::PacketUnsupported))
+}
+
+fn reserved() -> Exit {
+    Exit::from(Raised::packet(ExceptionCode::PacketReserved))
+}
+
+impl Machine {
+    /// Executes the packet that these dwords begin with.
+    ///
+    /// # Errors
+    /// [`Exit::Left`] when the queue has to leave during a wait, [`Exit::Raised`] when it halts.
+    pub(super) fn execute(&mut self, core: &Core, words: &[u32]) -> Result<Step, Exit> {
+        let (packet, dwords) = pm4::decode(words)?;
+        tracing::trace!(target: "processor", queue = core.config.id, %packet);
+        // CAST: at most 0x4001.
+        let mut step = Step { dwords: dwords as u32, buffer: None };
+        match packet {
+            Packet::Nop(_)
+            | Packet::AcquireMem(_)
+            | Packet::SetUconfigReg { .. }
+            | Packet::EventWrite(EventWrite { address: None, .. }) => {}
+            Packet::SetShReg { register, values } => self.set_registers(register, values)?,
+            Packet::DispatchDirect { groups, initiator } => self.dispatch(core, initiator, groups)?,
+            Packet::DispatchIndirect { address, initiator } => {
+                let mut sizes = Vec::with_capacity(3);
+                append(&core.gpu.vm, address, 3, &mut sizes)?;
+                let &[x, y, z] = sizes.as_slice() else { return Err(reserved()) };
+                self.dispatch(core, initiator, [x, y, z])?;
+            }
+            Packet::PredExec(PredExec { dwords, xccs }) => {
+                if xccs & OWN_XCC == 0 {
+                    step.dwords += u32::from(dwords);
+                }
+            }
+            Packet::IndirectBuffer(buffer) => {
+                self.check_buffer(&buffer)?;
+                step.buffer = Some(buffer);
+            }
+            Packet::WriteData(write) => self.write(core, &write)?,
+            Packet::CopyData(copy) => self.copy(core, &copy)?,
+            Packet::ReleaseMem(release) => release_mem(core, &release)?,
+            Packet::WaitRegMem(wait) => self.wait(core, &wait)?,
+            // Events that write a result, and what later versions of the decoder know.
+            _ => return Err(unsupported()),
+        }
+        Ok(step)
+    }
+
+    /// Sets shader registers; those of graphics stages are out of a compute queue's reach.
+    fn set_registers(&mut self, first: u32, values: &[u32]) -> Result<(), Exit> {
+        // The decoder has checked that they end within the shader registers.
+        if first < reg::COMPUTE_RANGE.start {
+            return Err(unsupported());
+        }
+        self.registers.set_all(first, values);
+        Ok(())
+    }
+
+    /// Begins a dispatch; [`Machine::run`] runs it.
+    fn dispatch(&mut self, core: &Core, initiator: Initiator, sizes: [u32; 3]) -> Result<(), Exit> {
+        let [x, y, z] = sizes;
+        self.registers.set_all(reg::COMPUTE_DISPATCH_INITIATOR, &[initiator.0, x, y, z]);
+        let launch = launch::launch(&core.gpu.chip, &core.config, &self.registers, initiator, sizes)?;
+        if let Some(launch) = launch {
+            self.job = Some(Box::new(Job::new(&core.gpu, launch)?));
+        }
+        Ok(())
+    }
+
+    fn check_buffer(&self, buffer: &IndirectBuffer) -> Result<(), Exit> {
+        // Only a buffer can be left for good.
+        if !buffer.valid || buffer.chain && self.frames.is_empty() {
+            return Err(reserved());
+        }
+        if !buffer.chain && self.frames.len() >= DEPTH {
+            return Err(unsupported());
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, core: &Core, write: &WriteData<'_>) -> Result<(), Exit> {
+        match write.destination {
+            Destination::Memory { address } | Destination::L2 { address } => {
+                write_words(core, address, write)?;
+                core.gpu.bell.strike();
+            }
+            Destination::Register { register } | Destination::PerfCounter { register } => {
+                if write.increment {
+                    self.registers.set_all(register, write.data);
+                } else {
+                    write.data.iter().for_each(|&word| self.registers.set(register, word));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, core: &Core, copy: &CopyData) -> Result<(), Exit> {
+        let vm = &core.gpu.vm;
+        let value = match copy.source {
+            CopySource::Memory { address } | CopySource::L2 { address } if copy.wide => {
+                vm.read_u64(address)?
+            }
+            CopySource::Memory { address } | CopySource::L2 { address } => u64::from(vm.read_u32(address)?),
+            CopySource::Register { register } | CopySource::PerfCounter { register } => {
+                let high = self.registers.get(register.wrapping_add(1));
+                u64::from(high) << 32 | u64::from(self.registers.get(register))
+            }
+            CopySource::Immediate { value } => value,
+            CopySource::GpuClock => clock::ticks(),
+            CopySource::AtomicReturn | CopySource::SystemClock => return Err(unsupported()),
+        };
+        // CAST: the two halves.
+        let (low, high) = (value as u32, (value >> 32) as u32);
+        match copy.destination {
+            Destination::Memory { address } | Destination::L2 { address } => {
+                if copy.wide {
+                    vm.write_u64(address, value)?;
+                } else {
+                    vm.write_u32(address, low)?;
+                }
+                core.gpu.bell.strike();
+            }
+            Destination::Register { register } | Destination::PerfCounter { register } => {
+                self.registers.set(register, low);
+                if copy.wide {
+                    self.registers.set(register.wrapping_add(1), high);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, core: &Core, wait: &WaitRegMem) -> Result<(), Exit> {
+        match wait.target {
+            WaitTarget::Memory { address } | WaitTarget::PreemptibleMemory { address } => {
+                let vm = &core.gpu.vm;
+                poll(core, || Ok(wait.holds(vm.read_u32(address)?)))
+            }
+            // Nothing on the way from the host to memory is ever left to flush.
+            WaitTarget::Register { register: reg::HDP_FLUSH_DONE } => Ok(()),
+            WaitTarget::Register { register } => self.wait_register(core, wait, register),
+            // Where the flush's registers are depends on the chip's bus interface; what else a compute queue could
+            // request outside its own registers is done as soon.
+            WaitTarget::Request { request, done }
+                if !Registers::holds(request) && !Registers::holds(done) =>
+            {
+                Ok(())
+            }
+            WaitTarget::Request { request, done } => {
+                self.registers.set(request, wait.reference);
+                self.wait_register(core, wait, done)
+            }
+        }
+    }
+
+    /// Registers change by packets of this queue alone: this wait is over at once, or when the queue leaves.
+    fn wait_register(&self, core: &Core, wait: &WaitRegMem, register: u32) -> Result<(), Exit> {
+        let holds = wait.holds(self.registers.get(register));
+        poll(core, || Ok(holds))
+    }
+}
+
+/// Looks until it is so; begins anew when the queue has to leave meanwhile.
+fn poll(core: &Core, mut satisfied: impl FnMut() -> Result<bool, MemoryFault>) -> Result<(), Exit> {
+    let mut patience = Patience::new(&core.gpu.bell);
+    while !satisfied()? {
+        if core.must_leave() {
+            return Err(Exit::Left);
+        }
+        patience.wait(|| core.must_leave() || !matches!(satisfied(), Ok(false)));
+    }
+    Ok(())
+}
+
+/// Writes a packet's words to memory, all or none.
+fn write_words(core: &Core, address: u64, write: &WriteData<'_>) -> Result<(), MemoryFault> {
+    let vm = &core.gpu.vm;
+    let data = write.data;
+    if !write.increment {
+        return data.iter().try_for_each(|&word| vm.write_u32(address, word));
+    }
+    if data.len() > POLLED_DWORDS {
+        let bytes: Vec<u8> = data.iter().flat_map(|word| word.to_le_bytes()).collect();
+        return vm.write_bytes(address, &bytes);
+    }
+    // CAST: at most 64.
+    vm.check(address, data.len() as u64 * 4, AccessKind::Write)?;
+    (0..).zip(data).try_for_each(|(at, &word)| vm.write_u32(address.wrapping_add(at * 4), word))
+}
+
+/// Writes, then interrupts. Earlier work is done by now.
+fn release_mem(core: &Core, release: &ReleaseMem) -> Result<(), Exit> {
+    let vm = &core.gpu.vm;
+    match release.data_sel {
+        DataSel::None => {}
+        // CAST: the low half is asked for.
+        DataSel::Low32 => vm.write_u32(release.address, release.value as u32)?,
+        DataSel::All64 => vm.write_u64(release.address, release.value)?,
+        DataSel::GpuClock => vm.write_u64(release.address, clock::ticks())?,
+    }
+    core.gpu.bell.strike();
+    if release.int_sel.interrupts() {
+        core.gpu.interrupt(release.context_id);
+    }
+    Ok(())
+}

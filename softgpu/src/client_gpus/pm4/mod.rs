@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The PM4 command processor: one compute queue's stay on the hardware.
+//!
+//! Packets run one after the other and to their end, which is a legal order for any stream. The client counts dwords
+//! that it has written, for ever, in the write pointer and the doorbell; the read pointer that it sees is ours, wrapped
+//! at the ring's size as real processors publish it (kfdtest's `PM4Queue` computes with that).
+//!
+//! INVARIANT: the position is ours alone. Ring, write pointer and doorbell belong to the client: they can make the
+//! queue wait or halt, and nothing else.
+
+mod execute;
+mod launch;
+mod machine;
+mod registers;
+
+use std::time::{Duration, Instant};
+
+use queues::aql::ExceptionCode;
+use queues::pm4::{Pm4Error, packet_dwords};
+use queues::save_area::WaveRecord;
+use rustix::io::Errno;
+
+pub(super) use self::machine::Machine;
+use self::machine::append;
+use super::doorbell::NEVER_RUNG;
+use super::gpu::Gpu;
+use super::mqd::{Reader, Writer};
+use super::queue::{Core, Exit};
+use super::raised::Raised;
+use crate::hardware::HwQueue;
+
+/// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.
+const LONGEST_SPIN: Duration = Duration::from_micros(40);
+
+/// Words that are no packet halt the queue.
+impl From<Pm4Error> for Raised {
+    fn from(error: Pm4Error) -> Self {
+        tracing::debug!(target: "processor", %error, "packet refused");
+        Self::packet(match error {
+            Pm4Error::Kind { .. } | Pm4Error::Opcode { .. } => ExceptionCode::PacketUnsupported,
+            _ => ExceptionCode::PacketReserved,
+        })
+    }
+}
+
+/// A PM4 queue between two packets or inside one.
+#[derive(Debug, Default)]
+pub(super) struct Pm4Context {
+    /// Dword of the ring to execute next, never wrapped.
+    next: u64,
+    /// One past the last dword that the client has written, as far as it told.
+    limit: u64,
+    machine: Machine,
+    /// How long to spin for the next packet.
+    spin: Duration,
+}
+
+impl Pm4Context {
+    /// Reads what [`Pm4Context::store`] wrote.
+    ///
+    /// # Errors
+    /// `EINVAL` when no queue could be like this.
+    pub(super) fn load(
+        reader: &mut Reader<'_>,
+        gpu: &Gpu,
+        config: &HwQueue,
+        waves: Vec<WaveRecord>,
+    ) -> Result<Self, Errno> {
+        let (next, limit) = (reader.take64(), reader.take64());
+        let machine = Machine::load(reader, gpu, config, waves)?;
+        Ok(Self { next, limit, machine, spin: Duration::ZERO })
+    }
+
+    /// Writes everything but the waves.
+    pub(super) fn store(&self, writer: &mut Writer) {
+        writer.put64(self.next);
+        writer.put64(self.limit);
+        self.machine.store(writer);
+    }
+
+    /// The waves of the interrupted dispatch.
+    pub(super) fn waves(&self) -> Vec<WaveRecord> {
+        self.machine.waves()
+    }
+
+    /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
+    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
+        self.machine.preempted_rsrc1()
+    }
+
+    /// Executes packets until the driver or an exception stops it.
+    pub(super) fn run(&mut self, core: &Core) -> Exit {
+        let mut run = Pm4Run { core, context: self, published: None };
+        // Later the doorbell tells.
+        match core.gpu.vm.read_u64(core.config.write_ptr_va) {
+            Ok(written) => run.hear(written),
+            Err(fault) => return fault.into(),
+        }
+        loop {
+            if let Err(exit) = run.step() {
+                return exit;
+            }
+        }
+    }
+}
+
+/// Whether a count of dwords is ahead of another.
+fn is_ahead(count: u64, of: u64) -> bool {
+    count.wrapping_sub(of).cast_signed() > 0
+}
+
+/// A queue on the hardware.
+#[derive(Debug)]
+struct Pm4Run<'a> {
+    core: &'a Core,
+    context: &'a mut Pm4Context,
+    /// The position that the client was told last.
+    published: Option<u64>,
+}
+
+impl Pm4Run<'_> {
+    fn step(&mut self) -> Result<(), Exit> {
+        self.context.machine.run(self.core)?;
+        self.listen();
+        self.publish()?;
+        if self.core.must_leave() {
+            return Err(Exit::Left);
+        }
+        let Pm4Context { next, limit, machine, .. } = &mut *self.context;
+        let ring = Ring { core: self.core, next: *next, limit: *limit };
+        let Some(step) = machine.execute_from(self.core, |words| ring.fetch(words))? else {
+            self.idle();
+            return Ok(());
+        };
+        *next = next.wrapping_add(u64::from(step.dwords));
+        machine.enter(&step);
+        self.context.spin = LONGEST_SPIN;
+        Ok(())
+    }
+
+    /// Tells the client how far the ring is free; nothing is under way by now.
+    fn publish(&mut self) -> Result<(), Exit> {
+        let Core { gpu, config, .. } = self.core;
+        let Pm4Context { next, limit, .. } = *self.context;
+        // Predication may skip what is yet to be written; to the client that would look like a full ring.
+        let next = if is_ahead(next, limit) { limit } else { next };
+        if self.published != Some(next) {
+            // CAST: a ring has at most 2^30 dwords (KFD counts its bytes in 32 bits).
+            gpu.vm.write_u32(config.read_ptr_va, (next % ring_dwords(config)) as u32)?;
+            self.published = Some(next);
+        }
+        Ok(())
+    }
+
+    /// Takes note of a count of written dwords.
+    fn hear(&mut self, written: u64) {
+        if is_ahead(written, self.context.limit) {
+            self.context.limit = written;
+        }
+    }
+
+    /// The doorbell, unless nobody ever rang it.
+    fn rung(&self) -> Option<u64> {
+        let rung = self.core.gpu.doorbells.value(self.core.config.doorbell_offset);
+        (rung != NEVER_RUNG).then_some(rung)
+    }
+
+    fn listen(&mut self) {
+        if let Some(rung) = self.rung() {
+            self.hear(rung);
+        }
+    }
+
+    /// Waits for dwords: a short spin that pays only on a busy queue, then parked until a doorbell rings.
+    fn idle(&mut self) {
+        let limit = self.context.limit;
+        let news = || self.core.must_leave() || self.rung().is_some_and(|rung| is_ahead(rung, limit));
+        let begun = Instant::now();
+        while begun.elapsed() < self.context.spin {
+            if news() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.core.gpu.doorbells.park(news);
+        self.context.spin /= 2;
+    }
+}
+
+fn ring_dwords(config: &HwQueue) -> u64 {
+    (config.ring_bytes / 4).max(1)
+}
+
+/// The part of the ring that holds packets.
+#[derive(Clone, Copy, Debug)]
+struct Ring<'a> {
+    core: &'a Core,
+    next: u64,
+    limit: u64,
+}
+
+impl Ring<'_> {
+    /// Reads the packet at the position; `false` if it is not all there yet.
+    fn fetch(&self, words: &mut Vec<u32>) -> Result<bool, Exit> {
+        if !is_ahead(self.limit, self.next) {
+            return Ok(false);
+        }
+        let Core { gpu, config, .. } = self.core;
+        let size = ring_dwords(config);
+        let place = self.next % size;
+        let address = config.ring_va.wrapping_add(place * 4);
+        // ORDERING: what the client wrote is visible since the doorbell was read with Acquire.
+        let wanted = packet_dwords(gpu.vm.read_u32(address)?)?;
+        // CAST: a packet has at most 0x4001 dwords.
+        let dwords = wanted as u64;
+        if dwords > size {
+            // CAST: fewer than the packet has.
+            return Err(Pm4Error::Truncated { wanted, available: size as usize }.into());
+        }
+        if is_ahead(dwords, self.limit.wrapping_sub(self.next)) {
+            return Ok(false);
+        }
+        let first = dwords.min(size - place);
+        // CAST: parts of a packet.
+        append(&gpu.vm, address, first as usize, words)?;
+        append(&gpu.vm, config.ring_va, (dwords - first) as usize, words)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue on the hardware: one thread that executes its packets until the driver wants it off.
+//!
+//! INVARIANT: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: what
+//! it knows of a queue that was stopped is gone with it. The driver waits for the thread, the thread never waits for
+//! the driver.
+//!
+//! ```text
+//!   descriptor, save area ──new──► on the hardware ──save: pause waves──► descriptor, save area
+//!                                   │ exception
+//!                                   └──► halted (its descriptor says so, and it stays halted)
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use queues::aql::ExceptionCode;
+use rustix::io::Errno;
+use softgpu_waves::Control;
+
+use super::gpu::Gpu;
+use super::mqd;
+use super::queue_context::{Halt, QueueContext};
+use super::raised::Raised;
+use super::save;
+use crate::hardware::{HwQueue, Mqd};
+
+/// Why a stay on the hardware ended.
+#[derive(Debug)]
+pub(super) enum Exit {
+    /// The driver wants the queue off.
+    Left,
+    /// The queue halts.
+    Raised(Box<Raised>),
+}
+
+impl<E: Into<Raised>> From<E> for Exit {
+    fn from(error: E) -> Self {
+        Self::Raised(Box::new(error.into()))
+    }
+}
+
+/// What the thread leaves when it ends.
+#[derive(Debug)]
+struct Left {
+    context: QueueContext,
+    halted: Option<Raised>,
+}
+
+/// What the driver's side and the queue's thread share.
+#[derive(Debug)]
+pub(super) struct Core {
+    /// The GPU it belongs to.
+    pub(super) gpu: Arc<Gpu>,
+    /// As it was started.
+    pub(super) config: HwQueue,
+    /// Seen by running waves.
+    pub(super) control: Control,
+    /// What the thread looks at between packets.
+    leave: AtomicBool,
+    left: Mutex<Option<Left>>,
+    changed: Condvar,
+}
+
+impl Core {
+    /// Whether the thread must get off the hardware.
+    pub(super) fn must_leave(&self) -> bool {
+        self.leave.load(Ordering::SeqCst)
+    }
+
+    fn wake(&self) {
+        self.leave.store(true, Ordering::SeqCst);
+        // It may sleep on a doorbell or a signal.
+        self.gpu.doorbells.wake_all();
+        self.gpu.bell.strike();
+    }
+
+    /// The thread. A defect of ours costs this queue, not the process.
+    fn work(&self, mut context: QueueContext) {
+        let stay = std::panic::AssertUnwindSafe(|| context.run(self));
+        let exit = std::panic::catch_unwind(stay).unwrap_or_else(|_| {
+            tracing::error!(target: "processor", queue = self.config.id, "command processor panicked");
+            Exit::Raised(Box::new(Raised::packet(ExceptionCode::PreemptionError)))
+        });
+        let (halted, report) = match exit {
+            Exit::Left => (None, None),
+            Exit::Raised(raised) => {
+                let report = Raised { waves: Vec::new(), ..*raised };
+                (Some(*raised), Some(report))
+            }
+        };
+        *self.left.lock() = Some(Left { context, halted });
+        self.changed.notify_all();
+        // Off the hardware first: whoever hears of it finds it off.
+        if let Some(report) = report {
+            report.report(&self.gpu, self.config.id);
+        }
+    }
+}
+
+/// The driver's side of a queue. Dropping it abandons what it runs.
+#[derive(Debug)]
+pub(super) struct Queue {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Queue {
+    /// Puts a queue on the hardware in the state that `mqd` and its save area describe.
+    ///
+    /// # Errors
+    /// `EINVAL` when they describe none, `EFAULT` when the area is not mapped, `ENOMEM` when no thread can be had.
+    pub(super) fn new(gpu: Arc<Gpu>, config: HwQueue, mqd: &Mqd) -> Result<Self, Errno> {
+        Self::with_control(gpu, config, mqd, Control::new(), false)
+    }
+
+    /// A queue that leaves before it executes anything.
+    #[cfg(test)]
+    pub(super) fn paused(gpu: Arc<Gpu>, config: HwQueue, mqd: &Mqd) -> Result<Self, Errno> {
+        let control = Control::new();
+        control.pause();
+        Self::with_control(gpu, config, mqd, control, true)
+    }
+
+    fn with_control(
+        gpu: Arc<Gpu>,
+        config: HwQueue,
+        mqd: &Mqd,
+        control: Control,
+        leave: bool,
+    ) -> Result<Self, Errno> {
+        let (context, halted) = if mqd::is_fresh(mqd, config.kind) {
+            // The slot may hold what an earlier queue rang.
+            gpu.doorbells.reset(config.doorbell_offset);
+            (QueueContext::new(config.kind), None)
+        } else {
+            let waves = save::load(&gpu.vm, &config, &mqd.waves())?;
+            QueueContext::load(&gpu, &config, mqd, waves)?
+        };
+        let core = Arc::new(Core {
+            gpu,
+            config,
+            control,
+            leave: AtomicBool::new(leave),
+            left: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        if let Some(Halt { code, waves }) = halted {
+            let halted = Some(Raised { code, fault: None, waves });
+            *core.left.lock() = Some(Left { context, halted });
+            return Ok(Self { core, thread: None });
+        }
+        let thread = std::thread::Builder::new()
+            .name(format!("queue {}", config.id))
+            .spawn({
+                let core = Arc::clone(&core);
+                move || core.work(context)
+            })
+            .map_err(|_| Errno::NOMEM)?;
+        Ok(Self { core, thread: Some(thread) })
+    }
+
+    /// Takes the queue off the hardware and saves it; its waves go into its save area.
+    ///
+    /// # Errors
+    /// `ETIME` when its waves cannot be preempted or their area is no longer there.
+    pub(super) fn save(mut self) -> Result<Box<Mqd>, Errno> {
+        self.core.control.pause();
+        self.core.wake();
+        self.join();
+        let left = {
+            let mut left = self.core.left.lock();
+            while left.is_none() {
+                self.core.changed.wait(&mut left);
+            }
+            left.take()
+        };
+        let Left { context, halted } = left.ok_or(Errno::TIME)?;
+        let Core { gpu, config, .. } = &*self.core;
+        let waves = match &halted {
+            Some(raised) => raised.waves.clone(),
+            None => context.waves(),
+        };
+        if halted.is_none()
+            && let Some(rsrc1) = context.preempted_rsrc1()
+            && gpu.chip.hangs(config.kind, rsrc1)
+        {
+            tracing::error!(target: "processor", gpu = gpu.index, queue = config.id, rsrc1,
+                "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");
+            return Err(Errno::TIME);
+        }
+        let saved = save::save(&gpu.vm, config, &waves).map_err(|error| {
+            tracing::error!(target: "processor", queue = config.id, %error, waves = waves.len(), "waves not saved");
+            Errno::TIME
+        })?;
+        let mut writer = mqd::Writer::new(config);
+        if saved.is_some() {
+            writer.waves(config, saved);
+        }
+        context.store(&mut writer, halted.map(|raised| raised.code));
+        Ok(writer.finish())
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!(target: "processor", queue = self.core.config.id, "queue thread panicked");
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.core.control.abort();
+        self.core.wake();
+        self.join();
+    }
+}

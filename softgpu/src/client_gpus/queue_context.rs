@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A queue's state in whatever packet language it speaks: run, saved into a descriptor, made of one.
+//!
+//! INVARIANT: `load` of what `store` wrote, with the same waves, is the same state; whatever else `load` is given is
+//! refused or runs as a queue of the client's that does no harm.
+
+use queues::aql::ExceptionCode;
+use queues::save_area::WaveRecord;
+use rustix::io::Errno;
+
+use super::gpu::Gpu;
+use super::mqd::{Reader, Writer};
+use super::queue::{Core, Exit};
+use super::{aql, pm4, sdma};
+use crate::hardware::{HwQueue, HwQueueKind, Mqd};
+
+/// Why a saved queue is halted, with the waves that are in its save area.
+#[derive(Debug)]
+pub(super) struct Halt {
+    /// The queue's exception.
+    pub(super) code: ExceptionCode,
+    /// The waves it left.
+    pub(super) waves: Vec<WaveRecord>,
+}
+
+/// What a queue is between two packets, or in the middle of one.
+#[derive(Debug)]
+pub(super) enum QueueContext {
+    /// HSA packets.
+    Aql(aql::AqlContext),
+    /// PM4 packets.
+    Pm4(pm4::Pm4Context),
+    /// System DMA packets.
+    Sdma(sdma::SdmaContext),
+}
+
+impl QueueContext {
+    /// A queue that has never run.
+    pub(super) fn new(kind: HwQueueKind) -> Self {
+        match kind {
+            HwQueueKind::Aql => Self::Aql(aql::AqlContext::default()),
+            HwQueueKind::Compute => Self::Pm4(pm4::Pm4Context::default()),
+            HwQueueKind::Sdma => Self::Sdma(sdma::SdmaContext::default()),
+        }
+    }
+
+    /// The state that a descriptor holds, with the waves that its save area holds.
+    ///
+    /// # Errors
+    /// `EINVAL` when the descriptor is no such queue's, or contradicts itself or the waves.
+    pub(super) fn load(
+        gpu: &Gpu,
+        config: &HwQueue,
+        mqd: &Mqd,
+        waves: Vec<WaveRecord>,
+    ) -> Result<(Self, Option<Halt>), Errno> {
+        let mut reader = Reader::new(mqd, config.kind)?;
+        let code = match reader.take() {
+            0 => None,
+            code => Some(ExceptionCode::from_code(code).ok_or(Errno::INVAL)?),
+        };
+        // The waves of a halted queue are for whoever looks at them; they do not run on.
+        let (waves, halted) = match code {
+            Some(code) => (Vec::new(), Some(Halt { code, waves })),
+            None => (waves, None),
+        };
+        let context = match config.kind {
+            HwQueueKind::Aql => Self::Aql(aql::AqlContext::load(&mut reader, gpu, config, waves)?),
+            HwQueueKind::Compute => Self::Pm4(pm4::Pm4Context::load(&mut reader, gpu, config, waves)?),
+            HwQueueKind::Sdma => Self::Sdma(sdma::SdmaContext::load(&mut reader)?),
+        };
+        Ok((context, halted))
+    }
+
+    /// Writes the state; `halted` with the exception that halted the queue.
+    pub(super) fn store(&self, writer: &mut Writer, halted: Option<ExceptionCode>) {
+        // CAST: the discriminant is the code.
+        writer.put(halted.map_or(0, |code| code as u32));
+        match self {
+            Self::Aql(context) => context.store(writer),
+            Self::Pm4(context) => context.store(writer),
+            Self::Sdma(context) => context.store(writer),
+        }
+    }
+
+    /// Executes packets until the driver or an exception stops it.
+    pub(super) fn run(&mut self, core: &Core) -> Exit {
+        match self {
+            Self::Aql(context) => context.run(core),
+            Self::Pm4(context) => context.run(core),
+            Self::Sdma(context) => context.run(core),
+        }
+    }
+
+    /// The waves of the interrupted dispatch.
+    pub(super) fn waves(&self) -> Vec<WaveRecord> {
+        match self {
+            Self::Aql(context) => context.waves(),
+            Self::Pm4(context) => context.waves(),
+            Self::Sdma(_) => Vec::new(),
+        }
+    }
+
+    /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
+    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
+        match self {
+            Self::Aql(context) => context.preempted_rsrc1(),
+            Self::Pm4(context) => context.preempted_rsrc1(),
+            Self::Sdma(_) => None,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What halts a queue, and how the driver hears of it.
+//!
+//! INVARIANT: a queue that raised something executes no further packet until it is destroyed.
+
+use queues::aql::{ExceptionCode, PacketError};
+use queues::save_area::WaveRecord;
+use softgpu_waves::{Cause, MemoryFault, WaveException};
+
+use super::gpu::Gpu;
+use crate::hardware::VmFault;
+
+/// Why a queue halted, with the waves that are left in it.
+#[derive(Debug)]
+pub(super) struct Raised {
+    /// The queue's exception.
+    pub(super) code: ExceptionCode,
+    /// The VM fault that comes with it.
+    pub(super) fault: Option<VmFault>,
+    /// The waves to be found in the save area.
+    pub(super) waves: Vec<WaveRecord>,
+}
+
+impl Raised {
+    /// An exception that left no wave behind.
+    pub(super) fn packet(code: ExceptionCode) -> Self {
+        Self { code, fault: None, waves: Vec::new() }
+    }
+
+    /// Tells the driver. The queue must count as off the hardware by now: the driver may stop it from here.
+    pub(super) fn report(&self, gpu: &Gpu, queue: u32) {
+        tracing::warn!(target: "processor", gpu = gpu.index, queue, code = %self.code, fault = ?self.fault,
+            waves = self.waves.len(), "queue halted");
+        let Some(interrupts) = gpu.interrupts() else { return };
+        if let Some(fault) = self.fault {
+            interrupts.memory_fault(gpu.index, fault);
+        }
+        interrupts.queue_exception(gpu.index, queue, self.code);
+    }
+}
+
+impl From<PacketError> for Raised {
+    fn from(error: PacketError) -> Self {
+        tracing::debug!(target: "processor", %error, "packet refused");
+        Self::packet(error.exception_code())
+    }
+}
+
+/// The command processor itself touched memory it may not.
+impl From<MemoryFault> for Raised {
+    fn from(fault: MemoryFault) -> Self {
+        let MemoryFault { address, not_present, read_only, no_execute, .. } = fault;
+        let fault = VmFault { address, not_present, read_only, no_execute };
+        Self { code: ExceptionCode::WaveMemoryViolation, fault: Some(fault), waves: Vec::new() }
+    }
+}
+
+impl From<Box<WaveException>> for Raised {
+    fn from(exception: Box<WaveException>) -> Self {
+        tracing::debug!(target: "processor", cause = ?exception.cause, pc = exception.pc,
+            workgroup = ?exception.workgroup, wave = exception.wave_in_group, "wave exception");
+        let (code, fault) = match exception.cause {
+            Cause::IllegalInstruction { .. } => (ExceptionCode::WaveIllegalInstruction, None),
+            Cause::MemoryViolation { address, not_present, read_only, no_execute, .. } => {
+                let fault = VmFault { address, not_present, read_only, no_execute };
+                (ExceptionCode::WaveMemoryViolation, Some(fault))
+            }
+            Cause::Trap(_) => (ExceptionCode::WaveTrap, None),
+            Cause::ScratchTooSmall { .. } => (ExceptionCode::WaveApertureViolation, None),
+            _ => (ExceptionCode::WaveAbort, None),
+        };
+        Self { code, fault, waves: vec![exception.record] }
+    }
+}

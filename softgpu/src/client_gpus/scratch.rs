@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scratch memory of an AQL queue, and how the packet processor asks the process for more.
+//!
+//! A dispatch that needs more private memory than the queue's `amd_queue_t` describes stops the queue: the processor
+//! stores a code into `queue_inactive_signal`, and begins the packet anew once the process has stored 0 there.
+//!
+//! INVARIANT: the fields are read when the dispatch begins, so what the process wrote before its 0 is what counts.
+
+use std::mem::offset_of;
+
+use queues::aql::inactive;
+use queues::hsa::{AmdQueue, AmdSignal};
+use softgpu_waves::{MemoryFault, Scratch, Vm};
+
+use super::bell::Patience;
+use super::dispatch::no_scratch;
+use super::queue::{Core, Exit};
+use super::raised::Raised;
+use super::signal;
+use crate::hardware::HwQueue;
+
+/// Bytes that one count of `COMPUTE_TMPRING_SIZE.WAVESIZE` stands for on gfx11.
+const SCRATCH_UNIT: u32 = 256;
+
+/// What a dispatch needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// Private bytes of a lane.
+    pub(super) lane_bytes: u32,
+    /// Lanes of a wave.
+    pub(super) lanes: u32,
+}
+
+/// The queue's `amd_queue_t`, if its two pointers are laid out like one (KFD is told only of the pointers).
+pub(super) fn queue_address(config: &HwQueue) -> Option<u64> {
+    // CAST: offsets within 256 bytes.
+    let queue = config.write_ptr_va.checked_sub(offset_of!(AmdQueue, write_dispatch_id) as u64)?;
+    let read = queue.checked_add(offset_of!(AmdQueue, read_dispatch_id) as u64)?;
+    (read == config.read_ptr_va && queue.is_multiple_of(align_of::<AmdQueue>() as u64)).then_some(queue)
+}
+
+const fn field(queue: u64, offset: usize) -> u64 {
+    // CAST: an offset within 256 bytes.
+    queue.wrapping_add(offset as u64)
+}
+
+/// The queue's scratch memory, if it is enough.
+///
+/// # Errors
+/// A violation if nothing describes scratch memory, the fault if the description is not mapped.
+pub(super) fn find(vm: &Vm, queue: Option<u64>, wanted: Wanted) -> Result<Option<Scratch>, Raised> {
+    let queue = queue.ok_or_else(no_scratch)?;
+    let read = || -> Result<(u64, u64, u32), MemoryFault> {
+        let base = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_location)))?;
+        let bytes = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_byte_size)))?;
+        let ring = vm.read_u32(field(queue, offset_of!(AmdQueue, compute_tmpring_size)))?;
+        Ok((base, bytes, ring))
+    };
+    let (base, bytes, ring) = read()?;
+    let wave_bytes = u64::from(ring >> 12 & 0x7fff) * u64::from(SCRATCH_UNIT);
+    let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
+    let enough = base != 0 && wave_bytes >= needed && bytes >= needed;
+    Ok(enough.then_some(Scratch { base, bytes }))
+}
+
+/// Asks the process, and waits for its answer; the dispatch then begins anew.
+///
+/// # Errors
+/// A violation when the queue has no signal to ask with; [`Exit::Left`] when the queue has to leave meanwhile.
+pub(super) fn ask(core: &Core, queue: Option<u64>, wanted: Wanted) -> Result<(), Exit> {
+    let vm = &core.gpu.vm;
+    let queue = queue.ok_or_else(no_scratch)?;
+    let handle = vm.read_u64(field(queue, offset_of!(AmdQueue, queue_inactive_signal)))?;
+    if handle == 0 {
+        return Err(no_scratch().into());
+    }
+    let value = field(handle, offset_of!(AmdSignal, value));
+    // A queue that left while it asked finds its question still there, or answered.
+    if vm.read_u64(value)? == 0 {
+        vm.write_u64(value, inactive::insufficient_scratch(wanted.lanes == 32))?;
+        signal::notify(&core.gpu, handle)?;
+    }
+    let mut patience = Patience::new(&core.gpu.bell);
+    while vm.read_u64(value)? != 0 {
+        if core.must_leave() {
+            return Err(Exit::Left);
+        }
+        patience.wait(|| core.must_leave() || !matches!(vm.read_u64(value), Ok(pending) if pending != 0));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_gpus::tests::some_queue;
+    use crate::hardware::HwQueueKind;
+
+    #[test]
+    fn queue_address_needs_both_pointers_of_one_queue() {
+        let with =
+            |read_ptr_va, write_ptr_va| HwQueue { read_ptr_va, write_ptr_va, ..some_queue(HwQueueKind::Aql) };
+        assert_eq!(queue_address(&with(0x1080, 0x1038)), Some(0x1000));
+        assert_eq!(queue_address(&with(0x1088, 0x1040)), None, "misaligned");
+        assert_eq!(queue_address(&with(0x2080, 0x1038)), None);
+        assert_eq!(queue_address(&with(0x80, 8)), None);
+    }
+}
