@@ -14,9 +14,10 @@
 
 use thiserror::Error;
 
-use crate::save_area::HEADER_BYTES;
 use crate::target::{LdsSize, Target, WaveRule};
 
+/// Bytes of the header at the start of a save area (`struct kfd_context_save_area_header`).
+pub const HEADER_BYTES: usize = 40;
 const PAGE: u128 = 4096;
 /// Bytes that the debugger keeps per wave.
 const DEBUG_BYTES_PER_WAVE: u128 = 32;

@@ -27,3 +27,4 @@ pub mod ring;
 pub mod save_area;
 pub mod sdma;
 pub mod target;
+mod words;

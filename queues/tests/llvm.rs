@@ -100,7 +100,7 @@ fn vgpr_fields_count_as_clang_counts() {
                 if target.vgprs_wave32.is_some() {
                     directives.push(&wave_size);
                 }
-                if target.vgpr_bytes_per_cu == 0x80000 && target.packed_workitem_ids {
+                if target.vgprs_wave64.total == 512 && target.vgprs_wave32.is_none() {
                     directives.push(".amdhsa_accum_offset 4");
                 }
                 let descriptor = descriptor(target.name, &directives);

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::{Result, ensure};
-use queues::target::GfxFamily;
 use serde::Serialize;
 use softgpu_isa::{Flags, Inst, Op, WaveSize, decode_for, info};
 use stasis::code_object::{CodeObject, Kernel, LoadPlan};
@@ -52,7 +51,7 @@ impl Listing {
     pub fn new(object: &CodeObject, name: &str) -> Result<Self> {
         let isa = object.isa();
         let is_gfx11 = match isa.target() {
-            Some(target) => target.family == GfxFamily::Gfx11,
+            Some(target) => target.gfx11_code,
             None => isa.generic_version() > 0 && isa.name().starts_with("gfx11"),
         };
         ensure!(is_gfx11, "--disassemble knows the instructions of gfx11; this code object is for {isa}");

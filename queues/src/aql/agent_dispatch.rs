@@ -10,7 +10,8 @@
 
 use std::fmt;
 
-use super::{Header, Packet, PacketError, PacketKind, RawPacket, double, halves, word, words};
+use super::{Header, Packet, PacketError, PacketKind, RawPacket};
+use crate::words::{double, halves, word, words};
 
 /// A call of an agent's own function (HSA 1.2 `hsa_agent_dispatch_packet_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,8 @@
 
 use std::fmt;
 
-use super::{FenceScope, Header, Packet, PacketError, PacketKind, RawPacket, double, halves, word, words};
+use super::{FenceScope, Header, Packet, PacketError, PacketKind, RawPacket};
+use crate::words::{double, halves, word, words};
 
 /// A wait on up to five signals (HSA 1.2 `hsa_barrier_and_packet_t`, `hsa_barrier_or_packet_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,8 @@
 
 use std::fmt;
 
-use super::{Header, PacketError, PacketKind, RawPacket, double, halves, word, words};
+use super::{Header, PacketError, PacketKind, RawPacket};
+use crate::words::{double, halves, word, words};
 
 /// The most work-items that one work-group may have on any supported target.
 pub const MAX_WORKGROUP_ITEMS: u32 = 1024;

@@ -14,6 +14,7 @@ mod error;
 mod exception;
 mod header;
 pub mod inactive;
+mod raw;
 #[cfg(test)]
 mod tests;
 mod vendor;
@@ -28,16 +29,10 @@ pub use dispatch::{KernelDispatch, MAX_WORKGROUP_ITEMS};
 pub use error::PacketError;
 pub use exception::ExceptionCode;
 pub use header::{FenceScope, Header, PacketKind};
+pub use raw::{PACKET_BYTES, RawPacket};
 pub use vendor::{BarrierValue, Condition, Pm4Ib};
 
-/// Bytes of every AQL packet.
-pub const PACKET_BYTES: usize = 64;
-
-/// A packet as the little-endian words that lie in the ring.
-///
-/// Word 0 holds the header in its low half. It must be stored last, with release ordering, because the packet
-/// belongs to the processor as soon as the header's kind is valid.
-pub type RawPacket = [u32; 16];
+use crate::words::halves;
 
 /// A packet that a processor of a queue executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -178,28 +173,4 @@ impl fmt::Display for Packet {
             Self::BarrierValue(barrier) => barrier.fmt_body(f),
         }
     }
-}
-
-/// Splits a word into its low and high halves.
-pub(crate) const fn halves(word: u32) -> [u16; 2] {
-    let [a, b, c, d] = word.to_le_bytes();
-    [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
-}
-
-/// Joins two halves into a word.
-pub(crate) const fn word(low: u16, high: u16) -> u32 {
-    let ([a, b], [c, d]) = (low.to_le_bytes(), high.to_le_bytes());
-    u32::from_le_bytes([a, b, c, d])
-}
-
-/// Splits 64 bits into little-endian words.
-pub(crate) const fn words(value: u64) -> [u32; 2] {
-    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
-    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
-}
-
-/// Joins two little-endian words into 64 bits.
-pub(crate) const fn double(low: u32, high: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (low.to_le_bytes(), high.to_le_bytes());
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }

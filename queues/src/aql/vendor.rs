@@ -14,7 +14,8 @@
 
 use std::fmt;
 
-use super::{Header, Packet, PacketError, PacketKind, RawPacket, double, word, words};
+use super::{Header, Packet, PacketError, PacketKind, RawPacket};
+use crate::words::{double, word, words};
 
 /// `amd_format` of [`Pm4Ib`].
 pub(super) const FORMAT_PM4_IB: u8 = 1;

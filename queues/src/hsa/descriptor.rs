@@ -10,7 +10,7 @@
 use bytemuck::{Pod, Zeroable};
 use thiserror::Error;
 
-use super::assert_layout;
+use super::layout::assert_layout;
 use crate::target::Target;
 
 /// Bytes of LDS that one step of the descriptor's LDS field means.

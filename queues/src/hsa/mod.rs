@@ -6,6 +6,7 @@
 //! and there is no padding, so that each is [`bytemuck::Pod`] and any bytes are a valid value.
 
 mod descriptor;
+mod layout;
 mod queue;
 mod signal;
 #[cfg(test)]
@@ -16,15 +17,3 @@ pub use descriptor::{DescriptorError, KernelDescriptor};
 pub use queue::{AmdQueue, queue_properties};
 pub use signal::{AmdSignal, signal_kind};
 pub use user_sgprs::UserSgprs;
-
-/// Asserts a structure's size and the offsets of its fields at compile time.
-macro_rules! assert_layout {
-    ($type:ty, $size:literal, align $align:literal, { $($offset:literal $field:ident,)* }) => {
-        const _: () = {
-            assert!(size_of::<$type>() == $size);
-            assert!(align_of::<$type>() == $align);
-            $(assert!(std::mem::offset_of!($type, $field) == $offset);)*
-        };
-    };
-}
-pub(crate) use assert_layout;

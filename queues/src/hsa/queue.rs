@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::assert_layout;
+use super::layout::assert_layout;
 
 /// Bits of [`AmdQueue::queue_properties`].
 pub mod queue_properties {

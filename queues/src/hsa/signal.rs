@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::assert_layout;
+use super::layout::assert_layout;
 
 /// Values of [`AmdSignal::kind`].
 pub mod signal_kind {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::field::{aligned, at, at_most, bit, bits, fixed, reserved};
 use super::{CachePolicy, Pm4Error, reg};
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 const PRED_EXEC: &str = "PRED_EXEC";
 const INDIRECT_BUFFER: &str = "INDIRECT_BUFFER";

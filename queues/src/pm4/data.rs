@@ -9,7 +9,7 @@ use std::fmt;
 use super::Pm4Error;
 use super::control::Words;
 use super::field::{CachePolicy, aligned, at, bit, bits, fixed, register, reserved};
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 const WRITE_DATA: &str = "WRITE_DATA";
 const COPY_DATA: &str = "COPY_DATA";

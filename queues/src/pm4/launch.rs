@@ -6,9 +6,10 @@
 
 use super::control::Initiator;
 use super::{Packet, Pm4Error, reg};
-use crate::aql::{MAX_WORKGROUP_ITEMS, words};
+use crate::aql::MAX_WORKGROUP_ITEMS;
 use crate::hsa::KernelDescriptor;
-use crate::target::{GfxFamily, ScratchFormat, Target, privileged_dispatch};
+use crate::target::{ScratchFormat, Target, privileged_dispatch};
+use crate::words::words;
 
 /// `COMPUTE_PGM_RSRC1.PRIV`.
 pub const RSRC1_PRIV: u32 = 1 << 20;
@@ -139,8 +140,7 @@ impl Dispatch<'_> {
 
     fn check(&self) -> Result<(), Pm4Error> {
         let target = self.target.name;
-        if self.target.family == GfxFamily::Gfx12 {
-            // TMPRING_SIZE and PGM_RSRC3 have moved there.
+        if !self.target.pm4_dispatch {
             return Err(Pm4Error::Target { target });
         }
         if !self.entry.is_multiple_of(ADDRESS_UNIT) || self.entry >= ADDRESS_END {
@@ -171,7 +171,7 @@ impl Dispatch<'_> {
     ) -> Result<(), Pm4Error> {
         set(reg::COMPUTE_PGM_LO, &words(self.entry / ADDRESS_UNIT))?;
         set(reg::COMPUTE_PGM_RSRC1, &[self.rsrc1(), rsrc2])?;
-        if let Some(register) = rsrc3(self.target) {
+        if let Some(register) = self.target.pgm_rsrc3 {
             set(register, &[self.descriptor.compute_pgm_rsrc3])?;
         }
         set(reg::COMPUTE_TMPRING_SIZE, &[tmpring])?;
@@ -188,15 +188,5 @@ impl Dispatch<'_> {
         let [x, y, z] = self.workgroup.map(u32::from);
         // The two words behind the sizes are PIPELINESTAT_ENABLE and PERFCOUNT_ENABLE.
         set(reg::COMPUTE_START_X, &[0, 0, 0, x, y, z, 0, 0])
-    }
-}
-
-/// Where the third resource word goes, if the chip has one.
-const fn rsrc3(target: &Target) -> Option<u32> {
-    match target.family {
-        // Only a unified register file has something to say there: where accumulation registers start.
-        GfxFamily::Gfx9 if target.vgprs_wave64.total > 256 => Some(reg::COMPUTE_PGM_RSRC3_GFX9),
-        GfxFamily::Gfx9 | GfxFamily::Gfx12 => None,
-        GfxFamily::Gfx10 | GfxFamily::Gfx11 => Some(reg::COMPUTE_PGM_RSRC3),
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::Pm4Error;
 use super::field::{CachePolicy, aligned, at, at_most, bit, bits, field_enum, fixed, reserved};
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 const ACQUIRE_MEM: &str = "ACQUIRE_MEM";
 const RELEASE_MEM: &str = "RELEASE_MEM";

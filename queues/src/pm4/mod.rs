@@ -58,7 +58,7 @@ pub use wait::{WaitRegMem, WaitTarget};
 use control::RegisterSpace;
 use field::{SHADER_TYPE, aligned, bits, fixed};
 
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 /// Opcodes: bits 8..16 of a type 3 header.
 pub mod opcode {

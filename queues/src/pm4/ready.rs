@@ -8,7 +8,7 @@ use super::memory::{
 };
 use super::wait::{WaitRegMem, WaitTarget};
 use super::{Packet, reg};
-use crate::target::{GfxFamily, Target};
+use crate::target::Target;
 
 /// How often waits poll.
 const POLL_INTERVAL: u16 = 4;
@@ -50,9 +50,9 @@ pub const fn kernel_barrier() -> Packet<'static> {
 /// This is the packet that AMD's runtime sends after it loaded a code object.
 #[must_use]
 pub const fn code_invalidate(target: &Target) -> Packet<'static> {
-    let caches = match target.family {
-        GfxFamily::Gfx9 => AcquireCaches::Coherency(coher::CODE),
-        GfxFamily::Gfx10 | GfxFamily::Gfx11 | GfxFamily::Gfx12 => AcquireCaches::Gcr(gcr::CODE),
+    let caches = match target.gcr {
+        true => AcquireCaches::Gcr(gcr::CODE),
+        false => AcquireCaches::Coherency(coher::CODE),
     };
     Packet::AcquireMem(AcquireMem { caches, size: 0xff_ffff_ffff, base: 0, poll_interval: 0 })
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::Pm4Error;
 use super::field::{CachePolicy, Compare, aligned, at, bit, bits, fixed, register, reserved};
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 const WAIT_REG_MEM: &str = "WAIT_REG_MEM";
 const MEMORY_SPACE: u32 = 1;

@@ -5,11 +5,8 @@
 //! writes the first 16 bytes when it saves a queue's waves, and reads the rest to report an exception.
 
 use super::{SaveAreaError, to_usize, word_at};
-use crate::aql::{double, words};
-use crate::cwsr::CwsrGeometry;
-
-/// Bytes of the header.
-pub const HEADER_BYTES: usize = 40;
+use crate::cwsr::{CwsrGeometry, HEADER_BYTES};
+use crate::words::{double, words};
 
 /// Where the saved waves are. Offsets are from the start of the XCC's area, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

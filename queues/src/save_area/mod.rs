@@ -21,8 +21,10 @@ mod record;
 mod tests;
 
 pub use error::SaveAreaError;
-pub use header::{HEADER_BYTES, SaveAreaHeader, WaveState};
+pub use header::{SaveAreaHeader, WaveState};
 pub use record::{WaveRecord, status};
+
+pub use crate::cwsr::HEADER_BYTES;
 
 use control_stack::{State, Word, Words};
 use record::RecordShape;

@@ -10,7 +10,7 @@
 
 use super::control_stack::{State, WaveWord};
 use super::{SaveAreaError, to_usize, word_at};
-use crate::aql::{double, words};
+use crate::words::{double, words};
 
 const SGPRS: usize = 128;
 const HARDWARE_WORDS: usize = 16;

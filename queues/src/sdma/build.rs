@@ -9,13 +9,29 @@
 //! INVARIANT: a helper that fails has pushed nothing, and every piece is at most what one packet may move.
 
 use super::fields::aligned;
+use super::header::{header, op};
 use super::{
-    Atomic, AtomicOperation, ConstFill, CopyLinear, Fence, FillCount, Generation, MAX_FILL_BYTES,
-    MAX_NOP_SKIP, Packet, SdmaError, header, max_copy_bytes, op,
+    Atomic, AtomicOperation, ConstFill, CopyLinear, Fence, FillCount, Generation, MAX_NOP_SKIP, Packet,
+    SdmaError,
 };
 
 /// The most bytes that [`copy`] and [`fill`] take, 1 TiB: it bounds what they append.
 pub const MAX_SPLIT_BYTES: u64 = 1 << 40;
+
+/// The most bytes that one copy packet is given by [`copy`]: 4 MiB or 1 GiB.
+///
+/// gfx942 shares [`Generation::V4_4`] with gfx90a, whose counts are known to be wide, but is only ever driven
+/// with 4 MiB packets by the kernel and by tinygrad: splitting stays at what both are sure to take.
+#[must_use]
+pub const fn max_copy_bytes(generation: Generation) -> u64 {
+    match generation {
+        Generation::V4 | Generation::V4_4 | Generation::V5 => 1 << 22,
+        Generation::V5_2 | Generation::V6 => 1 << 30,
+    }
+}
+
+/// The most bytes that one fill packet is given by [`fill`]: what the kernel gives every generation.
+pub const MAX_FILL_BYTES: u64 = 1 << 22;
 
 /// Appends exactly this many dwords of padding: as few NOPs as can be, each with zeros that it skips.
 pub fn push_nops(out: &mut Vec<u32>, dwords: usize) {

@@ -6,8 +6,9 @@
 use std::fmt;
 
 use super::fields::{aligned, bits, less_one, ones, only, ranged, take};
-use super::{Generation, SdmaError, header, op, sub_op};
-use crate::aql::{double, words};
+use super::header::{header, op, sub_op};
+use super::{Generation, SdmaError};
+use crate::words::{double, words};
 
 /// Moves bytes (op 1, sub-op 0, 7 dwords).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

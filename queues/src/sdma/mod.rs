@@ -28,7 +28,7 @@ mod build;
 mod copy;
 mod error;
 mod fields;
-mod generation;
+mod header;
 #[cfg(test)]
 mod properties;
 mod store;
@@ -38,37 +38,19 @@ mod tests;
 
 use std::fmt;
 
-pub use build::{MAX_SPLIT_BYTES, copy, fill, interrupt, pad_to_fit, push_nops, signal_decrement};
+pub use build::{
+    MAX_FILL_BYTES, MAX_SPLIT_BYTES, copy, fill, interrupt, max_copy_bytes, pad_to_fit, push_nops,
+    signal_decrement,
+};
 pub use copy::{CopyLinear, CopyRect, RectSide};
 pub use error::SdmaError;
-pub use generation::{Generation, MAX_FILL_BYTES, max_copy_bytes};
+pub use header::MAX_NOP_SKIP;
 pub use store::{Atomic, AtomicOperation, ConstFill, Fence, FillCount};
 pub use sync::{Compare, Gcr, MAX_EVENT_ID, PollRegMem};
 
-/// Operations, bits 0 to 7 of a header.
-mod op {
-    pub(super) const NOP: u8 = 0;
-    pub(super) const COPY: u8 = 1;
-    pub(super) const WRITE: u8 = 2;
-    pub(super) const FENCE: u8 = 5;
-    pub(super) const TRAP: u8 = 6;
-    pub(super) const POLL_REGMEM: u8 = 8;
-    pub(super) const ATOMIC: u8 = 10;
-    pub(super) const CONST_FILL: u8 = 11;
-    pub(super) const TIMESTAMP: u8 = 13;
-    pub(super) const GCR: u8 = 17;
-}
+pub use crate::target::Generation;
 
-/// Sub-operations other than 0, bits 8 to 15 of a header.
-mod sub_op {
-    pub(super) const COPY_LINEAR: u8 = 0;
-    pub(super) const COPY_RECT: u8 = 4;
-    pub(super) const TIMESTAMP_GET_GLOBAL: u8 = 2;
-    pub(super) const GCR_USER: u8 = 1;
-}
-
-/// The most dwords that one NOP can skip: 14 bits.
-pub const MAX_NOP_SKIP: u32 = 0x3fff;
+use header::{header, op, sub_op};
 
 /// A packet of an SDMA queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -252,8 +234,4 @@ fn encode_nop(skipped: &[u32], out: &mut Vec<u32>) -> Result<(), SdmaError> {
     out.push(header(op::NOP, 0) | skip << 16);
     out.extend_from_slice(skipped);
     Ok(())
-}
-
-const fn header(op: u8, sub_op: u8) -> u32 {
-    u32::from_le_bytes([op, sub_op, 0, 0])
 }

@@ -6,8 +6,9 @@
 use std::fmt;
 
 use super::fields::{aligned, bits, less_one, ones, only, ranged, take};
-use super::{Generation, SdmaError, header, op};
-use crate::aql::{double, words};
+use super::header::{header, op};
+use super::{Generation, SdmaError};
+use crate::words::{double, words};
 
 /// Name of the packet that writes dwords, for errors.
 const WRITE: &str = "write";
@@ -212,7 +213,7 @@ impl Atomic {
             source: double(src_low, src_high),
             compare: double(cmp_low, cmp_high),
             repeat: bits(first, 16, 1) != 0,
-            interval: crate::aql::halves(interval)[0],
+            interval: crate::words::halves(interval)[0],
         })
     }
 

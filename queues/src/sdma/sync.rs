@@ -7,8 +7,9 @@
 use std::fmt;
 
 use super::fields::{aligned, bits, ones, only, ranged, take};
-use super::{Generation, SdmaError, header, op, sub_op};
-use crate::aql::{double, halves, word, words};
+use super::header::{header, op, sub_op};
+use super::{Generation, SdmaError};
+use crate::words::{double, halves, word, words};
 
 /// What ROCr writes for an HDP flush: a poll of register space that always succeeds.
 pub(super) const HDP_FLUSH: [u32; 6] = [8, 0, 0x8000_0000, 0, 0, 0];

@@ -7,28 +7,15 @@
 //! Sources: LLVM AMDGPUUsage (names, `e_flags`, features; checked against clang 19 by the tests), KFD
 //! (`kfd_queue.c`, `kfd_device.c` of Linux 7.3) for save area sizes and topology values.
 
+mod sdma_generation;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 
-use crate::sdma::Generation;
-
+pub use sdma_generation::Generation;
 pub use table::TARGETS;
-
-/// Instruction set generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum GfxFamily {
-    /// Vega and CDNA: gfx900 to gfx950.
-    Gfx9,
-    /// RDNA 1 and 2: gfx1010 to gfx1036.
-    Gfx10,
-    /// RDNA 3 and 3.5: gfx1100 to gfx1153.
-    Gfx11,
-    /// RDNA 4: gfx1200 and gfx1201.
-    Gfx12,
-}
 
 /// How a SIMD hands out vector registers to waves of one size. Counts are registers per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,8 +26,6 @@ pub struct VgprFile {
     pub allocation: u32,
     /// Registers of one SIMD, for all its waves.
     pub total: u32,
-    /// Registers that one wave's instructions can name.
-    pub addressable: u32,
 }
 
 /// How many waves KFD counts per XCC when it sizes the save area (`get_num_waves`).
@@ -120,12 +105,8 @@ pub struct Target {
     pub gfx_version: u32,
     /// First part of the version.
     pub major: u32,
-    /// Second part of the version.
-    pub minor: u32,
-    /// Third part of the version.
-    pub stepping: u32,
-    /// Instruction set generation.
-    pub family: GfxFamily,
+    /// Whether its machine code is that of gfx11: the one that `softgpu-isa` decodes and `softgpu` executes.
+    pub gfx11_code: bool,
     /// `EF_AMDGPU_MACH` in the `e_flags` of its code objects; 0 (`EF_AMDGPU_MACH_NONE`) if there can be none.
     pub elf_mach: u32,
     /// Whether its code objects carry a choice about XNACK in `e_flags`.
@@ -152,17 +133,23 @@ pub struct Target {
 
     /// Whether flat scratch is a hardware register instead of SGPRs that the kernel sets up.
     pub architected_flat_scratch: bool,
-    /// Whether `v0` holds all three work-item ids, ten bits each.
-    pub packed_workitem_ids: bool,
     /// Whether kernel arguments can be preloaded into user SGPRs.
     pub kernarg_preload: bool,
     /// Whether work-group ids are in trap temporaries instead of SGPRs.
     pub workgroup_ids_in_ttmps: bool,
-    /// Whether at least 13 user SGPRs must be requested for 16 to be initialised (an erratum compilers
-    /// handle).
-    pub user_sgpr_init16_erratum: bool,
     /// How scratch is described, where it is known.
     pub scratch: Option<ScratchFormat>,
+
+    /// Whether [`crate::pm4::Dispatch`] can encode its dispatches: gfx12 has moved `COMPUTE_TMPRING_SIZE` and
+    /// `COMPUTE_PGM_RSRC3`.
+    pub pm4_dispatch: bool,
+    /// Dword address of the register for the third resource word of the kernel descriptor. `None` if the chip has no
+    /// such register; among gfx9 chips only those with a unified register file have it, for the place where
+    /// accumulation registers start.
+    pub pgm_rsrc3: Option<u32>,
+    /// Whether PM4 packets name caches by the bits of `GCR_CNTL`, as from gfx10 on, instead of by those of
+    /// `CP_COHER_CNTL`.
+    pub gcr: bool,
 
     /// What the save area's size follows from.
     pub cwsr: CwsrSizes,

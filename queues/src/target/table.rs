@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rows. Each chip names what distinguishes it from the base of its family.
 
-use crate::sdma::Generation;
+use crate::pm4::reg;
 
 use super::{
-    CriuSupport, CwsrSizes, GfxFamily, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
+    CriuSupport, CwsrSizes, Generation, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
 };
 
 const WAVE64_ONLY: &[u32] = &[64];
 const WAVE32_FIRST: &[u32] = &[32, 64];
 
 /// 256 registers per SIMD.
-const GFX9_VGPRS: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 256, addressable: 256 };
+const GFX9_VGPRS: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 256 };
 /// 512 registers per SIMD, architectural and accumulation in one file.
-const UNIFIED_VGPRS: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 512, addressable: 512 };
-const GFX10_1_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 1024, addressable: 256 };
-const GFX10_1_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 512, addressable: 256 };
+const UNIFIED_VGPRS: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 512 };
+const GFX10_1_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 8, total: 1024 };
+const GFX10_1_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 4, total: 512 };
 const SMALL_WAVE32: VgprFile = VgprFile { allocation: 16, ..GFX10_1_WAVE32 };
 const SMALL_WAVE64: VgprFile = VgprFile { allocation: 8, ..GFX10_1_WAVE64 };
 /// Half as many registers again.
-const LARGE_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 24, total: 1536, addressable: 256 };
-const LARGE_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 12, total: 768, addressable: 256 };
+const LARGE_WAVE32: VgprFile = VgprFile { encoding: 8, allocation: 24, total: 1536 };
+const LARGE_WAVE64: VgprFile = VgprFile { encoding: 4, allocation: 12, total: 768 };
 
 const SMALL_VGPR_BYTES: u32 = 0x40000;
 const LARGE_VGPR_BYTES: u32 = 0x60000;
@@ -57,9 +57,7 @@ const GFX9: Target = Target {
     name: "",
     gfx_version: 0,
     major: 9,
-    minor: 0,
-    stepping: 0,
-    family: GfxFamily::Gfx9,
+    gfx11_code: false,
     elf_mach: 0,
     xnack: true,
     sramecc: true,
@@ -72,11 +70,12 @@ const GFX9: Target = Target {
     vgpr_bytes_per_cu: SMALL_VGPR_BYTES,
     max_group_segment_bytes: 0x10000,
     architected_flat_scratch: false,
-    packed_workitem_ids: false,
     kernarg_preload: false,
     workgroup_ids_in_ttmps: false,
-    user_sgpr_init16_erratum: false,
     scratch: Some(GFX9_SCRATCH),
+    pm4_dispatch: true,
+    pgm_rsrc3: None,
+    gcr: false,
     cwsr: GFX9_CWSR,
     eop_bytes: 4096,
     max_queues_per_process: 127,
@@ -90,8 +89,8 @@ const CDNA2: Target = Target {
     max_waves_per_simd: 8,
     vgprs_wave64: UNIFIED_VGPRS,
     vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
-    packed_workitem_ids: true,
     kernarg_preload: true,
+    pgm_rsrc3: Some(reg::COMPUTE_PGM_RSRC3_GFX9),
     sdma: Some(Generation::V4_4),
     ..GFX9
 };
@@ -100,8 +99,8 @@ const CDNA3: Target = Target { architected_flat_scratch: true, max_queues_per_pr
 
 const GFX10_1: Target = Target {
     major: 10,
-    minor: 1,
-    family: GfxFamily::Gfx10,
+    gcr: true,
+    pgm_rsrc3: Some(reg::COMPUTE_PGM_RSRC3),
     sramecc: false,
     wave_sizes: WAVE32_FIRST,
     simd_per_cu: 2,
@@ -115,7 +114,6 @@ const GFX10_1: Target = Target {
 };
 
 const GFX10_3: Target = Target {
-    minor: 3,
     xnack: false,
     max_waves_per_simd: 16,
     vgprs_wave64: SMALL_WAVE64,
@@ -126,10 +124,8 @@ const GFX10_3: Target = Target {
 
 const GFX11_0: Target = Target {
     major: 11,
-    minor: 0,
-    family: GfxFamily::Gfx11,
+    gfx11_code: true,
     architected_flat_scratch: true,
-    packed_workitem_ids: true,
     scratch: Some(GFX11_SCRATCH),
     cwsr: GFX11_CWSR,
     mes: true,
@@ -138,12 +134,13 @@ const GFX11_0: Target = Target {
     ..GFX10_3
 };
 
-const GFX11_5: Target = Target { minor: 5, ..GFX11_0 };
+const GFX11_5: Target = Target { ..GFX11_0 };
 
 const GFX12: Target = Target {
     major: 12,
-    minor: 0,
-    family: GfxFamily::Gfx12,
+    gfx11_code: false,
+    pm4_dispatch: false,
+    pgm_rsrc3: None,
     vgprs_wave64: LARGE_WAVE64,
     vgprs_wave32: Some(LARGE_WAVE32),
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
@@ -164,43 +161,27 @@ pub static TARGETS: &[Target] = &[
         asic_name: "vega10",
         ..GFX9
     },
-    Target { name: "gfx906", gfx_version: 90006, stepping: 6, elf_mach: 0x2f, asic_name: "vega20", ..GFX9 },
+    Target { name: "gfx906", gfx_version: 90006, elf_mach: 0x2f, asic_name: "vega20", ..GFX9 },
     Target {
         name: "gfx908",
         gfx_version: 90008,
-        stepping: 8,
         elf_mach: 0x30,
         asic_name: "arcturus",
         vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
         ..GFX9
     },
-    Target {
-        name: "gfx90a",
-        gfx_version: 90010,
-        stepping: 10,
-        elf_mach: 0x3f,
-        asic_name: "aldebaran",
-        ..CDNA2
-    },
-    Target { name: "gfx942", gfx_version: 90402, minor: 4, stepping: 2, elf_mach: 0x4c, ..CDNA3 },
+    Target { name: "gfx90a", gfx_version: 90010, elf_mach: 0x3f, asic_name: "aldebaran", ..CDNA2 },
+    Target { name: "gfx942", gfx_version: 90402, elf_mach: 0x4c, ..CDNA3 },
     Target {
         name: "gfx950",
         gfx_version: 90500,
-        minor: 5,
         elf_mach: 0x4f,
         max_group_segment_bytes: 160 << 10,
         cwsr: CwsrSizes { lds_per_cu: LdsSize::FromNode, ..GFX9_CWSR },
         ..CDNA3
     },
     Target { name: "gfx1010", gfx_version: 100_100, elf_mach: 0x33, asic_name: "navi10", ..GFX10_1 },
-    Target {
-        name: "gfx1012",
-        gfx_version: 100_102,
-        stepping: 2,
-        elf_mach: 0x35,
-        asic_name: "navi14",
-        ..GFX10_1
-    },
+    Target { name: "gfx1012", gfx_version: 100_102, elf_mach: 0x35, asic_name: "navi14", ..GFX10_1 },
     Target { name: "gfx1030", gfx_version: 100_300, elf_mach: 0x36, asic_name: "sienna_cichlid", ..GFX10_3 },
     Target {
         name: "gfx1100",
@@ -209,14 +190,12 @@ pub static TARGETS: &[Target] = &[
         vgprs_wave64: LARGE_WAVE64,
         vgprs_wave32: Some(LARGE_WAVE32),
         vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
-        user_sgpr_init16_erratum: true,
         privilege: PrivilegeRule::Always,
         ..GFX11_0
     },
     Target {
         name: "gfx1101",
         gfx_version: 110_001,
-        stepping: 1,
         elf_mach: 0x46,
         vgprs_wave64: LARGE_WAVE64,
         vgprs_wave32: Some(LARGE_WAVE32),
@@ -227,16 +206,13 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "gfx1102",
         gfx_version: 110_002,
-        stepping: 2,
         elf_mach: 0x47,
-        user_sgpr_init16_erratum: true,
         privilege: PrivilegeRule::Always,
         ..GFX11_0
     },
     Target {
         name: "gfx1103",
         gfx_version: 110_003,
-        stepping: 3,
         elf_mach: 0x44,
         privilege: PrivilegeRule::SeveralArrays,
         ..GFX11_0
@@ -246,7 +222,6 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "gfx1105",
         gfx_version: 110_005,
-        stepping: 5,
         elf_mach: 0,
         privilege: PrivilegeRule::Always,
         ..GFX11_0
@@ -255,14 +230,13 @@ pub static TARGETS: &[Target] = &[
     Target {
         name: "gfx1151",
         gfx_version: 110_501,
-        stepping: 1,
         elf_mach: 0x4a,
         vgprs_wave64: LARGE_WAVE64,
         vgprs_wave32: Some(LARGE_WAVE32),
         vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
         ..GFX11_5
     },
-    Target { name: "gfx1152", gfx_version: 110_502, stepping: 2, elf_mach: 0x55, ..GFX11_5 },
+    Target { name: "gfx1152", gfx_version: 110_502, elf_mach: 0x55, ..GFX11_5 },
     Target { name: "gfx1200", gfx_version: 120_000, elf_mach: 0x48, ..GFX12 },
-    Target { name: "gfx1201", gfx_version: 120_001, stepping: 1, elf_mach: 0x4e, ..GFX12 },
+    Target { name: "gfx1201", gfx_version: 120_001, elf_mach: 0x4e, ..GFX12 },
 ];

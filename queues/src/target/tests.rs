@@ -2,6 +2,7 @@
 //! The table against itself. `tests/llvm.rs` compares it with clang.
 
 use super::*;
+use crate::pm4::reg;
 
 #[test]
 fn required_targets_are_found_by_every_key() {
@@ -36,18 +37,21 @@ fn required_targets_are_found_by_every_key() {
 #[test]
 fn rows_are_consistent() {
     for (position, target) in TARGETS.iter().enumerate() {
-        let Target { major, minor, stepping, .. } = *target;
-        assert_eq!(target.gfx_version, major * 10000 + minor * 100 + stepping, "{target}");
+        let version = target.gfx_version;
+        let [major, minor, stepping] = [version / 10000, version / 100 % 100, version % 100];
+        assert_eq!(target.major, major, "{target}");
         assert_eq!(target.name, format!("gfx{major}{minor}{stepping:x}"));
-        let family = match major {
-            9 => GfxFamily::Gfx9,
-            10 => GfxFamily::Gfx10,
-            11 => GfxFamily::Gfx11,
-            12 => GfxFamily::Gfx12,
-            _ => panic!("{target}"),
+        assert!((9..=12).contains(&major), "{target}");
+        assert_eq!(target.gfx11_code, major == 11);
+        assert_eq!(target.gcr, major >= 10);
+        assert_eq!(target.pm4_dispatch, major < 12);
+        let rsrc3 = match major {
+            9 if target.vgprs_wave64.total > 256 => Some(reg::COMPUTE_PGM_RSRC3_GFX9),
+            10 | 11 => Some(reg::COMPUTE_PGM_RSRC3),
+            _ => None,
         };
-        assert_eq!(target.family, family);
-        assert_eq!(target.wave_front_size(), if family == GfxFamily::Gfx9 { 64 } else { 32 });
+        assert_eq!(target.pgm_rsrc3, rsrc3, "{target}");
+        assert_eq!(target.wave_front_size(), if major == 9 { 64 } else { 32 });
         assert_eq!(target.wave_sizes.contains(&32), target.vgprs_wave32.is_some());
         assert_eq!(target.mes, major >= 11);
         for other in &TARGETS[position + 1..] {

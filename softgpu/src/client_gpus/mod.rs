@@ -37,7 +37,6 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use queues::sdma::Generation;
-use queues::target::GfxFamily;
 use rustix::io::Errno;
 use softgpu_waves::{Access, AccessKind, Level, Vm, Workers};
 
@@ -134,7 +133,7 @@ fn access_of(access: PageAccess) -> Access {
 fn executes(chip: &Chip, kind: HwQueueKind) -> bool {
     match kind {
         HwQueueKind::Sdma => Generation::of(chip.target).is_some(),
-        HwQueueKind::Compute | HwQueueKind::Aql => chip.target.family == GfxFamily::Gfx11,
+        HwQueueKind::Compute | HwQueueKind::Aql => chip.target.gfx11_code,
     }
 }
 

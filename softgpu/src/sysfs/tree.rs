@@ -130,7 +130,7 @@ impl SysfsTree {
         self.add_numbered(node, "io_links", &io);
         self.add_numbered(node, "p2p_links", &p2p);
         self.add(format!("nodes/{node}/gpu_id"), format!("{}\n", gpu.gpu_id()));
-        self.add(format!("nodes/{node}/name"), format!("{}\n", chip.asic_name));
+        self.add(format!("nodes/{node}/name"), format!("{}\n", chip.asic_name()));
         let mut lines = Lines::default();
         lines.put("cpu_cores_count", 0).put("simd_count", chip.shape.simd_count).put("mem_banks_count", 1);
         lines.put("caches_count", caches.len()).put("io_links_count", io.len());

@@ -7,7 +7,7 @@
 use queues::aql::RawPacket;
 use queues::pm4::{Packet, ReleaseMem, Width};
 use queues::sdma::{self, Gcr, Generation};
-use queues::target::{GfxFamily, Target};
+use queues::target::Target;
 use queues::{aql, pm4};
 
 use crate::context::registry::state::QueueKind;
@@ -56,7 +56,7 @@ fn release(
     mailbox: Option<(u64, u32)>,
 ) -> Result<(), pm4::Pm4Error> {
     let signal = match pm4::signal(value_va, 0, Width::Bits64) {
-        Packet::ReleaseMem(release) if target.family == GfxFamily::Gfx9 => {
+        Packet::ReleaseMem(release) if !target.gcr => {
             Packet::ReleaseMem(ReleaseMem { caches: RELEASE_CACHES_GFX9, ..release })
         }
         packet => packet,

@@ -5,7 +5,7 @@
 //! the widths of fields; ROCr's choice of copy size for gfx90a and gfx10.3, whose engines have wider counts
 //! than those headers say.
 
-use crate::target::Target;
+use super::Target;
 
 /// A version of the packet set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ impl Generation {
     /// Every generation, oldest first.
     pub const ALL: [Self; 5] = [Self::V4, Self::V4_4, Self::V5, Self::V5_2, Self::V6];
 
-    /// The generation of a target's engines; `None` for gfx12, whose packets this module does not know.
+    /// The generation of a target's engines; `None` for gfx12, whose packets [`crate::sdma`] does not know.
     #[must_use]
     pub const fn of(target: &Target) -> Option<Self> {
         target.sdma
@@ -51,7 +51,7 @@ impl Generation {
     }
 
     /// Bits of a z coordinate in a rectangle copy.
-    pub(super) const fn rect_z_bits(self) -> u32 {
+    pub(crate) const fn rect_z_bits(self) -> u32 {
         match self {
             Self::V4 | Self::V4_4 => 11,
             Self::V5 | Self::V5_2 | Self::V6 => 13,
@@ -59,7 +59,7 @@ impl Generation {
     }
 
     /// Whether a fence says which memory type it writes.
-    pub(super) const fn has_mtype(self) -> bool {
+    pub(crate) const fn has_mtype(self) -> bool {
         matches!(self, Self::V5 | Self::V5_2 | Self::V6)
     }
 
@@ -75,18 +75,3 @@ impl Generation {
         if self.has_mtype() { 3 } else { 0 }
     }
 }
-
-/// The most bytes that one copy packet is given by [`super::copy`]: 4 MiB or 1 GiB.
-///
-/// gfx942 shares [`Generation::V4_4`] with gfx90a, whose counts are known to be wide, but is only ever driven
-/// with 4 MiB packets by the kernel and by tinygrad: splitting stays at what both are sure to take.
-#[must_use]
-pub const fn max_copy_bytes(generation: Generation) -> u64 {
-    match generation {
-        Generation::V4 | Generation::V4_4 | Generation::V5 => 1 << 22,
-        Generation::V5_2 | Generation::V6 => 1 << 30,
-    }
-}
-
-/// The most bytes that one fill packet is given by [`super::fill`]: what the kernel gives every generation.
-pub const MAX_FILL_BYTES: u64 = 1 << 22;
