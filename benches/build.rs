@@ -46,11 +46,9 @@ fn native() -> Result<(), String> {
     match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         // The compiler's tuning for some CPUs prefers 256 bits even in loops that are half as fast with them.
         // On processors with AVX10, clang-19 warns of the features that `native` stands for.
-        Ok("x86_64") => command.args([
-            "-march=native",
-            "-mprefer-vector-width=512",
-            "-Wno-invalid-feature-combination",
-        ]),
+        Ok("x86_64") => {
+            command.args(["-march=native", "-mprefer-vector-width=512", "-Wno-invalid-feature-combination"])
+        }
         _ => command.arg("-mcpu=native"),
     };
     command.args(["-c", NATIVE, "-o"]).arg(&out);

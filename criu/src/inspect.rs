@@ -10,7 +10,7 @@ use serde::Serialize;
 use stasis::checkpoint::Metadata;
 use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust};
 use stasis::image::Image;
-use stasis::share::Parked;
+use stasis::share::SharedState;
 
 use crate::output::{self, line};
 
@@ -195,7 +195,7 @@ fn describe_image(text: &mut String, image: &InspectedImage) {
 }
 
 /// The session, and all memory that is shared in it.
-fn describe_sharing(text: &mut String, sharing: &Parked) {
+fn describe_sharing(text: &mut String, sharing: &SharedState) {
     match &sharing.order {
         Some(order) => {
             let members: Vec<_> = order.members.iter().map(|member| member.name.as_str()).collect();
@@ -241,7 +241,7 @@ mod tests {
         let mut text = String::new();
         describe_sharing(
             &mut text,
-            &Parked { order: Some(order), objects: BTreeMap::from([(dmabuf, object)]) },
+            &SharedState { order: Some(order), objects: BTreeMap::from([(dmabuf, object)]) },
         );
         assert_eq!(
             text,

@@ -21,7 +21,7 @@ pub const LONGEST_VERB: Duration = Duration::from_secs(86_400);
 /// What the state machine drives. Every step is taken with the gate closed, by one thread at a time.
 pub trait Steps {
     /// What is kept while the device is gone.
-    type Parked;
+    type Snapshot;
     /// Where contents are saved to.
     type Destination: ?Sized;
     /// Where contents come from, and under which rules.
@@ -64,7 +64,7 @@ pub trait Steps {
     ///
     /// # Errors
     /// The contents are kept, and [`Steps::rebuild`] can be tried.
-    fn undo(&self, closed: &mut Closed, parked: &mut Self::Parked) -> Result<(), Self::Error>;
+    fn undo(&self, closed: &mut Closed, snapshot: &mut Self::Snapshot) -> Result<(), Self::Error>;
 
     /// Opens the device and rebuilds everything.
     ///
@@ -73,7 +73,7 @@ pub trait Steps {
     fn rebuild(
         &self,
         closed: &mut Closed,
-        parked: &mut Self::Parked,
+        snapshot: &mut Self::Snapshot,
         from: &Self::Source,
         limit: &Limit,
     ) -> Result<Self::Restored, Self::Error>;
@@ -81,8 +81,8 @@ pub trait Steps {
 
 /// The result of [`Steps::tear_down`].
 pub type Taken<S> = Result<
-    (<S as Steps>::Parked, <S as Steps>::Saved),
-    TearDownError<<S as Steps>::Parked, <S as Steps>::Error>,
+    (<S as Steps>::Snapshot, <S as Steps>::Saved),
+    TearDownError<<S as Steps>::Snapshot, <S as Steps>::Error>,
 >;
 
 /// How far a failed [`Steps::tear_down`] had come.
@@ -90,8 +90,8 @@ pub type Taken<S> = Result<
 pub enum TearDownError<P, E> {
     /// The device is as it was.
     Untouched(E),
-    /// A part of the device's state is gone; all of it can be rebuilt from what is parked.
-    Parked(E, P),
+    /// A part of the device's state is gone; all of it can be rebuilt from the snapshot.
+    TornDown(E, P),
 }
 
 impl<P, E> TearDownError<P, E> {
@@ -100,9 +100,9 @@ impl<P, E> TearDownError<P, E> {
         Self::Untouched(error.into())
     }
 
-    /// The step failed after it had changed something, which `parked` restores.
-    pub fn parked(error: impl Into<E>, parked: P) -> Self {
-        Self::Parked(error.into(), parked)
+    /// The step failed after it had changed something, which `snapshot` restores.
+    pub fn torn_down(error: impl Into<E>, snapshot: P) -> Self {
+        Self::TornDown(error.into(), snapshot)
     }
 
     /// Replaces the error of a step that changed nothing.
@@ -110,7 +110,7 @@ impl<P, E> TearDownError<P, E> {
     pub fn map_untouched(self, map: impl FnOnce(E) -> E) -> Self {
         match self {
             Self::Untouched(error) => Self::Untouched(map(error)),
-            parked @ Self::Parked(..) => parked,
+            torn_down @ Self::TornDown(..) => torn_down,
         }
     }
 }
@@ -178,7 +178,7 @@ impl<P> Phase<P> {
     }
 }
 
-/// The state machine of one runtime: `P` is what is parked while the device is gone, `R` what a restore says of itself.
+/// The state machine of one runtime: `P` is the snapshot kept while the device is gone, `R` what a restore says of itself.
 #[derive(Debug)]
 pub struct StateMachine<P, R> {
     state: AtomicU8,
@@ -251,10 +251,10 @@ impl<P, R> StateMachine<P, R> {
         self.activity.store(activity as u8, Ordering::Relaxed);
     }
 
-    /// Looks at what is parked, if the state is CHECKPOINTED. Waits for the verb at work.
-    pub fn parked<T>(&self, look: impl FnOnce(&P) -> T) -> Option<T> {
+    /// Looks at the snapshot, if the state is CHECKPOINTED. Waits for the verb at work.
+    pub fn snapshot<T>(&self, look: impl FnOnce(&P) -> T) -> Option<T> {
         match &*self.phase.lock() {
-            Phase::Checkpointed(_, _, parked) => Some(look(parked)),
+            Phase::Checkpointed(_, _, snapshot) => Some(look(snapshot)),
             Phase::Running | Phase::Locked(..) => None,
         }
     }
@@ -281,7 +281,7 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// [`Failed`], but `Stuck`; the gate is open again.
-    pub fn lock<S: Steps<Parked = P, Restored = R>>(
+    pub fn lock<S: Steps<Snapshot = P, Restored = R>>(
         &self,
         steps: &S,
         mode: Mode,
@@ -307,7 +307,7 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`]: the queues are stopped and the state is LOCKED.
-    pub fn unlock<S: Steps<Parked = P, Restored = R>>(&self, steps: &S) -> Result<(), Failed<S::Error>> {
+    pub fn unlock<S: Steps<Snapshot = P, Restored = R>>(&self, steps: &S) -> Result<(), Failed<S::Error>> {
         let mut work = self.begin("unlock", LONGEST_VERB)?;
         let (closed, mode) = match work.take() {
             Phase::Locked(closed, mode) => (closed, mode),
@@ -326,7 +326,7 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// [`Failed`]; the state is LOCKED as before, except after [`Failed::Stuck`].
-    pub fn checkpoint<S: Steps<Parked = P, Restored = R>>(
+    pub fn checkpoint<S: Steps<Snapshot = P, Restored = R>>(
         &self,
         steps: &S,
         into: &S::Destination,
@@ -338,24 +338,26 @@ impl<P, R> StateMachine<P, R> {
             other => return Err(work.refuse("checkpoint", other, State::Locked)),
         };
         match steps.tear_down(&mut closed, mode, into, &work.limit) {
-            Ok((parked, saved)) => {
-                work.enter(Phase::Checkpointed(closed, mode, parked));
+            Ok((snapshot, saved)) => {
+                work.enter(Phase::Checkpointed(closed, mode, snapshot));
                 Ok(saved)
             }
             Err(TearDownError::Untouched(error)) => {
                 work.enter(Phase::Locked(closed, mode));
                 Err(step("checkpoint")(error))
             }
-            Err(TearDownError::Parked(failure, mut parked)) => match steps.undo(&mut closed, &mut parked) {
-                Ok(()) => {
-                    work.enter(Phase::Locked(closed, mode));
-                    Err(step("checkpoint")(failure))
+            Err(TearDownError::TornDown(failure, mut snapshot)) => {
+                match steps.undo(&mut closed, &mut snapshot) {
+                    Ok(()) => {
+                        work.enter(Phase::Locked(closed, mode));
+                        Err(step("checkpoint")(failure))
+                    }
+                    Err(undo) => {
+                        work.enter(Phase::Checkpointed(closed, mode, snapshot));
+                        Err(Failed::Stuck { failure, undo })
+                    }
                 }
-                Err(undo) => {
-                    work.enter(Phase::Checkpointed(closed, mode, parked));
-                    Err(Failed::Stuck { failure, undo })
-                }
-            },
+            }
         }
     }
 
@@ -363,7 +365,7 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// [`Failed`], but `Stuck`; the state is CHECKPOINTED as before.
-    pub fn restore<S: Steps<Parked = P, Restored = R>>(
+    pub fn restore<S: Steps<Snapshot = P, Restored = R>>(
         &self,
         steps: &S,
         from: &S::Source,
@@ -373,11 +375,11 @@ impl<P, R> StateMachine<P, R> {
         R: Clone,
     {
         let mut work = self.begin("restore", within)?;
-        let (mut closed, mode, mut parked) = match work.take() {
-            Phase::Checkpointed(closed, mode, parked) => (closed, mode, parked),
+        let (mut closed, mode, mut snapshot) = match work.take() {
+            Phase::Checkpointed(closed, mode, snapshot) => (closed, mode, snapshot),
             other => return Err(work.refuse("restore", other, State::Checkpointed)),
         };
-        match steps.rebuild(&mut closed, &mut parked, from, &work.limit) {
+        match steps.rebuild(&mut closed, &mut snapshot, from, &work.limit) {
             Ok(restored) => {
                 closed.hold();
                 work.enter(Phase::Locked(closed, mode));
@@ -385,7 +387,7 @@ impl<P, R> StateMachine<P, R> {
                 Ok(restored)
             }
             Err(error) => {
-                work.enter(Phase::Checkpointed(closed, mode, parked));
+                work.enter(Phase::Checkpointed(closed, mode, snapshot));
                 Err(step("restore")(error))
             }
         }
@@ -396,7 +398,7 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// Those of [`StateMachine::restore`] and [`StateMachine::unlock`], but `State`; the state is where it came to.
-    pub fn resume<S: Steps<Parked = P, Restored = R>>(
+    pub fn resume<S: Steps<Snapshot = P, Restored = R>>(
         &self,
         steps: &S,
         from: &S::Source,

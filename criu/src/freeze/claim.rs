@@ -10,7 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
-use stasis::checkpoint::{Admission, Done, IMAGE_FILE, Metadata, OfferError, Request, Standing, State, call};
+use stasis::checkpoint::{
+    Admission, Done, IMAGE_FILE, Metadata, OfferError, Request, State, TermsOffer, call,
+};
 use stasis::criu::Manifest;
 use stasis::image::Image;
 
@@ -53,7 +55,7 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// When something else has one of the pids, or others do not come to an end.
-    pub fn stake(&self) -> Result<(Vec<Standing>, Presence)> {
+    pub fn stake(&self) -> Result<(Vec<TermsOffer>, Presence)> {
         let mut has_waited = false;
         let mut standing = Vec::new();
         for (pid, _) in self.runtimes {
@@ -108,9 +110,9 @@ impl Claim<'_> {
         self.runtimes.iter().map(|(pid, _)| call(*pid, &Request::Status, STATUS).ok().map(|(state, _)| state))
     }
 
-    fn offer(&self, pid: i32, has_waited: &mut bool) -> Result<Standing> {
+    fn offer(&self, pid: i32, has_waited: &mut bool) -> Result<TermsOffer> {
         loop {
-            match Standing::offer(pid, self.manifest.secret_of(pid), self.admission) {
+            match TermsOffer::offer(pid, self.manifest.secret_of(pid), self.admission) {
                 Err(OfferError::UnderWay { .. }) if Instant::now() < self.deadline => {
                     *has_waited = true;
                     sleep(LOOK);

@@ -132,7 +132,7 @@ fn objects(text: &mut String, objects: &Objects) {
             None => format!("pending {} unknown while locked", queue.unit),
         };
         let notes = [
-            queue.parked.then_some(", parked"),
+            queue.suspended.then_some(", suspended"),
             queue.internal.then_some(", the runtime's own"),
             queue.fault.is_some().then_some(", failed"),
         ];

@@ -127,7 +127,7 @@ impl Fake {
 struct Driver<'a>(&'a Fake);
 
 impl Steps for Driver<'_> {
-    type Parked = Contents;
+    type Snapshot = Contents;
     type Destination = ();
     type Source = ();
     type Saved = u32;
@@ -174,20 +174,20 @@ impl Steps for Driver<'_> {
         }
         self.0.becomes(closed, Device::Stopped, Device::Absent);
         if self.0.fails() {
-            Err(TearDownError::Parked(Refusal::Planned, Contents))
+            Err(TearDownError::TornDown(Refusal::Planned, Contents))
         } else {
             Ok((Contents, 1))
         }
     }
 
-    fn undo(&self, closed: &mut Closed, parked: &mut Contents) -> Result<(), Refusal> {
-        self.rebuild(closed, parked, &(), &Limit::none()).map(drop)
+    fn undo(&self, closed: &mut Closed, snapshot: &mut Contents) -> Result<(), Refusal> {
+        self.rebuild(closed, snapshot, &(), &Limit::none()).map(drop)
     }
 
     fn rebuild(
         &self,
         closed: &mut Closed,
-        _parked: &mut Contents,
+        _snapshot: &mut Contents,
         _from: &(),
         limit: &Limit,
     ) -> Result<u32, Refusal> {
@@ -239,7 +239,7 @@ fn spawn(fake: &Arc<Fake>, actor: impl FnOnce(&Fake) + 'static) -> thread::JoinH
     thread::spawn(move || actor(&fake))
 }
 
-/// All ways in which the cycle's six chances to fail can be taken (lock; untouched, parked, undo or restore; go on).
+/// All ways in which the cycle's six chances to fail can be taken (lock; untouched, torn down, undo or restore; go on).
 const PLANS: u32 = 1 << 6;
 
 #[test]

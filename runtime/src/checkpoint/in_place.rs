@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use stasis_protocol::Limit;
 
-use super::{evacuate, rebuild};
+use super::{drain, rebuild};
 use crate::context::Context;
 use crate::context::handover::{put_device, take_device};
 
@@ -18,8 +18,8 @@ use crate::context::handover::{put_device, take_device};
 pub(crate) fn requeue(context: &Arc<Context>) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut closed = context.gate.close(deadline, &AtomicBool::new(false)).unwrap();
-    let queues = evacuate::queues(&context.registry.lock());
-    evacuate::drain(&queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
+    let queues = drain::queues(&context.registry.lock());
+    drain::drain(&queues, &closed, &Limit::within(Duration::from_secs(20))).unwrap();
     let device = take_device(context, &mut closed, deadline).unwrap();
     {
         let mut registry = context.registry.lock();

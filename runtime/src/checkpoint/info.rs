@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use stasis_protocol::State;
 use stasis_protocol::gate::Pass;
 
-use super::{State, preempt};
-use crate::checkpoint::session::CheckpointMachine;
+use super::preempt;
+use crate::checkpoint::machine::CheckpointMachine;
 use crate::context::Context;
 use crate::context::device::Device;
 use crate::context::error::explain;
@@ -112,7 +113,8 @@ pub struct QueueInfo {
     /// `packets`, `dwords`, `bytes`.
     pub unit: String,
     /// Whether it was taken off the hardware.
-    pub parked: bool,
+    #[serde(rename = "parked")]
+    pub suspended: bool,
     /// The runtime's own, for copies.
     pub internal: bool,
     /// Why it failed, if it did.
@@ -199,7 +201,7 @@ impl Objects {
             events: registry.events.len() as u64,
             executables: registry.executables.len() as u64,
             shared: registry.bos.iter().filter(|(_, bo)| bo.state.sharing.is_some()).count() as u64,
-            preempt: match on.map(|on| preempt::outlook(registry, on)) {
+            preempt: match on.map(|on| preempt::predict(registry, on)) {
                 None => Preempt::Unknown,
                 Some(Ok(saved_bytes)) => Preempt::Available { saved_bytes },
                 Some(Err(error)) => Preempt::Unavailable { reason: explain(&error) },
@@ -235,7 +237,7 @@ fn queues(registry: &Registry, pass: Option<&Pass<'_>>) -> Vec<QueueInfo> {
                 .to_owned(),
                 pending: pass.and(live).filter(|_| queue.created).map(|live| live.pending()),
                 unit: queue.state.kind.unit().to_owned(),
-                parked: queue.state.parked,
+                suspended: queue.state.suspended,
                 internal: queue.state.internal,
                 fault: live.and_then(|live| live.fault()).map(|fault| explain(&**fault)),
             }
@@ -307,7 +309,7 @@ mod tests {
             kind: "sdma".into(),
             pending: Some(u64::MAX),
             unit: "packets".into(),
-            parked: false,
+            suspended: false,
             internal: false,
             fault: Some("x".repeat(300)),
         };

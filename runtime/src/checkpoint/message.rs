@@ -11,6 +11,8 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+/// Longest message, bytes.
+pub const MAX_MESSAGE: usize = 64 << 10;
 /// Most files beside one message: one render node a GPU, and the image.
 pub(super) const MAX_FILES: usize = 64;
 

@@ -11,9 +11,13 @@
 mod admit;
 pub(crate) mod agent_thread;
 mod audit;
+mod call;
+mod calls;
 pub mod contact;
-mod down;
-mod evacuate;
+mod contents;
+mod drain;
+mod driver_objects;
+mod error;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
@@ -21,303 +25,44 @@ pub(crate) mod in_place;
 mod inbox;
 mod info;
 mod keeper;
+mod machine;
 mod message;
 mod options;
-mod parked;
 mod preempt;
 pub mod protocol;
 mod rebuild;
+mod report;
 mod rescue;
+mod restore;
+mod secret;
 mod self_checkpoint;
-mod session;
-mod up;
+mod snapshot;
+mod steps;
+mod tear_down;
+mod text;
 mod verbs;
 
-use std::fmt;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use kfd::Errno;
-use kfd::transport::CallLimit;
-use kfd::transport::wire::WireError;
 pub use stasis_protocol::lease::OnStranded;
 pub use stasis_protocol::{Activity, Mode, State};
-use stasis_protocol::{Limit, Stopped};
-use thiserror::Error;
 
 pub use self::admit::{
     Admission, AgentIdentity, Checks, CpuLink, Difference, ElsewhereError, LinkKind, Links, OfferError,
-    PeerBuffers, Place, PlaceError, Relation, Rule, Standing, Subject, Switch, SwitchError, TermsSecret,
-    Value, rules,
+    PeerBuffers, Place, PlaceError, Relation, Rule, Subject, Switch, SwitchError, TermsOffer, Value, rules,
 };
 pub use self::audit::{Culprit, audit_process, is_of_device};
+pub use self::call::{call, call_with};
+pub use self::error::CheckpointError;
 pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
 pub use self::options::{CheckpointOptions, RestoreOptions};
-pub use self::parked::Metadata;
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
-pub use self::protocol::{
-    CallError, CheckpointOrder, CheckpointReport, Done, Reply, Request, RestoreReport, call, call_with,
-};
+pub use self::protocol::{CallError, CheckpointOrder, Done, Reply, Request};
+pub use self::report::{CheckpointReport, RestoreReport};
 pub use self::rescue::{Rescue, Stranded};
+pub use self::secret::TermsSecret;
 pub use self::self_checkpoint::{Life, SelfCheckpoint, SelfCheckpointError};
-use crate::context::error::{CloseError, DeviceError, Lost, OpenError};
-use crate::context::memory::window::WindowError;
-use crate::context::queue::fault::QueueFault;
-use crate::context::registry::state::{BoKey, DmabufId, QueueKey};
-use crate::image::ImageError;
+pub use self::snapshot::Metadata;
+pub use crate::image::IMAGE_FILE;
 pub use crate::linux::credentials::Peer;
 pub use crate::linux::process::{Ended, Process};
-use crate::share::{Outsider, RendezvousError, SessionError};
-
-/// Name of the runtime's image in a checkpoint directory.
-pub const IMAGE_FILE: &str = "runtime-0.img";
-
-/// A verb was refused or failed. The state is the one before.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CheckpointError {
-    /// The verb does not fit the state.
-    #[error("Cannot {verb} while {state}; it needs {wanted}")]
-    State {
-        /// The verb.
-        verb: &'static str,
-        /// The state now.
-        state: State,
-        /// The state it needs.
-        wanted: State,
-    },
-    /// The gate could not be closed.
-    #[error("Calls in flight did not leave the runtime")]
-    Gate(#[from] CloseError),
-    /// A queue did not drain in time; the process runs on.
-    #[error(
-        "Queue {queue} still runs {} after {} ms: let it end, give a later deadline, or lock with Mode::Preempt",
-        running.as_deref().unwrap_or("its packets"), elapsed.as_millis()
-    )]
-    LockTimeout {
-        /// The kernel at its read index, if that is a dispatch of a loaded executable.
-        running: Option<String>,
-        /// Which queue.
-        queue: QueueKey,
-        /// How long was waited.
-        elapsed: Duration,
-    },
-    /// Queues cannot be stopped in the middle of their kernels here.
-    #[error("Queues cannot be preempted for a checkpoint")]
-    Preempt(#[source] Unavailable),
-    /// The driver's state of the process is not what it should be.
-    #[error("The preempted queues cannot be carried on")]
-    Capture(#[from] CaptureError),
-    /// The verb was stopped before its end.
-    #[error("The {verb} was given up: {stopped}")]
-    Stopped {
-        /// The verb.
-        verb: &'static str,
-        /// By what.
-        stopped: Stopped,
-    },
-    /// The device did not answer before the verb's end.
-    #[error(
-        "The {verb} was given up: the device did not answer within its deadline; it is stopped or short of time, not lost: \
-         try again when it answers"
-    )]
-    Stalled {
-        /// The verb.
-        verb: &'static str,
-        /// The call that had no answer.
-        #[source]
-        source: Box<CheckpointError>,
-    },
-    /// Another thread's verb is at work.
-    #[error("Cannot {verb}: another verb was still at work after {} ms; wait for it or cancel it", waited.as_millis())]
-    AtWork {
-        /// The verb.
-        verb: &'static str,
-        /// How long was waited for the other.
-        waited: Duration,
-    },
-    /// Somebody would not leave the device.
-    #[error("A thread was still inside the device after {} ms", waited.as_millis())]
-    Busy {
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// A buffer's bytes cannot be reached by the CPU.
-    #[error("Buffer {bo} is not visible to the CPU and cannot be saved yet: allocate it host-visible")]
-    Hidden {
-        /// Which buffer.
-        bo: BoKey,
-    },
-    /// Somebody outside the session holds memory of it.
-    #[error(
-        "Memory is shared with processes outside the checkpoint, which would lose it: {}; end them, have them close it, \
-         or checkpoint them together",
-        list(holders)
-    )]
-    Outsiders {
-        /// Who, and where it shows.
-        holders: Vec<Outsider>,
-    },
-    /// A DMABuf was sent and not received.
-    #[error(
-        "DMABuf {dmabuf} waits in the queue of socket fd {socket}, where it would be lost: receive it first"
-    )]
-    InFlight {
-        /// The descriptor of the socket that is to receive it.
-        socket: i32,
-        /// Which memory.
-        dmabuf: DmabufId,
-    },
-    /// The processes of the session did not come to an agreement.
-    #[error("The processes that share memory do not let go of it together")]
-    Session(#[from] SessionError),
-    /// The processes of the session do not find each other's memory.
-    #[error("Shared memory is not found again")]
-    Rendezvous(#[from] RendezvousError),
-    /// A member's image is of another session.
-    #[error(
-        "{} is not of session {wanted}, in which this process was checkpointed, but of {}: restore what belongs together",
-        path.display(), found.as_deref().unwrap_or("none")
-    )]
-    OtherSession {
-        /// The file.
-        path: PathBuf,
-        /// Its session.
-        found: Option<String>,
-        /// This process's.
-        wanted: String,
-    },
-    /// Shared memory's bytes are in the image of a process that nobody knows of.
-    #[error("The image of {member}, which has the bytes of shared memory, is not to be found")]
-    NoImage {
-        /// Its name in the session.
-        member: String,
-    },
-    /// A process with others in its session, whose contents were to stay in its own memory.
-    #[error(
-        "A self-contained checkpoint is one of a process by itself; this one is to share memory with others"
-    )]
-    NotContained,
-    /// The image could not be written or taken.
-    #[error("The image cannot be used")]
-    Image(#[from] ImageError),
-    /// The image is another one.
-    #[error("{} is another process's or another time's image: it has id {found}, this process wants {wanted}", path.display())]
-    OtherImage {
-        /// The file.
-        path: PathBuf,
-        /// Id in the file.
-        found: String,
-        /// Id this process waits for.
-        wanted: String,
-    },
-    /// Taking an object down or making it again was refused by the driver.
-    #[error("The driver refused {what}")]
-    Device {
-        /// Which step.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: DeviceError,
-    },
-    /// The device could not be opened again.
-    #[error("The device could not be opened again; the contents are kept, try again")]
-    Open(#[source] OpenError),
-    /// The addresses of the buffers were given to something else.
-    #[error("The buffers cannot go back to their addresses")]
-    Window(#[from] WindowError),
-    /// The agents here are not those the process had.
-    #[error("No GPUs here can take the places of those of the checkpoint: {}", list(differences))]
-    Agents {
-        /// Every difference.
-        differences: Vec<Difference>,
-    },
-    /// The map of agents cannot be used.
-    #[error("The agents cannot be placed as the map says")]
-    Place(#[from] PlaceError),
-    /// The device that the restore asks for cannot be taken.
-    #[error("The process cannot be restored on another device")]
-    Elsewhere(#[from] ElsewhereError),
-    /// A switch of the environment is neither on nor off.
-    #[error("The checks of admission are not known")]
-    Switch(#[from] SwitchError),
-    /// A queue came back failed.
-    #[error("A queue failed while it was drained")]
-    Queue(#[source] std::sync::Arc<QueueFault>),
-    /// The audit found something of the device.
-    #[error("The process still holds: {}", list(culprits))]
-    Audit {
-        /// What and where.
-        culprits: Vec<Culprit>,
-    },
-    /// The process cannot have its device back in this life: the driver takes no render files but those that are lost.
-    #[error(transparent)]
-    Stranded(Box<Stranded>),
-    /// The render files cannot be left with keepers, or not be had back now.
-    #[error("The render files cannot be handed over")]
-    Keeper(#[from] KeeperError),
-    /// The system refused something outside the device.
-    #[error("Cannot {act}")]
-    System {
-        /// What was tried.
-        act: &'static str,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The driver gave an object another number than it had, which memory already names.
-    #[error("The driver calls {what} {found} where it was {wanted}")]
-    Identity {
-        /// What.
-        what: &'static str,
-        /// The number it had.
-        wanted: u32,
-        /// The number it has now.
-        found: u32,
-    },
-    /// The failure was undone only in part.
-    #[error("{failure}; and going back failed, so the gate stays shut: {undo}")]
-    Stuck {
-        /// What failed first.
-        failure: Box<CheckpointError>,
-        /// What failed on the way back.
-        undo: Box<CheckpointError>,
-    },
-    /// The device is lost.
-    #[error(transparent)]
-    Lost(#[from] Lost),
-}
-
-fn list<T: fmt::Display>(items: &[T]) -> String {
-    items.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
-}
-
-pub(crate) fn device(what: &'static str) -> impl FnOnce(DeviceError) -> CheckpointError {
-    move |source| CheckpointError::Device { what, source }
-}
-
-pub(crate) fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> CheckpointError {
-    move |source| CheckpointError::System { act, source }
-}
-
-/// The limit of a verb, for the calls that its thread makes to the device.
-pub(super) fn call_limit(limit: &Limit) -> CallLimit {
-    let limit = limit.clone();
-    CallLimit::while_true(move || limit.check().is_ok())
-}
-
-/// Whether an error says that the device did not answer in time.
-fn is_stall(error: &(dyn std::error::Error + 'static)) -> bool {
-    let of_call = error.downcast_ref().is_some_and(|error: &kfd::IoctlError| error.errno == Errno::TIMEDOUT);
-    let of_connection = matches!(
-        error.downcast_ref(),
-        Some(kfd::OpenError::Unreachable { .. } | kfd::OpenError::Wire { source: WireError::TimedOut, .. })
-    );
-    of_call || of_connection || error.source().is_some_and(is_stall)
-}
-
-fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
-}

@@ -7,28 +7,19 @@
 //! and its lease.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::net::{RecvFlags, recv, sockopt};
 use serde::{Deserialize, Serialize};
+use stasis_protocol::lease::OnStranded;
+use stasis_protocol::{Activity, Mode, State};
 use thiserror::Error;
 
-use super::contact::reach;
-use super::{Activity, Admission, Mode, OnStranded, ProcessInfo, State, TermsSecret, message};
-use crate::image::{ReadStats, WriteStats};
+use super::admit::Admission;
+use super::info::ProcessInfo;
+pub use super::message::MAX_MESSAGE;
+use super::report::{CheckpointReport, RestoreReport};
 use crate::share::SessionOrder;
-
-/// Longest message, bytes.
-pub const MAX_MESSAGE: usize = 64 << 10;
-/// TIMEOUT: of an answer where a limit is longer than a clock can hold: a year.
-const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-/// TIMEOUT: of an answer when reaching the agent took all the time: 0 would be none.
-const SHORTEST: Duration = Duration::from_millis(1);
-/// How often an order is given again to an agent that hung up before it answered. One for a checkpoint is not: it may
-/// have been carried out.
-const HUNG_UP: usize = 3;
 
 /// An order to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,56 +103,6 @@ impl CheckpointOrder {
             on_stranded: OnStranded::Wait,
             stranded_ms: stranded_ms(),
         }
-    }
-}
-
-/// What a checkpoint moved and how long its phases took.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CheckpointReport {
-    /// Time to close the gate and stop the queues, milliseconds.
-    pub lock_ms: f64,
-    /// Time to write the contents, milliseconds.
-    pub write_ms: f64,
-    /// Time to take down and close the device and to audit, milliseconds.
-    pub close_ms: f64,
-    /// Buffers' bytes.
-    pub content_bytes: u64,
-    /// Bytes stored (zeros cost nothing).
-    pub stored_bytes: u64,
-    /// Length of the image files.
-    pub image_bytes: u64,
-    /// What only the process and its manifest know. Older agents have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<TermsSecret>,
-}
-
-impl CheckpointReport {
-    pub(super) fn add_written(&mut self, stats: WriteStats) {
-        self.content_bytes += stats.content_bytes;
-        self.stored_bytes += stats.stored_bytes;
-        self.image_bytes += stats.file_bytes;
-    }
-}
-
-/// What a restore moved and how long its phases took.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RestoreReport {
-    /// Time to reopen the device and admit its agents, milliseconds.
-    pub open_ms: f64,
-    /// Time to recreate buffers, events and queues, milliseconds.
-    pub rebuild_ms: f64,
-    /// Time to read the contents back, milliseconds.
-    pub fill_ms: f64,
-    /// Buffers' bytes.
-    pub content_bytes: u64,
-    /// Bytes read from the images.
-    pub read_bytes: u64,
-}
-
-impl RestoreReport {
-    pub(super) fn add_read(&mut self, stats: ReadStats) {
-        self.content_bytes += stats.content_bytes;
-        self.read_bytes += stats.read_bytes;
     }
 }
 
@@ -271,74 +212,4 @@ pub enum CallError {
         /// Its words.
         message: String,
     },
-}
-
-/// Gives the agent of `pid` an order and waits for the answer; the connection is closed on both sides afterwards.
-///
-/// # Errors
-/// [`CallError`]; [`CallError::Refused`] carries the agent's own words.
-pub fn call(pid: i32, request: &Request, timeout: Duration) -> Result<(State, Done), CallError> {
-    call_with(pid, request, &[], timeout).map(|(state, done, _)| (state, done))
-}
-
-/// The same with files beside the order, and those that come with the answer.
-///
-/// # Errors
-/// As [`call`].
-pub fn call_with(
-    pid: i32,
-    request: &Request,
-    files: &[BorrowedFd<'_>],
-    timeout: Duration,
-) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
-    let asked = Instant::now();
-    let deadline = asked.checked_add(timeout).unwrap_or(asked + LONGEST);
-    // An agent that has just let go of its device, or has too many callers, hangs up on those it has not heard yet.
-    let mut again = if matches!(request, Request::Checkpoint(_)) { 0 } else { HUNG_UP };
-    loop {
-        match ask(pid, request, files, (asked, deadline)) {
-            Err(CallError::NoAnswer { source, .. })
-                if again > 0 && hung_up(&source) && Instant::now() < deadline =>
-            {
-                again -= 1;
-            }
-            answer => return answer,
-        }
-    }
-}
-
-fn hung_up(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
-}
-
-/// One connection, one order, one answer.
-fn ask(
-    pid: i32,
-    request: &Request,
-    files: &[BorrowedFd<'_>],
-    (asked, deadline): (Instant, Instant),
-) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
-    let no_answer = |source: io::Error| CallError::NoAnswer { pid, waited: asked.elapsed(), source };
-    let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
-    let socket = reach(pid, deadline)?;
-    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(left))
-        .map_err(|e| no_answer(e.into()))?;
-    message::send(&socket, &order, files).map_err(|e| no_answer(e.into()))?;
-    let mut answer = vec![0; MAX_MESSAGE];
-    let (length, files) =
-        message::receive(&socket, &mut answer, RecvFlags::empty()).map_err(|e| no_answer(e.into()))?;
-    if length == 0 {
-        return Err(no_answer(io::ErrorKind::UnexpectedEof.into()));
-    }
-    // The agent closes its end after the answer; CRIU must find neither half.
-    let mut rest = [0u8; 1];
-    let _ = rustix::io::retry_on_intr(|| recv(&socket, &mut rest[..], RecvFlags::empty()));
-    let reply: Reply =
-        serde_json::from_slice(&answer[..length]).map_err(|source| CallError::Answer { pid, source })?;
-    match reply.done {
-        Ok(done) => Ok((reply.state, done, files)),
-        Err(message) => Err(CallError::Refused { pid, state: reply.state, message }),
-    }
 }

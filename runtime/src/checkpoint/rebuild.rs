@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use stasis_protocol::gate::Closed;
 
-use super::{CheckpointError, device, preempt};
+use super::error::{CheckpointError, device};
+use super::preempt;
 use crate::context::device::Device;
 use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::QueueLive;
@@ -97,7 +98,7 @@ pub(super) fn queues(
     on: &Device,
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
-    preempt::ring_again(registry, on, closed)?;
+    preempt::reattach_doorbells(registry, on, closed)?;
     let mut made = Vec::new();
     for key in registry.queues_by_id() {
         let Some(queue) = registry.queues.get(key).filter(|queue| !queue.created) else { continue };

@@ -9,12 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use stasis_protocol::{Mode, State};
 use thiserror::Error;
 
-use super::{
-    CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport, State,
-};
-use crate::checkpoint::session::CheckpointMachine;
+use super::error::CheckpointError;
+use super::options::{CheckpointOptions, RestoreOptions};
+use super::report::{CheckpointReport, RestoreReport};
+use super::steps;
 use crate::criu::{
     Answer, CRIU_DIRECTORY, CriuOptions, Executable, LAYOUT, Manifest, ManifestError, NO_PLUGINS, NotFound,
     Program, RpcError, Sealer, commit_error, dump_self, image_names, prepare, retract, write_commit_script,
@@ -126,7 +127,7 @@ impl Runtime {
         }
         let directory = prepare(directory)?;
         let saved = self.lock(options.mode, options.lock_deadline).and_then(|()| {
-            self.checkpoint_with(&directory, &options.checkpoint).inspect_err(|_| self.open_again())
+            self.checkpoint_with(&directory, &options.checkpoint).inspect_err(|_| self.unlock_again())
         });
         let report = saved.map_err(|error| SelfCheckpointError::Checkpoint(Box::new(error)))?;
         let config = write_beside(&directory, (&program, sealer.as_ref()), options, &report);
@@ -138,17 +139,17 @@ impl Runtime {
         });
         match dumped {
             Ok(Ok(Answer::Restored)) => self
-                .come_back()
+                .resume_here()
                 .map(Life::Restored)
                 .map_err(|source| SelfCheckpointError::Back { dumped: None, source }),
-            Ok(Ok(Answer::Dumped)) => match self.come_back() {
+            Ok(Ok(Answer::Dumped)) => match self.resume_here() {
                 Ok(_) => Ok(Life::Original(report)),
                 Err(source) => Err(SelfCheckpointError::Back { dumped: None, source }),
             },
             Ok(Err(error)) => {
                 // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
                 let retracted = retract(&directory);
-                match self.come_back() {
+                match self.resume_here() {
                     Ok(_) => {
                         retracted?;
                         Err(SelfCheckpointError::Dump(error))
@@ -156,7 +157,7 @@ impl Runtime {
                     Err(source) => Err(SelfCheckpointError::Back { dumped: Some(Box::new(error)), source }),
                 }
             }
-            Err(error) => match self.come_back() {
+            Err(error) => match self.resume_here() {
                 Ok(_) => Err(error),
                 Err(source) => Err(SelfCheckpointError::Back { dumped: None, source }),
             },
@@ -164,7 +165,7 @@ impl Runtime {
     }
 
     /// LOCKED → RUNNING after a failure that left the state at that.
-    fn open_again(&self) {
+    fn unlock_again(&self) {
         if self.state() == State::Locked
             && let Err(error) = self.unlock()
         {
@@ -173,10 +174,10 @@ impl Runtime {
     }
 
     /// CHECKPOINTED → RUNNING, by this thread or, in a copy whose contents were moved, by a controller through the agent.
-    fn come_back(&self) -> Result<RestoreReport, Box<CheckpointError>> {
+    fn resume_here(&self) -> Result<RestoreReport, Box<CheckpointError>> {
         let deadline = Instant::now() + FOUND;
         loop {
-            match CheckpointMachine::of(self.context()).resume(self.context(), &RestoreOptions::default()) {
+            match steps::resume(self.context(), &RestoreOptions::default()) {
                 Err(CheckpointError::Image(_)) if Instant::now() < deadline => std::thread::sleep(LOOK),
                 report => return report.map_err(Box::new),
             }

@@ -4,11 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{
-    Activity, CheckpointError, CheckpointOptions, CheckpointReport, Mode, RestoreOptions, RestoreReport,
-    State,
-};
-use crate::checkpoint::session::CheckpointMachine;
+use stasis_protocol::{Activity, Mode, State};
+
+use super::error::CheckpointError;
+use super::options::{CheckpointOptions, RestoreOptions};
+use super::report::{CheckpointReport, RestoreReport};
+use super::steps;
+use crate::checkpoint::machine::CheckpointMachine;
 use crate::runtime::Runtime;
 
 impl Runtime {
@@ -30,7 +32,7 @@ impl Runtime {
     /// # Errors
     /// [`CheckpointError::Gate`], [`CheckpointError::LockTimeout`], [`CheckpointError::Preempt`]; the process runs on.
     pub fn lock(&self, mode: Mode, deadline: Duration) -> Result<(), CheckpointError> {
-        CheckpointMachine::of(self.context()).lock(self.context(), mode, deadline).map(drop)
+        steps::lock(self.context(), mode, deadline).map(drop)
     }
 
     /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the process
@@ -51,7 +53,7 @@ impl Runtime {
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointReport, CheckpointError> {
-        CheckpointMachine::of(self.context()).checkpoint(self.context(), directory, options)
+        steps::write_and_close(self.context(), directory, options)
     }
 
     /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written or,
@@ -71,7 +73,7 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::restore`], and [`CheckpointError::Stopped`] by the deadline or by [`Runtime::cancel`].
     pub fn restore_with(&self, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
-        CheckpointMachine::of(self.context()).restore(self.context(), options)
+        steps::restore(self.context(), options)
     }
 
     /// Has the verb at work in another thread give up, wherever it is; that verb returns an error, and the state is the
@@ -87,6 +89,6 @@ impl Runtime {
     /// [`CheckpointError::State`] in any other state; [`CheckpointError::Device`] when a queue cannot go on: the process
     /// stays LOCKED.
     pub fn unlock(&self) -> Result<(), CheckpointError> {
-        CheckpointMachine::of(self.context()).unlock(self.context())
+        steps::unlock(self.context())
     }
 }

@@ -74,7 +74,8 @@ impl Engine {
         let Piece { to, from, bytes } = piece;
         match self {
             Engine::Shader(shader) => {
-                let launch = device_lib::copy(to, from, bytes).map_err(super::from_library(buffers[0]))?;
+                let launch =
+                    device_lib::copy(to, from, bytes).map_err(super::span::from_library(buffers[0]))?;
                 let launch = launch_of(&launch, launch.arguments.to_bytes());
                 shader.submit(&shader.copy, &launch, after, buffers, done)
             }

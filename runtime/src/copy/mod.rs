@@ -5,124 +5,32 @@
 //! INVARIANT: a transfer in flight counts as a use of its buffers by that queue, so none of them is freed under it.
 
 mod choice;
+mod chunks;
 mod engines;
 mod host;
 mod sdma;
 mod shader;
+mod span;
 mod staged;
 #[cfg(test)]
 mod tests;
-
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use device_lib::DeviceLibError;
+mod transfer;
 
 use self::choice::{Link, Owner, Route, Way};
 use self::engines::{Piece, launch_of};
+pub use self::span::Span;
+use self::span::from_library;
+pub use self::transfer::Transfer;
 use crate::context::agent::agents;
 use crate::context::agent::copy_path::{CopyEngine, CopyPath, Direction};
-use crate::context::error::{CopyError, WaitError};
+use crate::context::error::CopyError;
 use crate::context::memory::mappings;
 use crate::context::registry::state::AgentIndex;
-use crate::pool::Buffer;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
 
 /// Bytes moved at once through system memory to or from an agent whose memory the CPU does not see.
 const STAGE_BYTES: u64 = 4 << 20;
-/// TIMEOUT: how often who waits for a staged copy looks whether a queue on its way has failed.
-const FAULT_POLL: Duration = Duration::from_millis(200);
-
-/// A part of a buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct Span<'a> {
-    buffer: &'a Buffer,
-    offset: u64,
-    bytes: u64,
-}
-
-impl Buffer {
-    /// `bytes` bytes from `offset` on.
-    pub fn span(&self, offset: u64, bytes: u64) -> Span<'_> {
-        Span { buffer: self, offset, bytes }
-    }
-
-    /// All of it.
-    pub fn all(&self) -> Span<'_> {
-        self.span(0, self.len())
-    }
-}
-
-impl Span<'_> {
-    fn va(&self) -> Result<u64, CopyError> {
-        self.buffer.checked_range(self.offset, self.bytes)
-    }
-}
-
-/// A copy or fill in flight. Dropping it does not stop it.
-#[derive(Clone, Debug)]
-pub struct Transfer {
-    signal: Signal,
-    engine: CopyEngine,
-    path: CopyPath,
-    staged: Option<staged::Hold>,
-}
-
-impl Transfer {
-    /// The signal it completes: 1 while in flight, then 0. Other packets can wait for it.
-    pub fn signal(&self) -> &Signal {
-        &self.signal
-    }
-
-    /// Who does it: [`CopyEngine::Shader`] or [`CopyEngine::Sdma`]; of a staged copy, who copies to the destination.
-    pub fn engine(&self) -> CopyEngine {
-        self.engine
-    }
-
-    /// The way it takes. A fill is [`CopyPath::Local`] in an agent's memory, else [`CopyPath::Host`].
-    pub fn path(&self) -> CopyPath {
-        self.path
-    }
-
-    /// Waits until it is done; `None` waits for ever.
-    ///
-    /// # Errors
-    /// [`CopyError::Wait`].
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<(), CopyError> {
-        let Some(hold) = &self.staged else { return self.signal.wait_done(timeout).map_err(wait) };
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        loop {
-            // The signal is the last queue's; one before it may have failed.
-            if let Some(fault) = hold.under_way.fault() {
-                return Err(wait(Arc::clone(fault).into()));
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let look = left.map_or(FAULT_POLL, |left| left.min(FAULT_POLL));
-            match self.signal.wait_done(Some(look)) {
-                Ok(()) => return Ok(()),
-                Err(WaitError::Timeout { .. }) if left.is_none_or(|left| left > look) => {}
-                // A fault is looked at above, and releases the other queue.
-                Err(WaitError::Queue(_)) if hold.under_way.fault().is_some() => {}
-                Err(error) => return Err(wait(error)),
-            }
-        }
-    }
-}
-
-fn wait(error: WaitError) -> CopyError {
-    CopyError::Wait(Box::new(error))
-}
-
-fn from_library(buffer: &Buffer) -> impl Fn(DeviceLibError) -> CopyError {
-    let (key, len) = (buffer.key(), buffer.len());
-    move |error| match error {
-        DeviceLibError::PatternLength { bytes } => CopyError::Pattern { found: bytes },
-        DeviceLibError::Overlap { bytes, .. } => CopyError::Overlap { key, bytes },
-        DeviceLibError::Range { bytes, .. } => CopyError::Range { key, offset: 0, bytes, len },
-        other => CopyError::NoKernels(other),
-    }
-}
 
 impl Runtime {
     /// Copies `from` to `to`, of equal length, on an agent, once all of `after` have reached 0. Returns at once;

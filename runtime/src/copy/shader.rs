@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::staged::MAX_CHUNKS;
+use super::chunks::MAX_CHUNKS;
 use crate::agent::Agent;
 use crate::context::error::{CopyError, SubmitError};
 use crate::executable::{Executable, Kernel};

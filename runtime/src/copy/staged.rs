@@ -20,8 +20,11 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::chunks::{SLOTS, chunk_bytes};
+use super::engines;
 use super::engines::{Engine, Piece};
-use super::{Span, Transfer, engines};
+use super::span::Span;
+use super::transfer::Transfer;
 use crate::context::Layer;
 use crate::context::agent::copy_path::{CopyEngine, CopyPath};
 use crate::context::error::CopyError;
@@ -31,21 +34,6 @@ use crate::copy::choice::Link;
 use crate::pool::Buffer;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
-
-/// Chunks under way at a time.
-const SLOTS: u64 = 2;
-/// Least bytes of a chunk, if there are that many.
-const MIN_CHUNK: u64 = 1 << 20;
-/// Most chunks of a copy: larger copies have larger chunks, so the stage has at most 1/64 of their bytes, and the packets
-/// of one copy fit in a queue.
-pub(super) const MAX_CHUNKS: u64 = 128;
-/// What chunks are multiples of.
-const GRAIN: u64 = 4096;
-
-/// Bytes of a chunk of a copy of `bytes` bytes.
-fn chunk_bytes(bytes: u64) -> u64 {
-    bytes.div_ceil(MAX_CHUNKS).next_multiple_of(GRAIN).max(MIN_CHUNK).min(bytes.max(1))
-}
 
 /// A staged copy under way.
 #[derive(Debug)]
@@ -201,21 +189,4 @@ pub(super) fn copy(
         path: CopyPath::Staged,
         staged: Some(hold),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn chunks_are_few_and_the_stage_is_small(bytes in 0u64..1 << 45) {
-            let chunk = chunk_bytes(bytes);
-            prop_assert!(chunk > 0 && bytes.div_ceil(chunk) <= MAX_CHUNKS);
-            prop_assert!(chunk * SLOTS <= (bytes / 64 + SLOTS * GRAIN).max(SLOTS * MIN_CHUNK));
-            prop_assert!(bytes == 0 || chunk <= bytes);
-        }
-    }
 }

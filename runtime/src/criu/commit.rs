@@ -13,19 +13,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
-use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, PENDING_FILE};
 use super::error::ManifestError;
+use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED};
 use super::sealer::{Sealer, quoted};
 use crate::linux::regular::{Links, read_text};
 
-/// The gate's name among CRIU's images.
-pub(super) const GATE: &str = "gate";
 /// What the sealer says when it fails.
 const COMMIT_LOG: &str = "commit.log";
 /// Longest of that, bytes.
 const MAX_LOG: u64 = 64 << 10;
-/// What a script makes before it waits.
-pub(super) const PREPARED: &str = "prepared";
 
 fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestError {
     let path = path.to_owned();

@@ -23,30 +23,24 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::ManifestError;
-use super::files::ListedFile;
+use super::executable::Executable;
+use super::hashed_json;
+use super::layout::{CRIU_DIRECTORY, FIRST_PID, MANIFEST_FILE, MAX_BYTES, PENDING_FILE, SEALED_LAYOUT};
 use super::opened::{OpenDirectory, Trust};
-use super::{CriuOptions, Executable, hashed_json};
-use crate::checkpoint::{CheckpointReport, IMAGE_FILE, TermsSecret};
+use super::options::CriuOptions;
+use crate::checkpoint::{CheckpointReport, TermsSecret};
+use crate::image::IMAGE_FILE;
 
-/// Name of the manifest in a checkpoint directory.
-pub const MANIFEST_FILE: &str = "manifest.json";
-/// Name before the commit.
-pub(super) const PENDING_FILE: &str = "manifest.pending";
-/// Sub-directory with CRIU's images.
-pub const CRIU_DIRECTORY: &str = "criu";
-/// Sub-directory where the processes of a session meet.
-pub const SESSION_DIRECTORY: &str = "session";
-/// Version of the layout of a directory with one runtime, the root's, whose manifest lists no files.
-pub const LAYOUT: u32 = 1;
-/// The same of a directory whose runtimes have directories of their own: older programs would bring back the root alone.
-pub const TREE_LAYOUT: u32 = 2;
-/// Version of the layout of either, whose manifest lists all files with their hashes and ends with its own: older programs
-/// would check none of that.
-pub const SEALED_LAYOUT: u32 = 3;
-/// Longest manifest or session index that is read, bytes.
-pub(super) const MAX_BYTES: u64 = 16 << 20;
-/// The first process that can be restored: 1 is the init of its namespace, and exists.
-pub(super) const FIRST_PID: i32 = 2;
+/// A file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedFile {
+    /// Its name, or that of its directory and its own, with a slash between them.
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
+    /// BLAKE3 of it, in hexadecimal digits; of an image of ours, of its first 4096 bytes.
+    pub blake3: String,
+}
 
 /// What a checkpoint directory holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -331,7 +325,7 @@ pub(super) mod tests {
 
     pub fn manifest() -> Manifest {
         Manifest {
-            layout: LAYOUT,
+            layout: crate::criu::LAYOUT,
             pid: 7,
             command: vec!["heat".into()],
             executable: None,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use stasis_protocol::Stopped;
 use thiserror::Error;
 
-use super::directory::{MANIFEST_FILE, SEALED_LAYOUT};
+use super::layout::{MANIFEST_FILE, SEALED_LAYOUT};
 use crate::linux::regular::RegularError;
 
 /// Most differences that an error spells out.

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::FileType;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::commit::{GATE, PREPARED};
-use super::directory::{CRIU_DIRECTORY, MANIFEST_FILE, Manifest, PENDING_FILE, SEALED_LAYOUT};
+use super::directory::{ListedFile, Manifest};
 use super::error::{Difference, Differences, ManifestError};
 use super::hash::{Wanted, hash_all};
+use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED, SEALED_LAYOUT};
 use super::opened::{Entry, OpenDirectory, Trust, called};
 
 /// How much of an image of ours is hashed again: its front has the hashes of its tables, and those the hashes of the rest.
@@ -24,17 +24,6 @@ const FRONT: u64 = 4096;
 pub const NO_PLUGINS: &str = "no-plugins";
 /// The link by which CRIU finds the pages of an earlier dump.
 const PARENT: &str = "parent";
-
-/// A file of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListedFile {
-    /// Its name, or that of its directory and its own, with a slash between them.
-    pub path: String,
-    /// Its length.
-    pub bytes: u64,
-    /// BLAKE3 of it, in hexadecimal digits; of an image of ours, of its first 4096 bytes.
-    pub blake3: String,
-}
 
 /// What was hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -11,6 +11,7 @@ mod executable;
 mod files;
 mod hash;
 mod hashed_json;
+mod layout;
 mod opened;
 mod options;
 mod program;
@@ -21,12 +22,14 @@ mod stats;
 
 pub use self::commit::{CommitGate, commit_error, write_commit_script};
 pub use self::directory::{
-    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, Manifest, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
-    TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
+    ListedFile, Manifest, TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
 };
 pub use self::error::{Difference, Differences, ManifestError};
 pub use self::executable::{Executable, ExecutableError};
-pub use self::files::{CheckedFiles, ListedFile, NO_PLUGINS, seal};
+pub use self::files::{CheckedFiles, NO_PLUGINS, seal};
+pub use self::layout::{
+    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
+};
 pub use self::opened::{OpenDirectory, Trust};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};
 pub use self::program::{FLOOR, NotFound, Program, last_error};

@@ -17,7 +17,9 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use super::{CriuOptions, MANIFEST_FILE, Program};
+use super::layout::MANIFEST_FILE;
+use super::options::CriuOptions;
+use super::program::Program;
 
 /// `criu_req_type` DUMP.
 const DUMP: i32 = 1;

@@ -7,7 +7,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::directory::SEALED_LAYOUT;
+use super::layout::SEALED_LAYOUT;
 
 /// The hidden sub-command that seals a directory.
 const VERB: &str = "commit-images";

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::directory::{FIRST_PID, MAX_BYTES, SEALED_LAYOUT};
 use super::error::ManifestError;
 use super::hashed_json;
+use super::layout::{FIRST_PID, MAX_BYTES, SEALED_LAYOUT};
 use super::opened::OpenDirectory;
 
 /// Its name.

@@ -20,6 +20,8 @@ pub use writer::{Finished, ImageWriter, WriteStats};
 
 pub use stasis_protocol::{Limit, Stopped};
 
+/// Name of the runtime's image in a checkpoint directory.
+pub const IMAGE_FILE: &str = "runtime-0.img";
 /// Bytes handled at a time by one worker; also the granularity of zero detection and of hashes.
 pub const CHUNK_BYTES: u64 = 2 << 20;
 

@@ -50,7 +50,7 @@ impl Runtime {
         registry.tally.settle();
         let agents = (0..self.context().agents.len()).map(MemoryPlace::Agent);
         let stats = |place| {
-            let holdings = Holdings::of(&registry.bos, place);
+            let holdings = Holdings::of(registry.bos.iter().map(|(_, bo)| &bo.state), place);
             let peak = registry.tally.peak(place);
             PlaceStats { place, bytes: holdings.bytes(), count: holdings.count(), peak, holdings }
         };

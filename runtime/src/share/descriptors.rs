@@ -24,7 +24,7 @@ use crate::context::registry::state::DmabufId;
 use crate::image::Extent;
 
 /// How the name of a stand-in begins, as `/proc` shows it.
-const STAND_IN: &str = "/memfd:stasis-dmabuf:";
+const PLACEHOLDER: &str = "/memfd:stasis-dmabuf:";
 
 /// Whether a file of this name, as `/proc` shows it, is a DMABuf.
 pub(crate) fn is_dmabuf(name: &str) -> bool {
@@ -57,7 +57,7 @@ fn numbers<T>(wanted: impl Fn(&str) -> Option<T>) -> io::Result<Vec<(RawFd, T)>>
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
-        // The descriptor of this very listing is gone by the time it is looked up.
+        // The descriptor of this very listing is finished by the time it is looked up.
         let Ok(name) = std::fs::read_link(entry.path()) else { continue };
         let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
         if let (Some(number), Some(what)) = (number, name.to_str().and_then(&wanted)) {
@@ -94,18 +94,18 @@ pub(super) fn sockets() -> io::Result<Vec<Descriptor>> {
 /// Puts stand-ins in the place of all DMABufs.
 ///
 /// # Errors
-/// When one cannot be made; some descriptors are stand-ins then, which [`return_all`] finds.
-pub(crate) fn stand_in_for_all() -> io::Result<()> {
-    let mut stand_ins = BTreeMap::<DmabufId, OwnedFd>::new();
+/// When one cannot be made; some descriptors are stand-ins then, which [`restore_descriptors`] finds.
+pub(crate) fn replace_with_placeholders() -> io::Result<()> {
+    let mut placeholders = BTreeMap::<DmabufId, OwnedFd>::new();
     for descriptor in scan()? {
-        let stand_in = match stand_ins.entry(descriptor.dmabuf) {
+        let placeholder = match placeholders.entry(descriptor.dmabuf) {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let name = format!("stasis-dmabuf:{}", descriptor.dmabuf);
                 free.insert(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?)
             }
         };
-        replace(descriptor.number, stand_in.as_fd())?;
+        replace(descriptor.number, placeholder.as_fd())?;
     }
     Ok(())
 }
@@ -114,8 +114,8 @@ pub(crate) fn stand_in_for_all() -> io::Result<()> {
 ///
 /// # Errors
 /// When `/proc/self` cannot be read.
-pub(crate) fn awaited() -> io::Result<Vec<Descriptor>> {
-    let found = numbers(|name| parse(name.strip_prefix(STAND_IN)?))?;
+pub(crate) fn placeholders() -> io::Result<Vec<Descriptor>> {
+    let found = numbers(|name| parse(name.strip_prefix(PLACEHOLDER)?))?;
     Ok(found.into_iter().map(|(number, dmabuf)| Descriptor { number, dmabuf }).collect())
 }
 
@@ -123,9 +123,9 @@ pub(crate) fn awaited() -> io::Result<Vec<Descriptor>> {
 ///
 /// # Errors
 /// When a descriptor cannot be duplicated.
-pub(crate) fn return_all(of: impl Fn(DmabufId) -> Option<OwnedFd>) -> io::Result<()> {
+pub(crate) fn restore_descriptors(of: impl Fn(DmabufId) -> Option<OwnedFd>) -> io::Result<()> {
     let mut files = BTreeMap::<DmabufId, Option<OwnedFd>>::new();
-    for Descriptor { number, dmabuf } in awaited()? {
+    for Descriptor { number, dmabuf } in placeholders()? {
         if let Some(file) = files.entry(dmabuf).or_insert_with(|| of(dmabuf)) {
             replace(number, file.as_fd())?;
         }
@@ -232,14 +232,14 @@ mod tests {
         let ours = |found: Vec<Descriptor>| found.into_iter().filter(|d| d.dmabuf == id).count();
         assert_eq!(ours(scan().unwrap()), 3);
         for number in numbers {
-            let stand_in = memfd(&format!("stasis-dmabuf:{id}"));
-            replace(number, stand_in.as_fd()).unwrap();
+            let placeholder = memfd(&format!("stasis-dmabuf:{id}"));
+            replace(number, placeholder.as_fd()).unwrap();
         }
         let late = rustix::io::dup(&twin).unwrap();
-        assert_eq!((ours(scan().unwrap()), ours(awaited().unwrap())), (1, 3));
+        assert_eq!((ours(scan().unwrap()), ours(placeholders().unwrap())), (1, 3));
         assert_eq!((cloexec(&memory), cloexec(&twin)), (true, false));
-        return_all(|wanted| (wanted == id).then(|| rustix::io::dup(&kept).unwrap())).unwrap();
-        assert_eq!((ours(scan().unwrap()), ours(awaited().unwrap())), (4, 0));
+        restore_descriptors(|wanted| (wanted == id).then(|| rustix::io::dup(&kept).unwrap())).unwrap();
+        assert_eq!((ours(scan().unwrap()), ours(placeholders().unwrap())), (4, 0));
         assert_eq!(identify(&late).unwrap(), id);
         assert_eq!((cloexec(&memory), cloexec(&twin)), (true, false));
     }

@@ -7,86 +7,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kfd::sys::{KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC, KFD_IOC_ALLOC_MEM_FLAGS_VRAM};
-use serde::{Deserialize, Serialize};
 
 use super::descriptors::Descriptor;
-use super::is_foreign;
-use crate::checkpoint::{CheckpointError, device};
+use super::error::{SharedMemoryError, device};
+use super::table::{Holding, Object, Table};
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, flags};
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, DmabufId, Origin};
 
-/// Memory that a process holds and others may.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holding {
-    /// Which memory.
-    pub dmabuf: DmabufId,
-    /// Its length.
-    pub bytes: u64,
-    /// `KFD_IOC_ALLOC_MEM_FLAGS_*` it was, or would have to be, allocated with.
-    pub flags: u32,
-    /// Whether it was made here: then the flags are exact.
-    pub is_maker: bool,
-    /// The GPU whose memory it is, by its unique id, if that is one of the process's agents.
-    pub home: Option<String>,
-}
-
-/// What one process holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table {
-    /// The process's name in the session.
-    pub name: String,
-    /// The process, as it knows itself.
-    pub pid: i32,
-    /// Its shared memory.
-    pub holdings: Vec<Holding>,
-}
-
-/// Memory of a session, as all its members see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Object {
-    /// Which memory it was.
-    pub dmabuf: DmabufId,
-    /// Its length.
-    pub bytes: u64,
-    /// `KFD_IOC_ALLOC_MEM_FLAGS_*` to make it with.
-    pub flags: u32,
-    /// The GPU whose memory it is, if a member knows.
-    pub home: Option<String>,
-    /// The member in whose image the bytes are.
-    pub saver: String,
-}
-
-impl Object {
-    /// The name of its bytes in an image.
-    pub fn extent(&self) -> String {
-        extent_of(self.dmabuf)
-    }
-}
-
-/// The name of shared memory's bytes in an image.
-fn extent_of(dmabuf: DmabufId) -> String {
-    format!("shared {dmabuf}")
-}
-
 /// What this process holds: buffer objects, and descriptors without one.
 ///
 /// # Errors
-/// [`CheckpointError::Device`] when the driver does not say what a descriptor is, [`CheckpointError::Hidden`] for memory
+/// [`SharedMemoryError::Device`] when the driver does not say what a descriptor is, [`SharedMemoryError::Hidden`] for memory
 /// that the CPU cannot see.
 pub(crate) fn holdings(
     registry: &Registry,
     on: &Device,
     agents: &[Arc<AgentInfo>],
     descriptors: &[Descriptor],
-) -> Result<Vec<Holding>, CheckpointError> {
+) -> Result<Vec<Holding>, SharedMemoryError> {
     let uuid = |index: usize| agents.get(index).map(|agent| agent.placed_uuid());
     let mut found = BTreeMap::<DmabufId, Holding>::new();
     for (key, bo) in registry.bos.iter() {
         let Some(sharing) = bo.state.sharing.filter(|_| !is_foreign(bo)) else { continue };
         if !bo.state.cpu_mapped {
-            return Err(CheckpointError::Hidden { bo: key });
+            return Err(SharedMemoryError::Hidden { bo: key });
         }
         let is_maker = sharing.origin == Origin::Exported;
         let holding = Holding {
@@ -162,6 +108,11 @@ pub(crate) fn bos_of(registry: &Registry, dmabuf: DmabufId) -> Vec<BoKey> {
     let is_of =
         |bo: &crate::context::registry::Bo| bo.state.sharing.is_some_and(|sharing| sharing.dmabuf == dmabuf);
     registry.bos.iter().filter(|(_, bo)| is_of(bo) && !is_foreign(bo)).map(|(key, _)| key).collect()
+}
+
+/// Whether somebody else made the memory.
+fn is_foreign(bo: &crate::context::registry::Bo) -> bool {
+    bo.state.sharing.is_some_and(|sharing| sharing.origin == Origin::Foreign)
 }
 
 #[cfg(test)]

@@ -10,31 +10,34 @@
 //!  up     rendezvous: first comer makes, the rest find ── fill ── descriptors back
 //! ```
 
+mod barrier;
 mod descriptors;
-mod down;
 mod error;
 mod graph;
 mod holders;
 mod in_flight;
 mod ipc;
-mod meeting;
+mod participant;
 mod rendezvous;
-mod up;
+mod restore;
+mod state;
+mod table;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) use self::descriptors::{is_dmabuf, stand_in_for_all};
-pub(crate) use self::down::{Leaving, end_meeting, keep_leader};
+pub use self::barrier::{Member, SessionError, SessionOrder};
+pub(crate) use self::descriptors::{is_dmabuf, replace_with_placeholders};
 pub use self::error::ShareError;
-pub use self::graph::Object;
+pub(crate) use self::error::SharedMemoryError;
 pub use self::holders::Outsider;
 pub(crate) use self::in_flight::{InFlight, in_flight};
 pub use self::ipc::{Item, Received};
-pub use self::meeting::{Member, SessionError, SessionOrder};
+pub(crate) use self::participant::{Participant, end_rendezvous, keep_coordinator};
 pub use self::rendezvous::RendezvousError;
-pub use self::up::Parked;
-pub(crate) use self::up::{Attendance, Source, bring_back};
+pub(crate) use self::restore::{RestoreParticipant, Source, restore};
+pub use self::state::SharedState;
+pub use self::table::Object;
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::device::{Device, Dmabuf, identify};
@@ -238,9 +241,4 @@ pub(crate) fn make_foreign(bo: &mut Bo, on: &Device, file: &OwnedFd) -> Result<(
     let dmabuf = identify(file).map_err(|errno| DeviceError::Descriptor { errno })?;
     bo.state.sharing = bo.state.sharing.map(|sharing| Sharing { dmabuf, ..sharing });
     on.import_bo(bo, file.as_fd())
-}
-
-/// Whether somebody else made the memory.
-pub(crate) fn is_foreign(bo: &Bo) -> bool {
-    bo.state.sharing.is_some_and(|sharing| sharing.origin == Origin::Foreign)
 }

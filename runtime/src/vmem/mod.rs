@@ -238,7 +238,7 @@ impl Request {
 ///
 /// # Errors
 /// [`DeviceError`]; [`rebuild`] makes what is missing.
-pub(crate) fn evacuate(maps: &mut Maps, bos: &mut Table<Bo>, from: &Device) -> Result<(), DeviceError> {
+pub(crate) fn end_all(maps: &mut Maps, bos: &mut Table<Bo>, from: &Device) -> Result<(), DeviceError> {
     for (_, entry) in maps.iter_mut() {
         let memory = bos.get_mut(entry.state.memory);
         from.end_mapping(entry, memory.ok_or(DeviceError::Absent { what: "the memory of a mapping" })?)?;

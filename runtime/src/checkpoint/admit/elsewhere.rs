@@ -6,16 +6,13 @@
 //! points to the other device.
 
 use std::env::VarError;
-use std::sync::Arc;
 
+use kfd::DeviceSpec;
 use kfd::transport::soft::INSTANCE_VARIABLE;
-use kfd::transport::{DEVICE_VARIABLE, SpecError, name_of, open_instance};
-use kfd::{DeviceSpec, Transport};
+use kfd::transport::{DEVICE_VARIABLE, SpecError};
 use thiserror::Error;
 
-use super::Admission;
-use crate::checkpoint::CheckpointError;
-use crate::context::error::OpenError;
+use super::terms::Admission;
 
 /// Why a process cannot take the device that its restorer names.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -70,28 +67,6 @@ impl Admission {
     }
 }
 
-fn parse(text: &str) -> Result<DeviceSpec, ElsewhereError> {
+pub(super) fn parse(text: &str) -> Result<DeviceSpec, ElsewhereError> {
     text.parse().map_err(|source| ElsewhereError::Spec { text: text.to_owned(), source })
-}
-
-/// The device that `terms` name, opened, unless it is the one that the process has.
-///
-/// # Errors
-/// [`CheckpointError::Elsewhere`], and [`CheckpointError::Open`] for a device that is not there.
-pub(super) fn other_device(
-    had: &dyn Transport,
-    terms: Option<&Admission>,
-    same_process: bool,
-) -> Result<Option<Arc<dyn Transport>>, CheckpointError> {
-    let Some((text, terms)) = terms.and_then(|terms| Some((terms.device.as_ref()?, terms))) else {
-        return Ok(None);
-    };
-    let spec = parse(text)?;
-    let open = |error| CheckpointError::Open(OpenError::Transport(error));
-    let wanted = name_of(&spec).map_err(open)?;
-    match wanted == had.name() {
-        true if same_process || terms.instance.is_none() => Ok(None),
-        false if same_process => Err(ElsewhereError::Known { had: had.name().to_owned(), wanted }.into()),
-        _ => open_instance(&spec, terms.instance.as_deref()).map(Some).map_err(open),
-    }
 }

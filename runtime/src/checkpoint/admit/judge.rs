@@ -11,11 +11,12 @@ use super::difference::{Difference, Subject, Value};
 use super::identity::{AgentIdentity, Candidate, CpuLink, Interface, Likeness, LinkKind};
 use super::peers::PeerMappings;
 use super::place;
+use super::refusal::Refusal;
 use super::rules::{
     AGENT_LINK, CPU_LINK, GPU_ID, GPUS, KFD_MAJOR, KFD_MINOR, NUMA_NODE, PEER_MAPPING, Rule, numbers,
 };
 use super::search::{Outcome, Problem, assign};
-use super::{Admission, Refusal};
+use super::terms::Admission;
 
 /// What is compared with what.
 pub(super) struct Case<'a> {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! topology here ─ Candidate::all ─┐
-//! agents of the process ──────────┼─ judge ─┬─ an agent's GPU each ─ AgentInfo::sit
+//! agents of the process ──────────┼─ judge ─┬─ an agent's GPU each ─ AgentInfo::place
 //! switches and map ─ Admission ───┘         └─ Refusal: every difference
 //! ```
 
@@ -16,91 +16,43 @@ mod difference;
 mod elsewhere;
 mod identity;
 mod judge;
+mod offer;
 mod peers;
 mod place;
+mod refusal;
 mod rules;
 mod search;
-mod standing;
+mod terms;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+use kfd::transport::{name_of, open_instance};
 use kfd::{Kfd, Topology, Transport};
-use serde::{Deserialize, Serialize};
-use stasis_protocol::{Limit, Stopped};
+use stasis_protocol::Limit;
 
 pub use self::checks::{Checks, Switch, SwitchError};
 pub use self::difference::{Difference, Subject, Value};
 pub use self::elsewhere::ElsewhereError;
-use self::elsewhere::other_device;
+use self::elsewhere::parse;
 pub use self::identity::{AgentIdentity, CpuLink, LinkKind, Links};
 use self::identity::{Candidate, Interface};
 use self::judge::{Case, judge, lost_paths};
+pub use self::offer::{OfferError, TermsOffer};
 pub use self::peers::PeerBuffers;
 use self::peers::peer_mappings;
 pub use self::place::{Place, PlaceError};
+use self::refusal::Refusal;
 pub use self::rules::{Relation, Rule, rules};
-pub use self::standing::{OfferError, Standing, TermsSecret};
-use super::down::disconnect;
-use super::parked::Parked;
-use super::{CheckpointError, call_limit, device, system};
+pub use self::terms::Admission;
+use super::calls::{call_limit, disconnect};
+use super::error::{CheckpointError, device, system};
+use super::snapshot::Snapshot;
 use crate::context::Context;
 use crate::context::agent::placement::Placement;
 use crate::context::device::Device;
 use crate::context::error::{DeviceError, OpenError};
-
-/// On what terms a process is restored: which differences are borne, on which device, and which GPU an agent is to take.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Admission {
-    /// The checks that are made.
-    pub checks: Checks,
-    /// Where agents are to go; the others find their places by themselves.
-    pub places: Vec<Place>,
-    /// A path between two agents may be missing, or be less than it was: copies go through the host's memory instead.
-    pub allow_staged: bool,
-    /// The device that a restored copy takes instead of the one it had: a [`kfd::DeviceSpec`] as text, which is read
-    /// where the copy is. A process that lives on has its device for good.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
-    /// The instance of softgpud for `device`, instead of the copy's own (`STASIS_SOFTGPU_INSTANCE`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
-}
-
-impl Admission {
-    /// As the switches in the environment of this process say, with no agent placed, on the device that there was.
-    ///
-    /// # Errors
-    /// [`SwitchError`].
-    pub fn from_env() -> Result<Self, SwitchError> {
-        Ok(Self { checks: Checks::from_env()?, ..Self::default() })
-    }
-}
-
-/// Why agents were not admitted.
-#[derive(Debug)]
-enum Refusal {
-    /// No assignment keeps to the rules.
-    Differences(Vec<Difference>),
-    /// The map is no good.
-    Place(PlaceError),
-    /// The search was stopped.
-    Stopped(Stopped),
-}
-
-impl From<PlaceError> for Refusal {
-    fn from(error: PlaceError) -> Self {
-        Self::Place(error)
-    }
-}
-
-impl From<Stopped> for Refusal {
-    fn from(stopped: Stopped) -> Self {
-        Self::Stopped(stopped)
-    }
-}
 
 impl From<Refusal> for CheckpointError {
     fn from(refusal: Refusal) -> Self {
@@ -133,7 +85,7 @@ pub(super) fn identities(context: &Context, on: Option<&Device>) -> Vec<AgentIde
 /// [`CheckpointError::Elsewhere`], [`CheckpointError::Open`], [`CheckpointError::Stopped`].
 pub(super) fn admit(
     context: &Arc<Context>,
-    parked: &mut Parked,
+    snapshot: &mut Snapshot,
     given: Option<&Admission>,
     same_process: bool,
     limit: &Limit,
@@ -143,17 +95,19 @@ pub(super) fn admit(
     if !same_process {
         let asked = match given {
             Some(terms) => Some(terms.clone()),
-            None => standing::ask(&parked.secret).map_err(system("ask for the terms of the restore"))?,
+            None => {
+                offer::ask_for_terms(&snapshot.secret).map_err(system("ask for the terms of the restore"))?
+            }
         };
         // A copy that was refused tries again by itself, and must not take what its controller did not want.
-        parked.terms = asked.or(parked.terms.take());
+        snapshot.terms = asked.or(snapshot.terms.take());
     }
-    let terms = given.or(parked.terms.as_ref());
-    let other = call_limit(limit).hold(|| other_device(&*parked.transport, terms, same_process))?;
-    let transport = other.unwrap_or_else(|| Arc::clone(&parked.transport));
+    let terms = given.or(snapshot.terms.as_ref());
+    let other = call_limit(limit).hold(|| other_device(&*snapshot.transport, terms, same_process))?;
+    let transport = other.unwrap_or_else(|| Arc::clone(&snapshot.transport));
     // The first words with the device, which change nothing: from one that does not answer, nothing is wanted.
     let admitted =
-        call_limit(limit).hold(|| find_placements(context, parked, &transport, terms, same_process, limit));
+        call_limit(limit).hold(|| find_placements(context, snapshot, &transport, terms, same_process, limit));
     if admitted.is_err()
         && let Err(error) = disconnect(&*transport)
     {
@@ -162,13 +116,13 @@ pub(super) fn admit(
     for (agent, placement) in context.agents.iter().zip(admitted?) {
         agent.place(placement);
     }
-    parked.transport = transport;
+    snapshot.transport = transport;
     Ok(())
 }
 
 fn find_placements(
     context: &Context,
-    parked: &Parked,
+    snapshot: &Snapshot,
     transport: &Arc<dyn Transport>,
     terms: Option<&Admission>,
     same_process: bool,
@@ -179,9 +133,9 @@ fn find_placements(
         CheckpointError::Open(OpenError::Topology { transport: transport.name().to_owned(), source })
     })?;
     let gpus = Candidate::all(&topology);
-    let in_place = same_process || parked.captured.is_some();
+    let in_place = same_process || snapshot.captured.is_some();
     let mapped = peer_mappings(&context.registry.lock());
-    let case = Case { agents: &parked.agents, gpus: &gpus, interface, in_place, mapped: &mapped };
+    let case = Case { agents: &snapshot.agents, gpus: &gpus, interface, in_place, mapped: &mapped };
     let chosen = match terms {
         Some(terms) => judge(&case, terms, limit)?,
         // The environment is asked when something depends on it: a process must not fail to go on because of it.
@@ -190,7 +144,7 @@ fn find_placements(
             outcome => outcome?,
         },
     };
-    if let Some(captured) = &parked.captured {
+    if let Some(captured) = &snapshot.captured {
         captured.check_gpus(&gpus.iter().map(|gpu| gpu.placement.gpu).collect::<Vec<_>>())?;
     }
     for path in lost_paths(&case, &chosen) {
@@ -207,4 +161,26 @@ fn interface(transport: &Arc<dyn Transport>) -> Result<Interface, CheckpointErro
         opened.and_then(|kfd| kfd.get_version().map_err(crate::context::device::ioctl("its version")));
     let version = version.map_err(device("to say its version"))?;
     Ok(Interface { major: version.major, minor: version.minor })
+}
+
+/// The device that `terms` name, opened, unless it is the one that the process has.
+///
+/// # Errors
+/// [`CheckpointError::Elsewhere`], and [`CheckpointError::Open`] for a device that is not there.
+fn other_device(
+    had: &dyn Transport,
+    terms: Option<&Admission>,
+    same_process: bool,
+) -> Result<Option<Arc<dyn Transport>>, CheckpointError> {
+    let Some((text, terms)) = terms.and_then(|terms| Some((terms.device.as_ref()?, terms))) else {
+        return Ok(None);
+    };
+    let spec = parse(text)?;
+    let open = |error| CheckpointError::Open(OpenError::Transport(error));
+    let wanted = name_of(&spec).map_err(open)?;
+    match wanted == had.name() {
+        true if same_process || terms.instance.is_none() => Ok(None),
+        false if same_process => Err(ElsewhereError::Known { had: had.name().to_owned(), wanted }.into()),
+        _ => open_instance(&spec, terms.instance.as_deref()).map(Some).map_err(open),
+    }
 }

@@ -117,7 +117,7 @@ pub enum KeeperError {
     #[error("The files that were given back are not those that the driver knows")]
     Others,
     /// No keeper gave its files.
-    #[error("No keeper gives the render files back: {}", super::list(failures))]
+    #[error("No keeper gives the render files back: {}", super::text::list(failures))]
     Nobody {
         /// What each one did.
         failures: Vec<Self>,

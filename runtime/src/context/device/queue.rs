@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Hardware queues: created over buffers that exist, parked, looked into, destroyed.
+//! Hardware queues: created over buffers that exist, suspended, looked into, destroyed.
 //!
 //! INVARIANT: a queue's buffers exist and are mapped exactly before `create_queue`, and are not freed before
 //! `destroy_queue`.
@@ -53,7 +53,7 @@ const fn kfd_kind(kind: QueueKind) -> KfdQueueKind {
 
 /// What the driver is to give it now.
 const fn percentage(state: &QueueState) -> u32 {
-    if state.parked { 0 } else { state.percentage }
+    if state.suspended { 0 } else { state.percentage }
 }
 
 impl Device {
@@ -155,21 +155,21 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Ioctl`]; it is on the hardware as before then.
-    pub fn park_queue(&self, queue: &mut Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
-        self.set_parked(queue, bos, true)
+    pub fn suspend_queue(&self, queue: &mut Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
+        self.set_suspended(queue, bos, true)
     }
 
-    /// Puts a parked queue back, with the share of the hardware it had.
+    /// Puts a suspended queue back, with the share of the hardware it had.
     ///
     /// # Errors
-    /// [`DeviceError::Ioctl`]; it is parked as before then.
+    /// [`DeviceError::Ioctl`]; it is suspended as before then.
     pub fn resume_queue(&self, queue: &mut Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
-        self.set_parked(queue, bos, false)
+        self.set_suspended(queue, bos, false)
     }
 
-    fn set_parked(&self, queue: &mut Queue, bos: &Table<Bo>, parked: bool) -> Result<(), DeviceError> {
-        let old = std::mem::replace(&mut queue.state.parked, parked);
-        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.parked = old)
+    fn set_suspended(&self, queue: &mut Queue, bos: &Table<Bo>, suspended: bool) -> Result<(), DeviceError> {
+        let old = std::mem::replace(&mut queue.state.suspended, suspended);
+        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.suspended = old)
     }
 
     /// Tells the driver what an entry says.
@@ -213,7 +213,7 @@ impl Device {
         self.kfd.set_cu_mask(id, mask).map_err(ioctl("a mask of compute units"))
     }
 
-    /// Has the driver write where the waves of a parked queue are into its save area's header.
+    /// Has the driver write where the waves of a suspended queue are into its save area's header.
     ///
     /// # Errors
     /// [`DeviceError::Ioctl`].
@@ -225,11 +225,11 @@ impl Device {
             .map_err(ioctl("the state of a queue's waves"))
     }
 
-    /// Whether the driver took a compute queue off the hardware that nobody parked: only then does it tell where the
-    /// waves of an unparked queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue and for
+    /// Whether the driver took a compute queue off the hardware that nobody suspended: only then does it tell where the
+    /// waves of an unsuspended queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue and for
     /// queues without waves).
     pub fn is_evicted(&self, queue: &Queue, bos: &Table<Bo>) -> bool {
-        queue.created && !queue.state.parked && self.wave_state(queue, bos).is_ok()
+        queue.created && !queue.state.suspended && self.wave_state(queue, bos).is_ok()
     }
 
     /// Destroys the hardware queue of an entry, whose state and buffers stay.

@@ -55,7 +55,7 @@ pub(super) fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> 
     let queues = on_agent(registry, agent);
     let (mut guilty, mut copying, mut busy) = (Vec::new(), Vec::new(), Vec::new());
     for &key in &queues {
-        let waves = park_and_read(device, registry, key);
+        let waves = suspend_and_read(device, registry, key);
         let live = registry.queues.get(key).and_then(|queue| queue.live.as_ref());
         if waves.iter().any(|wave| wave.trapsts & TRAPSTS_FAULTS != 0) {
             guilty.push((key, bits));
@@ -79,12 +79,12 @@ pub(super) fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> 
 }
 
 /// Takes a queue off the hardware and reads the waves in its save area, if it has one.
-fn park_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec<WaveRecord> {
+fn suspend_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec<WaveRecord> {
     let Registry { queues, bos, .. } = registry;
     let Some(queue) = queues.get_mut(key) else { return Vec::new() };
-    let parked = device.park_queue(queue, bos);
+    let suspended = device.suspend_queue(queue, bos);
     let Some(area) = queue.state.bos.save_area.and_then(|area| bos.get(area)) else { return Vec::new() };
-    let Ok(sizes) = parked.and_then(|()| device.wave_state(queue, bos)) else { return Vec::new() };
+    let Ok(sizes) = suspended.and_then(|()| device.wave_state(queue, bos)) else { return Vec::new() };
     let Some(memory) = view(area.state.va, area.state.bytes) else { return Vec::new() };
     let Ok(node) = device.node(queue.state.agent) else { return Vec::new() };
     // Only the first XCC's area, up to the end of its records.
@@ -101,7 +101,7 @@ fn park_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec
 /// Puts a queue in the error state and breaks the promises of its packets.
 pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, cause: Cause) {
     let Cause { bits, memory, scratch } = cause;
-    let waves = park_and_read(device, registry, key);
+    let waves = suspend_and_read(device, registry, key);
     // It is off the hardware, and nobody will answer it.
     scratch::close_question(registry, key);
     let Some(queue) = registry.queues.get(key) else { return };

@@ -31,7 +31,7 @@ use crate::context::signal::event::EventLive;
 /// TIMEOUT: a memory fault and the queue exception that belongs to it are raised one after the other; how long to
 /// wait for the second before the waves are searched instead.
 const PAIR_GRACE: Duration = Duration::from_millis(50);
-/// TIMEOUT: a queue that asked for something and was parked before it had it does not ask again when it is back; how
+/// TIMEOUT: a queue that asked for something and was suspended before it had it does not ask again when it is back; how
 /// long to sleep at most while there is one.
 const PUT_OFF_POLL: Duration = Duration::from_millis(5);
 

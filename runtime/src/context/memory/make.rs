@@ -36,7 +36,7 @@ pub fn make_bo(
         }
         Err(error) => {
             registry.remove_bo(key);
-            let held = Holdings::of(&registry.bos, place_of(kind, agent));
+            let held = Holdings::of(registry.bos.iter().map(|(_, bo)| &bo.state), place_of(kind, agent));
             Err(alloc_error(context, device, kind, agent, wanted, held, error))
         }
     }

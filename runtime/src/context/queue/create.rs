@@ -132,7 +132,7 @@ pub fn create_queue(
         ring_bytes: recipe.ring_bytes,
         priority: recipe.priority,
         percentage: recipe.percentage,
-        parked: false,
+        suspended: false,
         cu_mask: Vec::new(),
         bos,
         kernarg_slot_bytes: recipe.kernarg_slot_bytes,

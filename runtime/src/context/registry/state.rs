@@ -225,10 +225,11 @@ pub struct QueueState {
     pub ring_bytes: u32,
     /// KFD priority, 0..=15.
     pub priority: u32,
-    /// Share of the hardware in percent while it is not parked, 1..=100.
+    /// Share of the hardware in percent while it is not suspended, 1..=100.
     pub percentage: u32,
     /// Whether it was taken off the hardware with its packets and waves kept.
-    pub parked: bool,
+    #[serde(rename = "parked")]
+    pub suspended: bool,
     /// Compute units it may use, a bit each as SET_CU_MASK takes them; empty for all.
     pub cu_mask: Vec<u32>,
     /// The buffer objects it lives in.

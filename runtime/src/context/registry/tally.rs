@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::entry::Bo;
-use super::key::Table;
 use super::state::{AgentIndex, BoKind, BoRole, BoState};
 
 /// Where memory is.
@@ -89,11 +87,10 @@ pub struct Holding {
 pub struct Holdings(pub Vec<Holding>);
 
 impl Holdings {
-    /// What is held at a place.
-    pub fn of(bos: &Table<Bo>, place: MemoryPlace) -> Self {
+    /// What is held at a place, by the states of all buffer objects.
+    pub fn of<'s>(states: impl Iterator<Item = &'s BoState>, place: MemoryPlace) -> Self {
         let mut holdings: Vec<Holding> = Vec::new();
-        for (_, bo) in bos.iter().filter(|(_, bo)| MemoryPlace::of(&bo.state) == Some(place)) {
-            let BoState { role, bytes, .. } = bo.state;
+        for &BoState { role, bytes, .. } in states.filter(|state| MemoryPlace::of(state) == Some(place)) {
             match holdings.iter_mut().find(|holding| holding.role == role) {
                 Some(holding) => {
                     holding.bytes += bytes;

@@ -57,7 +57,7 @@ fn one_of_each() -> Registry {
             ring_bytes: 4096,
             priority: 7,
             percentage: 100,
-            parked: false,
+            suspended: false,
             cu_mask: Vec::new(),
             bos,
             kernarg_slot_bytes: 4096,

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use rustix::fs::{CWD, Mode, mknodat};
 
 use super::super::directory::tests::manifest;
-use super::super::directory::{LAYOUT, TREE_LAYOUT, TreeMember, prepare};
+use super::super::directory::{TreeMember, prepare};
 use super::super::hashed_json;
+use super::super::layout::{LAYOUT, TREE_LAYOUT};
 use super::*;
 use crate::checkpoint::CheckpointReport;
 use crate::image::CHUNK_BYTES;

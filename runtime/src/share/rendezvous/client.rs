@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stasis_protocol::Limit;
 
-use super::RendezvousError;
+use super::error::RendezvousError;
 use super::wire::{self, Answer, Ask, CLAIMS};
 use crate::context::registry::state::DmabufId;
 use crate::linux::process::Process;
@@ -15,7 +15,7 @@ use crate::linux::process::Process;
 /// How often a member that waits looks whether it still may.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A connection to the leader.
+/// A connection to the coordinator.
 #[derive(Debug)]
 pub(crate) struct Client {
     socket: OwnedFd,
@@ -117,14 +117,14 @@ impl Client {
     }
 
     fn send(&self, ask: &Ask, file: Option<BorrowedFd<'_>>) -> Result<(), RendezvousError> {
-        wire::send(self.socket.as_fd(), ask, file).map_err(|_| RendezvousError::LeaderGone)
+        wire::send(self.socket.as_fd(), ask, file).map_err(|_| RendezvousError::CoordinatorGone)
     }
 
     fn receive(&self) -> Result<(Answer, Option<OwnedFd>), RendezvousError> {
         match wire::receive(self.socket.as_fd()) {
             Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(RendezvousError::LeaderGone),
-            Err(error) if error.raw_os_error().is_some() => Err(RendezvousError::LeaderGone),
+            Ok(None) => Err(RendezvousError::CoordinatorGone),
+            Err(error) if error.raw_os_error().is_some() => Err(RendezvousError::CoordinatorGone),
             Err(_) => Err(RendezvousError::Answer),
         }
     }

@@ -2,16 +2,17 @@
 //! How the processes of a session find each other's memory again, in whatever order and however late they come back.
 //!
 //! They meet in the session's directory. The first to lock a file there leads: it listens on a socket beside it and knows
-//! which memory is there already. For each piece the first that asks makes it and gives the leader its DMABuf; the others
+//! which memory is there already. For each piece the first that asks makes it and gives the coordinator its DMABuf; the others
 //! get that. Copies restored in other pid namespaces meet apart, for they are other processes' copies.
 //!
-//! INVARIANT: within one meeting no memory is made twice. A leader that ends leaves word of who has gone on with what it
-//! gave them ([`hall::Gone`]); whoever comes later and finds one of those alive is refused, for the memory that it has
+//! INVARIANT: within one meeting no memory is made twice. A coordinator that ends leaves word of who has finished on with what it
+//! gave them ([`registrations::Finished`]); whoever comes later and finds one of those alive is refused, for the memory that it has
 //! cannot be reached any more.
 
 mod client;
-mod hall;
-mod leader;
+mod coordinator;
+mod error;
+mod registrations;
 mod wire;
 
 use std::fs::{self, File, OpenOptions};
@@ -26,90 +27,26 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use stasis_protocol::{Limit, Stopped};
-use thiserror::Error;
+use stasis_protocol::Limit;
 
 pub(crate) use self::client::{Claim, Client};
-pub(crate) use self::leader::Leader;
-use crate::context::registry::state::DmabufId;
+pub(crate) use self::coordinator::Coordinator;
+pub use self::error::RendezvousError;
+use self::error::io_error;
 use crate::linux::credentials::Peer;
 
-/// How often one that waits for a leader looks.
+/// How often one that waits for a coordinator looks.
 const LOOK: Duration = Duration::from_millis(2);
-
-/// Memory of a session could not be found again.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RendezvousError {
-    /// A file or socket of the meeting.
-    #[error("Cannot {act} {}", path.display())]
-    Io {
-        /// What was tried.
-        act: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// Somebody else's socket is there.
-    #[error("The session's rendezvous socket in {} is owned by uid {uid}, which is neither this process's nor root's", path.display())]
-    Stranger {
-        /// The directory.
-        path: PathBuf,
-        /// Whose it is.
-        uid: u32,
-    },
-    /// Others have gone on.
-    #[error(
-        "{} of the session went on without this process and no longer share{} what they had: end them and restore all \
-         together", names.join(", "), if names.len() == 1 { "s" } else { "" }
-    )]
-    GoneOn {
-        /// Who.
-        names: Vec<String>,
-    },
-    /// The leader would not have this process.
-    #[error("The session's meeting refused this process: {reason}")]
-    Refused {
-        /// Why.
-        reason: String,
-    },
-    /// The leader has ended.
-    #[error("The process that led the session's meeting ended; try again")]
-    LeaderGone,
-    /// Memory was not made in time by whoever was to.
-    #[error("Memory {dmabuf} of the session was not there after {} ms: {stopped}", waited.as_millis())]
-    Late {
-        /// Which.
-        dmabuf: DmabufId,
-        /// How long was waited.
-        waited: Duration,
-        /// What ended the wait.
-        stopped: Stopped,
-    },
-    /// The wait for a leader ended.
-    #[error("Nobody led the session's meeting: {0}")]
-    NoLeader(#[source] Stopped),
-    /// An answer that makes no sense here.
-    #[error("The leader of the session's meeting gave an answer of another version")]
-    Answer,
-}
 
 /// Where a session meets on its way up.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RendezvousPoint {
     directory: PathBuf,
     /// Tells meetings in one directory apart.
     stem: String,
 }
 
-fn io_error(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RendezvousError {
-    let path = path.to_owned();
-    move |source| RendezvousError::Io { act, path, source }
-}
-
-impl Place {
+impl RendezvousPoint {
     /// In a session's directory, for the processes of the pid namespace of this one.
     ///
     /// # Errors
@@ -137,17 +74,17 @@ impl Place {
     }
 
     /// Comes to the meeting as `name`, one of `members`. Whoever finds nobody leads it, which goes on until all have
-    /// come or the leader is dropped. Whoever finds a leader that does not listen waits no longer than `patience`.
+    /// come or the coordinator is dropped. Whoever finds a coordinator that does not listen waits no longer than `patience`.
     ///
     /// # Errors
     /// [`RendezvousError`].
-    pub fn enter(
+    pub fn join(
         &self,
         name: &str,
         members: &[String],
         patience: Duration,
         limit: &Limit,
-    ) -> Result<(Client, Option<Leader>), RendezvousError> {
+    ) -> Result<(Client, Option<Coordinator>), RendezvousError> {
         let (path, patience) = (self.file("lock"), Limit::within(patience));
         loop {
             let mut options = OpenOptions::new();
@@ -156,27 +93,27 @@ impl Place {
             options.mode(0o600).custom_flags(flags.bits().cast_signed());
             let lock = options.write(true).create(true).truncate(false).open(&path);
             let lock = lock.map_err(io_error("open", &path))?;
-            let leader = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => Some(self.lead(lock, members)?),
+            let coordinator = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(self.coordinate(lock, members)?),
                 Err(Errno::WOULDBLOCK) => None,
                 Err(error) => return Err(io_error("lock", &path)(error.into())),
             };
             if let Some(socket) = self.connect()? {
-                return Ok((Client::join(socket, name)?, leader));
+                return Ok((Client::join(socket, name)?, coordinator));
             }
-            limit.check().and_then(|()| patience.check()).map_err(RendezvousError::NoLeader)?;
+            limit.check().and_then(|()| patience.check()).map_err(RendezvousError::NoCoordinator)?;
             std::thread::sleep(LOOK);
         }
     }
 
-    fn lead(&self, lock: File, members: &[String]) -> Result<Leader, RendezvousError> {
+    fn coordinate(&self, lock: File, members: &[String]) -> Result<Coordinator, RendezvousError> {
         let record = self.file("record");
-        // This process itself may have gone on before, and been brought back in its place.
+        // This process itself may have finished on before, and been brought back in its place.
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        let others = hall::read_record(&record)?
+        let others = registrations::read_record(&record)?
             .into_iter()
-            .filter(|gone| gone.process.pid != own && gone.process.is_alive());
-        let names: Vec<String> = others.map(|gone| gone.name).collect();
+            .filter(|finished| finished.process.pid != own && finished.process.is_alive());
+        let names: Vec<String> = others.map(|finished| finished.name).collect();
         if !names.is_empty() {
             return Err(RendezvousError::GoneOn { names });
         }
@@ -195,11 +132,11 @@ impl Place {
             listen(&listener, 64)?;
             Ok(listener)
         })?;
-        Leader::start(lock, listener, members, record, self.file("sock"))
+        Coordinator::start(lock, listener, members, record, self.file("sock"))
             .map_err(io_error("lead", &self.directory))
     }
 
-    /// A connection to the leader, if there is one that listens.
+    /// A connection to the coordinator, if there is one that listens.
     fn connect(&self) -> Result<Option<rustix::fd::OwnedFd>, RendezvousError> {
         let connected = self.with_address("connect to", |address| {
             let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 
-use super::hall::Hall;
+use super::registrations::Registrations;
 use super::wire::{Answer, Ask};
 use super::*;
 use crate::context::device::identify;
+use crate::context::registry::state::DmabufId;
 use crate::linux::process::Process;
 
 /// TIMEOUT: longer than anything takes on a busy machine.
@@ -27,15 +28,15 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("m{n}")).collect()
 }
 
-/// One member that wants all of `wanted`; what it got, and the leader if it led.
+/// One member that wants all of `wanted`; what it got, and the coordinator if it led.
 fn come(
-    place: &Place,
+    point: &RendezvousPoint,
     name: &str,
     members: &[String],
     wanted: &[DmabufId],
     made: &AtomicU32,
-) -> (Vec<DmabufId>, Option<Leader>) {
-    let (client, leader) = place.enter(name, members, PATIENCE, &Limit::none()).unwrap();
+) -> (Vec<DmabufId>, Option<Coordinator>) {
+    let (client, coordinator) = point.join(name, members, PATIENCE, &Limit::none()).unwrap();
     let mut got = Vec::new();
     let make = client.claim(wanted).unwrap();
     for (id, _) in wanted.iter().zip(&make).filter(|(_, make)| **make) {
@@ -52,77 +53,77 @@ fn come(
     }
     client.done().unwrap();
     got.sort_unstable();
-    (got, leader)
+    (got, coordinator)
 }
 
 #[test]
 fn members_in_any_order_share_what_was_made_once() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::of(directory.path()).unwrap();
+    let point = RendezvousPoint::of(directory.path()).unwrap();
     let (members, wanted, made) = (names(4), [memory(1), memory(2), memory(3)], AtomicU32::new(0));
     let got: Vec<_> = std::thread::scope(|scope| {
         let come = |name: &String| {
             let name = name.clone();
-            let (place, members, wanted, made) = (&place, &members, &wanted, &made);
-            scope.spawn(move || come(place, &name, members, wanted, made))
+            let (point, members, wanted, made) = (&point, &members, &wanted, &made);
+            scope.spawn(move || come(point, &name, members, wanted, made))
         };
         let threads: Vec<_> = members.iter().map(come).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(made.load(Ordering::Relaxed), 3);
     assert!(got.iter().all(|(ids, _)| *ids == got[0].0), "{got:?}");
-    assert_eq!(got.iter().filter(|(_, leader)| leader.is_some()).count(), 1);
+    assert_eq!(got.iter().filter(|(_, coordinator)| coordinator.is_some()).count(), 1);
     drop(got);
-    assert!(!place.file("sock").exists());
+    assert!(!point.file("sock").exists());
 }
 
 #[test]
-fn late_member_finds_the_leader_and_one_later_than_that_is_refused() {
+fn late_member_finds_the_coordinator_and_one_later_than_that_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::of(directory.path()).unwrap();
+    let point = RendezvousPoint::of(directory.path()).unwrap();
     let (members, made) = (names(3), AtomicU32::new(0));
-    let (first, leader) = come(&place, "m0", &members, &[memory(1)], &made);
-    assert!(!leader.as_ref().unwrap().is_over());
-    let (second, none) = come(&place, "m1", &members, &[memory(1)], &made);
+    let (first, coordinator) = come(&point, "m0", &members, &[memory(1)], &made);
+    assert!(!coordinator.as_ref().unwrap().is_over());
+    let (second, none) = come(&point, "m1", &members, &[memory(1)], &made);
     assert_eq!((first, none.is_none(), made.load(Ordering::Relaxed)), (second, true, 1));
-    let twice = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap_err();
+    let twice = point.join("m1", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&twice, RendezvousError::Refused { reason } if reason.contains("m1")), "{twice}");
-    // The leader ends before the third came, and another process has gone on with what it had.
-    drop(leader);
+    // The coordinator ends before the third came, and another process has finished on with what it had.
+    drop(coordinator);
     let alive = serde_json::json!([{ "name": "m1", "pid": 1, "started": Process::of(1).unwrap().started }]);
-    fs::write(place.file("record"), alive.to_string()).unwrap();
-    let error = place.enter("m2", &members, PATIENCE, &Limit::none()).unwrap_err();
+    fs::write(point.file("record"), alive.to_string()).unwrap();
+    let error = point.join("m2", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&error, RendezvousError::GoneOn { names } if names == &["m1"]), "{error}");
 }
 
 #[test]
 fn members_that_ended_leave_the_place_to_a_new_meeting() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::of(directory.path()).unwrap();
-    let gone = serde_json::json!([{ "name": "m0", "pid": 1, "started": u64::MAX }]);
-    fs::write(place.file("record"), gone.to_string()).unwrap();
+    let point = RendezvousPoint::of(directory.path()).unwrap();
+    let finished = serde_json::json!([{ "name": "m0", "pid": 1, "started": u64::MAX }]);
+    fs::write(point.file("record"), finished.to_string()).unwrap();
     let made = AtomicU32::new(0);
-    come(&place, "m1", &names(2), &[memory(1)], &made);
+    come(&point, "m1", &names(2), &[memory(1)], &made);
     assert_eq!(made.load(Ordering::Relaxed), 1);
 }
 
 #[test]
 fn maker_that_leaves_is_replaced_and_a_wait_can_be_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::of(directory.path()).unwrap();
+    let point = RendezvousPoint::of(directory.path()).unwrap();
     let members = names(2);
-    let (maker, _leader) = place.enter("m0", &members, PATIENCE, &Limit::none()).unwrap();
+    let (maker, _coordinator) = point.join("m0", &members, PATIENCE, &Limit::none()).unwrap();
     assert_eq!(maker.claim(&[memory(1)]).unwrap(), [true]);
-    let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
+    let (other, _) = point.join("m1", &members, PATIENCE, &Limit::none()).unwrap();
     assert_eq!(other.claim(&[memory(1)]).unwrap(), [false]);
     drop(other);
     let short = Duration::from_millis(50);
     for (patience, limit) in [(PATIENCE, Limit::within(short)), (short, Limit::none())] {
-        let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
+        let (other, _) = point.join("m1", &members, PATIENCE, &Limit::none()).unwrap();
         let late = other.fetch(memory(1), patience, &limit).unwrap_err();
         assert!(matches!(late, RendezvousError::Late { dmabuf, .. } if dmabuf == memory(1)), "{late}");
     }
-    let (other, _) = place.enter("m1", &members, PATIENCE, &Limit::none()).unwrap();
+    let (other, _) = point.join("m1", &members, PATIENCE, &Limit::none()).unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| other.fetch(memory(1), PATIENCE, &Limit::none()).unwrap());
         drop(maker);
@@ -156,7 +157,7 @@ proptest! {
     #[test]
     fn no_memory_is_made_twice_and_nobody_waits_for_nobody(steps in prop::collection::vec(step(), 1..80)) {
         let names = names(4);
-        let mut hall = Hall::<u64>::new(&names);
+        let mut registrations = Registrations::<u64>::new(&names);
         // By member: what it makes, what it waits for, whether it is there.
         let (mut makes, mut waits, mut here) = (vec![Vec::new(); 4], vec![None; 4], vec![false; 4]);
         let mut ready = std::collections::BTreeMap::<u64, u64>::new();
@@ -167,38 +168,38 @@ proptest! {
                 Step::Claim(m, id) => {
                     if !here[m] {
                         let join = Ask::Join { name: names[m].clone(), process: Process { pid: 1, started: 1 } };
-                        here[m] = matches!(hall.hear(m as u64, join, None)[0].answer, Answer::Granted);
+                        here[m] = matches!(registrations.handle(m as u64, join, None)[0].answer, Answer::Granted);
                     }
-                    (m, hall.hear(m as u64, Ask::Claim(vec![memory(id)]), None))
+                    (m, registrations.handle(m as u64, Ask::Claim(vec![memory(id)]), None))
                 }
                 Step::Put(m) => {
                     let Some(id) = makes[m].pop() else { continue };
                     prop_assert!(ready.insert(id, next).is_none(), "made twice");
-                    let replies = hall.hear(m as u64, Ask::Put(memory(id)), Some(next));
+                    let replies = registrations.handle(m as u64, Ask::Put(memory(id)), Some(next));
                     prop_assert!(matches!(replies[0].answer, Answer::Granted));
                     next += 1;
-                    (m, replies[1..].iter().map(|r| super::hall::Reply { seat: r.seat, answer: Answer::Found, file: r.file }).collect())
+                    (m, replies[1..].iter().map(|r| super::registrations::Reply { participant: r.participant, answer: Answer::Found, file: r.file }).collect())
                 }
                 Step::Fetch(m, id) if here[m] && !makes[m].contains(&id) => {
                     waits[m] = Some(id);
-                    (m, hall.hear(m as u64, Ask::Fetch(memory(id)), None))
+                    (m, registrations.handle(m as u64, Ask::Fetch(memory(id)), None))
                 }
                 Step::Fetch(..) => continue,
                 Step::Leave(m) | Step::Done(m) => {
                     let replies = match step {
                         Step::Done(_) if here[m] && waits[m].is_none() => {
-                            let mut replies = hall.hear(m as u64, Ask::Done, None);
+                            let mut replies = registrations.handle(m as u64, Ask::Done, None);
                             replies.remove(0);
                             replies
                         }
-                        _ => hall.left(m as u64),
+                        _ => registrations.disconnected(m as u64),
                     };
                     (makes[m], waits[m], here[m]) = (Vec::new(), None, false);
                     (m, replies)
                 }
             };
             for reply in replies {
-                let to = reply.seat as usize;
+                let to = reply.participant as usize;
                 match (reply.answer, reply.file) {
                     (Answer::Found, Some(file)) => {
                         let id = waits[to].take().unwrap();

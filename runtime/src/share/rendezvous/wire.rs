@@ -36,7 +36,7 @@ pub(super) enum Ask {
     Done,
 }
 
-/// From the leader.
+/// From the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     /// Yes.

@@ -5,13 +5,13 @@ use kfd::GpuId;
 
 use super::*;
 use crate::checkpoint::keeper::Kept;
-use crate::checkpoint::parked::Contents;
+use crate::checkpoint::snapshot::Contents;
 use crate::linux::incarnation::Incarnation;
 
 /// Agents of a process that ran on the GPUs `list` of a machine with `gpus`, about to be restored on another.
 pub(super) struct Copy {
     pub(super) context: Arc<Context>,
-    pub(super) parked: Mutex<Parked>,
+    pub(super) snapshot: Mutex<Snapshot>,
     pub(super) here: Arc<FakeTransport>,
 }
 
@@ -29,7 +29,7 @@ impl Copy {
         let agents = identities(&context, context.device(&pass).map(AsRef::as_ref));
         drop(pass);
         let here = FakeTransport::new(here);
-        let parked = Parked {
+        let snapshot = Snapshot {
             contents: Contents::File("/nowhere".into()),
             image_id: String::new(),
             directory: "/nowhere".into(),
@@ -37,13 +37,13 @@ impl Copy {
             kept: Kept::Nowhere,
             transport: Arc::clone(&here) as _,
             agents,
-            secret: TermsSecret::draw().unwrap(),
+            secret: crate::checkpoint::TermsSecret::draw().unwrap(),
             copy_of: None,
             terms: None,
             sharing: Default::default(),
             captured: None,
         };
-        Self { context, parked: Mutex::new(parked), here }
+        Self { context, snapshot: Mutex::new(snapshot), here }
     }
 
     fn admit(&self, checks: Checks, map: &[&str]) -> Result<Vec<u32>, CheckpointError> {
@@ -52,7 +52,7 @@ impl Copy {
     }
 
     pub(super) fn admit_on(&self, terms: &Admission) -> Result<Vec<u32>, CheckpointError> {
-        admit(&self.context, &mut self.parked.lock(), Some(terms), false, &Limit::none())?;
+        admit(&self.context, &mut self.snapshot.lock(), Some(terms), false, &Limit::none())?;
         for agent in &self.context.agents {
             assert_eq!(agent.render_minor(), 128 + agent.gpu().0 - 0x1100);
             assert_eq!(agent.placement().gpu, agent.gpu());
@@ -194,7 +194,7 @@ fn nobody_moves_in_a_process_that_lives_on() {
     let copy = Copy::of(2, Some("0"), 2);
     let terms = Admission { places: vec!["0=1".parse().unwrap()], ..Admission::default() };
     let refusal =
-        admit(&copy.context, &mut copy.parked.lock(), Some(&terms), true, &Limit::none()).unwrap_err();
+        admit(&copy.context, &mut copy.snapshot.lock(), Some(&terms), true, &Limit::none()).unwrap_err();
     let CheckpointError::Agents { differences } = refusal else { panic!("{refusal:?}") };
     assert_eq!(differences.iter().map(|d| d.property).collect::<Vec<_>>(), ["gpu_id"]);
 }
@@ -214,7 +214,7 @@ fn moved_process_remembers_where_it_is_now() {
 #[test]
 fn old_image_is_compared_in_what_it_knows() {
     let copy = Copy::of(2, None, 2);
-    let mut old = serde_json::to_value(&copy.parked.lock().agents).unwrap();
+    let mut old = serde_json::to_value(&copy.snapshot.lock().agents).unwrap();
     for agent in old.as_array_mut().unwrap() {
         let agent = agent.as_object_mut().unwrap();
         for new in ["gpu_id", "ordinal", "links"] {
@@ -228,7 +228,7 @@ fn old_image_is_compared_in_what_it_knows() {
         }
     }
     let agents: Vec<AgentIdentity> = serde_json::from_value(old).unwrap();
-    copy.parked.lock().agents = agents;
+    copy.snapshot.lock().agents = agents;
     copy.here.kernel.set_version(1, 15);
     copy.here.sysfs.remove("nodes/1/p2p_links/2");
     copy.here.sysfs.change("nodes/1/properties", "num_xcc", 2);
@@ -242,14 +242,14 @@ fn old_image_is_compared_in_what_it_knows() {
 fn copy_that_was_refused_does_not_go_on_under_other_terms_by_itself() {
     let copy = Copy::of(2, Some("0"), 2);
     copy.refused(&["0=5"]);
-    let by_itself = || admit(&copy.context, &mut copy.parked.lock(), None, false, &Limit::none());
+    let by_itself = || admit(&copy.context, &mut copy.snapshot.lock(), None, false, &Limit::none());
     assert!(matches!(by_itself(), Err(CheckpointError::Place(PlaceError::UnknownNew { .. }))));
     assert_eq!(copy.admit(Checks::default(), &["0=1"]).unwrap(), [1]);
     // Nobody's terms leave a process that lives on behind.
     copy.refused(&["0=5"]);
-    copy.parked.lock().terms = None;
+    copy.snapshot.lock().terms = None;
     let terms = Admission { places: vec!["0=5".parse().unwrap()], ..Admission::default() };
-    let given = |terms| admit(&copy.context, &mut copy.parked.lock(), terms, true, &Limit::none());
+    let given = |terms| admit(&copy.context, &mut copy.snapshot.lock(), terms, true, &Limit::none());
     given(Some(&terms)).unwrap_err();
     given(None).unwrap();
 }

@@ -160,7 +160,8 @@ fn process_that_lives_on_keeps_its_device() {
     let copy = Copy::of(1, None, 1);
     let on = |device: &str| Admission { device: Some(device.to_owned()), ..Admission::default() };
     let refused = |device: &str, same: bool| {
-        let outcome = admit(&copy.context, &mut copy.parked.lock(), Some(&on(device)), same, &Limit::none());
+        let outcome =
+            admit(&copy.context, &mut copy.snapshot.lock(), Some(&on(device)), same, &Limit::none());
         match outcome.unwrap_err() {
             CheckpointError::Elsewhere(error) => error,
             other => panic!("{other:?}"),

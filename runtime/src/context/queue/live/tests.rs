@@ -27,7 +27,7 @@ fn state(packets: u32) -> QueueState {
         ring_bytes: packets * 64,
         priority: 7,
         percentage: 100,
-        parked: false,
+        suspended: false,
         cu_mask: Vec::new(),
         bos: QueueBos {
             ring: bo,

@@ -4,7 +4,7 @@
 //!
 //! INVARIANT: a question is answered with the registry locked and the queue on the hardware, and its 0 is stored last:
 //! until then the processor stands still before the packet that asked, all earlier packets of the queue having completed,
-//! so nothing uses the memory that is replaced. A parked queue's question waits: a checkpoint may be writing down which
+//! so nothing uses the memory that is replaced. A suspended queue's question waits: a checkpoint may be writing down which
 //! memory the queue has.
 
 use std::mem::offset_of;
@@ -85,17 +85,17 @@ pub(super) fn describe(
     queue.scratch_wave64_lane_byte_size = lane_bytes;
 }
 
-/// Queues whose processor has stored something into their inactive signal: key, whether parked, and what.
+/// Queues whose processor has stored something into their inactive signal: key, whether suspended, and what.
 fn inactive(registry: &Registry) -> impl Iterator<Item = (QueueKey, bool, u64)> {
     registry.queues.iter().filter_map(|(key, queue)| {
         let signal = registry.signals.get(queue.state.inactive?)?.live.as_ref()?;
         let code = signal.load().cast_unsigned();
         let healthy = queue.created && queue.live.as_ref().is_some_and(|live| live.fault().is_none());
-        (healthy && code != 0).then_some((key, queue.state.parked, code))
+        (healthy && code != 0).then_some((key, queue.state.suspended, code))
     })
 }
 
-/// Whether there is a question. Its event may be used up: by a look that found the queue parked, which need not be so
+/// Whether there is a question. Its event may be used up: by a look that found the queue suspended, which need not be so
 /// any more.
 pub fn is_asked(registry: &Registry) -> bool {
     inactive(registry).next().is_some()
@@ -174,7 +174,7 @@ fn refusal(error: &AllocError) -> ScratchRefusal {
 /// Answers every question of every queue on the hardware. Returns the queues that cannot go on, and why; their
 /// questions are still open.
 pub fn answer(context: &Context, device: &Device, registry: &mut Registry) -> Vec<(QueueKey, Cause)> {
-    let asking: Vec<_> = inactive(registry).filter(|&(_, parked, _)| !parked).collect();
+    let asking: Vec<_> = inactive(registry).filter(|&(_, suspended, _)| !suspended).collect();
     let mut stuck = Vec::new();
     for (key, _, code) in asking {
         let bits = exceptions(code);

@@ -97,15 +97,15 @@ impl Asking {
         self.raise();
     }
 
-    fn park(&self, parked: bool) {
+    fn suspend(&self, suspended: bool) {
         let context = self.runtime.context();
         let pass = context.gate.enter().unwrap();
         let device = context.device(&pass).unwrap();
         let mut registry = context.registry.lock();
         let Registry { queues, bos, .. } = &mut *registry;
         let queue = queues.get_mut(self.queue.key()).unwrap();
-        match parked {
-            true => device.park_queue(queue, bos).unwrap(),
+        match suspended {
+            true => device.suspend_queue(queue, bos).unwrap(),
             false => device.resume_queue(queue, bos).unwrap(),
         }
     }
@@ -233,14 +233,14 @@ fn exceptions_in_the_inactive_signal_are_the_queues_fault() {
 }
 
 #[test]
-fn parked_queue_keeps_its_question_and_has_it_answered_when_it_is_back() {
+fn suspended_queue_keeps_its_question_and_has_it_answered_when_it_is_back() {
     let asking = Asking::new(QueueOptions::default(), 1000);
-    asking.park(true);
-    // The event is used up while the queue is parked.
+    asking.suspend(true);
+    // The event is used up while the queue is suspended.
     asking.ask(inactive::insufficient_scratch(false));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(asking.signal.load(), 1);
-    asking.park(false);
+    asking.suspend(false);
     asking.wait_for_answer();
     assert_eq!(asking.registered().0, 1008);
 }
@@ -250,12 +250,12 @@ fn thread_does_not_sleep_for_ever_on_any_question() {
     let asking = Asking::new(QueueOptions::default(), 1000);
     let is_asked = || is_asked(&asking.runtime.context().registry.lock());
     assert!(!is_asked());
-    // Its event was used up while it was parked, and it was back before the thread chose how long to sleep.
+    // Its event was used up while it was suspended, and it was back before the thread chose how long to sleep.
     asking.store(inactive::RELEASE_USE_ONCE_SCRATCH);
     assert!(is_asked());
-    asking.park(true);
+    asking.suspend(true);
     assert!(is_asked());
-    asking.park(false);
+    asking.suspend(false);
     asking.raise();
     asking.wait_for_answer();
     assert!(!is_asked());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The thread that leads a meeting: sockets around a [`Hall`].
+//! The thread that leads a meeting: sockets around a [`Registrations`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,20 +12,20 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{SocketFlags, accept_with};
 
-use super::hall::{Hall, Reply, Seat};
+use super::registrations::{ParticipantId, Registrations, Reply};
 use super::wire;
 use crate::linux::credentials::Peer;
-use crate::share::meeting::publish;
+use crate::share::barrier::publish;
 
 /// A meeting that this process leads. It ends when all members have what they want, or with this.
 #[derive(Debug)]
-pub(crate) struct Leader {
+pub(crate) struct Coordinator {
     ended: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Leader {
-    /// Leads a meeting from now on. `lock` says to others that there is a leader.
+impl Coordinator {
+    /// Leads a meeting from now on. `lock` says to others that there is a coordinator.
     ///
     /// # Errors
     /// When the thread cannot be had.
@@ -38,14 +38,14 @@ impl Leader {
     ) -> io::Result<Self> {
         let ended = eventfd(0, EventfdFlags::CLOEXEC)?;
         let until = ended.try_clone()?;
-        let hall = Hall::new(members);
+        let registrations = Registrations::new(members);
         let lead = move || {
-            Room { hall, record, connections: BTreeMap::new() }.run(&listener, &until);
+            Server { registrations, record, connections: BTreeMap::new() }.run(&listener, &until);
             // Nobody new from here on; whoever comes leads the next meeting once the lock is free.
             let _ = fs::remove_file(socket);
             drop((listener, lock));
         };
-        let thread = std::thread::Builder::new().name("stasis-meeting".into()).spawn(lead)?;
+        let thread = std::thread::Builder::new().name("stasis-coord".into()).spawn(lead)?;
         Ok(Self { ended, thread: Some(thread) })
     }
 
@@ -55,7 +55,7 @@ impl Leader {
     }
 }
 
-impl Drop for Leader {
+impl Drop for Coordinator {
     fn drop(&mut self) {
         // It fails only at 2^64 - 2 unread wake-ups, when it is readable in any case.
         let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
@@ -65,17 +65,17 @@ impl Drop for Leader {
     }
 }
 
-struct Room {
-    hall: Hall<Arc<OwnedFd>>,
+struct Server {
+    registrations: Registrations<Arc<OwnedFd>>,
     record: PathBuf,
-    connections: BTreeMap<Seat, OwnedFd>,
+    connections: BTreeMap<ParticipantId, OwnedFd>,
 }
 
-impl Room {
+impl Server {
     fn run(mut self, listener: &OwnedFd, until: &OwnedFd) {
         let mut next = 0;
-        while !(self.hall.is_over() && self.connections.is_empty()) {
-            let seats: Vec<Seat> = self.connections.keys().copied().collect();
+        while !(self.registrations.is_over() && self.connections.is_empty()) {
+            let participants: Vec<ParticipantId> = self.connections.keys().copied().collect();
             let mut fds = vec![PollFd::new(until, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
             fds.extend(self.connections.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
             match poll(&mut fds, None) {
@@ -88,8 +88,8 @@ impl Room {
             if ready[0] {
                 return;
             }
-            for (seat, _) in seats.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
-                self.listen_to(*seat);
+            for (participant, _) in participants.iter().zip(&ready[2..]).filter(|(_, ready)| **ready) {
+                self.receive_from(*participant);
             }
             if ready[1]
                 && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
@@ -103,18 +103,18 @@ impl Room {
         }
     }
 
-    fn listen_to(&mut self, seat: Seat) {
-        let Some(socket) = self.connections.get(&seat) else { return };
-        let before = self.hall.gone().len();
+    fn receive_from(&mut self, participant: ParticipantId) {
+        let Some(socket) = self.connections.get(&participant) else { return };
+        let before = self.registrations.finished().len();
         let replies = match wire::receive(socket) {
-            Ok(Some((ask, file))) => self.hall.hear(seat, ask, file.map(Arc::new)),
+            Ok(Some((ask, file))) => self.registrations.handle(participant, ask, file.map(Arc::new)),
             // Ended, or speaks another language.
             Ok(None) | Err(_) => {
-                self.connections.remove(&seat);
-                self.hall.left(seat)
+                self.connections.remove(&participant);
+                self.registrations.disconnected(participant)
             }
         };
-        if self.hall.gone().len() != before {
+        if self.registrations.finished().len() != before {
             // Before it hears that it may go on.
             self.write_record();
         }
@@ -123,20 +123,20 @@ impl Room {
 
     fn send(&mut self, replies: Vec<Reply<Arc<OwnedFd>>>) {
         let mut replies = std::collections::VecDeque::from(replies);
-        while let Some(Reply { seat, answer, file }) = replies.pop_front() {
-            let Some(socket) = self.connections.get(&seat) else { continue };
+        while let Some(Reply { participant, answer, file }) = replies.pop_front() {
+            let Some(socket) = self.connections.get(&participant) else { continue };
             let file = file.as_ref().map(|file| file.as_fd());
             if wire::send(socket, &answer, file).is_err() {
-                self.connections.remove(&seat);
-                replies.extend(self.hall.left(seat));
+                self.connections.remove(&participant);
+                replies.extend(self.registrations.disconnected(participant));
             }
         }
     }
 
     fn write_record(&self) {
-        let text = serde_json::to_vec(self.hall.gone()).unwrap_or_default();
+        let text = serde_json::to_vec(self.registrations.finished()).unwrap_or_default();
         if let Err(error) = publish(&self.record, &text) {
-            tracing::warn!(target: "checkpoint", %error, "later members will not know who has gone on");
+            tracing::warn!(target: "checkpoint", %error, "later members will not know who has finished on");
         }
     }
 }

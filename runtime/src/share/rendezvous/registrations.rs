@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the leader of a meeting knows, without sockets: who has come, and which memory is there, being made, or waited
+//! What the coordinator of a meeting knows, without sockets: who has come, and which memory is there, being made, or waited
 //! for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::{RendezvousError, io_error};
 use super::wire::{Answer, Ask};
-use super::{RendezvousError, io_error};
 use crate::context::registry::state::DmabufId;
 use crate::linux::process::Process;
 use crate::linux::regular;
@@ -19,17 +19,17 @@ const MAX_RECORD: u64 = 16 << 20;
 
 /// A member that has all it wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Gone {
+pub(super) struct Finished {
     pub name: String,
     #[serde(flatten)]
     pub process: Process,
 }
 
-/// Who has gone on, as a leader left word.
+/// Who has finished on, as a coordinator left word.
 ///
 /// # Errors
 /// [`RendezvousError::Io`].
-pub(super) fn read_record(path: &Path) -> Result<Vec<Gone>, RendezvousError> {
+pub(super) fn read_record(path: &Path) -> Result<Vec<Finished>, RendezvousError> {
     match regular::read(path, MAX_RECORD, Links::Refuse) {
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         Err(error) => Err(io_error("read", path)(std::io::Error::other(error))),
@@ -38,80 +38,80 @@ pub(super) fn read_record(path: &Path) -> Result<Vec<Gone>, RendezvousError> {
 }
 
 /// A connection.
-pub(super) type Seat = u64;
+pub(super) type ParticipantId = u64;
 
 /// Memory of the session.
 #[derive(Debug)]
 enum Memory<F> {
     /// A member is making it.
-    Making(Seat),
+    Making(ParticipantId),
     Ready(F),
 }
 
 /// An answer to one member, with the memory beside it.
 #[derive(Debug)]
 pub(super) struct Reply<F> {
-    pub seat: Seat,
+    pub participant: ParticipantId,
     pub answer: Answer,
     pub file: Option<F>,
 }
 
 /// The state of a meeting. `F` is a file: a DMABuf.
 #[derive(Debug)]
-pub(super) struct Hall<F> {
+pub(super) struct Registrations<F> {
     expected: BTreeSet<String>,
-    seats: BTreeMap<Seat, Gone>,
+    participants: BTreeMap<ParticipantId, Finished>,
     memory: BTreeMap<DmabufId, Memory<F>>,
-    waiting: Vec<(Seat, DmabufId)>,
-    gone: Vec<Gone>,
+    waiting: Vec<(ParticipantId, DmabufId)>,
+    finished: Vec<Finished>,
 }
 
-impl<F: Clone> Hall<F> {
+impl<F: Clone> Registrations<F> {
     pub fn new(members: &[String]) -> Self {
         Self {
             expected: members.iter().cloned().collect(),
-            seats: BTreeMap::new(),
+            participants: BTreeMap::new(),
             memory: BTreeMap::new(),
             waiting: Vec::new(),
-            gone: Vec::new(),
+            finished: Vec::new(),
         }
     }
 
-    /// Who has gone on.
-    pub fn gone(&self) -> &[Gone] {
-        &self.gone
+    /// Who has finished on.
+    pub fn finished(&self) -> &[Finished] {
+        &self.finished
     }
 
     /// Whether nobody is expected any more.
     pub fn is_over(&self) -> bool {
-        self.gone.len() == self.expected.len()
+        self.finished.len() == self.expected.len()
     }
 
     /// What a member asks, and a file it has sent; the answers to it and to others.
-    pub fn hear(&mut self, seat: Seat, ask: Ask, file: Option<F>) -> Vec<Reply<F>> {
-        let reply = |answer| vec![Reply { seat, answer, file: None }];
+    pub fn handle(&mut self, participant: ParticipantId, ask: Ask, file: Option<F>) -> Vec<Reply<F>> {
+        let reply = |answer| vec![Reply { participant, answer, file: None }];
         let refused = |reason: &str| reply(Answer::Refused(reason.to_owned()));
         if let Ask::Join { name, process } = ask {
-            let known = |gone: &Gone| gone.name == name;
+            let known = |finished: &Finished| finished.name == name;
             if !self.expected.contains(&name) {
                 return refused(&format!("{name} is no member"));
             }
-            if self.seats.values().any(known) || self.gone.iter().any(known) {
+            if self.participants.values().any(known) || self.finished.iter().any(known) {
                 return refused(&format!("{name} has come already"));
             }
-            self.seats.insert(seat, Gone { name, process });
+            self.participants.insert(participant, Finished { name, process });
             return reply(Answer::Granted);
         }
-        if !self.seats.contains_key(&seat) {
+        if !self.participants.contains_key(&participant) {
             return refused("only members are served");
         }
         match ask {
             Ask::Join { .. } => refused("it has come already"),
             Ask::Claim(wanted) => {
-                reply(Answer::Make(wanted.into_iter().map(|id| self.claim(seat, id)).collect()))
+                reply(Answer::Make(wanted.into_iter().map(|id| self.claim(participant, id)).collect()))
             }
             Ask::Put(dmabuf) => match (self.memory.get(&dmabuf), file) {
-                (Some(Memory::Making(maker)), Some(file)) if *maker == seat => {
+                (Some(Memory::Making(maker)), Some(file)) if *maker == participant => {
                     self.memory.insert(dmabuf, Memory::Ready(file));
                     let mut replies = reply(Answer::Granted);
                     replies.extend(self.serve(dmabuf));
@@ -120,33 +120,33 @@ impl<F: Clone> Hall<F> {
                 _ => refused("it is not to make that, or has sent no DMABuf"),
             },
             Ask::Fetch(dmabuf) => {
-                self.waiting.push((seat, dmabuf));
+                self.waiting.push((participant, dmabuf));
                 self.serve(dmabuf)
             }
             Ask::Done => {
-                if let Some(member) = self.seats.remove(&seat) {
-                    self.gone.push(member);
+                if let Some(member) = self.participants.remove(&participant) {
+                    self.finished.push(member);
                 }
                 let mut replies = reply(Answer::Granted);
-                // It is gone; what it did not make somebody else has to.
-                replies.extend(self.release(seat));
+                // It is finished; what it did not make somebody else has to.
+                replies.extend(self.release(participant));
                 replies
             }
         }
     }
 
     /// A connection has ended.
-    pub fn left(&mut self, seat: Seat) -> Vec<Reply<F>> {
-        self.seats.remove(&seat);
-        self.release(seat)
+    pub fn disconnected(&mut self, participant: ParticipantId) -> Vec<Reply<F>> {
+        self.participants.remove(&participant);
+        self.release(participant)
     }
 
-    fn claim(&mut self, seat: Seat, dmabuf: DmabufId) -> bool {
+    fn claim(&mut self, participant: ParticipantId, dmabuf: DmabufId) -> bool {
         match self.memory.get(&dmabuf) {
-            Some(Memory::Making(maker)) => *maker == seat,
+            Some(Memory::Making(maker)) => *maker == participant,
             Some(Memory::Ready(_)) => false,
             None => {
-                self.memory.insert(dmabuf, Memory::Making(seat));
+                self.memory.insert(dmabuf, Memory::Making(participant));
                 true
             }
         }
@@ -162,24 +162,24 @@ impl<F: Clone> Hall<F> {
         let (now, later): (Vec<_>, Vec<_>) = self.waiting.drain(..).partition(|(_, id)| *id == dmabuf);
         self.waiting = later;
         let mut replies = Vec::new();
-        for (seat, _) in now {
+        for (participant, _) in now {
             match &file {
                 Some(file) => {
-                    replies.push(Reply { seat, answer: Answer::Found, file: Some(file.clone()) });
+                    replies.push(Reply { participant, answer: Answer::Found, file: Some(file.clone()) });
                 }
-                None if self.claim(seat, dmabuf) => {
-                    replies.push(Reply { seat, answer: Answer::Make(vec![true]), file: None });
+                None if self.claim(participant, dmabuf) => {
+                    replies.push(Reply { participant, answer: Answer::Make(vec![true]), file: None });
                 }
-                None => self.waiting.push((seat, dmabuf)),
+                None => self.waiting.push((participant, dmabuf)),
             }
         }
         replies
     }
 
     /// Forgets what a member wanted and was to make.
-    fn release(&mut self, seat: Seat) -> Vec<Reply<F>> {
-        self.waiting.retain(|(waiting, _)| *waiting != seat);
-        let unmade = |memory: &Memory<F>| matches!(memory, Memory::Making(maker) if *maker == seat);
+    fn release(&mut self, participant: ParticipantId) -> Vec<Reply<F>> {
+        self.waiting.retain(|(waiting, _)| *waiting != participant);
+        let unmade = |memory: &Memory<F>| matches!(memory, Memory::Making(maker) if *maker == participant);
         let unmade: Vec<_> =
             self.memory.iter().filter(|(_, memory)| unmade(memory)).map(|(id, _)| *id).collect();
         for dmabuf in &unmade {

@@ -8,64 +8,66 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kfd::transport::render_node_path;
-use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
+use stasis_protocol::{Activity, Limit};
 
-use super::admit::admit;
-use super::down::{disconnect, part_with, taken};
+use super::admit::{AgentIdentity, admit};
+use super::calls::{disconnect, milliseconds};
+use super::error::{CheckpointError, device, system};
 use super::keeper::{Held, KeeperError, Kept};
-use super::parked::{Contents, Metadata, Parked};
+use super::machine::CheckpointMachine;
+use super::options::RestoreOptions;
 use super::preempt::Captured;
-use super::protocol::RestoreReport;
-use super::{
-    Activity, CheckpointError, IMAGE_FILE, Rescue, RestoreOptions, Stranded, device, evacuate, milliseconds,
-    preempt, rebuild, system,
-};
-use crate::checkpoint::session::CheckpointMachine;
+use super::report::RestoreReport;
+use super::rescue::{Rescue, Stranded};
+use super::snapshot::{Contents, Metadata, Snapshot};
+use super::tear_down::{release_device, take_error};
+use super::{contents, driver_objects, preempt, rebuild};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{DeviceError, OpenError};
 use crate::context::handover::try_put_device;
 use crate::context::memory::window;
-use crate::image::Image;
+use crate::image::{IMAGE_FILE, Image};
 use crate::linux::incarnation::Incarnation;
-use crate::share::{self, Attendance};
+use crate::share::{self, RestoreParticipant};
 use crate::vmem;
 
-pub(super) fn bring_back(
+pub(super) fn restore(
     context: &Arc<Context>,
     closed: &mut Closed,
-    parked: &mut Parked,
+    snapshot: &mut Snapshot,
     options: &RestoreOptions,
     limit: &Limit,
 ) -> Result<RestoreReport, CheckpointError> {
     CheckpointMachine::of(context).now(Activity::Opening);
-    let same_process = Incarnation::current().map_err(system("identify the process"))? == parked.incarnation;
+    let same_process =
+        Incarnation::current().map_err(system("identify the process"))? == snapshot.incarnation;
     if !same_process {
-        parked.copy_of = Some(parked.image_id.clone());
+        snapshot.copy_of = Some(snapshot.image_id.clone());
         // A copy's were another process's.
-        parked.kept = Kept::Nowhere;
+        snapshot.kept = Kept::Nowhere;
     }
-    CheckpointMachine::of(context).set_copy_of(parked.copy_of.clone());
-    let held = match parked.kept.fetch() {
+    CheckpointMachine::of(context).set_copy_of(snapshot.copy_of.clone());
+    let held = match snapshot.kept.fetch() {
         Ok(Some(held)) => Some(held),
         fetched => match Held::of(&options.files, context.agents.len()).filter(|_| same_process) {
             Some(held) => Some(held),
             None => fetched?,
         },
     };
-    let report = ascend(context, closed, parked, held.as_ref(), options, limit);
+    let report = restore_steps(context, closed, snapshot, held.as_ref(), options, limit);
     match (report, held) {
         (Ok(report), _) => {
-            std::mem::take(&mut parked.kept).release();
+            std::mem::take(&mut snapshot.kept).release();
             Ok(report)
         }
         (Err(CheckpointError::Open(source)), held) if same_process && is_taken(&source) => {
-            Err(strand(parked, held.is_some(), source))
+            Err(strand(snapshot, held.is_some(), source))
         }
         // Without these very files the device is closed to this process for good (`ACQUIRE_VM`: EBUSY).
-        (Err(error), Some(held)) if parked.kept.is_empty() => {
-            parked.kept = Kept::secure(held);
+        (Err(error), Some(held)) if snapshot.kept.is_empty() => {
+            snapshot.kept = Kept::secure(held);
             Err(error)
         }
         (Err(error), _) => Err(error),
@@ -84,73 +86,73 @@ fn is_taken(error: &OpenError) -> bool {
 }
 
 /// The files that the driver wants are not to be had; those that were tried are others.
-fn strand(parked: &mut Parked, were_tried: bool, source: OpenError) -> CheckpointError {
+fn strand(snapshot: &mut Snapshot, were_tried: bool, source: OpenError) -> CheckpointError {
     if were_tried {
-        std::mem::replace(&mut parked.kept, Kept::Lost(KeeperError::Others)).release();
+        std::mem::replace(&mut snapshot.kept, Kept::Lost(KeeperError::Others)).release();
     }
-    let lost = match &parked.kept {
+    let lost = match &snapshot.kept {
         Kept::Lost(error) => error.to_string(),
         Kept::Nowhere | Kept::Here(_) | Kept::WithKeepers(_) => "they were never kept".to_owned(),
     };
-    CheckpointError::Stranded(Box::new(Stranded { lost, rescue: Rescue::of(&parked.directory), source }))
+    CheckpointError::Stranded(Box::new(Stranded { lost, rescue: Rescue::of(&snapshot.directory), source }))
 }
 
 /// The steps; `held` is what the keepers of a process that lives on have.
-fn ascend(
+fn restore_steps(
     context: &Arc<Context>,
     closed: &mut Closed,
-    parked: &mut Parked,
+    snapshot: &mut Snapshot,
     held: Option<&Held>,
     options: &RestoreOptions,
     limit: &Limit,
 ) -> Result<RestoreReport, CheckpointError> {
     let mut report = RestoreReport::default();
     let started = Instant::now();
-    let (image, names) = find_image(parked, held, options)?;
-    let directory = match (&parked.contents, &options.directory) {
+    let (image, names) = open_image(snapshot, held, options)?;
+    let directory = match (&snapshot.contents, &options.directory) {
         (Contents::Memory(_), _) => None,
         (Contents::File(_), Some(directory)) => Some(directory.clone()),
         (Contents::File(path), None) => path.parent().map(Path::to_owned),
     };
-    admit(context, parked, options.admission.as_ref(), held.is_some(), limit)?;
-    let (device, same_process) = open_device(context, closed, parked, held)?;
+    admit(context, snapshot, options.admission.as_ref(), held.is_some(), limit)?;
+    let (device, same_process) = open_device(context, closed, snapshot, held)?;
     report.open_ms = milliseconds(started);
     let from = Source { image: &image, names: &names, directory: directory.as_deref(), same_process, limit };
-    let made = match &parked.captured {
-        Some(captured) => go_back_to(context, closed, &device, captured, &from, &mut report),
-        None => make_again(context, closed, &device, parked, &from, &mut report),
+    let made = match &snapshot.captured {
+        Some(captured) => reattach_preempted(context, closed, &device, captured, &from, &mut report),
+        None => rebuild_drained(context, closed, &device, snapshot, &from, &mut report),
     };
-    let attendance = match made {
-        Ok(attendance) => attendance,
+    let participant = match made {
+        Ok(participant) => participant,
         Err(error) => {
-            give_up(context, closed, device, parked, same_process, held);
+            undo_restore(context, closed, device, snapshot, same_process, held);
             return Err(error);
         }
     };
     match try_put_device(context, closed, device) {
         Ok(()) => {
-            context.set_transport_name(parked.transport.name());
-            share::keep_leader(context, attendance.and_then(Attendance::go_on));
+            context.set_transport_name(snapshot.transport.name());
+            share::keep_coordinator(context, participant.and_then(RestoreParticipant::finish));
             Ok(report)
         }
         Err((device, error)) => {
             if let Some(device) = device {
-                give_up(context, closed, *device, parked, same_process, held);
+                undo_restore(context, closed, *device, snapshot, same_process, held);
             }
-            Err(taken(error))
+            Err(take_error(error))
         }
     }
 }
 
 /// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keepers or from memory, else where it was written.
-fn find_image(
-    parked: &Parked,
+fn open_image(
+    snapshot: &Snapshot,
     held: Option<&Held>,
     options: &RestoreOptions,
 ) -> Result<(Image, Vec<String>), CheckpointError> {
     let act = "take up the image";
     let (image, path) =
-        match (&parked.contents, held.and_then(|held| held.image.as_ref()), &options.directory) {
+        match (&snapshot.contents, held.and_then(|held| held.image.as_ref()), &options.directory) {
             (Contents::Memory(file), ..) => {
                 let label = PathBuf::from("the image in memory");
                 (Image::of_file(file.try_clone().map_err(system(act))?, &label)?, label)
@@ -167,8 +169,8 @@ fn find_image(
             (Contents::File(path), None, None) => (Image::open(path)?, path.clone()),
         };
     let metadata: Metadata = image.metadata()?;
-    if metadata.image_id != parked.image_id {
-        let (found, wanted) = (metadata.image_id, parked.image_id.clone());
+    if metadata.image_id != snapshot.image_id {
+        let (found, wanted) = (metadata.image_id, snapshot.image_id.clone());
         return Err(CheckpointError::OtherImage { path, found, wanted });
     }
     Ok((image, metadata.extents))
@@ -189,22 +191,22 @@ pub(super) fn check_window(context: &Context) -> Result<(), CheckpointError> {
 fn open_device(
     context: &Arc<Context>,
     closed: &mut Closed,
-    parked: &mut Parked,
+    snapshot: &mut Snapshot,
     held: Option<&Held>,
 ) -> Result<(Device, bool), CheckpointError> {
-    let opened = match held.map(|held| reopen(context, parked, held)) {
+    let opened = match held.map(|held| reopen(context, snapshot, held)) {
         Some(Err(error)) if is_another_device(&error) => {
             tracing::warn!(target: "checkpoint", %error, "the device was restarted, everything is made anew");
-            let device = open_afresh(context, parked);
+            let device = open_afresh(context, snapshot);
             device
-                .inspect(|_| evacuate::forget(&mut context.registry.lock(), closed))
+                .inspect(|_| driver_objects::forget_all(&mut context.registry.lock(), closed))
                 .map(|device| (device, false))
         }
         Some(opened) => opened.map(|device| (device, true)),
-        None => open_afresh(context, parked).map(|device| (device, false)),
+        None => open_afresh(context, snapshot).map(|device| (device, false)),
     };
     opened.inspect_err(|_| {
-        if let Err(error) = disconnect(&*parked.transport) {
+        if let Err(error) = disconnect(&*snapshot.transport) {
             tracing::warn!(target: "checkpoint", %error, "the transport stays connected");
         }
     })
@@ -218,22 +220,22 @@ fn is_another_device(error: &CheckpointError) -> bool {
 }
 
 /// Opens it with the render files that this process's address spaces are tied to.
-fn reopen(context: &Arc<Context>, parked: &Parked, held: &Held) -> Result<Device, CheckpointError> {
+fn reopen(context: &Arc<Context>, snapshot: &Snapshot, held: &Held) -> Result<Device, CheckpointError> {
     let duplicates: Result<Vec<_>, _> = held.renders.iter().map(OwnedFd::try_clone).collect();
     let minors = context.agents.iter().map(|agent| agent.render_minor());
-    let adopt = |(minor, fd)| parked.transport.adopt(&render_node_path(minor), fd);
+    let adopt = |(minor, fd)| snapshot.transport.adopt(&render_node_path(minor), fd);
     let files: Result<_, _> =
         minors.zip(duplicates.map_err(system("use the render files"))?).map(adopt).collect();
     let files = files.map_err(|error| CheckpointError::Open(OpenError::Transport(error)))?;
-    Device::open(Arc::clone(&parked.transport), &context.agents, Some(RenderFiles { files }))
+    Device::open(Arc::clone(&snapshot.transport), &context.agents, Some(RenderFiles { files }))
         .map_err(CheckpointError::Open)
 }
 
 /// Opens it as a process that it has not seen.
-fn open_afresh(context: &Arc<Context>, parked: &mut Parked) -> Result<Device, CheckpointError> {
-    let transport = Arc::clone(&parked.transport);
-    let is_lost = matches!(parked.kept, Kept::Lost(_));
-    let device = match &mut parked.captured {
+fn open_afresh(context: &Arc<Context>, snapshot: &mut Snapshot) -> Result<Device, CheckpointError> {
+    let transport = Arc::clone(&snapshot.transport);
+    let is_lost = matches!(snapshot.kept, Kept::Lost(_));
+    let device = match &mut snapshot.captured {
         // Without its files it may still be the process that the driver knows.
         Some(_) if is_lost && Device::knows_us(&*transport).map_err(CheckpointError::Open)? => {
             Err(OpenError::Known)
@@ -265,14 +267,14 @@ struct Source<'a> {
     limit: &'a Limit,
 }
 
-fn make_again(
+fn rebuild_drained(
     context: &Arc<Context>,
     closed: &mut Closed,
     on: &Device,
-    parked: &Parked,
+    snapshot: &Snapshot,
     from: &Source<'_>,
     report: &mut RestoreReport,
-) -> Result<Option<Attendance>, CheckpointError> {
+) -> Result<Option<RestoreParticipant>, CheckpointError> {
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
@@ -281,42 +283,43 @@ fn make_again(
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Filling);
-    let keys = evacuate::saved(&registry)?;
-    let plain = evacuate::extents(&registry, &keys);
+    let keys = contents::saved_buffers(&registry)?;
+    let plain = contents::extents(&registry, &keys);
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
+    let homes: Vec<String> = snapshot.agents.iter().map(AgentIdentity::uuid).collect();
     let shared = share::Source {
         image: from.image,
         directory: from.directory,
         names: from.names,
-        agents: &parked.agents,
+        homes: &homes,
         plain: &plain,
     };
-    let (filled, attendance) = share::bring_back(&mut registry, on, &parked.sharing, &shared, from.limit)?;
+    let (filled, participant) = share::restore(&mut registry, on, &snapshot.sharing, &shared, from.limit)?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
     report.fill_ms = milliseconds(started);
     let started = Instant::now();
     rebuild::queues(&mut registry, on, closed)?;
     report.rebuild_ms += milliseconds(started);
-    Ok(attendance)
+    Ok(participant)
 }
 
 /// Goes back to what is in the driver: this process's own, or a copy's that was just put there.
-fn go_back_to(
+fn reattach_preempted(
     context: &Arc<Context>,
     closed: &mut Closed,
     on: &Device,
     captured: &Captured,
     from: &Source<'_>,
     report: &mut RestoreReport,
-) -> Result<Option<Attendance>, CheckpointError> {
+) -> Result<Option<RestoreParticipant>, CheckpointError> {
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Rebuilding);
     let mut registry = context.registry.lock();
     if !from.same_process {
         captured.adopt(&mut registry)?;
     }
-    preempt::take_back(&mut registry, on)?;
+    preempt::reattach(&mut registry, on)?;
     report.rebuild_ms = milliseconds(started);
     if !from.same_process {
         CheckpointMachine::of(context).now(Activity::Filling);
@@ -325,7 +328,7 @@ fn go_back_to(
         report.fill_ms = milliseconds(started);
     }
     let started = Instant::now();
-    preempt::ring_again(&mut registry, on, closed)?;
+    preempt::reattach_doorbells(&mut registry, on, closed)?;
     if !from.same_process {
         on.resume_restored().map_err(device("to let restored queues run"))?;
     }
@@ -334,20 +337,20 @@ fn go_back_to(
 }
 
 /// Undoes a restore that failed half way: the process is as it was before it, and the restore can be tried again.
-fn give_up(
+fn undo_restore(
     context: &Arc<Context>,
     closed: &mut Closed,
     from: Device,
-    parked: &mut Parked,
+    snapshot: &mut Snapshot,
     is_known: bool,
     held: Option<&Held>,
 ) {
-    let preempted = parked.captured.is_some();
-    let (undone, renders, transport) = part_with(context, from, closed, preempted);
+    let preempted = snapshot.captured.is_some();
+    let (undone, renders, transport) = release_device(context, from, closed, preempted);
     if let Err(error) = undone {
         tracing::warn!(target: "checkpoint", %error, "a failed restore was not undone completely");
     }
-    if let Err(error) = share::stand_in_for_all() {
+    if let Err(error) = share::replace_with_placeholders() {
         tracing::error!(target: "checkpoint", %error, "a DMABuf of a failed restore stays open");
     }
     if !is_known {
@@ -356,13 +359,13 @@ fn give_up(
         match duplicates(renders) {
             Ok(renders) => {
                 let held = Held { renders, image };
-                std::mem::replace(&mut parked.kept, Kept::secure(held)).release();
+                std::mem::replace(&mut snapshot.kept, Kept::secure(held)).release();
             }
             Err(error) => tracing::error!(target: "checkpoint", %error, "the device of this process is lost"),
         }
     }
     match Incarnation::current() {
-        Ok(incarnation) => parked.incarnation = incarnation,
+        Ok(incarnation) => snapshot.incarnation = incarnation,
         Err(error) => tracing::error!(target: "checkpoint", %error, "the process cannot be identified"),
     }
     if let Err(error) = disconnect(&*transport) {

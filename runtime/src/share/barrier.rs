@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use stasis_protocol::{Limit, Stopped};
 use thiserror::Error;
 
-use super::graph::Table;
+use super::table::Table;
 use crate::linux::regular;
 use crate::linux::regular::Links;
 
@@ -108,7 +108,7 @@ pub enum SessionError {
     },
     /// A member gave up.
     #[error("The session was given up: {reason}")]
-    GivenUp {
+    Aborted {
         /// By whom and why.
         reason: String,
     },
@@ -122,12 +122,13 @@ pub enum SessionError {
 #[serde(rename_all = "kebab-case")]
 enum Decision {
     Commit,
-    GiveUp(String),
+    #[serde(rename = "give-up")]
+    Abort(String),
 }
 
 /// A process among the others of its session.
 #[derive(Debug)]
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Barrier<'a> {
     order: &'a SessionOrder,
     /// Locked while this process takes part.
     _pulse: File,
@@ -179,8 +180,8 @@ impl SessionOrder {
     }
 
     /// Has the session given up, unless it was decided already: for a member that failed before it could take part.
-    pub(crate) fn give_up(&self, reason: &str) {
-        if let Err(error) = self.decide(&Decision::GiveUp(format!("{}: {reason}", self.name))) {
+    pub(crate) fn abort(&self, reason: &str) {
+        if let Err(error) = self.decide(&Decision::Abort(format!("{}: {reason}", self.name))) {
             tracing::warn!(target: "checkpoint", %error, "the other members are not told");
         }
     }
@@ -214,7 +215,7 @@ impl SessionOrder {
         let mut missing: Vec<&str> = self.members.iter().map(|member| member.name.as_str()).collect();
         loop {
             match self.decided()? {
-                Some(Decision::GiveUp(reason)) => return Err(SessionError::GivenUp { reason }),
+                Some(Decision::Abort(reason)) => return Err(SessionError::Aborted { reason }),
                 // Somebody saw all of them.
                 Some(Decision::Commit) => return Ok(()),
                 None => {}
@@ -247,12 +248,12 @@ impl SessionOrder {
     }
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> Barrier<'a> {
     /// Tells the others what this process holds, and learns what they do.
     ///
     /// # Errors
     /// [`SessionError`]; the session is given up then, for all.
-    pub fn enter(
+    pub fn join(
         order: &'a SessionOrder,
         table: &Table,
         limit: &Limit,
@@ -270,7 +271,7 @@ impl<'a> Meeting<'a> {
             let tables = order.members.iter().map(read).collect::<Result<_, _>>()?;
             Ok((Self { order, _pulse: pulse }, tables))
         })();
-        met.inspect_err(|error: &SessionError| order.give_up(&error.to_string()))
+        met.inspect_err(|error: &SessionError| order.abort(&error.to_string()))
     }
 
     /// Says that this process is ready to let go, and waits for the decision. Nothing may fail between its `Ok` and
@@ -278,24 +279,24 @@ impl<'a> Meeting<'a> {
     ///
     /// # Errors
     /// [`SessionError`]: the session is given up, and nobody lets go.
-    pub fn agree(self, limit: &Limit) -> Result<(), SessionError> {
+    pub fn commit(self, limit: &Limit) -> Result<(), SessionError> {
         let order = self.order;
         let ready = publish(&order.file(&order.name, "ready"), b"{}")
             .and_then(|_| order.await_all("write its image", "ready", limit));
         let decision = match &ready {
             Ok(()) => Decision::Commit,
-            Err(error) => Decision::GiveUp(format!("{}: {error}", order.name)),
+            Err(error) => Decision::Abort(format!("{}: {error}", order.name)),
         };
         match (order.decide(&decision)?, ready) {
             (Decision::Commit, _) => Ok(()),
-            (Decision::GiveUp(_), Err(error)) => Err(error),
-            (Decision::GiveUp(reason), Ok(())) => Err(SessionError::GivenUp { reason }),
+            (Decision::Abort(_), Err(error)) => Err(error),
+            (Decision::Abort(reason), Ok(())) => Err(SessionError::Aborted { reason }),
         }
     }
 
     /// Has the session given up because this process cannot take part any more.
-    pub fn leave(self, reason: &str) {
-        self.order.give_up(reason);
+    pub fn abort(self, reason: &str) {
+        self.order.abort(reason);
     }
 }
 
@@ -333,9 +334,9 @@ mod tests {
         let orders = orders(directory.path(), &["a", "b", "c"]);
         std::thread::scope(|scope| {
             let part = |order: &SessionOrder| {
-                let (meeting, tables) = Meeting::enter(order, &table(&order.name), &Limit::none()).unwrap();
+                let (barrier, tables) = Barrier::join(order, &table(&order.name), &Limit::none()).unwrap();
                 assert_eq!(tables, ["a", "b", "c"].map(table));
-                meeting.agree(&Limit::none()).unwrap();
+                barrier.commit(&Limit::none()).unwrap();
             };
             orders.iter().for_each(|order| drop(scope.spawn(move || part(order))));
         });
@@ -348,16 +349,16 @@ mod tests {
             let orders = orders(directory.path(), &["a", "b"]);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let part = Meeting::enter(&orders[0], &table("a"), &Limit::none())
-                        .and_then(|(meeting, _)| meeting.agree(&Limit::none()));
+                    let part = Barrier::join(&orders[0], &table("a"), &Limit::none())
+                        .and_then(|(barrier, _)| barrier.commit(&Limit::none()));
                     let error = part.unwrap_err().to_string();
                     assert!(error.contains("b: it has no disk left"), "{error}");
                 });
                 match early {
-                    true => orders[1].give_up("it has no disk left"),
+                    true => orders[1].abort("it has no disk left"),
                     false => {
-                        let (meeting, _) = Meeting::enter(&orders[1], &table("b"), &Limit::none()).unwrap();
-                        meeting.leave("it has no disk left");
+                        let (barrier, _) = Barrier::join(&orders[1], &table("b"), &Limit::none()).unwrap();
+                        barrier.abort("it has no disk left");
                     }
                 }
             });
@@ -369,23 +370,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut orders = orders(directory.path(), &["a", "b"]);
         orders[0].patience_ms = 20;
-        let error = Meeting::enter(&orders[0], &table("a"), &Limit::none()).unwrap_err();
+        let error = Barrier::join(&orders[0], &table("a"), &Limit::none()).unwrap_err();
         assert!(matches!(&error, SessionError::Late { missing, .. } if missing == &["b"]), "{error}");
-        let error = Meeting::enter(&orders[1], &table("b"), &Limit::none()).unwrap_err();
-        assert!(matches!(error, SessionError::GivenUp { .. }), "{error}");
+        let error = Barrier::join(&orders[1], &table("b"), &Limit::none()).unwrap_err();
+        assert!(matches!(error, SessionError::Aborted { .. }), "{error}");
 
         let directory = tempfile::tempdir().unwrap();
         let orders = self::orders(directory.path(), &["a", "b"]);
         // One that came and died: its table is there and not locked.
         fs::write(orders[1].file("b", "table"), json(&table("b"))).unwrap();
-        let (meeting, _) = Meeting::enter(&orders[0], &table("a"), &Limit::none()).unwrap();
-        let error = meeting.agree(&Limit::none()).unwrap_err();
+        let (barrier, _) = Barrier::join(&orders[0], &table("a"), &Limit::none()).unwrap();
+        let error = barrier.commit(&Limit::none()).unwrap_err();
         assert!(matches!(&error, SessionError::Died { name } if name == "b"), "{error}");
 
         let directory = tempfile::tempdir().unwrap();
         let orders = self::orders(directory.path(), &["a", "b"]);
         let limit = Limit::cancellable(Duration::MAX, Arc::new(AtomicBool::new(true)));
-        let error = Meeting::enter(&orders[0], &table("a"), &limit).unwrap_err();
+        let error = Barrier::join(&orders[0], &table("a"), &limit).unwrap_err();
         assert!(matches!(error, SessionError::Stopped(_)), "{error}");
     }
 
@@ -394,7 +395,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let orders = orders(directory.path(), &["a", "b"]);
         assert_eq!(orders[0].decide(&Decision::Commit).unwrap(), Decision::Commit);
-        assert_eq!(orders[1].decide(&Decision::GiveUp("late".to_owned())).unwrap(), Decision::Commit);
+        assert_eq!(orders[1].decide(&Decision::Abort("late".to_owned())).unwrap(), Decision::Commit);
     }
 
     #[test]

@@ -7,120 +7,29 @@
 //!
 //! ```text
 //!                this process                                   a copy of it
-//!   park ── capture ── contents to the image ── let go ─┬─ files back, mappings back ── go on
-//!                                                       └─ RESTORE, mappings, fill, RESUME ── go on
+//!   park ── capture ── contents to the image ── let go ─┬─ files back, mappings back ── resume
+//!                                                       └─ RESTORE, mappings, fill, RESUME ── resume
 //! ```
-#![allow(unsafe_code)]
 
-use std::ptr::NonNull;
-use std::sync::Arc;
+mod captured;
+mod error;
 
-use kfd::blob::{Blob, BlobError};
-use kfd::ioctl::RestoreDevice;
-use kfd::sys::{kfd_criu_bo_bucket, kfd_criu_device_bucket};
-use kfd::{Errno, File, GpuId, IoctlError, Kfd};
+use kfd::{Errno, IoctlError};
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
-use thiserror::Error;
 
-use super::{CheckpointError, call_limit, device};
+pub(crate) use self::captured::Captured;
+pub use self::error::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
+use super::calls::call_limit;
+use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoKind, BoRole};
-use crate::context::registry::{KernelBo, Registry};
-use crate::image::Extent;
 use crate::vmem;
 
-/// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,
-/// gfx12). An assumption: no kernel up to 7.3 (interface 1.23) can, since
-/// `kfd_criu_restore_queue` (`kfd_process_queue_manager.c`) gives such a queue no write pointer buffer.
-pub const MIN_KFD_MINOR_MES: u32 = 24;
 /// Saved contents are whole pages.
 const PAGE: u64 = 4096;
-
-/// Why queues cannot be stopped in the middle of their kernels here.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum Unavailable {
-    /// The process may not read its own driver state.
-    #[error(
-        "The driver shows its state of this process only with CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN; give the process \
-         one of them, or lock with Mode::Drain"
-    )]
-    NotPermitted,
-    /// The kernel could not put the queues back.
-    #[error(
-        "KFD 1.{minor} cannot restore the queues of {target} (its scheduler runs on the GPU); it takes 1.{wanted}: lock \
-         with Mode::Drain"
-    )]
-    Kernel {
-        /// Minor number of the interface.
-        minor: u32,
-        /// The chip.
-        target: &'static str,
-        /// The first minor that can.
-        wanted: u32,
-    },
-    /// Memory that is the process's own would have to be lent again, which no driver does for a copy.
-    #[error(
-        "{bo} is memory that the process had before: the driver cannot give it to a restored process's preempted waves; \
-         release it, or lock with Mode::Drain"
-    )]
-    Userptr {
-        /// Which buffer.
-        bo: BoKey,
-    },
-    /// No driver gives a copy the memory that others have.
-    #[error(
-        "{bo} is memory that others may hold (exported or imported): the driver would give a restored process one of its \
-         own; lock with Mode::Drain"
-    )]
-    Shared {
-        /// Which buffer.
-        bo: BoKey,
-    },
-    /// The driver refused for another reason.
-    #[error("The driver does not show its state of this process")]
-    Driver(#[source] IoctlError),
-}
-
-/// Why the driver's state of a process is not what its registry knows.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CaptureError {
-    /// The driver's record cannot be read.
-    #[error("The driver's record of the process cannot be read")]
-    Blob(#[from] BlobError),
-    /// A buffer is missing in it.
-    #[error("The driver's record of the process has no buffer at {va:#x} (+{bytes:#x}), where {bo} is")]
-    Buffer {
-        /// The registry's name.
-        bo: BoKey,
-        /// Its address.
-        va: u64,
-        /// Its length.
-        bytes: u64,
-    },
-    /// A GPU of the record is not here.
-    #[error(
-        "The waves were preempted on GPU {gpu_id:#x}, which is not here; only the same GPU can continue them"
-    )]
-    Gpu {
-        /// The id.
-        gpu_id: u32,
-    },
-}
-
-/// The driver's state of a process, to be given to a copy of it.
-#[derive(Debug)]
-pub(crate) struct Captured {
-    devices: Vec<kfd_criu_device_bucket>,
-    bos: Vec<kfd_criu_bo_bucket>,
-    objects: u32,
-    private: Vec<u8>,
-    /// The buffers whose bytes are in the image, and how many of each.
-    contents: Vec<(BoKey, u64)>,
-}
 
 /// Whether this kernel could give preempted queues to a copy of this process, and they to it.
 fn possible(registry: &Registry, on: &Device) -> Result<(), Unavailable> {
@@ -146,12 +55,12 @@ fn permitted(on: &Device, limit: &Limit) -> Result<(), Unavailable> {
     })
 }
 
-/// Whether [`park`] would do, and the most bytes [`contents`] could come to. The driver's own permission is foretold, not
+/// Whether [`suspend_queues`] would do, and the most bytes [`contents`] could come to. The driver's own permission is foretold, not
 /// asked for: asking takes the queues off the hardware.
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Hidden`].
-pub(super) fn outlook(registry: &Registry, on: &Device) -> Result<u64, CheckpointError> {
+pub(super) fn predict(registry: &Registry, on: &Device) -> Result<u64, CheckpointError> {
     possible(registry, on).map_err(CheckpointError::Preempt)?;
     if !has_capability() {
         return Err(CheckpointError::Preempt(Unavailable::NotPermitted));
@@ -186,38 +95,42 @@ fn has_capability() -> bool {
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Device`]; the queues are on the hardware as before.
-pub(super) fn park(context: &Context, closed: &Closed, limit: &Limit) -> Result<(), CheckpointError> {
+pub(super) fn suspend_queues(
+    context: &Context,
+    closed: &Closed,
+    limit: &Limit,
+) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return Ok(()) };
     let mut registry = context.registry.lock();
     possible(&registry, on).map_err(CheckpointError::Preempt)?;
-    let parked = {
+    let suspended = {
         let Registry { queues, bos, .. } = &mut *registry;
-        let ours = queues.iter_mut().filter(|(_, queue)| queue.created && !queue.state.parked);
-        let mut park = ours.map(|(_, queue)| call_limit(limit).hold(|| on.park_queue(queue, bos)));
-        park.find(Result::is_err).unwrap_or(Ok(()))
+        let ours = queues.iter_mut().filter(|(_, queue)| queue.created && !queue.state.suspended);
+        let mut results = ours.map(|(_, queue)| call_limit(limit).hold(|| on.suspend_queue(queue, bos)));
+        results.find(Result::is_err).unwrap_or(Ok(()))
     };
-    let parked = parked.map_err(device("to preempt a queue"));
-    let parked = parked.and_then(|()| permitted(on, limit).map_err(CheckpointError::Preempt));
-    if parked.is_err()
-        && let Err(error) = go_on(&mut registry, on)
+    let suspended = suspended.map_err(device("to preempt a queue"));
+    let suspended = suspended.and_then(|()| permitted(on, limit).map_err(CheckpointError::Preempt));
+    if suspended.is_err()
+        && let Err(error) = resume_queues(&mut registry, on)
     {
         tracing::error!(target: "checkpoint", %error, "a queue stays off the hardware");
     }
-    parked
+    suspended
 }
 
-/// Puts the parked queues back on the hardware; those that failed stay off.
+/// Puts the suspended queues back on the hardware; those that failed stay off.
 ///
 /// # Errors
 /// [`CheckpointError::Device`] for the first that the driver refuses; the others are back.
-pub(super) fn go_on(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
+pub(super) fn resume_queues(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
     let Registry { queues, bos, .. } = registry;
     let failed = |queue: &crate::context::registry::Queue| {
         queue.live.as_ref().is_some_and(|live| live.fault().is_some())
     };
     let mut first = Ok(());
-    for (_, queue) in queues.iter_mut().filter(|(_, queue)| queue.created && queue.state.parked) {
+    for (_, queue) in queues.iter_mut().filter(|(_, queue)| queue.created && queue.state.suspended) {
         if failed(queue) {
             continue;
         }
@@ -227,7 +140,7 @@ pub(super) fn go_on(registry: &mut Registry, on: &Device) -> Result<(), Checkpoi
     first
 }
 
-/// Takes the driver's state of this process, whose queues are parked.
+/// Takes the driver's state of this process, whose queues are suspended.
 ///
 /// # Errors
 /// [`CheckpointError::Hidden`], [`CheckpointError::Device`].
@@ -239,7 +152,7 @@ pub(super) fn capture(registry: &Registry, on: &Device, limit: &Limit) -> Result
     };
     let info = call_limit(limit).hold(|| on.kfd().criu_process_info()).map_err(ioctl)?;
     let taken = call_limit(limit).hold(|| on.kfd().criu_checkpoint(&info));
-    // Parked queues stay off the hardware by their percentage.
+    // Snapshot queues stay off the hardware by their percentage.
     let unpaused = on.kfd().criu_unpause();
     let taken = taken.map_err(ioctl)?;
     unpaused.map_err(ioctl)?;
@@ -286,88 +199,11 @@ fn used_save_area(registry: &Registry, on: &Device, area: BoKey) -> Result<u64, 
     Ok(used.next_multiple_of(PAGE).min(bytes))
 }
 
-impl Captured {
-    /// Names of the buffers in the image.
-    pub(super) fn keys(&self) -> impl Iterator<Item = BoKey> {
-        self.contents.iter().map(|(key, _)| *key)
-    }
-
-    /// Their host mappings, for the image.
-    pub(super) fn extents(&self, registry: &Registry) -> Vec<Extent> {
-        let extent = |&(key, bytes): &(BoKey, u64)| {
-            let state = &registry.bos.get(key)?.state;
-            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize))?;
-            // SAFETY: the entry is CPU-mapped at `va` (`contents` has seen to it, or `take_back` just mapped it) for at
-            // least `bytes`, the gate is closed so that nobody frees it, and the queues are off the hardware.
-            Some(unsafe { Extent::new(start, bytes) })
-        };
-        self.contents.iter().filter_map(extent).collect()
-    }
-
-    /// Whether every GPU of the record is among `here`.
-    ///
-    /// # Errors
-    /// [`CaptureError::Gpu`].
-    pub(super) fn check_gpus(&self, here: &[GpuId]) -> Result<(), CaptureError> {
-        let absent =
-            self.devices.iter().map(|device| device.actual_gpu_id).find(|id| !here.contains(&GpuId(*id)));
-        absent.map_or(Ok(()), |gpu_id| Err(CaptureError::Gpu { gpu_id }))
-    }
-
-    /// Gives the state to this process, which has nothing in the driver yet. `render` is a fresh render file of each GPU.
-    ///
-    /// # Errors
-    /// [`IoctlError`]; this process cannot be restored any more then, another copy can.
-    pub(crate) fn put(
-        &mut self,
-        kfd: &Kfd,
-        render: impl Fn(GpuId) -> Option<Arc<dyn File>>,
-    ) -> Result<(), IoctlError> {
-        let files: Vec<_> = self
-            .devices
-            .iter()
-            .filter_map(|bucket| Some((bucket, render(GpuId(bucket.actual_gpu_id))?)))
-            .collect();
-        let devices: Vec<_> = files
-            .iter()
-            .map(|(bucket, file)| RestoreDevice {
-                user_gpu_id: bucket.user_gpu_id,
-                actual_gpu_id: bucket.actual_gpu_id,
-                render_node: file.as_fd(),
-            })
-            .collect();
-        kfd.criu_restore(&devices, &mut self.bos, self.objects, &self.private).map(drop)
-    }
-
-    /// Tells the registry what the driver has after [`Captured::put`].
-    ///
-    /// # Errors
-    /// [`CaptureError`].
-    pub(super) fn adopt(&self, registry: &mut Registry) -> Result<(), CaptureError> {
-        // CAST: counts that were u32 when the driver gave them.
-        let blob = Blob::parse(&self.private, self.devices.len() as u32, self.bos.len() as u32)?;
-        for (key, bo) in registry.bos.iter_mut() {
-            let state = &bo.state;
-            if matches!(state.kind, BoKind::Doorbell | BoKind::Reserved) {
-                continue;
-            }
-            let found = self.bos.iter().zip(&blob.bos).find(|(bucket, _)| bucket.addr == state.va);
-            let (bucket, entry) =
-                found.ok_or(CaptureError::Buffer { bo: key, va: state.va, bytes: state.bytes })?;
-            let handle = entry.handle(GpuId(bucket.gpu_id));
-            bo.kernel = Some(KernelBo { handle: handle.0, mmap_offset: bucket.restored_offset });
-        }
-        registry.events.iter_mut().for_each(|(_, event)| event.created = true);
-        registry.queues.iter_mut().for_each(|(_, queue)| queue.created = true);
-        Ok(())
-    }
-}
-
 /// Takes mappings and doorbells away; in the driver everything stays.
 ///
 /// # Errors
 /// [`CheckpointError::Device`]; some mappings are gone then.
-pub(super) fn let_go(
+pub(super) fn detach(
     registry: &mut Registry,
     on: &Device,
     closed: &mut Closed,
@@ -388,7 +224,7 @@ pub(super) fn let_go(
 ///
 /// # Errors
 /// [`CheckpointError::Device`].
-pub(super) fn take_back(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
+pub(super) fn reattach(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
     registry.bos.iter().try_for_each(|(_, bo)| on.map_cpu(bo).map_err(device("to map a buffer again")))?;
     // In a copy on the agents too: the driver's checkpoint knows nothing of them.
     vmem::rebuild(registry, on).map_err(device("to map a part of a range again"))
@@ -398,7 +234,7 @@ pub(super) fn take_back(registry: &mut Registry, on: &Device) -> Result<(), Chec
 ///
 /// # Errors
 /// [`CheckpointError::Device`].
-pub(super) fn ring_again(
+pub(super) fn reattach_doorbells(
     registry: &mut Registry,
     on: &Device,
     closed: &mut Closed,

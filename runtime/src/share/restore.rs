@@ -11,45 +11,26 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use stasis_protocol::Limit;
 
-use super::descriptors::{View, awaited, return_all};
-use super::graph::{Object, bos_of};
-use super::meeting::SessionOrder;
-use super::rendezvous::{Claim, Client, Leader, Place};
-use crate::checkpoint::{AgentIdentity, CheckpointError, IMAGE_FILE, Metadata, device, system};
+use super::descriptors::{View, placeholders, restore_descriptors};
+use super::error::{SharedMemoryError, device, system};
+use super::graph::bos_of;
+use super::rendezvous::{Claim, Client, Coordinator, RendezvousPoint};
+use super::state::SharedState;
+use super::table::Object;
 use crate::context::device::{Device, identify};
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole, BoState, DmabufId, Sharing};
 use crate::context::registry::{Bo, Registry};
-use crate::image::{Extent, Image, ReadStats};
+use crate::image::{Extent, IMAGE_FILE, Image, ReadStats};
 
-/// What a process, and its image, remember of shared memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parked {
-    /// The session it was checkpointed in, if others were in it.
-    pub order: Option<SessionOrder>,
-    /// All memory of the session, this process's or not.
-    #[serde(with = "values")]
-    pub objects: BTreeMap<DmabufId, Object>,
-}
-
-/// The map as a list: keys of JSON maps are strings.
-mod values {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    use super::{DmabufId, Object};
-
-    pub fn serialize<S: Serializer>(map: &BTreeMap<DmabufId, Object>, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map.values())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<DmabufId, Object>, D::Error> {
-        let objects = Vec::<Object>::deserialize(from)?;
-        Ok(objects.into_iter().map(|object| (object.dmabuf, object)).collect())
-    }
+/// What of another member's image matters here.
+#[derive(Deserialize)]
+struct MemberMetadata {
+    #[serde(default)]
+    sharing: Option<SharedState>,
+    extents: Vec<String>,
 }
 
 /// Where the contents come from.
@@ -61,8 +42,8 @@ pub(crate) struct Source<'a> {
     pub directory: Option<&'a Path>,
     /// The names of its extents.
     pub names: &'a [String],
-    /// The agents when it was written.
-    pub agents: &'a [AgentIdentity],
+    /// The uuids of the agents when it was written.
+    pub homes: &'a [String],
     /// The memory that is not shared, which are the first extents.
     pub plain: &'a [Extent],
 }
@@ -76,53 +57,53 @@ struct Memory<'a> {
 
 /// A process at its session's meeting, with all that it wants.
 #[derive(Debug)]
-pub(crate) struct Attendance {
+pub(crate) struct RestoreParticipant {
     client: Client,
-    leader: Option<Leader>,
+    coordinator: Option<Coordinator>,
 }
 
-impl Attendance {
-    /// The process goes on, and the others may count on it. Gives the leader, if it is this process that leads, which is
+impl RestoreParticipant {
+    /// The process goes on, and the others may count on it. Gives the coordinator, if it is this process that leads, which is
     /// to be kept.
-    pub fn go_on(self) -> Option<Leader> {
+    pub fn finish(self) -> Option<Coordinator> {
         if let Err(error) = self.client.done() {
             tracing::warn!(target: "checkpoint", %error, "members that come later do not know of this one");
         }
-        self.leader
+        self.coordinator
     }
 }
 
 /// Fills this process's memory and gets its shared memory back.
 ///
 /// # Errors
-/// [`CheckpointError::Rendezvous`], [`CheckpointError::Device`], [`CheckpointError::Image`],
-/// [`CheckpointError::OtherSession`], [`CheckpointError::System`]; some of it is there then.
-pub(crate) fn bring_back(
+/// [`SharedMemoryError::Rendezvous`], [`SharedMemoryError::Device`], [`SharedMemoryError::Image`],
+/// [`SharedMemoryError::OtherSession`], [`SharedMemoryError::System`]; some of it is there then.
+pub(crate) fn restore(
     registry: &mut Registry,
     on: &Device,
-    parked: &Parked,
+    state: &SharedState,
     from: &Source<'_>,
     limit: &Limit,
-) -> Result<(ReadStats, Option<Attendance>), CheckpointError> {
-    let mut memory = wanted(registry, parked)?;
+) -> Result<(ReadStats, Option<RestoreParticipant>), SharedMemoryError> {
+    let mut memory = wanted(registry, state)?;
     // All members have the same list: where it is empty nobody comes to the meeting.
-    let is_shared = !parked.objects.is_empty();
-    let others = parked.order.as_ref().filter(|order| is_shared && order.members.len() > 1);
+    let is_shared = !state.objects.is_empty();
+    let others = state.order.as_ref().filter(|order| is_shared && order.members.len() > 1);
     let Some(order) = others else {
         for piece in &mut memory {
             make(registry, on, piece, from)?;
         }
-        let stats = fill(parked, &memory, from, from.plain, limit)?;
-        take_in(registry, on, memory)?;
+        let stats = fill(state, &memory, from, from.plain, limit)?;
+        adopt(registry, on, memory)?;
         return Ok((stats, None));
     };
     let patience = Duration::from_millis(order.patience_ms);
     let act = "find the directory where the session meets";
     let nowhere = || system(act)(std::io::ErrorKind::NotFound.into());
     let directory = from.directory.ok_or_else(nowhere)?.join(&order.from_image);
-    let place = Place::of(&directory)?;
+    let point = RendezvousPoint::of(&directory)?;
     let names: Vec<String> = order.members.iter().map(|member| member.name.clone()).collect();
-    let (client, leader) = place.enter(&order.name, &names, patience, limit)?;
+    let (client, coordinator) = point.join(&order.name, &names, patience, limit)?;
     let ids: Vec<DmabufId> = memory.iter().map(|piece| piece.object.dmabuf).collect();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for (mut piece, is_ours) in memory.into_iter().zip(client.claim(&ids)?) {
@@ -133,7 +114,7 @@ pub(crate) fn bring_back(
             theirs.push(piece);
         }
     }
-    let mut stats = fill(parked, &ours, from, from.plain, limit)?;
+    let mut stats = fill(state, &ours, from, from.plain, limit)?;
     let put = |piece: &Memory<'_>| match &piece.file {
         Some(file) => client.put(piece.object.dmabuf, file.as_fd()),
         None => Ok(()),
@@ -144,7 +125,7 @@ pub(crate) fn bring_back(
             Claim::Found(file) => piece.file = Some(file),
             Claim::Make => {
                 make(registry, on, &mut piece, from)?;
-                let filled = fill(parked, std::slice::from_ref(&piece), from, &[], limit)?;
+                let filled = fill(state, std::slice::from_ref(&piece), from, &[], limit)?;
                 stats.content_bytes += filled.content_bytes;
                 stats.read_bytes += filled.read_bytes;
                 put(&piece)?;
@@ -152,23 +133,24 @@ pub(crate) fn bring_back(
         }
         ours.push(piece);
     }
-    take_in(registry, on, ours)?;
-    Ok((stats, Some(Attendance { client, leader })))
+    adopt(registry, on, ours)?;
+    Ok((stats, Some(RestoreParticipant { client, coordinator })))
 }
 
 /// The session's memory that this process had: its buffer objects, and what stand-ins wait for.
-fn wanted<'a>(registry: &Registry, parked: &'a Parked) -> Result<Vec<Memory<'a>>, CheckpointError> {
-    let stand_ins = awaited().map_err(system("look at the process's descriptors"))?;
-    let stand_ins: BTreeSet<DmabufId> = stand_ins.into_iter().map(|stand_in| stand_in.dmabuf).collect();
-    if let Some(unknown) = stand_ins.iter().find(|id| !parked.objects.contains_key(id)) {
+fn wanted<'a>(registry: &Registry, state: &'a SharedState) -> Result<Vec<Memory<'a>>, SharedMemoryError> {
+    let placeholders = placeholders().map_err(system("look at the process's descriptors"))?;
+    let placeholders: BTreeSet<DmabufId> =
+        placeholders.into_iter().map(|placeholder| placeholder.dmabuf).collect();
+    if let Some(unknown) = placeholders.iter().find(|id| !state.objects.contains_key(id)) {
         tracing::error!(target: "checkpoint", %unknown, "a DMABuf that came after the session was agreed on is lost");
     }
     let piece = |object: &'a Object| {
         let keys = bos_of(registry, object.dmabuf);
-        let is_ours = !keys.is_empty() || stand_ins.contains(&object.dmabuf);
+        let is_ours = !keys.is_empty() || placeholders.contains(&object.dmabuf);
         is_ours.then_some(Memory { object, keys, file: None })
     };
-    Ok(parked.objects.values().filter_map(piece).collect())
+    Ok(state.objects.values().filter_map(piece).collect())
 }
 
 /// Makes memory, by the buffer object that it was first if that is this process's.
@@ -177,7 +159,7 @@ fn make(
     on: &Device,
     piece: &mut Memory<'_>,
     from: &Source<'_>,
-) -> Result<(), CheckpointError> {
+) -> Result<(), SharedMemoryError> {
     forget(registry, on, &piece.keys)?;
     let is_first = |key: &&BoKey| registry.bos.get(**key).is_some_and(|bo| bo.state.kind != BoKind::Imported);
     let first = piece.keys.iter().find(is_first).copied();
@@ -187,7 +169,7 @@ fn make(
         return Ok(());
     }
     let Object { bytes, flags, home, .. } = piece.object;
-    let at_home = home.as_ref().and_then(|home| from.agents.iter().position(|agent| agent.uuid() == *home));
+    let at_home = home.as_ref().and_then(|home| from.homes.iter().position(|uuid| uuid == home));
     let imported = piece.keys.first().and_then(|key| registry.bos.get(*key)).map(|bo| bo.state.agent);
     // CAST: there are at most 64 agents.
     let agent = at_home.map(|at| AgentIndex(at as u32)).or(imported).unwrap_or(AgentIndex(0));
@@ -209,7 +191,7 @@ fn make(
 }
 
 /// Takes out of the driver what a way down that failed has left there: it is not the memory that the others get.
-fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), CheckpointError> {
+fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), SharedMemoryError> {
     for key in keys {
         if let Some(bo) = registry.bos.get_mut(*key).filter(|bo| bo.kernel.is_some()) {
             on.destroy_bo(bo).map_err(device("to free a shared buffer"))?;
@@ -220,19 +202,19 @@ fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), Ch
 
 /// Fills memory that was just made, and `plain` memory with the first extents of this process's image.
 fn fill(
-    parked: &Parked,
+    state: &SharedState,
     made: &[Memory<'_>],
     from: &Source<'_>,
     plain: &[Extent],
     limit: &Limit,
-) -> Result<ReadStats, CheckpointError> {
+) -> Result<ReadStats, SharedMemoryError> {
     let mut views = BTreeMap::<&str, BTreeMap<String, View>>::new();
     for Memory { object, file, .. } in made {
         let Some(file) = file else { continue };
         let view = View::of(file.as_fd(), object.bytes).map_err(system("map shared memory to fill it"))?;
         views.entry(&object.saver).or_default().insert(object.extent(), view);
     }
-    let own = parked.order.as_ref().map(|order| order.name.as_str());
+    let own = state.order.as_ref().map(|order| order.name.as_str());
     let none = BTreeMap::new();
     let mut stats = ReadStats::default();
     let mut add = |filled: ReadStats| {
@@ -250,7 +232,7 @@ fn fill(
         add(from.image.fill_some(&extents, limit)?);
     }
     for (saver, views) in views.iter().filter(|(saver, _)| !is_own(saver)) {
-        let (image, names) = image_of(parked, saver, from)?;
+        let (image, names) = image_of(state, saver, from)?;
         add(image.fill_some(&extents_of(&names, views), limit)?);
     }
     Ok(stats)
@@ -262,26 +244,26 @@ fn extents_of(names: &[String], views: &BTreeMap<String, View>) -> Vec<Option<Ex
 
 /// Another member's image, and the names of its extents.
 fn image_of(
-    parked: &Parked,
+    state: &SharedState,
     saver: &str,
     from: &Source<'_>,
-) -> Result<(Image, Vec<String>), CheckpointError> {
-    let unknown = || CheckpointError::NoImage { member: saver.to_owned() };
-    let order = parked.order.as_ref().ok_or_else(unknown)?;
+) -> Result<(Image, Vec<String>), SharedMemoryError> {
+    let unknown = || SharedMemoryError::NoImage { member: saver.to_owned() };
+    let order = state.order.as_ref().ok_or_else(unknown)?;
     let member = order.members.iter().find(|member| member.name == saver).ok_or_else(unknown)?;
     let directory = from.directory.ok_or_else(unknown)?;
     let path: PathBuf = directory.join(&order.from_image).join(&member.image).join(IMAGE_FILE);
     let image = Image::open(&path)?;
-    let metadata: Metadata = image.metadata()?;
+    let metadata: MemberMetadata = image.metadata()?;
     let found = metadata.sharing.and_then(|sharing| sharing.order).map(|order| order.id);
     if found.as_ref() != Some(&order.id) {
-        return Err(CheckpointError::OtherSession { path, found, wanted: order.id.clone() });
+        return Err(SharedMemoryError::OtherSession { path, found, wanted: order.id.clone() });
     }
     Ok((image, metadata.extents))
 }
 
 /// Makes all buffer objects of memory that is there, and puts it under its descriptors' numbers.
-fn take_in(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Result<(), CheckpointError> {
+fn adopt(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Result<(), SharedMemoryError> {
     let mut files = BTreeMap::new();
     for Memory { object, keys, file } in memory {
         let Some(file) = file else { continue };
@@ -296,6 +278,6 @@ fn take_in(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Res
         }
         files.insert(object.dmabuf, file);
     }
-    return_all(|dmabuf| files.get(&dmabuf)?.try_clone().ok())
+    restore_descriptors(|dmabuf| files.get(&dmabuf)?.try_clone().ok())
         .map_err(system("put DMABufs back in the place of their stand-ins"))
 }

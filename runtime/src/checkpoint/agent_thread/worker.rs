@@ -10,16 +10,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stasis_protocol::Stopped;
 use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
+use stasis_protocol::{State, Stopped};
 
 use super::lease::{Lease, is_traced};
-use super::{Order, Outcome, Shared, Task, lower, raise, stranded};
+use super::shared::{Order, Outcome, Shared, Task, lower, raise};
+use super::stranded;
+use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint::machine::CheckpointMachine;
+use crate::checkpoint::options::{CheckpointOptions, RestoreOptions};
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
-use crate::checkpoint::session::CheckpointMachine;
-use crate::checkpoint::{
-    CheckpointError, CheckpointOptions, CheckpointReport, Rescue, RestoreOptions, RestoreReport, State,
-};
+use crate::checkpoint::report::{CheckpointReport, RestoreReport};
+use crate::checkpoint::rescue::Rescue;
+use crate::checkpoint::steps;
 use crate::context::Context;
 use crate::context::error::explain;
 use crate::linux::incarnation::Incarnation;
@@ -62,7 +65,7 @@ impl Worker {
             if let Some(order) = order {
                 self.serve(&runtime, order);
             }
-            self.look_after(&runtime);
+            self.check_lease(&runtime);
         }
     }
 
@@ -81,19 +84,19 @@ impl Worker {
         let done = match task {
             Task::Checkpoint(order) => {
                 let controller = controller.filter(|_| !order.outlives_controller);
-                let report = self.checkpoint(runtime, &order, controller, &abandoned);
+                let report = self.serve_checkpoint(runtime, &order, controller, &abandoned);
                 if report.is_ok() && order.hold_files {
                     files = lend(runtime);
                 }
                 report.map(Done::Checkpointed)
             }
-            Task::Resume(options) => self.resume(runtime, &options).map(Done::Running),
+            Task::Resume(options) => self.serve_resume(runtime, &options).map(Done::Running),
         };
         *self.shared.outcome.lock() = Some(Outcome { done: done.map_err(|error| explain(&error)), files });
         raise(&self.shared.finished);
     }
 
-    fn checkpoint(
+    fn serve_checkpoint(
         &mut self,
         runtime: &Arc<Context>,
         order: &CheckpointOrder,
@@ -101,13 +104,13 @@ impl Worker {
         abandoned: &AtomicBool,
     ) -> Result<CheckpointReport, CheckpointError> {
         // A copy differs from the process that was checkpointed, which may itself be one.
-        self.know_itself();
+        self.note_incarnation();
         self.plan = Plan {
             on_stranded: order.on_stranded,
             after: Duration::from_millis(order.stranded_ms),
             directory: order.directory.clone(),
         };
-        match checkpoint(runtime, order, abandoned) {
+        match lock_and_write(runtime, order, abandoned) {
             Ok(report) => {
                 self.lease = Some(Lease::new(Duration::from_millis(order.lease_ms), controller));
                 Ok(report)
@@ -121,16 +124,16 @@ impl Worker {
         }
     }
 
-    fn resume(
+    fn serve_resume(
         &mut self,
         runtime: &Arc<Context>,
         options: &RestoreOptions,
     ) -> Result<RestoreReport, CheckpointError> {
-        let report = CheckpointMachine::of(runtime).resume(runtime, options);
+        let report = steps::resume(runtime, options);
         *self.shared.last_error.lock() = report.as_ref().err().map(|error| explain(error));
         if report.is_ok() {
             self.lease = None;
-            self.know_itself();
+            self.note_incarnation();
         } else if let Some(lease) = &mut self.lease {
             match &report {
                 Err(CheckpointError::Stranded(_)) => lease.strand(),
@@ -140,7 +143,7 @@ impl Worker {
         report
     }
 
-    fn know_itself(&mut self) {
+    fn note_incarnation(&mut self) {
         match Incarnation::current() {
             Ok(incarnation) => self.incarnation = incarnation,
             Err(error) => tracing::warn!(target: "checkpoint", %error, "the process cannot be identified"),
@@ -148,7 +151,7 @@ impl Worker {
     }
 
     /// Goes on by itself when nobody else will see to it.
-    fn look_after(&mut self, runtime: &Arc<Context>) {
+    fn check_lease(&mut self, runtime: &Arc<Context>) {
         let Some(lease) = &self.lease else { return };
         match decide(&Look { runtime, lease, incarnation: &self.incarnation, plan: &self.plan }) {
             Next::Wait => {}
@@ -158,7 +161,7 @@ impl Worker {
                 if why != Why::Copied {
                     tracing::warn!(target: "checkpoint", %why, "the lease is over, the process takes its device back");
                 }
-                if let Err(error) = self.resume(runtime, &RestoreOptions::default()) {
+                if let Err(error) = self.serve_resume(runtime, &RestoreOptions::default()) {
                     tracing::error!(target: "checkpoint", error = explain(&error), "the device did not come back");
                 }
             }
@@ -231,16 +234,15 @@ impl From<CheckpointError> for Undone {
     }
 }
 
-fn checkpoint(
+fn lock_and_write(
     runtime: &Arc<Context>,
     order: &CheckpointOrder,
     abandoned: &AtomicBool,
 ) -> Result<CheckpointReport, Undone> {
-    let session = CheckpointMachine::of(runtime);
-    let lock = session.lock(runtime, order.mode, Duration::from_millis(order.deadline_ms));
+    let lock = steps::lock(runtime, order.mode, Duration::from_millis(order.deadline_ms));
     let lock = lock.inspect_err(|error| {
         if let Some(session) = &order.session {
-            session.give_up(&explain(error));
+            session.abort(&explain(error));
         }
     })?;
     let options = CheckpointOptions {
@@ -250,19 +252,19 @@ fn checkpoint(
     };
     let report = if abandoned.load(Ordering::Relaxed) {
         if let Some(session) = &order.session {
-            session.give_up("it was cancelled");
+            session.abort("it was cancelled");
         }
         Err(CheckpointError::Stopped { verb: "checkpoint", stopped: Stopped::Cancelled { elapsed: lock } })
     } else {
-        session.checkpoint(runtime, &order.directory, &options)
+        steps::write_and_close(runtime, &order.directory, &options)
     };
     match report {
         Ok(report) => Ok(CheckpointReport { lock_ms: lock.as_secs_f64() * 1e3, ..report }),
         Err(error) => {
             // From CHECKPOINTED the worker tries to come back, a while later.
-            let is_shut = match session.state() {
+            let is_shut = match CheckpointMachine::of(runtime).state() {
                 State::Running => false,
-                State::Locked => session.unlock(runtime).is_err_and(|error| {
+                State::Locked => steps::unlock(runtime).is_err_and(|error| {
                     tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
                     !matches!(error, CheckpointError::State { .. })
                 }),

@@ -12,16 +12,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
+use stasis_protocol::State;
 
-use super::{Order, Outcome, Shared, Task, lower, raise};
+use super::shared::{Order, Outcome, Shared, Task, lower, raise};
 use crate::checkpoint::contact::follow;
 use crate::checkpoint::inbox::{Inbox, Message};
+use crate::checkpoint::info::ProcessInfo;
+use crate::checkpoint::machine::CheckpointMachine;
+use crate::checkpoint::message;
+use crate::checkpoint::options::RestoreOptions;
 use crate::checkpoint::protocol::{Done, MAX_MESSAGE, Reply, Request};
-use crate::checkpoint::session::CheckpointMachine;
-use crate::checkpoint::{ProcessInfo, RestoreOptions, State, message};
 use crate::context::Context;
 
-/// How often the desk looks whether its runtime is still there.
+/// How often the listener looks whether its runtime is still there.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often an order whose controller has gone is told to give up, until it has.
 const NAG: Duration = Duration::from_millis(2);
@@ -34,7 +37,7 @@ const MAX_WAITING: usize = 16;
 /// What an order to resume is called.
 const RESUME: &str = "resume";
 
-pub(super) struct Desk {
+pub(super) struct Listener {
     runtime: Weak<Context>,
     inbox: Inbox,
     silent: Vec<Silent>,
@@ -75,7 +78,7 @@ impl Serving {
     }
 }
 
-/// What the desk was woken for.
+/// What the listener was woken for.
 struct Woken {
     inbox: bool,
     finished: bool,
@@ -83,13 +86,13 @@ struct Woken {
     speaking: Vec<usize>,
 }
 
-impl Drop for Desk {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.end();
     }
 }
 
-impl Desk {
+impl Listener {
     pub fn new(runtime: Weak<Context>, inbox: Inbox, shared: Arc<Shared>) -> Self {
         Self { runtime, inbox, silent: Vec::new(), serving: None, waiting: VecDeque::new(), shared }
     }
@@ -104,8 +107,8 @@ impl Desk {
             if woken.finished {
                 self.answer(&runtime);
             }
-            self.give_up(&runtime, woken.gone);
-            speaking.into_iter().for_each(|controller| self.hear(&runtime, controller));
+            self.cancel_abandoned(&runtime, woken.gone);
+            speaking.into_iter().for_each(|controller| self.receive(&runtime, controller));
             if woken.inbox {
                 self.read_inbox(&runtime);
             }
@@ -145,15 +148,15 @@ impl Desk {
             self.silent.clear();
         }
         if let Some(peer) = self.serving.take().and_then(|serving| serving.peer) {
-            say(runtime, &peer, done, &files);
+            reply(runtime, &peer, done, &files);
         }
         if let Some((options, from)) = self.waiting.pop_front() {
-            self.hand_over(runtime, Task::Resume(options), from);
+            self.submit(runtime, Task::Resume(options), from);
         }
     }
 
     /// Has an order that nobody wants any more give up; again and again, for it may be between two verbs.
-    fn give_up(&self, runtime: &Context, gone: bool) {
+    fn cancel_abandoned(&self, runtime: &Context, gone: bool) {
         let Some(serving) = &self.serving else { return };
         if gone {
             serving.abandoned.store(true, Ordering::Relaxed);
@@ -166,11 +169,11 @@ impl Desk {
     fn read_inbox(&mut self, runtime: &Arc<Context>) {
         for message in self.inbox.take() {
             match message {
-                Message::Invitation(name) => self.go_to(&name),
+                Message::Invitation(name) => self.connect(&name),
                 // Whoever can write there could have the process run in other ways, too, but must not stop it unseen.
                 Message::Order(Request::Resume { directory, admission }) => {
                     let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
-                    self.hand_over(runtime, Task::Resume(options), Caller { peer: None, pid: None });
+                    self.submit(runtime, Task::Resume(options), Caller { peer: None, pid: None });
                 }
                 Message::Order(_) => {
                     tracing::warn!(target: "checkpoint", "an order that needs a controller was left without one");
@@ -180,7 +183,7 @@ impl Desk {
     }
 
     /// Connects to a controller of our own user, or root's.
-    fn go_to(&mut self, name: &str) {
+    fn connect(&mut self, name: &str) {
         // Whoever has gone by now does not wait; in a restored copy that is everybody from before.
         let Ok((peer, who)) = follow(name) else { return };
         if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
@@ -195,7 +198,7 @@ impl Desk {
         self.silent.push(Silent { peer, pid: who.pid, until: Instant::now() + PATIENCE });
     }
 
-    fn hear(&mut self, runtime: &Arc<Context>, controller: Silent) {
+    fn receive(&mut self, runtime: &Arc<Context>, controller: Silent) {
         let mut text = vec![0; MAX_MESSAGE];
         let Ok((length, files)) = message::receive(&controller.peer, &mut text, RecvFlags::empty()) else {
             return;
@@ -207,16 +210,16 @@ impl Desk {
             Ok(Request::Cancel) => Ok(Done::Cancelled { was_at_work: self.cancel(runtime) }),
             Ok(Request::Checkpoint(order)) => {
                 let from = Caller { peer: Some(controller.peer), pid: controller.pid };
-                return self.hand_over(runtime, Task::Checkpoint(order), from);
+                return self.submit(runtime, Task::Checkpoint(order), from);
             }
             Ok(Request::Resume { directory, admission }) => {
                 let files = files.into();
                 let options = RestoreOptions { directory, admission, files, ..RestoreOptions::default() };
                 let from = Caller { peer: Some(controller.peer), pid: controller.pid };
-                return self.hand_over(runtime, Task::Resume(options), from);
+                return self.submit(runtime, Task::Resume(options), from);
             }
         };
-        say(runtime, &controller.peer, done, &[]);
+        reply(runtime, &controller.peer, done, &[]);
     }
 
     fn status(&self, runtime: &Context) -> Done {
@@ -239,7 +242,7 @@ impl Desk {
 
     /// Gives the worker an order. While another is at work an order to resume waits for one of its kind; all others are
     /// refused.
-    fn hand_over(&mut self, runtime: &Context, task: Task, from: Caller) {
+    fn submit(&mut self, runtime: &Context, task: Task, from: Caller) {
         let task = match (&self.serving, task) {
             (None, task) => task,
             (Some(at_work), Task::Resume(options))
@@ -254,7 +257,7 @@ impl Desk {
                     at_work.since.elapsed().as_millis()
                 );
                 if let Some(peer) = from.peer {
-                    say(runtime, &peer, Err(text), &[]);
+                    reply(runtime, &peer, Err(text), &[]);
                 }
                 return;
             }
@@ -273,9 +276,9 @@ impl Desk {
 }
 
 /// Answers a controller. One that has gone does not want the answer; the lease covers it.
-fn say(runtime: &Context, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
-    let reply = Reply { state: CheckpointMachine::of(runtime).state(), done };
-    if let Ok(text) = serde_json::to_vec(&reply) {
+fn reply(runtime: &Context, peer: &OwnedFd, done: Result<Done, String>, files: &[OwnedFd]) {
+    let message = Reply { state: CheckpointMachine::of(runtime).state(), done };
+    if let Ok(text) = serde_json::to_vec(&message) {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let _ = message::send(peer, &text, &files);
     }

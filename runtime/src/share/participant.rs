@@ -7,68 +7,55 @@ use std::sync::Arc;
 
 use stasis_protocol::Limit;
 
+use super::barrier::{Barrier, SessionOrder};
 use super::descriptors::{Descriptor, View, scan};
-use super::graph::{self, Object, Table, bos_of, objects};
+use super::graph::{self, bos_of, objects};
 use super::holders::outsiders;
 use super::in_flight::{InFlight, in_flight};
-use super::meeting::{Meeting, SessionOrder};
-use super::up::Parked;
+use super::state::SharedState;
+use super::table::{Object, Table};
 
 use parking_lot::Mutex;
 
-use crate::checkpoint::{CheckpointError, device, system};
+use super::error::{SharedMemoryError, device, system};
 use crate::context::device::Device;
 use crate::context::registry::Registry;
 use crate::context::registry::state::DmabufId;
 use crate::context::{Context, Layer};
 use crate::image::Extent;
-use crate::share::rendezvous::Leader;
+use crate::share::rendezvous::Coordinator;
 
 /// The name of a process that is in no session.
 const ALONE: &str = "alone";
 
 /// A process about to give its shared memory up.
 #[derive(Debug)]
-pub(crate) struct Leaving<'a> {
+pub(crate) struct Participant<'a> {
     order: Option<&'a SessionOrder>,
-    meeting: Option<Meeting<'a>>,
+    barrier: Option<Barrier<'a>>,
     objects: BTreeMap<DmabufId, Object>,
     /// What this process is to save.
     views: Vec<(DmabufId, View)>,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> Participant<'a> {
     /// Finds out what is shared, meets the other members and makes sure that nobody else has any of it. The queues are
     /// drained.
     ///
     /// # Errors
-    /// [`CheckpointError::Session`], [`CheckpointError::Outsiders`], [`CheckpointError::Hidden`],
-    /// [`CheckpointError::Device`], [`CheckpointError::System`]; nobody gives anything up then.
+    /// [`SharedMemoryError::Session`], [`SharedMemoryError::Outsiders`], [`SharedMemoryError::Hidden`],
+    /// [`SharedMemoryError::Device`], [`SharedMemoryError::System`]; nobody gives anything up then.
     pub fn prepare(
         context: &Context,
         registry: &Registry,
         on: &Device,
         order: Option<&'a SessionOrder>,
         limit: &Limit,
-    ) -> Result<Self, CheckpointError> {
-        let prepared = Self::prepare_with(context, registry, on, order, limit);
-        if let (Err(error), Some(order)) = (&prepared, order) {
-            order.give_up(&crate::context::error::explain(error));
-        }
-        prepared
-    }
-
-    fn prepare_with(
-        context: &Context,
-        registry: &Registry,
-        on: &Device,
-        order: Option<&'a SessionOrder>,
-        limit: &Limit,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self, SharedMemoryError> {
         let descriptors = scan().map_err(system("look at the process's descriptors"))?;
         let waiting = in_flight().map_err(system("look at the process's sockets"))?;
         if let Some(InFlight { socket, dmabuf }) = waiting.first() {
-            return Err(CheckpointError::InFlight { socket: *socket, dmabuf: *dmabuf });
+            return Err(SharedMemoryError::InFlight { socket: *socket, dmabuf: *dmabuf });
         }
         let name = order.map_or(ALONE, |order| &order.name).to_owned();
         let table = Table {
@@ -77,10 +64,10 @@ impl<'a> Leaving<'a> {
             holdings: graph::holdings(registry, on, &context.agents, &descriptors)?,
         };
         let own: Vec<DmabufId> = table.holdings.iter().map(|holding| holding.dmabuf).collect();
-        let (meeting, tables) = match order {
+        let (barrier, tables) = match order {
             Some(order) => {
-                let (meeting, tables) = Meeting::enter(order, &table, limit)?;
-                (Some(meeting), tables)
+                let (barrier, tables) = Barrier::join(order, &table, limit)?;
+                (Some(barrier), tables)
             }
             None => (None, vec![table]),
         };
@@ -88,7 +75,7 @@ impl<'a> Leaving<'a> {
             let members: Vec<i32> = tables.iter().map(|table| table.pid).collect();
             let found = outsiders(&own, &members).map_err(system("look who else holds shared memory"))?;
             if !found.is_empty() {
-                return Err(CheckpointError::Outsiders { holders: found });
+                return Err(SharedMemoryError::Outsiders { holders: found });
             }
         }
         let objects = objects(&tables);
@@ -96,8 +83,8 @@ impl<'a> Leaving<'a> {
             .values()
             .filter(|object| object.saver == name)
             .map(|object| Ok((object.dmabuf, view(registry, on, &descriptors, object)?)))
-            .collect::<Result<_, CheckpointError>>()?;
-        Ok(Self { order, meeting, objects, views })
+            .collect::<Result<_, SharedMemoryError>>()?;
+        Ok(Self { order, barrier, objects, views })
     }
 
     /// Whether there is something to remember: a session, or memory that others may hold.
@@ -111,25 +98,25 @@ impl<'a> Leaving<'a> {
     }
 
     /// What is remembered of it.
-    pub fn record(&self) -> Parked {
-        Parked { order: self.order.cloned(), objects: self.objects.clone() }
+    pub fn record(&self) -> SharedState {
+        SharedState { order: self.order.cloned(), objects: self.objects.clone() }
     }
 
     /// The image is complete: waits until all members are as far. From `Ok` on the others count on this process to let
     /// go.
     ///
     /// # Errors
-    /// [`CheckpointError::Session`]; nobody gives anything up then.
-    pub fn agree(&mut self, limit: &Limit) -> Result<(), CheckpointError> {
+    /// [`SharedMemoryError::Session`]; nobody gives anything up then.
+    pub fn commit(&mut self, limit: &Limit) -> Result<(), SharedMemoryError> {
         self.views.clear();
-        Ok(self.meeting.take().map_or(Ok(()), |meeting| meeting.agree(limit))?)
+        Ok(self.barrier.take().map_or(Ok(()), |barrier| barrier.commit(limit))?)
     }
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for Participant<'_> {
     fn drop(&mut self) {
-        if let Some(meeting) = self.meeting.take() {
-            meeting.leave("it failed before it could let go");
+        if let Some(barrier) = self.barrier.take() {
+            barrier.abort("it failed before it could let go");
         }
     }
 }
@@ -140,7 +127,7 @@ fn view(
     on: &Device,
     descriptors: &[Descriptor],
     object: &Object,
-) -> Result<View, CheckpointError> {
+) -> Result<View, SharedMemoryError> {
     let act = "map shared memory to save it";
     let buffer = bos_of(registry, object.dmabuf).into_iter().find_map(|key| registry.bos.get(key));
     if let Some(bo) = buffer {
@@ -148,28 +135,28 @@ fn view(
         return View::of(fd.as_fd(), object.bytes).map_err(system(act));
     }
     let descriptor = descriptors.iter().find(|descriptor| descriptor.dmabuf == object.dmabuf);
-    let gone = || system(act)(std::io::ErrorKind::NotFound.into());
-    View::of(descriptor.ok_or_else(gone)?.borrow(), object.bytes).map_err(system(act))
+    let finished = || system(act)(std::io::ErrorKind::NotFound.into());
+    View::of(descriptor.ok_or_else(finished)?.borrow(), object.bytes).map_err(system(act))
 }
 
-/// The leader of the meeting that this process leads, if it leads one.
+/// The leader of the barrier that this process leads, if it leads one.
 #[derive(Debug, Default)]
-pub(crate) struct Leading(Mutex<Option<Leader>>);
+pub(crate) struct Coordinating(Mutex<Option<Coordinator>>);
 
-impl Layer for Leading {
+impl Layer for Coordinating {
     fn new(_: usize) -> Self {
-        Leading::default()
+        Coordinating::default()
     }
 }
 
-/// Keeps the leader of a meeting until all members have come, or the device goes.
-pub(crate) fn keep_leader(context: &Context, leader: Option<Leader>) {
-    *context.layer::<Leading>().0.lock() = leader;
+/// Keeps the leader of a barrier until all members have come, or the device goes.
+pub(crate) fn keep_coordinator(context: &Context, leader: Option<Coordinator>) {
+    *context.layer::<Coordinating>().0.lock() = leader;
 }
 
-/// Ends a meeting that this process leads: what the leader holds is memory of the device.
-pub(crate) fn end_meeting(context: &Arc<Context>) {
-    if let Some(leader) = context.layer::<Leading>().0.lock().take()
+/// Ends a barrier that this process leads: what the leader holds is memory of the device.
+pub(crate) fn end_rendezvous(context: &Arc<Context>) {
+    if let Some(leader) = context.layer::<Coordinating>().0.lock().take()
         && !leader.is_over()
     {
         tracing::warn!(target: "checkpoint", "members of the session it was restored with have not come back yet");

@@ -2,7 +2,7 @@
 //! LOCKED → CHECKPOINTED, step by step: the image, then everything out of the driver, then the audit.
 //!
 //! INVARIANT: until the image is complete nothing of the device is touched; from then on every failure hands back what
-//! [`super::up::bring_back`] needs.
+//! [`super::restore::restore`] needs.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -11,32 +11,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
-use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
+use stasis_protocol::{Activity, Limit, Mode};
 
-use super::admit::{AgentIdentity, TermsSecret, identities};
+use super::admit::{AgentIdentity, identities};
+use super::calls::{RECLAIM, call_limit, disconnect, milliseconds};
+use super::error::{CheckpointError, system};
 use super::keeper::{Held, Keepers, Kept};
-use super::parked::{Contents, Metadata, Parked};
+use super::machine::CheckpointMachine;
 use super::preempt::Captured;
-use super::protocol::CheckpointReport;
-use super::{
-    Activity, CheckpointError, IMAGE_FILE, Mode, audit, call_limit, evacuate, milliseconds, preempt, system,
-};
-use crate::checkpoint::session::CheckpointMachine;
+use super::report::CheckpointReport;
+use super::secret::TermsSecret;
+use super::snapshot::{Contents, Metadata, Snapshot};
+use super::{audit, contents, drain, driver_objects, preempt};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
-use crate::context::error::Lost;
+use crate::context::error::{Lost, explain};
 use crate::context::handover::TakeError;
 use crate::context::handover::{take_device, try_put_device};
 use crate::context::registry::Persist;
-use crate::image::ImageWriter;
+use crate::image::{IMAGE_FILE, ImageWriter};
 use crate::linux::incarnation::Incarnation;
-use crate::share::end_meeting;
-use crate::share::{Leaving, SessionOrder, stand_in_for_all};
-
-/// TIMEOUT: how long threads asleep in the driver may take to come out; the time in which the device does not answer is not
-/// theirs, and not counted.
-const RECLAIM: Duration = Duration::from_secs(5);
+use crate::share::end_rendezvous;
+use crate::share::{Participant, SessionOrder, replace_with_placeholders};
 
 /// Where a checkpoint goes.
 pub(super) struct Destination<'a> {
@@ -54,9 +51,9 @@ impl Destination<'_> {
 }
 
 /// How far a failed way down had come.
-pub(super) type Down = stasis_protocol::TearDownError<Box<Parked>, Box<CheckpointError>>;
+pub(super) type Down = stasis_protocol::TearDownError<Box<Snapshot>, Box<CheckpointError>>;
 
-pub(super) fn taken(error: TakeError) -> CheckpointError {
+pub(super) fn take_error(error: TakeError) -> CheckpointError {
     match error {
         TakeError::Device(source) => CheckpointError::Device { what: "to let go of the device", source },
         TakeError::Thread(source) => CheckpointError::System { act: "start the event thread", source },
@@ -80,21 +77,21 @@ fn capture(
 
 /// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
 /// whether all went is told beside what is left of it.
-pub(super) fn part_with(
+pub(super) fn release_device(
     context: &Context,
     device: Device,
     closed: &mut Closed,
     preempted: bool,
 ) -> (Result<(), CheckpointError>, RenderFiles, Arc<dyn Transport>) {
     if preempted {
-        let gone = preempt::let_go(&mut context.registry.lock(), &device, closed);
+        let gone = preempt::detach(&mut context.registry.lock(), &device, closed);
         let (renders, transport) = device.leave();
         return (gone, renders, transport);
     }
     let mut registry = context.registry.lock();
-    let gone = evacuate::evacuate(&mut registry, &device, closed);
+    let gone = driver_objects::destroy_all(&mut registry, &device, closed);
     if gone.is_err() {
-        evacuate::hang_up(&registry, &device, closed);
+        driver_objects::detach_doorbells(&registry, &device, closed);
     }
     drop(registry);
     let (renders, transport, disabled) = device.close();
@@ -104,21 +101,21 @@ pub(super) fn part_with(
     (gone, renders, transport)
 }
 
-pub(super) fn take_down(
+pub(super) fn tear_down(
     context: &Arc<Context>,
     closed: &mut Closed,
     mode: Mode,
     into: &Destination<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
-) -> Result<Parked, Down> {
+) -> Result<Snapshot, Down> {
     let started = Instant::now();
-    end_meeting(context);
+    end_rendezvous(context);
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
-    let mut leaving = prepare(context, closed, into, limit).map_err(Down::untouched)?;
+    let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
     let captured = capture(context, closed, mode, limit).map_err(Down::untouched)?;
-    let saved = Saved { agents: &agents, captured: captured.as_ref(), leaving: &leaving };
+    let saved = Saved { agents: &agents, captured: captured.as_ref(), participant: &participant };
     let (image_id, image) = write_image(context, into, &saved, limit, report).map_err(Down::untouched)?;
     let (contents, image) = match into.self_contained {
         true => (Contents::Memory(image), None),
@@ -134,23 +131,23 @@ pub(super) fn take_down(
     report.secret = Some(secret.clone());
     let device = call_limit(limit)
         .hold(|| take_device(context, closed, limit.deadline(RECLAIM)))
-        .map_err(|error| Down::untouched(taken(error)))?;
-    if let Err(error) = leaving.agree(limit) {
-        put_back(context, closed, device);
-        return Err(Down::untouched(error));
+        .map_err(|error| Down::untouched(take_error(error)))?;
+    if let Err(error) = participant.commit(limit) {
+        return_device(context, closed, device);
+        return Err(Down::untouched(CheckpointError::from(error)));
     }
-    let sharing = leaving.record();
-    drop(leaving);
+    let sharing = participant.record();
+    drop(participant);
     let held = match duplicate(&device, image) {
         Ok(held) => held,
         Err(error) => {
-            put_back(context, closed, device);
+            return_device(context, closed, device);
             return Err(Down::untouched(error));
         }
     };
     let transport = Arc::clone(device.transport());
     let preempted = captured.is_some();
-    let mut parked = Box::new(Parked {
+    let mut snapshot = Box::new(Snapshot {
         contents,
         image_id,
         directory: into.directory.to_owned(),
@@ -164,33 +161,33 @@ pub(super) fn take_down(
         terms: None,
         captured,
     });
-    evacuate::save(&mut context.registry.lock());
-    let (evacuated, renders, transport) = part_with(context, device, closed, preempted);
+    drain::save_indices(&mut context.registry.lock());
+    let (destroyed, renders, transport) = release_device(context, device, closed, preempted);
     drop(renders);
-    let stood_in = stand_in_for_all().map_err(system("put stand-ins in the place of DMABufs"));
+    let replaced = replace_with_placeholders().map_err(system("put stand-ins in the place of DMABufs"));
     match Keepers::hold(&held) {
-        Ok(keepers) => parked.kept = Kept::WithKeepers(keepers),
+        Ok(keepers) => snapshot.kept = Kept::WithKeepers(keepers),
         Err(error) => {
-            parked.kept = Kept::Here(held);
-            return Err(Down::parked(CheckpointError::from(error), parked));
+            snapshot.kept = Kept::Here(held);
+            return Err(Down::torn_down(CheckpointError::from(error), snapshot));
         }
     }
     drop(held);
-    if let Err(error) = stood_in {
-        return Err(Down::parked(error, parked));
+    if let Err(error) = replaced {
+        return Err(Down::torn_down(error, snapshot));
     }
-    if let Err(error) = evacuated.and_then(|()| disconnect(&*transport)) {
-        return Err(Down::parked(error, parked));
+    if let Err(error) = destroyed.and_then(|()| disconnect(&*transport)) {
+        return Err(Down::torn_down(error, snapshot));
     }
     match audit::audit() {
-        Err(error) => return Err(Down::parked(system("read /proc/self")(error), parked)),
+        Err(error) => return Err(Down::torn_down(system("read /proc/self")(error), snapshot)),
         Ok(culprits) if !culprits.is_empty() => {
-            return Err(Down::parked(CheckpointError::Audit { culprits }, parked));
+            return Err(Down::torn_down(CheckpointError::Audit { culprits }, snapshot));
         }
         Ok(_) => {}
     }
     report.close_ms = milliseconds(started);
-    Ok(*parked)
+    Ok(*snapshot)
 }
 
 /// Meets the other processes of the session, if there is anything to share or somebody to wait for.
@@ -199,21 +196,26 @@ fn prepare<'a>(
     closed: &Closed,
     into: &Destination<'a>,
     limit: &Limit,
-) -> Result<Leaving<'a>, CheckpointError> {
+) -> Result<Participant<'a>, CheckpointError> {
     if into.self_contained && into.session.is_some_and(|session| session.members.len() > 1) {
         return Err(CheckpointError::NotContained);
     }
     let pass = closed.pass();
     let gone = Lost { what: "the device was closed under an open gate", source: None };
     let on = context.device(&pass).ok_or(gone)?;
-    Leaving::prepare(context, &context.registry.lock(), on, into.session, limit)
+    let prepared = Participant::prepare(context, &context.registry.lock(), on, into.session, limit);
+    prepared.map_err(CheckpointError::from).inspect_err(|error| {
+        if let Some(session) = into.session {
+            session.abort(&explain(error));
+        }
+    })
 }
 
 /// What an image is made of.
 struct Saved<'a> {
     agents: &'a [AgentIdentity],
     captured: Option<&'a Captured>,
-    leaving: &'a Leaving<'a>,
+    participant: &'a Participant<'a>,
 }
 
 fn write_image(
@@ -227,13 +229,13 @@ fn write_image(
     let (keys, mut extents) = match saved.captured {
         Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
         None => {
-            let keys = evacuate::saved(&registry)?;
-            let extents = evacuate::extents(&registry, &keys);
+            let keys = contents::saved_buffers(&registry)?;
+            let extents = contents::extents(&registry, &keys);
             (keys, extents)
         }
     };
     let mut names: Vec<String> = keys.iter().map(ToString::to_string).collect();
-    for (name, extent) in saved.leaving.extents() {
+    for (name, extent) in saved.participant.extents() {
         names.push(name);
         extents.push(extent);
     }
@@ -248,7 +250,7 @@ fn write_image(
         transport: context.transport_name().to_string(),
         agents: saved.agents.to_vec(),
         preempted: saved.captured.is_some(),
-        sharing: saved.leaving.has_record().then(|| saved.leaving.record()),
+        sharing: saved.participant.has_record().then(|| saved.participant.record()),
         extents: names,
         registry: registry.save(),
     };
@@ -270,7 +272,7 @@ fn duplicate(device: &Device, image: Option<OwnedFd>) -> Result<Held, Checkpoint
 }
 
 /// Gives the calls a device back that was taken from them and not touched.
-fn put_back(context: &Arc<Context>, closed: &mut Closed, device: Device) {
+fn return_device(context: &Arc<Context>, closed: &mut Closed, device: Device) {
     let (mut device, until) = (device, Instant::now() + RECLAIM);
     loop {
         device = match try_put_device(context, closed, device) {
@@ -283,18 +285,4 @@ fn put_back(context: &Arc<Context>, closed: &mut Closed, device: Device) {
         // TIMEOUT: the event thread, whose place was free a moment ago, cannot be started.
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Has the transport give up its sockets.
-pub(super) fn disconnect(transport: &dyn Transport) -> Result<(), CheckpointError> {
-    let deadline = Instant::now() + RECLAIM;
-    while let Err(error) = transport.close() {
-        if Instant::now() >= deadline {
-            tracing::warn!(target: "checkpoint", %error, "the transport is still in use");
-            return Err(CheckpointError::Busy { waited: RECLAIM });
-        }
-        // TIMEOUT: a call on its way out needs microseconds.
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    Ok(())
 }

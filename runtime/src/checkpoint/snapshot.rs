@@ -8,12 +8,13 @@ use std::sync::Arc;
 use kfd::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::admit::{Admission, AgentIdentity, TermsSecret};
+use super::admit::{Admission, AgentIdentity};
 use super::keeper::Kept;
 use super::preempt::Captured;
+use super::secret::TermsSecret;
 use crate::context::registry::state::RegistryState;
 use crate::linux::incarnation::Incarnation;
-use crate::share::Parked as Sharing;
+use crate::share::SharedState;
 
 /// The metadata of an image.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,7 +34,7 @@ pub struct Metadata {
     pub preempted: bool,
     /// What others may hold of its memory. Since format 1.2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<Sharing>,
+    pub sharing: Option<SharedState>,
     /// Keys of the buffers whose bytes are the image's extents, in order, as the registry prints them; then names of
     /// shared memory.
     pub extents: Vec<String>,
@@ -52,7 +53,7 @@ pub(super) enum Contents {
 
 /// What is kept in memory while the device is gone.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct Snapshot {
     pub(super) contents: Contents,
     pub(super) image_id: String,
     /// Where the checkpoint that this belongs to was written.
@@ -63,7 +64,7 @@ pub(super) struct Parked {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) agents: Vec<AgentIdentity>,
     /// What others may hold of its memory.
-    pub(super) sharing: Sharing,
+    pub(super) sharing: SharedState,
     /// Names the place where a controller holds the terms of a restore ready.
     pub(super) secret: TermsSecret,
     /// The image that this process, if it is a restored copy, came from.

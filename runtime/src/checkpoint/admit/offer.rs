@@ -23,12 +23,11 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, recv, send, socket_with, sockopt,
 };
-use rustix::rand::{GetRandomFlags, getrandom};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::Admission;
-use crate::checkpoint::protocol::MAX_MESSAGE;
+use super::terms::Admission;
+use crate::checkpoint::message::MAX_MESSAGE;
+use crate::checkpoint::secret::TermsSecret;
 use crate::linux::credentials::Peer;
 
 /// TIMEOUT: a controller that has bound the socket answers at once.
@@ -39,32 +38,6 @@ const BUSY: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(2);
 /// How many may wait to be told that the terms are not meant for them.
 const BACKLOG: i32 = 32;
-
-/// How many names follow from a secret: each restore needs one that no other user has seen and taken.
-const NAMES: u32 = 64;
-
-/// What only a checkpointed process and the manifest of its checkpoint know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct TermsSecret(String);
-
-impl TermsSecret {
-    /// Draws one.
-    pub(in crate::checkpoint) fn draw() -> io::Result<Self> {
-        let mut random = [0u8; 16];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        Ok(Self(format!("{:032x}", u128::from_ne_bytes(random))))
-    }
-
-    fn names(&self) -> impl Iterator<Item = String> + '_ {
-        let name = |number: u32| {
-            let mut hasher = blake3::Hasher::new_derive_key("stasis 2026-11 names of terms of a restore");
-            hasher.update(self.0.as_bytes()).update(&number.to_le_bytes());
-            format!("stasis-terms.{}", hasher.finalize().to_hex())
-        };
-        (0..NAMES).map(name)
-    }
-}
 
 /// Where terms of process `pid` may be. Checkpoints of older programs have no secret, and one name.
 fn names(pid: i32, secret: Option<&TermsSecret>) -> Vec<String> {
@@ -102,7 +75,7 @@ pub enum OfferError {
 }
 
 /// Who holds this name, if that is a controller like us: of our user or root, in our pid namespace.
-fn colleague(name: &str) -> Option<i32> {
+fn other_controller(name: &str) -> Option<i32> {
     let socket = socket(SocketFlags::NONBLOCK).ok()?;
     connect(&socket, &address(name).ok()?).ok()?;
     let peer = Peer::of(&socket).ok()?;
@@ -119,12 +92,12 @@ fn socket(more: SocketFlags) -> io::Result<OwnedFd> {
 
 /// Terms held ready for a process about to be restored; withdrawn when dropped.
 #[derive(Debug)]
-pub struct Standing {
+pub struct TermsOffer {
     ended: Arc<OwnedFd>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Standing {
+impl TermsOffer {
     /// Holds `terms` ready for the process that will have the pid `pid`, and whose checkpoint has this secret.
     ///
     /// # Errors
@@ -140,7 +113,7 @@ impl Standing {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = Err(error),
                 Err(error) => return Err(system(error)),
             }
-            if let Some(controller) = colleague(&name) {
+            if let Some(controller) = other_controller(&name) {
                 return Err(OfferError::UnderWay { pid, controller });
             }
         }
@@ -158,7 +131,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for TermsOffer {
     fn drop(&mut self) {
         // It fails only at 2^64 - 2 unread wake-ups, when it is readable in any case.
         let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
@@ -189,7 +162,7 @@ fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
 }
 
 /// A connection to whoever listens under this name, if somebody does and takes it.
-fn visit(name: &str) -> io::Result<Option<OwnedFd>> {
+fn connect_to(name: &str) -> io::Result<Option<OwnedFd>> {
     let socket = socket(SocketFlags::NONBLOCK)?;
     let until = Instant::now() + BUSY;
     loop {
@@ -209,9 +182,9 @@ fn visit(name: &str) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// When a controller is there and its terms cannot be had or understood.
-pub(super) fn ask(secret: &TermsSecret) -> io::Result<Option<Admission>> {
+pub(super) fn ask_for_terms(secret: &TermsSecret) -> io::Result<Option<Admission>> {
     for name in secret.names() {
-        let Some(socket) = visit(&name)? else { continue };
+        let Some(socket) = connect_to(&name)? else { continue };
         let who = Peer::of(&socket)?;
         if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's terms were not taken");
@@ -234,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_told_to_their_process_only_and_while_they_stand() {
+    fn terms_are_told_to_their_process_only_and_while_they_are_offered() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let terms = Admission {
             checks: Checks::without(Switch::Numa),
@@ -245,17 +218,17 @@ mod tests {
         };
         let secret = TermsSecret::draw().unwrap();
         assert_ne!(secret, TermsSecret::draw().unwrap());
-        assert_eq!(ask(&secret).unwrap(), None);
-        let standing = Standing::offer(own, Some(&secret), &terms).unwrap();
-        assert_eq!(ask(&secret).unwrap().as_ref(), Some(&terms));
-        assert_eq!(ask(&secret).unwrap().as_ref(), Some(&terms), "a second attempt gets them too");
-        let twice = Standing::offer(own, Some(&secret), &terms).unwrap_err();
+        assert_eq!(ask_for_terms(&secret).unwrap(), None);
+        let offer = TermsOffer::offer(own, Some(&secret), &terms).unwrap();
+        assert_eq!(ask_for_terms(&secret).unwrap().as_ref(), Some(&terms));
+        assert_eq!(ask_for_terms(&secret).unwrap().as_ref(), Some(&terms), "a second attempt gets them too");
+        let twice = TermsOffer::offer(own, Some(&secret), &terms).unwrap_err();
         assert!(matches!(twice, OfferError::UnderWay { controller, .. } if controller == own), "{twice}");
-        drop(standing);
-        assert_eq!(ask(&secret).unwrap(), None);
+        drop(offer);
+        assert_eq!(ask_for_terms(&secret).unwrap(), None);
         // Terms for another process are not for this one.
-        let other = Standing::offer(1, Some(&secret), &terms).unwrap();
-        assert_eq!(ask(&secret).unwrap(), None);
+        let other = TermsOffer::offer(1, Some(&secret), &terms).unwrap();
+        assert_eq!(ask_for_terms(&secret).unwrap(), None);
         drop(other);
     }
 
@@ -266,7 +239,7 @@ mod tests {
         // Bound, and nobody listens: no controller, whoever it is.
         let taken: Vec<OwnedFd> = secret
             .names()
-            .take(NAMES as usize - 1)
+            .take(crate::checkpoint::secret::NAMES as usize - 1)
             .map(|name| {
                 let socket = socket(SocketFlags::empty()).unwrap();
                 bind(&socket, &address(&name).unwrap()).unwrap();
@@ -276,16 +249,16 @@ mod tests {
         // One lets its callers wait without end.
         listen(&taken[0], 0).unwrap();
         let seen = secret.names().next().unwrap();
-        let _waiting = visit(&seen).unwrap().unwrap();
-        assert!(visit(&seen).unwrap().is_none());
-        let standing = Standing::offer(own, Some(&secret), &terms).unwrap();
-        assert_eq!(ask(&secret).unwrap(), Some(terms.clone()));
-        let full = Standing::offer(own, Some(&secret), &terms);
+        let _waiting = connect_to(&seen).unwrap().unwrap();
+        assert!(connect_to(&seen).unwrap().is_none());
+        let offer = TermsOffer::offer(own, Some(&secret), &terms).unwrap();
+        assert_eq!(ask_for_terms(&secret).unwrap(), Some(terms.clone()));
+        let full = TermsOffer::offer(own, Some(&secret), &terms);
         assert!(matches!(full, Err(OfferError::UnderWay { .. })), "{full:?}");
-        drop((standing, taken));
+        drop((offer, taken));
         // An older checkpoint has one name.
-        let first = Standing::offer(own, None, &terms).unwrap();
-        assert!(visit(&format!("stasis-terms.{own}")).unwrap().is_some());
+        let first = TermsOffer::offer(own, None, &terms).unwrap();
+        assert!(connect_to(&format!("stasis-terms.{own}")).unwrap().is_some());
         drop(first);
     }
 }

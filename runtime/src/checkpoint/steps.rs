@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What each step of a verb does to this context's device, and the verbs themselves.
+//!
+//! INVARIANT: the state machine of `stasis-protocol` decides what may happen when.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stasis_protocol::gate::{Closed, Gate};
+use stasis_protocol::{Failed, Limit, Mode, Steps, Stopped, Taken};
+
+use super::error::{CheckpointError, is_stall};
+use super::machine::CheckpointMachine;
+use super::options::{CheckpointOptions, RestoreOptions};
+use super::report::{CheckpointReport, RestoreReport};
+use super::restore::check_window;
+use super::snapshot::Snapshot;
+use super::tear_down::{Destination, tear_down};
+use super::{drain, preempt, restore as restoring};
+use crate::context::Context;
+use crate::image::ImageError;
+
+/// A runtime as the state machine sees it.
+struct Driver<'a>(&'a Arc<Context>);
+
+impl<'a> Steps for Driver<'a> {
+    type Snapshot = Box<Snapshot>;
+    type Destination = Destination<'a>;
+    type Source = RestoreOptions;
+    type Saved = CheckpointReport;
+    type Restored = RestoreReport;
+    type Error = Box<CheckpointError>;
+
+    fn gate(&self) -> &Arc<Gate> {
+        &self.0.gate
+    }
+
+    fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
+        let context = self.0;
+        match mode {
+            Mode::Drain => {
+                let queues = drain::queues(&context.registry.lock());
+                drain::drain(&queues, closed, limit)
+                    .map_err(|undrained| Box::new(undrained.explain(&context.registry.lock())))
+            }
+            Mode::Preempt => preempt::suspend_queues(context, closed, limit)
+                .map_err(|error| Box::new(late(error, "lock", limit))),
+        }
+    }
+
+    fn resume_queues(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error> {
+        let pass = closed.pass();
+        match (mode, self.0.device(&pass)) {
+            (Mode::Preempt, Some(on)) => {
+                preempt::resume_queues(&mut self.0.registry.lock(), on).map_err(Box::new)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn tear_down(
+        &self,
+        closed: &mut Closed,
+        mode: Mode,
+        into: &Destination<'a>,
+        limit: &Limit,
+    ) -> Taken<Self> {
+        let mut report = CheckpointReport::default();
+        match tear_down(self.0, closed, mode, into, limit, &mut report) {
+            Ok(snapshot) => Ok((Box::new(snapshot), report)),
+            Err(error) => Err(error.map_untouched(|error| Box::new(late(*error, "checkpoint", limit)))),
+        }
+    }
+
+    fn undo(&self, closed: &mut Closed, snapshot: &mut Self::Snapshot) -> Result<(), Self::Error> {
+        restoring::restore(self.0, closed, snapshot, &RestoreOptions::default(), &Limit::none())
+            .map(drop)
+            .map_err(Box::new)
+    }
+
+    fn rebuild(
+        &self,
+        closed: &mut Closed,
+        snapshot: &mut Self::Snapshot,
+        from: &RestoreOptions,
+        limit: &Limit,
+    ) -> Result<RestoreReport, Self::Error> {
+        check_window(self.0)
+            .and_then(|()| restoring::restore(self.0, closed, snapshot, from, limit))
+            .map_err(|error| Box::new(late(error, "restore", limit)))
+    }
+}
+
+/// What a verb fails with that gave up waiting for the device: whoever cancelled it, or the device that stands still.
+fn late(error: CheckpointError, verb: &'static str, limit: &Limit) -> CheckpointError {
+    if !is_stall(&error) {
+        return error;
+    }
+    match limit.check() {
+        Err(stopped @ Stopped::Cancelled { .. }) => CheckpointError::Stopped { verb, stopped },
+        _ => CheckpointError::Stalled { verb, source: Box::new(error) },
+    }
+}
+
+/// RUNNING → LOCKED: closes the gate and stops the queues.
+pub fn lock(context: &Arc<Context>, mode: Mode, within: Duration) -> Result<Duration, CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.lock(&Driver(context), mode, within)?)
+}
+
+/// LOCKED → RUNNING.
+pub fn unlock(context: &Arc<Context>) -> Result<(), CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.unlock(&Driver(context))?)
+}
+
+/// LOCKED → CHECKPOINTED: writes the image into `directory`, takes everything down, closes the device, audits.
+pub fn write_and_close(
+    context: &Arc<Context>,
+    directory: &Path,
+    options: &CheckpointOptions,
+) -> Result<CheckpointReport, CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.checkpoint(
+        &Driver(context),
+        &Destination { directory, self_contained: options.self_contained, session: options.session.as_ref() },
+        options.deadline,
+    )?)
+}
+
+/// CHECKPOINTED → LOCKED: opens the device, admits its agents, makes everything again and fills it.
+pub fn restore(context: &Arc<Context>, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.restore(&Driver(context), options, options.deadline)?)
+}
+
+/// Whatever the state → RUNNING; says what the last restore moved.
+pub fn resume(context: &Arc<Context>, options: &RestoreOptions) -> Result<RestoreReport, CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.resume(&Driver(context), options, options.deadline)?)
+}
+
+impl From<Failed<Box<CheckpointError>>> for CheckpointError {
+    fn from(failed: Failed<Box<CheckpointError>>) -> Self {
+        match failed {
+            Failed::State { verb, state, wanted } => Self::State { verb, state, wanted },
+            Failed::AtWork { verb, waited } => Self::AtWork { verb, waited },
+            Failed::Gate(error) => Self::Gate(error),
+            Failed::Step { verb, error } => match *error {
+                // From within the image's workers, which do not know for whom they work.
+                Self::Image(ImageError::Stopped(stopped)) => Self::Stopped { verb, stopped },
+                other => other,
+            },
+            Failed::Stuck { failure, undo } => Self::Stuck { failure, undo },
+        }
+    }
+}
