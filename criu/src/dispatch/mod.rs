@@ -19,6 +19,7 @@ mod observe;
 mod report;
 mod run;
 mod stats;
+mod times;
 mod watchdog;
 
 use anyhow::{Context, Result};

@@ -8,8 +8,8 @@ use serde::Serialize;
 use stasis::Agent;
 
 use super::disassemble::Listing;
-use super::run::Times;
 use super::stats::Stats;
+use super::times::Times;
 use crate::output::line;
 
 /// All there is to say about one invocation.

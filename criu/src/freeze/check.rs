@@ -13,7 +13,7 @@ use stasis::checkpoint::Metadata;
 use stasis::criu::{Executable, Manifest, OpenDirectory};
 use stasis::image::{Image, memory_is_ample};
 
-use super::mebibytes;
+use super::progress::mebibytes;
 
 /// How many bytes are checked before the display says so again.
 const SAID: u64 = 64 << 20;

@@ -22,7 +22,7 @@ use super::fate::{Known, is_complete, list, verdict};
 use super::orders::{Return, cause, checkpoint_all, resume_all};
 use super::outcome::{CheckpointOutcome, named};
 use super::party::{Party, Tree};
-use super::{milliseconds, spinner};
+use super::progress::{milliseconds, spinner};
 use crate::criu::{Criu, CriuError};
 use crate::{output, preflight};
 
@@ -34,7 +34,7 @@ const RESUMING: Duration = Duration::from_secs(120);
 const STATUS: Duration = Duration::from_secs(5);
 
 /// Freezes process trees into a directory.
-pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
+pub fn run(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
     let roots: Vec<i32> = std::iter::once(args.pid).chain(args.session.iter().copied()).collect();
     let party = Party::find(&roots)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Freeze and thaw from outside, and what both need.
+//! `stasis checkpoint` and `stasis restore`: process trees checkpointed and restored from outside.
 
 mod args;
 mod check;
@@ -10,101 +10,12 @@ mod fate;
 mod orders;
 mod outcome;
 mod party;
+mod progress;
 mod restore;
+mod resume;
 mod together;
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
-use stasis::checkpoint::{Admission, CallError, Done, Request, RestoreReport, State, call, call_with};
-use stasis::image::memory_is_ample;
-
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
-pub use self::checkpoint::checkpoint;
-pub use self::restore::restore;
-
-/// TIMEOUT: how long an agent may take to say its state.
-const STATUS: Duration = Duration::from_secs(5);
-/// How long a process that others see to is left alone.
-const AGAIN: Duration = Duration::from_millis(20);
-/// How often a spinner turns.
-const TURN: Duration = Duration::from_millis(100);
-
-fn milliseconds(since: Instant) -> f64 {
-    since.elapsed().as_secs_f64() * 1e3
-}
-
-fn spinner(quiet: bool) -> ProgressBar {
-    if quiet {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
-        bar.set_style(style);
-    }
-    if memory_is_ample() {
-        turn(&bar);
-    }
-    bar
-}
-
-/// Has a spinner turn, if a thread for it can be had: indicatif's own gives no such choice.
-fn turn(bar: &ProgressBar) {
-    let bar = bar.downgrade();
-    let _ = thread::Builder::new().spawn(move || {
-        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
-            bar.tick();
-            drop(bar);
-            thread::sleep(TURN);
-        }
-    });
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
-/// Orders the agent to take the device back, with the files that were held for it; also the retry after a failed restore.
-pub fn resume(
-    pid: i32,
-    files: &[OwnedFd],
-    directory: Option<PathBuf>,
-    admission: Option<Admission>,
-    patience: Duration,
-) -> Result<RestoreReport> {
-    let deadline = Instant::now() + patience;
-    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    loop {
-        let order = Request::Resume { directory: directory.clone(), admission: admission.clone() };
-        match call_with(
-            pid,
-            &order,
-            &files,
-            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
-        ) {
-            Ok((State::Running, Done::Running(report), _)) => return Ok(report),
-            Ok((state, ..)) => bail!("the agent of process {pid} answered out of turn: it is {state}"),
-            // Just restored, the agent may not listen yet.
-            Err(CallError::NoAgent { .. }) if Instant::now() < deadline && fate::lives(pid) => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(CallError::Refused { .. }) if Instant::now() < deadline && is_coming_back(pid) => {
-                std::thread::sleep(AGAIN);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Whether somebody else's order to resume is at work on a process, or has been carried out.
-fn is_coming_back(pid: i32) -> bool {
-    match call(pid, &Request::Status, STATUS) {
-        Ok((_, Done::Status { order: Some(order), .. })) => order == "resume",
-        Ok((state, _)) => state == State::Running,
-        Err(_) => false,
-    }
-}
+pub use self::checkpoint::run as checkpoint;
+pub use self::restore::run as restore;
+pub use self::resume::resume;

@@ -18,7 +18,7 @@ use stasis::checkpoint::{
     call_with,
 };
 
-use super::resume;
+use super::resume::resume;
 
 /// How often orders that have become needless are cancelled, until they have given up: one may not have begun yet.
 const NAG: Duration = Duration::from_millis(100);
@@ -57,7 +57,7 @@ pub(super) fn checkpoint_all(
             let answered = answered.clone();
             let ordering = move || {
                 // The receiver outlives this thread.
-                let _ = answered.send((index, checkpoint(*pid, order, patience)));
+                let _ = answered.send((index, order_checkpoint(*pid, order, patience)));
             };
             if let Err(error) = thread::Builder::new().spawn_scoped(scope, ordering) {
                 answers[index] = Some(Err(no_thread(*pid, error)));
@@ -91,7 +91,7 @@ fn no_thread(pid: i32, error: io::Error) -> Error {
     Error::new(error).context(format!("Cannot start a thread for the order to process {pid}"))
 }
 
-fn checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<Evacuated> {
+fn order_checkpoint(pid: i32, order: &CheckpointOrder, patience: Duration) -> Result<Evacuated> {
     match call_with(pid, &Request::Checkpoint(order.clone()), &[], patience)? {
         (State::Checkpointed, Done::Checkpointed(report), files) => Ok(Evacuated { report, files }),
         (state, ..) => Err(anyhow!("the agent of process {pid} answered out of turn: it is {state}")),

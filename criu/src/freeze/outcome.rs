@@ -8,8 +8,8 @@ use serde::Serialize;
 use stasis::checkpoint::{CheckpointReport, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, DumpStats};
 
-use super::mebibytes;
 use super::party::Party;
+use super::progress::mebibytes;
 use crate::timings;
 
 /// A process among several, with what was moved of it.

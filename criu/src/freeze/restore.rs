@@ -14,7 +14,8 @@ use super::claim::{Claim, Presence};
 use super::fate::{Known, list};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
-use super::{check, milliseconds, spinner, together};
+use super::progress::{milliseconds, spinner};
+use super::{check, together};
 use crate::criu::Criu;
 use crate::{beside, output};
 
@@ -22,7 +23,7 @@ use crate::{beside, output};
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Brings processes back from a directory.
-pub fn restore(args: &RestoreArgs) -> Result<()> {
+pub fn run(args: &RestoreArgs) -> Result<()> {
     match args.beside {
         true if std::process::id() != 1 => beside::enter(),
         true => {

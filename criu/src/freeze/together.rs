@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use stasis::criu::{Manifest, SessionIndex};
 
 use super::args::RestoreArgs;
-use super::milliseconds;
+use super::progress::milliseconds;
 use crate::output;
 
 /// Brings all trees back; returns the pids of their roots.

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::Scene;
 use super::finding::{Finding, Severity};
 use super::privileges::CAP_DAC_READ_SEARCH;
-use super::tree::{Descriptor, File, FileId, Process};
+use super::scene::Scene;
+use super::tree::{DELETED, Descriptor, File, FileId, Process};
 
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -54,9 +54,6 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     found.extend(pipes.cut());
 }
 
-/// What the kernel puts behind a name that is gone.
-pub const DELETED: &str = " (deleted)";
-
 /// A file or directory with a name of its own, or that had one.
 fn is_file(fd: &Descriptor) -> bool {
     has_path(fd) && matches!(fd.file.kind(), REGULAR | DIRECTORY)
@@ -89,7 +86,7 @@ fn anonymous(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Fi
     if kind == "[pidfd]" {
         return pidfd(scene, process, fd);
     }
-    if kind == "inotify" && scene.told.unprivileged && !scene.own.has(CAP_DAC_READ_SEARCH) {
+    if kind == "inotify" && scene.flags.unprivileged && !scene.own.has(CAP_DAC_READ_SEARCH) {
         let why = "CRIU finds watched files by handle, which takes CAP_DAC_READ_SEARCH";
         return Some(refused.why(why).remedy("give stasis this capability, or close the inotify"));
     }
@@ -165,14 +162,14 @@ fn is_terminal(fd: &Descriptor) -> bool {
 
 fn lock(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Finding> {
     let held = fd.field("lock")?;
-    if scene.told.file_locks {
+    if scene.flags.file_locks {
         return None;
     }
     // `1: FLOCK  ADVISORY  WRITE 123 fe:00:17 0 EOF`
     let kind = held.split_ascii_whitespace().nth(1).unwrap_or("lock");
     Some(
         refused(process, fd)
-            .why(format!("a lock is held on it ({kind}), which CRIU leaves alone unless told"))
+            .why(format!("a lock is held on it ({kind}), which CRIU leaves alone unless flags"))
             .remedy("--file-locks (at checkpoint and restore --criu-arg=--file-locks)"),
     )
 }
@@ -202,19 +199,19 @@ fn log(process: &Process, fd: &Descriptor) -> Option<Finding> {
 pub fn ghost(scene: &Scene<'_>, pid: i32, place: String, name: &str, file: &File) -> Option<Finding> {
     let refused = Finding::new(Severity::Refused, pid, place, name);
     if file.links > 0 {
-        let fine = scene.told.link_remap;
+        let fine = scene.flags.link_remap;
         return (!fine).then(|| {
             refused
                 .why("its name is gone and another one is left, which CRIU does not look for")
                 .remedy("--criu-arg=--link-remap")
         });
     }
-    (file.allocated > scene.told.ghost_limit).then(|| {
+    (file.allocated > scene.flags.ghost_limit).then(|| {
         let mebibytes = file.allocated.div_ceil(1 << 20);
         refused
             .why(format!(
                 "it is deleted and takes {} bytes; CRIU carries deleted files up to {}",
-                file.allocated, scene.told.ghost_limit
+                file.allocated, scene.flags.ghost_limit
             ))
             .remedy(format!("--criu-arg=--ghost-limit={mebibytes}M, or close it"))
     })

@@ -2,14 +2,14 @@
 //! Memory of the GPU that others have, too: by a DMABuf, or inherited. Among the processes of a session it stays shared;
 //! whoever has it and is in none would keep memory that nobody else has any more.
 //!
-//! INVARIANT: who holds it is told by the inode behind descriptors and mappings, as the runtime tells it. The software
+//! INVARIANT: who holds it is flags by the inode behind descriptors and mappings, as the runtime tells it. The software
 //! device is the driver, and no holder.
 
 use std::collections::HashMap;
 use std::fs;
 
-use super::Scene;
 use super::finding::{Finding, Severity};
+use super::scene::Scene;
 use super::shared::{Place, Shared, name, search};
 use super::tree::{FileId, Process};
 
@@ -100,8 +100,8 @@ mod tests {
 
     use rustix::fs::{MemfdFlags, memfd_create};
 
+    use super::super::dump_flags::DumpFlags;
     use super::super::privileges::Own;
-    use super::super::told::Told;
     use super::super::tree::Runtime;
     use super::*;
 
@@ -118,7 +118,7 @@ mod tests {
     fn judged(tree: &[Process], session: &HashSet<i32>) -> Vec<Finding> {
         let own = Own { uid: 0, capabilities: u64::MAX, ptrace_scope: 0, criu: Ok("/criu".into()) };
         let mut found = Vec::new();
-        judge(&Scene { tree, told: &Told::default(), own: &own, session }, &mut found);
+        judge(&Scene { tree, flags: &DumpFlags::default(), own: &own, session }, &mut found);
         found
     }
 

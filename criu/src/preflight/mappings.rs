@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 
-use super::Scene;
-use super::descriptors::{DELETED, ghost};
+use super::descriptors::ghost;
 use super::finding::{Finding, Severity};
-use super::tree::{Mapping, Process, same_namespace};
+use super::scene::Scene;
+use super::tree::{DELETED, Mapping, Process, same_namespace};
 
 /// Memory whose "file" was never one: a name that ends as a deleted file's does means nothing there.
 const NAMELESS: [&str; 5] = ["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "/[aio]"];

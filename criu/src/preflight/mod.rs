@@ -10,21 +10,20 @@
 mod descriptors;
 mod device_memory;
 mod diag;
+mod dump_flags;
 mod finding;
 mod mappings;
 mod print;
 mod privileges;
 mod process;
 mod runtime;
+mod scene;
 mod shared;
 mod sockets;
 mod stalled;
 #[cfg(test)]
 mod tests;
-mod told;
 mod tree;
-
-use std::collections::HashSet;
 
 use anyhow::Result;
 use clap::Args;
@@ -32,9 +31,10 @@ use serde::Serialize;
 use stasis::checkpoint::ProcessInfo;
 use thiserror::Error;
 
+use self::dump_flags::DumpFlags;
 use self::finding::{Finding, Severity};
 use self::privileges::Own;
-use self::told::Told;
+use self::scene::Scene;
 use self::tree::{Process, TreeError};
 use crate::criu::Criu;
 use crate::output;
@@ -62,34 +62,12 @@ pub struct PreflightArgs {
     /// These process trees would be frozen with it.
     #[arg(long, visible_alias = "with", value_name = "PID", value_delimiter = ',')]
     session: Vec<i32>,
-    /// What else `criu dump` would be told (repeat as needed).
+    /// What else `criu dump` would be flags (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
     criu_args: Vec<String>,
     /// Print one JSON object instead of prose.
     #[arg(long)]
     json: bool,
-}
-
-/// What the judges look at.
-struct Scene<'a> {
-    /// The root first.
-    tree: &'a [Process],
-    told: &'a Told,
-    own: &'a Own,
-    /// Processes of other trees that are checkpointed at the same time.
-    session: &'a HashSet<i32>,
-}
-
-impl Scene<'_> {
-    fn root(&self) -> &Process {
-        // PANIC: `tree::read` gives the root or an error.
-        &self.tree[0]
-    }
-
-    /// Whether CRIU will be given --shell-job: by our user, or by `stasis checkpoint` for a process with a terminal.
-    fn shell_job(&self) -> bool {
-        self.told.shell_job || self.root().stat.terminal != 0
-    }
 }
 
 /// What was found out.
@@ -152,7 +130,7 @@ fn list(findings: &[Finding]) -> String {
 /// Looks at the tree of `pid`, with those of `others` in the same session.
 fn look(
     (pid, others): (i32, &[i32]),
-    told: &Told,
+    flags: &DumpFlags,
     preempt: bool,
     criu: &Result<Criu, String>,
 ) -> Result<Report, TreeError> {
@@ -160,7 +138,7 @@ fn look(
     let mut tree = tree::read(pid)?;
     runtime::ask(&mut tree);
     let session = others.iter().flat_map(|other| tree::pids(*other)).collect();
-    let scene = Scene { tree: &tree, told, own: &own, session: &session };
+    let scene = Scene { tree: &tree, flags, own: &own, session: &session };
     let mut findings = Vec::new();
     privileges::judge(&scene, &mut findings);
     runtime::judge(&scene, preempt, &mut findings);
@@ -197,16 +175,16 @@ impl ProcessReport {
 
 /// Prints what would happen; says whether a checkpoint would come about.
 pub fn run(args: &PreflightArgs) -> Result<bool> {
-    let told = Told::from_args(&args.criu_args);
-    let told = Told {
-        unprivileged: told.unprivileged || args.unprivileged,
-        tcp_established: told.tcp_established || args.tcp_established,
-        tcp_close: told.tcp_close || args.tcp_close,
-        file_locks: told.file_locks || args.file_locks,
-        ..told
+    let flags = DumpFlags::from_args(&args.criu_args);
+    let flags = DumpFlags {
+        unprivileged: flags.unprivileged || args.unprivileged,
+        tcp_established: flags.tcp_established || args.tcp_established,
+        tcp_close: flags.tcp_close || args.tcp_close,
+        file_locks: flags.file_locks || args.file_locks,
+        ..flags
     };
     let criu = Criu::find().map_err(|error| error.to_string());
-    let report = look((args.pid, &args.session), &told, args.preempt, &criu)?;
+    let report = look((args.pid, &args.session), &flags, args.preempt, &criu)?;
     if args.json {
         output::show(serde_json::to_string(&report)? + "\n");
     } else {
@@ -215,17 +193,17 @@ pub fn run(args: &PreflightArgs) -> Result<bool> {
     Ok(report.possible)
 }
 
-/// Refuses a checkpoint of these trees, in one session, that `criu dump` with the arguments it is `told` for each root, or
+/// Refuses a checkpoint of these trees, in one session, that `criu dump` with the arguments it is `flags` for each root, or
 /// the runtime, would refuse later.
 ///
 /// # Errors
 /// [`Refused`] with everything that stands in the way, [`TreeError`].
-pub fn check(pids: &[i32], criu: &Criu, told: impl Fn(i32) -> Vec<String>, preempt: bool) -> Result<()> {
+pub fn check(pids: &[i32], criu: &Criu, flags: impl Fn(i32) -> Vec<String>, preempt: bool) -> Result<()> {
     let criu = Ok(criu.clone());
     let mut findings = Vec::new();
     for pid in pids {
         let others: Vec<i32> = pids.iter().copied().filter(|other| other != pid).collect();
-        findings.extend(look((*pid, &others), &Told::from_args(&told(*pid)), preempt, &criu)?.findings);
+        findings.extend(look((*pid, &others), &DumpFlags::from_args(&flags(*pid)), preempt, &criu)?.findings);
     }
     findings.retain(|finding| finding.severity == Severity::Refused);
     if findings.is_empty() { Ok(()) } else { Err(Refused { pids: pids.to_vec(), findings }.into()) }

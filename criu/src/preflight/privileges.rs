@@ -5,8 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::finding::{Finding, Severity};
+use super::scene::Scene;
+use super::shared;
 use super::tree::{Process, field};
-use super::{Scene, shared};
 
 /// CAP_DAC_READ_SEARCH.
 pub const CAP_DAC_READ_SEARCH: u32 = 2;
@@ -78,7 +79,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     if let Err(why) = &own.criu {
         found.push(refused("criu", "not there").why(why.as_str()));
     }
-    if !scene.told.unprivileged {
+    if !scene.flags.unprivileged {
         if own.uid != 0 {
             found.push(
                 refused("stasis", "run by an ordinary user")

@@ -3,9 +3,9 @@
 
 use std::io;
 
-use super::Scene;
 use super::finding::{Finding, Severity};
 use super::privileges::{CAP_SETPCAP, CAP_SYS_ADMIN, full_bounding_set};
+use super::scene::Scene;
 use super::tree::{Process, same_namespace};
 
 /// Namespaces CRIU recreates when they are not its own. (The time namespace it makes itself.)
@@ -24,7 +24,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
         }
         found.extend(unreadable(process));
         found.extend(traced(process));
-        if scene.told.unprivileged {
+        if scene.flags.unprivileged {
             found.extend(unprivileged(scene, process));
         }
     }
@@ -43,7 +43,7 @@ fn session(scene: &Scene<'_>, root: &Process) -> Option<Finding> {
                 .remedy("start it with setsid and its output in a file to be free of terminals"),
         );
     }
-    (root.stat.session != root.pid && !scene.told.shell_job).then(|| {
+    (root.stat.session != root.pid && !scene.flags.shell_job).then(|| {
         of(Severity::Refused, root, format!("in session {}, which it does not lead", root.stat.session))
             .why("CRIU takes a whole session or none")
             .remedy("start it with setsid, or --criu-arg=--shell-job here and at restore")

@@ -6,8 +6,8 @@ use std::time::Duration;
 use stasis::checkpoint::contact::has_agent;
 use stasis::checkpoint::{CallError, Done, Preempt, ProcessInfo, Request, State, call};
 
-use super::Scene;
 use super::finding::{Finding, Severity};
+use super::scene::Scene;
 use super::tree::{Process, Runtime};
 
 /// TIMEOUT: an agent at work on a verb answers after it.

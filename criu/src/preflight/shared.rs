@@ -7,11 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use super::Scene;
-use super::descriptors::DELETED;
 use super::device_memory::{is_device_memory, is_driver};
 use super::finding::{Finding, Severity};
-use super::tree::{FileId, Mapping, Process, field};
+use super::scene::Scene;
+use super::tree::{DELETED, FileId, Mapping, Process, field};
 
 /// Most descriptors and mappings of strangers that are looked at: about a second on a slow machine.
 const MOST: usize = 400_000;
@@ -21,7 +20,7 @@ pub(super) struct Place {
     pub(super) pid: i32,
     pub(super) place: String,
     pub(super) name: String,
-    /// Bytes it takes, where a descriptor told.
+    /// Bytes it takes, where a descriptor flags.
     pub(super) allocated: Option<u64>,
 }
 

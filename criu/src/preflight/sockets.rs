@@ -11,10 +11,10 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use super::Scene;
 use super::diag::{self, CLOSE, LISTEN, TcpSocket, UnixSocket};
 use super::finding::{Finding, Severity};
 use super::privileges::CAP_NET_ADMIN;
+use super::scene::Scene;
 use super::tree::{Descriptor, Process, same_namespace};
 
 /// Types of Unix sockets.
@@ -135,7 +135,7 @@ fn unix_socket(
     let to = if name.is_empty() { format!("socket {}", socket.peer) } else { name.to_owned() };
     let finding = held.finding(Severity::Refused, format!("a Unix {kind} socket connected to {to}"));
     if socket.kind == DATAGRAM {
-        return (!scene.told.ext_unix_sk).then(|| {
+        return (!scene.flags.ext_unix_sk).then(|| {
             finding
                 .why("its peer is not in the tree")
                 .remedy("--criu-arg=--ext-unix-sk, or close it before the checkpoint")
@@ -175,28 +175,28 @@ fn internet(scene: &Scene<'_>, held: &[&Held<'_>], found: &mut Vec<Finding>) {
 }
 
 fn tcp_socket(scene: &Scene<'_>, held: &Held<'_>, socket: &TcpSocket) -> Option<Finding> {
-    let told = scene.told;
+    let flags = scene.flags;
     if socket.state == LISTEN {
         let finding = held.finding(Severity::Refused, format!("a TCP listener on {}", socket.local));
-        return (socket.waiting > 0 && !told.skip_in_flight).then(|| {
+        return (socket.waiting > 0 && !flags.skip_in_flight).then(|| {
             finding
                 .why(format!("{} connections wait to be accepted", socket.waiting))
                 .remedy("try again, or --criu-arg=--skip-in-flight to drop them")
         });
     }
-    if socket.state == CLOSE || told.tcp_close {
+    if socket.state == CLOSE || flags.tcp_close {
         return None;
     }
     let finding =
         held.finding(Severity::Refused, format!("a TCP connection {} to {}", socket.local, socket.remote));
-    if !told.tcp_established {
+    if !flags.tcp_established {
         return Some(
             finding
-                .why("CRIU keeps or closes connections only if told")
+                .why("CRIU keeps or closes connections only if flags")
                 .remedy("--tcp-established keeps it (at restore, too), --tcp-close ends it"),
         );
     }
-    (told.unprivileged && !scene.own.has(CAP_NET_ADMIN)).then(|| {
+    (flags.unprivileged && !scene.own.has(CAP_NET_ADMIN)).then(|| {
         finding.why("keeping a connection takes CAP_NET_ADMIN").remedy("add the capability, or --tcp-close")
     })
 }

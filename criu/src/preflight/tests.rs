@@ -11,9 +11,11 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{MemfdFlags, makedev, memfd_create};
 
+use std::collections::HashSet;
+
+use super::dump_flags::DumpFlags;
 use super::finding::{Finding, Severity};
 use super::privileges::{CAP_CHECKPOINT_RESTORE, CAP_NET_ADMIN, CAP_SETPCAP, CAP_SYS_PTRACE, Own};
-use super::told::Told;
 use super::tree::{Descriptor, File, Mapping, Process, Runtime, Stat};
 use super::*;
 
@@ -51,12 +53,12 @@ fn this_with(kept: &[i32]) -> Process {
 
 fn judged(
     tree: &[Process],
-    told: &Told,
+    flags: &DumpFlags,
     own: &Own,
     judge: impl Fn(&Scene<'_>, &mut Vec<Finding>),
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    judge(&Scene { tree, told, own, session: &HashSet::new() }, &mut found);
+    judge(&Scene { tree, flags, own, session: &HashSet::new() }, &mut found);
     found
 }
 
@@ -69,10 +71,10 @@ fn fd(number: i32, link: &str, mode: u32, info: &str) -> Descriptor {
     Descriptor { number, link: link.into(), file, info: info.into() }
 }
 
-fn descriptors_of(fds: Vec<Descriptor>, told: &Told) -> Vec<Finding> {
+fn descriptors_of(fds: Vec<Descriptor>, flags: &DumpFlags) -> Vec<Finding> {
     let mut made_up = process(i32::MAX);
     made_up.fds = Ok(fds);
-    judged(&[made_up], told, &root_user(), descriptors::judge)
+    judged(&[made_up], flags, &root_user(), descriptors::judge)
 }
 
 #[test]
@@ -80,11 +82,12 @@ fn known_anonymous_inodes_pass_and_others_are_named() {
     let names = ["[eventfd]", "[eventpoll]", "inotify", "[signalfd]", "[timerfd]", "[fanotify]"];
     let fds =
         names.iter().zip(3..).map(|(name, n)| fd(n, &format!("anon_inode:{name}"), 0o600, "")).collect();
-    assert_eq!(descriptors_of(fds, &Told::default()), []);
+    assert_eq!(descriptors_of(fds, &DumpFlags::default()), []);
     for name in
         ["[io_uring]", "[userfaultfd]", "[perf_event]", "seccomp notify", "bpf-prog", "[landlock-ruleset]"]
     {
-        let found = descriptors_of(vec![fd(9, &format!("anon_inode:{name}"), 0o600, "")], &Told::default());
+        let found =
+            descriptors_of(vec![fd(9, &format!("anon_inode:{name}"), 0o600, "")], &DumpFlags::default());
         assert_eq!(found.len(), 1, "{name}");
         assert_eq!((found[0].severity, found[0].place.as_str()), (Severity::Refused, "fd 9"));
         assert!(found[0].what.ends_with(name) && !found[0].remedy.is_empty());
@@ -95,9 +98,9 @@ fn known_anonymous_inodes_pass_and_others_are_named() {
 fn pidfds_pass_inside_the_tree_and_of_the_dead() {
     let pidfd =
         |pid: &str| fd(5, "anon_inode:[pidfd]", 0o600, &format!("flags:\t02\nPid:\t{pid}\nNSpid:\t{pid}\n"));
-    assert_eq!(descriptors_of(vec![pidfd("2147483647")], &Told::default()), []);
-    assert_eq!(descriptors_of(vec![pidfd("-1")], &Told::default()), []);
-    let found = descriptors_of(vec![pidfd("1")], &Told::default());
+    assert_eq!(descriptors_of(vec![pidfd("2147483647")], &DumpFlags::default()), []);
+    assert_eq!(descriptors_of(vec![pidfd("-1")], &DumpFlags::default()), []);
+    let found = descriptors_of(vec![pidfd("1")], &DumpFlags::default());
     assert!(found[0].why.contains("process 1"), "{found:?}");
 }
 
@@ -106,7 +109,7 @@ fn devices_are_known_by_number() {
     let device = |link: &str, major, minor| {
         let mut found = fd(4, link, CHARACTER, "flags:\t02\nmnt_id:\t21\n");
         found.file.device = makedev(major, minor);
-        descriptors_of(vec![found], &Told::default())
+        descriptors_of(vec![found], &DumpFlags::default())
     };
     for minor in [3, 5, 7, 8, 9] {
         assert_eq!(device("/dev/some-memory", 1, minor), []);
@@ -115,7 +118,7 @@ fn devices_are_known_by_number() {
     assert!(device("/dev/fuse", 10, 229)[0].why.contains("10:229"));
     assert!(device("/dev/kfd", 234, 0)[0].why.contains("no Stasis runtime"));
     assert!(device("/dev/dri/renderD128", 226, 128)[0].why.contains("no Stasis runtime"));
-    let disk = descriptors_of(vec![fd(4, "/dev/vda", 0o060_660, "")], &Told::default());
+    let disk = descriptors_of(vec![fd(4, "/dev/vda", 0o060_660, "")], &DumpFlags::default());
     assert!(disk[0].why.contains("block device"));
 }
 
@@ -133,7 +136,7 @@ fn device_files_of_our_own_processes_pass() {
     ours.runtime = Some(Runtime::Silent("for the test".into()));
     let tree = [ours];
     for judge in [descriptors::judge, mappings::judge, shared::judge] {
-        assert_eq!(judged(&tree, &Told::default(), &root_user(), judge), []);
+        assert_eq!(judged(&tree, &DumpFlags::default(), &root_user(), judge), []);
     }
 }
 
@@ -145,24 +148,24 @@ fn terminals_need_their_master_or_a_shell_job() {
         slave
     };
     let master = fd(3, "/dev/ptmx", CHARACTER, "flags:\t02\ntty-index:\t7\n");
-    assert_eq!(refused_of(&descriptors_of(vec![slave()], &Told::default())).len(), 1);
-    let with_job = Told { shell_job: true, ..Told::default() };
+    assert_eq!(refused_of(&descriptors_of(vec![slave()], &DumpFlags::default())).len(), 1);
+    let with_job = DumpFlags { shell_job: true, ..DumpFlags::default() };
     assert_eq!(descriptors_of(vec![slave()], &with_job), []);
     let mut other = fd(4, "/dev/ptmx", CHARACTER, "tty-index:\t8\n");
     (other.file.device, other.file.id) = (makedev(5, 2), (1, 99));
-    assert_eq!(refused_of(&descriptors_of(vec![slave(), other], &Told::default())).len(), 1);
+    assert_eq!(refused_of(&descriptors_of(vec![slave(), other], &DumpFlags::default())).len(), 1);
     let mut master = master;
     master.file.device = makedev(5, 2);
-    assert_eq!(descriptors_of(vec![slave(), master], &Told::default()), []);
+    assert_eq!(descriptors_of(vec![slave(), master], &DumpFlags::default()), []);
 }
 
 #[test]
 fn locks_are_read_from_fdinfo() {
     let info = "pos:\t0\nflags:\t0100002\nmnt_id:\t21\nlock:\t1: POSIX  ADVISORY  WRITE 12 fe:00:17 0 EOF\n";
     let held = || vec![fd(6, "/srv/db", REGULAR, info)];
-    let found = descriptors_of(held(), &Told::default());
+    let found = descriptors_of(held(), &DumpFlags::default());
     assert!(found[0].why.contains("POSIX") && found[0].remedy.contains("--file-locks"), "{found:?}");
-    assert_eq!(descriptors_of(held(), &Told { file_locks: true, ..Told::default() }), []);
+    assert_eq!(descriptors_of(held(), &DumpFlags { file_locks: true, ..DumpFlags::default() }), []);
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn lock_of_this_process_is_found() {
     let file = tempfile::NamedTempFile::new().unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let tree = [this_with(&[file.as_file().as_raw_fd()])];
-    let found = judged(&tree, &Told::default(), &root_user(), descriptors::judge);
+    let found = judged(&tree, &DumpFlags::default(), &root_user(), descriptors::judge);
     assert!(
         found
             .iter()
@@ -183,16 +186,16 @@ fn mount_nobody_sees_is_refused() {
     let mut device = fd(6, "/dev/null", CHARACTER, "flags:\t02\nmnt_id:\t99\n");
     device.file.device = makedev(1, 3);
     for elsewhere in [fd(6, "/queue", REGULAR, "flags:\t02\nmnt_id:\t99\n"), device] {
-        assert!(descriptors_of(vec![elsewhere], &Told::default())[0].why.contains("mount"));
+        assert!(descriptors_of(vec![elsewhere], &DumpFlags::default())[0].why.contains("mount"));
     }
     let here = [fd(6, "/file", REGULAR, "mnt_id:\t21\n"), fd(7, "/memfd:x", REGULAR, "mnt_id:\t99\n")];
-    assert_eq!(descriptors_of(here.to_vec(), &Told::default()), []);
+    assert_eq!(descriptors_of(here.to_vec(), &DumpFlags::default()), []);
 }
 
 #[test]
 fn logs_without_append_are_warned_of() {
     let log = |number, link, flags: &str| {
-        descriptors_of(vec![fd(number, link, REGULAR, &format!("flags:\t{flags}\n"))], &Told::default())
+        descriptors_of(vec![fd(number, link, REGULAR, &format!("flags:\t{flags}\n"))], &DumpFlags::default())
     };
     assert_eq!(log(1, "/out", "0100001")[0].severity, Severity::Warning);
     assert_eq!(log(7, "/var/log/x.log", "0100002")[0].severity, Severity::Warning);
@@ -216,18 +219,19 @@ fn deleted_files_of_this_process_count_what_they_take() {
     let (large, sparse, small) =
         (deleted("large", 2 << 20, 2 << 20), deleted("sparse", 1, 1 << 30), deleted("small", 9, 9));
     let tree = [this_with(&[large.as_raw_fd(), sparse.as_raw_fd(), small.as_raw_fd()])];
-    let found = judged(&tree, &Told::default(), &root_user(), descriptors::judge);
+    let found = judged(&tree, &DumpFlags::default(), &root_user(), descriptors::judge);
     let refused = refused_of(&found);
     assert_eq!(refused.len(), 1, "{found:?}");
     assert_eq!(refused[0].place, format!("fd {}", large.as_raw_fd()));
-    let told = Told { ghost_limit: 4 << 20, ..Told::default() };
-    assert!(refused_of(&judged(&tree, &told, &root_user(), descriptors::judge)).is_empty());
+    let flags = DumpFlags { ghost_limit: 4 << 20, ..DumpFlags::default() };
+    assert!(refused_of(&judged(&tree, &flags, &root_user(), descriptors::judge)).is_empty());
 }
 
 #[test]
 fn pipe_is_warned_of_unless_both_ends_are_inside() {
     let (reader, writer) = io::pipe().unwrap();
-    let pipe = |kept: &[i32]| judged(&[this_with(kept)], &Told::default(), &root_user(), descriptors::judge);
+    let pipe =
+        |kept: &[i32]| judged(&[this_with(kept)], &DumpFlags::default(), &root_user(), descriptors::judge);
     assert_eq!(pipe(&[reader.as_raw_fd()])[0].severity, Severity::Warning);
     assert_eq!(pipe(&[writer.as_raw_fd()])[0].severity, Severity::Warning);
     assert_eq!(pipe(&[reader.as_raw_fd(), writer.as_raw_fd()]), []);
@@ -238,7 +242,7 @@ fn mappings_are_judged_by_name() {
     let one = |line: &str| {
         let mut made_up = process(i32::MAX);
         made_up.maps = Ok(vec![Mapping::parse(line).unwrap()]);
-        judged(&[made_up], &Told::default(), &root_user(), mappings::judge)
+        judged(&[made_up], &DumpFlags::default(), &root_user(), mappings::judge)
     };
     let refused = |name: &str| refused_of(&one(&format!("1000-2000 rw-s 00000000 00:01 7   {name}"))).len();
     for name in
@@ -264,35 +268,42 @@ fn mappings_are_judged_by_name() {
 #[test]
 fn unix_peer_is_inside_or_outside() {
     let (a, b) = UnixStream::pair().unwrap();
-    let judge = |kept: &[i32], told: &Told| judged(&[this_with(kept)], told, &root_user(), sockets::judge);
-    let half = judge(&[a.as_raw_fd()], &Told { ext_unix_sk: true, ..Told::default() });
+    let judge =
+        |kept: &[i32], flags: &DumpFlags| judged(&[this_with(kept)], flags, &root_user(), sockets::judge);
+    let half = judge(&[a.as_raw_fd()], &DumpFlags { ext_unix_sk: true, ..DumpFlags::default() });
     assert!(half[0].severity == Severity::Refused && half[0].what.contains("stream"), "{half:?}");
-    assert_eq!(judge(&[a.as_raw_fd(), b.as_raw_fd()], &Told::default()), []);
+    assert_eq!(judge(&[a.as_raw_fd(), b.as_raw_fd()], &DumpFlags::default()), []);
     let (c, _d) = UnixDatagram::pair().unwrap();
-    assert!(judge(&[c.as_raw_fd()], &Told::default())[0].remedy.contains("--ext-unix-sk"));
-    assert_eq!(judge(&[c.as_raw_fd()], &Told { ext_unix_sk: true, ..Told::default() }), []);
+    assert!(judge(&[c.as_raw_fd()], &DumpFlags::default())[0].remedy.contains("--ext-unix-sk"));
+    assert_eq!(judge(&[c.as_raw_fd()], &DumpFlags { ext_unix_sk: true, ..DumpFlags::default() }), []);
 }
 
 #[test]
 fn tcp_needs_a_flag_and_a_capability() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let judge = |fd: i32, told: &Told, own: &Own| judged(&[this_with(&[fd])], told, own, sockets::judge);
-    let found = judge(client.as_raw_fd(), &Told::default(), &root_user());
+    let judge =
+        |fd: i32, flags: &DumpFlags, own: &Own| judged(&[this_with(&[fd])], flags, own, sockets::judge);
+    let found = judge(client.as_raw_fd(), &DumpFlags::default(), &root_user());
     assert!(found[0].what.contains(&listener.local_addr().unwrap().to_string()), "{found:?}");
-    let keep = Told { tcp_established: true, ..Told::default() };
+    let keep = DumpFlags { tcp_established: true, ..DumpFlags::default() };
     assert_eq!(judge(client.as_raw_fd(), &keep, &root_user()), []);
-    assert_eq!(judge(client.as_raw_fd(), &Told { tcp_close: true, ..Told::default() }, &root_user()), []);
-    let ordinary = Told { unprivileged: true, ..keep };
+    assert_eq!(
+        judge(client.as_raw_fd(), &DumpFlags { tcp_close: true, ..DumpFlags::default() }, &root_user()),
+        []
+    );
+    let ordinary = DumpFlags { unprivileged: true, ..keep };
     let own = Own { uid: 1000, capabilities: 1 << CAP_CHECKPOINT_RESTORE, ..root_user() };
     assert!(judge(client.as_raw_fd(), &ordinary, &own)[0].why.contains("CAP_NET_ADMIN"));
     let own = Own { capabilities: own.capabilities | 1 << CAP_NET_ADMIN, ..own };
     assert_eq!(judge(client.as_raw_fd(), &ordinary, &own), []);
     assert!(
-        judge(listener.as_raw_fd(), &Told::default(), &root_user())[0].why.contains("1 connections wait")
+        judge(listener.as_raw_fd(), &DumpFlags::default(), &root_user())[0]
+            .why
+            .contains("1 connections wait")
     );
     let accepted = listener.accept().unwrap();
-    assert_eq!(judge(listener.as_raw_fd(), &Told::default(), &root_user()), []);
+    assert_eq!(judge(listener.as_raw_fd(), &DumpFlags::default(), &root_user()), []);
     drop(accepted);
 }
 
@@ -302,7 +313,7 @@ fn memory_shared_with_another_process_is_found_and_its_own_is_not() {
     let tree = [this_with(&[memory.as_raw_fd()])];
     // A descriptor without CLOEXEC: the child has it, too; other tests of this process may start one as well.
     let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
-    let found = judged(&tree, &Told::default(), &root_user(), shared::judge);
+    let found = judged(&tree, &DumpFlags::default(), &root_user(), shared::judge);
     child.kill().unwrap();
     child.wait().unwrap();
     let refused = refused_of(&found);
@@ -313,22 +324,22 @@ fn memory_shared_with_another_process_is_found_and_its_own_is_not() {
     );
     let own = memfd_create("own", MemfdFlags::CLOEXEC).unwrap();
     let tree = [this_with(&[own.as_raw_fd()])];
-    assert!(refused_of(&judged(&tree, &Told::default(), &root_user(), shared::judge)).is_empty());
+    assert!(refused_of(&judged(&tree, &DumpFlags::default(), &root_user(), shared::judge)).is_empty());
 }
 
-fn process_findings(change: impl Fn(&mut Process), told: &Told, own: &Own) -> Vec<Finding> {
+fn process_findings(change: impl Fn(&mut Process), flags: &DumpFlags, own: &Own) -> Vec<Finding> {
     let mut made_up = process(i32::MAX);
     change(&mut made_up);
-    judged(&[made_up], told, own, process::judge)
+    judged(&[made_up], flags, own, process::judge)
 }
 
 #[test]
 fn sessions_tracers_and_zombies() {
-    let plain = Told::default();
+    let plain = DumpFlags::default();
     let judge = |change: fn(&mut Process)| process_findings(change, &plain, &root_user());
     assert_eq!(judge(|_| {}), []);
     assert!(judge(|p| p.stat.session = 1)[0].remedy.contains("setsid"));
-    let job = Told { shell_job: true, ..Told::default() };
+    let job = DumpFlags { shell_job: true, ..DumpFlags::default() };
     assert_eq!(process_findings(|p| p.stat.session = 1, &job, &root_user()), []);
     let terminal = judge(|p| (p.stat.session, p.stat.terminal) = (1, 34816));
     assert!(terminal.len() == 1 && terminal[0].severity == Severity::Note, "{terminal:?}");
@@ -345,13 +356,13 @@ fn sessions_tracers_and_zombies() {
 
 #[test]
 fn unprivileged_needs_more() {
-    let ordinary = Told { unprivileged: true, ..Told::default() };
+    let ordinary = DumpFlags { unprivileged: true, ..DumpFlags::default() };
     let own = Own { uid: 1000, capabilities: 1 << CAP_CHECKPOINT_RESTORE, ..root_user() };
     let full = format!("CapBnd:\t{:016x}\n", privileges::full_bounding_set());
     let filter = format!("Seccomp:\t2\n{full}");
     let found = process_findings(|p| p.status.clone_from(&filter), &ordinary, &own);
     assert!(found.len() == 1 && found[0].why.contains("CAP_SYS_ADMIN"), "{found:?}");
-    assert_eq!(process_findings(|p| p.status.clone_from(&filter), &Told::default(), &root_user()), []);
+    assert_eq!(process_findings(|p| p.status.clone_from(&filter), &DumpFlags::default(), &root_user()), []);
     let limited = |p: &mut Process| p.status = "CapBnd:\t0000000000000001\n".into();
     let found = process_findings(limited, &ordinary, &own);
     assert!(found[0].severity == Severity::Warning && found[0].why.contains("CAP_SETPCAP"), "{found:?}");
@@ -367,11 +378,11 @@ fn unprivileged_needs_more() {
 
 #[test]
 fn own_rights_are_judged() {
-    let judge = |told: &Told, own: &Own| judged(&[process(i32::MAX)], told, own, privileges::judge);
-    let ordinary = Told { unprivileged: true, ..Told::default() };
-    assert_eq!(judge(&Told::default(), &root_user()), []);
+    let judge = |flags: &DumpFlags, own: &Own| judged(&[process(i32::MAX)], flags, own, privileges::judge);
+    let ordinary = DumpFlags { unprivileged: true, ..DumpFlags::default() };
+    assert_eq!(judge(&DumpFlags::default(), &root_user()), []);
     let user = Own { uid: 1000, capabilities: 0, ..root_user() };
-    assert!(judge(&Told::default(), &user)[0].remedy.contains("--unprivileged"));
+    assert!(judge(&DumpFlags::default(), &user)[0].remedy.contains("--unprivileged"));
     assert!(judge(&ordinary, &user)[0].what.contains("CAP_CHECKPOINT_RESTORE"));
     let able = Own { capabilities: 1 << CAP_CHECKPOINT_RESTORE, ..user };
     assert_eq!(judge(&ordinary, &able), []);
@@ -382,7 +393,7 @@ fn own_rights_are_judged() {
     assert_eq!(judge(&ordinary, &tracer), []);
     assert_eq!(judge(&ordinary, &Own { ptrace_scope: 3, ..tracer }).len(), 1);
     let missing = Own { criu: Err("No CRIU".into()), ..root_user() };
-    assert_eq!(judge(&Told::default(), &missing)[0].place, "criu");
+    assert_eq!(judge(&DumpFlags::default(), &missing)[0].place, "criu");
 }
 
 #[test]

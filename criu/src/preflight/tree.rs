@@ -12,6 +12,9 @@ use std::path::Path;
 use stasis::checkpoint::ProcessInfo;
 use thiserror::Error;
 
+/// What `/proc` writes behind the name of a file that has none any more.
+pub const DELETED: &str = " (deleted)";
+
 /// Most processes of a tree that are looked at.
 const MOST: usize = 4096;
 
@@ -341,7 +344,7 @@ fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Whether both processes are in the same namespace of this kind; `true` if that cannot be told.
+/// Whether both processes are in the same namespace of this kind; `true` if that cannot be flags.
 pub fn same_namespace(a: &str, b: &str, kind: &str) -> bool {
     let of = |process: &str| fs::read_link(Path::new("/proc").join(process).join("ns").join(kind)).ok();
     match (of(a), of(b)) {

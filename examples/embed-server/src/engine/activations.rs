@@ -3,8 +3,8 @@
 
 use half::f16;
 
-use super::Precision;
 use super::layout::Layout;
+use super::precision::Precision;
 use crate::model::Config;
 
 /// Rows behind a batch's last that kernels may touch: tiles of 64 rows are computed whole.

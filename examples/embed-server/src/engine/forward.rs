@@ -3,8 +3,9 @@
 
 use stasis::{Arg, Kernel, SubmitError, WaitError};
 
+use super::Engine;
 use super::parameters::{Attention, Linear, Norm};
-use super::{Engine, Precision};
+use super::precision::Precision;
 use crate::model::{HEAD, HIDDEN};
 
 /// Rows that a workgroup of the embedding and normalisation kernels takes, and its work-items.

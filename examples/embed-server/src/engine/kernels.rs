@@ -3,7 +3,8 @@
 
 use stasis::{Agent, Executable, Kernel};
 
-use super::{EngineError, Precision};
+use super::error::EngineError;
+use super::precision::Precision;
 
 include!(concat!(env!("OUT_DIR"), "/embed.rs"));
 

@@ -11,6 +11,7 @@ mod forward;
 mod kernels;
 mod layout;
 mod parameters;
+mod precision;
 mod profile;
 mod tables;
 
@@ -18,6 +19,7 @@ use stasis::{Agent, Buffer, Queue, QueueOptions, Runtime, Signal};
 
 pub use self::error::EngineError;
 pub use self::parameters::Parameters;
+pub use self::precision::Precision;
 pub use self::profile::KernelTime;
 
 use self::activations::Activations;
@@ -29,26 +31,6 @@ use crate::embedder::{EmbedError, Embedder, Sentence};
 
 /// Tokens of a batch at most: rows times the widest row stay within 32-bit indices.
 const MOST_TOKENS: usize = 1 << 20;
-
-/// What the weights and the products' operands are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// Half precision into sums of single precision, by matrix instructions.
-    F16,
-    /// Single precision.
-    F32,
-}
-
-impl Precision {
-    /// Its name in kernels' names.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F16 => "f16",
-            Precision::F32 => "f32",
-        }
-    }
-}
 
 /// The model on an agent.
 #[derive(Debug)]

@@ -7,8 +7,8 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::Precision;
 use super::layout::Layout;
+use super::precision::Precision;
 use crate::model::{Config, HEAD, ModelError, Weights};
 
 /// A matrix product's operand and what is added.

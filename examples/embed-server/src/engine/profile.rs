@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use stasis::{Agent, AllocError, Runtime, Signal};
 
-use super::{Engine, EngineError};
+use super::Engine;
+use super::error::EngineError;
 use crate::embedder::{EmbedError, Embedder, Sentence};
 
 /// A kernel's part of a batch.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ApiError;
+use super::error::ApiError;
 
 /// How much work it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

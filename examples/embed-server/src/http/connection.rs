@@ -29,9 +29,12 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::watch::Receiver;
 
+use super::error::ApiError;
 use super::link::{Link, Phase};
+use super::patience::elapse;
+use super::state::State;
+use super::watch;
 use super::wire::Wire;
-use super::{ApiError, State, elapse, watch};
 
 /// Bytes of a request's headers.
 const HEAD: usize = 128 << 10;

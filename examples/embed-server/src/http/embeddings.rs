@@ -13,11 +13,12 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::aside::{Size, Wanted};
+use super::error::ApiError;
 use super::input::{self, Packed};
 use super::request::{EmbeddingRequest, Encoding, Input, Truncate};
 use super::shallow::Most;
+use super::state::State;
 use super::watch::Tokens;
-use super::{ApiError, State};
 use crate::batch::{Batcher, Embeddings};
 use crate::embedder::Sentence;
 use crate::model::{Length, TokenizeError};

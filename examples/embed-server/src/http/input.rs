@@ -15,8 +15,8 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ApiError;
 use super::aside::Wanted;
+use super::error::ApiError;
 
 /// Bytes of a body over the limit that are read and thrown away. A response that is sent while the client is still
 /// writing is lost to most clients, who see a reset connection instead.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 
-use super::Keys;
+use super::keys::Keys;
 
 /// What a request may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
-use super::ApiError;
+use super::error::ApiError;
 use super::shallow::{Ids, List, Most, Read, Shallow};
 
 /// What is to be embedded: as many items as are kept, and how many there are.

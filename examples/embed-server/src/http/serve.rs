@@ -14,7 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::{State, connection, elapse, router};
+use super::connection;
+use super::patience::elapse;
+use super::routes::router;
+use super::state::State;
 
 /// How long the last answers have to be sent when the time of a shutdown is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);

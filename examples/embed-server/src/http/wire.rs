@@ -14,8 +14,10 @@ use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::error::ApiError;
 use super::link::Link;
-use super::{ApiError, State, watch};
+use super::state::State;
+use super::watch;
 
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;

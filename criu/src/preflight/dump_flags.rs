@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What CRIU will be told, as far as it decides what CRIU refuses.
+//! What CRIU will be flags, as far as it decides what CRIU refuses.
 
 /// CRIU's own limit for deleted files it carries along, bytes (`--ghost-limit`).
 const GHOST_LIMIT: u64 = 1 << 20;
 
 /// The options of `criu dump` that lift a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct DumpFlags {
     /// Established TCP connections are kept.
     pub tcp_established: bool,
     /// Established TCP connections are closed.
@@ -27,7 +27,7 @@ pub struct Told {
     pub ghost_limit: u64,
 }
 
-impl Default for Told {
+impl Default for DumpFlags {
     fn default() -> Self {
         Self {
             tcp_established: false,
@@ -43,30 +43,30 @@ impl Default for Told {
     }
 }
 
-impl Told {
+impl DumpFlags {
     /// What these arguments of `criu dump` say; the rest of them is CRIU's to judge.
     pub fn from_args(args: &[String]) -> Self {
-        let mut told = Self::default();
+        let mut flags = Self::default();
         let mut words = args.iter();
         while let Some(word) = words.next() {
             let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(n, v)| (n, Some(v)));
             match name {
-                "--tcp-established" => told.tcp_established = true,
-                "--tcp-close" => told.tcp_close = true,
-                "--skip-in-flight" => told.skip_in_flight = true,
-                "--file-locks" | "-l" => told.file_locks = true,
-                "--shell-job" | "-j" => told.shell_job = true,
-                "--ext-unix-sk" | "-x" => told.ext_unix_sk = true,
-                "--link-remap" => told.link_remap = true,
-                "--unprivileged" => told.unprivileged = true,
+                "--tcp-established" => flags.tcp_established = true,
+                "--tcp-close" => flags.tcp_close = true,
+                "--skip-in-flight" => flags.skip_in_flight = true,
+                "--file-locks" | "-l" => flags.file_locks = true,
+                "--shell-job" | "-j" => flags.shell_job = true,
+                "--ext-unix-sk" | "-x" => flags.ext_unix_sk = true,
+                "--link-remap" => flags.link_remap = true,
+                "--unprivileged" => flags.unprivileged = true,
                 "--ghost-limit" => {
                     let size = value.or_else(|| words.next().map(String::as_str)).and_then(parse_size);
-                    told.ghost_limit = size.unwrap_or(GHOST_LIMIT);
+                    flags.ghost_limit = size.unwrap_or(GHOST_LIMIT);
                 }
                 _ => {}
             }
         }
-        told
+        flags
     }
 }
 
@@ -87,25 +87,25 @@ fn parse_size(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn told(args: &[&str]) -> Told {
-        Told::from_args(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>())
+    fn flags(args: &[&str]) -> DumpFlags {
+        DumpFlags::from_args(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn flags_are_read_and_others_passed_over() {
-        assert_eq!(told(&["-v4", "--display-stats"]), Told::default());
-        let all = told(&["--tcp-close", "--file-locks", "-j", "--ext-unix-sk", "--unprivileged"]);
+        assert_eq!(flags(&["-v4", "--display-stats"]), DumpFlags::default());
+        let all = flags(&["--tcp-close", "--file-locks", "-j", "--ext-unix-sk", "--unprivileged"]);
         assert!(all.tcp_close && all.file_locks && all.shell_job && all.ext_unix_sk && all.unprivileged);
         assert!(!all.tcp_established && !all.link_remap);
     }
 
     #[test]
     fn ghost_limit_takes_both_spellings_and_units() {
-        assert_eq!(told(&["--ghost-limit", "64M", "--file-locks"]).ghost_limit, 64 << 20);
-        assert!(told(&["--ghost-limit", "64M", "--file-locks"]).file_locks);
-        assert_eq!(told(&["--ghost-limit=2G"]).ghost_limit, 2 << 30);
-        assert_eq!(told(&["--ghost-limit=4096"]).ghost_limit, 4096);
-        assert_eq!(told(&["--ghost-limit=nonsense"]).ghost_limit, GHOST_LIMIT);
-        assert_eq!(told(&[]).ghost_limit, 1 << 20);
+        assert_eq!(flags(&["--ghost-limit", "64M", "--file-locks"]).ghost_limit, 64 << 20);
+        assert!(flags(&["--ghost-limit", "64M", "--file-locks"]).file_locks);
+        assert_eq!(flags(&["--ghost-limit=2G"]).ghost_limit, 2 << 30);
+        assert_eq!(flags(&["--ghost-limit=4096"]).ghost_limit, 4096);
+        assert_eq!(flags(&["--ghost-limit=nonsense"]).ghost_limit, GHOST_LIMIT);
+        assert_eq!(flags(&[]).ghost_limit, 1 << 20);
     }
 }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a verb shows of its progress.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use stasis::image::memory_is_ample;
+
+/// How often a spinner turns.
+const TURN: Duration = Duration::from_millis(100);
+
+pub(super) fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+pub(super) fn spinner(quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        bar.set_style(style);
+    }
+    if memory_is_ample() {
+        turn(&bar);
+    }
+    bar
+}
+
+/// Has a spinner turn, if a thread for it can be had: indicatif's own gives no such choice.
+fn turn(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    let _ = thread::Builder::new().spawn(move || {
+        while let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) {
+            bar.tick();
+            drop(bar);
+            thread::sleep(TURN);
+        }
+    });
+}
+
+pub(super) fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
