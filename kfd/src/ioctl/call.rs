@@ -1,119 +1,251 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one place where an argument struct is handed to a transport.
+//! The one place where an argument struct is handed to a transport, and where new descriptors get an owner.
+//!
+//! INVARIANT: a pointer and its length in an argument are written here, from a slice that is borrowed for the call; or
+//! the caller of an unsafe function vouches for them.
 #![allow(unsafe_code)]
 
-use bytemuck::Pod;
-use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use rustix::io::{Errno, FdFlags};
 
 use super::{IoctlError, Kfd, Render};
 use crate::sys;
+use crate::sys::table::{Array, CloseOnExec, Command, Length, Part, Place, PlainArgs, Row};
 use crate::transport::File;
 
-/// Issues `cmd` once.
-///
-/// # Safety
-/// Pointers embedded in `args` must be what the ioctl expects, for as long as it runs.
-unsafe fn once<T: Pod>(file: &dyn File, cmd: u32, args: &mut T) -> Result<u32, Errno> {
-    // INVARIANT: the driver accesses as many bytes as the command encodes.
-    if sys::ioc_size(cmd) != size_of::<T>() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: `args` is exactly the bytes that `cmd` encodes; the caller vouches for pointers in them.
-    unsafe { file.ioctl(cmd, std::ptr::from_mut(args).cast()) }
+/// A descriptor field that holds none (`KFD_INVALID_FD`).
+pub(super) const NO_FD: u32 = u32::MAX;
+
+/// Memory for one array of an argument.
+#[derive(Debug)]
+pub(super) enum Slice<'a> {
+    /// The driver reads it.
+    Read(&'a [u8]),
+    /// The driver reads and writes it.
+    Write(&'a mut [u8]),
 }
 
-/// Issues `cmd` until it is not interrupted; the render node's driver may also ask for a repetition (EAGAIN), as
-/// libdrm knows.
-///
-/// # Safety
-/// As for [`once`].
-unsafe fn until_done<T: Pod>(file: &dyn File, cmd: u32, args: &mut T) -> Result<u32, IoctlError> {
-    let again = sys::ioc_type(cmd) == sys::DRM_IOCTL_BASE;
-    loop {
-        // SAFETY: the caller's contract.
-        match unsafe { once(file, cmd, args) } {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if again => {}
-            outcome => return outcome.map_err(|errno| failed(file, cmd, errno)),
+impl Slice<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Read(bytes) => bytes.len(),
+            Self::Write(bytes) => bytes.len(),
+        }
+    }
+
+    /// Its address, for a driver that writes it if `writable`.
+    ///
+    /// # Errors
+    /// EINVAL if it may only be read.
+    fn expose(&mut self, writable: bool) -> Result<u64, Errno> {
+        match self {
+            Self::Write(bytes) => Ok(bytes.as_mut_ptr().expose_provenance() as u64),
+            Self::Read(bytes) if !writable => Ok(bytes.as_ptr().expose_provenance() as u64),
+            Self::Read(_) => Err(Errno::INVAL),
         }
     }
 }
 
-/// The error of `cmd` on `file`.
-pub(super) fn failed(file: &dyn File, cmd: u32, errno: Errno) -> IoctlError {
-    IoctlError { ioctl: sys::command_name(cmd), path: file.path().to_owned(), errno }
+/// Writes pointer and length of each array of the argument: of the slice at its index, or of no memory where there are
+/// fewer slices. An array that is longer than its count can say is cut.
+///
+/// # Errors
+/// EINVAL if a slice does not fit its array, or nothing says how long the array is.
+fn point(row: &'static Row, args: &mut [u8], slices: &mut [Slice<'_>]) -> Result<(), Errno> {
+    let arrays: Vec<Array> = row
+        .parts_of(args)
+        .filter_map(|part| if let Part::Array(array) = part { Some(*array) } else { None })
+        .collect();
+    if slices.len() > arrays.len() {
+        return Err(Errno::INVAL);
+    }
+    let mut slices = slices.iter_mut();
+    for array in arrays {
+        let (address, bytes) = match slices.next() {
+            Some(slice) => (slice.expose(array.writable)?, slice.len()),
+            None => (0, 0),
+        };
+        put(args, array.pointer, &address.to_ne_bytes())?;
+        match array.length {
+            Length::Count32 { count, element } => {
+                let elements = u32::try_from(bytes / element).unwrap_or(u32::MAX);
+                put(args, count, &elements.to_ne_bytes())?;
+            }
+            Length::Count64 { count, element } => {
+                put(args, count, &((bytes / element) as u64).to_ne_bytes())?
+            }
+            Length::Bits { count, .. } => {
+                let bits = u32::try_from((bytes / 4).saturating_mul(32)).unwrap_or(!31);
+                put(args, count, &bits.to_ne_bytes())?;
+            }
+            Length::Product { .. } | Length::Fixed(_) => return Err(Errno::INVAL),
+        }
+    }
+    Ok(())
 }
 
-impl Kfd {
-    /// Issues `cmd` once.
-    ///
-    /// # Safety
-    /// As for [`once`].
-    pub(super) unsafe fn call_once<T: Pod>(&self, cmd: u32, args: &mut T) -> Result<u32, Errno> {
-        // SAFETY: the caller's contract.
-        unsafe { once(self.file().as_ref(), cmd, args) }
-    }
-
-    /// Issues `cmd` until it is not interrupted.
-    ///
-    /// # Safety
-    /// As for [`once`].
-    pub(super) unsafe fn call<T: Pod>(&self, cmd: u32, args: &mut T) -> Result<u32, IoctlError> {
-        // SAFETY: the caller's contract.
-        unsafe { until_done(self.file().as_ref(), cmd, args) }
-    }
-
-    /// Issues a command whose argument has no pointers to this process' memory.
-    pub(super) fn call_plain<T: Pod + PlainArgs>(&self, cmd: u32, args: &mut T) -> Result<u32, IoctlError> {
-        // SAFETY: `PlainArgs` says that there are no pointers.
-        unsafe { self.call(cmd, args) }
-    }
-
-    pub(super) fn error(&self, cmd: u32, errno: Errno) -> IoctlError {
-        failed(self.file().as_ref(), cmd, errno)
-    }
+fn put(args: &mut [u8], at: usize, value: &[u8]) -> Result<(), Errno> {
+    let field = args.get_mut(at..).and_then(|rest| rest.get_mut(..value.len()));
+    field.ok_or(Errno::INVAL)?.copy_from_slice(value);
+    Ok(())
 }
 
-impl Render {
-    /// Issues `cmd` until it is not interrupted.
-    ///
-    /// # Safety
-    /// As for [`once`].
-    pub(super) unsafe fn call<T: Pod>(&self, cmd: u32, args: &mut T) -> Result<u32, IoctlError> {
-        // SAFETY: the caller's contract.
-        unsafe { until_done(self.file().as_ref(), cmd, args) }
-    }
-
-    /// Issues a command whose argument has no pointers to this process' memory.
-    pub(super) fn call_plain<T: Pod + PlainArgs>(&self, cmd: u32, args: &mut T) -> Result<u32, IoctlError> {
-        // SAFETY: `PlainArgs` says that there are no pointers.
-        unsafe { self.call(cmd, args) }
-    }
-}
-
-/// Argument structs without pointers through which the driver accesses memory during the call.
+/// Issues a command once.
 ///
 /// # Safety
-/// The driver reads and writes nothing of this process for a command with such an argument but the argument itself.
-pub(super) unsafe trait PlainArgs {}
-
-macro_rules! plain {
-    ($( $name:ident ),* $(,)?) => {
-        $(
-            // SAFETY: no field is an address of this process that the driver follows during the call (`kfd_ioctl.h`,
-            // `amdgpu_drm.h`, `drm.h`); addresses that it keeps are the GPU's.
-            unsafe impl PlainArgs for sys::$name {}
-        )*
-    };
+/// Every array of the argument (`Command::ROW`) must name memory of its length that the driver may read, and write if
+/// the array is writable, until the call returns.
+unsafe fn issue<C: Command>(file: &dyn File, args: &mut C::Args) -> Result<u32, Errno> {
+    let at = std::ptr::from_mut(args).cast();
+    // SAFETY: `at` points to a `C::Args`, whose size the command encodes (contract of `Command`), and which is borrowed
+    // mutably for the call. The driver accesses other memory only through the arrays of the row (the same contract),
+    // for which the caller vouches.
+    unsafe { file.ioctl(C::ROW.command, at) }
 }
 
-plain! {
-    kfd_ioctl_get_version_args, kfd_ioctl_create_queue_args, kfd_ioctl_destroy_queue_args,
-    kfd_ioctl_update_queue_args, kfd_ioctl_set_memory_policy_args, kfd_ioctl_get_clock_counters_args,
-    kfd_ioctl_create_event_args, kfd_ioctl_destroy_event_args, kfd_ioctl_set_event_args,
-    kfd_ioctl_reset_event_args, kfd_ioctl_set_scratch_backing_va_args, kfd_ioctl_set_trap_handler_args,
-    kfd_ioctl_acquire_vm_args, kfd_ioctl_alloc_memory_of_gpu_args, kfd_ioctl_free_memory_of_gpu_args,
-    kfd_ioctl_import_dmabuf_args, kfd_ioctl_export_dmabuf_args, kfd_ioctl_set_xnack_mode_args,
-    kfd_ioctl_get_available_memory_args, kfd_ioctl_runtime_enable_args,
-    drm_gem_close, drm_get_cap, drm_prime_handle, drm_amdgpu_gem_mmap,
+/// Issues a command once; its arrays are `slices`, in the order of the row, and no memory where there are fewer.
+pub(super) fn once_with<C: Command>(
+    file: &dyn File,
+    args: &mut C::Args,
+    slices: &mut [Slice<'_>],
+) -> Result<u32, Errno> {
+    point(C::ROW, bytemuck::bytes_of_mut(args), slices)?;
+    // SAFETY: `point` wrote the pointer and the length of every array: those of a slice that is borrowed for the call,
+    // mutably if the array is writable, or no memory at all.
+    unsafe { issue::<C>(file, args) }
+}
+
+/// Repeats a call until it is not interrupted; the render node's driver may also ask for a repetition (EAGAIN), as
+/// libdrm knows.
+fn until_done<C: Command>(
+    file: &dyn File,
+    mut call: impl FnMut() -> Result<u32, Errno>,
+) -> Result<u32, IoctlError> {
+    let again = sys::ioc_type(C::ROW.command) == sys::DRM_IOCTL_BASE;
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if again => {}
+            outcome => return outcome.map_err(|errno| failed::<C>(file, errno)),
+        }
+    }
+}
+
+/// The error of a command on `file`.
+pub(super) fn failed<C: Command>(file: &dyn File, errno: Errno) -> IoctlError {
+    IoctlError { ioctl: C::ROW.name, path: file.path().to_owned(), errno }
+}
+
+/// An open file that takes ioctls.
+pub(super) trait Issue {
+    /// The file.
+    fn target(&self) -> &dyn File;
+
+    /// Issues a command whose argument names no memory of this process, until it is not interrupted.
+    fn call_plain<C: PlainArgs>(&self, args: &mut C::Args) -> Result<u32, IoctlError> {
+        // SAFETY: the row has no arrays: the driver accesses no memory but the argument (contract of `PlainArgs`).
+        until_done::<C>(self.target(), || unsafe { issue::<C>(self.target(), args) })
+    }
+
+    /// Issues a command until it is not interrupted; its arrays are `slices`, as for [`once_with`].
+    fn call_with<C: Command>(&self, args: &mut C::Args, slices: &mut [Slice<'_>]) -> Result<u32, IoctlError> {
+        until_done::<C>(self.target(), || once_with::<C>(self.target(), args, slices))
+    }
+
+    /// Issues a command until it is not interrupted, with pointers that the caller wrote.
+    ///
+    /// # Safety
+    /// Each pointer of the argument must name memory of the length that the driver expects there, which the driver may
+    /// read, and write if it does, until the call returns.
+    unsafe fn call_raw<C: Command>(&self, args: &mut C::Args) -> Result<u32, IoctlError> {
+        // SAFETY: the caller vouches for all pointers of the argument, and so for those in the row.
+        until_done::<C>(self.target(), || unsafe { issue::<C>(self.target(), args) })
+    }
+
+    /// Issues a command that makes one descriptor in its argument, which closes on exec if the argument's flags say so.
+    ///
+    /// # Errors
+    /// [`IoctlError`]; EBADF if the driver answers without a descriptor.
+    fn call_for_descriptor<C: Command>(&self, args: &mut C::Args) -> Result<OwnedFd, IoctlError> {
+        let (outcome, made) = self.call_for_descriptors::<C>(args, &mut [], |_| false);
+        outcome?;
+        let made = made.into_iter().next().flatten();
+        made.ok_or_else(|| failed::<C>(self.target(), Errno::BADF))
+    }
+
+    /// Issues a command that makes descriptors; `slices` as for [`once_with`]. Answers the outcome and the descriptor
+    /// of each field that the row names, all close-on-exec unless the argument's flags say otherwise. `stays` says
+    /// whether the driver leaves descriptors open when the command fails with this errno.
+    fn call_for_descriptors<C: Command>(
+        &self,
+        args: &mut C::Args,
+        slices: &mut [Slice<'_>],
+        stays: impl FnOnce(Errno) -> bool,
+    ) -> (Result<(), IoctlError>, Vec<Option<OwnedFd>>) {
+        for (field, _) in new_descriptors(C::ROW, bytemuck::bytes_of_mut(args), slices) {
+            *field = NO_FD.to_ne_bytes();
+        }
+        let outcome = self.call_with::<C>(args, slices).map(drop);
+        if outcome.as_ref().is_err_and(|error| !stays(error.errno)) {
+            return (outcome, Vec::new());
+        }
+        let fields = new_descriptors(C::ROW, bytemuck::bytes_of_mut(args), slices);
+        let take = |(field, close_on_exec): (&mut [u8; 4], CloseOnExec)| {
+            let number = i32::from_ne_bytes(std::mem::replace(field, NO_FD.to_ne_bytes()));
+            if number < 0 {
+                return None;
+            }
+            // SAFETY: the field held no number before the call, so that the driver put this one there. It made the
+            // descriptor for this process (contract of `Command`), where nothing else owns it, and has not closed it.
+            let fd = unsafe { OwnedFd::from_raw_fd(number) };
+            if close_on_exec == CloseOnExec::Never {
+                // A failure leaves the descriptor inheritable, which is no reason to lose it.
+                let _ = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC);
+            }
+            Some(fd)
+        };
+        (outcome, fields.into_iter().map(take).collect())
+    }
+}
+
+/// The fields in which the driver returns descriptors.
+fn new_descriptors<'a>(
+    row: &'static Row,
+    args: &'a mut [u8],
+    slices: &'a mut [Slice<'_>],
+) -> Vec<(&'a mut [u8; 4], CloseOnExec)> {
+    let made = row.parts_of(args).find_map(|part| match part {
+        Part::NewDescriptor(place, close_on_exec) => Some((*place, *close_on_exec)),
+        _ => None,
+    });
+    let Some((place, close_on_exec)) = made else { return Vec::new() };
+    let (bytes, stride, at) = match place {
+        Place::Argument(at) => {
+            let whole = args.len();
+            (args, whole, usize::from(at))
+        }
+        Place::Element { array, element, at } => {
+            let mut arrays = row.parts_of(args).filter(|part| matches!(part, Part::Array(_)));
+            let index = arrays.position(|part| *part == Part::Array(array));
+            match index.and_then(|index| slices.get_mut(index)) {
+                Some(Slice::Write(bytes)) => (&mut **bytes, element, at),
+                _ => return Vec::new(),
+            }
+        }
+    };
+    let fields = bytes.chunks_exact_mut(stride.max(1));
+    fields.filter_map(|chunk| Some((chunk.get_mut(at..)?.first_chunk_mut()?, close_on_exec))).collect()
+}
+
+impl Issue for Kfd {
+    fn target(&self) -> &dyn File {
+        self.file().as_ref()
+    }
+}
+
+impl Issue for Render {
+    fn target(&self) -> &dyn File {
+        self.file().as_ref()
+    }
 }

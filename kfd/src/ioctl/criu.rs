@@ -2,17 +2,15 @@
 //! Wrappers of CRIU_OP: the driver's state of a whole process, taken and put back.
 //!
 //! INVARIANT: every descriptor the driver makes is owned by what is returned, close-on-exec.
-#![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, FdFlags};
+use rustix::io::Errno;
 
+use super::call::{Issue, NO_FD, Slice, failed};
 use super::{IoctlError, Kfd};
+use crate::sys::kfd_ioctl::CriuOp;
 use crate::sys::{self, kfd_criu_bo_bucket, kfd_criu_device_bucket, kfd_ioctl_criu_args};
-
-/// A descriptor field that holds none (`KFD_INVALID_FD`).
-const NO_FD: u32 = u32::MAX;
 
 /// What PROCESS_INFO says of a process: how much CHECKPOINT will write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -62,8 +60,7 @@ impl Kfd {
     /// [`IoctlError`]; EACCES without CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN. Nothing is paused then.
     pub fn criu_process_info(&self) -> Result<ProcessInfo, IoctlError> {
         let mut args = kfd_ioctl_criu_args { op: sys::KFD_CRIU_OP_PROCESS_INFO, ..Default::default() };
-        // SAFETY: the operation uses none of the pointers.
-        unsafe { self.call(sys::AMDKFD_IOC_CRIU_OP, &mut args)? };
+        self.call_with::<CriuOp>(&mut args, &mut [])?;
         Ok(ProcessInfo {
             pid: args.pid,
             devices: args.num_devices,
@@ -79,29 +76,27 @@ impl Kfd {
     /// [`IoctlError`]; EINVAL if `info` does not describe the process any more, EOPNOTSUPP if the driver cannot
     /// take a queue's state, EMFILE when there are fewer descriptors left than buffer objects.
     pub fn criu_checkpoint(&self, info: &ProcessInfo) -> Result<Checkpoint, IoctlError> {
-        let cmd = sys::AMDKFD_IOC_CRIU_OP;
-        let too_large = |_| self.error(cmd, Errno::NOMEM);
+        let too_large = || failed::<CriuOp>(self.target(), Errno::NOMEM);
         let mut private = Vec::new();
-        let length = usize::try_from(info.private_bytes).map_err(too_large)?;
-        private.try_reserve_exact(length).map_err(|_| self.error(cmd, Errno::NOMEM))?;
+        let length = usize::try_from(info.private_bytes).map_err(|_| too_large())?;
+        private.try_reserve_exact(length).map_err(|_| too_large())?;
         private.resize(length, 0_u8);
         let mut devices = vec![kfd_criu_device_bucket::default(); info.devices as usize];
         let empty = kfd_criu_bo_bucket { dmabuf_fd: NO_FD, ..Default::default() };
         let mut bos = vec![empty; info.bos as usize];
         let mut args = kfd_ioctl_criu_args {
-            devices: devices.as_mut_ptr().expose_provenance() as u64,
-            bos: bos.as_mut_ptr().expose_provenance() as u64,
-            priv_data: private.as_mut_ptr().expose_provenance() as u64,
-            priv_data_size: info.private_bytes,
-            num_devices: info.devices,
-            num_bos: info.bos,
             num_objects: info.objects,
             op: sys::KFD_CRIU_OP_CHECKPOINT,
             ..Default::default()
         };
-        // SAFETY: each pointer names as many elements, or bytes, as the count beside it says.
-        unsafe { self.call(cmd, &mut args)? };
-        let dmabufs = take_descriptors(&mut bos);
+        let mut arrays = [
+            Slice::Write(bytemuck::cast_slice_mut(&mut devices)),
+            Slice::Write(bytemuck::cast_slice_mut(&mut bos)),
+            Slice::Write(&mut private),
+        ];
+        // A checkpoint that fails has closed the descriptors whose numbers it wrote.
+        let (outcome, dmabufs) = self.call_for_descriptors::<CriuOp>(&mut args, &mut arrays, |_| false);
+        outcome?;
         Ok(Checkpoint { devices, bos, objects: info.objects, private, dmabufs })
     }
 
@@ -111,8 +106,7 @@ impl Kfd {
     /// [`IoctlError`]; EINVAL if nothing is paused.
     pub fn criu_unpause(&self) -> Result<(), IoctlError> {
         let mut args = kfd_ioctl_criu_args { op: sys::KFD_CRIU_OP_UNPAUSE, ..Default::default() };
-        // SAFETY: the operation uses none of the pointers.
-        unsafe { self.call(sys::AMDKFD_IOC_CRIU_OP, &mut args) }.map(drop)
+        self.call_with::<CriuOp>(&mut args, &mut []).map(drop)
     }
 
     /// CRIU_OP RESTORE in a process that has acquired nothing yet: buffer objects, queues and events come back under
@@ -128,8 +122,9 @@ impl Kfd {
         objects: u32,
         private: &[u8],
     ) -> Result<Vec<Option<OwnedFd>>, IoctlError> {
-        let cmd = sys::AMDKFD_IOC_CRIU_OP;
-        let count = |length: usize| u32::try_from(length).map_err(|_| self.error(cmd, Errno::INVAL));
+        if devices.len().max(bos.len()) > u32::MAX as usize {
+            return Err(failed::<CriuOp>(self.target(), Errno::INVAL));
+        }
         let mut buckets: Vec<kfd_criu_device_bucket> = devices
             .iter()
             .map(|device| kfd_criu_device_bucket {
@@ -139,31 +134,20 @@ impl Kfd {
                 pad: 0,
             })
             .collect();
-        for bo in &mut *bos {
-            bo.dmabuf_fd = NO_FD;
-        }
         // The driver only reads it, but the transport may offer it for writing.
         let mut private = private.to_vec();
-        let mut args = kfd_ioctl_criu_args {
-            devices: buckets.as_mut_ptr().expose_provenance() as u64,
-            bos: bos.as_mut_ptr().expose_provenance() as u64,
-            priv_data: private.as_mut_ptr().expose_provenance() as u64,
-            priv_data_size: private.len() as u64,
-            num_devices: count(buckets.len())?,
-            num_bos: count(bos.len())?,
-            num_objects: objects,
-            op: sys::KFD_CRIU_OP_RESTORE,
-            ..Default::default()
-        };
-        // SAFETY: each pointer names as many elements, or bytes, as the count beside it says.
-        let outcome = unsafe { self.call(cmd, &mut args) };
-        // On EFAULT the buckets may hold numbers of descriptors that were never installed.
-        if outcome.as_ref().is_err_and(|error| error.errno == Errno::FAULT) {
-            return outcome.map(|_| Vec::new());
-        }
-        // Also on other failures: the driver does not take back what it had given before.
-        let dmabufs = take_descriptors(bos);
-        outcome.map(|_| dmabufs)
+        let mut args =
+            kfd_ioctl_criu_args { num_objects: objects, op: sys::KFD_CRIU_OP_RESTORE, ..Default::default() };
+        let mut arrays = [
+            Slice::Write(bytemuck::cast_slice_mut(&mut buckets)),
+            Slice::Write(bytemuck::cast_slice_mut(bos)),
+            Slice::Write(&mut private),
+        ];
+        // A restore that fails does not take back the descriptors that it has made. Only after EFAULT the buckets may
+        // hold numbers of descriptors that were never installed.
+        let stays = |errno| errno != Errno::FAULT;
+        let (outcome, dmabufs) = self.call_for_descriptors::<CriuOp>(&mut args, &mut arrays, stays);
+        outcome.map(|()| dmabufs)
     }
 
     /// CRIU_OP RESUME of the restored process `pid`: its queues run, each by its percentage.
@@ -172,23 +156,6 @@ impl Kfd {
     /// [`IoctlError`]; ESRCH for a process without driver state, EINVAL for one that was not restored.
     pub fn criu_resume(&self, pid: u32) -> Result<(), IoctlError> {
         let mut args = kfd_ioctl_criu_args { op: sys::KFD_CRIU_OP_RESUME, pid, ..Default::default() };
-        // SAFETY: the operation uses none of the pointers.
-        unsafe { self.call(sys::AMDKFD_IOC_CRIU_OP, &mut args) }.map(drop)
+        self.call_with::<CriuOp>(&mut args, &mut []).map(drop)
     }
-}
-
-/// Takes the descriptors out of the buckets, which held none before the call.
-fn take_descriptors(bos: &mut [kfd_criu_bo_bucket]) -> Vec<Option<OwnedFd>> {
-    let take = |bo: &mut kfd_criu_bo_bucket| {
-        let number = std::mem::replace(&mut bo.dmabuf_fd, NO_FD).cast_signed();
-        if number < 0 {
-            return None;
-        }
-        // SAFETY: the driver just made this descriptor for us: the field held none before the call.
-        let fd = unsafe { OwnedFd::from_raw_fd(number) };
-        // KFD makes them inheritable. A failure leaves the descriptor as it is, which is no reason to lose it.
-        let _ = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC);
-        Some(fd)
-    };
-    bos.iter_mut().map(take).collect()
 }

@@ -6,7 +6,7 @@
 //! owners must count.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::IoctlError;
-use super::call::failed;
+use super::call::{Issue, Slice};
 use crate::ids::GemHandle;
-use crate::sys;
+use crate::sys::{self, drm_ioctl};
 use crate::transport::{File, OpenError, Transport, render_node_path};
 
 /// Longest driver name that is read; `amdgpu` has six letters.
@@ -107,13 +107,9 @@ impl Render {
     /// [`IoctlError`].
     pub fn version(&self) -> Result<DrmVersion, IoctlError> {
         let mut name = vec![0_u8; NAME_BYTES];
-        let mut args = sys::drm_version {
-            name_len: NAME_BYTES as u64,
-            name: name.as_mut_ptr().expose_provenance() as u64,
-            ..Default::default()
-        };
-        // SAFETY: `name` names `name_len` writable bytes; the other strings are not asked for.
-        unsafe { self.call(sys::DRM_IOCTL_VERSION, &mut args)? };
+        let mut args = sys::drm_version::default();
+        // Date and description are not asked for.
+        self.call_with::<drm_ioctl::Version>(&mut args, &mut [Slice::Write(&mut name)])?;
         name.truncate(usize::try_from(args.name_len).unwrap_or(NAME_BYTES));
         Ok(DrmVersion {
             name: String::from_utf8_lossy(&name).into_owned(),
@@ -129,7 +125,7 @@ impl Render {
     /// [`IoctlError`]; EINVAL if the driver does not know it.
     pub fn capability(&self, capability: u64) -> Result<u64, IoctlError> {
         let mut args = sys::drm_get_cap { capability, value: 0 };
-        self.call_plain(sys::DRM_IOCTL_GET_CAP, &mut args)?;
+        self.call_plain::<drm_ioctl::GetCap>(&mut args)?;
         Ok(args.value)
     }
 
@@ -139,7 +135,7 @@ impl Render {
     /// [`IoctlError`]; EBADF or EINVAL if the descriptor is no DMABuf.
     pub fn import(&self, dmabuf: BorrowedFd<'_>) -> Result<GemHandle, IoctlError> {
         let mut args = sys::drm_prime_handle { handle: 0, flags: 0, fd: dmabuf.as_raw_fd() };
-        self.call_plain(sys::DRM_IOCTL_PRIME_FD_TO_HANDLE, &mut args)?;
+        self.call_plain::<drm_ioctl::PrimeFdToHandle>(&mut args)?;
         Ok(GemHandle(args.handle))
     }
 
@@ -150,12 +146,7 @@ impl Render {
     pub fn export(&self, handle: GemHandle) -> Result<OwnedFd, IoctlError> {
         let flags = (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned();
         let mut args = sys::drm_prime_handle { handle: handle.0, flags, fd: -1 };
-        self.call_plain(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, &mut args)?;
-        if args.fd < 0 {
-            return Err(failed(self.file.as_ref(), sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, Errno::BADF));
-        }
-        // SAFETY: the driver just made this descriptor for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(args.fd) })
+        self.call_for_descriptor::<drm_ioctl::PrimeHandleToFd>(&mut args)
     }
 
     /// GEM_CLOSE: ends the handle and every mapping made with it.
@@ -164,7 +155,7 @@ impl Render {
     /// [`IoctlError`]; EINVAL if there is no such handle.
     pub fn close(&self, handle: GemHandle) -> Result<(), IoctlError> {
         let mut args = sys::drm_gem_close { handle: handle.0, pad: 0 };
-        self.call_plain(sys::DRM_IOCTL_GEM_CLOSE, &mut args).map(drop)
+        self.call_plain::<drm_ioctl::GemClose>(&mut args).map(drop)
     }
 
     /// AMDGPU_GEM_MMAP: the offset to map the object at with [`File::mmap_fixed`] of this file.
@@ -173,7 +164,7 @@ impl Render {
     /// [`IoctlError`]; ENOENT if there is no such handle, EPERM if the CPU cannot map it.
     pub fn mmap_offset(&self, handle: GemHandle) -> Result<u64, IoctlError> {
         let mut args = sys::drm_amdgpu_gem_mmap { addr_ptr: u64::from(handle.0) };
-        self.call_plain(sys::DRM_IOCTL_AMDGPU_GEM_MMAP, &mut args)?;
+        self.call_plain::<drm_ioctl::GemMmap>(&mut args)?;
         Ok(args.addr_ptr)
     }
 
@@ -221,8 +212,8 @@ impl Render {
             map_size: range.bytes,
             ..Default::default()
         };
-        // SAFETY: the only pointer is that to sync objects, of which there are none.
-        unsafe { self.call(sys::DRM_IOCTL_AMDGPU_GEM_VA, &mut args) }.map(drop)
+        // There are no sync objects to wait for.
+        self.call_with::<drm_ioctl::GemVa>(&mut args, &mut []).map(drop)
     }
 }
 

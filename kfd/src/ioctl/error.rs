@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::sys;
+use crate::sys::{self, DrmIoctl, Ioctl, KfdIoctl};
 
 /// A failed ioctl.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,75 +62,85 @@ impl fmt::Display for Advice<'_> {
 }
 
 fn advice(ioctl: &str, errno: Errno) -> Option<&'static str> {
-    by_ioctl(ioctl, errno).or_else(|| by_errno(errno))
+    Ioctl::named(ioctl).and_then(|ioctl| by_ioctl(ioctl, errno)).or_else(|| by_errno(errno))
 }
 
 /// What an errno means for one ioctl only.
-fn by_ioctl(ioctl: &str, errno: Errno) -> Option<&'static str> {
+fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
+    use Ioctl::{Drm, Kfd};
+    use {DrmIoctl as D, KfdIoctl as K};
     Some(match (ioctl, errno) {
-        ("CREATE_QUEUE", Errno::INVAL) => {
+        (Kfd(K::CreateQueue), Errno::INVAL) => {
             "each of ring, pointers, EOP buffer and save area needs its own mapping of exactly its size, and \
              ctl_stack_size must equal the node's"
         }
-        ("CREATE_QUEUE", Errno::NOSPC) => "destroy a queue of this process on this GPU",
-        ("CREATE_QUEUE", Errno::PERM) => "the GPU has no queue left; destroy one in this or another process",
-        ("CREATE_QUEUE", errno) if errno.raw_os_error() == sys::ENOTSUPP => "no such queue type",
-        ("CREATE_QUEUE" | "SET_MEMORY_POLICY" | "SET_TRAP_HANDLER", Errno::SRCH) => {
+        (Kfd(K::CreateQueue), Errno::NOSPC) => "destroy a queue of this process on this GPU",
+        (Kfd(K::CreateQueue), Errno::PERM) => {
+            "the GPU has no queue left; destroy one in this or another process"
+        }
+        (Kfd(K::CreateQueue), errno) if errno.raw_os_error() == sys::ENOTSUPP => "no such queue type",
+        (Kfd(K::CreateQueue) | Kfd(K::SetMemoryPolicy) | Kfd(K::SetTrapHandler), Errno::SRCH) => {
             "call ACQUIRE_VM for this GPU first"
         }
-        ("UPDATE_QUEUE", Errno::FAULT) => {
+        (Kfd(K::UpdateQueue), Errno::FAULT) => {
             "the queue does not exist, or no mapping of the ring's size starts there"
         }
-        ("UPDATE_QUEUE", Errno::ACCESS) => "the driver reset this queue; destroy it",
-        ("GET_QUEUE_WAVE_STATE", Errno::INVAL) => "make the compute queue inactive first (percentage 0)",
-        ("GET_QUEUE_WAVE_STATE" | "SET_CU_MASK", Errno::FAULT) => "the queue does not exist",
-        ("ACQUIRE_VM", Errno::BUSY) => {
+        (Kfd(K::UpdateQueue), Errno::ACCESS) => "the driver reset this queue; destroy it",
+        (Kfd(K::GetQueueWaveState), Errno::INVAL) => "make the compute queue inactive first (percentage 0)",
+        (Kfd(K::GetQueueWaveState) | Kfd(K::SetCuMask), Errno::FAULT) => "the queue does not exist",
+        (Kfd(K::AcquireVm), Errno::BUSY) => {
             "this process acquired this GPU through another open render node; use that same open file"
         }
-        ("ACQUIRE_VM", Errno::INVAL) => "pass a fresh amdgpu render node and a GPU id of the topology",
-        ("FREE_MEMORY_OF_GPU", Errno::BUSY) => "unmap it from every GPU first",
-        ("FREE_MEMORY_OF_GPU", Errno::PERM) => "the event page lives as long as the process",
-        ("UNMAP_MEMORY_FROM_GPU", Errno::BUSY) => "destroy the queue that uses it first",
-        ("UNMAP_MEMORY_FROM_GPU", Errno::INVAL) => "it is not mapped on that GPU",
-        ("MAP_MEMORY_TO_GPU", Errno::INVAL) => {
+        (Kfd(K::AcquireVm), Errno::INVAL) => "pass a fresh amdgpu render node and a GPU id of the topology",
+        (Kfd(K::FreeMemoryOfGpu), Errno::BUSY) => "unmap it from every GPU first",
+        (Kfd(K::FreeMemoryOfGpu), Errno::PERM) => "the event page lives as long as the process",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::BUSY) => "destroy the queue that uses it first",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::INVAL) => "it is not mapped on that GPU",
+        (Kfd(K::MapMemoryToGpu), Errno::INVAL) => {
             "the address must be free and aligned to pages, and a peer GPU needs a P2P link"
         }
-        ("MAP_MEMORY_TO_GPU" | "UNMAP_MEMORY_FROM_GPU", Errno::NOMEM) => "there may be no such handle",
-        ("ALLOC_MEMORY_OF_GPU", Errno::NOMEM) => "free memory; AVAILABLE_MEMORY tells what is left",
-        ("ALLOC_MEMORY_OF_GPU", Errno::FAULT) => "the pages at the user address cannot be written",
-        ("ALLOC_MEMORY_OF_GPU", Errno::ADDRINUSE) => "the range is registered as shared virtual memory",
-        ("CREATE_EVENT", Errno::INVAL) => "the event page can be given only once in the life of a process",
-        ("CREATE_EVENT", Errno::NOSPC) => "all 4095 signal events are in use; destroy some",
-        ("CREATE_EVENT", Errno::NOMEM) => "pass an event page with the first event",
-        ("WAIT_EVENTS", Errno::IO) => "an event was destroyed during the wait",
-        ("RUNTIME_ENABLE", Errno::EXIST) => "enable before the first queue is created",
-        ("RUNTIME_ENABLE", Errno::BUSY) => "it is enabled already",
-        ("SET_XNACK_MODE", Errno::BUSY) => "destroy all queues first",
-        ("CRIU_OP", Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
-        ("CRIU_OP", Errno::OPNOTSUPP) => "the driver cannot take the queues of this GPU; destroy them first",
-        ("CRIU_OP", Errno::SRCH) => "there is no such process, or it has not opened the device",
-        ("CRIU_OP", Errno::MFILE) => "raise the limit of open files (ulimit -n) above the number of buffers",
-        ("ALLOC_MEMORY_OF_GPU", Errno::MFILE | Errno::NFILE) => {
+        (Kfd(K::MapMemoryToGpu) | Kfd(K::UnmapMemoryFromGpu), Errno::NOMEM) => "there may be no such handle",
+        (Kfd(K::AllocMemoryOfGpu), Errno::NOMEM) => "free memory; AVAILABLE_MEMORY tells what is left",
+        (Kfd(K::AllocMemoryOfGpu), Errno::FAULT) => "the pages at the user address cannot be written",
+        (Kfd(K::AllocMemoryOfGpu), Errno::ADDRINUSE) => "the range is registered as shared virtual memory",
+        (Kfd(K::CreateEvent), Errno::INVAL) => {
+            "the event page can be given only once in the life of a process"
+        }
+        (Kfd(K::CreateEvent), Errno::NOSPC) => "all 4095 signal events are in use; destroy some",
+        (Kfd(K::CreateEvent), Errno::NOMEM) => "pass an event page with the first event",
+        (Kfd(K::WaitEvents), Errno::IO) => "an event was destroyed during the wait",
+        (Kfd(K::RuntimeEnable), Errno::EXIST) => "enable before the first queue is created",
+        (Kfd(K::RuntimeEnable), Errno::BUSY) => "it is enabled already",
+        (Kfd(K::SetXnackMode), Errno::BUSY) => "destroy all queues first",
+        (Kfd(K::CriuOp), Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
+        (Kfd(K::CriuOp), Errno::OPNOTSUPP) => {
+            "the driver cannot take the queues of this GPU; destroy them first"
+        }
+        (Kfd(K::CriuOp), Errno::SRCH) => "there is no such process, or it has not opened the device",
+        (Kfd(K::CriuOp), Errno::MFILE) => {
+            "raise the limit of open files (ulimit -n) above the number of buffers"
+        }
+        (Kfd(K::AllocMemoryOfGpu), Errno::MFILE | Errno::NFILE) => {
             "the software device has an open file for each buffer: raise the limit (ulimit -n)"
         }
-        ("DRM_PRIME_FD_TO_HANDLE" | "IMPORT_DMABUF", Errno::INVAL) => {
+        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::INVAL) => {
             "the descriptor is no DMABuf, or not one that this GPU can reach"
         }
-        ("DRM_PRIME_FD_TO_HANDLE" | "IMPORT_DMABUF", Errno::BADF) => {
+        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::BADF) => {
             "the descriptor is not open, or no DMABuf"
         }
-        ("DRM_PRIME_HANDLE_TO_FD" | "AMDGPU_GEM_MMAP", Errno::NOENT) => {
+        (Drm(D::PrimeHandleToFd) | Drm(D::GemMmap), Errno::NOENT) => {
             "there is no such handle on this open file"
         }
-        ("DRM_GEM_CLOSE", Errno::INVAL) => "there is no such handle on this open file",
-        ("AMDGPU_GEM_VA", Errno::NOENT) => {
+        (Drm(D::GemClose), Errno::INVAL) => "there is no such handle on this open file",
+        (Drm(D::GemVa), Errno::NOENT) => {
             "there is no such handle on this open file, or no mapping of it starts there"
         }
-        ("AMDGPU_GEM_VA", Errno::INVAL) => {
+        (Drm(D::GemVa), Errno::INVAL) => {
             "address, offset and size must be whole pages inside the object, and the range must be free"
         }
-        ("AMDGPU_GEM_VA" | "DRM_GEM_CLOSE", Errno::BUSY) => "destroy the queue that uses the memory first",
-        ("AMDGPU_GEM_MMAP", Errno::PERM) => "the memory cannot be mapped by the CPU",
+        (Drm(D::GemVa) | Drm(D::GemClose), Errno::BUSY) => "destroy the queue that uses the memory first",
+        (Drm(D::GemMmap), Errno::PERM) => "the memory cannot be mapped by the CPU",
         _ => return None,
     })
 }

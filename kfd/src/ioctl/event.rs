@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrappers of the event ioctls.
-#![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::call::{Issue, Slice, failed, once_with};
 use super::{IoctlError, Kfd};
 use crate::ids::{EventId, MemoryHandle};
-use crate::sys;
+use crate::sys::{self, kfd_ioctl};
 
 /// `timeout` that never ends.
 const FOREVER: u32 = u32::MAX;
@@ -81,7 +81,7 @@ impl Kfd {
             auto_reset: u32::from(event.auto_reset),
             ..Default::default()
         };
-        self.call_plain(sys::AMDKFD_IOC_CREATE_EVENT, &mut args)?;
+        self.call_plain::<kfd_ioctl::CreateEvent>(&mut args)?;
         Ok(CreatedEvent {
             id: EventId(args.event_id),
             slot: args.event_slot_index,
@@ -95,7 +95,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn destroy_event(&self, id: EventId) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_destroy_event_args { event_id: id.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_DESTROY_EVENT, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::DestroyEvent>(&mut args).map(drop)
     }
 
     /// SET_EVENT of a signal event.
@@ -104,7 +104,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn set_event(&self, id: EventId) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_set_event_args { event_id: id.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_SET_EVENT, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::SetEvent>(&mut args).map(drop)
     }
 
     /// RESET_EVENT of a signal event.
@@ -113,7 +113,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn reset_event(&self, id: EventId) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_reset_event_args { event_id: id.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_RESET_EVENT, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::ResetEvent>(&mut args).map(drop)
     }
 
     /// WAIT_EVENTS for any or all of `events`; `None` waits without end, zero polls. Ages and exception
@@ -127,32 +127,30 @@ impl Kfd {
         all: bool,
         timeout: Option<Duration>,
     ) -> Result<WaitOutcome, IoctlError> {
-        let cmd = sys::AMDKFD_IOC_WAIT_EVENTS;
+        type Command = kfd_ioctl::WaitEvents;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut args = sys::kfd_ioctl_wait_events_args {
-            events_ptr: events.as_mut_ptr().expose_provenance() as u64,
-            num_events: u32::try_from(events.len()).unwrap_or(u32::MAX),
             wait_for_all: u32::from(all),
             timeout: deadline.and(timeout).map_or(FOREVER, milliseconds),
-            wait_result: 0,
+            ..Default::default()
         };
+        let mut array = [Slice::Write(bytemuck::cast_slice_mut(events))];
         loop {
-            // SAFETY: the pointer names `num_events` elements, which are borrowed for the call.
-            match unsafe { self.call_once(cmd, &mut args) } {
+            match once_with::<Command>(self.target(), &mut args, &mut array) {
                 Err(Errno::INTR) => {
                     // TIMEOUT: the driver left the remaining time in `args`; a driver that did not is
                     // held to the caller's deadline all the same.
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                     args.timeout = args.timeout.min(left.map_or(FOREVER, milliseconds));
                 }
-                Err(errno) => return Err(self.error(cmd, errno)),
+                Err(errno) => return Err(failed::<Command>(self.target(), errno)),
                 Ok(_) => break,
             }
         }
         match args.wait_result {
             sys::KFD_IOC_WAIT_RESULT_COMPLETE => Ok(WaitOutcome::Complete),
             sys::KFD_IOC_WAIT_RESULT_TIMEOUT => Ok(WaitOutcome::Timeout),
-            _ => Err(self.error(cmd, Errno::IO)),
+            _ => Err(failed::<Command>(self.target(), Errno::IO)),
         }
     }
 }

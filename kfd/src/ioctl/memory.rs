@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrappers of the memory ioctls.
-#![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use super::call::{Issue, NO_FD, Slice};
 use super::{IoctlError, Kfd, MapError};
 use crate::ids::{GpuId, MemoryHandle};
-use crate::sys;
+use crate::sys::{self, kfd_ioctl};
 
 /// Bytes offered for a DMABuf's metadata; amdgpu keeps at most 64 words.
 const METADATA_BYTES: usize = 256;
@@ -63,7 +63,7 @@ impl Kfd {
             gpu_id: what.gpu.0,
             flags: what.flags,
         };
-        self.call_plain(sys::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args)?;
+        self.call_plain::<kfd_ioctl::AllocMemoryOfGpu>(&mut args)?;
         Ok(Allocation { handle: MemoryHandle(args.handle), mmap_offset: args.mmap_offset })
     }
 
@@ -73,7 +73,7 @@ impl Kfd {
     /// [`IoctlError`]; the handle stays valid then.
     pub fn free_memory(&self, handle: MemoryHandle) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_free_memory_of_gpu_args { handle: handle.0 };
-        self.call_plain(sys::AMDKFD_IOC_FREE_MEMORY_OF_GPU, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::FreeMemoryOfGpu>(&mut args).map(drop)
     }
 
     /// MAP_MEMORY_TO_GPU; a GPU that has it mapped already counts as done.
@@ -81,14 +81,9 @@ impl Kfd {
     /// # Errors
     /// [`MapError`] says how many were done.
     pub fn map_memory(&self, handle: MemoryHandle, gpus: &[GpuId]) -> Result<(), MapError> {
-        let mut args = sys::kfd_ioctl_map_memory_to_gpu_args {
-            handle: handle.0,
-            device_ids_array_ptr: gpus.as_ptr().expose_provenance() as u64,
-            n_devices: u32::try_from(gpus.len()).unwrap_or(u32::MAX),
-            n_success: 0,
-        };
-        // SAFETY: the pointer names `n_devices` u32 (`GpuId` is transparent), which are only read.
-        let outcome = unsafe { self.call(sys::AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args) };
+        let mut args = sys::kfd_ioctl_map_memory_to_gpu_args { handle: handle.0, ..Default::default() };
+        let ids = Slice::Read(bytemuck::cast_slice(gpus));
+        let outcome = self.call_with::<kfd_ioctl::MapMemoryToGpu>(&mut args, &mut [ids]);
         outcome.map(drop).map_err(|source| MapError { done: args.n_success, wanted: args.n_devices, source })
     }
 
@@ -97,14 +92,9 @@ impl Kfd {
     /// # Errors
     /// [`MapError`] says how many were done.
     pub fn unmap_memory(&self, handle: MemoryHandle, gpus: &[GpuId]) -> Result<(), MapError> {
-        let mut args = sys::kfd_ioctl_unmap_memory_from_gpu_args {
-            handle: handle.0,
-            device_ids_array_ptr: gpus.as_ptr().expose_provenance() as u64,
-            n_devices: u32::try_from(gpus.len()).unwrap_or(u32::MAX),
-            n_success: 0,
-        };
-        // SAFETY: the pointer names `n_devices` u32 (`GpuId` is transparent), which are only read.
-        let outcome = unsafe { self.call(sys::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU, &mut args) };
+        let mut args = sys::kfd_ioctl_unmap_memory_from_gpu_args { handle: handle.0, ..Default::default() };
+        let ids = Slice::Read(bytemuck::cast_slice(gpus));
+        let outcome = self.call_with::<kfd_ioctl::UnmapMemoryFromGpu>(&mut args, &mut [ids]);
         outcome.map(drop).map_err(|source| MapError { done: args.n_success, wanted: args.n_devices, source })
     }
 
@@ -114,7 +104,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn available_memory(&self, gpu: GpuId) -> Result<u64, IoctlError> {
         let mut args = sys::kfd_ioctl_get_available_memory_args { gpu_id: gpu.0, ..Default::default() };
-        self.call_plain(sys::AMDKFD_IOC_AVAILABLE_MEMORY, &mut args)?;
+        self.call_plain::<kfd_ioctl::AvailableMemory>(&mut args)?;
         Ok(args.available)
     }
 
@@ -124,14 +114,8 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn export_dmabuf(&self, handle: MemoryHandle) -> Result<OwnedFd, IoctlError> {
         let flags = (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned();
-        let mut args = sys::kfd_ioctl_export_dmabuf_args { handle: handle.0, flags, dmabuf_fd: u32::MAX };
-        self.call_plain(sys::AMDKFD_IOC_EXPORT_DMABUF, &mut args)?;
-        let fd = args.dmabuf_fd.cast_signed();
-        if fd < 0 {
-            return Err(self.error(sys::AMDKFD_IOC_EXPORT_DMABUF, rustix::io::Errno::BADF));
-        }
-        // SAFETY: the driver just made this descriptor for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        let mut args = sys::kfd_ioctl_export_dmabuf_args { handle: handle.0, flags, dmabuf_fd: NO_FD };
+        self.call_for_descriptor::<kfd_ioctl::ExportDmabuf>(&mut args)
     }
 
     /// IMPORT_DMABUF at GPU address `va`.
@@ -146,7 +130,7 @@ impl Kfd {
     ) -> Result<MemoryHandle, IoctlError> {
         let dmabuf_fd = dmabuf.as_raw_fd().cast_unsigned();
         let mut args = sys::kfd_ioctl_import_dmabuf_args { va_addr: va, handle: 0, gpu_id: gpu.0, dmabuf_fd };
-        self.call_plain(sys::AMDKFD_IOC_IMPORT_DMABUF, &mut args)?;
+        self.call_plain::<kfd_ioctl::ImportDmabuf>(&mut args)?;
         Ok(MemoryHandle(args.handle))
     }
 
@@ -157,14 +141,10 @@ impl Kfd {
     pub fn get_dmabuf_info(&self, dmabuf: BorrowedFd<'_>) -> Result<DmabufInfo, IoctlError> {
         let mut metadata = vec![0_u8; METADATA_BYTES];
         let mut args = sys::kfd_ioctl_get_dmabuf_info_args {
-            metadata_ptr: metadata.as_mut_ptr().expose_provenance() as u64,
-            // CAST: a small constant.
-            metadata_size: METADATA_BYTES as u32,
             dmabuf_fd: dmabuf.as_raw_fd().cast_unsigned(),
             ..Default::default()
         };
-        // SAFETY: the pointer names `metadata_size` writable bytes.
-        unsafe { self.call(sys::AMDKFD_IOC_GET_DMABUF_INFO, &mut args)? };
+        self.call_with::<kfd_ioctl::GetDmabufInfo>(&mut args, &mut [Slice::Write(&mut metadata)])?;
         metadata.truncate(args.metadata_size as usize);
         Ok(DmabufInfo { bytes: args.size, gpu: GpuId(args.gpu_id), flags: args.flags, metadata })
     }

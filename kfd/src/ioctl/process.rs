@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrappers of the ioctls about the process as a whole and its agents.
-#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::call::{Issue, Slice};
 use super::{IoctlError, Kfd};
 use crate::ids::GpuId;
-use crate::sys;
+use crate::sys::{self, kfd_ioctl};
 
 /// The driver interface's version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn get_version(&self) -> Result<Version, IoctlError> {
         let mut args = sys::kfd_ioctl_get_version_args::default();
-        self.call_plain(sys::AMDKFD_IOC_GET_VERSION, &mut args)?;
+        self.call_plain::<kfd_ioctl::GetVersion>(&mut args)?;
         Ok(Version { major: args.major_version, minor: args.minor_version })
     }
 
@@ -59,15 +59,13 @@ impl Kfd {
     /// # Errors
     /// [`IoctlError`].
     pub fn get_process_apertures_new(&self) -> Result<Vec<sys::kfd_process_device_apertures>, IoctlError> {
-        let cmd = sys::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW;
+        type Command = kfd_ioctl::GetProcessAperturesNew;
         let mut args = sys::kfd_ioctl_get_process_apertures_new_args::default();
-        // SAFETY: with no nodes asked for, the pointer is not used.
-        unsafe { self.call(cmd, &mut args)? };
+        self.call_with::<Command>(&mut args, &mut [])?;
         let mut apertures = vec![sys::kfd_process_device_apertures::default(); args.num_of_nodes as usize];
         if !apertures.is_empty() {
-            args.kfd_process_device_apertures_ptr = apertures.as_mut_ptr().expose_provenance() as u64;
-            // SAFETY: the pointer names `num_of_nodes` writable elements.
-            unsafe { self.call(cmd, &mut args)? };
+            let array = Slice::Write(bytemuck::cast_slice_mut(&mut apertures));
+            self.call_with::<Command>(&mut args, &mut [array])?;
             apertures.truncate(args.num_of_nodes as usize);
         }
         Ok(apertures)
@@ -80,7 +78,7 @@ impl Kfd {
     pub fn acquire_vm(&self, gpu: GpuId, render_node: BorrowedFd<'_>) -> Result<(), IoctlError> {
         let drm_fd = render_node.as_raw_fd().cast_unsigned();
         let mut args = sys::kfd_ioctl_acquire_vm_args { drm_fd, gpu_id: gpu.0 };
-        self.call_plain(sys::AMDKFD_IOC_ACQUIRE_VM, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::AcquireVm>(&mut args).map(drop)
     }
 
     /// SET_MEMORY_POLICY.
@@ -103,7 +101,7 @@ impl Kfd {
             alternate_policy: code(policy.alternate_noncoherent),
             misc_process_flag: 0,
         };
-        self.call_plain(sys::AMDKFD_IOC_SET_MEMORY_POLICY, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::SetMemoryPolicy>(&mut args).map(drop)
     }
 
     /// SET_TRAP_HANDLER: the GPU addresses of the second-level handler's code and data.
@@ -113,7 +111,7 @@ impl Kfd {
     pub fn set_trap_handler(&self, gpu: GpuId, code: u64, data: u64) -> Result<(), IoctlError> {
         let mut args =
             sys::kfd_ioctl_set_trap_handler_args { tba_addr: code, tma_addr: data, gpu_id: gpu.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_SET_TRAP_HANDLER, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::SetTrapHandler>(&mut args).map(drop)
     }
 
     /// SET_SCRATCH_BACKING_VA.
@@ -122,7 +120,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn set_scratch_backing_va(&self, gpu: GpuId, va: u64) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_set_scratch_backing_va_args { va_addr: va, gpu_id: gpu.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_SET_SCRATCH_BACKING_VA, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::SetScratchBackingVa>(&mut args).map(drop)
     }
 
     /// SET_XNACK_MODE as a question: whether retry faults are on.
@@ -131,7 +129,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn xnack_mode(&self) -> Result<bool, IoctlError> {
         let mut args = sys::kfd_ioctl_set_xnack_mode_args { xnack_enabled: -1 };
-        self.call_plain(sys::AMDKFD_IOC_SET_XNACK_MODE, &mut args)?;
+        self.call_plain::<kfd_ioctl::SetXnackMode>(&mut args)?;
         Ok(args.xnack_enabled > 0)
     }
 
@@ -141,7 +139,7 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn get_clock_counters(&self, gpu: GpuId) -> Result<ClockCounters, IoctlError> {
         let mut args = sys::kfd_ioctl_get_clock_counters_args { gpu_id: gpu.0, ..Default::default() };
-        self.call_plain(sys::AMDKFD_IOC_GET_CLOCK_COUNTERS, &mut args)?;
+        self.call_plain::<kfd_ioctl::GetClockCounters>(&mut args)?;
         Ok(ClockCounters {
             gpu: args.gpu_clock_counter,
             cpu: args.cpu_clock_counter,
@@ -158,7 +156,7 @@ impl Kfd {
         let ttmps = if save_ttmps { sys::KFD_RUNTIME_ENABLE_MODE_TTMP_SAVE_MASK } else { 0 };
         let mode_mask = sys::KFD_RUNTIME_ENABLE_MODE_ENABLE_MASK | ttmps;
         let mut args = sys::kfd_ioctl_runtime_enable_args { r_debug, mode_mask, capabilities_mask: 0 };
-        self.call_plain(sys::AMDKFD_IOC_RUNTIME_ENABLE, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::RuntimeEnable>(&mut args).map(drop)
     }
 
     /// RUNTIME_ENABLE with mode 0: undoes [`Kfd::runtime_enable`].
@@ -167,6 +165,6 @@ impl Kfd {
     /// [`IoctlError`].
     pub fn runtime_disable(&self) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_runtime_enable_args::default();
-        self.call_plain(sys::AMDKFD_IOC_RUNTIME_ENABLE, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::RuntimeEnable>(&mut args).map(drop)
     }
 }

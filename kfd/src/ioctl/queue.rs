@@ -2,9 +2,10 @@
 //! Wrappers of the queue ioctls.
 #![allow(unsafe_code)]
 
+use super::call::{Issue, Slice};
 use super::{IoctlError, Kfd};
 use crate::ids::{GpuId, QueueId};
-use crate::sys;
+use crate::sys::{self, kfd_ioctl};
 
 /// What packets a queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -141,7 +142,7 @@ impl Kfd {
             sdma_engine_id,
             metadata_ring_size: 0,
         };
-        self.call_plain(sys::AMDKFD_IOC_CREATE_QUEUE, &mut args)?;
+        self.call_plain::<kfd_ioctl::CreateQueue>(&mut args)?;
         Ok(CreatedQueue {
             id: QueueId(args.queue_id),
             doorbell_offset: args.doorbell_offset,
@@ -161,7 +162,7 @@ impl Kfd {
             queue_percentage: update.percentage,
             queue_priority: update.priority,
         };
-        self.call_plain(sys::AMDKFD_IOC_UPDATE_QUEUE, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::UpdateQueue>(&mut args).map(drop)
     }
 
     /// DESTROY_QUEUE.
@@ -170,7 +171,7 @@ impl Kfd {
     /// [`IoctlError`]; after ETIME and EIO the queue is gone nevertheless.
     pub fn destroy_queue(&self, id: QueueId) -> Result<(), IoctlError> {
         let mut args = sys::kfd_ioctl_destroy_queue_args { queue_id: id.0, pad: 0 };
-        self.call_plain(sys::AMDKFD_IOC_DESTROY_QUEUE, &mut args).map(drop)
+        self.call_plain::<kfd_ioctl::DestroyQueue>(&mut args).map(drop)
     }
 
     /// SET_CU_MASK: bit `n` of the words allows the `n`th compute unit.
@@ -178,14 +179,9 @@ impl Kfd {
     /// # Errors
     /// [`IoctlError`]; on gfx10 and later both units of a pair must agree.
     pub fn set_cu_mask(&self, id: QueueId, mask: &[u32]) -> Result<(), IoctlError> {
-        let mut args = sys::kfd_ioctl_set_cu_mask_args {
-            queue_id: id.0,
-            // A mask that long is refused or cut to 1024 bits by the driver; saturation is not reached.
-            num_cu_mask: u32::try_from(mask.len().saturating_mul(32)).unwrap_or(!31),
-            cu_mask_ptr: mask.as_ptr().expose_provenance() as u64,
-        };
-        // SAFETY: the pointer names `num_cu_mask / 32` words, which are only read.
-        unsafe { self.call(sys::AMDKFD_IOC_SET_CU_MASK, &mut args) }.map(drop)
+        let mut args = sys::kfd_ioctl_set_cu_mask_args { queue_id: id.0, ..Default::default() };
+        let words = Slice::Read(bytemuck::cast_slice(mask));
+        self.call_with::<kfd_ioctl::SetCuMask>(&mut args, &mut [words]).map(drop)
     }
 
     /// GET_QUEUE_WAVE_STATE of an inactive compute queue; the driver writes the 16-byte wave state header at
@@ -207,8 +203,8 @@ impl Kfd {
             queue_id: id.0,
             ..Default::default()
         };
-        // SAFETY: the caller gave the header's memory.
-        unsafe { self.call(sys::AMDKFD_IOC_GET_QUEUE_WAVE_STATE, &mut args)? };
+        // SAFETY: the struct's only pointer is that to the save area, to which the caller lets the driver write.
+        unsafe { self.call_raw::<kfd_ioctl::GetQueueWaveState>(&mut args)? };
         Ok(WaveStateSizes {
             control_stack_bytes: args.ctl_stack_used_size,
             wave_state_bytes: args.save_area_used_size,

@@ -155,6 +155,11 @@ abi_struct! {
     }
 }
 
+/// GEM_OP operation: what the object was created with (32 bytes).
+pub const AMDGPU_GEM_OP_GET_GEM_CREATE_INFO: u32 = 0;
+/// GEM_OP operation: where the object is mapped (32 bytes each).
+pub const AMDGPU_GEM_OP_GET_MAPPING_INFO: u32 = 2;
+
 /// AMDGPU_INFO query: whether acceleration works (u32).
 pub const AMDGPU_INFO_ACCEL_WORKING: u32 = 0x00;
 /// AMDGPU_INFO query: VRAM in use (u64).

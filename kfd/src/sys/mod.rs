@@ -19,6 +19,7 @@ pub mod number;
 pub mod process;
 pub mod queue;
 pub mod svm;
+pub mod table;
 
 pub use criu::*;
 pub use debug::*;
@@ -31,3 +32,5 @@ pub use number::*;
 pub use process::*;
 pub use queue::*;
 pub use svm::*;
+pub use table::{Ioctl, command_name, svm_command};
+pub use table::{drm::*, kfd::*};

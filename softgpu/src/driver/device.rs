@@ -3,8 +3,6 @@
 //!
 //! INVARIANT: what these record is returned or kept, but changes nothing about how queues run.
 
-use std::mem::offset_of;
-
 use kfd::sys::*;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -91,7 +89,7 @@ impl KfdProcess {
         args: &mut kfd_ioctl_acquire_vm_args,
         call: &Call<'_>,
     ) -> Result<(), Errno> {
-        const DRM_FD: u16 = offset_of!(kfd_ioctl_acquire_vm_args, drm_fd) as u16;
+        const DRM_FD: u16 = KfdIoctl::AcquireVm.row().descriptor_field();
         let fd = call.fds.take_in(FdPlace::Field(DRM_FD)).ok_or(Errno::INVAL)?;
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();

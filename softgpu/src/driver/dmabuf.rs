@@ -19,9 +19,9 @@ use super::process::{KfdProcess, State, split_handle};
 use super::{Call, FdPlace, memfd};
 
 /// Offsets of the descriptor fields in their structs.
-const IMPORT_FD: u16 = std::mem::offset_of!(kfd_ioctl_import_dmabuf_args, dmabuf_fd) as u16;
-const EXPORT_FD: u16 = std::mem::offset_of!(kfd_ioctl_export_dmabuf_args, dmabuf_fd) as u16;
-const INFO_FD: u16 = std::mem::offset_of!(kfd_ioctl_get_dmabuf_info_args, dmabuf_fd) as u16;
+const IMPORT_FD: u16 = KfdIoctl::ImportDmabuf.row().descriptor_field();
+const EXPORT_FD: u16 = KfdIoctl::ExportDmabuf.row().descriptor_field();
+const INFO_FD: u16 = KfdIoctl::GetDmabufInfo.row().descriptor_field();
 
 impl KfdProcess {
     pub(super) fn export_dmabuf(

@@ -204,7 +204,7 @@ impl KfdProcess {
         memory: &dyn UserMemory,
         fds: &dyn FdTable,
     ) -> Result<u32, Errno> {
-        let result = super::ioctl_table::ioctl(self, file, cmd, arg, memory, fds);
+        let result = super::handlers::ioctl(self, file, cmd, arg, memory, fds);
         if let Err(errno) = result {
             let name = kfd::sys::command_name(cmd);
             tracing::debug!(target: "driver", ioctl = name, errno = errno.raw_os_error(), "ioctl refused");

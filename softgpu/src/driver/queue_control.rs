@@ -15,8 +15,6 @@ use super::queue_buffers::find_ring;
 use super::queues::check_properties;
 use super::{Call, access_ok};
 
-/// Bits of a CU mask that count; more are ignored.
-const MAX_CU_MASK_BITS: u32 = 1024;
 /// First target whose CUs come in pairs (work-group processors).
 const FIRST_WGP_TARGET: u32 = 100_100;
 
@@ -67,7 +65,7 @@ impl KfdProcess {
         if args.num_cu_mask == 0 || !args.num_cu_mask.is_multiple_of(32) {
             return Err(Errno::INVAL);
         }
-        let bits = args.num_cu_mask.min(MAX_CU_MASK_BITS);
+        let bits = args.num_cu_mask.min(KFD_MAX_CU_MASK_BITS);
         let mask = call.read_u32s(args.cu_mask_ptr, bits / 32)?;
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;

@@ -17,7 +17,7 @@ use super::marshal::{self, Driver, Plan};
 use super::session::Session;
 use super::shared_memory::SharedMemory;
 use super::user_memory;
-use crate::sys;
+use crate::sys::{self, KfdIoctl};
 use crate::transport::doorbell::ParkedPage;
 use crate::transport::wire::{FdPlace, Reply, Request, Segment};
 use crate::transport::{DoorbellSlice, File, KFD_PATH};
@@ -95,10 +95,8 @@ impl SoftFile {
 
     /// As [`SoftFile::send`], lending and taking back the pages of USERPTR objects.
     fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
-        const ALLOC: u32 = sys::ioc_nr(sys::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU);
-        const FREE: u32 = sys::ioc_nr(sys::AMDKFD_IOC_FREE_MEMORY_OF_GPU);
-        match (self.driver, sys::ioc_nr(cmd)) {
-            (Driver::Kfd, ALLOC) => {
+        match (self.driver, KfdIoctl::from_number(sys::ioc_nr(cmd))) {
+            (Driver::Kfd, Some(KfdIoctl::AllocMemoryOfGpu)) => {
                 let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);
                 if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
                     return self.send(cmd, arg, plan, None);
@@ -119,7 +117,7 @@ impl SoftFile {
                 }
                 outcome
             }
-            (Driver::Kfd, FREE) => {
+            (Driver::Kfd, Some(KfdIoctl::FreeMemoryOfGpu)) => {
                 let args: sys::kfd_ioctl_free_memory_of_gpu_args = from_prefix(arg);
                 let mut lent = self.session.lent.lock();
                 if !lent.has(args.handle) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which fields of an ioctl's argument are pointers and descriptors: the table that lets a payload travel.
+//! What must travel with an ioctl to the software device: the memory and the descriptors that its argument names, as
+//! the ioctl table ([`crate::sys::table`]) says.
 //!
-//! INVARIANT: like the drivers, the table goes by the command's number alone and reads a field that a
-//! shorter struct lacks as zero. It never fails: what is wrong with a payload is the device's to say.
+//! INVARIANT: like the drivers, this module goes by the command's number alone, whatever size the command gives, and
+//! reads a field that a shorter struct lacks as zero. It never fails: the device judges what is wrong with an argument.
 
-use crate::sys;
+use crate::sys::table::{Part, Place, Row};
+use crate::sys::{self, DrmIoctl, KfdIoctl};
 use crate::transport::wire::{FdPlace, MAX_FDS, MAX_INLINE_BYTES, MAX_SHARED_BYTES, Segment};
 
 /// Which driver answers a file's ioctls.
@@ -14,6 +16,17 @@ pub(super) enum Driver {
     Kfd,
     /// A render node.
     Drm,
+}
+
+impl Driver {
+    /// The row of a command, by its number.
+    fn row(self, cmd: u32) -> Option<&'static Row> {
+        let nr = sys::ioc_nr(cmd);
+        match self {
+            Self::Kfd => KfdIoctl::from_number(nr).map(KfdIoctl::row),
+            Self::Drm => DrmIoctl::from_number(nr).map(DrmIoctl::row),
+        }
+    }
 }
 
 /// Memory that an embedded pointer names.
@@ -38,156 +51,40 @@ pub(super) struct Plan {
     pub inheritable: bool,
 }
 
-/// One argument struct's bytes.
-struct Fields<'a> {
-    arg: &'a [u8],
-    plan: Plan,
-}
-
-impl Fields<'_> {
-    fn u32(&self, offset: usize) -> u32 {
-        let field = self.arg.get(offset..).and_then(|rest| rest.first_chunk());
-        field.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-    }
-
-    fn u64(&self, offset: usize) -> u64 {
-        let field = self.arg.get(offset..).and_then(|rest| rest.first_chunk());
-        field.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-    }
-
-    /// The pointer at `offset` names `count` elements of `size` bytes.
-    fn pointer(&mut self, offset: usize, count: u32, size: u32, writable: bool) {
-        self.memory(self.u64(offset), u64::from(count) * u64::from(size), writable);
-    }
-
-    fn memory(&mut self, address: u64, bytes: u64, writable: bool) {
-        if bytes > 0 {
-            self.plan.pointers.push(Pointer { address, bytes, writable });
-        }
-    }
-
-    fn fd(&mut self, offset: u16) {
-        if usize::from(offset) + 4 <= self.arg.len() {
-            self.plan.fds.push(FdPlace::Field(offset));
-        }
-    }
-
-    /// The array at `pointer` has `count` elements of `size` bytes with a descriptor at `offset` in each.
-    fn fd_array(&mut self, pointer: usize, count: u32, size: u64, offset: u64) {
-        let array = self.u64(pointer);
-        // More than fit a message are more than any driver accepts.
-        for index in 0..u64::from(count).min(MAX_FDS as u64 / 2) {
-            if let Some(place) = (index * size + offset).checked_add(array) {
-                self.plan.fds.push(FdPlace::Memory(place));
-            }
-        }
-    }
-}
-
 /// What travels beside `arg`.
 pub(super) fn plan(driver: Driver, cmd: u32, arg: &[u8]) -> Plan {
-    let mut fields = Fields { arg, plan: Plan::default() };
-    match driver {
-        Driver::Kfd => kfd(sys::ioc_nr(cmd), &mut fields),
-        Driver::Drm => drm(sys::ioc_nr(cmd), &mut fields),
-    }
-    fields.plan
-}
-
-/// As [`sys::ioc_nr`], for patterns.
-const fn nr(cmd: u32) -> u32 {
-    sys::ioc_nr(cmd)
-}
-
-fn kfd(number: u32, fields: &mut Fields<'_>) {
-    const WAIT_EVENTS: u32 = nr(sys::AMDKFD_IOC_WAIT_EVENTS);
-    const GET_TILE_CONFIG: u32 = nr(sys::AMDKFD_IOC_GET_TILE_CONFIG);
-    const APERTURES_NEW: u32 = nr(sys::AMDKFD_IOC_GET_PROCESS_APERTURES_NEW);
-    const ACQUIRE_VM: u32 = nr(sys::AMDKFD_IOC_ACQUIRE_VM);
-    const MAP: u32 = nr(sys::AMDKFD_IOC_MAP_MEMORY_TO_GPU);
-    const UNMAP: u32 = nr(sys::AMDKFD_IOC_UNMAP_MEMORY_FROM_GPU);
-    const SET_CU_MASK: u32 = nr(sys::AMDKFD_IOC_SET_CU_MASK);
-    const WAVE_STATE: u32 = nr(sys::AMDKFD_IOC_GET_QUEUE_WAVE_STATE);
-    const DMABUF_INFO: u32 = nr(sys::AMDKFD_IOC_GET_DMABUF_INFO);
-    const IMPORT_DMABUF: u32 = nr(sys::AMDKFD_IOC_IMPORT_DMABUF);
-    const EXPORT_DMABUF: u32 = nr(sys::AMDKFD_IOC_EXPORT_DMABUF);
-    const CRIU_OP: u32 = nr(sys::AMDKFD_IOC_CRIU_OP);
-    const DBG_TRAP: u32 = nr(sys::AMDKFD_IOC_DBG_TRAP);
-    match number {
-        WAIT_EVENTS => fields.pointer(0, fields.u32(8), 48, true),
-        GET_TILE_CONFIG => {
-            fields.pointer(0, fields.u32(16), 4, true);
-            fields.pointer(8, fields.u32(20), 4, true);
-        }
-        APERTURES_NEW => fields.pointer(0, fields.u32(8), 56, true),
-        ACQUIRE_VM => fields.fd(0),
-        MAP | UNMAP => fields.pointer(8, fields.u32(16), 4, false),
-        // The driver looks at 1024 bits at most.
-        SET_CU_MASK => fields.pointer(8, fields.u32(4).min(1024) / 32, 4, false),
-        // The wave state header.
-        WAVE_STATE => fields.pointer(0, 1, 16, true),
-        DMABUF_INFO => {
-            fields.pointer(8, fields.u32(16), 1, true);
-            fields.fd(28);
-        }
-        IMPORT_DMABUF => fields.fd(20),
-        EXPORT_DMABUF => fields.plan.inheritable = fields.u32(8) & libc::O_CLOEXEC.cast_unsigned() == 0,
-        CRIU_OP => {
-            fields.pointer(0, fields.u32(32), 16, true);
-            fields.pointer(8, fields.u32(36), 48, true);
-            fields.memory(fields.u64(16), fields.u64(24), true);
-            // KFD makes the buffers' descriptors without O_CLOEXEC.
-            fields.plan.inheritable = true;
-            if fields.u32(48) == sys::KFD_CRIU_OP_RESTORE {
-                let field = std::mem::offset_of!(sys::kfd_criu_device_bucket, drm_fd);
-                fields.fd_array(0, fields.u32(32), 16, field as u64);
+    let mut plan = Plan::default();
+    let Some(row) = driver.row(cmd) else { return plan };
+    for part in row.parts_of(arg) {
+        match part {
+            Part::Array(array) => {
+                let (address, bytes) = (array.address(arg), array.bytes(arg));
+                if bytes > 0 {
+                    plan.pointers.push(Pointer { address, bytes, writable: array.writable });
+                }
             }
+            Part::Descriptor(place) => plan.fds.extend(places(place, arg)),
+            Part::NewDescriptor(_, close_on_exec) => plan.inheritable = !close_on_exec.holds(arg),
+            // A row's operation is none of its parts for an argument.
+            Part::Operation { .. } => {}
         }
-        DBG_TRAP => dbg_trap(fields.u32(4), fields),
-        _ => {}
     }
+    plan
 }
 
-fn dbg_trap(op: u32, fields: &mut Fields<'_>) {
-    match op {
-        sys::KFD_IOC_DBG_TRAP_ENABLE => {
-            fields.pointer(16, fields.u32(24), 1, true);
-            fields.fd(28);
+/// The descriptor fields that `place` means for this argument.
+fn places(place: &Place, arg: &[u8]) -> Vec<FdPlace> {
+    match place {
+        Place::Argument(at) if usize::from(*at) + 4 <= arg.len() => vec![FdPlace::Field(*at)],
+        Place::Argument(_) => Vec::new(),
+        Place::Element { array, element, at } => {
+            let count = array.bytes(arg) / *element as u64;
+            // More than fit a message are more than any driver accepts.
+            (0..count.min(MAX_FDS as u64 / 2))
+                .filter_map(|index| (index * *element as u64 + *at as u64).checked_add(array.address(arg)))
+                .map(FdPlace::Memory)
+                .collect()
         }
-        sys::KFD_IOC_DBG_TRAP_SUSPEND_QUEUES => fields.pointer(16, fields.u32(24), 4, true),
-        sys::KFD_IOC_DBG_TRAP_RESUME_QUEUES => fields.pointer(8, fields.u32(16), 4, true),
-        sys::KFD_IOC_DBG_TRAP_QUERY_EXCEPTION_INFO => fields.pointer(8, fields.u32(16), 1, true),
-        sys::KFD_IOC_DBG_TRAP_GET_QUEUE_SNAPSHOT | sys::KFD_IOC_DBG_TRAP_GET_DEVICE_SNAPSHOT => {
-            fields.pointer(16, fields.u32(24), fields.u32(28), true);
-        }
-        _ => {}
-    }
-}
-
-fn drm(number: u32, fields: &mut Fields<'_>) {
-    const VERSION: u32 = nr(sys::DRM_IOCTL_VERSION);
-    const HANDLE_TO_FD: u32 = nr(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD);
-    const FD_TO_HANDLE: u32 = nr(sys::DRM_IOCTL_PRIME_FD_TO_HANDLE);
-    const INFO: u32 = nr(sys::DRM_IOCTL_AMDGPU_INFO);
-    const GEM_VA: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_VA);
-    const GEM_OP: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_OP);
-    const LIST_HANDLES: u32 = nr(sys::DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES);
-    match number {
-        VERSION => {
-            for offset in [16, 32, 48] {
-                fields.memory(fields.u64(offset + 8), fields.u64(offset), true);
-            }
-        }
-        HANDLE_TO_FD => fields.plan.inheritable = fields.u32(4) & libc::O_CLOEXEC.cast_unsigned() == 0,
-        FD_TO_HANDLE => fields.fd(8),
-        INFO => fields.pointer(0, fields.u32(8), 1, true),
-        // The numbers of the sync objects to wait for, which Linux 6.12's shorter struct has not.
-        GEM_VA => fields.pointer(56, fields.u32(52), 4, false),
-        // GET_CREATE_INFO writes one struct of 32 bytes, GET_MAPPING_INFO an array.
-        GEM_OP if fields.u32(4) == 0 => fields.pointer(8, 1, 32, true),
-        GEM_OP if fields.u32(4) == 2 => fields.pointer(8, fields.u32(16), 32, true),
-        LIST_HANDLES => fields.pointer(0, fields.u32(8), 40, true),
-        _ => {}
     }
 }
 

@@ -4,7 +4,6 @@
 //! INVARIANT: on one file a memory has at most one handle, however often it is imported; the handle keeps the memory,
 //! whatever becomes of KFD's own handles. KFD's buffers have none until they are imported.
 
-use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -17,7 +16,8 @@ use super::super::memfd::Identity;
 use super::super::process::{KfdProcess, State};
 use super::super::{Call, FdPlace, memfd};
 
-const PRIME_FD: u16 = offset_of!(drm_prime_handle, fd) as u16;
+const TAKEN_FD: u16 = DrmIoctl::PrimeFdToHandle.row().descriptor_field();
+const MADE_FD: u16 = DrmIoctl::PrimeHandleToFd.row().descriptor_field();
 /// `DRM_CLOEXEC`: `O_CLOEXEC`.
 const CLOEXEC: u32 = 0x8_0000;
 /// `DRM_RDWR`: `O_RDWR`.
@@ -86,7 +86,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let Node::Render { gpu } = file.node() else { return Err(Errno::INVAL) };
-        let fd = call.fds.take_in(FdPlace::Field(PRIME_FD)).ok_or(Errno::BADF)?;
+        let fd = call.fds.take_in(FdPlace::Field(TAKEN_FD)).ok_or(Errno::BADF)?;
         let read_only = memfd::is_read_only(fd.as_fd());
         let mut state = self.state.lock();
         let backing = self.backing_of(&mut state, gpu, fd)?;
@@ -120,7 +120,7 @@ impl KfdProcess {
             memfd::duplicate(&gem.backing.fd)?
         };
         // The number goes into the argument when the client installs it, with O_CLOEXEC as `flags` says.
-        call.fds.give_out(FdPlace::Field(PRIME_FD), fd);
+        call.fds.give_out(FdPlace::Field(MADE_FD), fd);
         Ok(())
     }
 

@@ -16,46 +16,41 @@ use rustix::io::Errno;
 pub(super) use self::handles::GemTable;
 use super::Call;
 use super::files::OpenFile;
-use super::ioctl_table::typed;
+use super::handlers::typed;
 use super::process::KfdProcess;
 
 type Handler = fn(&KfdProcess, &OpenFile, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
-/// A row of the driver's table: the command as the driver knows it and who answers.
-struct Entry {
-    command: u32,
-    handler: Handler,
-}
-
-/// An entry for a command whose handler takes the struct `$args`.
-macro_rules! entry {
-    ($command:ident, $args:ty, $handler:expr) => {{
-        const { assert!(ioc_size($command) == size_of::<$args>()) };
-        Entry {
-            command: $command,
-            handler: |process, file, bytes, call| {
-                typed::<$args>(bytes, |args| $handler(process, file, args, call))
-            },
+/// Names the handler of each ioctl that is answered, and those that are not. The ioctl table says which struct each takes;
+/// an ioctl of the table that is missing here does not compile.
+macro_rules! handlers {
+    ($ioctl:expr; no handler: $( $other:ident ),*; $( $key:ident => $handler:expr, )*) => {
+        match $ioctl {
+            $(
+                DrmIoctl::$key => Some(|process, file, bytes, call| {
+                    typed::<drm_ioctl::$key>(bytes, |args| $handler(process, file, args, call))
+                }),
+            )*
+            $( DrmIoctl::$other )|* => None,
         }
-    }};
+    };
 }
 
-/// The command table. What a compute process does not need (sync objects, contexts, submissions, metadata) is not in
-/// it and answered like a number that no driver knows.
-#[rustfmt::skip]
-fn lookup(nr: u32) -> Option<Entry> {
+/// The handler of an ioctl. What a compute process does not need (sync objects, contexts, submissions, metadata) has none,
+/// and is answered like a number that no driver knows.
+fn handler(ioctl: DrmIoctl) -> Option<Handler> {
     type P = KfdProcess;
-    Some(match nr {
-        0x00 => entry!(DRM_IOCTL_VERSION, drm_version, P::drm_version),
-        0x09 => entry!(DRM_IOCTL_GEM_CLOSE, drm_gem_close, P::gem_close),
-        0x0c => entry!(DRM_IOCTL_GET_CAP, drm_get_cap, P::drm_capability),
-        0x2d => entry!(DRM_IOCTL_PRIME_HANDLE_TO_FD, drm_prime_handle, P::prime_handle_to_fd),
-        0x2e => entry!(DRM_IOCTL_PRIME_FD_TO_HANDLE, drm_prime_handle, P::prime_fd_to_handle),
-        0x41 => entry!(DRM_IOCTL_AMDGPU_GEM_MMAP, drm_amdgpu_gem_mmap, P::gem_mmap),
-        0x45 => entry!(DRM_IOCTL_AMDGPU_INFO, drm_amdgpu_info, P::amdgpu_info),
-        0x48 => entry!(DRM_IOCTL_AMDGPU_GEM_VA, drm_amdgpu_gem_va, P::gem_va),
-        _ => return None,
-    })
+    handlers! { ioctl;
+        no handler: GemOp, GemListHandles;
+        Version => P::drm_version,
+        GemClose => P::gem_close,
+        GetCap => P::drm_capability,
+        PrimeHandleToFd => P::prime_handle_to_fd,
+        PrimeFdToHandle => P::prime_fd_to_handle,
+        GemMmap => P::gem_mmap,
+        Info => P::amdgpu_info,
+        GemVa => P::gem_va,
+    }
 }
 
 /// Whether the command exists on a card's primary node only (it lacks `DRM_RENDER_ALLOW`): identification,
@@ -84,15 +79,17 @@ pub(super) fn ioctl(
     if is_for_the_primary_node(nr) {
         return Err(Errno::ACCESS);
     }
-    let entry = lookup(nr).ok_or(Errno::INVAL)?;
+    let ioctl = DrmIoctl::from_number(nr).ok_or(Errno::INVAL)?;
+    let handler = handler(ioctl).ok_or(Errno::INVAL)?;
+    let row = ioctl.row();
     // Unlike KFD's, this dispatcher copies in a direction only if the user's command and its own both have it.
-    let directions = ioc_dir(cmd) & ioc_dir(entry.command);
+    let directions = ioc_dir(cmd) & ioc_dir(row.command);
     let user_bytes = ioc_size(cmd);
-    let mut buffer = vec![0u8; ioc_size(entry.command).max(user_bytes)];
+    let mut buffer = vec![0u8; row.argument_bytes().max(user_bytes)];
     if directions & 1 != 0 {
         buffer[..user_bytes].copy_from_slice(arg.get(..user_bytes).ok_or(Errno::FAULT)?);
     }
-    let result = (entry.handler)(process, file, &mut buffer, call);
+    let result = handler(process, file, &mut buffer, call);
     if directions & 2 != 0 {
         arg.get_mut(..user_bytes).ok_or(Errno::FAULT)?.copy_from_slice(&buffer[..user_bytes]);
     }

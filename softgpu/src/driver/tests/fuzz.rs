@@ -76,8 +76,7 @@ fn issue(client: &Client, memory: &Memory, (nr, size): (u8, Option<u16>), fields
     for (chunk, field) in arg.chunks_exact_mut(8).zip(fields) {
         chunk.copy_from_slice(&field.bytes(client));
     }
-    let known = COMMANDS.iter().find(|(cmd, _)| ioc_nr(*cmd) == u32::from(nr) && ioc_type(*cmd) == 0x4b);
-    let own = known.map_or(16, |(cmd, _)| ioc_size(*cmd));
+    let own = KfdIoctl::from_number(nr.into()).map_or(16, |ioctl| ioctl.row().argument_bytes());
     let bytes = size.map_or(own, usize::from);
     let cmd = 0xc000_4b00 | (bytes as u32) << 16 | u32::from(nr);
     // The answer does not matter here, only that there is one.
