@@ -4,14 +4,10 @@
 //! INVARIANT: a handle means something on the open file that gave it, and nowhere else. The driver counts no imports:
 //! the same memory imported twice is one handle, and one [`Render::close`] ends it. Who shares a file between several
 //! owners must count.
-#![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::IoctlError;
 use super::call::{Issue, Slice};
@@ -215,24 +211,4 @@ impl Render {
         // There are no sync objects to wait for.
         self.call_with::<drm_ioctl::GemVa>(&mut args, &mut []).map(drop)
     }
-}
-
-/// Maps `len` bytes of a DMABuf from byte `offset` shared and fixed at `at`. The same on both transports: a
-/// DMABuf's descriptor maps itself.
-///
-/// # Errors
-/// The errno of `mmap`.
-///
-/// # Safety
-/// What was mapped in `at..at + len` is replaced; nothing may rely on it.
-pub unsafe fn map_dmabuf(
-    fd: BorrowedFd<'_>,
-    at: *mut u8,
-    len: usize,
-    prot: ProtFlags,
-    offset: u64,
-) -> Result<(), Errno> {
-    // SAFETY: the caller gave up what is mapped there.
-    unsafe { rustix::mm::mmap(at.cast(), len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset) }
-        .map(drop)
 }

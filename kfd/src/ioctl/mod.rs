@@ -13,6 +13,7 @@ mod event;
 mod memory;
 mod process;
 mod queue;
+mod wave_state;
 
 #[cfg(test)]
 mod tests;
@@ -21,12 +22,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::criu::{Checkpoint, ProcessInfo, RestoreDevice};
-pub use self::drm::{DrmVersion, Render, VaAccess, VaRange, map_dmabuf};
+pub use self::drm::{DrmVersion, Render, VaAccess, VaRange};
 pub use self::error::{IoctlError, MapError};
 pub use self::event::{CreateEvent, CreatedEvent, EventKind, WaitOutcome};
 pub use self::memory::{AllocMemory, Allocation, DmabufInfo};
 pub use self::process::{ClockCounters, MemoryPolicy, Version};
-pub use self::queue::{CreateQueue, CreatedQueue, QueueKind, UpdateQueue, WaveStateSizes};
+pub use self::queue::{CreateQueue, CreatedQueue, QueueKind, UpdateQueue};
+pub use self::wave_state::WaveStateSizes;
+pub use crate::transport::map_fixed as map_dmabuf;
 use crate::transport::{File, KFD_PATH, OpenError, Transport};
 
 /// An open `/dev/kfd`.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrappers of the queue ioctls.
-#![allow(unsafe_code)]
 
 use super::call::{Issue, Slice};
 use super::{IoctlError, Kfd};
@@ -107,15 +106,6 @@ pub struct UpdateQueue {
     pub priority: u32,
 }
 
-/// How much of a context save area is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaveStateSizes {
-    /// Control stack bytes.
-    pub control_stack_bytes: u32,
-    /// Wave state bytes.
-    pub wave_state_bytes: u32,
-}
-
 impl Kfd {
     /// CREATE_QUEUE.
     ///
@@ -182,32 +172,5 @@ impl Kfd {
         let mut args = sys::kfd_ioctl_set_cu_mask_args { queue_id: id.0, ..Default::default() };
         let words = Slice::Read(bytemuck::cast_slice(mask));
         self.call_with::<kfd_ioctl::SetCuMask>(&mut args, &mut [words]).map(drop)
-    }
-
-    /// GET_QUEUE_WAVE_STATE of an inactive compute queue; the driver writes the 16-byte wave state header at
-    /// `save_area`.
-    ///
-    /// # Errors
-    /// [`IoctlError`].
-    ///
-    /// # Safety
-    /// `save_area` must be the CPU-visible start of this queue's context save area, to which no reference
-    /// is held.
-    pub unsafe fn get_queue_wave_state(
-        &self,
-        id: QueueId,
-        save_area: u64,
-    ) -> Result<WaveStateSizes, IoctlError> {
-        let mut args = sys::kfd_ioctl_get_queue_wave_state_args {
-            ctl_stack_address: save_area,
-            queue_id: id.0,
-            ..Default::default()
-        };
-        // SAFETY: the struct's only pointer is that to the save area, to which the caller lets the driver write.
-        unsafe { self.call_raw::<kfd_ioctl::GetQueueWaveState>(&mut args)? };
-        Ok(WaveStateSizes {
-            control_stack_bytes: args.ctl_stack_used_size,
-            wave_state_bytes: args.save_area_used_size,
-        })
     }
 }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::call::{Issue, Slice};
 use super::*;
 use crate::ids::{EventId, GemHandle, GpuId, MemoryHandle, QueueId};
 use crate::sys::{self, *};
-use crate::transport::{DoorbellSlice, File, ProtFlags};
+use crate::transport::{DoorbellSlice, File, Mapping, ProtFlags};
 
 type Script = dyn FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send;
 
@@ -60,6 +61,16 @@ fn render(script: impl FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send + 'sta
 fn kfd(script: impl FnMut(u32, &mut [u8]) -> Result<u32, Errno> + Send + 'static) -> Kfd {
     let fd = std::fs::File::open("/dev/null").unwrap().into();
     Kfd::new(Arc::new(Fake { fd, script: Mutex::new(Box::new(script)) }))
+}
+
+/// Writes to memory that an argument names.
+///
+/// # Safety
+/// As many bytes must be lent at `address` for writing.
+unsafe fn store(address: u64, bytes: &[u8]) {
+    let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: the caller says that the bytes may be written, and they are no part of `bytes`.
+    unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
 fn edit<T: bytemuck::Pod>(arg: &mut [u8], change: impl FnOnce(&mut T)) {
@@ -192,10 +203,9 @@ fn apertures_are_asked_for_by_count() {
         edit(arg, |args: &mut kfd_ioctl_get_process_apertures_new_args| {
             if args.num_of_nodes > 0 {
                 assert_eq!(args.num_of_nodes, 2);
-                let at: *mut kfd_process_device_apertures =
-                    std::ptr::with_exposed_provenance_mut(args.kfd_process_device_apertures_ptr as usize);
-                // SAFETY: the wrapper's array of two.
-                unsafe { at.add(1).write(kfd_process_device_apertures { gpu_id: 9, ..Default::default() }) };
+                let gpus = [0, 9].map(|gpu_id| kfd_process_device_apertures { gpu_id, ..Default::default() });
+                // SAFETY: the wrapper lends an array of two, as asserted above.
+                unsafe { store(args.kfd_process_device_apertures_ptr, bytemuck::cast_slice(&gpus)) };
             }
             args.num_of_nodes = 2;
         });
@@ -260,9 +270,8 @@ fn version_reads_the_name_as_long_as_the_driver_says() {
         assert_eq!(cmd, DRM_IOCTL_VERSION);
         edit(arg, |args: &mut drm_version| {
             assert!(args.name_len >= 6 && args.date_len == 0 && args.desc_len == 0);
-            let at: *mut u8 = std::ptr::with_exposed_provenance_mut(args.name as usize);
-            // SAFETY: the wrapper offers at least six bytes.
-            unsafe { at.copy_from_nonoverlapping(b"amdgpu".as_ptr(), 6) };
+            // SAFETY: the wrapper lends at least six bytes, as asserted above.
+            unsafe { store(args.name, b"amdgpu") };
             (args.name_len, args.version_major, args.version_minor) = (6, 3, 64);
         });
         Ok(0)
@@ -348,21 +357,110 @@ fn map_dmabuf_maps_the_descriptor_at_its_offset() {
     let fd = rustix::fs::memfd_create("dmabuf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, 8192).unwrap();
     rustix::io::pwrite(&fd, b"second page", 4096).unwrap();
-    // SAFETY: a fresh mapping replaces nothing.
-    let at = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            4096,
-            ProtFlags::empty(),
-            rustix::mm::MapFlags::PRIVATE,
-        )
-    }
-    .unwrap();
-    // SAFETY: nothing relies on the mapping just made.
-    unsafe { map_dmabuf(fd.as_fd(), at.cast(), 4096, ProtFlags::READ, 4096) }.unwrap();
-    // SAFETY: a page was mapped there for reading, and nobody writes to it.
-    let seen = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), 11) };
-    assert_eq!(seen, b"second page");
-    // SAFETY: the mapping made above, of which nothing is used any more.
-    unsafe { rustix::mm::munmap(at, 4096) }.unwrap();
+    let page = Mapping::private(4096).unwrap();
+    let at = std::ptr::with_exposed_provenance_mut(page.address());
+    // SAFETY: the page is this test's, and a mapping as long takes its place.
+    unsafe { map_dmabuf(fd.as_fd(), at, 4096, ProtFlags::READ, 4096) }.unwrap();
+    let word = page.word().load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(&word.to_ne_bytes(), b"seco");
+}
+
+#[test]
+fn interrupted_call_names_the_lent_memory_again_whatever_the_driver_left() {
+    let mut seen = Vec::new();
+    let kfd = kfd(move |_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_get_dmabuf_info_args| {
+            seen.push((args.metadata_ptr, args.metadata_size));
+            // A driver that names more memory than it was lent, and asks for a repetition.
+            (args.metadata_ptr, args.metadata_size) = (8, u32::MAX);
+        });
+        if seen.len() < 3 {
+            return Err(Errno::INTR);
+        }
+        assert!(seen[0].0 != 8 && seen.iter().all(|again| *again == seen[0]), "{seen:?}");
+        edit(arg, |args: &mut kfd_ioctl_get_dmabuf_info_args| args.metadata_size = 2);
+        Ok(0)
+    });
+    assert_eq!(kfd.get_dmabuf_info(kfd.file().as_fd()).unwrap().metadata, [0, 0]);
+}
+
+#[test]
+fn call_without_memory_names_none() {
+    let kfd = kfd(|_, arg| {
+        edit(arg, |args: &mut kfd_ioctl_criu_args| {
+            assert_eq!((args.devices, args.bos, args.priv_data), (0, 0, 0));
+            assert_eq!((args.num_devices, args.num_bos, args.priv_data_size), (0, 0, 0));
+        });
+        Ok(0)
+    });
+    kfd.criu_process_info().unwrap();
+    let mut args =
+        kfd_ioctl_criu_args { devices: 4096, num_devices: 1, priv_data_size: 5, ..Default::default() };
+    kfd.call_with::<kfd_ioctl::CriuOp>(&mut args, &mut []).unwrap();
+}
+
+#[test]
+fn slices_that_do_not_fit_the_row_are_refused() {
+    let kfd = kfd(|_, _| panic!("the driver must not be called"));
+    let refused = |outcome: Result<u32, IoctlError>| assert_eq!(outcome.unwrap_err().errno, Errno::INVAL);
+    let mut args = kfd_ioctl_wait_events_args::default();
+    refused(kfd.call_with::<kfd_ioctl::WaitEvents>(&mut args, &mut [Slice::Read(&[0; 48])]));
+    let mut twice = [Slice::Write(&mut [0; 48]), Slice::Write(&mut [0; 48])];
+    refused(kfd.call_with::<kfd_ioctl::WaitEvents>(&mut args, &mut twice));
+    let mut args = kfd_ioctl_get_queue_wave_state_args::default();
+    refused(kfd.call_with::<kfd_ioctl::GetQueueWaveState>(&mut args, &mut [Slice::Write(&mut [0; 16])]));
+    refused(kfd.call_with::<kfd_ioctl::GetQueueWaveState>(&mut args, &mut []));
+}
+
+#[test]
+fn counts_say_what_the_slices_hold() {
+    let kfd = kfd(|cmd, arg| {
+        match Ioctl::of(cmd) {
+            Some(Ioctl::Kfd(KfdIoctl::SetCuMask)) => {
+                edit(arg, |args: &mut kfd_ioctl_set_cu_mask_args| assert_eq!(args.num_cu_mask, 96));
+            }
+            _ => edit(arg, |args: &mut kfd_ioctl_map_memory_to_gpu_args| assert_eq!(args.n_devices, 2)),
+        }
+        Ok(0)
+    });
+    kfd.set_cu_mask(QueueId(1), &[0; 3]).unwrap();
+    kfd.map_memory(MemoryHandle(1), &[GpuId(1), GpuId(2)]).unwrap();
+}
+
+/// A driver that leaves an open descriptor in each bucket, and then answers.
+fn leaves_descriptors(answer: Result<u32, Errno>) -> Kfd {
+    kfd(move |_, arg| {
+        let args: kfd_ioctl_criu_args = bytemuck::pod_read_unaligned(arg);
+        let mut buckets = vec![kfd_criu_bo_bucket::default(); args.num_bos as usize];
+        for bucket in &mut buckets {
+            let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+            bucket.dmabuf_fd = null.into_raw_fd().cast_unsigned();
+        }
+        // SAFETY: the wrapper lends as many buckets as it says.
+        unsafe { store(args.bos, bytemuck::cast_slice(&buckets)) };
+        answer
+    })
+}
+
+#[test]
+fn descriptors_of_buckets_are_taken_unless_the_driver_closed_them() {
+    let info = ProcessInfo { bos: 2, ..Default::default() };
+    let checkpoint = leaves_descriptors(Ok(0)).criu_checkpoint(&info).unwrap();
+    assert_eq!(checkpoint.dmabufs.iter().flatten().count(), 2);
+    assert!(
+        checkpoint.bos.iter().all(|bo| bo.dmabuf_fd == u32::MAX),
+        "numbers of owned descriptors do not stay"
+    );
+    let flags = rustix::io::fcntl_getfd(checkpoint.dmabufs[0].as_ref().unwrap()).unwrap();
+    assert_eq!(flags, rustix::io::FdFlags::CLOEXEC);
+
+    let numbers = |bos: &[kfd_criu_bo_bucket]| bos.iter().map(|bo| bo.dmabuf_fd).collect::<Vec<_>>();
+    let mut bos = [kfd_criu_bo_bucket::default(); 2];
+    leaves_descriptors(Err(Errno::NOMEM)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
+    assert_eq!(numbers(&bos), [u32::MAX; 2], "taken, and closed");
+    leaves_descriptors(Err(Errno::FAULT)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
+    assert!(
+        numbers(&bos).iter().all(|number| *number != u32::MAX),
+        "left alone: they may never have been installed"
+    );
 }

@@ -6,60 +6,36 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
+
+use super::Mapping;
 
 /// Bytes of the page that holds the soft device's parked word.
 const PARKED_PAGE_BYTES: usize = 4096;
 
-/// The soft device's page whose first word is non-zero while it sleeps; unmapped on drop.
+/// The soft device's page whose first word is non-zero while the device sleeps.
 #[derive(Debug)]
-pub(super) struct ParkedPage {
-    address: *mut u8,
-}
-
-// SAFETY: the page is only accessed through an atomic, and unmapped by the last owner.
-unsafe impl Send for ParkedPage {}
-// SAFETY: a shared reference gives access through an atomic only.
-unsafe impl Sync for ParkedPage {}
+pub(super) struct ParkedPage(Mapping);
 
 impl ParkedPage {
     /// Maps the page that came with a doorbell slice.
     pub(super) fn map(fd: &OwnedFd) -> Result<Self, Errno> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-        let address = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), PARKED_PAGE_BYTES, prot, MapFlags::SHARED, fd, 0)?
-        };
-        Ok(Self { address: address.cast() })
-    }
-
-    fn word(&self) -> &AtomicU32 {
-        // SAFETY: the page is mapped writable until drop, page aligned, and shared memory is touched
-        // through this atomic only.
-        unsafe { AtomicU32::from_ptr(self.address.cast()) }
+        Mapping::shared(fd, PARKED_PAGE_BYTES).map(Self)
     }
 
     fn wake(&self) {
         // ORDERING: the device stores its parked word, fences, and looks at the doorbells once more; we
         // store the doorbell, fence, and look at the parked word. One of the two sees the other's store.
         fence(Ordering::SeqCst);
-        let word = self.word();
+        let word = self.0.word();
         if word.load(Ordering::Relaxed) != 0 {
             word.store(0, Ordering::Release);
             // Not PRIVATE: the sleeper is another process. A failing wake has no remedy here.
             let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
         }
-    }
-}
-
-impl Drop for ParkedPage {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and no reference to the word outlives `self`.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), PARKED_PAGE_BYTES) };
     }
 }
 
@@ -70,10 +46,10 @@ struct Slice {
     parked: Option<ParkedPage>,
 }
 
-// SAFETY: the slice is written by atomic stores only; `File::map_doorbells` obliges its caller to keep
-// the mapping.
+// SAFETY: the memory belongs to no thread: the caller of `DoorbellSlice::new` keeps it mapped, and all stores to it are
+// atomic.
 unsafe impl Send for Slice {}
-// SAFETY: a shared reference gives atomic stores only.
+// SAFETY: a shared reference only allows atomic stores to the memory.
 unsafe impl Sync for Slice {}
 
 /// A mapped doorbell slice of one GPU.
@@ -81,15 +57,24 @@ unsafe impl Sync for Slice {}
 pub struct DoorbellSlice(Arc<Slice>);
 
 impl DoorbellSlice {
-    /// A slice over memory that is mapped already; EINVAL unless `bytes` is a power of two from 8 on and
-    /// `base` is aligned to 8.
+    /// Whether a slice can be at `base` and have `bytes` bytes.
+    ///
+    /// # Errors
+    /// EINVAL unless `bytes` is a power of two from 8 on and `base` is aligned to 8.
+    pub(super) fn check(base: *mut u8, bytes: usize) -> Result<(), Errno> {
+        let fits = bytes.is_power_of_two() && bytes >= 8 && base.addr().is_multiple_of(8);
+        if fits { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    /// A slice over memory that is mapped already.
+    ///
+    /// # Errors
+    /// As for [`DoorbellSlice::check`].
     ///
     /// # Safety
     /// `base..base + bytes` must stay writable for as long as a doorbell of the slice is rung.
     pub(super) unsafe fn new(base: *mut u8, bytes: usize, parked: Option<ParkedPage>) -> Result<Self, Errno> {
-        if !bytes.is_power_of_two() || bytes < 8 || !base.addr().is_multiple_of(8) {
-            return Err(Errno::INVAL);
-        }
+        Self::check(base, bytes)?;
         Ok(Self(Arc::new(Slice { base, bytes, parked })))
     }
 
@@ -117,8 +102,8 @@ impl Doorbell {
     /// of an SDMA queue. Everything stored before is visible to the device when it sees the value.
     #[inline]
     pub fn ring(&self, value: u64) {
-        // SAFETY: the offset is inside the slice and aligned by construction, and the slice is mapped by
-        // the contract of `DoorbellSlice::new`.
+        // SAFETY: `DoorbellSlice::doorbell` made the offset a multiple of 8 below the slice's bytes, and `check` found
+        // the base aligned to 8. The caller of `DoorbellSlice::new` keeps the slice mapped and writable.
         let word = unsafe { AtomicU64::from_ptr(self.slice.base.add(self.offset).cast()) };
         // ORDERING: publishes the packet and the write pointer stored before.
         word.store(value, Ordering::Release);

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::ProtFlags;
 
-use super::{CloseError, DoorbellSlice, File, OpenError, Transport};
+use super::{CloseError, DoorbellSlice, File, OpenError, Transport, map_fixed};
 use crate::topology::{DirSource, SysfsSource};
 
 /// Where KFD shows its topology.
@@ -86,7 +86,8 @@ impl File for KernelFile {
     }
 
     unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
-        // SAFETY: the caller's contract is the ioctl's.
+        // SAFETY: the kernel accesses `arg` for as many bytes as `cmd` encodes, and the memory that pointers in there
+        // name. The caller vouches for both.
         let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
         u32::try_from(result).map_err(|_| {
             let raw = std::io::Error::last_os_error().raw_os_error();
@@ -95,16 +96,15 @@ impl File for KernelFile {
     }
 
     unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the caller gave up what is mapped there.
-        unsafe { rustix::mm::mmap(at.cast(), len, prot, flags, &self.fd, offset) }.map(drop)
+        // SAFETY: the caller gives up what is mapped in `at..at + len`.
+        unsafe { map_fixed(self.fd.as_fd(), at, len, prot, offset) }
     }
 
     unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
-        // SAFETY: the caller keeps the mapping; nothing is rung before it exists.
-        let slice = unsafe { DoorbellSlice::new(at, len, None)? };
-        // SAFETY: the caller gave up what is mapped there.
-        unsafe { self.mmap_fixed(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
-        Ok(slice)
+        DoorbellSlice::check(at, len)?;
+        // SAFETY: the caller gives up what is mapped in `at..at + len`.
+        unsafe { map_fixed(self.fd.as_fd(), at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
+        // SAFETY: the range was mapped writable just now, and the caller keeps it so while a doorbell is rung.
+        unsafe { DoorbellSlice::new(at, len, None) }
     }
 }

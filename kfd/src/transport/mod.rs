@@ -8,6 +8,7 @@ mod doorbell;
 pub mod kernel;
 mod limit;
 pub mod machine;
+mod mapping;
 pub mod soft;
 mod spec;
 pub mod wire;
@@ -23,6 +24,8 @@ pub use rustix::mm::ProtFlags;
 
 pub use self::doorbell::{Doorbell, DoorbellSlice};
 pub use self::limit::CallLimit;
+pub(crate) use self::mapping::Mapping;
+pub use self::mapping::map_fixed;
 pub use self::soft::StartError;
 pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError};
 use crate::topology::SysfsSource;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::{Errno, FdFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, ProtFlags};
 
 use super::marshal::{self, Driver, Plan};
 use super::session::Session;
@@ -20,7 +20,7 @@ use super::user_memory;
 use crate::sys::{self, KfdIoctl};
 use crate::transport::doorbell::ParkedPage;
 use crate::transport::wire::{FdPlace, Reply, Request, Segment};
-use crate::transport::{DoorbellSlice, File, KFD_PATH};
+use crate::transport::{DoorbellSlice, File, KFD_PATH, map_fixed};
 
 /// An open file.
 #[derive(Debug)]
@@ -138,9 +138,13 @@ impl SoftFile {
     /// Copies an answer into this process; nothing is changed if any of it is not acceptable.
     ///
     /// # Safety
-    /// `address` must be the argument's, and the plan's pointers must be given to the driver.
+    /// `address` must be that of the argument, which the driver may write, as it may the memory that the plan's
+    /// pointers offer for writing.
     unsafe fn deliver(&self, address: u64, plan: &Plan, answer: Answer) -> Result<u32, Errno> {
         answer.check(plan)?;
+        // SAFETY: each use below writes to the argument, or to memory that `check` found in what the plan's pointers
+        // offer for writing; the caller lets the driver write both.
+        let write = |address: u64, bytes: &[u8]| unsafe { user_memory::write(address, bytes) };
         let Answer { result, mut arg, segments, shared, written, fds } = answer;
         let mut installed = Vec::new();
         let mut numbers = Vec::new();
@@ -161,22 +165,18 @@ impl SoftFile {
             installed.push(fd);
         }
         if let Some(arg) = arg {
-            // SAFETY: the argument is writable by the ioctl's contract.
-            unsafe { user_memory::write(address, &arg)? };
+            write(address, &arg)?;
         }
         for segment in &segments {
-            // SAFETY: the segment lies in memory that the caller offered, checked above.
-            unsafe { user_memory::write(segment.address, &segment.bytes)? };
+            write(segment.address, &segment.bytes)?;
         }
         for (from, bytes) in written {
             if let Some(memory) = shared.iter().find(|memory| memory.holds(from, bytes)) {
-                // SAFETY: `holds` says that the range lies in memory that the caller lent.
-                unsafe { memory.copy_back(from, bytes)? };
+                memory.copy_back(from, bytes, write)?;
             }
         }
         for (at, number) in numbers {
-            // SAFETY: the place of a descriptor in memory that the caller offered, checked above.
-            unsafe { user_memory::write(at, &number)? };
+            write(at, &number)?;
         }
         // From here on the descriptors are the caller's, by number.
         for fd in installed {
@@ -185,14 +185,23 @@ impl SoftFile {
         u32::try_from(result).map_err(|_| Errno::from_raw_os_error(result.saturating_neg()))
     }
 
-    fn map(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<Vec<OwnedFd>, Errno> {
+    /// Asks for the memory behind a mapping and maps it at `at`; answers its descriptor and those that came with it.
+    ///
+    /// # Safety
+    /// As for [`map_fixed`].
+    unsafe fn map(
+        &self,
+        at: *mut u8,
+        len: usize,
+        prot: ProtFlags,
+        offset: u64,
+    ) -> Result<Vec<OwnedFd>, Errno> {
         let request = Request::Mmap { file: self.number, length: len as u64, offset, prot: prot.bits() };
         let (reply, fds) = self.session.exchange(&request, &[]).map_err(|error| error.errno())?;
         match (reply, fds.first()) {
             (Reply::Mapped { offset }, Some(memory)) => {
-                let flags = MapFlags::SHARED | MapFlags::FIXED;
-                // SAFETY: the callers are unsafe functions whose caller gave up what is mapped there.
-                unsafe { rustix::mm::mmap(at.cast(), len, prot, flags, memory, offset)? };
+                // SAFETY: the caller gives up what is mapped in `at..at + len`.
+                unsafe { map_fixed(memory.as_fd(), at, len, prot, offset)? };
                 Ok(fds)
             }
             (Reply::Error { errno, .. }, _) => Err(Errno::from_raw_os_error(errno)),
@@ -232,23 +241,25 @@ impl File for SoftFile {
         user_memory::read(address, &mut bytes)?;
         let plan = marshal::plan(self.driver, cmd, &bytes);
         let answer = self.send_with_pages(cmd, &bytes, &plan)?;
-        // SAFETY: the caller's contract covers the argument and its pointers.
+        // SAFETY: `address` is that of the argument, which the driver may write, as it may the memory that the ioctl's
+        // pointers name: the caller of this function vouches for both, and the plan has no other pointers.
         unsafe { self.deliver(address, &plan, answer) }
     }
 
     unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {
-        self.map(at, len, prot, offset).map(drop)
+        // SAFETY: the caller gives up what is mapped in `at..at + len`.
+        unsafe { self.map(at, len, prot, offset) }.map(drop)
     }
 
     unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
-        // SAFETY: only checks the shape; nothing is rung through it.
-        unsafe { DoorbellSlice::new(at, len, None)? };
-        let fds = self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)?;
+        DoorbellSlice::check(at, len)?;
+        // SAFETY: the caller gives up what is mapped in `at..at + len`.
+        let fds = unsafe { self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
         // KFD marks doorbells VM_DONTCOPY: a forked child must not ring its parent's queues.
-        // SAFETY: changes nothing for this process.
+        // SAFETY: the range was mapped just now, and the advice changes nothing for this process.
         unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxDontFork)? };
         let parked = fds.get(1).ok_or(Errno::PROTO).and_then(ParkedPage::map)?;
-        // SAFETY: mapped above, and kept by the caller.
+        // SAFETY: the range was mapped writable above, and the caller keeps it so while a doorbell is rung.
         unsafe { DoorbellSlice::new(at, len, Some(parked)) }
     }
 }
@@ -271,10 +282,10 @@ fn duplicate(arg: &[u8], place: FdPlace) -> Result<Option<OwnedFd>, Errno> {
         }
     };
     let Some(number) = number else { return Ok(None) };
-    // SAFETY: takes a number, whatever it names.
+    // SAFETY: the call has no pointer; it fails for a number that names no descriptor.
     let fd = unsafe { libc::fcntl(i32::from_ne_bytes(number), libc::F_DUPFD_CLOEXEC, 3) };
     if fd >= 0 {
-        // SAFETY: just made, and ours alone.
+        // SAFETY: the call made the descriptor just now, so that nothing else owns it.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
     }
     match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {

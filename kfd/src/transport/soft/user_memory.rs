@@ -3,7 +3,11 @@
 //! address is an error and not a crash.
 #![allow(unsafe_code)]
 
+use std::os::fd::{AsRawFd, OwnedFd};
+
 use rustix::io::Errno;
+
+use crate::transport::mapping::progress;
 
 fn vector(address: u64, bytes: usize) -> Result<libc::iovec, Errno> {
     let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
@@ -32,11 +36,29 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = vector(address, into.len())?;
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: the kernel writes into `into` only; the other address is checked by it.
+    // SAFETY: the kernel writes into `into`, which is borrowed mutably. It only reads at `address`, and answers EFAULT
+    // where there is no memory.
     finish(
         unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) },
         into.len(),
     )
+}
+
+/// Copies `bytes` bytes from `address` to the start of a file.
+///
+/// # Errors
+/// EFAULT if any byte cannot be read, else what writing the file says.
+pub(super) fn copy_to_file(address: u64, bytes: u64, file: &OwnedFd) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let source = address.checked_add(done).ok_or(Errno::FAULT)?;
+        let source = vector(source, usize::try_from(bytes - done).map_err(|_| Errno::FAULT)?)?;
+        let offset = libc::off_t::try_from(done).map_err(|_| Errno::OVERFLOW)?;
+        // SAFETY: the kernel only reads the memory, and answers EFAULT where there is none.
+        let written = unsafe { libc::pwrite(file.as_raw_fd(), source.iov_base, source.iov_len, offset) };
+        done += progress(written)? as u64;
+    }
+    Ok(())
 }
 
 /// Copies `bytes` to `address`.
@@ -45,7 +67,7 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
 /// EFAULT if any byte cannot be written.
 ///
 /// # Safety
-/// The memory at `address`, where it exists, must be given to the driver for writing.
+/// Where memory exists at `address`, the driver must be allowed to write it.
 pub(super) unsafe fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     if bytes.is_empty() {
         return Ok(());
@@ -53,7 +75,8 @@ pub(super) unsafe fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = vector(address, bytes.len())?;
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: the kernel reads `bytes` and checks the other address, whose memory the caller gave.
+    // SAFETY: the kernel only reads `bytes`. It writes to the memory at `address`, which the caller lets it write, and
+    // answers EFAULT where there is none.
     finish(
         unsafe { libc::process_vm_writev(process, &raw const local, 1, &raw const remote, 1, 0) },
         bytes.len(),

@@ -9,18 +9,18 @@
 
 mod maps;
 
-use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MprotectFlags, ProtFlags};
 
 use self::maps::Vma;
+use super::user_memory;
 use crate::sys;
-use crate::transport::CloseError;
+use crate::transport::{CloseError, Mapping, map_fixed};
 
 /// More stack than the calls below [`Lent::lend`] need.
 const OWN_FRAMES_BYTES: usize = 64 << 10;
@@ -145,30 +145,15 @@ fn exchange_for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Err
     let memory = rustix::fs::memfd_create("stasis-userptr", flags)?;
     rustix::fs::ftruncate(&memory, range.len() as u64)?;
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK)?;
-    let mut done = 0;
-    while done < range.len() {
-        let source: *const c_void = std::ptr::with_exposed_provenance(range.start + done);
-        // CAST: an offset in a file of at most isize::MAX bytes.
-        let offset = done as libc::off_t;
-        // SAFETY: the kernel reads the pages and answers EFAULT where there are none.
-        let written = unsafe { libc::pwrite(memory.as_raw_fd(), source, range.len() - done, offset) };
-        done += progress(written)?;
-    }
+    user_memory::copy_to_file(range.start as u64, range.len() as u64, &memory)?;
     let rw = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the pages are replaced by the same bytes, so whoever points to them sees no difference.
-    unsafe {
-        rustix::mm::mmap(
-            pointer(range.start),
-            range.len(),
-            rw,
-            MapFlags::SHARED | MapFlags::FIXED,
-            &memory,
-            0,
-        )?
-    };
+    // SAFETY: the new pages hold the bytes of those that they replace: nobody may write to them during ALLOC.
+    unsafe { map_fixed(memory.as_fd(), pointer(range.start), range.len(), rw, 0)? };
     for vma in vmas.iter().filter(|vma| vma.prot != rw) {
-        // SAFETY: gives the pages the protection they had.
-        unsafe { rustix::mm::mprotect(pointer(vma.range.start), vma.range.len(), mprotect_flags(vma.prot))? };
+        // SAFETY: the range was mapped just now; it gets the protection that the pages there had before.
+        unsafe {
+            rustix::mm::mprotect(pointer(vma.range.start).cast(), vma.range.len(), mprotect_flags(vma.prot))?
+        };
     }
     Ok(memory)
 }
@@ -186,59 +171,18 @@ impl Loan {
     }
 
     fn privatise(&self, vma: &Vma) -> Result<(), Errno> {
-        let length = vma.range.len();
-        let rw = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-        let copy =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, rw, MapFlags::PRIVATE)? };
-        let outcome = self.fill(copy, vma).and_then(|()| {
-            // SAFETY: `copy` is ours and not yet known to anybody.
-            unsafe { rustix::mm::mprotect(copy, length, mprotect_flags(vma.prot)) }?;
-            // SAFETY: replaces the pages by the same bytes in one step.
-            unsafe {
-                rustix::mm::mremap_fixed(copy, length, length, MremapFlags::MAYMOVE, pointer(vma.range.start))
-            }
-        });
-        if outcome.is_err() {
-            // SAFETY: `copy` is ours, and was not moved.
-            let _ = unsafe { rustix::mm::munmap(copy, length) };
-        }
-        outcome.map(drop)
-    }
-
-    fn fill(&self, copy: *mut c_void, vma: &Vma) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < vma.range.len() {
-            let offset = vma.offset + done as u64;
-            let offset = libc::off_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;
-            // SAFETY: `copy` has as many bytes as the mapping.
-            let read = unsafe {
-                libc::pread(self.memory.as_raw_fd(), copy.byte_add(done), vma.range.len() - done, offset)
-            };
-            done += progress(read)?;
-        }
-        Ok(())
+        let copy = Mapping::copy_of(&self.memory, vma.offset, vma.range.len())?;
+        // SAFETY: the copy holds the bytes of the pages that it replaces.
+        unsafe { copy.move_over(vma.range.start, vma.prot) }
     }
 }
 
-fn pointer(address: usize) -> *mut c_void {
+fn pointer(address: usize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address)
 }
 
 fn mprotect_flags(prot: ProtFlags) -> MprotectFlags {
     MprotectFlags::from_bits_truncate(prot.bits())
-}
-
-/// Bytes moved by a system call, of which there must be some.
-fn progress(result: isize) -> Result<usize, Errno> {
-    match usize::try_from(result) {
-        Ok(0) => Err(Errno::IO),
-        Ok(moved) => Ok(moved),
-        Err(_) => match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::INTR) => Ok(0),
-            errno => Err(errno.unwrap_or(Errno::IO)),
-        },
-    }
 }
 
 #[cfg(test)]

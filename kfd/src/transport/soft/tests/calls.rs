@@ -3,10 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::io::{Errno, FdFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::ProtFlags;
 use rustix::thread::futex;
 
 use super::server::{answer, bare, elements, memfd, with_fds};
@@ -14,6 +14,8 @@ use super::*;
 use crate::ids::{GpuId, MemoryHandle};
 use crate::ioctl::{AllocMemory, CreateEvent, WaitOutcome};
 use crate::sys::{self, *};
+use crate::transport::Mapping;
+use crate::transport::soft::user_memory;
 use crate::transport::wire::{FdPlace, Segment};
 use crate::{IoctlError, Topology};
 
@@ -106,10 +108,12 @@ fn memory_that_became_read_only_is_efault() {
         let segment = call.segment(args.metadata_ptr).unwrap().clone();
         answer(0, &args, vec![segment])
     });
-    // SAFETY: a new read-only mapping.
-    let page =
-        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) };
-    let metadata_ptr = page.unwrap().addr() as u64;
+    let page = Mapping::private(4096).unwrap();
+    let read_only = rustix::mm::MprotectFlags::READ;
+    // SAFETY: the page is this test's, which makes no reference to it.
+    unsafe { rustix::mm::mprotect(std::ptr::with_exposed_provenance_mut(page.address()), 4096, read_only) }
+        .unwrap();
+    let metadata_ptr = page.address() as u64;
     let mut args = kfd_ioctl_get_dmabuf_info_args { metadata_ptr, metadata_size: 8, ..Default::default() };
     assert_eq!(raw(&kfd, AMDKFD_IOC_GET_DMABUF_INFO, &mut args), Err(Errno::FAULT));
 }
@@ -144,7 +148,7 @@ fn exported_descriptor_is_installed_with_the_callers_flags() {
     assert_eq!(rustix::io::fcntl_getfd(&dmabuf).unwrap(), FdFlags::CLOEXEC);
     let mut args = kfd_ioctl_export_dmabuf_args::default();
     raw(&kfd, AMDKFD_IOC_EXPORT_DMABUF, &mut args).unwrap();
-    // SAFETY: just installed for us.
+    // SAFETY: the transport installed the descriptor for this call, whose number nobody else knows.
     let fd = unsafe {
         <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.dmabuf_fd.cast_signed())
     };
@@ -191,12 +195,14 @@ fn userptr_pages_are_lent_until_freed() {
         args.handle = 1 << 32;
         answer(0, &args, vec![])
     });
-    let rw = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping.
-    let page =
-        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 4096, rw, MapFlags::PRIVATE) }.unwrap();
+    let page = Mapping::private(4096).unwrap();
     let flags = KFD_IOC_ALLOC_MEM_FLAGS_USERPTR | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
-    let user_address = page.expose_provenance() as u64;
+    let user_address = page.address() as u64;
+    let text = || {
+        let mut bytes = [0; 6];
+        user_memory::read(user_address, &mut bytes).unwrap();
+        bytes
+    };
     let what = AllocMemory { gpu: GpuId(1), va: user_address, bytes: 4096, flags, user_address };
     let private = || {
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -204,13 +210,11 @@ fn userptr_pages_are_lent_until_freed() {
         !line.is_some_and(|line| line.contains("stasis-userptr"))
     };
     let allocation = kfd.alloc_memory(&what).unwrap();
-    // SAFETY: six bytes of the page.
-    assert_eq!(unsafe { page.cast::<[u8; 6]>().read_volatile() }, *b"device");
+    assert_eq!(text(), *b"device");
     assert!(!private());
     kfd.free_memory(allocation.handle).unwrap();
     assert!(private());
-    // SAFETY: six bytes of the page.
-    assert_eq!(unsafe { page.cast::<[u8; 6]>().read_volatile() }, *b"device");
+    assert_eq!(text(), *b"device");
 
     let refused = kfd.alloc_memory(&AllocMemory { gpu: GpuId(2), ..what }).unwrap_err();
     assert_eq!((refused.errno, private()), (Errno::INVAL, true));
@@ -227,26 +231,22 @@ fn userptr_pages_are_lent_until_freed() {
 #[test]
 fn doorbell_stores_and_wakes_a_parked_device_only() {
     let (server, _, kfd) = kfd(|_| bare(0));
-    let rw = ProtFlags::READ | ProtFlags::WRITE;
-    let map = |fd: &std::os::fd::OwnedFd, bytes| {
-        // SAFETY: a new mapping.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, rw, MapFlags::SHARED, fd, 0) }.unwrap()
+    let memory = server.bells().0.try_clone().unwrap();
+    let slot = move || {
+        let mut bytes = [0; 8];
+        rustix::io::pread(&memory, &mut bytes, 16).unwrap();
+        u64::from_ne_bytes(bytes)
     };
-    let (slice, parked) = (map(server.bells().0, 8192), map(server.bells().1, 4096));
-    // SAFETY: mapped for the rest of the process.
-    let (slot, parked) =
-        unsafe { (AtomicU64::from_ptr(slice.byte_add(16).cast()), AtomicU32::from_ptr(parked.cast())) };
-    // SAFETY: a new mapping, to be replaced.
-    let at = unsafe {
-        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::empty(), MapFlags::PRIVATE)
-    };
-    let at = at.unwrap().cast();
-    // SAFETY: stays mapped.
+    let page = Box::leak(Box::new(Mapping::shared(server.bells().1, 4096).unwrap()));
+    let parked = page.word();
+    let place = Box::leak(Box::new(Mapping::private(8192).unwrap()));
+    let at = std::ptr::with_exposed_provenance_mut(place.address());
+    // SAFETY: the test does not use the place otherwise, and never unmaps it.
     let bells = unsafe { kfd.file().map_doorbells(at, 8192, doorbell_cookie(0x1234)) }.unwrap();
     let bell = bells.doorbell(0x2010);
     assert_eq!(bell.offset(), 16);
     bell.ring(5);
-    assert_eq!((slot.load(Ordering::Acquire), parked.load(Ordering::Acquire)), (5, 0));
+    assert_eq!((slot(), parked.load(Ordering::Acquire)), (5, 0));
 
     parked.store(1, Ordering::SeqCst);
     let device = std::thread::spawn(move || {
@@ -254,7 +254,7 @@ fn doorbell_stores_and_wakes_a_parked_device_only() {
             // A wait that begins after the wake finds the word changed.
             let _ = futex::wait(parked, futex::Flags::empty(), 1, None);
         }
-        slot.load(Ordering::Acquire)
+        slot()
     });
     std::thread::sleep(std::time::Duration::from_millis(20));
     bell.ring(6);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The client side against a fake softgpud in this process.
-#![allow(unsafe_code)]
 
 mod calls;
 mod criu;

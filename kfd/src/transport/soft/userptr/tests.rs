@@ -11,34 +11,31 @@ const PAGE: usize = 4096;
 const WRITABLE: u32 = sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
 
 /// Private anonymous pages holding their own page number.
-struct Pages(*mut u8, usize);
+struct Pages(Mapping, usize);
 
 impl Pages {
     fn new(count: usize) -> Self {
-        let rw = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping.
-        let at =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), count * PAGE, rw, MapFlags::PRIVATE) };
-        let this = Self(at.unwrap().cast(), count * PAGE);
+        let this = Self(Mapping::private(count * PAGE).unwrap(), count * PAGE);
         for page in 0..count {
             this.write(page * PAGE, u8::try_from(page).unwrap() + 1);
         }
-        let _ = this.0.expose_provenance();
         this
     }
 
     fn write(&self, offset: usize, value: u8) {
-        // SAFETY: inside the mapping.
-        unsafe { self.0.add(offset).write_volatile(value) }
+        assert!(offset < self.1);
+        // SAFETY: the byte lies in the mapping, to which the test makes no reference.
+        unsafe { user_memory::write((self.0.address() + offset) as u64, &[value]) }.unwrap();
     }
 
     fn read(&self, offset: usize) -> u8 {
-        // SAFETY: inside the mapping.
-        unsafe { self.0.add(offset).read_volatile() }
+        let mut byte = [0];
+        user_memory::read((self.0.address() + offset) as u64, &mut byte).unwrap();
+        byte[0]
     }
 
     fn range(&self) -> Range<usize> {
-        self.0.addr()..self.0.addr() + self.1
+        self.0.address()..self.0.address() + self.1
     }
 
     fn vmas(&self) -> Vec<Vma> {
@@ -46,15 +43,8 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: ours.
-        unsafe { rustix::mm::munmap(self.0.cast(), self.1).unwrap() }
-    }
-}
-
 fn lend(lent: &mut Lent, pages: &Pages) -> Option<Arc<OwnedFd>> {
-    lent.lend(pages.0.addr() as u64, pages.1 as u64, WRITABLE, frame())
+    lent.lend(pages.0.address() as u64, pages.1 as u64, WRITABLE, frame())
 }
 
 /// An address in a stack frame at or below the caller's.
@@ -110,12 +100,13 @@ fn lend_refuses_holes_shared_readonly_and_stack_memory() {
     assert!(lent.lend(u64::MAX - 10, 4096, 0, 0).is_none());
     let frame = frame();
     assert!(lent.lend(frame as u64, 1, WRITABLE, frame).is_none());
-    // SAFETY: the middle page is ours.
-    unsafe { rustix::mm::mprotect(pages.0.add(PAGE).cast(), PAGE, MprotectFlags::READ).unwrap() };
+    let middle = pointer(pages.0.address() + PAGE).cast();
+    // SAFETY: the page is this test's, which makes no reference to it.
+    unsafe { rustix::mm::mprotect(middle, PAGE, MprotectFlags::READ).unwrap() };
     assert!(lend(&mut lent, &pages).is_none());
-    let memory = lent.lend(pages.0.addr() as u64, pages.1 as u64, 0, 0).unwrap();
+    let memory = lent.lend(pages.0.address() as u64, pages.1 as u64, 0, 0).unwrap();
     assert_eq!(pages.vmas().len(), 3, "protection is kept");
-    assert!(lent.lend(pages.0.addr() as u64, PAGE as u64, 0, 0).is_none(), "part of a loan");
+    assert!(lent.lend(pages.0.address() as u64, PAGE as u64, 0, 0).is_none(), "part of a loan");
     lent.cancel(&memory);
     let prots: Vec<_> =
         pages.vmas().iter().map(|vma| (vma.prot.contains(ProtFlags::WRITE), vma.private)).collect();
@@ -129,11 +120,10 @@ fn take_back_leaves_alone_what_the_application_mapped_meanwhile() {
     let memory = lend(&mut lent, &pages).unwrap();
     lent.keep(&memory, 1);
     let rw = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the middle page is ours.
-    unsafe {
-        let middle = pages.0.add(PAGE).cast();
-        rustix::mm::mmap_anonymous(middle, PAGE, rw, MapFlags::SHARED | MapFlags::FIXED).unwrap();
-    }
+    let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&other, PAGE as u64).unwrap();
+    // SAFETY: the page is this test's, which makes no reference to it.
+    unsafe { map_fixed(other.as_fd(), pointer(pages.0.address() + PAGE), PAGE, rw, 0) }.unwrap();
     lent.take_back_all().unwrap();
     let private: Vec<bool> = pages.vmas().iter().map(|vma| vma.private).collect();
     assert_eq!(private, [true, false, true]);
