@@ -5,7 +5,8 @@
 //! | process | device 0.. | buffer object 0.. | queue: descriptor, control stack | event | ... |
 //! ```
 //!
-//! INVARIANT: reading is pure; every length is checked against the bytes there are before anything is copied.
+//! INVARIANT: reading has no effects, and every length is checked against the bytes of the blob before anything is
+//! copied.
 
 use crate::ids::{GpuId, MemoryHandle};
 use crate::sys::*;
@@ -64,7 +65,7 @@ pub struct QueueEntry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlobError {
-    /// Another kernel's.
+    /// The version of another kernel.
     #[error("The blob has version {found}, this library reads {KFD_CRIU_PRIV_VERSION}")]
     Version {
         /// The version.
@@ -173,7 +174,7 @@ mod tests {
         let process = kfd_criu_process_priv_data { version: 1, xnack_mode: 0 };
         let mut bo = kfd_criu_bo_priv_data { user_addr: 9, idr_handle: 7, ..Default::default() };
         bo.mapped_gpuids[..2].copy_from_slice(&[5, 6]);
-        // Behind the first zero nothing counts.
+        // The first zero ends the list.
         bo.mapped_gpuids[3] = 8;
         let queue =
             kfd_criu_queue_priv_data { q_id: 3, mqd_size: 16, ctl_stack_size: 4, ..Default::default() };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Newtypes for the numbers KFD hands out, so that one cannot be passed for another.
+//! Newtypes for the numbers that KFD gives out, so that no number can be passed in place of another kind.
 
 use std::fmt;
 

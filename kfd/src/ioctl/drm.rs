@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wrappers of the render node's ioctls: a DMABuf becomes a GEM handle, parts of it are mapped for the GPU.
+//! Wrappers of the render node's ioctls, which make GEM handles of DMABufs and map parts of them for the GPU.
 //!
-//! INVARIANT: a handle means something on the open file that gave it, and nowhere else. The driver counts no imports:
-//! the same memory imported twice is one handle, and one [`Render::close`] ends it. Who shares a file between several
-//! owners must count.
+//! INVARIANT: a handle is valid only on the open file that gave it. The driver does not count imports: importing the
+//! same memory twice gives the same handle, and one [`Render::close`] ends it. Owners that share an open file must
+//! count imports themselves.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -125,7 +125,7 @@ impl Render {
         Ok(args.value)
     }
 
-    /// PRIME_FD_TO_HANDLE: the handle of a DMABuf's memory on this file, the same one however often it is asked for.
+    /// PRIME_FD_TO_HANDLE: the handle of a DMABuf's memory on this file. Repeated imports give the same handle.
     ///
     /// # Errors
     /// [`IoctlError`]; EBADF or EINVAL if the descriptor is no DMABuf.
@@ -164,8 +164,8 @@ impl Render {
         Ok(args.addr_ptr)
     }
 
-    /// AMDGPU_GEM_VA MAP: maps a part of the object where nothing is mapped, in this file's address space, which is
-    /// the compute one once ACQUIRE_VM took this file (KFD 1.15).
+    /// AMDGPU_GEM_VA MAP: maps a part of the object where nothing is mapped, in this file's address space. That is the
+    /// compute address space once ACQUIRE_VM took this file (KFD 1.15).
     ///
     /// # Errors
     /// [`IoctlError`]; ENOENT if there is no such handle, EINVAL if the range is taken or not possible.
@@ -173,7 +173,8 @@ impl Render {
         self.change(sys::AMDGPU_VA_OP_MAP, range, access.flags())
     }
 
-    /// AMDGPU_GEM_VA REPLACE: as [`Render::clear`] and [`Render::map`] in one step; changes access in place.
+    /// AMDGPU_GEM_VA REPLACE: does what [`Render::clear`] and [`Render::map`] do in one step. It changes the access of
+    /// mapped pages in place.
     ///
     /// # Errors
     /// [`IoctlError`], as for [`Render::map`], but the range may be taken.
@@ -181,7 +182,7 @@ impl Render {
         self.change(sys::AMDGPU_VA_OP_REPLACE, range, access.flags())
     }
 
-    /// AMDGPU_GEM_VA UNMAP: ends the object's mapping that starts at the range's address, all of it.
+    /// AMDGPU_GEM_VA UNMAP: ends the whole mapping of the object that starts at the range's address.
     ///
     /// # Errors
     /// [`IoctlError`]; ENOENT if no mapping of the object starts there.
@@ -189,8 +190,8 @@ impl Render {
         self.change(sys::AMDGPU_VA_OP_UNMAP, range, 0)
     }
 
-    /// AMDGPU_GEM_VA CLEAR: ends whatever the file's handles have mapped in the range; a mapping that lies partly in
-    /// it is cut.
+    /// AMDGPU_GEM_VA CLEAR: ends all mappings in the range that were made with handles of this file. A mapping that is
+    /// partly in the range loses that part.
     ///
     /// # Errors
     /// [`IoctlError`].

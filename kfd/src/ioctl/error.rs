@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a failed ioctl says: which, on which file, with which errno, and what to do where that is known.
+//! What a failed ioctl reports: its name, the file, the errno, and, where it is known, what the user can do.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,11 +24,11 @@ pub struct IoctlError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Only {done} of {wanted} GPUs were done")]
 pub struct MapError {
-    /// How many of the GPUs, from the first, are done and stay so.
+    /// How many GPUs, from the first, are done; they stay done.
     pub done: u32,
     /// How many were asked for.
     pub wanted: u32,
-    /// The failure at the next one.
+    /// The failure at the next GPU.
     #[source]
     pub source: IoctlError,
 }

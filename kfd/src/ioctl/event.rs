@@ -89,7 +89,7 @@ impl Kfd {
         })
     }
 
-    /// DESTROY_EVENT; who waits for it fails with EIO.
+    /// DESTROY_EVENT; a wait for the event fails with EIO.
     ///
     /// # Errors
     /// [`IoctlError`].
@@ -116,8 +116,8 @@ impl Kfd {
         self.call_plain::<kfd_ioctl::ResetEvent>(&mut args).map(drop)
     }
 
-    /// WAIT_EVENTS for any or all of `events`; `None` waits without end, zero polls. Ages and exception
-    /// data are written into `events`. Signals do not lengthen the wait.
+    /// WAIT_EVENTS for any or all of `events`. `None` waits without limit, zero polls. The driver writes ages and
+    /// exception data into `events`. Signals of the process do not lengthen the wait.
     ///
     /// # Errors
     /// [`IoctlError`]; EIO if one of the events was destroyed meanwhile.
@@ -138,8 +138,8 @@ impl Kfd {
         loop {
             match once_with::<Command>(self.target(), &mut args, &mut array) {
                 Err(Errno::INTR) => {
-                    // TIMEOUT: the driver left the remaining time in `args`; a driver that did not is
-                    // held to the caller's deadline all the same.
+                    // TIMEOUT: the driver leaves the remaining time in `args`. The caller's deadline also limits a
+                    // driver that leaves it unchanged.
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                     args.timeout = args.timeout.min(left.map_or(FOREVER, milliseconds));
                 }
@@ -155,7 +155,7 @@ impl Kfd {
     }
 }
 
-/// Milliseconds rounded up, so that a short wait is not a poll, and below "for ever".
+/// Milliseconds, rounded up so that a short wait is not a poll, and limited to less than the value that means no limit.
 fn milliseconds(time: Duration) -> u32 {
     let rounded = time.as_nanos().div_ceil(1_000_000);
     u32::try_from(rounded).unwrap_or(FOREVER).min(FOREVER - 1)

@@ -8,7 +8,7 @@ use super::{IoctlError, Kfd, MapError};
 use crate::ids::{GpuId, MemoryHandle};
 use crate::sys::{self, kfd_ioctl};
 
-/// Bytes offered for a DMABuf's metadata; amdgpu keeps at most 64 words.
+/// Bytes lent for a DMABuf's metadata; amdgpu keeps at most 64 words.
 const METADATA_BYTES: usize = 256;
 
 /// What to allocate.
@@ -22,8 +22,8 @@ pub struct AllocMemory {
     pub bytes: u64,
     /// `KFD_IOC_ALLOC_MEM_FLAGS_*`.
     pub flags: u32,
-    /// First address of a USERPTR object's pages, else 0. No thread may write to the pages during the
-    /// call: the soft device copies them.
+    /// First address of a USERPTR object's pages, else 0. No thread may write to the pages during the call, since the
+    /// soft device copies them.
     pub user_address: u64,
 }
 
@@ -76,7 +76,7 @@ impl Kfd {
         self.call_plain::<kfd_ioctl::FreeMemoryOfGpu>(&mut args).map(drop)
     }
 
-    /// MAP_MEMORY_TO_GPU; a GPU that has it mapped already counts as done.
+    /// MAP_MEMORY_TO_GPU. A GPU on which the memory is mapped already counts as done.
     ///
     /// # Errors
     /// [`MapError`] says how many were done.

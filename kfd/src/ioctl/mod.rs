@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One typed wrapper per ioctl, on a [`Kfd`] that owns the open `/dev/kfd` or a [`Render`] that owns a render node.
 //!
-//! INVARIANT: argument structs start zeroed, EINTR is retried, and an error names the ioctl, the file and
-//! the errno. GPU addresses are passed as numbers: that they name memory the GPU may touch is the
-//! caller's business, as it is the driver's.
+//! INVARIANT: argument structs start zeroed, EINTR is retried, and an error names the ioctl, the file and the errno.
+//! GPU addresses are passed as numbers: the caller and the driver are responsible for what they name.
 
 mod call;
 mod criu;

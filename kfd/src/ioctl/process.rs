@@ -54,7 +54,7 @@ impl Kfd {
         Ok(Version { major: args.major_version, minor: args.minor_version })
     }
 
-    /// GET_PROCESS_APERTURES_NEW, asked first for the count. The GPU ids are the hardware's own.
+    /// GET_PROCESS_APERTURES_NEW, called first for the count. The GPU ids are the hardware's own.
     ///
     /// # Errors
     /// [`IoctlError`].
@@ -123,7 +123,7 @@ impl Kfd {
         self.call_plain::<kfd_ioctl::SetScratchBackingVa>(&mut args).map(drop)
     }
 
-    /// SET_XNACK_MODE as a question: whether retry faults are on.
+    /// SET_XNACK_MODE that only asks: whether retry faults are on.
     ///
     /// # Errors
     /// [`IoctlError`].

@@ -40,7 +40,7 @@ impl File for Fake {
     }
 
     unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
-        // SAFETY: the command encodes the argument's size.
+        // SAFETY: the caller passes as many bytes as the command encodes, and does not use them during the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(arg.cast(), sys::ioc_size(cmd)) };
         (self.script.lock())(cmd, bytes)
     }
@@ -240,7 +240,7 @@ fn every_plain_wrapper_uses_its_command() {
     kfd.acquire_vm(gpu, kfd.file().as_fd()).unwrap();
     kfd.import_dmabuf(gpu, 0, kfd.file().as_fd()).unwrap();
     kfd.get_dmabuf_info(kfd.file().as_fd()).unwrap();
-    // SAFETY: the fake writes nothing.
+    // SAFETY: the fake driver writes nothing to the address.
     unsafe { kfd.get_queue_wave_state(QueueId(1), 0x1000).unwrap() };
     let wanted = [
         "GET_VERSION",

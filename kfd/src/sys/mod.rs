@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernel's ABI under its C names: ioctl numbers, argument structs, flags and mmap cookies.
 //!
-//! Source: `uapi/linux/kfd_ioctl.h` of Linux 7.3 (interface 1.23); older kernels accept the same
-//! layouts, since KFD zero-extends and truncates argument structs. INVARIANT: the size and the offset
-//! of every field are asserted at compile time, and no struct has implicit padding (all are `Pod`).
+//! Source: `uapi/linux/kfd_ioctl.h` of Linux 7.3 (interface 1.23). Older kernels accept the same layouts, since KFD
+//! zero-extends and truncates argument structs. INVARIANT: the size and the offset of every field are asserted at
+//! compile time, and no struct has implicit padding (all are `Pod`).
 #![allow(non_camel_case_types, non_snake_case)]
 
 #[macro_use]

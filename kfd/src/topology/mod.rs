@@ -128,8 +128,7 @@ impl Topology {
     /// Reads all nodes.
     ///
     /// # Errors
-    /// [`TopologyError`]; a file that vanishes because the topology changed is not one, the reading is
-    /// repeated.
+    /// [`TopologyError`]. If a file vanishes because the topology changes, the topology is read again.
     pub fn read(source: &dyn SysfsSource) -> Result<Self, TopologyError> {
         let mut before = generation(source)?;
         let mut attempts = 0;
@@ -234,8 +233,8 @@ fn numbered(source: &dyn SysfsSource, directory: &str) -> Result<Vec<u32>, Topol
     Ok(numbers)
 }
 
-/// The records in a directory. What is there counts, not what the node's properties announce; only a
-/// missing directory needs the announcement (kernels leave out `p2p_links` when there are none).
+/// The records in a directory. The files that exist count, whatever number the node's properties announce. A missing
+/// directory is an error only if the properties announce records (kernels omit `p2p_links` when there are none).
 fn records<T>(
     source: &dyn SysfsSource,
     directory: &str,

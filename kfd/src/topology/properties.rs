@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The records of a node: its properties, memory banks, caches and links, key by key as KFD prints them.
 //!
-//! A key that is absent (older kernel, CPU node) reads 0; one that is unknown (newer kernel) is kept.
+//! An absent key (older kernel, CPU node) reads as 0. An unknown key (newer kernel) is kept.
 
 use std::collections::BTreeMap;
 
@@ -215,7 +215,7 @@ pub const HEAP_TYPE_FB_PRIVATE: u32 = 2;
 impl NodeProperties {
     /// What sizes of the context save area depend on.
     pub fn shape(&self) -> NodeShape {
-        // Zero is what a kernel prints that computed nothing: as good as absent.
+        // A kernel that computed nothing prints zero, which means the same as an absent key.
         let known = |bytes: Option<u32>| bytes.filter(|bytes| *bytes != 0);
         NodeShape {
             gfx_target_version: self.gfx_target_version,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where topology text comes from: a directory of the kernel's, or anything that answers like one.
+//! Where topology text comes from: a directory of the kernel, or another source with the same files.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -9,11 +9,11 @@ pub trait SysfsSource {
     /// The text of a file such as `nodes/0/properties` or `generation_id`.
     ///
     /// # Errors
-    /// As the kernel answers; EPERM for an agent this process may not use.
+    /// The kernel's error; EPERM for an agent that this process may not use.
     fn read(&self, path: &str) -> io::Result<String>;
 
-    /// The texts of several files, in the order of `paths`, each as [`SysfsSource::read`] answers. It may end after a
-    /// failure. Where every question is a round trip this takes few of them.
+    /// The texts of several files, in the order of `paths`, each as [`SysfsSource::read`] answers. The list may end
+    /// after a failure. A source for which each read is a round trip reads many files in one.
     fn read_each(&self, paths: &[String]) -> Vec<io::Result<String>> {
         paths.iter().map(|path| self.read(path)).collect()
     }
@@ -21,7 +21,7 @@ pub trait SysfsSource {
     /// The names in a directory such as `nodes`, in any order.
     ///
     /// # Errors
-    /// As the kernel answers.
+    /// The kernel's error.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 }
 
@@ -56,7 +56,7 @@ impl SysfsSource for DirSource {
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(self.locate(path)?)? {
-            // A name that is not UTF-8 is none of KFD's.
+            // KFD makes no names that are not UTF-8.
             names.extend(entry?.file_name().into_string());
         }
         Ok(names)

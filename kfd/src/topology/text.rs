@@ -108,7 +108,7 @@ pub(super) fn single_number(file: &str, text: &str) -> Result<u32, TopologyError
         .map(|()| value)
 }
 
-/// Enough of a hostile text for an error message.
+/// The beginning of an untrusted text, for an error message.
 pub(super) fn shorten(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbells: one 64-bit store, and for the soft device a wake-up if it sleeps.
 //!
-//! INVARIANT: ringing makes no system call unless the device has parked itself.
+//! INVARIANT: ringing makes no system call unless the device sleeps.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -27,13 +27,14 @@ impl ParkedPage {
     }
 
     fn wake(&self) {
-        // ORDERING: the device stores its parked word, fences, and looks at the doorbells once more; we
-        // store the doorbell, fence, and look at the parked word. One of the two sees the other's store.
+        // ORDERING: the device stores its parked word, issues a fence, and reads the doorbells once more. This function
+        // stores the doorbell, issues a fence, and reads the parked word. At least one side sees the other's store.
         fence(Ordering::SeqCst);
         let word = self.0.word();
         if word.load(Ordering::Relaxed) != 0 {
             word.store(0, Ordering::Release);
-            // Not PRIVATE: the sleeper is another process. A failing wake has no remedy here.
+            // The futex is not PRIVATE, since the sleeper is another process. If the wake fails, the caller can do
+            // nothing.
             let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
         }
     }
@@ -83,8 +84,8 @@ impl DoorbellSlice {
         self.0.bytes
     }
 
-    /// The doorbell at `byte_offset`. Only the offset's bits inside the slice count, so the low half of
-    /// CREATE_QUEUE's `doorbell_offset` may be passed as it is.
+    /// The doorbell at `byte_offset`. Bits of the offset above the slice are ignored, so that the low half of
+    /// CREATE_QUEUE's `doorbell_offset` may be passed unchanged.
     pub fn doorbell(&self, byte_offset: u32) -> Doorbell {
         Doorbell { slice: Arc::clone(&self.0), offset: byte_offset as usize & (self.0.bytes - 1) & !7 }
     }
@@ -98,14 +99,14 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Tells the device `value`: the index of the last packet of an AQL queue, dwords of a PM4 queue, bytes
-    /// of an SDMA queue. Everything stored before is visible to the device when it sees the value.
+    /// Writes `value` for the device: the index of the last packet of an AQL queue, dwords of a PM4 queue, bytes of an
+    /// SDMA queue. The device sees everything stored before when it sees the value.
     #[inline]
     pub fn ring(&self, value: u64) {
         // SAFETY: `DoorbellSlice::doorbell` made the offset a multiple of 8 below the slice's bytes, and `check` found
         // the base aligned to 8. The caller of `DoorbellSlice::new` keeps the slice mapped and writable.
         let word = unsafe { AtomicU64::from_ptr(self.slice.base.add(self.offset).cast()) };
-        // ORDERING: publishes the packet and the write pointer stored before.
+        // ORDERING: Release publishes the packet and the write pointer that were stored before.
         word.store(value, Ordering::Release);
         if let Some(parked) = &self.slice.parked {
             parked.wake();

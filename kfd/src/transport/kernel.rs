@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's driver: open, ioctl and mmap on the real paths, nothing else.
+//! The transport of the kernel's driver: open, ioctl and mmap on the real files.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How long a thread's calls to the device may take.
 //!
-//! The software device is a process, which may be stopped or starved. A call waits for it without end, as it would for a
-//! GPU, unless its thread holds a [`CallLimit`]: then it fails with ETIMEDOUT once the limit is over. Such a call was not
-//! carried out, and the device is not lost. A call that the device has begun is waited for all the same, unless it changes
-//! nothing: nobody could say what became of it. (The kernel's driver cannot be limited in this way.)
+//! The software device is a process, which may be stopped or get no CPU time. Without a limit a call waits for it
+//! forever, as it would for a GPU. A thread that holds a [`CallLimit`] gets ETIMEDOUT when the limit ends. Such a call
+//! was not carried out, and the session goes on. If the device has begun a call, the thread waits for its end even
+//! beyond the limit, since otherwise it could not know the outcome; calls that change nothing are the exception. A
+//! limit does not affect the kernel's driver.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,7 +17,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-/// How often a limit that may end before its deadline is looked at.
+/// How often the check of a limit is evaluated.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Whether calls may go on.
@@ -39,7 +40,7 @@ thread_local! {
     static CURRENT: RefCell<CallLimit> = const { RefCell::new(CallLimit::none()) };
 }
 
-/// Puts the limit back that the thread had, also when a call panics.
+/// Restores the thread's previous limit, also when a call panics.
 struct Before(CallLimit);
 
 impl Drop for Before {
@@ -61,19 +62,19 @@ impl CallLimit {
         Self { deadline: Some(deadline), check: None }
     }
 
-    /// As long as `check` says yes, which is asked every 10 ms.
+    /// As long as `check` returns true. It is called every 10 ms.
     #[must_use]
     pub fn while_true(check: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self { deadline: None, check: Some(Arc::new(check)) }
     }
 
-    /// Holds this thread's calls to the limit while `act` runs, in place of the one it had.
+    /// Applies the limit to this thread's calls while `act` runs, in place of the previous limit.
     pub fn hold<R>(self, act: impl FnOnce() -> R) -> R {
         let _before = Before(CURRENT.with(|current| current.replace(self)));
         act()
     }
 
-    /// This thread's.
+    /// The limit of this thread.
     pub(super) fn current() -> Self {
         CURRENT.with(|current| current.borrow().clone())
     }
@@ -89,10 +90,10 @@ impl CallLimit {
             || self.check.as_ref().is_some_and(|check| !check())
     }
 
-    /// Waits until `fd` is readable, or its other end is gone. `false` when the limit ended first.
+    /// Waits until `fd` is readable or its other end is closed. Answers `false` when the limit ends first.
     ///
     /// # Errors
-    /// What poll says.
+    /// The errno of poll.
     pub(super) fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
         loop {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -114,9 +115,9 @@ impl CallLimit {
 /// Whether `fd` is readable, or its other end gone, within `limit` (`None`: without end); a signal may end the wait early.
 ///
 /// # Errors
-/// What poll says.
+/// The errno of poll.
 pub(super) fn is_readable(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<bool, Errno> {
-    // One that is too long for the kernel's clock does not end.
+    // A limit beyond the range of the kernel's clock never ends.
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
         Ok(ready) => Ok(ready > 0),

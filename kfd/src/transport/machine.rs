@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Topology files: how a machine of the software device that is described in a file is named.
+//! Names of topology files, which describe a machine of the software device.
 //!
-//! INVARIANT: the name says path and contents, `PATH#HASH`, so that an edited file is another machine: another socket,
-//! another softgpud, and a greeting that the old one refuses.
+//! INVARIANT: the name contains path and contents (`PATH#HASH`). An edited file is therefore another machine, with
+//! another socket and another softgpud; the old softgpud refuses its name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 /// What a device list must end in to be a file's path.
 pub const EXTENSION: &str = ".toml";
 
-/// The largest topology file that is read, bytes. No machine needs a tenth of it.
+/// The largest topology file that is read, bytes; a real file needs less than a tenth.
 pub const MAX_FILE_BYTES: u64 = 256 << 10;
 
 /// Digits of the hash in a name.
 const HASH_DIGITS: usize = 16;
 
-/// A topology file by name: where it is and, if that is known, what it holds.
+/// The name of a topology file: its path and, if it is known, the hash of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileName<'a> {
     /// The file.
@@ -45,7 +45,7 @@ pub fn name(path: &str, contents: &[u8]) -> String {
     format!("{path}#{:016x}", hash(contents))
 }
 
-/// What tells one file's contents from another's.
+/// A hash of a file's contents.
 #[must_use]
 pub fn hash(contents: &[u8]) -> u64 {
     fnv1a(contents)
@@ -54,13 +54,13 @@ pub fn hash(contents: &[u8]) -> u64 {
 /// Reads a topology file.
 ///
 /// # Errors
-/// What the system says, and `InvalidData` for what is no regular file, for more than [`MAX_FILE_BYTES`] or for text that
-/// is not UTF-8.
+/// The error of the system, and `InvalidData` for anything but a regular file, for more than [`MAX_FILE_BYTES`], or for
+/// text that is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     use io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     let mut text = String::new();
-    // An open of a FIFO waits otherwise. It means nothing to a regular file.
+    // Without the flag, opening a FIFO waits. For a regular file the flag has no effect.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -75,21 +75,22 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The one path by which a file is known, without links and dots, and as text.
+/// The canonical path of a file, without links and dots, as text.
 ///
 /// # Errors
-/// What the system says, and `InvalidData` for a path that is not UTF-8.
+/// The error of the system, and `InvalidData` for a path that is not UTF-8.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     let path = std::fs::canonicalize(path)?;
     match path.to_str() {
         Some(text) if text.ends_with(EXTENSION) => Ok(path),
-        // A link `a.toml` to a file of another name: what is opened is still told by its ending.
+        // A link `a.toml` to a file with another ending keeps its own name, since the ending tells that it is a
+        // topology file.
         Some(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the file itself must end in .toml")),
         None => Err(io::Error::new(io::ErrorKind::InvalidData, "its path is not UTF-8")),
     }
 }
 
-/// FNV-1a, 64 bits: short, the same everywhere, and nobody gains by a collision.
+/// FNV-1a, 64 bits. It need not resist attacks, since nobody gains by a collision.
 pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

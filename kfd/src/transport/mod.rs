@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who answers: the kernel's driver or the software device, behind one pair of object-safe traits.
+//! The two transports, the kernel's driver and the software device, behind a pair of object-safe traits.
 //!
-//! INVARIANT: both transports take the real ioctl numbers, structs, and mmap cookies; a caller cannot
-//! tell them apart except by [`Transport::name`].
+//! INVARIANT: both transports take the real ioctl numbers, structs and mmap cookies. Only [`Transport::name`] tells a
+//! caller which transport it has.
 
 mod doorbell;
 pub mod kernel;
@@ -46,8 +46,8 @@ pub trait Transport: Send + Sync + Debug {
     /// The topology's files, for [`crate::Topology::read`].
     fn sysfs(&self) -> &dyn SysfsSource;
 
-    /// What executes waves, as `key value` lines ([`wire::ENGINE_FILE`]); `None` from hardware, and from a software device
-    /// that does not answer.
+    /// What executes waves, as `key value` lines ([`wire::ENGINE_FILE`]). `None` for hardware, and for a software
+    /// device that does not answer.
     fn engine(&self) -> Option<String> {
         None
     }
@@ -55,17 +55,17 @@ pub trait Transport: Send + Sync + Debug {
     /// Opens [`KFD_PATH`] or a render node, close-on-exec.
     ///
     /// # Errors
-    /// [`OpenError`] names the path and what the driver, or the way to it, answered.
+    /// [`OpenError`] names the path and the error of the driver or of the connection.
     fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError>;
 
-    /// Takes back an open file whose descriptor was kept elsewhere; it is the same open file as before.
+    /// Makes a file of a descriptor that was kept elsewhere. It is the same open file as before.
     ///
     /// # Errors
     /// As for [`Transport::open`]; the descriptor is closed then.
     fn adopt(&self, path: &Path, fd: OwnedFd) -> Result<Arc<dyn File>, OpenError>;
 
-    /// Gives up whatever the transport itself holds (sockets), so that the process shows no trace of it.
-    /// Files are dropped before; a later [`Transport::open`] connects anew.
+    /// Closes what the transport itself holds (sockets), so that the process has no trace of it. The caller drops files
+    /// first. A later [`Transport::open`] connects again.
     ///
     /// # Errors
     /// [`CloseError::Busy`] if a call is under way; nothing changed then.
@@ -78,19 +78,19 @@ pub trait File: Send + Sync + Debug {
     /// The path it was opened with.
     fn path(&self) -> &Path;
 
-    /// The descriptor that is the file's identity: what ACQUIRE_VM's `drm_fd` names, what may be
-    /// duplicated or sent to another process and adopted later.
+    /// The descriptor that identifies the file. ACQUIRE_VM's `drm_fd` names it, and it may be duplicated, or sent to
+    /// another process and adopted there.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
-    /// Issues one ioctl. EINTR is returned; the wrappers of [`crate::ioctl`] retry.
+    /// Issues one ioctl. It may return EINTR; the wrappers of [`crate::ioctl`] retry.
     ///
     /// # Errors
     /// The driver's errno; ENODEV also if the soft device is gone, EBADF in a forked child, ETIMEDOUT if it did not
     /// answer within the thread's [`CallLimit`].
     ///
     /// # Safety
-    /// `arg` must point to as many bytes as `cmd` encodes, readable and writable, and the pointers in
-    /// them must be what the ioctl expects.
+    /// `arg` must point to as many bytes as `cmd` encodes, readable and writable. Each pointer in them must name memory
+    /// that the driver may access as the ioctl does.
     unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno>;
 
     /// Maps `len` bytes of the file at `offset` shared and fixed at `at`.
@@ -137,18 +137,18 @@ pub enum OpenError {
         what: &'static str,
         /// The errno it gave.
         errno: Errno,
-        /// Its own words.
+        /// The device's message.
         message: String,
     },
     /// The soft device speaks another version of the protocol.
-    #[error("softgpud speaks protocol {found}, this library {wanted}; install the two from one build")]
+    #[error("softgpud uses protocol {found}, this library uses {wanted}; install both from one build")]
     Protocol {
         /// The library's version.
         wanted: u32,
         /// The device's version.
         found: u32,
     },
-    /// Whoever holds the socket's name is another user.
+    /// The process that listens on the socket belongs to another user.
     #[error(
         "The socket {name} belongs to user {found}, not to {wanted}; set STASIS_SOFTGPU_INSTANCE to another name"
     )]
@@ -169,18 +169,18 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
-    /// softgpud did not answer within the caller's [`CallLimit`], or the usual one where there is none.
+    /// softgpud did not answer within the caller's [`CallLimit`], or within the default limit.
     #[error("No answer from softgpud on socket {name} within {seconds} s ({errno}); is it stopped?")]
     Unreachable {
         /// The abstract socket's name.
         name: String,
-        /// How long was waited.
+        /// How long the caller waited.
         seconds: u64,
         /// The last failure to connect.
         errno: Errno,
     },
-    /// The conversation with the soft device failed.
-    #[error("Cannot talk to the soft device about {what}")]
+    /// A message to or from the soft device failed.
+    #[error("Cannot exchange a message with the soft device about {what}")]
     Wire {
         /// What was asked.
         what: &'static str,
@@ -205,8 +205,8 @@ fn advice(errno: Errno) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Calls are under way; end them (destroy the events they wait for) and try again.
-    #[error("Cannot close the transport while {calls} calls are under way")]
+    /// Calls are in progress. End them (destroy the events they wait for) and try again.
+    #[error("Cannot close the transport while {calls} calls are in progress")]
     Busy {
         /// How many.
         calls: usize,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The protocol between a client and softgpud: postcard messages, one per SEQPACKET datagram, file
-//! descriptors beside them by SCM_RIGHTS.
+//! The protocol between a client and softgpud: postcard messages, one per SEQPACKET datagram, with file descriptors in
+//! SCM_RIGHTS.
 //!
-//! INVARIANT: a connection ("channel") carries one request at a time, answered by exactly one reply; the
-//! first request is [`Request::Hello`]. File numbers are valid on every channel of one process.
+//! INVARIANT: a connection ("channel") carries one request at a time, and each request gets exactly one reply. The
+//! first request is [`Request::Hello`]. File numbers are valid on every channel of a process.
 //!
-//! INVARIANT: a request is either carried out or withdrawn, never both. Beside [`Reply::Welcome`] the device gives an
-//! eventfd, the channel's *claim*, whose count is 1 between requests. The device reads it before it begins a request and
-//! writes 1 when it has sent the reply. A client that does not want to wait any longer reads it, too: with the 1 in its
-//! hand, and no reply there, it closes the channel, and the device, which finds no claim, drops the request. A client that
-//! finds no claim must wait: the device is at work.
+//! INVARIANT: a request is either carried out or withdrawn, never both. With [`Reply::Welcome`] the device sends an
+//! eventfd, the channel's *claim*, whose count is 1 between requests. The device reads the claim before it begins a
+//! request, and writes 1 after it has sent the reply. A client that stops waiting also reads the claim. If it gets the
+//! 1 and there is no reply, it closes the channel; the device then finds no claim and drops the request. If the client
+//! finds no claim, it must wait, since the device has begun the request.
 //!
-//! The listener sets SO_PASSCRED before it listens: accepted sockets inherit it. Set after accept, it misses
-//! a first message that was quick.
+//! The listener sets SO_PASSCRED before it listens, and accepted sockets inherit the option. If it were set after
+//! accept, a message that arrived before would have no credentials.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -30,25 +30,26 @@ use serde::{Deserialize, Serialize};
 /// Version of the protocol; the two sides must agree exactly.
 pub const PROTOCOL: u32 = 3;
 
-/// Most bytes of an encoded message, and what both sides raise their socket buffers to.
+/// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// A file beside the topology that only the software device has and no listing shows: what executes waves, a `key value`
-/// line each of `engine`, `cpu` (the vector extension in use), `cpu_best` (the highest that the CPU has) and `workers`.
+/// A file beside the topology that only the software device has, and that no directory lists. It says what executes
+/// waves, one `key value` line each for `engine`, `cpu` (the vector extension in use), `cpu_best` (the highest that the
+/// CPU has) and `workers`.
 pub const ENGINE_FILE: &str = "softgpud/engine";
 
-/// Most descriptors beside one message. A reply may have more to give: see [`Request::MoreFds`].
+/// Most descriptors with one message. [`Request::MoreFds`] fetches further descriptors of a reply.
 pub const MAX_FDS: usize = 32;
 
 /// Most topology files that one request names.
 pub const MAX_SYSFS_FILES: usize = 1024;
 
-/// Most bytes of client memory that travel inside a message: with them it fits the socket buffers that a user may have
-/// without privilege (`net.core.wmem_default`, 208 KiB doubled).
+/// Most bytes of client memory in a message. Such a message fits the socket buffers that a user may have without
+/// privilege (`net.core.wmem_default`, 208 KiB doubled).
 pub const MAX_INLINE_BYTES: usize = 320 << 10;
 
-/// Most bytes of client memory that travel in a memfd beside a message: 64 MiB, the private blob of a checkpoint of
-/// more than 240 000 buffers.
+/// Most bytes of client memory in a memfd that is sent with a message: 64 MiB, the private blob of a checkpoint of more
+/// than 240 000 buffers.
 pub const MAX_SHARED_BYTES: u64 = 64 << 20;
 
 /// What a client asks.
@@ -67,16 +68,16 @@ pub enum Request {
         /// `/dev/kfd` or `/dev/dri/renderD<minor>`.
         path: String,
     },
-    /// Takes up an open file again; its token is the message's one descriptor. Answered by [`Reply::Opened`]
-    /// without a descriptor.
+    /// Adopts an open file; its token is the message's only descriptor. Answered by [`Reply::Opened`] without a
+    /// descriptor.
     Adopt {
         /// The path it was opened with.
         path: String,
     },
-    /// One ioctl. Descriptors: one per element of `fd_places`, in that order; one per element of `shared`; then, for
-    /// an ALLOC_MEMORY_OF_GPU with USERPTR, the memfd that now backs the client's pages (its offset 0 is the
-    /// address rounded down to a page). A USERPTR request without that descriptor names pages the client
-    /// could not lend: EFAULT.
+    /// One ioctl. Its descriptors are, in this order: one per element of `fd_places`; one per element of `shared`; and
+    /// for ALLOC_MEMORY_OF_GPU with USERPTR the memfd that now backs the client's pages (its offset 0 is the address
+    /// rounded down to a page). A USERPTR request without that descriptor names pages that the client could not lend,
+    /// and gets EFAULT.
     Ioctl {
         /// The file's number.
         file: u64,
@@ -84,20 +85,20 @@ pub enum Request {
         cmd: u32,
         /// As many bytes as the command's size field says.
         arg: Vec<u8>,
-        /// The memory that embedded pointers name; one that is missing could not be read: EFAULT.
+        /// The memory that the argument's pointers name. Memory that is missing could not be read: EFAULT.
         segments: Vec<Segment>,
-        /// As `segments`, for memory that is too large for a message: its contents are in a memfd sealed against
-        /// shrinking, from offset 0, where the device also leaves what it writes.
+        /// As `segments`, for memory that is too large for a message. The contents are in a memfd sealed against
+        /// shrinking, from offset 0. The device writes its results there too.
         shared: Vec<SharedSegment>,
-        /// The 32-bit descriptor fields whose descriptors were sent. A field the table knows but which is
-        /// missing here held no open descriptor.
+        /// The 32-bit descriptor fields whose descriptors were sent. A field of the ioctl table that is missing here
+        /// held no open descriptor.
         fd_places: Vec<FdPlace>,
     },
-    /// Fetches up to [`MAX_FDS`] further descriptors of the reply before, on the same connection; answered by
-    /// [`Reply::Fds`]. Any other request makes the device forget them.
+    /// Fetches up to [`MAX_FDS`] further descriptors of the previous reply on the same connection; answered by
+    /// [`Reply::Fds`]. At any other request the device drops them.
     MoreFds,
-    /// Asks for the memory behind a mapping; answered by [`Reply::Mapped`] with one descriptor, and for
-    /// doorbell cookies a second: a 4096-byte page whose first u32 is the parked word.
+    /// Asks for the memory behind a mapping; answered by [`Reply::Mapped`] with one descriptor. For a doorbell cookie a
+    /// second descriptor follows: a 4096-byte page whose first u32 is the parked word.
     Mmap {
         /// The file's number.
         file: u64,
@@ -136,7 +137,7 @@ pub struct Segment {
     pub writable: bool,
 }
 
-/// Where the number of a descriptor that travels stands: a 32-bit word of the client.
+/// Where the number of a descriptor is stored: a 32-bit word of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum FdPlace {
     /// At this byte offset in the argument.
@@ -194,16 +195,16 @@ pub enum Reply {
     },
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
-    /// To [`Request::ReadSysfsFiles`]: the text or an errno of each, in the order of the request; at least one of them
-    /// and as many as fit, the rest is to be asked for again.
+    /// To [`Request::ReadSysfsFiles`]: the text or an errno of each file, in the order of the request. The reply has at
+    /// least one file, and as many as fit; the client asks again for the others.
     SysfsFiles(Vec<Result<String, i32>>),
     /// To [`Request::ListSysfs`]: the names or an errno.
     List(Result<Vec<String>, i32>),
-    /// To anything: the request as such failed.
+    /// To any request: the request itself failed.
     Error {
         /// Positive errno.
         errno: i32,
-        /// For a human.
+        /// A message for the user.
         message: String,
     },
 }
@@ -230,7 +231,7 @@ pub enum WireError {
     },
     /// Descriptors were lost on receipt.
     #[error(
-        "Descriptors beside a message were dropped; the process may be out of descriptors (see ulimit -n)"
+        "Descriptors of a message were dropped; the process may have no descriptors left (see ulimit -n)"
     )]
     LostFds,
     /// The message is not of the protocol.
@@ -243,8 +244,8 @@ pub enum WireError {
     /// The other side is gone.
     #[error("The other side closed the connection")]
     Closed,
-    /// The caller's limit is over; the request was not carried out, or changes nothing.
-    #[error("The device did not answer in time; it is not lost: try again")]
+    /// The caller's limit ended. The request was not carried out, or changes nothing.
+    #[error("The device did not answer in time; the session is intact: try again")]
     TimedOut,
     /// The answer does not belong to the question.
     #[error("The answer does not match the request")]
@@ -279,13 +280,13 @@ pub struct Received<M> {
     pub credentials: Option<UCred>,
 }
 
-/// Raises the socket's buffers so that a message of [`MAX_MESSAGE_BYTES`] fits, as far as the user may;
-/// returns the most bytes one datagram can have.
+/// Raises the socket's buffers, as far as the user may, so that a message of [`MAX_MESSAGE_BYTES`] fits. Returns the
+/// most bytes that one datagram can have.
 ///
 /// # Errors
 /// [`WireError::System`] if the socket's options cannot be read or set.
 pub fn prepare_socket(socket: BorrowedFd<'_>) -> Result<usize, WireError> {
-    // Beyond net.core.wmem_max only with CAP_NET_ADMIN.
+    // Only CAP_NET_ADMIN allows more than net.core.wmem_max.
     if sockopt::set_socket_send_buffer_size_force(socket, MAX_MESSAGE_BYTES).is_err() {
         sockopt::set_socket_send_buffer_size(socket, MAX_MESSAGE_BYTES)
             .map_err(|errno| WireError::system("setsockopt(SO_SNDBUF)", errno))?;
@@ -331,10 +332,10 @@ pub fn send<M: Serialize>(
     }
 }
 
-/// Scratch memory for [`receive`]: as large as the messages that have come, and small again after a large one.
+/// Scratch memory for [`receive`]: grows with the messages that arrive, and shrinks after a large one.
 ///
-/// A channel's messages have some hundred bytes; room for the largest would cost each of them a megabyte, which the
-/// allocator hands out again from its heaps, touched.
+/// A channel's usual messages have a few hundred bytes. A buffer for the largest message would cost each channel a
+/// megabyte.
 #[derive(Debug)]
 pub struct ReceiveBuffer {
     bytes: Vec<u8>,
@@ -357,8 +358,8 @@ impl ReceiveBuffer {
         Self { bytes: Vec::new(), most }
     }
 
-    /// Room for the message that is next in `socket`: no more than it needs, and no less than one byte, so that what is
-    /// too large is cut off and not taken for the connection's end. Waits for a message.
+    /// Memory for the next message in `socket`: as much as it needs, but at least one byte, so that a message that is
+    /// too large is cut and not taken for the end of the connection. Waits for a message.
     fn fit(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [u8], WireError> {
         let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
         let (_, next) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0u8; 0][..], flags))
@@ -414,7 +415,7 @@ pub fn receive<M: DeserializeOwned>(
     if outcome.flags.contains(ReturnFlags::CTRUNC) {
         return Err(WireError::LostFds);
     }
-    // A message is never empty, so nothing received is the end of the connection.
+    // A message is never empty: zero bytes mean the end of the connection.
     if outcome.bytes == 0 {
         return Err(WireError::Closed);
     }

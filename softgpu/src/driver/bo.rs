@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffer objects, their backing memory, and the table that hands out their numbers.
 //!
-//! INVARIANT: a backing exists once per memory (own, imported or shared), and what it took from the ledger goes
-//! back when its last handle is gone.
+//! INVARIANT: a memory has one backing, whether this process allocated or imported it. When the last reference to the
+//! backing is dropped, the backing gives back to the ledger what it took.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -65,7 +65,7 @@ impl Domain {
     }
 }
 
-/// What a backing took from the ledger; given back on drop.
+/// What a backing took from the ledger. Dropping it gives this back.
 #[derive(Debug)]
 pub(super) struct Charge {
     slot: LedgerSlot,
@@ -154,7 +154,7 @@ impl Bo {
     }
 }
 
-/// Numbers for objects: the lowest free one (the kernel's idr), from 0, or one that is asked for.
+/// Numbers for objects from 0, as the kernel's idr gives them: the lowest free one, or a chosen one.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     entries: BTreeMap<u32, T>,
@@ -182,7 +182,7 @@ impl<T> Slots<T> {
         at
     }
 
-    /// Gives a certain number; not if it is taken, or none the kernel would give (`INT_MAX` is its last).
+    /// Inserts at a chosen number; fails if the number is taken, or larger than the kernel gives (`INT_MAX`).
     #[must_use]
     pub(super) fn insert_at(&mut self, id: u32, value: T) -> bool {
         let free = id <= i32::MAX.unsigned_abs() && !self.entries.contains_key(&id);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How SET_CU_MASK's bits reach the memory descriptor (`kfd_mqd_manager.c:mqd_symmetrically_map_cu_mask`).
 //!
-//! INVARIANT: the descriptor is the mask's only place: what a queue takes along when it is checkpointed.
+//! INVARIANT: the mask is stored in the memory descriptor and nowhere else, because a checkpoint takes the descriptor.
 
 use queues::cwsr::NodeShape;
 
@@ -26,8 +26,9 @@ pub(super) fn write(mqd: &mut Mqd, masks: [u32; 8]) {
     }
 }
 
-/// Distributes the bits of `mask`: shader engines first, then shader arrays, then compute units; since gfx10 a step is
-/// a pair. Bits beyond the last compute unit are ignored. No compute unit of these GPUs is harvested.
+/// Distributes the bits of `mask` over the shader engines first, then over the shader arrays, then over the compute
+/// units. Since gfx10 a step is a pair of units. Bits beyond the last compute unit are ignored. No compute unit of
+/// these GPUs is harvested.
 pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
     let arrays = shape.simd_arrays_per_engine.clamp(1, 2);
     let engines = (shape.array_count / arrays).clamp(1, 8);
@@ -42,7 +43,7 @@ pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
                 if bit >= bits {
                     return masks;
                 }
-                // Both bits of a pair are equal, which the ioctl has checked.
+                // SET_CU_MASK has checked that both bits of a pair are equal.
                 if mask[bit as usize / 32] & 1 << (bit % 32) != 0 {
                     *engine |= 0b11 << (unit + SECOND_ARRAY * array);
                 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ioctls about a GPU or the process as a whole: version, clocks, apertures, address space, policies, runtime.
 //!
-//! INVARIANT: what these record is returned or kept, but changes nothing about how queues run.
+//! INVARIANT: these ioctls store or return values. None of them changes how queues run.
 
 use kfd::sys::*;
 use rustix::io::Errno;
@@ -210,12 +210,12 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// The debugger interface of before 1.13: always refused.
+    /// The debugger interface before KFD 1.13, which KFD refuses since.
     pub(super) fn removed_debug_command<T>(&self, _args: &mut T, _call: &Call<'_>) -> Result<(), Errno> {
         Err(Errno::PERM)
     }
 
-    /// No debugger interface yet; the answer is that of a kernel without a hardware scheduler.
+    /// The debugger interface is not modelled; the answer is that of a kernel without a hardware scheduler.
     pub(super) fn dbg_trap(
         &self,
         _args: &mut kfd_ioctl_dbg_trap_args,
@@ -229,12 +229,12 @@ impl KfdProcess {
         Err(Errno::PERM)
     }
 
-    /// No secondary contexts: the answer is that to a file which is one already.
+    /// Secondary contexts are not modelled; the answer is the one for a file that already is a secondary context.
     pub(super) fn create_process(&self, _args: &mut [u8; 0], _call: &Call<'_>) -> Result<(), Errno> {
         Err(Errno::INVAL)
     }
 
-    /// The profiler's version; its locks are for those with `perfmon_capable`, whom no client is here.
+    /// The profiler's version. Its locks need `perfmon_capable`, which no client has here.
     pub(super) fn profiler(&self, args: &mut kfd_ioctl_profiler_args, _call: &Call<'_>) -> Result<(), Errno> {
         match args.op {
             KFD_IOC_PROFILER_PMC => Err(Errno::PERM),
@@ -246,7 +246,7 @@ impl KfdProcess {
         }
     }
 
-    /// No event stream yet; the answer is that of a kernel that cannot allocate the stream's queue.
+    /// Event streams are not modelled; the answer is that of a kernel that cannot allocate the stream's queue.
     pub(super) fn smi_events(
         &self,
         args: &mut kfd_ioctl_smi_events_args,
@@ -272,7 +272,7 @@ fn apertures(gpu_id: u32) -> kfd_process_device_apertures {
 
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    // These clocks count from boot; a negative part would be a broken kernel.
+    // These clocks count from boot, so that no part is negative.
     let part = |value: i64| u64::try_from(value).unwrap_or(0);
     part(time.tv_sec).saturating_mul(NS).saturating_add(part(time.tv_nsec))
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! EXPORT_DMABUF, IMPORT_DMABUF and GET_DMABUF_INFO.
 //!
-//! A DMABuf is a duplicate of the buffer's memfd. INVARIANT: memory keeps one identity (the inode) through every
-//! export and import, in this process and in others of the same device; it lives as long as anyone holds it.
+//! A DMABuf is a duplicate of the buffer's memfd. INVARIANT: the inode identifies the memory through every export and
+//! import, in all processes of the device. The memory lives as long as a descriptor of it.
 //!
-//! Memory of another driver comes as a DMABuf on a real machine. Where softgpu runs there may be no such driver, not
-//! even udmabuf, so the memfd that udmabuf would take stands in for the DMABuf it would make: sealed against shrinking
-//! and not against writing. It is system memory of whichever GPU imports it.
+//! On a real machine the memory of another driver arrives as a DMABuf. Where softgpu runs there may be no such driver,
+//! not even udmabuf. So a memfd takes the DMABuf's place: one that udmabuf would accept, sealed against shrinking and
+//! not against writing. The importing GPU treats it as system memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let (gpu_id, index) = split_handle(args.handle);
-        // Unlike everywhere else the handle's half is compared with the hardware's own id.
+        // KFD compares the handle's upper half with the hardware's own id here, and nowhere else.
         let gpu = self.gpu_by_actual_id(gpu_id)?;
         let state = self.state.lock();
         let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
@@ -44,7 +44,7 @@ impl KfdProcess {
         } else {
             memfd::reopen_read_only(bo.backing.fd.as_fd())?
         };
-        // The number goes into the argument when the client installs it, with O_CLOEXEC as `flags` says.
+        // The client installs the descriptor, with O_CLOEXEC as `flags` says, and writes its number into the argument.
         call.fds.give_out(FdPlace::Field(EXPORT_FD), fd);
         Ok(())
     }
@@ -59,7 +59,7 @@ impl KfdProcess {
         state.bound(gpu)?;
         let fd = call.fds.take_in(FdPlace::Field(IMPORT_FD)).ok_or(Errno::BADF)?;
         let backing = self.backing_of(&mut state, gpu, fd)?;
-        // Memory of another GPU is attached as system memory, whatever it is at home.
+        // KFD attaches the memory of another GPU as system memory, whatever its domain is.
         let home = if backing.gpu == gpu { backing.domain.flag() } else { Domain::Gtt.flag() };
         let flags = home | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
         let mmap_offset = state.take_mmap_offset(backing.bytes);
@@ -68,8 +68,8 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// The memory behind a DMABuf that `gpu` imports: one of our own, one of another process, or another driver's;
-    /// this process knows it from now on.
+    /// The memory behind a DMABuf that `gpu` imports. It may belong to this process, to another process, or to another
+    /// driver. The process remembers it from now on.
     ///
     /// # Errors
     /// `EINVAL` when it is no DMABuf.
@@ -87,7 +87,8 @@ impl KfdProcess {
         if let Some(known) = state.backings.get(&identity).and_then(std::sync::Weak::upgrade) {
             return Ok(known);
         }
-        // The exporter's share of the ledger carries it; an importer that outlives the exporter holds it uncounted.
+        // The memory is counted in the exporter's share of the ledger. An importer that outlives the exporter holds it
+        // uncounted.
         let backing = Backing::new(fd, bytes, domain, home, Charge::none(&self.slot))?;
         state.remember(&backing);
         Ok(backing)
@@ -129,11 +130,11 @@ impl KfdProcess {
 /// Size of another driver's DMABuf; `None` for any other file.
 fn foreign_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     let name = memfd::name(fd)?;
-    // The device's own files and the pages of USERPTR objects are memfds too.
+    // The files of this device and the pages of USERPTR objects are memfds too.
     if name.starts_with("softgpu") || name.starts_with("stasis-") {
         return None;
     }
-    // What udmabuf refuses (`SEALS_DENIED`); a descriptor that cannot write could not be mapped either.
+    // udmabuf refuses these seals (`SEALS_DENIED`). A descriptor that cannot write could not be mapped either.
     if memfd::is_write_sealed(fd) || memfd::is_read_only(fd) {
         return None;
     }

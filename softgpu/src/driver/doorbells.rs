@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which doorbell of a process slice each queue gets (`kfd_doorbell.c`, `amdgpu_doorbell.h`).
 //!
-//! INVARIANT: the range that SDMA engines and fixed functions own, and its mirror 512 doorbells further, never goes
-//! to a compute queue; an SDMA queue's doorbell follows from its number alone.
+//! INVARIANT: no compute queue gets a doorbell of the range that belongs to SDMA engines and fixed functions, or of
+//! that range's mirror 512 doorbells higher. The number of an SDMA queue alone determines its doorbell.
 
 /// Doorbells of a slice, 8 bytes each.
 pub(super) const DOORBELLS: usize = 1024;
@@ -46,7 +46,7 @@ impl DoorbellMap {
         u32::try_from(id).ok()
     }
 
-    /// Takes a certain doorbell; whether it was free.
+    /// Takes a chosen doorbell; answers whether it was free.
     pub(super) fn take_at(&mut self, id: u32) -> bool {
         let id = id as usize;
         let free = self.used.get(id / 64).is_some_and(|word| word & 1 << (id % 64) == 0);

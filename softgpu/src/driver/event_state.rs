@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events, the event page, and who waits for what (`kfd_events.c`): data only, no locks and no ioctls.
+//! Events, the event page, and which wait waits for which event (`amdkfd/kfd_events.c`): data only, without locks and
+//! ioctls.
 //!
-//! INVARIANT: an event of a signalable type has a slot of the page for as long as it lives, set to all ones when the
-//! event is made; a waiter is listed with each of its events until its wait ends or the event is destroyed.
+//! INVARIANT: an event of a signalable type has a slot in the page for its whole life, which is set to all ones when
+//! the event is created. A waiter is in the list of each of its events until the wait ends or the event is destroyed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -27,13 +28,13 @@ pub(super) struct EventPage {
 }
 
 impl EventPage {
-    /// A page in memory of the client's; the slots the driver scans are reset.
+    /// A page in the client's memory; the slots that the driver scans are reset.
     pub(super) fn of_client(words: SharedWords) -> Self {
         let usable = u32::try_from(words.words().len()).unwrap_or(u32::MAX);
         Self::reset(Self { words, usable, own: None })
     }
 
-    /// A page that the driver makes for a client that brought none.
+    /// A page that the driver makes for a client that gave none.
     pub(super) fn of_driver(words: SharedWords, fd: OwnedFd) -> Self {
         Self::reset(Self { words, usable: DRIVER_PAGE_SLOTS, own: Some(fd) })
     }
@@ -71,7 +72,7 @@ pub(super) struct Event {
     pub(super) age: u64,
     pub(super) memory_exception: kfd_hsa_memory_exception_data,
     pub(super) hw_exception: kfd_hsa_hw_exception_data,
-    /// Waits that stand in the event's queue: wait number and position in it.
+    /// Waits for the event: number of the wait and position of the event in it.
     waiters: Vec<(u64, usize)>,
 }
 
@@ -139,8 +140,8 @@ impl EventState {
         if free < end { Ok(free) } else { Err(Errno::NOSPC) }
     }
 
-    /// Makes an event again that was checkpointed, with its payload and whether it is signalled; its age begins at 0
-    /// and its slot is cleared (`kfd_criu_restore_event`).
+    /// Restores an event from a checkpoint, with its payload and whether it is signalled. Its age begins at 0 and its
+    /// slot is cleared (`kfd_criu_restore_event`).
     ///
     /// # Errors
     /// `EINVAL` for a type that is not restored or a number no event has, `ENOMEM` without a page, `ENOSPC` when the
@@ -243,8 +244,8 @@ impl EventState {
         Ok(())
     }
 
-    /// Signals an event: one more age, every queued waiter activated. An auto-reset event that woke someone is
-    /// unsignalled at once.
+    /// Signals an event: its age grows by one and every waiter is activated. If an auto-reset event activated a waiter,
+    /// it is unsignalled at once.
     pub(super) fn set(&mut self, id: u32) {
         let Some(event) = self.events.get_mut(&id) else { return };
         event.signaled = !event.auto_reset || event.waiters.is_empty();
@@ -256,8 +257,8 @@ impl EventState {
         }
     }
 
-    /// An interrupt that names `id` (`kfd_signal_event_interrupt`): the slot must have been written. If it was not,
-    /// or there is no such event, every event whose slot was written is signalled instead.
+    /// Handles an interrupt that names `id` (`kfd_signal_event_interrupt`). The event is signalled if its slot was
+    /// written. Otherwise, or if there is no such event, every event whose slot was written is signalled.
     pub(super) fn interrupt(&mut self, id: u32) {
         let Some(page) = &self.page else { return };
         let named = id < KFD_SIGNAL_EVENT_LIMIT && page.is_written(id) && self.events.contains_key(&id);
@@ -267,8 +268,8 @@ impl EventState {
         }
     }
 
-    /// Events whose slot was written. The kernel walks its list when there are few and the page when there are many;
-    /// the answer is the same, since a slot without an event counts for nothing.
+    /// Events whose slot was written. The kernel walks its list when there are few events and the page when there are
+    /// many. Both give the same answer, since a slot without an event is ignored.
     fn written(&self) -> Vec<u32> {
         let Some(page) = &self.page else { return Vec::new() };
         let ids = self.events.range(1..KFD_SIGNAL_EVENT_LIMIT).map(|(id, _)| *id);
@@ -314,7 +315,7 @@ impl EventState {
         self.waits.get(&wait).map_or(&[], Vec::as_slice)
     }
 
-    /// Leaves every event's queue. `undo` signals again what an interrupted wait had consumed.
+    /// Removes the wait from every event. `undo` signals again the events that an interrupted wait had consumed.
     pub(super) fn end_wait(&mut self, wait: u64, undo: bool) {
         let waiters = self.waits.remove(&wait).unwrap_or_default();
         for waiter in &waiters {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CREATE, DESTROY, SET and RESET_EVENT, and the lock around all events.
 //!
-//! INVARIANT: the lock is held only for as long as the state changes; whoever signals wakes all waits, and each looks
-//! for itself.
+//! INVARIANT: the lock is held only while the state changes. Each change wakes all waits, and each wait tests its own
+//! condition.
 
 use std::os::fd::AsFd;
 
@@ -20,7 +20,7 @@ use super::{Call, memfd};
 #[derive(Debug, Default)]
 pub(super) struct Events {
     pub(super) state: Mutex<EventState>,
-    /// Notified after every change a wait could be interested in.
+    /// Notified after every change that can end a wait.
     pub(super) changed: Condvar,
 }
 
@@ -29,7 +29,7 @@ impl Events {
         self.state.lock()
     }
 
-    /// Changes events and lets every wait look again.
+    /// Changes events and wakes every wait, which tests its condition again.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut EventState) -> R) -> R {
         let answer = change(&mut self.state.lock());
         self.changed.notify_all();
@@ -48,7 +48,7 @@ impl KfdProcess {
         args: &mut kfd_ioctl_create_event_args,
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
-        // Both locks: pages are set and events created one at a time.
+        // Both locks are held, so that only one thread at a time sets the page and creates an event.
         let mut state = self.state.lock();
         let mut events = self.events.lock();
         if args.event_page_offset != 0 {
@@ -69,7 +69,7 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Takes a buffer of the client's as event page, for the life of the process (`kfd_kmap_event_page`).
+    /// Uses a buffer of the client as event page, for the life of the process (`kfd_kmap_event_page`).
     pub(super) fn set_event_page(
         &self,
         state: &mut State,
@@ -134,7 +134,7 @@ fn signal_event(events: &EventState, id: u32) -> Result<(), Errno> {
     }
 }
 
-/// The page the 6.12 driver makes when the first event comes without one.
+/// The page that Linux 6.12 makes when the first event is created without one.
 fn own_page() -> Result<EventPage, Errno> {
     let fd = memfd::create("softgpu:events", EVENT_PAGE_BYTES as u64)?;
     let words = SharedWords::map(fd.as_fd(), EVENT_PAGE_BYTES / 8)?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Taking queues off the hardware and putting them back on (`kfd_device_queue_manager.c`).
 //!
-//! INVARIANT: reasons for eviction are counted for each GPU; its queues run again when the last one is gone. What a
-//! queue that is off the hardware needs to go on is in its memory descriptor and its own buffers.
+//! INVARIANT: each GPU counts the reasons for eviction. Its queues run again when the count is zero. The memory
+//! descriptor of a queue and its own buffers hold everything that the queue needs to continue.
 
 use rustix::io::Errno;
 
@@ -14,7 +14,7 @@ impl KfdProcess {
     /// Takes a queue off the hardware if it is on it.
     ///
     /// # Errors
-    /// `ETIME` when its waves do not stop: it is lost.
+    /// `ETIME` when its waves do not stop; the queue is lost then.
     pub(super) fn take_off(&self, id: u32, queue: &mut Queue) -> Result<(), Errno> {
         if !queue.running {
             return Ok(());
@@ -24,7 +24,7 @@ impl KfdProcess {
             Ok(Some(mqd)) => {
                 let masks = cu_mask::read(&queue.mqd);
                 queue.mqd = mqd;
-                // Hardware that places waves without looking at the masks need not return them either.
+                // Hardware that ignores the CU masks when it places waves may return a descriptor without them.
                 if queue.is_compute() && cu_mask::read(&queue.mqd) == [0; 8] {
                     cu_mask::write(&mut queue.mqd, masks);
                 }
@@ -41,7 +41,7 @@ impl KfdProcess {
     /// Puts a queue on the hardware if it is active and not on it.
     ///
     /// # Errors
-    /// What the hardware says.
+    /// The error of the hardware.
     pub(super) fn put_on(&self, id: u32, queue: &mut Queue, pdd: &Pdd) -> Result<(), Errno> {
         if queue.running || !queue.is_active(pdd) {
             return Ok(());
@@ -54,14 +54,14 @@ impl KfdProcess {
     /// Adds a reason to keep all queues off the hardware (`kfd_process_evict_queues`).
     ///
     /// # Errors
-    /// `ETIME` when one of them does not stop. The reason is taken back then, and what stopped runs again.
+    /// `ETIME` when one of them does not stop. The reason is removed then, and the queues that stopped run again.
     pub(super) fn evict_queues(&self, state: &mut State) -> Result<(), Errno> {
         let mut outcome = Ok(());
         for gpu in 0..self.gpus.len() {
             outcome = outcome.and(self.evict_gpu(state, gpu));
         }
         if outcome.is_err() {
-            // What cannot start again now has a better reason to complain than this.
+            // The first error is the one to report, also if a queue cannot start again.
             let _ = self.restore_queues(state);
         }
         outcome
@@ -80,7 +80,7 @@ impl KfdProcess {
     /// Takes a reason away (`kfd_process_restore_queues`).
     ///
     /// # Errors
-    /// What the hardware says to the first queue that does not start; the others do.
+    /// The hardware's error for the first queue that does not start; the other queues start.
     pub(super) fn restore_queues(&self, state: &mut State) -> Result<(), Errno> {
         for pdd in &mut state.pdds {
             pdd.evicted = pdd.evicted.saturating_sub(1);

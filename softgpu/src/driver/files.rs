@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Open files of one client process: `/dev/kfd` and the render nodes.
 //!
-//! An open file is named by its token, a sealed memfd whose inode is the file's identity however often its
-//! descriptor is duplicated or passed on. INVARIANT: the driver keeps one descriptor of every token, so that the
-//! inode cannot be reused while the client process lives.
+//! A token names an open file: a sealed memfd whose inode identifies the file, however often its descriptor is
+//! duplicated or sent. INVARIANT: the driver keeps one descriptor of every token, so that no other file can get the
+//! inode while the client process lives.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

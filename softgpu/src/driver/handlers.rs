@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which function answers which KFD ioctl, and the rules that all of them share (`amdkfd/kfd_chardev.c`: `kfd_ioctl`).
 //!
-//! INVARIANT: a handler sees a zero-extended struct of the kernel's size; what it leaves in there is copied back for
-//! commands with an out direction even when it fails, while a refusal before the handler copies nothing.
+//! INVARIANT: a handler gets a zero-extended struct of the kernel's size. For commands with an out direction the struct
+//! is copied back even when the handler fails. A call that is refused before the handler copies nothing back.
 
 use kfd::sys::table::Command;
 use kfd::sys::*;
@@ -28,7 +28,8 @@ macro_rules! handlers {
     };
 }
 
-/// Runs a handler on the argument struct at the start of `bytes`, and stores the struct again, whatever the handler answered.
+/// Runs a handler on the argument struct at the start of `bytes` and stores the struct again, also when the handler
+/// fails.
 pub(super) fn typed<C: Command>(
     bytes: &mut [u8],
     handler: impl FnOnce(&mut C::Args) -> Result<(), Errno>,
@@ -125,7 +126,7 @@ pub(super) fn ioctl(
     }
     let result = handler(ioctl)(process, &mut buffer, &Call { memory, fds });
     if ioc_dir(row.command) & 2 != 0 {
-        // A failing copy-out turns any answer into EFAULT, a successful one's object included.
+        // If the copy to the user fails, the answer is EFAULT, even if the handler succeeded and made an object.
         arg.get_mut(..user_bytes).ok_or(Errno::FAULT)?.copy_from_slice(&buffer[..user_bytes]);
     }
     result

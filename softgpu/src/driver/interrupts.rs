@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the driver does when the hardware interrupts (`kfd_int_process_v11.c`, `kfd_events.c`).
 //!
-//! INVARIANT: a callback takes only the event lock and never waits for the hardware. What needs more (evicting
-//! queues, reporting through a queue's save area) is done by a thread of its own, as the kernel defers it to a work
-//! queue.
+//! INVARIANT: a callback takes only the event lock and never waits for the hardware. A thread does work that needs more
+//! (evicting queues, reporting through a queue's save area), as the kernel defers such work to a work queue.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ const HEADER_EVENT_ID: u64 = 32;
 
 impl Interrupts for KfdProcess {
     fn end_of_pipe(&self, event_id: u32) {
-        // Firmware that raises an interrupt for every end of pipe names event 0 when nobody asked for one.
+        // Firmware that interrupts at every end of pipe names event 0 when no event was asked for.
         if event_id != 0 {
             self.events.change(|events| events.interrupt(event_id));
         }
@@ -45,7 +44,8 @@ impl Interrupts for KfdProcess {
             ErrorType: KFD_MEM_ERR_NO_RAS,
         };
         if self.kernel.evicts_on_fault() {
-            // Eviction first: whoever hears of the fault finds the queues off (`kfd_int_process_v11.c`).
+            // The queues are evicted before the events are signalled, so that a waiter finds them off the hardware
+            // (`kfd_int_process_v11.c`).
             self.defer(move |process| {
                 process.evict_after_fault(gpu);
                 process.signal_memory_fault(data);
@@ -82,8 +82,8 @@ impl KfdProcess {
         });
     }
 
-    /// Tells of the reset that ended a hang: HW_EXCEPTION events of the whole GPU, MEMORY events because its memory is
-    /// lost (`kfd_signal_reset_event`).
+    /// Signals that a hang was ended by a reset: HW_EXCEPTION events for the whole GPU, and MEMORY events because its
+    /// memory is lost (`kfd_signal_reset_event`).
     fn signal_reset(&self, gpu: usize) {
         let gpu_id = self.user_id(gpu);
         let hardware = kfd_hsa_hw_exception_data {
@@ -114,9 +114,9 @@ impl KfdProcess {
         }
     }
 
-    /// Tells the client's runtime of a queue's exception through the save area's header: the exception's bit into the
-    /// word at the payload address, then the named event (`kfd_send_exception_to_runtime`). Only for processes that
-    /// enabled their runtime; others learn of it from what the firmware wrote.
+    /// Reports a queue's exception to the client's runtime through the save area's header: sets the exception's bit in
+    /// the word at the payload address, then signals the named event (`kfd_send_exception_to_runtime`). Only for
+    /// processes that enabled their runtime; others read what the firmware wrote.
     fn report_exception(&self, gpu: usize, queue_id: u32, code: ExceptionCode) {
         let state = self.state.lock();
         if !state.runtime.enabled {
@@ -134,7 +134,8 @@ impl KfdProcess {
     }
 }
 
-/// Ors the exception into the runtime's word; answers the event to signal. `None` when the runtime gave neither.
+/// Sets the exception's bit in the runtime's word. Answers the event to signal, or `None` when the runtime gave
+/// neither.
 fn report(state: &State, queue: &Queue, code: ExceptionCode) -> Option<u32> {
     let payload = read_u64(state, queue.gpu, queue.cwsr_va + HEADER_PAYLOAD_ADDRESS)?;
     // CAST: the id is the low word of the last eight bytes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which kernel's driver is imitated where kernels differ, or where none does what a process would need.
+//! Which kernel's driver is imitated where kernels differ, or where all kernels lack what a process needs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use kfd::sys::AMDKFD_COMMAND_END;
 use queues::target::{CriuSupport, Target};
 use thiserror::Error;
 
-/// The environment variable that chooses.
+/// The environment variable that chooses the kernel.
 pub const VARIABLE: &str = "SOFTGPU_KERNEL";
 
 /// The imitated driver.
@@ -19,8 +19,8 @@ pub enum KernelModel {
     V6_12,
     /// Linux 7.3: as 6.12, but PROCESS_INFO of a paused process evicts nothing more.
     V7_3,
-    /// A kernel that nobody has released yet: a fault stops the queue that caused it and no other, and CRIU_OP can
-    /// restore the queues of chips whose scheduler is firmware (MES, gfx11 on).
+    /// A kernel that is not released yet: a fault stops only the queue that caused it, and CRIU_OP can restore the
+    /// queues of chips whose scheduler is firmware (MES, gfx11 on).
     #[default]
     Fixed,
 }
@@ -62,8 +62,8 @@ impl KernelModel {
         std::env::var(VARIABLE).unwrap_or_default().parse()
     }
 
-    /// The interface version it reports: major and minor. Linux 6.12 says 1.17 and Linux 7.3 says 1.23; 1.24 is our
-    /// assumption of the first one that can restore queues of MES chips.
+    /// The interface version that the driver reports: major and minor. Linux 6.12 reports 1.17 and Linux 7.3 reports
+    /// 1.23. 1.24 is our assumption for the first kernel that can restore queues of MES chips.
     #[must_use]
     pub fn interface_version(self) -> (u32, u32) {
         match self {
@@ -94,28 +94,29 @@ impl KernelModel {
         }
     }
 
-    /// Whether a memory fault costs the process all its queues on the GPU.
+    /// Whether a memory fault takes all queues of the process on the GPU off the hardware.
     pub(super) fn evicts_on_fault(self) -> bool {
         self != Self::Fixed
     }
 
-    /// Whether PROCESS_INFO evicts the queues of a process that is paused already.
+    /// Whether PROCESS_INFO evicts the queues of a process again that is already paused.
     pub(super) fn evicts_again(self) -> bool {
         self == Self::V6_12
     }
 
-    /// Whether CHECKPOINT can take a queue of this chip: gfx12 has no `checkpoint_mqd`.
+    /// Whether CHECKPOINT can take a queue of this chip. gfx12 has no `checkpoint_mqd`.
     pub(super) fn dumps_queues(self, target: Option<&Target>) -> bool {
         self == Self::Fixed || target.is_some_and(|target| target.criu != CriuSupport::None)
     }
 
-    /// Whether RESTORE can make a queue of this chip. On MES chips it passes no write pointer buffer on: Linux 7.3
-    /// answers EINVAL, and 6.12 follows a null pointer, for which EINVAL stands here too.
+    /// Whether RESTORE can make a queue of this chip. On MES chips the kernel's RESTORE passes no write pointer buffer:
+    /// Linux 7.3 answers EINVAL. Linux 6.12 follows a null pointer there; this device answers EINVAL too.
     pub(super) fn restores_queues(self, target: Option<&Target>) -> bool {
         self == Self::Fixed || target.is_some_and(|target| !target.mes)
     }
 
-    /// Whether a restored queue holds its buffers as a created one does; before, they can be unmapped under it.
+    /// Whether a restored queue holds its buffers as a created queue does. Otherwise a client can unmap them while the
+    /// queue runs.
     pub(super) fn holds_restored_buffers(self) -> bool {
         self == Self::Fixed
     }

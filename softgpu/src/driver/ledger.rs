@@ -3,7 +3,8 @@
 //!
 //! A memfd shared by the broker and its executors. Each executor adds only to its own slot and the total is the sum
 //! over slots, so that clearing the slot of a dead executor gives back all it held.
-//! INVARIANT: a reservation is added first and checked second; concurrent ones may both fail, never both overcommit.
+//! INVARIANT: a reservation is added first and checked second. Concurrent reservations may both fail, but they never
+//! exceed the total.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -186,14 +187,14 @@ impl Ledger {
         }
         let owner = slot_mark(index);
         for word in &self.words()[SDMA_AT..SLOTS_AT] {
-            // A failed exchange means that someone else owns this SDMA queue.
+            // If the exchange fails, another slot owns this SDMA queue.
             let _ = word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         let at = SLOTS_AT + index * SLOT_WORDS;
         for word in &self.words()[at + 1..at + SLOT_WORDS] {
             word.store(0, Ordering::SeqCst);
         }
-        // ORDERING: last, so that the next owner finds zeros.
+        // ORDERING: Release, after the counters are cleared, so that the next owner of the slot finds zeros.
         self.words()[at].store(0, Ordering::Release);
         Ok(())
     }
@@ -275,7 +276,8 @@ impl LedgerSlot {
     /// Gives back what `reserve` took.
     pub fn release(&self, resource: Resource, amount: u64) {
         if let Some(counter) = self.counter(resource) {
-            // A closure that always answers Some cannot make this fail; saturating guards a slot cleared meanwhile.
+            // The closure never answers None, so that the update cannot fail. Saturation covers a slot that was cleared
+            // meanwhile.
             let _ = counter
                 .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| Some(held.saturating_sub(amount)));
         }
@@ -295,7 +297,7 @@ impl LedgerSlot {
     pub fn release_sdma(&self, gpu: usize, id: u32) {
         if gpu < MAX_GPUS && id < MAX_SDMA_QUEUES {
             let word = &self.ledger.words()[sdma_word(gpu, id)];
-            // A failed exchange means that the slot was cleared meanwhile.
+            // If the exchange fails, the slot was cleared meanwhile.
             let _ = word.compare_exchange(slot_mark(self.index), 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! MAP_MEMORY_TO_GPU and UNMAP_MEMORY_FROM_GPU.
 //!
-//! INVARIANT: GPUs are done one after another from `n_success`, which always says how many are done, so that a call
-//! that stopped half-way can be repeated as it is. Memory that a queue uses stays mapped.
+//! INVARIANT: GPUs are done one after another from `n_success`, which always says how many are done, so that an
+//! interrupted call can be repeated unchanged. Memory that a queue uses stays mapped.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::hardware::{GpuMapping, PageAccess};
 /// First address above the lower half of the GPU's address space.
 pub(super) const VA_END: u64 = 0x8000_0000_0000;
 
-/// One of the buffer's mappings to be entered.
+/// A mapping of the buffer that is to be made.
 struct Part {
     va: u64,
     bytes: u64,
@@ -90,8 +90,8 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Whether `gpu` reaches a buffer where it lies (`kfd_mem_attach`): system memory always, VRAM in its own hive or
-    /// over PCIe, doorbells and registers over PCIe only. PCIe is not the same in both directions.
+    /// Whether `gpu` can reach a buffer (`kfd_mem_attach`). It reaches system memory always, VRAM in its own hive or
+    /// over PCIe, doorbells and registers over PCIe only. PCIe may work in one direction only.
     fn peer_accessible(&self, backing: &Backing, gpu: usize) -> bool {
         match backing.domain {
             Domain::Vram { .. } => self.gpus[gpu].reaches_vram(backing.gpu),
@@ -120,7 +120,7 @@ impl KfdProcess {
 
     fn unmap_on(&self, state: &mut State, owner: usize, index: u32, gpu: usize) -> Result<(), Errno> {
         let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
-        // Also the answer for a GPU whose address space was never acquired: nothing can be mapped there.
+        // The same answer is given for a GPU whose address space was not acquired, since nothing can be mapped there.
         if !bo.is_mapped_on(gpu) {
             return Err(Errno::INVAL);
         }

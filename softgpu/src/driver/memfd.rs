@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memfd that stands for a buffer object, and what its name and inode say.
+//! The memfd behind a buffer object, and the meaning of its name and inode.
 //!
-//! INVARIANT: every memfd that crosses to a client is sealed against shrinking, so that neither side can make the
-//! other's mapping raise SIGBUS. The inode is the buffer's identity: a DMABuf is a duplicate of the same file.
+//! INVARIANT: every memfd that is sent to a client is sealed against shrinking, so that an access through a mapping
+//! cannot raise SIGBUS on either side. The inode identifies the buffer: a DMABuf is a duplicate of the same file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// What names a file while someone keeps it open.
+/// What identifies a file while a descriptor of it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Identity {
     device: u64,
@@ -22,8 +22,8 @@ pub(super) struct Identity {
 /// Creates a zero-filled memfd of `bytes`, sealed in size.
 ///
 /// # Errors
-/// `ENOMEM` when the size cannot be had. `EMFILE` and `ENFILE` as well, which KFD does not know, since a buffer costs the
-/// kernel only memory: who is told of memory would look for what is not missing.
+/// `ENOMEM` when there is no memory of this size. Also `EMFILE` and `ENFILE`, which KFD does not answer, since there a
+/// buffer needs no descriptor: `ENOMEM` would be misleading for them.
 pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let fd =
         memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|errno| match errno {
@@ -38,7 +38,7 @@ pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
 /// The identity of an open file.
 ///
 /// # Errors
-/// What `fstat` says.
+/// The errno of `fstat`.
 pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
     let stat = fstat(fd)?;
     Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
@@ -53,7 +53,7 @@ pub(crate) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     u64::try_from(fstat(fd).ok()?.st_size).ok()
 }
 
-/// Whether a memfd is sealed against writing, now or by those who map it later; not for every other file.
+/// Whether the file is a memfd that is sealed against writing, now or for future mappings.
 pub(super) fn is_write_sealed(fd: BorrowedFd<'_>) -> bool {
     fcntl_get_seals(fd).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE))
 }
@@ -74,7 +74,7 @@ pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 /// A descriptor of the same file that cannot be mapped for writing.
 ///
 /// # Errors
-/// What opening `/proc/self/fd` says.
+/// The errno of opening `/proc/self/fd`.
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

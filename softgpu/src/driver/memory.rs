@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! ALLOC, FREE and AVAILABLE_MEMORY (`amdgpu_amdkfd_gpuvm.c`), checked in the kernel's order.
 //!
-//! INVARIANT: allocation records an address without mapping it; nothing is charged or created before every check
-//! has passed.
+//! INVARIANT: ALLOC records an address and does not map it. ALLOC charges and creates nothing before every check has
+//! passed.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,10 +14,10 @@ use super::ledger::Resource;
 use super::process::{KfdProcess, State, split_handle};
 use super::{Call, PAGE, memfd, page_align};
 
-/// What ALLOC decided to make.
+/// What ALLOC will make.
 pub(super) struct Wanted {
     pub(super) domain: Domain,
-    /// Page-rounded size of the memory; half of what was asked for with AQL_QUEUE_MEM.
+    /// Size of the memory, rounded up to pages; with AQL_QUEUE_MEM half of the size asked for.
     bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Makes a buffer without giving it a handle; `userptr` has the client's pages, should they be wanted.
+    /// Makes a buffer without a handle. `userptr` is the memory of the client's pages, for a USERPTR buffer.
     pub(super) fn new_bo(
         &self,
         state: &mut State,
@@ -84,7 +84,7 @@ impl KfdProcess {
                 let bytes = vram_charge(wanted.bytes).ok_or(Errno::NOMEM)?;
                 let charge = Charge::take(&self.slot, &[(Resource::Vram(gpu), bytes)])?;
                 let limit = self.gpus[gpu].vram_bytes().saturating_sub(self.page_table_estimate());
-                // Checked after the reservation, so that racing processes see each other.
+                // Checked after the reservation, so that racing processes see each other's.
                 if self.slot.ledger().used(Resource::Vram(gpu)) > limit {
                     return Err(Errno::NOMEM);
                 }
@@ -167,10 +167,10 @@ impl KfdProcess {
     }
 }
 
-/// The domain that the flags ask for and the size, or what is wrong with them.
+/// The domain and the size that the flags ask for.
 ///
 /// # Errors
-/// `EINVAL`, `ENOMEM`, in the kernel's order.
+/// `EINVAL` and `ENOMEM`, checked in the kernel's order.
 pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted, Errno> {
     let flags = args.flags;
     let has = |flag: u32| flags & flag != 0;
@@ -203,6 +203,6 @@ pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted
     if size == 0 {
         return Err(Errno::INVAL);
     }
-    // No limit is near 2^64: a size that cannot be rounded up cannot be had either.
+    // A size that cannot be rounded up exceeds every limit.
     Ok(Wanted { domain, bytes: page_align(size).ok_or(Errno::NOMEM)? })
 }

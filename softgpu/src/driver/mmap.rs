@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What `mmap` on `/dev/kfd` and on a render node maps (`kfd_mmap`, `amdgpu_gem_object_mmap`).
 //!
-//! INVARIANT: a buffer can be mapped only through the render file whose address space was acquired for its GPU, and
-//! through those that have a handle of it, each at an offset of its own.
+//! INVARIANT: only these files can map a buffer: the render file whose address space was acquired for the buffer's GPU,
+//! and render files with a handle of it. Each file has its own offset for it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -20,7 +20,7 @@ use super::{memfd, page_align};
 pub struct Mapped {
     /// The file to map.
     pub fd: OwnedFd,
-    /// Where in it, bytes.
+    /// Offset in the file, bytes.
     pub offset: u64,
     /// For doorbells: the page whose first u32 tells whether the device sleeps.
     pub parked: Option<OwnedFd>,
@@ -50,7 +50,7 @@ impl KfdProcess {
     fn mmap_kfd(&self, length: u64, offset: u64) -> Result<Mapped, Errno> {
         let gpu = || {
             let id = kfd_mmap_get_gpu_id(offset);
-            // Linux 6.12 compares with the hardware's own id, 7.3 with the one that the process knows.
+            // Linux 6.12 compares with the hardware's own id, Linux 7.3 with the id that the process knows.
             let found = if self.kernel == KernelModel::V6_12 {
                 self.gpu_by_actual_id(id)
             } else {
@@ -75,12 +75,12 @@ impl KfdProcess {
                 }
                 Ok(Mapped::plain(self.mmio_page(&mut self.state.lock(), gpu)?))
             }
-            // The reserved type was the trap page of gfx8 APUs, which this device has not.
+            // The reserved type was the trap page of gfx8 APUs; this device models none.
             _ => gpu().and(Err(Errno::INVAL)),
         }
     }
 
-    /// The page that the driver made for a client that brought none; 6.12 lets it map that page.
+    /// The event page that the driver made for a client that gave none. Linux 6.12 lets the client map it.
     fn mmap_events(&self, length: u64) -> Result<Mapped, Errno> {
         if length > EVENT_PAGE_BYTES as u64 {
             return Err(Errno::INVAL);
@@ -88,7 +88,7 @@ impl KfdProcess {
         let mut events = self.events.lock();
         let page = events.page.as_mut().ok_or(Errno::INVAL)?;
         let fd = page.own.as_ref().ok_or(Errno::INVAL).and_then(memfd::duplicate)?;
-        // From now on as many ids are given out as the client can see slots.
+        // From now on ids are limited to the slots that the client can see.
         page.usable = u32::try_from(length / 8).map_err(|_| Errno::INVAL)?;
         Ok(Mapped::plain(fd))
     }
@@ -110,9 +110,9 @@ impl KfdProcess {
         }
         match backing.domain {
             Domain::Gtt | Domain::Vram { public: true } => Ok(Mapped::plain(memfd::duplicate(&backing.fd)?)),
-            // Allocated without CPU access, or the user's own memory.
+            // Memory that was allocated without CPU access, or the client's own memory.
             Domain::Vram { public: false } | Domain::Userptr => Err(Errno::PERM),
-            // Registers of the device: /dev/kfd maps them.
+            // Device registers; `/dev/kfd` maps them.
             Domain::Doorbell | Domain::Mmio => Err(Errno::INVAL),
         }
     }
@@ -130,7 +130,7 @@ fn find_by_offset(state: &State, offset: u64) -> Option<(usize, &Bo)> {
     })
 }
 
-/// Kept beside `mmap`: a render file's descriptor names the address space to acquire.
+/// This function is beside `mmap` because a render file's descriptor names the address space to acquire.
 pub(super) fn acquired_file(state: &State, fd: &OwnedFd) -> Option<(OpenFile, usize)> {
     let file = state.files.find(fd.as_fd())?;
     match file.node() {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! KFD's half of the device: every ioctl and mmap of one client process, answered as the modelled kernel
-//! ([`KernelModel`]) does, and of the render node what a compute process needs.
+//! The KFD driver of one client process: answers every ioctl and mmap as the modelled kernel ([`KernelModel`]) does,
+//! and those ioctls of the render node that a compute process needs.
 //!
-//! INVARIANT: state belongs to the client's address space, not to its open files: it lives until the client process
-//! is gone, whatever it closes (`kfd_process.c`). Nothing here knows of sockets or waves; the device is asked
-//! through [`Hardware`](crate::hardware::Hardware), the client's memory and descriptors through the two traits below.
+//! INVARIANT: state belongs to the client process and not to its open files: it lives until the process ends, whatever
+//! files the process closes (`amdkfd/kfd_process.c`). This module knows no sockets and no waves. It reaches the device
+//! through [`Hardware`](crate::hardware::Hardware), and the client's memory and descriptors through the two traits
+//! below.
 //!
-//! Lock order: `State` (handles, mappings, queues), then `EventState`. Interrupts take only the second, so the
-//! hardware may be asked to stop something, synchronously, under the first.
+//! Lock order: `State` (handles, mappings, queues), then `EventState`. Interrupts take only the second, so that the
+//! driver may stop hardware synchronously while it holds the first.
 
 mod bo;
 mod criu;
@@ -54,15 +55,15 @@ pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ProcessOptio
 /// The CPU's page size, which is also the GPU's smallest.
 pub(crate) const PAGE: u64 = 4096;
 
-/// First address a user process cannot have (x86-64, four-level tables): what `access_ok` compares with.
+/// First address above user memory (x86-64, four-level tables), the limit of `access_ok`.
 const USER_LIMIT: u64 = 0x7fff_ffff_f000;
 
-/// Who issues an ioctl, as the dispatcher asks (`kfd_chardev.c:kfd_ioctl`).
+/// Who issues an ioctl (`amdkfd/kfd_chardev.c`: `kfd_ioctl`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The caller is the process that opened the file; anyone else gets `EBADF`.
+    /// Whether the caller is the process that opened the file; others get `EBADF`.
     pub same_process: bool,
-    /// The caller has `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN` in the initial user namespace.
+    /// Whether the caller has `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN` in the initial user namespace.
     pub checkpoint_restore: bool,
 }
 
@@ -86,7 +87,7 @@ pub trait UserMemory {
     /// `EFAULT` when any byte of it cannot be written.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Who is calling; the owner without capabilities unless overridden.
+    /// Who issues the ioctl: unless overridden, the owner without capabilities.
     fn caller(&self) -> Caller {
         Caller::default()
     }
@@ -94,7 +95,7 @@ pub trait UserMemory {
 
 /// File descriptors that travel with an ioctl.
 pub trait FdTable {
-    /// The descriptor that the client named at `place`, if it was an open one.
+    /// The descriptor that the client named at `place`; none if it was not open.
     fn take_in(&self, place: FdPlace) -> Option<OwnedFd>;
 
     /// The memory behind a USERPTR allocation: a memfd sealed against shrinking whose offset 0 is the page of
@@ -105,7 +106,7 @@ pub trait FdTable {
     fn give_out(&self, place: FdPlace, fd: OwnedFd);
 }
 
-/// `access_ok`: whether the range can be a user range at all. Presence of pages is not looked at.
+/// Whether the range lies in user addresses (`access_ok`). Whether pages are mapped there does not matter.
 fn access_ok(address: u64, bytes: u64) -> bool {
     address.checked_add(bytes).is_some_and(|end| end <= USER_LIMIT)
 }
@@ -115,7 +116,7 @@ fn page_align(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// What a handler gets beside its argument struct.
+/// What a handler gets besides its argument struct.
 struct Call<'a> {
     memory: &'a dyn UserMemory,
     fds: &'a dyn FdTable,

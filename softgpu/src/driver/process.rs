@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! All state of one client process, and the lookups that every ioctl starts with.
 //!
-//! INVARIANT: the process sees each GPU of the machine from its first ioctl to its end (`kfd_process_device`); a GPU
+//! INVARIANT: the process sees every GPU of the machine from its first ioctl to its end (`kfd_process_device`). A GPU
 //! takes memory and queues only after a render node's address space was acquired for it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,11 +32,11 @@ use crate::sysfs::GpuModel;
 pub struct ProcessOptions {
     /// The machine's GPUs.
     pub gpus: Arc<[GpuModel]>,
-    /// The hardware behind them, as this process has it.
+    /// The GPUs' hardware, as this process uses it.
     pub hardware: Arc<dyn Hardware>,
     /// This executor's share of the device.
     pub slot: LedgerSlot,
-    /// Whose behaviour is imitated where kernels differ.
+    /// The kernel to imitate where kernels differ.
     pub kernel: KernelModel,
     /// The process's number in its own PID namespace.
     pub pid: u32,
@@ -58,11 +58,11 @@ pub struct KfdProcess {
     pub(super) slot: LedgerSlot,
     pub(super) kernel: KernelModel,
     pub(super) pid: u32,
-    /// The ids by which the process knows the GPUs: the hardware's own until a RESTORE says otherwise.
+    /// The ids by which the process knows the GPUs: those of the hardware, unless RESTORE changed them.
     user_ids: Box<[AtomicU32]>,
     pub(super) state: Mutex<State>,
     pub(super) events: Events,
-    /// Self, for work that an interrupt defers.
+    /// A reference to this object, for threads that do deferred work of interrupts.
     pub(super) this: Weak<Self>,
 }
 
@@ -80,13 +80,13 @@ impl fmt::Debug for KfdProcess {
 pub(super) struct State {
     pub(super) files: Files,
     pub(super) pdds: Vec<Pdd>,
-    /// Handles of the render nodes, by the open file's number. They live as long as the process: an acquired file is
-    /// held by KFD itself, and of any other one nobody hears that it was closed.
+    /// Handles of the render nodes, by the number of the open file. They live as long as the process: KFD holds an
+    /// acquired file, and the driver does not learn when another file is closed.
     pub(super) gems: BTreeMap<u64, GemTable>,
     pub(super) queues: QueueTable,
-    /// Memory by identity, to recognise a DMABuf of our own.
+    /// Memory by identity, to recognise this process's own DMABufs.
     pub(super) backings: HashMap<Identity, Weak<Backing>>,
-    /// How many of them were alive when last counted.
+    /// How many memories were alive when they were last counted.
     live_backings: usize,
     /// Handle of the event page; it can never be freed.
     pub(super) event_page: Option<u64>,
@@ -107,13 +107,13 @@ pub(super) struct Pdd {
     pub(super) queue_count: u32,
     /// Reasons to keep the queues of this GPU off the hardware (`qpd->evicted`).
     pub(super) evicted: u32,
-    /// A queue holds the GPU's global wave sync.
+    /// The queue that holds the GPU's global wave sync.
     pub(super) gws_queue: Option<u32>,
     pub(super) mmio_page: Option<OwnedFd>,
     pub(super) settings: GpuSettings,
 }
 
-/// What a client set for one GPU. Kept for inspection: nothing in this device depends on it.
+/// What a client set for one GPU. It is kept for inspection only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuSettings {
     /// `SET_MEMORY_POLICY`.
@@ -129,7 +129,7 @@ pub struct GpuSettings {
 pub struct MemoryPolicy {
     /// `KFD_IOC_CACHE_POLICY_*` outside the alternate aperture.
     pub default: u32,
-    /// `KFD_IOC_CACHE_POLICY_*` in it.
+    /// `KFD_IOC_CACHE_POLICY_*` in the alternate aperture.
     pub alternate: u32,
     /// First address of the alternate aperture.
     pub alternate_base: u64,
@@ -140,11 +140,11 @@ pub struct MemoryPolicy {
 /// `RUNTIME_ENABLE`'s state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runtime {
-    /// The runtime takes exceptions through the save area's header.
+    /// Whether the runtime takes exceptions through the save area's header.
     pub enabled: bool,
     /// Address of the debugger's rendezvous struct.
     pub r_debug: u64,
-    /// TTMP registers are set up at wave launch.
+    /// Whether TTMP registers are set up at wave launch.
     pub ttmp_setup: bool,
 }
 
@@ -191,11 +191,11 @@ impl KfdProcess {
         }
     }
 
-    /// Answers an ioctl. `arg` holds the bytes that `cmd` encodes the size of, and is written as the kernel writes
-    /// the user's struct: also on failure, for commands that return something.
+    /// Answers an ioctl. `arg` has as many bytes as `cmd` encodes. It is written as the kernel writes the user's
+    /// struct: for commands with an out direction also on failure.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The errno that the kernel answers.
     pub fn ioctl(
         &self,
         file: &OpenFile,
@@ -212,7 +212,7 @@ impl KfdProcess {
         result
     }
 
-    /// A handle with which a waiting ioctl can be ended when the client is gone.
+    /// A handle that can end waiting ioctls when the client is gone.
     pub fn canceller(&self) -> Canceller {
         Canceller(Weak::clone(&self.this))
     }
@@ -222,7 +222,7 @@ impl KfdProcess {
         self.state.lock().pdds.get(gpu).map(|pdd| pdd.settings)
     }
 
-    /// What the client said of its runtime.
+    /// What RUNTIME_ENABLE set.
     pub fn runtime(&self) -> Runtime {
         self.state.lock().runtime
     }
@@ -250,11 +250,11 @@ impl KfdProcess {
 
     /// The id by which the process knows a GPU; 0 if there is none.
     pub(super) fn user_id(&self, gpu: usize) -> u32 {
-        // ORDERING: Relaxed: an id changes only in RESTORE, before the process can know the new one.
+        // ORDERING: Relaxed, since an id changes only in RESTORE, before the process knows the new one.
         self.user_ids.get(gpu).map_or(0, |id| id.load(Ordering::Relaxed))
     }
 
-    /// Gives a GPU the id that the process knew in its earlier life.
+    /// Gives a GPU the id that the process knew before the checkpoint.
     pub(super) fn set_user_id(&self, gpu: usize, gpu_id: u32) {
         if let Some(id) = self.user_ids.get(gpu) {
             id.store(gpu_id, Ordering::Relaxed);
@@ -280,9 +280,10 @@ impl State {
         self.pdds.get_mut(gpu)?.bos.get_mut(index)
     }
 
-    /// Makes a backing known, to recognise its DMABuf.
+    /// Remembers a backing, to recognise its DMABuf.
     pub(super) fn remember(&mut self, backing: &Arc<Backing>) {
-        // Looking through all of them for each new one would make a thousand allocations a million steps.
+        // Dead entries are removed only when the table has doubled; at every insertion a thousand allocations would
+        // cost a million steps.
         if self.backings.len() >= 2 * self.live_backings + 64 {
             self.backings.retain(|_, known| known.strong_count() > 0);
             self.live_backings = self.backings.len();
@@ -317,9 +318,9 @@ impl Canceller {
     }
 }
 
-/// A caller check of the dispatcher, kept here so that its order can be read beside the table.
+/// Whether the caller may issue the ioctl, in the kernel's order of checks.
 pub(super) fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), Errno> {
-    // The kernel lets a ptracer issue CRIU_OP on a stolen descriptor; that needs the capability all the same.
+    // The kernel lets a ptracer issue CRIU_OP on a descriptor of the traced process, if it has the capability.
     match (caller.same_process, checkpoint_restore, caller.checkpoint_restore) {
         (false, false, _) | (false, true, false) => Err(Errno::BADF),
         (true, true, false) => Err(Errno::ACCESS),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mappings a queue leans on, checked to the byte (`kfd_queue.c:kfd_queue_acquire_buffers`).
+//! The mappings that a queue uses, whose addresses and sizes must be exact (`amdkfd/kfd_queue.c`:
+//! `kfd_queue_acquire_buffers`).
 //!
-//! INVARIANT: what is compared is the mapping in the queue's own GPU address space, never the buffer object: one
-//! large object mapped once cannot back several of a queue's buffers.
+//! INVARIANT: the mapping in the queue's own GPU address space is compared, never the buffer object. One large object
+//! with one mapping cannot serve as several buffers of a queue.
 
 use kfd::sys::*;
 use rustix::io::Errno;
@@ -20,9 +21,9 @@ const MIN_EOP_BYTES: u64 = 4096;
 /// Memory that a queue holds; nothing by default.
 #[derive(Debug, Default)]
 pub(super) struct QueueBuffers {
-    /// The ring's, exchanged by UPDATE_QUEUE.
+    /// Memory of the ring; UPDATE_QUEUE exchanges it.
     pub(super) ring: Option<Identity>,
-    /// Pointers, end-of-pipe buffer and save area, with repetitions.
+    /// Memory of the pointers, the end-of-pipe buffer and the save area. The same memory may occur more than once.
     pub(super) others: Vec<Identity>,
 }
 
@@ -41,7 +42,7 @@ pub(super) fn find(
         exact(vm, args.write_pointer_address, 4096)?.backing.identity,
         exact(vm, args.read_pointer_address, 4096)?.backing.identity,
     ];
-    // metadata_ring_size came with 1.22; to this kernel the word is padding.
+    // metadata_ring_size exists since 1.22; for the modelled kernel the word is padding.
     let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::INVAL)?;
     let ring = exact(vm, args.ring_base_address, ring_bytes)?.backing.identity;
     let compute = matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
@@ -72,7 +73,7 @@ fn find_compute(
     }
     let per_xcc = u64::from(args.ctx_save_restore_size) + u64::from(geometry.debug_bytes);
     let bytes = per_xcc.checked_mul(u64::from(geometry.num_xcc)).and_then(page_align).ok_or(Errno::INVAL)?;
-    // SVM ranges could cover the area instead; this kernel is built without SVM.
+    // The modelled kernel is built without SVM; otherwise SVM ranges could cover the area.
     others.push(exact(vm, args.ctx_save_restore_address, bytes)?.backing.identity);
     Ok(())
 }
@@ -91,8 +92,8 @@ pub(super) fn find_ring(state: &State, gpu: usize, va: u64, ring_bytes: u32) -> 
     Ok(mapping.backing.identity)
 }
 
-/// A scheduler in firmware (MES, gfx11 on) pins the write pointer into the GPU's own system memory window: it must
-/// be system memory of the same GPU.
+/// Checks the write pointer's memory for a scheduler in firmware (MES, gfx11 on). The scheduler pins it into the GPU's
+/// own system memory window, so that it must be system memory of the same GPU.
 ///
 /// # Errors
 /// `EINVAL`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ioctls on a queue that exists: UPDATE_QUEUE, SET_CU_MASK, GET_QUEUE_WAVE_STATE, ALLOC_QUEUE_GWS.
 //!
-//! INVARIANT: a parked queue (ring 0 or percentage 0) is off the hardware when the ioctl returns, its waves saved;
-//! its ring stays held.
+//! INVARIANT: when the ioctl returns, a parked queue (ring 0 or percentage 0) is off the hardware and its waves are
+//! saved. It still holds its ring.
 
 use std::os::fd::AsFd;
 
@@ -37,7 +37,7 @@ impl KfdProcess {
             let ring = find_ring(state, gpu, args.ring_base_address, ring_bytes)?;
             let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
             let vm = &mut state.pdds[gpu].vm;
-            // A restored queue may hold nothing until it gets a ring of its own.
+            // A restored queue may hold no ring until UPDATE_QUEUE gives it one.
             if let Some(old) = queue.buffers.ring.replace(ring) {
                 vm.release(old);
             }
@@ -51,8 +51,8 @@ impl KfdProcess {
         if queue.reset {
             return Err(Errno::ACCESS);
         }
-        // A queue that is on the hardware comes off even to be changed: new properties need a new hardware queue. The
-        // descriptor stays as it is, also for another ring: its pointers are counts.
+        // New properties need a new hardware queue, so that a queue comes off the hardware even to be changed. The
+        // descriptor stays unchanged, also for another ring: its pointers are counts.
         self.take_off(args.queue_id, queue)?;
         self.put_on(args.queue_id, queue, &state.pdds[gpu])
     }
@@ -70,7 +70,7 @@ impl KfdProcess {
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
         let pairs = self.gpus[queue.gpu].shape().gfx_target_version >= FIRST_WGP_TARGET;
-        // Both CUs of a pair or none: bit 2k must equal bit 2k + 1.
+        // Both CUs of a pair are allowed, or neither: bit 2k must equal bit 2k + 1.
         if pairs && mask.iter().any(|word| (word ^ word >> 1) & 0x5555_5555 != 0) {
             return Err(Errno::INVAL);
         }
@@ -108,8 +108,8 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Writes to the client at an address that is usually one of its own GPU mappings: a buffer lies at the same
-    /// address on both sides, and may reach the driver only as such.
+    /// Writes to the client at an address that is usually one of its own GPU mappings. A buffer has the same address on
+    /// the CPU and on the GPU. If the CPU has not mapped it, the driver writes through the GPU mapping.
     fn write_user(
         &self,
         state: &State,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CREATE_QUEUE and DESTROY_QUEUE (`kfd_chardev.c`, `kfd_process_queue_manager.c`), in the kernel's order of checks.
 //!
-//! INVARIANT: a queue is on the hardware exactly when it is active: ring and percentage non-zero, its GPU not evicted,
-//! and not lost in a reset. Ids are process-wide and always the lowest free one.
+//! INVARIANT: a queue is on the hardware exactly when it is active: its ring and percentage are not zero, its GPU is
+//! not evicted, and no reset lost it. Ids are process-wide; a new queue gets the lowest free one.
 
 use kfd::sys::*;
 use queues::target::Target;
@@ -40,16 +40,16 @@ pub(super) struct Queue {
     pub(super) control_stack_bytes: u32,
     pub(super) doorbell: Doorbell,
     pub(super) buffers: QueueBuffers,
-    /// It is on the hardware.
+    /// Whether it is on the hardware.
     pub(super) running: bool,
-    /// It was lost in a reset of its GPU.
+    /// Whether a reset of its GPU lost it.
     pub(super) reset: bool,
-    /// All there is to know of it while it is off the hardware. Also holds its CU mask, on which no wave placement
-    /// depends here.
+    /// The memory descriptor: the whole state of a queue that is off the hardware. It also holds the CU mask, which
+    /// does not affect where this device places waves.
     pub(super) mqd: Box<Mqd>,
 }
 
-/// Where a queue's doorbell comes from, and so where it returns to.
+/// Which allocator gave the queue's doorbell and takes it back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Doorbell {
     Compute { id: u32 },
@@ -118,7 +118,7 @@ impl QueueTable {
         self.slots.len() == 0
     }
 
-    /// Gives a queue the number it had in its earlier life; not if it is taken.
+    /// Inserts a queue under the number that it had at the checkpoint; fails if the number is taken.
     #[must_use]
     pub(super) fn insert_at(&mut self, id: u32, queue: Queue) -> bool {
         self.slots.insert_at(id, queue)
@@ -168,7 +168,7 @@ impl KfdProcess {
         if args.queue_type == KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID && args.sdma_engine_id >= engines {
             return Err(Errno::INVAL);
         }
-        // Makes the slice if it does not exist yet; its descriptors are asked for again by mmap.
+        // Creates the slice if there is none. mmap asks for its descriptors again.
         self.hardware.doorbells(gpu)?;
         let buffers = queue_buffers::find(&state, gpu, model, args)?;
         let counted = self.count_queue(&state, gpu)?;
@@ -215,7 +215,7 @@ impl KfdProcess {
             KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID => {
                 self.slot.reserve_sdma(gpu, ids.filter(|id| id % engines.max(1) == args.sdma_engine_id))
             }
-            // XGMI engines are in the topology only; none of them executes.
+            // The topology lists XGMI engines, but this device executes none.
             KFD_IOC_QUEUE_TYPE_SDMA_XGMI => None,
             _ => {
                 let id = state.pdds[gpu].doorbells.take().ok_or(Errno::BUSY)?;
@@ -277,7 +277,7 @@ impl KfdProcess {
     }
 }
 
-/// A queue counted on the device; uncounted again unless kept.
+/// A queue that is counted in the ledger. Dropping it undoes the count, unless it is kept.
 pub(super) struct Counted<'a> {
     process: &'a KfdProcess,
     gpu: usize,
@@ -298,7 +298,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// User addresses that the kernel will touch later: only their range is checked now.
+/// User addresses that the kernel accesses later. Only the range is checked now.
 fn check_addresses(args: &kfd_ioctl_create_queue_args) -> Result<(), Errno> {
     let given = |address: u64| address == 0 || access_ok(address, 4);
     let all = [
@@ -339,8 +339,8 @@ fn new_queue(
     }
 }
 
-/// A queue that has never run (`mqd_manager_v11:init_mqd`): both parts of the save area empty, growing away from the
-/// boundary between them, and every compute unit allowed.
+/// The descriptor of a queue that has never run (`mqd_manager_v11:init_mqd`): both parts of the save area are empty and
+/// grow away from their boundary, and every compute unit is allowed.
 fn initial_mqd(args: &kfd_ioctl_create_queue_args) -> Mqd {
     let mut mqd = Mqd::default();
     if kind_of(args.queue_type) != HwQueueKind::Sdma {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory shared with other processes, seen only as atomic words.
 //!
-//! INVARIANT: the mapped file is sealed against shrinking (or created here), so that no access can raise SIGBUS.
+//! INVARIANT: the mapped file is sealed against shrinking, or was created here, so that no access can raise SIGBUS.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -18,9 +18,9 @@ pub(super) struct SharedWords {
     len: usize,
 }
 
-// SAFETY: the mapping is owned by this value and reached only through atomics.
+// SAFETY: the mapping belongs to the value and not to a thread, and is accessed through atomics only.
 unsafe impl Send for SharedWords {}
-// SAFETY: `&SharedWords` gives out nothing but `&[AtomicU64]`.
+// SAFETY: a shared reference only gives `&[AtomicU64]`.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
@@ -30,7 +30,7 @@ impl SharedWords {
     /// `EINVAL` for zero words, otherwise what `mmap` says.
     pub(super) fn map(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         let bytes = len.checked_mul(8).filter(|bytes| *bytes > 0).ok_or(Errno::INVAL)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choosing replaces nothing.
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so that the call replaces no mapping.
         let base = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
         };
@@ -40,14 +40,15 @@ impl SharedWords {
 
     /// The words.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `base` is page aligned, `len` words long, mapped until drop, and every bit pattern is an AtomicU64.
+        // SAFETY: `base` is aligned to a page and `len` words long. It is mapped until drop, which the result's
+        // lifetime precedes. Every bit pattern is a valid AtomicU64.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `map` got; no reference into it outlives `self`.
+        // SAFETY: `map` mapped exactly this range, and every reference into it borrows `self`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len * 8) };
         debug_assert!(unmapped.is_ok());
     }

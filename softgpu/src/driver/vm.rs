@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One GPU's address space of the process: which mapping lies where, and how many queues lean on its memory.
+//! One GPU's address space of the process: the mappings, and how many queues use the memory of each.
 //!
-//! INVARIANT: mappings never overlap. The unit is the mapping (`amdgpu_bo_va_mapping`), not the buffer object; the
-//! queue reference count belongs to the pair of memory and address space (`bo_va->queue_refcount`).
+//! INVARIANT: mappings never overlap. A mapping corresponds to `amdgpu_bo_va_mapping`, not to a buffer object. The
+//! count of queues belongs to the pair of memory and address space (`bo_va->queue_refcount`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct VmMapping {
     pub(super) backing: Arc<Backing>,
     /// Offset in the backing.
     pub(super) offset: u64,
-    /// The handle of the acquired render node that GEM_VA made it with; none if KFD made it.
+    /// The handle of the acquired render node with which GEM_VA made the mapping; none if KFD made it.
     pub(super) gem: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Vm {
         crossing.into_iter().chain(self.mappings.range(va..end)).map(|(start, mapping)| (*start, mapping))
     }
 
-    /// Takes the range out of whatever is mapped there; what lies before and behind it stays mapped.
+    /// Unmaps the range. Parts of mappings before and after it stay.
     pub(super) fn cut(&mut self, va: u64, bytes: u64) {
         let end = va.saturating_add(bytes);
         let touched: Vec<u64> = self.touching(va, bytes).map(|(start, _)| start).collect();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! WAIT_EVENTS (`kfd_wait_on_events`).
+//! WAIT_EVENTS (`amdkfd/kfd_events.c`: `kfd_wait_on_events`).
 //!
-//! INVARIANT: while a wait sleeps it holds no lock; whatever ends it (signal, destruction, time, cancellation) it
-//! leaves every event's queue before it answers.
+//! INVARIANT: a sleeping wait holds no lock. A wait leaves the lists of all its events before it answers, whether a
+//! signal, a destroyed event, the timeout or a cancellation ended it.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const MAX_TIMEOUT_MS: u32 = 0x7fff_ffff;
 /// The kernel rounds up by one timer tick.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How a look at a wait's entries ended.
+/// The state of a wait's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     Complete,
@@ -79,7 +79,7 @@ impl KfdProcess {
     }
 }
 
-/// Enters all events of the array, one after another: those before an invalid one are consumed all the same.
+/// Adds all events of the array to the wait, one after another. If one is invalid, the events before it stay consumed.
 fn add_all(
     events: &mut EventState,
     wait: u64,
@@ -101,7 +101,8 @@ fn entry_address(args: &kfd_ioctl_wait_events_args, at: u32) -> Result<u64, Errn
     args.events_ptr.checked_add(offset).ok_or(Errno::FAULT)
 }
 
-/// `test_event_condition`: in array order, so that with "any" an activated event before a destroyed one completes.
+/// Tests the entries in array order (`test_event_condition`), so that a wait for any event completes if an activated
+/// event comes before a destroyed one.
 fn test(waiters: &[Waiter], all: bool) -> Condition {
     let mut activated = 0;
     for waiter in waiters {

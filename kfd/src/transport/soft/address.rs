@@ -13,7 +13,7 @@ pub const INSTANCE_VARIABLE: &str = "STASIS_SOFTGPU_INSTANCE";
 /// Bytes an abstract name can have: `sun_path` less the leading zero.
 const MAX_NAME_BYTES: usize = 107;
 
-/// A softgpud, running or not.
+/// The address of a softgpud, whether or not it runs.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     /// The socket's name without the leading zero byte.
@@ -25,7 +25,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address for these targets, by user and instance: the one named here, else by [`INSTANCE_VARIABLE`].
+    /// The address for these targets, which depends on the user and the instance: `instance`, else
+    /// [`INSTANCE_VARIABLE`].
     pub fn new(devices: &str, instance: Option<&str>) -> Self {
         let instance = instance.map(str::to_owned).or_else(|| std::env::var(INSTANCE_VARIABLE).ok());
         let instance = instance.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("soft:{devices}"));

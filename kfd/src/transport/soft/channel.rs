@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One connection to softgpud, which carries one request at a time.
 //!
-//! INVARIANT: an exchange that fails with [`WireError::TimedOut`] has changed nothing at the device, and nothing of its
-//! channel is used again.
+//! INVARIANT: an exchange that fails with [`WireError::TimedOut`] has changed nothing at the device, and its channel is
+//! not used again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::transport::OpenError;
 use crate::transport::limit::{CallLimit, is_readable};
 use crate::transport::wire::{self, PROTOCOL, ReceiveBuffer, Received, Reply, Request, WireError};
 
-/// How long to sleep at most between two attempts at a listener with too many waiting.
+/// Longest sleep between two attempts to connect to a listener whose queue is full.
 const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// A greeted connection.
@@ -27,20 +27,20 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 pub(super) struct Channel {
     socket: Arc<OwnedFd>,
     buffer: ReceiveBuffer,
-    /// Taken by the device when it begins a request, or by us to withdraw it (see [`wire`]).
+    /// The claim (see [`wire`]). The device takes it when it begins a request, the client to withdraw one.
     claim: Option<OwnedFd>,
 }
 
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// Nobody listens, or who listened is just leaving.
+    /// Nobody listens, or the listener is about to end.
     Nobody(Errno),
-    /// Somebody listens and does not answer.
+    /// The listener does not answer.
     TimedOut,
     /// This process cannot make a socket.
     Local(Errno),
-    /// No use in trying again.
+    /// Another attempt would fail too.
     Final(OpenError),
 }
 
@@ -56,7 +56,7 @@ impl Channel {
             match rustix::net::connect(&socket, &name) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
-                // TIMEOUT: too many connections wait to be accepted; the limit ends it.
+                // TIMEOUT: the listener's queue is full; the caller's limit ends the attempts.
                 Err(Errno::AGAIN) if limit.is_over() => return Err(ConnectError::TimedOut),
                 Err(Errno::AGAIN) => {
                     std::thread::sleep(nap);
@@ -92,8 +92,8 @@ impl Channel {
         }
     }
 
-    /// Sends a request and waits for its reply, within the thread's [`CallLimit`]; fetches the descriptors that did not
-    /// fit beside it.
+    /// Sends a request and waits for its reply, within the thread's [`CallLimit`]. Fetches the descriptors that did not
+    /// fit the reply.
     pub fn exchange(
         &mut self,
         request: &Request,
@@ -105,7 +105,7 @@ impl Channel {
         if let Reply::Ioctl { fd_places, .. } = &received.message
             && received.fds.len() == wire::MAX_FDS
         {
-            // Without limit: the request has been carried out.
+            // No limit applies, since the request has been carried out.
             while received.fds.len() < fd_places.len() {
                 wire::send((*self.socket).as_fd(), &Request::MoreFds, &[])?;
                 let more: Received<Reply> = wire::receive((*self.socket).as_fd(), &mut self.buffer)?;
@@ -118,7 +118,7 @@ impl Channel {
         Ok(received)
     }
 
-    /// Returns when there is a reply or the connection's end; fails when the limit is over before, and the request is
+    /// Returns when there is a reply, or the connection has ended. Fails when the limit ends before, if the request was
     /// not carried out or changes nothing.
     fn wait_for_reply(&self, request: &Request) -> Result<(), WireError> {
         let limit = CallLimit::current();
@@ -134,10 +134,11 @@ impl Channel {
             return Err(WireError::TimedOut);
         }
         if !self.take_claim() {
-            // The device is at work on it.
+            // The device has begun the request.
             return Ok(());
         }
-        // The device returns the claim after it has sent the reply: this one may be of a request that is done.
+        // The device returns the claim after it has sent the reply, so that the claim may belong to a request that is
+        // done.
         match is_readable(socket, Some(Duration::ZERO)).map_err(poll_error)? {
             true => {
                 self.return_claim();
@@ -147,25 +148,25 @@ impl Channel {
         }
     }
 
-    /// Whether the device had not begun the request: it will not any more.
+    /// Withdraws the request. Answers whether the device had not begun it; it will not begin it any more.
     fn take_claim(&self) -> bool {
         self.claim.as_ref().is_some_and(|claim| rustix::io::read(claim, &mut [0; 8][..]).is_ok())
     }
 
     fn return_claim(&self) {
         if let Some(claim) = &self.claim {
-            // A counter at 0 has room for 1.
+            // The write cannot block, since the counter is 0.
             let _ = rustix::io::write(claim, &1u64.to_ne_bytes());
         }
     }
 
-    /// The socket, for whoever may have to cut the connection while it is in use.
+    /// The socket. Another thread may cut the connection by it while a call uses the channel.
     pub fn socket(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
 }
 
-/// The name is free for all users: only a listener of our own user is our softgpud.
+/// Any user can listen on the name. Only a listener of our own user is our softgpud.
 fn check_peer(socket: BorrowedFd<'_>, address: &Address) -> Result<(), ConnectError> {
     let peer = sockopt::socket_peercred(socket).map_err(ConnectError::Nobody)?;
     let (wanted, found) = (rustix::process::geteuid().as_raw(), peer.uid.as_raw());
@@ -175,10 +176,11 @@ fn check_peer(socket: BorrowedFd<'_>, address: &Address) -> Result<(), ConnectEr
     Err(ConnectError::Final(OpenError::Peer { name: address.name.clone(), wanted, found }))
 }
 
-/// Whether nobody can tell a request that was carried out from one that was not, once its channel is closed.
+/// Whether it makes no difference to anyone if the request was carried out, once its channel is closed.
 fn changes_nothing(request: &Request) -> bool {
     match request {
-        // It may use up an event that resets itself, which then wakes nobody: as a wait that ends by time just before.
+        // A wait may consume an auto-reset event and wake nobody. A wait that ends by its timeout at that moment does
+        // the same.
         Request::Ioctl { cmd, .. } => *cmd == sys::AMDKFD_IOC_WAIT_EVENTS,
         Request::Open { .. } | Request::Adopt { .. } | Request::MoreFds => false,
         Request::Hello { .. }

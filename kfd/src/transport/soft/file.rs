@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An open file of the software device: payloads out, results, memory and descriptors in.
+//! An open file of the software device: sends arguments, memory and descriptors, and delivers what comes back.
 //!
-//! INVARIANT: the device can change no memory of this process but the argument and what the argument's
-//! pointers offered for writing.
+//! INVARIANT: the device can change no memory of this process but the argument and the memory that the argument's
+//! pointers offer for writing.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -56,7 +56,7 @@ impl SoftFile {
         plan: &Plan,
         pages: Option<BorrowedFd<'_>>,
     ) -> Result<Answer, Errno> {
-        // Duplicates, so that a descriptor closed meanwhile by another thread cannot fail the message.
+        // Duplicates are sent, so that the message does not fail if another thread closes a descriptor meanwhile.
         let mut fd_places = Vec::new();
         let mut duplicates = Vec::new();
         for place in &plan.fds {
@@ -101,7 +101,7 @@ impl SoftFile {
                 if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
                     return self.send(cmd, arg, plan, None);
                 }
-                // Held over the call: a second allocation of the same pages must find them lent.
+                // The lock is held during the call, so that a second allocation of the same pages finds them lent.
                 let mut lent = self.session.lent.lock();
                 let frame = std::ptr::from_ref(&args).addr();
                 let pages = lent.lend(args.mmap_offset, args.size, args.flags, frame);
@@ -124,7 +124,7 @@ impl SoftFile {
                     drop(lent);
                     return self.send(cmd, arg, plan, None);
                 }
-                // Held over the call: the device may give the handle to another allocation at once.
+                // The lock is held during the call, since the device may give the handle to another allocation at once.
                 let outcome = self.send(cmd, arg, plan, None);
                 if outcome.as_ref().is_ok_and(|answer| answer.result >= 0) {
                     lent.release(args.handle);
@@ -153,7 +153,7 @@ impl SoftFile {
             match place {
                 FdPlace::Memory(at) => numbers.push((at, number)),
                 FdPlace::Field(offset) => {
-                    // Without a struct to put it into nobody would know the number.
+                    // Without an argument to write the number into, nobody would know the descriptor.
                     let Some(arg) = &mut arg else { continue };
                     let rest = arg.get_mut(usize::from(offset)..);
                     *rest.and_then(|rest| rest.first_chunk_mut::<4>()).ok_or(Errno::PROTO)? = number;

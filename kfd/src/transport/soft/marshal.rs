@@ -47,7 +47,7 @@ pub(super) struct Plan {
     pub pointers: Vec<Pointer>,
     /// Descriptor fields the driver reads.
     pub fds: Vec<FdPlace>,
-    /// Whether descriptors the driver makes stay close-on-exec; KFD goes by the caller's flags.
+    /// Whether descriptors that the driver makes are inheritable, as the ioctl or the caller's flags say.
     pub inheritable: bool,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn plan(driver: Driver, cmd: u32, arg: &[u8]) -> Plan {
             }
             Part::Descriptor(place) => plan.fds.extend(places(place, arg)),
             Part::NewDescriptor(_, close_on_exec) => plan.inheritable = !close_on_exec.holds(arg),
-            // A row's operation is none of its parts for an argument.
+            // `parts_of` resolves operations.
             Part::Operation { .. } => {}
         }
     }
@@ -79,7 +79,7 @@ fn places(place: &Place, arg: &[u8]) -> Vec<FdPlace> {
         Place::Argument(_) => Vec::new(),
         Place::Element { array, element, at } => {
             let count = array.bytes(arg) / *element as u64;
-            // More than fit a message are more than any driver accepts.
+            // No driver accepts more descriptors than fit a message.
             (0..count.min(MAX_FDS as u64 / 2))
                 .filter_map(|index| (index * *element as u64 + *at as u64).checked_add(array.address(arg)))
                 .map(FdPlace::Memory)
@@ -88,8 +88,8 @@ fn places(place: &Place, arg: &[u8]) -> Vec<FdPlace> {
     }
 }
 
-/// What of `pointers` fits into a message together, read with `read` (what cannot be read is left out), and what must
-/// travel beside it.
+/// The contents of those `pointers` that together fit a message, and the pointers whose memory must be sent beside it.
+/// Memory that `read` cannot read is left out.
 pub(super) fn segments(
     pointers: &[Pointer],
     read: impl Fn(u64, &mut [u8]) -> bool,
@@ -108,7 +108,7 @@ pub(super) fn segments(
             segments.push(Segment { address: pointer.address, bytes, writable: pointer.writable });
         }
     }
-    // Beyond the limit it is missing, as memory that cannot be read.
+    // Memory beyond the limit is left out, as memory that cannot be read is.
     large.retain(|pointer| pointer.bytes <= MAX_SHARED_BYTES);
     (segments, large)
 }

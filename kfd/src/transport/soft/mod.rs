@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The software device: the client side of [`super::wire`], which softgpud answers.
 //!
-//! INVARIANT: what belongs to one run of softgpud hangs on one `Session`. A session that ended stays
-//! ended: its files answer ENODEV (the device died), or EBADF (the transport was closed, or this is a
-//! forked child), and only [`Transport::open`] and [`Transport::adopt`] begin another.
+//! INVARIANT: everything that belongs to one run of softgpud belongs to one `Session`. A session that has ended stays
+//! ended. Its files answer ENODEV (the device died) or EBADF (the transport was closed, or this is a forked child).
+//! Only [`Transport::open`] and [`Transport::adopt`] begin a new session.
 
 mod address;
 mod channel;
@@ -86,7 +86,7 @@ impl SoftTransport {
         Ok(Self { name, address, session: Mutex::new(Some(session)) })
     }
 
-    /// The session under way, or a new one; says which of the two.
+    /// The current session, or a new one; says whether it is new.
     fn session(&self) -> Result<(Arc<Session>, bool), OpenError> {
         let mut current = self.session.lock();
         if let Some(session) = current.as_ref() {
@@ -95,13 +95,13 @@ impl SoftTransport {
             }
             session.abandon();
         }
-        // The lock is kept so that concurrent callers share one new session.
+        // The lock is held, so that concurrent callers share one new session.
         let session = Session::connect(&self.address)?;
         *current = Some(Arc::clone(&session));
         Ok((session, true))
     }
 
-    /// Exchanges one message, on a new session if the device was found dead only now.
+    /// Exchanges one message. If the device turns out to be dead, the exchange is repeated on a new session.
     fn exchange(
         &self,
         what: &'static str,

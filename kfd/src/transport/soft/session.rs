@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Everything that belongs to one run of softgpud: its channels, and the pages lent to it.
 //!
-//! INVARIANT: each call has a channel of its own, so a blocking one never holds up another; when the
-//! device dies, every channel is cut, so that none hangs. Dead is who closes a connection or refuses one, never who does
-//! not answer: a process that is stopped or starved goes on some time, with all that it has.
+//! INVARIANT: each call has its own channel, so that a blocking call delays no other. When the device dies, every
+//! channel is cut, so that no call hangs. A device is dead if it closes or refuses a connection. A device that does not
+//! answer is alive: a process that was stopped may continue with all its state.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -23,21 +23,22 @@ use super::userptr::Lent;
 use crate::transport::wire::{Reply, Request, WireError};
 use crate::transport::{CallLimit, CloseError, OpenError};
 
-/// Channels kept for later calls; what a burst of threads needed beyond that is closed again.
+/// Idle channels that are kept for later calls; further channels of a burst of threads are closed.
 const MAX_IDLE: usize = 16;
 
-/// How long a channel stays that no call needs, while calls are made: without end, each process would keep as many as its
-/// busiest moment needed, which is another number every time.
+/// How long an unused channel is kept while other calls are made. Without this limit a process would keep as many
+/// channels as its busiest moment needed.
 const MAX_UNUSED: Duration = Duration::from_secs(1);
 
-/// TIMEOUT: how long a first connection may take where the caller set no limit: somebody who starts a program wants to
-/// hear that its device is stopped. A machine that is short of time may need more than 10 s to start softgpud.
+/// TIMEOUT: how long a first connection may take if the caller set no limit. A user who starts a program wants to learn
+/// that the device is stopped. A loaded machine may need more than 10 s to start softgpud.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// TIMEOUT: how long softgpud is started again while each ends, or says that it listens, and nobody answers.
+/// TIMEOUT: for how long softgpud is started again when each process ends, or reports that it listens, and nobody
+/// answers.
 const IN_VAIN: Duration = Duration::from_secs(10);
 
-/// How long a softgpud that was started has to bind its socket before another is started.
+/// How long a started softgpud has to bind its socket before another one is started.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +51,10 @@ enum Status {
 #[derive(Debug)]
 struct State {
     status: Status,
-    /// The last that was used is last.
+    /// Idle channels; the one that was used last is at the end.
     idle: Vec<Idle>,
     busy: BTreeMap<u64, Arc<OwnedFd>>,
-    /// Calls under way, including those that are still connecting.
+    /// Calls in progress, including those that are still connecting.
     calls: usize,
     next: u64,
 }
@@ -132,7 +133,8 @@ impl Session {
         let (key, mut channel) = self.take()?;
         let outcome = channel.exchange(request, fds);
         let keep = match &outcome {
-            // The datagram was refused before it left, or was consumed whole: the channel is in step.
+            // The datagram was not sent, or was read as a whole, so that requests and replies on the channel still
+            // match.
             Ok(_)
             | Err(
                 WireError::TooLarge { .. }
@@ -182,11 +184,12 @@ impl Session {
                         Err(CallError::Wire(WireError::System { call: "socket", errno }))
                     }
                     ConnectError::TimedOut => Err(CallError::Wire(WireError::TimedOut)),
-                    // It lives, and has too much to do for one more.
+                    // The device is alive, but has too much to do for another channel.
                     ConnectError::Final(OpenError::Refused { errno, .. }) => {
                         Err(CallError::Wire(WireError::System { call: "connect", errno }))
                     }
-                    // It hangs up unheard where it has no descriptor or thread left, and its other connections stand.
+                    // The device closes a new connection at once when it has no descriptor or thread left. It is alive
+                    // if the other connections are intact.
                     ConnectError::Nobody(Errno::CONNRESET) if self.is_connected() => {
                         Err(CallError::Wire(WireError::System { call: "connect", errno: Errno::MFILE }))
                     }
@@ -199,7 +202,7 @@ impl Session {
         }
     }
 
-    /// Whether a connection of a call under way stands: all end with the device.
+    /// Whether a connection of a call in progress is intact: all connections end with the device.
     fn is_connected(&self) -> bool {
         let stands = |socket: &Arc<OwnedFd>| {
             let mut fds = [PollFd::new(&**socket, PollFlags::empty())];
@@ -210,7 +213,7 @@ impl Session {
 
     fn register(&self, channel: Channel) -> Result<(u64, Channel), CallError> {
         let mut state = self.state.lock();
-        // The device may have been lost while this channel was made; nobody would cut it any more.
+        // If the device was lost while this channel was made, no later call would cut the channel.
         if state.status != Status::Live {
             state.calls -= 1;
             return Err(CallError::Lost);
@@ -244,18 +247,18 @@ impl Session {
         }
         state.idle.clear();
         for socket in state.busy.values() {
-            // A socket that is cut already needs no cutting.
+            // The only failure is a socket that is cut already.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
     }
 
-    /// Closes every socket and takes back lent pages; refused while calls are under way.
+    /// Closes every socket and takes back lent pages; refused while calls are in progress.
     pub fn close(&self) -> Result<(), CloseError> {
         if !self.is_ours() {
             self.abandon();
             return Ok(());
         }
-        // Lock order: lent, then state, as in a call that lends. One under way holds the first.
+        // Lock order: `lent`, then `state`, as in a call that lends pages. Such a call holds the first lock.
         let Some(mut lent) = self.lent.try_lock() else {
             return Err(CloseError::Busy { calls: 1 });
         };
@@ -269,9 +272,9 @@ impl Session {
         Ok(())
     }
 
-    /// Drops this process' idle sockets of a session that is of no more use, and makes lent pages its own.
-    /// In a forked child a thread that no longer exists may hold a lock; what it guards stays then: sockets
-    /// are close-on-exec, pages stay shared with the parent.
+    /// Drops this process' idle sockets of a session that is no longer used, and makes lent pages its own. In a forked
+    /// child, a thread of the parent may have held a lock. Then what the lock guards stays: sockets are close-on-exec,
+    /// and pages stay shared with the parent.
     pub fn abandon(&self) {
         if let Some(mut lent) = self.lent.try_lock()
             && let Err(error) = lent.take_back_all()
@@ -307,7 +310,7 @@ fn first_channel(address: &Address) -> Result<Channel, OpenError> {
             let seconds = begun.elapsed().as_secs();
             return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
         }
-        // Two that are started at once settle it by who binds the name; the other exits.
+        // If two softgpud are started at the same time, the one that binds the name first stays and the other exits.
         if started.as_ref().is_none_or(|(at, _)| at.elapsed() >= RESTART_AFTER) {
             let starting = super::start::start(address)
                 .map_err(|source| OpenError::Start { devices: address.devices.clone(), source })?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Client memory that is too large for a message: a copy in a memfd, for the time of one ioctl.
 //!
-//! INVARIANT: the device sees and changes the copy only; what it changed is copied back by the caller's word.
+//! INVARIANT: the device sees and changes only the copy. The caller decides which changes are copied back.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -26,7 +26,7 @@ impl SharedMemory {
     /// Copies what `pointer` names; `None` if it cannot be read.
     ///
     /// # Errors
-    /// What making the memfd says.
+    /// The errno of making the memfd.
     pub fn copy_of(pointer: &Pointer) -> Result<Option<Self>, Errno> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("stasis-arguments", flags)?;

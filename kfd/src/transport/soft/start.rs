@@ -20,8 +20,8 @@ use super::address::Address;
 /// The environment variable that names the softgpud to start.
 pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
 
-/// What the environment can tell a softgpud that is started. It looks at the values; whoever starts it warns of names that
-/// are not among these.
+/// The environment variables that softgpud reads. softgpud checks their values; the process that starts softgpud warns
+/// of similar names that are not in this list.
 pub const SETTINGS: [&str; 7] = [
     "SOFTGPU_ENGINE",
     "SOFTGPU_CPU",
@@ -69,25 +69,26 @@ fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// A softgpud on its way to its socket.
+/// A softgpud that was started and may not listen yet.
 #[derive(Debug)]
 pub(super) struct Starting {
-    /// The other end is its standard output, which it closes when it listens; or its own end does.
+    /// A pipe whose other end is softgpud's standard output. softgpud closes it when it listens, or by exiting.
     silent: Option<OwnedFd>,
 }
 
 impl Starting {
-    /// Whether it is known to listen, or to have given up.
+    /// Whether softgpud listens or has given up, as far as is known.
     pub fn is_over(&self) -> bool {
         self.silent.is_none()
     }
 
-    /// Returns when it listens or has given up, and after `limit` at the latest.
+    /// Returns when softgpud listens or has given up, at the latest after `limit`.
     pub fn wait(&mut self, limit: Duration) {
         let Some(silent) = &self.silent else { return std::thread::sleep(limit) };
         let Ok(limit) = Timespec::try_from(limit) else { return };
         if let Ok(1..) = poll(&mut [PollFd::new(silent, PollFlags::IN)], Some(&limit)) {
-            // Nothing is said there: whatever came is the end of it. Later waits are for somebody else's softgpud.
+            // softgpud writes nothing to the pipe, so that any event is its end. Later calls wait for a softgpud that
+            // another process started.
             self.silent = None;
         }
     }
@@ -112,7 +113,7 @@ pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
     }
 }
 
-/// Names that look like a setting and are none.
+/// Names with the prefix of settings that are no settings.
 fn unknown_settings(names: impl Iterator<Item = OsString>) -> Vec<String> {
     let text = names.map(|name| name.to_string_lossy().into_owned());
     text.filter(|name| name.starts_with("SOFTGPU_") && !SETTINGS.contains(&name.as_str())).collect()
@@ -134,37 +135,42 @@ fn execute(path: &Path, address: &Address) -> Result<Starting, StartError> {
     tracing::debug!(target: "kfd", path = %path.display(), devices = %address.devices, "starting softgpud");
     let mut command = Command::new(path);
     command.args(["serve", "--devices", &address.devices, "--socket", &address.name]);
-    // Without a descriptor to spare, the client looks again and again whether somebody listens.
+    // If there is no descriptor left for a pipe, the client polls whether somebody listens.
     let pipe = pipe_with(PipeFlags::CLOEXEC).ok();
     let (silent, output) = pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
     command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
-    // SAFETY: the closure only makes async-signal-safe system calls.
+    // SAFETY: `detach` runs between fork and exec, where only async-signal-safe functions may be called: it calls
+    // setsid, close_range, fork and _exit, and allocates nothing.
     unsafe { command.pre_exec(detach) };
     let execute_error = |source| StartError::Execute { path: path.to_owned(), source };
-    // What is spawned is the intermediate process, which is gone at once; spawn returns when its child has
-    // executed softgpud.
+    // The spawned process is the intermediate one, which exits at once. spawn returns when its child has executed
+    // softgpud.
     let mut intermediate = command.spawn().map_err(execute_error)?;
     match intermediate.wait() {
-        // Somebody else reaped it, or nobody has to: the process ignores SIGCHLD.
+        // ECHILD: another thread reaped it, or the process ignores SIGCHLD.
         Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(execute_error(error)),
         _ => Ok(Starting { silent }),
     }
 }
 
-/// Runs between fork and exec: makes a session of its own, and a second fork that lets init inherit it.
+/// Runs between fork and exec: begins a new session, and forks again so that init adopts softgpud.
 fn detach() -> io::Result<()> {
-    // SAFETY: no arguments; only the calling process is concerned.
+    // SAFETY: the call has no arguments and changes only the session of the calling process, which is the intermediate
+    // one.
     if unsafe { libc::setsid() } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // A descriptor that the application left inheritable must not live on in the device.
-    // SAFETY: marks descriptors from 3 on close-on-exec, touching no memory. An old kernel refuses: no harm.
+    // softgpud must not keep descriptors that the application left inheritable.
+    // SAFETY: the call has no pointers and only marks descriptors from 3 on close-on-exec. A kernel without the flag refuses
+    // the call, and softgpud keeps the descriptors.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
-    // SAFETY: the child goes on to exec and only makes async-signal-safe calls until then.
+    // SAFETY: the process has one thread, since it was forked itself. The child returns to the code that executes
+    // softgpud and calls only async-signal-safe functions before.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(()),
-        // SAFETY: ends the intermediate process without running anything of the application's.
+        // SAFETY: `_exit` has no preconditions. It ends the intermediate process without running destructors or exit
+        // handlers of the application.
         _ => unsafe { libc::_exit(0) },
     }
 }

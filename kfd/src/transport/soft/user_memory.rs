@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! This process' memory at addresses that an ioctl's caller gave, copied by system calls so that a bad
-//! address is an error and not a crash.
+//! Copies memory of this process at addresses that the caller of an ioctl gave. System calls do the copying, so that a
+//! bad address is an error and not a crash.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -47,7 +47,7 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
 /// Copies `bytes` bytes from `address` to the start of a file.
 ///
 /// # Errors
-/// EFAULT if any byte cannot be read, else what writing the file says.
+/// EFAULT if any byte cannot be read, else the errno of writing the file.
 pub(super) fn copy_to_file(address: u64, bytes: u64, file: &OwnedFd) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes {
@@ -91,14 +91,14 @@ mod tests {
     fn read_and_write_copy_and_refuse_bad_addresses() {
         let mut target = [0_u8; 8];
         let address = target.as_mut_ptr().expose_provenance() as u64;
-        // SAFETY: `target` is ours.
+        // SAFETY: `target` is a local array that nothing borrows.
         unsafe { write(address, b"abcdefgh") }.unwrap();
         let mut copy = [0; 8];
         read(address, &mut copy).unwrap();
         assert_eq!((&target, &copy), (b"abcdefgh", b"abcdefgh"));
         assert_eq!(read(8, &mut copy), Err(Errno::FAULT));
         assert_eq!(read(u64::MAX - 3, &mut copy), Err(Errno::FAULT));
-        // SAFETY: nothing is mapped there.
+        // SAFETY: no process has memory at address 0.
         assert_eq!(unsafe { write(0, b"x") }, Err(Errno::FAULT));
     }
 }

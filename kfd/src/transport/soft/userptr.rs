@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! USERPTR objects: private pages become a memfd that the device can map too, and later private again.
+//! Lends pages for USERPTR objects: private pages are exchanged for a memfd that the device can map too, and later for
+//! private pages again.
 //!
-//! INVARIANT: the bytes and the protection of the pages are the same before, during and after; only what
-//! other threads write *while* the pages are exchanged is lost, which is why ALLOC forbids it. Pages that
-//! the application has replaced meanwhile are left alone when lent ones are taken back. A child forked
-//! while pages are lent shares them with its parent.
+//! INVARIANT: each exchange keeps the bytes and the protection of the pages. Writes by other threads *while* pages are
+//! exchanged are lost, which is why ALLOC forbids them. When lent pages are taken back, pages that the application has
+//! replaced meanwhile are left alone. A child that is forked while pages are lent shares them with its parent.
 #![allow(unsafe_code)]
 
 mod maps;
@@ -39,11 +39,12 @@ struct Loan {
 }
 
 impl Lent {
-    /// The memfd behind the pages of `[address, address + bytes)`, which are lent now if they were not.
-    /// None if they cannot be: no such memory, not writable though asked for, shared already, or the stack in use.
+    /// The memfd behind the pages of `[address, address + bytes)`; lends them if they are not lent yet. `None` if they
+    /// cannot be lent: they are not mapped, not writable though the flags ask for it, shared already, or part of the
+    /// stack in use.
     ///
-    /// `frame` is any address in the caller's stack frame: what lies below it changes while it is copied,
-    /// so it cannot be lent.
+    /// `frame` is any address in the caller's stack frame. The stack below it changes while it is copied, and cannot be
+    /// lent.
     #[inline(never)] // Else this function's locals might lie above `frame`.
     pub fn lend(&mut self, address: u64, bytes: u64, flags: u32, frame: usize) -> Option<Arc<OwnedFd>> {
         let page = rustix::param::page_size();
@@ -73,14 +74,14 @@ impl Lent {
         Some(memory)
     }
 
-    /// The device made `handle` over the pages.
+    /// Notes that the device made `handle` over the pages.
     pub fn keep(&mut self, memory: &Arc<OwnedFd>, handle: u64) {
         if let Some(loan) = self.loans.iter_mut().find(|loan| Arc::ptr_eq(&loan.memory, memory)) {
             loan.handles.push(handle);
         }
     }
 
-    /// The device did not take the pages.
+    /// Takes the pages back if no handle uses them, since the device made none.
     pub fn cancel(&mut self, memory: &Arc<OwnedFd>) {
         if let Some(index) = self.loans.iter().position(|loan| Arc::ptr_eq(&loan.memory, memory)) {
             self.take_back_unused(index);
@@ -92,7 +93,7 @@ impl Lent {
         self.loans.iter().any(|loan| loan.handles.contains(&handle))
     }
 
-    /// The device freed `handle`.
+    /// Notes that the device freed `handle`.
     pub fn release(&mut self, handle: u64) {
         if let Some(index) = self.loans.iter().position(|loan| loan.handles.contains(&handle)) {
             self.loans[index].handles.retain(|known| *known != handle);
@@ -107,12 +108,12 @@ impl Lent {
         }
         match loan.take_back() {
             Ok(()) => drop(self.loans.swap_remove(index)),
-            // The bytes are right where they are; closing the transport tries again.
+            // The pages keep their bytes; closing the transport tries again.
             Err(errno) => tracing::warn!(target: "kfd", %errno, range = ?loan.range, "pages stay shared"),
         }
     }
 
-    /// Takes everything back; the device is not asked.
+    /// Takes all pages back, whatever the device still uses.
     pub fn take_back_all(&mut self) -> Result<(), CloseError> {
         while let Some(loan) = self.loans.last() {
             loan.take_back().map_err(|errno| CloseError::Userptr {
@@ -147,7 +148,8 @@ fn exchange_for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Err
     rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK)?;
     user_memory::copy_to_file(range.start as u64, range.len() as u64, &memory)?;
     let rw = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: the new pages hold the bytes of those that they replace: nobody may write to them during ALLOC.
+    // SAFETY: the memfd was filled from the pages that it replaces, and the contract of ALLOC forbids writes to them
+    // meanwhile, so that whoever uses the addresses finds the same bytes.
     unsafe { map_fixed(memory.as_fd(), pointer(range.start), range.len(), rw, 0)? };
     for vma in vmas.iter().filter(|vma| vma.prot != rw) {
         // SAFETY: the range was mapped just now; it gets the protection that the pages there had before.
@@ -172,7 +174,8 @@ impl Loan {
 
     fn privatise(&self, vma: &Vma) -> Result<(), Errno> {
         let copy = Mapping::copy_of(&self.memory, vma.offset, vma.range.len())?;
-        // SAFETY: the copy holds the bytes of the pages that it replaces.
+        // SAFETY: the copy was filled from the memfd whose pages it replaces, so that whoever uses the addresses finds
+        // the same bytes.
         unsafe { copy.move_over(vma.range.start, vma.prot) }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads RESTORE's private blob out of the client's memory, piece by piece.
+//! Reads the private blob of RESTORE from the client's memory in parts.
 //!
-//! INVARIANT: whatever the client says the blob is, no more is read at a time than one known struct, and nothing
-//! beyond the size it gave.
+//! INVARIANT: one read takes at most one known struct or one buffer of the caller, and no read passes the size that the
+//! client gave.
 
 use kfd::sys::{kfd_criu_bo_priv_data, kfd_ioctl_criu_args};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ impl Cursor {
         self.offset == self.bytes
     }
 
-    /// Looks whether `count` elements of `size` bytes follow.
+    /// Checks that `count` elements of `size` bytes follow.
     ///
     /// # Errors
     /// `EINVAL`.
@@ -37,13 +37,13 @@ impl Cursor {
         if end.is_some_and(|end| end <= self.bytes) { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Passes over `count` elements of `size` bytes.
+    /// Skips `count` elements of `size` bytes.
     ///
     /// # Errors
     /// `EINVAL` beyond the end.
     pub(super) fn skip(&mut self, count: u64, size: usize) -> Result<(), Errno> {
         self.expect(count, size)?;
-        // The product and the sum fit: `expect` has computed them.
+        // `expect` has computed the product and the sum without overflow.
         self.offset += count * size as u64;
         Ok(())
     }

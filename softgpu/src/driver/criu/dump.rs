@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CRIU_OP CHECKPOINT.
 //!
-//! INVARIANT: nothing of the process changes, and descriptors are given out only once everything else has succeeded,
-//! so that a checkpoint that fails leaves nothing behind.
+//! INVARIANT: CHECKPOINT changes nothing of the process. It gives out descriptors last, so that a checkpoint that fails
+//! leaves no descriptor behind.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,11 +15,11 @@ use crate::driver::bo::{Bo, Domain};
 use crate::driver::process::{KfdProcess, Pdd, State};
 use crate::driver::{Call, FdPlace, device, memfd};
 
-/// `KFD_INVALID_FD`: a bucket without descriptor, or one whose number the client's side is still to fill in.
+/// `KFD_INVALID_FD`: the bucket has no descriptor, or the client's side will write its number.
 const NO_FD: u32 = u32::MAX;
 
-/// The buffers that a checkpoint holds, by index: all but those below the GPU's first address, which are the trap
-/// handler's.
+/// The buffers that a checkpoint holds, by index. Buffers below the GPU's first address belong to the trap handler and
+/// are left out.
 pub(super) fn bos(pdd: &Pdd) -> impl Iterator<Item = (u32, &Bo)> {
     pdd.bos.iter().filter(|(_, bo)| bo.va == 0 || bo.va > device::GPUVM_BASE)
 }
@@ -55,7 +55,7 @@ impl KfdProcess {
         let mut buckets = Vec::new();
         let mut memory = Vec::new();
         let private = self.private_blob(&state, &mut buckets, &mut memory)?;
-        // An event may have been made since they were counted.
+        // Another thread may have created an event after the events were counted.
         if private.len() as u64 != args.priv_data_size {
             return Err(Errno::INVAL);
         }
@@ -80,7 +80,8 @@ impl KfdProcess {
         self.gpus.iter().enumerate().map(bucket).collect()
     }
 
-    /// The blob; fills in the buckets of the buffers and, by their index, the memory of those that have some.
+    /// The blob. Also fills `buckets`, one for each buffer, and `memory`: index and descriptor of each buffer whose
+    /// bucket has one.
     fn private_blob(
         &self,
         state: &State,
@@ -131,7 +132,7 @@ impl KfdProcess {
             offset: match bo.backing.domain {
                 Domain::Doorbell => KFD_MMAP_TYPE_DOORBELL | actual,
                 Domain::Mmio => KFD_MMAP_TYPE_MMIO | actual,
-                // Cannot be mapped through a render node, so it has no offset there.
+                // The render node cannot map USERPTR memory, so that there is no offset.
                 Domain::Userptr => 0,
                 Domain::Vram { .. } | Domain::Gtt => bo.mmap_offset,
             },
@@ -143,7 +144,7 @@ impl KfdProcess {
     }
 }
 
-/// The DMABuf of a buffer whose bucket has one: writable if the buffer is.
+/// The DMABuf of a VRAM or GTT buffer; none for others. It is writable if the buffer is.
 fn descriptor(bo: &Bo) -> Result<Option<OwnedFd>, Errno> {
     if bo.flags & (KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_GTT) == 0 {
         return Ok(None);

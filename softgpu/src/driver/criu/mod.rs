@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CRIU_OP: the process's state taken as a whole and put back into another one (`kfd_chardev.c:kfd_ioctl_criu`).
+//! CRIU_OP: takes the state of a whole process and restores it in another one (`amdkfd/kfd_chardev.c`:
+//! `kfd_ioctl_criu`).
 //!
 //! ```text
 //! PROCESS_INFO -> CHECKPOINT -> UNPAUSE        RESTORE (a process that has acquired nothing) -> RESUME
@@ -46,7 +47,8 @@ impl KfdProcess {
             return Err(Errno::NODEV);
         }
         if !state.criu.paused || self.kernel.evicts_again() {
-            // The kernel takes a failing eviction back and counts the process as running, whatever it was before.
+            // When an eviction fails, the kernel undoes it and counts the process as running, even if it was paused
+            // before.
             self.evict_queues(state).inspect_err(|_| state.criu.paused = false)?;
         }
         state.criu.paused = true;
@@ -59,8 +61,8 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// UNPAUSE takes one eviction back. After two PROCESS_INFO on Linux 6.12 one remains, and with the flag gone no
-    /// further UNPAUSE is heard.
+    /// UNPAUSE undoes one eviction. After two PROCESS_INFO on Linux 6.12 one eviction remains, and further UNPAUSE fail
+    /// because the flag is clear.
     fn unpause(&self) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if !state.criu.paused {
@@ -71,9 +73,9 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// RESUME, which the kernel lets any process call that may name this one; here it is the process itself, since
-    /// each process has a driver of its own. The kernel leaves the rest to a worker that tries for ever; here the
-    /// caller learns of a queue that does not start.
+    /// RESUME. The kernel lets another process call it for `pid`; here the caller must be `pid`, since each process has
+    /// its own driver state. The kernel starts the queues in a worker that retries for ever; here the caller gets the
+    /// error of a queue that does not start.
     fn resume(&self, pid: u32) -> Result<(), Errno> {
         if pid != self.pid {
             return Err(Errno::SRCH);
@@ -110,7 +112,7 @@ impl KfdProcess {
             + bos * size_of::<kfd_criu_bo_priv_data>()
             + queue_bytes
             + events * size_of::<kfd_criu_event_priv_data>();
-        // CAST: every object costs memory or a bitmap's bit; there are never 2^32 of them.
+        // CAST: every object costs memory or a bit of a bitmap, so that there are fewer than 2^32.
         Census {
             devices: self.gpus.len() as u32,
             bos: bos as u32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A queue in the blob (`kfd_process_queue_manager.c:criu_checkpoint_queue`, `kfd_criu_restore_queue`).
 //!
-//! INVARIANT: a queue comes back under its own number, doorbell and SDMA queue or not at all; nothing that its entry
-//! says is believed before it has been compared with the device.
+//! INVARIANT: RESTORE makes a queue under its old number, doorbell and SDMA queue, or not at all. Every value of the
+//! blob's entry is checked against the device before it is used.
 
 use kfd::sys::*;
 use rustix::io::Errno;
@@ -18,14 +18,15 @@ use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
 /// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
 const SDMA_MQD_BYTES: usize = 512;
 
-/// Bytes of a queue's descriptor in the blob. One of the first XCC: no GPU of this device that executes has more.
+/// Bytes of a queue's descriptors in the blob: one descriptor, since no GPU of this device that executes has more than
+/// one XCC.
 pub(super) fn mqd_bytes(compute: bool) -> usize {
     if compute { MQD_BYTES } else { SDMA_MQD_BYTES }
 }
 
 impl KfdProcess {
-    /// Appends a queue that is off the hardware, and its descriptor. From gfx10 on no control stack follows: it is in
-    /// the save area.
+    /// Appends a queue that is off the hardware, with its descriptor. From gfx10 on the control stack is in the save
+    /// area and not in the blob.
     pub(super) fn append_queue(
         &self,
         blob: &mut Vec<u8>,
@@ -125,7 +126,7 @@ impl KfdProcess {
             eop_bytes: data.eop_ring_buffer_size,
             cwsr_va: data.ctx_save_restore_area_address,
             cwsr_bytes: data.ctx_save_restore_area_size,
-            // The entry only says how much of it follows, which is nothing from gfx10 on.
+            // The entry says how many bytes of control stack follow: none from gfx10 on.
             control_stack_bytes: geometry.control_stack_bytes,
             doorbell,
             buffers,
@@ -146,8 +147,8 @@ impl KfdProcess {
         self.restore_gws(state, gpu, &data)
     }
 
-    /// The buffers that the queue holds: all of them, checked as CREATE_QUEUE does, or none on kernels whose restored
-    /// queues hold nothing.
+    /// The buffers that the queue holds: all of them, checked as CREATE_QUEUE does; or none, for a kernel whose
+    /// restored queues hold no buffers.
     fn restored_buffers(
         &self,
         state: &State,
@@ -177,7 +178,7 @@ impl KfdProcess {
         if args.ring_base_address != 0 {
             return queue_buffers::find(state, gpu, model, &args);
         }
-        // Parked by UPDATE_QUEUE with ring 0: the kernel does not store which ring it still held.
+        // UPDATE_QUEUE with ring 0 parked the queue. The kernel does not store which ring it still held.
         args.ring_base_address = args.write_pointer_address;
         args.ring_size = 4096;
         let found = queue_buffers::find(state, gpu, model, &args)?;
@@ -226,8 +227,8 @@ impl KfdProcess {
     }
 }
 
-/// CREATE_QUEUE's number of an entry's type, if the entry's plain numbers are ones that CREATE_QUEUE and UPDATE_QUEUE
-/// would have accepted. The kernel trusts them.
+/// The type by which CREATE_QUEUE knows the entry's queue, if CREATE_QUEUE and UPDATE_QUEUE would accept the entry's
+/// plain numbers. (The kernel does not check them.)
 fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
     let ring = u32::try_from(data.q_size).map_err(|_| Errno::INVAL)?;
     let numbers = ring.is_power_of_two()
@@ -239,12 +240,12 @@ fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
         (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_PM4) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE),
         (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_AQL) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE_AQL),
         (KFD_QUEUE_TYPE_SDMA, _) => Ok(KFD_IOC_QUEUE_TYPE_SDMA),
-        // XGMI engines, of which there are none here, and the kernel's own queues.
+        // This device has no XGMI engines, and no client can create the kernel's own queues.
         _ => Err(Errno::INVAL),
     }
 }
 
-/// Brings the words that say where in the save area the waves are into its bounds, as Linux 7.3 does.
+/// Limits the descriptor's offsets and sizes in the save area to the area's bounds, as Linux 7.3 does.
 fn sanitise(mqd: &mut Mqd, control_stack: u32, area: u32) {
     let stack = mqd.word(mqd_field::CONTROL_STACK_SIZE).min(control_stack);
     let offset = mqd.word(mqd_field::CONTROL_STACK_OFFSET).min(stack);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CRIU_OP RESTORE: process, devices, buffers, then queues and events in the blob's order.
 //!
-//! INVARIANT: the blob is a stranger's. Nothing it says makes the driver read beyond it, allocate more than one entry
-//! at a time, or enter a state that an honest process could not be in. As in the kernel, what was made before a failure
-//! stays; the queues stay off the hardware then.
+//! INVARIANT: the blob is untrusted. It cannot make the driver read beyond its end, allocate more than one entry at a
+//! time, or enter a state that CREATE and ALLOC could not reach. As in the kernel, objects made before a failure stay;
+//! the queues stay off the hardware then.
 
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ impl KfdProcess {
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        // Until RESUME, so that no queue runs before its memory is as it was.
+        // The queues stay off the hardware until RESUME, so that none runs before its memory is restored.
         self.evict_queues(state)?;
         let mut cursor = Cursor::new(args);
         let process: kfd_criu_process_priv_data = cursor.take(call)?;
@@ -52,8 +52,8 @@ impl KfdProcess {
         if !cursor.at_end() {
             return Err(Errno::INVAL);
         }
-        // The kernel has them installed by now even if an object failed; here nobody is left with descriptors he does
-        // not know of.
+        // The kernel has installed the descriptors by now, even if a later object failed. Here a failed ioctl installs
+        // none, so that the client gets no descriptor that it does not know of.
         for (place, fd) in memory {
             call.fds.give_out(place, fd);
         }
@@ -87,13 +87,14 @@ impl KfdProcess {
             }
             let file = acquired_file(state, &fd).filter(|(_, of_gpu)| *of_gpu == gpu);
             state.pdds[gpu].render = Some(file.ok_or(Errno::INVAL)?.0);
-            // Makes the slice, as the first queue would.
+            // Creates the doorbell slice, as the first queue would.
             self.hardware.doorbells(gpu)?;
         }
         Ok(())
     }
 
-    /// Makes all buffers and writes their buckets back; answers the memory of those whose buckets name some.
+    /// Makes all buffers and writes their buckets back. Answers the memory of each buffer whose bucket has a
+    /// descriptor.
     fn restore_bos(
         &self,
         state: &mut State,
@@ -120,7 +121,8 @@ impl KfdProcess {
         Ok(memory)
     }
 
-    /// Makes one buffer under its index and maps it where it was mapped. `pages` has the memory of a USERPTR buffer.
+    /// Makes one buffer under its old index and maps it on the GPUs where it was mapped. `pages` is the memory of a
+    /// USERPTR buffer.
     fn restore_bo(
         &self,
         state: &mut State,
@@ -136,7 +138,8 @@ impl KfdProcess {
             flags: bucket.alloc_flags,
             ..Default::default()
         };
-        // The bucket has the size of the memory: what AQL_QUEUE_MEM maps twice, once.
+        // The bucket has the size of the memory. AQL_QUEUE_MEM maps the memory twice, so that ALLOC was asked for twice
+        // the size.
         let once = kfd_ioctl_alloc_memory_of_gpu_args {
             flags: args.flags & !KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM,
             ..args
@@ -153,7 +156,7 @@ impl KfdProcess {
             Domain::Doorbell => bucket.restored_offset = KFD_MMAP_TYPE_DOORBELL | actual,
             Domain::Mmio => bucket.restored_offset = KFD_MMAP_TYPE_MMIO | actual,
             Domain::Vram { .. } | Domain::Gtt => bucket.restored_offset = offset,
-            // Has none: its memory is the client's own.
+            // A USERPTR buffer has no descriptor: its memory is the client's own.
             Domain::Userptr => {}
         }
         let mapped = private.mapped_gpuids.iter().take(self.gpus.len());
@@ -176,7 +179,7 @@ impl KfdProcess {
                 }
                 events.restore(&event)
             }
-            // Ranges of shared virtual memory: this kernel is built without.
+            // The modelled kernel is built without shared virtual memory, so that there can be no ranges.
             _ => Err(Errno::INVAL),
         }
     }

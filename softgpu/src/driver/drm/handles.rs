@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handles of buffers on one open render node, and how they come and go (`drm_prime.c`, `drm_gem.c`).
+//! Handles of buffers on one open render node: import, export and close (`drm_prime.c`, `drm_gem.c`).
 //!
-//! INVARIANT: on one file a memory has at most one handle, however often it is imported; the handle keeps the memory,
-//! whatever becomes of KFD's own handles. KFD's buffers have none until they are imported.
+//! INVARIANT: an open file has at most one handle for a memory, however often the memory is imported. The handle keeps
+//! the memory alive after KFD's own handle is freed. A buffer of KFD has no handle here until it is imported.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl State {
 }
 
 impl KfdProcess {
-    /// PRIME_FD_TO_HANDLE. Memory in another GPU's VRAM is accepted too: where there is no P2P path, a real driver
-    /// moves it to system memory first, which changes what it costs and not what is in it.
+    /// PRIME_FD_TO_HANDLE. Memory in another GPU's VRAM is accepted too. Without a P2P path a real driver moves it to
+    /// system memory first, which changes the speed and not the contents.
     pub(super) fn prime_fd_to_handle(
         &self,
         file: &OpenFile,
@@ -119,16 +119,16 @@ impl KfdProcess {
         } else {
             memfd::duplicate(&gem.backing.fd)?
         };
-        // The number goes into the argument when the client installs it, with O_CLOEXEC as `flags` says.
+        // The client installs the descriptor, with O_CLOEXEC as `flags` says, and writes its number into the argument.
         call.fds.give_out(FdPlace::Field(MADE_FD), fd);
         Ok(())
     }
 
-    /// GEM_CLOSE: the handle goes, and with it the mappings that were made with it.
+    /// GEM_CLOSE: ends the handle and the mappings that were made with it.
     ///
     /// # Errors
-    /// `EINVAL` for an unknown handle; `EBUSY` when a queue uses memory that would be unmapped, where a real kernel,
-    /// which counts queues for KFD's own UNMAP only, would pull it away from under the queue.
+    /// `EINVAL` for an unknown handle; `EBUSY` when a queue uses memory that would be unmapped. A real kernel unmaps it
+    /// all the same: it counts queues only for KFD's own UNMAP.
     pub(super) fn gem_close(
         &self,
         file: &OpenFile,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The render node's ioctls that a compute process meets (`drm_ioctl.c`, `amdgpu_drv.c`): its own handles of buffers,
-//! and mappings of parts of them in the address space that KFD acquired.
+//! The render node's ioctls that a compute process uses (`drm_ioctl.c`, `amdgpu_drv.c`): handles of buffers, and
+//! mappings of parts of buffers in the address space that KFD acquired.
 //!
-//! INVARIANT: a handler sees a zero-extended struct of the driver's size, and what it leaves there is copied back for
-//! commands with an out direction, also when it fails. KFD's mappings and those of GEM_VA lie in one address space
-//! and never overlap; neither interface can change the other's.
+//! INVARIANT: a handler gets a zero-extended struct of the driver's size. For commands with an out direction the struct
+//! is copied back even when the handler fails. Mappings of KFD and of GEM_VA lie in one address space and never
+//! overlap; neither interface can change the other's mappings.
 
 mod handles;
 mod query;
@@ -82,7 +82,8 @@ pub(super) fn ioctl(
     let ioctl = DrmIoctl::from_number(nr).ok_or(Errno::INVAL)?;
     let handler = handler(ioctl).ok_or(Errno::INVAL)?;
     let row = ioctl.row();
-    // Unlike KFD's, this dispatcher copies in a direction only if the user's command and its own both have it.
+    // KFD copies by its own table. DRM copies in a direction only if the user's command and its own command both have
+    // that direction.
     let directions = ioc_dir(cmd) & ioc_dir(row.command);
     let user_bytes = ioc_size(cmd);
     let mut buffer = vec![0u8; row.argument_bytes().max(user_bytes)];

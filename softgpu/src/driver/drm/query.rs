@@ -8,11 +8,11 @@ use super::super::Call;
 use super::super::files::OpenFile;
 use super::super::process::KfdProcess;
 
-/// `AMDGPU` has been at 3 since 2015; libdrm wants exactly that.
+/// amdgpu's major version has been 3 since 2015, and libdrm accepts no other.
 const MAJOR: i32 = 3;
 
 impl KfdProcess {
-    /// VERSION: each string is copied as far as the user's buffer goes, its true length comes back.
+    /// VERSION: copies each string up to the length of the user's buffer, and answers its full length.
     pub(super) fn drm_version(
         &self,
         _file: &OpenFile,
@@ -27,7 +27,7 @@ impl KfdProcess {
         copy_field(call, args.desc, &mut args.desc_len, "AMD GPU")
     }
 
-    /// GET_CAP: of the capabilities that say something of a node without a display, those this one has.
+    /// GET_CAP: answers the one capability that a node without display has; others are unknown.
     pub(super) fn drm_capability(
         &self,
         _file: &OpenFile,
@@ -42,7 +42,7 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// AMDGPU_INFO: only whether the GPU works. What describes it is in the topology, and its registers are not
+    /// AMDGPU_INFO: answers only whether the GPU works. The topology describes the GPU, and its registers are not
     /// modelled: libdrm_amdgpu finds no device here.
     pub(super) fn amdgpu_info(
         &self,
@@ -60,7 +60,7 @@ impl KfdProcess {
 }
 
 fn copy_field(call: &Call<'_>, address: u64, length: &mut u64, value: &str) -> Result<(), Errno> {
-    // CAST: a few letters.
+    // CAST: the strings have fewer than ten letters.
     let whole = value.len() as u64;
     let wanted = whole.min(std::mem::replace(length, whole));
     if wanted == 0 || address == 0 {

@@ -2,8 +2,8 @@
 //! AMDGPU_GEM_VA on the address space that KFD acquired (since KFD 1.15): any part of an object at any free address
 //! (`amdgpu_gem.c:amdgpu_gem_va_ioctl`, `amdgpu_vm.c`).
 //!
-//! INVARIANT: checks come first and in the kernel's order; nothing is mapped or unmapped by a call that they refuse.
-//! What REPLACE maps again, only with other permissions, is at no time not mapped.
+//! INVARIANT: all checks come first, in the kernel's order, so that a refused call maps and unmaps nothing. Pages that
+//! REPLACE only gives other permissions stay mapped throughout.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let &mut drm_amdgpu_gem_va { operation, flags, handle, va_address: va, map_size: bytes, .. } = args;
-        // The upper half of the address space begins behind the hole; this device has none.
+        // GEM_VA also allows the upper half of the address space, above the hole; this device has no upper half.
         if va < AMDGPU_VA_RESERVED_BOTTOM || va.checked_add(bytes).is_none_or(|end| end > VA_END) {
             return Err(Errno::INVAL);
         }
@@ -69,12 +69,13 @@ impl KfdProcess {
         let mut state = self.state.lock();
         if operation == AMDGPU_VA_OP_CLEAR {
             self.check_sync_objects(args, call)?;
-            // A file that KFD did not acquire has a graphics address space, of which this device has none.
+            // Only the file that KFD acquired has an address space here; the graphics address spaces of other files are
+            // not modelled.
             let gpu = state.compute_space(file).ok_or(Errno::INVAL)?;
             check_pages(va, 0, bytes)?;
             return self.clear(&mut state, gpu, va, bytes);
         }
-        // A mapping of nothing is for textures.
+        // Mappings without an object are for textures.
         if flags & AMDGPU_VM_PAGE_PRT != 0 {
             return Err(Errno::INVAL);
         }
@@ -105,7 +106,7 @@ impl KfdProcess {
         self.map_gem(&mut state, gpu, part)
     }
 
-    /// No sync object can exist, so every one that is named is unknown.
+    /// Sync objects are not modelled, so that every named one is unknown.
     fn check_sync_objects(&self, args: &drm_amdgpu_gem_va, call: &Call<'_>) -> Result<(), Errno> {
         if !self.kernel.synchronizes_gem_va() {
             return Ok(());
@@ -124,7 +125,7 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// UNMAP: the object's mapping that starts at the page, whole; the size that was given does not matter.
+    /// UNMAP: ends the whole mapping of the object that starts at the page. The given size is ignored.
     fn unmap_gem(&self, state: &mut State, gpu: usize, handle: u32, va: u64) -> Result<(), Errno> {
         let va = va & !(PAGE - 1);
         let vm = &mut state.pdds[gpu].vm;
@@ -171,8 +172,8 @@ fn check_pages(va: u64, offset: u64, bytes: u64) -> Result<(), Errno> {
     if whole && bytes > 0 { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// Whether GEM_VA may take the range out of what is mapped there. Real kernels let it, KFD's mappings included, and
-/// have KFD stumble over what is missing later; here each interface ends its own.
+/// Whether GEM_VA may unmap what lies in the range. Real kernels allow this for KFD's mappings too, and KFD fails later
+/// when it misses them. Here each interface can only end its own mappings.
 ///
 /// # Errors
 /// `EINVAL` when KFD mapped some of it, `EBUSY` when a queue uses the memory.
@@ -188,7 +189,7 @@ fn check_clearable(vm: &Vm, va: u64, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether all of the range shows just the wanted pages already, with whatever permissions.
+/// Whether the whole range already maps the wanted pages, with any permissions.
 fn is_mapped_so(vm: &Vm, part: &Part) -> bool {
     let mut at = part.va;
     for (start, mapping) in vm.touching(part.va, part.bytes) {

@@ -75,7 +75,8 @@ fn largest_wait_fits_a_message() {
 
 /// Issues `cmd` with a hand-made argument.
 fn raw<T: bytemuck::Pod>(kfd: &Kfd, cmd: u32, args: &mut T) -> Result<u32, Errno> {
-    // SAFETY: the argument has the command's size; the tests' bad pointers are never followed.
+    // SAFETY: the argument has the command's size. Pointers in it that name no memory of the test are only read by
+    // system calls, which answer EFAULT.
     unsafe { kfd.file().ioctl(cmd, std::ptr::from_mut(args).cast()) }
 }
 
@@ -96,7 +97,7 @@ fn bad_embedded_pointer_is_a_missing_segment() {
 fn bad_argument_pointer_is_efault() {
     let (_server, _, kfd) = kfd(|_| bare(0));
     for address in [std::ptr::null_mut(), std::ptr::without_provenance_mut(0x1000)] {
-        // SAFETY: deliberately bad; the transport reads it by a system call.
+        // SAFETY: nothing is mapped at the address, which the transport reads by a system call.
         assert_eq!(unsafe { kfd.file().ioctl(AMDKFD_IOC_GET_VERSION, address) }, Err(Errno::FAULT));
     }
 }
@@ -266,7 +267,7 @@ fn doorbell_stores_and_wakes_a_parked_device_only() {
 fn mappings_report_the_devices_errno_and_their_shape() {
     let (_server, _, kfd) = kfd(|_| bare(0));
     let file = kfd.file();
-    // SAFETY: nothing is mapped, the calls fail.
+    // SAFETY: both calls fail before they map anything.
     unsafe {
         assert_eq!(file.mmap_fixed(std::ptr::null_mut(), 4096, ProtFlags::READ, 0), Err(Errno::ACCESS));
         let cookie = doorbell_cookie(1);

@@ -140,15 +140,16 @@ fn close_leaves_no_connection_and_open_makes_one() {
 #[test]
 fn forked_child_gets_ebadf_and_the_parent_goes_on() {
     let (server, transport, kfd) = kfd(|_| bare(0));
-    // SAFETY: the child only makes calls on what it inherited, and leaves without unwinding.
+    // SAFETY: the child has one thread. It only makes a call that the session refuses before it takes a lock, and ends
+    // without unwinding.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = kfd.runtime_disable().is_err_and(|error| error.errno == Errno::BADF);
-        // SAFETY: ends the child at once.
+        // SAFETY: `_exit` has no preconditions.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: waits for our child.
+    // SAFETY: `status` is writable for the call.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     kfd.runtime_disable().unwrap();

@@ -28,7 +28,7 @@ pub(super) fn device(dev: u64) -> (u32, u32) {
 pub(super) fn in_range(range: &Range<usize>) -> Result<Vec<Vma>, Errno> {
     let text = std::fs::read("/proc/self/maps")
         .map_err(|error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
-    // A file's name may be any bytes.
+    // A file name need not be UTF-8.
     let text = String::from_utf8_lossy(&text);
     let vmas = text.lines().filter_map(parse).filter_map(|vma| cut(vma, range));
     Ok(vmas.collect())
