@@ -4,8 +4,9 @@
 //! Everything above this crate issues the real ioctl numbers with the real structs and the real mmap
 //! cookies; only [`transport`] knows whether a kernel driver or the software device answers them.
 //!
-//! INVARIANT: unsafe code lives only in the modules that begin with `allow(unsafe_code)`: the ioctl table and the two
-//! modules that issue ioctls, the transports' files, doorbells, mappings and copies of memory, and the start of softgpud.
+//! INVARIANT: unsafe code lives only in the modules that begin with `allow(unsafe_code)`: the ioctl table; the two
+//! modules that issue ioctls; the transports' files, doorbells, mappings and copies of memory; and the start of
+//! softgpud.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

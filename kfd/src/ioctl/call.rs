@@ -47,11 +47,12 @@ impl Slice<'_> {
     }
 }
 
-/// Writes pointer and length of each array of the argument: of the slice at its index, or of no memory where there are
-/// fewer slices. An array that is longer than its count can say is cut.
+/// Writes the pointer and the length of each array into the argument: those of the slice at the array's index, or zero if
+/// there are fewer slices. If a slice is longer than the count field can say, the count names its beginning.
 ///
 /// # Errors
-/// EINVAL if a slice does not fit its array, or nothing says how long the array is.
+/// EINVAL if there are too many slices, if the driver writes an array whose slice may only be read, or if no field
+/// alone holds the array's length.
 fn point(row: &'static Row, args: &mut [u8], slices: &mut [Slice<'_>]) -> Result<(), Errno> {
     let arrays: Vec<Array> = row
         .parts_of(args)

@@ -76,7 +76,7 @@ fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
         }
         (Kfd(K::CreateQueue), Errno::NOSPC) => "destroy a queue of this process on this GPU",
         (Kfd(K::CreateQueue), Errno::PERM) => {
-            "the GPU has no queue left; destroy one in this or another process"
+            "the GPU has no queue left; destroy a queue of this or another process"
         }
         (Kfd(K::CreateQueue), errno) if errno.raw_os_error() == sys::ENOTSUPP => "no such queue type",
         (Kfd(K::CreateQueue) | Kfd(K::SetMemoryPolicy) | Kfd(K::SetTrapHandler), Errno::SRCH) => {
@@ -85,17 +85,17 @@ fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
         (Kfd(K::UpdateQueue), Errno::FAULT) => {
             "the queue does not exist, or no mapping of the ring's size starts there"
         }
-        (Kfd(K::UpdateQueue), Errno::ACCESS) => "the driver reset this queue; destroy it",
+        (Kfd(K::UpdateQueue), Errno::ACCESS) => "the driver reset this queue; destroy the queue",
         (Kfd(K::GetQueueWaveState), Errno::INVAL) => "make the compute queue inactive first (percentage 0)",
         (Kfd(K::GetQueueWaveState) | Kfd(K::SetCuMask), Errno::FAULT) => "the queue does not exist",
         (Kfd(K::AcquireVm), Errno::BUSY) => {
-            "this process acquired this GPU through another open render node; use that same open file"
+            "this process acquired this GPU through another open render node; use that open file"
         }
         (Kfd(K::AcquireVm), Errno::INVAL) => "pass a fresh amdgpu render node and a GPU id of the topology",
-        (Kfd(K::FreeMemoryOfGpu), Errno::BUSY) => "unmap it from every GPU first",
+        (Kfd(K::FreeMemoryOfGpu), Errno::BUSY) => "unmap the memory from every GPU first",
         (Kfd(K::FreeMemoryOfGpu), Errno::PERM) => "the event page lives as long as the process",
-        (Kfd(K::UnmapMemoryFromGpu), Errno::BUSY) => "destroy the queue that uses it first",
-        (Kfd(K::UnmapMemoryFromGpu), Errno::INVAL) => "it is not mapped on that GPU",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::BUSY) => "destroy the queue that uses the memory first",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::INVAL) => "the memory is not mapped on that GPU",
         (Kfd(K::MapMemoryToGpu), Errno::INVAL) => {
             "the address must be free and aligned to pages, and a peer GPU needs a P2P link"
         }
@@ -109,8 +109,8 @@ fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
         (Kfd(K::CreateEvent), Errno::NOSPC) => "all 4095 signal events are in use; destroy some",
         (Kfd(K::CreateEvent), Errno::NOMEM) => "pass an event page with the first event",
         (Kfd(K::WaitEvents), Errno::IO) => "an event was destroyed during the wait",
-        (Kfd(K::RuntimeEnable), Errno::EXIST) => "enable before the first queue is created",
-        (Kfd(K::RuntimeEnable), Errno::BUSY) => "it is enabled already",
+        (Kfd(K::RuntimeEnable), Errno::EXIST) => "enable the runtime before the first queue is created",
+        (Kfd(K::RuntimeEnable), Errno::BUSY) => "the runtime is enabled already",
         (Kfd(K::SetXnackMode), Errno::BUSY) => "destroy all queues first",
         (Kfd(K::CriuOp), Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
         (Kfd(K::CriuOp), Errno::OPNOTSUPP) => {
@@ -150,7 +150,7 @@ fn by_errno(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::NODEV => "the GPU is gone, or ACQUIRE_VM was not called for it",
         Errno::BADF => "the file was opened by the parent of this process, or is closed; open it again",
-        Errno::NOTTY => "the driver is too old for it",
+        Errno::NOTTY => "the driver is too old for this ioctl",
         Errno::IO | Errno::TIME => "the GPU does not answer; see the kernel log",
         _ => return None,
     })

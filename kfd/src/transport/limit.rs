@@ -112,7 +112,8 @@ impl CallLimit {
     }
 }
 
-/// Whether `fd` is readable, or its other end gone, within `limit` (`None`: without end); a signal may end the wait early.
+/// Whether `fd` is readable or its other end is closed, within `limit` (`None`: no limit). A signal may end the wait
+/// early.
 ///
 /// # Errors
 /// The errno of poll.

@@ -96,8 +96,8 @@ fn needs_checkpoint_restore(ioctl: KfdIoctl) -> bool {
 /// Answers an ioctl on any open file. The kernel's number, size and direction count, not those in the user's command.
 ///
 /// # Errors
-/// `ENOTTY` for a number beyond the kernel's table, `EINVAL` for a hole in it, `EBADF` and `EACCES` for a caller that may
-/// not, `EFAULT` when the argument is shorter than it says, else the handler's own.
+/// `ENOTTY` for a number beyond the kernel's table, `EINVAL` for a hole in it, `EBADF` and `EACCES` for a caller that
+/// may not issue the ioctl, `EFAULT` when the argument is shorter than it says, else the handler's own.
 pub(super) fn ioctl(
     process: &KfdProcess,
     file: &OpenFile,

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kfd::sys::AMDKFD_COMMAND_END;
+use kfd::sys::{AMDKFD_COMMAND_END, KfdIoctl};
 use queues::target::{CriuSupport, Target};
 use thiserror::Error;
 
@@ -86,10 +86,10 @@ impl KernelModel {
         self != Self::V6_12
     }
 
-    /// First number that is no command (`AMDKFD_COMMAND_END`).
+    /// First number that is no command (`AMDKFD_COMMAND_END`); CREATE_PROCESS is newer than Linux 6.12.
     pub(super) fn command_end(self) -> u32 {
         match self {
-            Self::V6_12 => 0x27,
+            Self::V6_12 => KfdIoctl::CreateProcess.number(),
             Self::V7_3 | Self::Fixed => AMDKFD_COMMAND_END,
         }
     }

@@ -30,8 +30,9 @@ use super::svm::kfd_ioctl_svm_args;
 ///
 /// # Safety
 /// The size in `ROW.command` is that of `Args`. `ROW.parts` lists every field of `Args` through which the driver
-/// accesses memory of the calling process while the ioctl runs, or in which it returns a new descriptor; and it tells
-/// for each array no fewer bytes, and no less access, than the driver uses.
+/// accesses memory of the calling process while the ioctl runs, but for the pages that [`PlainArgs`] excepts, and every
+/// field in which the driver returns a new descriptor. The driver uses no more bytes of an array than its
+/// [`Length`] says ([`Length::Fixed`] excepted), and writes only those that are `writable`.
 pub unsafe trait Command {
     /// The argument struct.
     type Args: Pod;

@@ -26,7 +26,7 @@ pub enum Part {
     Descriptor(Place),
     /// A descriptor that the driver makes.
     NewDescriptor(Place, CloseOnExec),
-    /// Parts that count only while the u32 field at `selector` is `value`; they are no operations themselves.
+    /// Parts that apply only if the u32 field at `selector` is `value`. None of them is an operation itself.
     Operation {
         /// Offset of the field that names the operation.
         selector: usize,
@@ -79,7 +79,8 @@ pub enum Length {
         /// Offset of the element's size.
         element: usize,
     },
-    /// This many bytes.
+    /// This many bytes, which no field limits. A driver for another chip may write more, so that only an unsafe
+    /// wrapper can issue the ioctl.
     Fixed(usize),
 }
 
@@ -114,7 +115,7 @@ impl Row {
         ioc_size(self.command)
     }
 
-    /// The parts that count for an argument with these bytes; none of them is an operation.
+    /// The parts that apply to an argument with these bytes; none of them is an operation.
     pub fn parts_of(&self, arg: &[u8]) -> impl Iterator<Item = &'static Part> {
         self.parts.iter().flat_map(move |part| match part {
             Part::Operation { selector, value, parts } if u32_at(arg, *selector) == *value => *parts,

@@ -49,8 +49,8 @@ impl SoftTransport {
     /// none.
     ///
     /// # Errors
-    /// [`OpenError`] if it cannot be found, started or talked to within the thread's [`super::CallLimit`], or half a minute
-    /// where there is none.
+    /// [`OpenError`] if softgpud cannot be found, started or talked to within the thread's [`super::CallLimit`], or
+    /// within half a minute if there is no limit.
     pub fn connect(devices: &[String]) -> Result<Self, OpenError> {
         Self::connect_instance(&devices.join(","), None)
     }

@@ -161,8 +161,8 @@ fn detach() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // softgpud must not keep descriptors that the application left inheritable.
-    // SAFETY: the call has no pointers and only marks descriptors from 3 on close-on-exec. A kernel without the flag refuses
-    // the call, and softgpud keeps the descriptors.
+    // SAFETY: the call has no pointers and only marks descriptors from 3 on close-on-exec. A kernel without the flag
+    // refuses the call, and softgpud keeps the descriptors.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
     // SAFETY: the process has one thread, since it was forked itself. The child returns to the code that executes
     // softgpud and calls only async-signal-safe functions before.

@@ -21,8 +21,8 @@ use super::process::KfdProcess;
 
 type Handler = fn(&KfdProcess, &OpenFile, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
-/// Names the handler of each ioctl that is answered, and those that are not. The ioctl table says which struct each takes;
-/// an ioctl of the table that is missing here does not compile.
+/// Names the handler of each ioctl that is answered, and the ioctls that have none. The ioctl table says which struct
+/// each takes; an ioctl of the table that is missing here does not compile.
 macro_rules! handlers {
     ($ioctl:expr; no handler: $( $other:ident ),*; $( $key:ident => $handler:expr, )*) => {
         match $ioctl {
@@ -36,8 +36,8 @@ macro_rules! handlers {
     };
 }
 
-/// The handler of an ioctl. What a compute process does not need (sync objects, contexts, submissions, metadata) has none,
-/// and is answered like a number that no driver knows.
+/// The handler of an ioctl. Ioctls that a compute process does not need (sync objects, contexts, submissions, metadata)
+/// have none, and are answered like unknown numbers.
 fn handler(ioctl: DrmIoctl) -> Option<Handler> {
     type P = KfdProcess;
     handlers! { ioctl;

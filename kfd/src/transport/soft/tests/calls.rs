@@ -13,7 +13,7 @@ use super::server::{answer, bare, elements, memfd, with_fds};
 use super::*;
 use crate::ids::{GpuId, MemoryHandle};
 use crate::ioctl::{AllocMemory, CreateEvent, WaitOutcome};
-use crate::sys::{self, *};
+use crate::sys::*;
 use crate::transport::Mapping;
 use crate::transport::soft::user_memory;
 use crate::transport::wire::{FdPlace, Segment};
@@ -184,7 +184,7 @@ fn hostile_answers_change_nothing() {
 #[test]
 fn userptr_pages_are_lent_until_freed() {
     let (_server, transport, kfd) = kfd(|call| {
-        if sys::ioc_nr(call.cmd) == 0x17 {
+        if call.cmd == AMDKFD_IOC_FREE_MEMORY_OF_GPU {
             return bare(0);
         }
         let mut args: kfd_ioctl_alloc_memory_of_gpu_args = call.args();
