@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Conformance vectors of KFD's contract as Linux keeps it (`drivers/gpu/drm/amd/amdkfd`), one test each, by number.
+//! Conformance tests of KFD's contract as Linux keeps it (`drivers/gpu/drm/amd/amdkfd`), one numbered test for each
+//! rule.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::driver::Caller;
 
-/// What CREATE_QUEUE answers to arguments that are right but for this change.
+/// The answer of CREATE_QUEUE to arguments that are valid but for this change.
 fn refused(change: impl FnOnce(&mut kfd_ioctl_create_queue_args)) -> Errno {
     let client = Client::ready();
     let mut args = client.queue_parts(0, BASE).args;
@@ -25,7 +26,7 @@ fn v01_unknown_number_is_enotty() {
     for cmd in [0xc008_4b40, 0xc008_4b00, 0x0000_4b29, 0xc008_4bff] {
         assert_eq!(client.call(cmd, &mut [0u8; 64]), Err(Errno::NOTTY), "{cmd:#x}");
     }
-    // Type and direction of the user's command are not looked at.
+    // The driver ignores type and direction of the user's command.
     let mut version = kfd_ioctl_get_version_args::default();
     assert_eq!(client.call(0x0008_0001, &mut version), Ok(0));
     assert_eq!((version.major_version, version.minor_version), (1, 24));
@@ -137,7 +138,7 @@ fn v12_map_stops_at_a_bad_gpu_and_says_how_far_it_came() {
     let handle = client.alloc(0, BASE, 4096, GTT).unwrap();
     let (good, bad) = (client.id(0), 1);
     assert_eq!(client.map_list(handle, &[good, bad, client.id(1)], 0), (Err(Errno::INVAL), 1));
-    // Resumed from there with a corrected list; what is mapped already counts as done.
+    // The client repeats the call with a corrected list. What is mapped already counts as done.
     assert_eq!(client.map_list(handle, &[good, client.id(1)], 1), (Ok(0), 2));
     assert_eq!(client.map_list(handle, &[good, client.id(1)], 0), (Ok(0), 2));
     assert_eq!(client.map_list(handle, &[good], 1), (Ok(0), 1));
@@ -197,7 +198,7 @@ fn v17_age_mismatch_completes_at_once_and_brings_the_age() {
     waited.is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
     assert_eq!(waited.data[0].last_event_age(), 2);
     client.wait(&[(event, 2)], false, 0).is(Ok(0), KFD_IOC_WAIT_RESULT_TIMEOUT);
-    // Age 0 asks for no comparison, and none is written.
+    // Age 0 asks for no comparison, and the driver writes none.
     client.set(event).unwrap();
     assert_eq!(client.wait(&[(event, 0)], false, 0).data[0].last_event_age(), 0);
 }
@@ -251,7 +252,7 @@ fn v20_doorbells_are_8192_bytes_and_the_register_page_4096() {
     assert!(doorbells.parked.is_some());
     assert_eq!(mmap(4096, 3 << 62 | gpu).unwrap_err(), Errno::INVAL);
     assert_eq!(mmap(8192, 3 << 62).unwrap_err(), Errno::NODEV);
-    // Only type and GPU are decoded.
+    // The driver decodes only the type and the GPU.
     assert!(mmap(8192, 3 << 62 | gpu | 0x808).is_ok());
     assert!(mmap(4096, gpu).unwrap().parked.is_none());
     assert_eq!(mmap(8192, gpu).unwrap_err(), Errno::INVAL);
@@ -318,8 +319,8 @@ fn v24_apertures_of_1000_nodes_are_einval() {
 
 #[test]
 fn v25_ranges_of_shared_virtual_memory_cannot_be_in_the_way() {
-    // Built without HSA_AMD_SVM, as the topology's capability word says: no range can be registered, so that no
-    // allocation can be EADDRINUSE.
+    // The modelled kernel is built without HSA_AMD_SVM, as the topology's capability word says. No range can be
+    // registered, so that no allocation can get EADDRINUSE.
     let client = Client::ready();
     let mut svm =
         kfd_ioctl_svm_args { start_addr: BASE, size: 4096, op: KFD_IOCTL_SVM_OP_SET_ATTR, nattr: 0 };

@@ -24,7 +24,7 @@ pub fn with_event() -> (Client, u32) {
     (client, event)
 }
 
-/// What the hardware does to a slot before it interrupts.
+/// Writes a slot as the hardware does before it interrupts.
 fn write_slot(client: &Client, id: u32, value: u64) {
     let state = client.process.state.lock();
     let page = memfd::duplicate(&state.bo(0, 0).unwrap().backing.fd).unwrap();
@@ -60,7 +60,7 @@ fn create_answers_by_type() {
     let mut args = kfd_ioctl_create_event_args { event_type: KFD_IOC_EVENT_MEMORY, ..Default::default() };
     client.call(AMDKFD_IOC_CREATE_EVENT, &mut args).unwrap();
     assert_eq!((args.event_id, args.event_page_offset), (0x4000_0000, 0));
-    // An unknown type is as good as any other; a debug event has a slot.
+    // The driver accepts unknown types. A debug event has a slot.
     assert_eq!(client.create_event(77, false, 0), Ok(0x4000_0001));
     assert_eq!(client.create_event(KFD_IOC_EVENT_DEBUG_EVENT, false, 0), Ok(3));
     client.destroy_event(2).unwrap();
@@ -117,10 +117,10 @@ fn auto_reset_event_satisfies_one_wait() {
     client.set(event).unwrap();
     client.wait(&[(event, 0)], false, 0).is(Ok(0), COMPLETE);
     client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
-    // Twice in one array: only the first entry is satisfied.
+    // The event is twice in the array: only the first entry is satisfied.
     client.set(event).unwrap();
     client.wait(&[(event, 0), (event, 0)], true, 0).is(Ok(0), TIMEOUT);
-    // Consumed even though a later entry is invalid.
+    // The event is consumed even though a later entry is invalid.
     client.set(event).unwrap();
     client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::INVAL), FAIL);
     client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
@@ -137,7 +137,7 @@ fn wait_for_all_needs_all() {
     client.wait(&[(first, 0), (second, 0)], true, 0).is(Ok(0), COMPLETE);
 }
 
-/// Runs `wait` on another thread, and `act` once it stands in the events' queues.
+/// Runs `wait` on another thread, and `act` once the wait is in the lists of its events.
 fn while_waiting(
     client: &Arc<Client>,
     events: Vec<(u32, u64)>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What faults and exceptions do to queues, and how the client learns of them.
+//! The effect of faults and exceptions on queues, and how the client learns of them.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::driver::KernelModel;
 use crate::hardware::{Interrupts, VmFault};
 
-/// Deferred work has a thread of its own.
+/// Waits for deferred work, which runs on its own thread.
 pub fn eventually(mut done: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if done() {
@@ -78,7 +78,7 @@ fn hang_loses_the_queues_of_the_gpu_and_tells_of_the_reset() {
     let ring = BASE + 0x1_0000;
     assert_eq!(update(&client, stuck, ring, 0x4000, 0), Err(Errno::TIME));
     client.hardware.hang.store(false, Ordering::Relaxed);
-    // As the hardware does from within the call that waits for it.
+    // The hardware reports this during the call that waits for it.
     let guard = client.process.state.lock();
     client.process.hang(0);
     drop(guard);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whatever a client sends, the driver answers: it never panics, and it never ends up in a state it cannot leave.
+//! The driver answers any sequence of calls: it never panics, and the client can always free all objects afterwards.
 
 use super::harness::*;
 use kfd::sys::*;
@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use crate::driver::ledger::Resource;
 
-/// Eight bytes of an argument, before the GPU ids are known.
+/// Eight bytes of an argument, in which GPU ids are not filled in yet.
 #[derive(Clone, Copy, Debug)]
 enum Field {
-    /// A number as it is.
+    /// A plain number.
     Plain(u64),
     /// A handle on a GPU.
     Handle { gpu: usize, index: u64 },
@@ -44,9 +44,19 @@ fn field() -> impl Strategy<Value = Field> {
     ]
 }
 
-/// A command number, mostly one of the process's memory and events, and its size if not its own.
+/// A command number, mostly of the memory and event ioctls, and its size if it differs from the table's.
 fn command() -> impl Strategy<Value = (u8, Option<u16>)> {
-    let number = prop_oneof![1 => 0u8..0x2a, 2 => prop::sample::select(vec![0x02u8, 0x08, 0x0c, 0x16, 0x17, 0x18, 0x19])];
+    let often = [
+        KfdIoctl::CreateQueue,
+        KfdIoctl::CreateEvent,
+        KfdIoctl::WaitEvents,
+        KfdIoctl::AllocMemoryOfGpu,
+        KfdIoctl::FreeMemoryOfGpu,
+        KfdIoctl::MapMemoryToGpu,
+        KfdIoctl::UnmapMemoryFromGpu,
+    ];
+    let often = prop::sample::select(often.to_vec()).prop_map(|ioctl| ioctl as u8);
+    let number = prop_oneof![1 => 0u8..0x2a, 2 => often];
     (number, prop::option::weighted(0.1, 0u16..140))
 }
 
@@ -55,16 +65,20 @@ fn wild() -> impl Strategy<Value = ((u8, Option<u16>), Vec<Field>)> {
     (command(), prop::collection::vec(field(), 12))
 }
 
-/// A memory command that is well formed, and as likely right as wrong.
+/// A memory command whose fields have the right kinds and possibly wrong values.
 fn shaped() -> impl Strategy<Value = ((u8, Option<u16>), Vec<Field>)> {
     let handle = || (0usize..2, 0u64..6).prop_map(|(gpu, index)| Field::Handle { gpu, index });
     let flags = prop::sample::select(vec![GTT, VRAM, GTT | 1 << 27, 8, 16, 4]);
     let alloc = (0u64..12, 1u64..5, 0usize..2, flags).prop_map(|(page, pages, gpu, word)| {
         let place = [0x1000_0000 + page * 4096, pages * 4096, 0, 0].map(Field::Plain);
-        ((0x16, None), [&place[..], &[Field::Pair { gpu, word, swapped: false }]].concat())
+        (
+            (KfdIoctl::AllocMemoryOfGpu as u8, None),
+            [&place[..], &[Field::Pair { gpu, word, swapped: false }]].concat(),
+        )
     });
-    let free = handle().prop_map(|handle| ((0x17, None), vec![handle]));
-    let map = (0x18u8..=0x19, handle(), 1u64..5).prop_map(|(nr, handle, devices)| {
+    let free = handle().prop_map(|handle| ((KfdIoctl::FreeMemoryOfGpu as u8, None), vec![handle]));
+    let map_or_unmap = KfdIoctl::MapMemoryToGpu as u8..=KfdIoctl::UnmapMemoryFromGpu as u8;
+    let map = (map_or_unmap, handle(), 1u64..5).prop_map(|(nr, handle, devices)| {
         ((nr, None), vec![handle, Field::Plain(ARRAY), Field::Plain(devices)])
     });
     prop_oneof![alloc, free, map]
@@ -79,7 +93,7 @@ fn issue(client: &Client, memory: &Memory, (nr, size): (u8, Option<u16>), fields
     let own = KfdIoctl::from_number(nr.into()).map_or(16, |ioctl| ioctl.row().argument_bytes());
     let bytes = size.map_or(own, usize::from);
     let cmd = 0xc000_4b00 | (bytes as u32) << 16 | u32::from(nr);
-    // The answer does not matter here, only that there is one.
+    // Any answer is right here.
     let _ = client.process.ioctl(&client.kfd, cmd, &mut arg[..bytes], memory, &Fds::default());
 }
 
@@ -93,7 +107,7 @@ proptest! {
         let mut user = [0u8; 8192];
         user[..16].copy_from_slice(bytemuck::bytes_of(&ids));
         let memory = Memory::with(ARRAY, &user);
-        // A wait without end would hold the test up.
+        // A wait without limit would block the test.
         client.process.canceller().cancel();
         for (command, fields) in &calls {
             issue(&client, &memory, *command, fields);
@@ -127,7 +141,7 @@ proptest! {
     }
 }
 
-/// Whatever there is can be destroyed, unmapped and freed in that order, and then nothing is held any more.
+/// Checks that all objects can be destroyed, unmapped and freed, in that order, and that the ledger is empty then.
 pub fn take_down(client: &Client) -> Result<(), TestCaseError> {
     let page = client.process.state.lock().event_page;
     for id in 0..1024 {
@@ -148,7 +162,7 @@ pub fn take_down(client: &Client) -> Result<(), TestCaseError> {
         prop_assert_eq!(client.ledger.used(Resource::Vram(gpu)), 0);
         prop_assert_eq!(client.ledger.used(Resource::Queues(gpu)), 0);
     }
-    // Only the event page stays, for good.
+    // Only the event page stays until the process ends.
     prop_assert_eq!(client.ledger.used(Resource::System) == 0, page.is_none());
     Ok(())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client with memory and descriptors of its own, and hardware that writes down what it is asked.
+//! A client with its own memory and descriptors, and fake hardware that records what the driver asks of it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ pub enum Step {
     Destroy { gpu: usize, id: u32 },
 }
 
-/// What the page tables of the fake hardware say of a page.
+/// An entry of the fake hardware's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub memory: memfd::Identity,
@@ -54,13 +54,13 @@ pub struct Diary {
     pub refuse_map: AtomicBool,
     /// Stopping a queue times out.
     pub hang: AtomicBool,
-    /// What the next stop says of the save area, if not that it is empty.
+    /// The save area that the next stop reports, unless it is empty.
     pub saved: Mutex<Option<SavedWaves>>,
-    /// Queues on the hardware, with what they were started with.
+    /// Queues on the hardware, with their start parameters.
     pub running: Mutex<BTreeMap<(usize, u32), Mqd>>,
 }
 
-/// A dword of the firmware's in which the fake hardware counts the stops of a queue.
+/// A dword of the firmware in which the fake hardware counts how often a queue was stopped.
 pub const STOPS: usize = 100;
 
 impl Diary {
@@ -78,7 +78,7 @@ impl Diary {
     }
 }
 
-/// The pages of a range, none of a large one.
+/// The pages of a range; none for a large range.
 fn pages(va: u64, bytes: u64) -> impl Iterator<Item = u64> {
     let small = if bytes <= 1 << 20 { bytes / 4096 } else { 0 };
     (0..small).map(move |page| va + page * 4096)
@@ -138,7 +138,7 @@ impl Hardware for Diary {
             );
             mqd.set_word(mqd_field::WAVE_STATE_OFFSET, saved.wave_state_offset);
         }
-        // The fake keeps no CU masks: it answers with the firmware's words and those of the save area.
+        // The fake hardware keeps no CU masks: it returns the firmware's words and those of the save area.
         let mut answer = Mqd::default();
         for word in 64..MQD_BYTES / 4 {
             answer.set_word(word, mqd.word(word));
@@ -180,7 +180,7 @@ impl Memory {
         Self::default().and(address, bytes)
     }
 
-    /// One more region.
+    /// Adds a region.
     pub fn and(self, address: u64, bytes: &[u8]) -> Self {
         self.regions.borrow_mut().insert(address, bytes.to_vec());
         self
@@ -227,7 +227,7 @@ impl Fds {
         Self::default().and(FdPlace::Field(offset), fd)
     }
 
-    /// One more descriptor that the client named.
+    /// Adds a descriptor that the client named.
     pub fn and(self, place: FdPlace, fd: impl AsFd) -> Self {
         self.incoming.borrow_mut().insert(place, memfd::duplicate(fd).unwrap());
         self
@@ -299,7 +299,7 @@ impl Client {
         Self::under(KernelModel::default(), gpus, ledger)
     }
 
-    /// A process under a certain kernel's driver.
+    /// A process under a chosen kernel's driver.
     pub fn under(kernel: KernelModel, gpus: Arc<[GpuModel]>, ledger: Ledger) -> Self {
         let hardware = Arc::new(Diary::default());
         let slot = ledger.claim(1).unwrap();
@@ -322,14 +322,14 @@ impl Client {
         Self::pair_under(KernelModel::default())
     }
 
-    /// Two GPUs under a certain kernel's driver, nothing acquired.
+    /// Two GPUs under a chosen kernel's driver, nothing acquired.
     pub fn fresh_pair(kernel: KernelModel) -> Self {
         let gpus: Arc<[GpuModel]> = GpuModel::parse_spec("gfx1100*2").unwrap().into();
         let ledger = ledger_of(&gpus);
         Self::under(kernel, gpus, ledger)
     }
 
-    /// Two GPUs, both acquired, under a certain kernel's driver.
+    /// Two GPUs, both acquired, under a chosen kernel's driver.
     pub fn pair_under(kernel: KernelModel) -> Self {
         let client = Self::fresh_pair(kernel);
         client.acquire(0);

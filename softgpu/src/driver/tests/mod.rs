@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The conformance vectors of the KFD reference and every errno row that can be reached, against a hardware that
-//! only keeps a diary of what it is asked.
+//! The conformance tests, and every errno that can be reached, with hardware that only records what it is asked.
 
 mod conformance;
 mod criu;

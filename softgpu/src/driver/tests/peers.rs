@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose memory a GPU maps: by hive, by PCIe and its direction, by the size of the BAR.
+//! Which GPU can map which GPU's memory: by hive, by PCIe and its direction, by the size of the BAR.
 
 use kfd::sys::*;
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ const MACHINE: &str = r#"
     to = 2
 "#;
 
-/// Rows are the GPUs that map, columns those whose memory it is.
+/// Each row is a GPU that maps; each column is the GPU whose memory it maps.
 fn matrix(client: &Client, flags: u32, bytes: u64) -> Vec<String> {
     let gpus = client.gpus.len();
     let row = |gpu: usize| {
@@ -54,7 +54,7 @@ fn matrix(client: &Client, flags: u32, bytes: u64) -> Vec<String> {
 fn vram_is_mapped_in_the_hive_and_where_pcie_goes() {
     let client = Client::on_machine(MACHINE);
     assert_eq!(matrix(&client, HIDDEN, 4096), ["xxxx", "xxxx", "x.xx", "x..x"]);
-    // The way to a doorbell or register is PCIe also for a hive.
+    // Doorbells and registers are reached over PCIe, even in a hive.
     let over_pcie = ["x.xx", "xxxx", "x.xx", "x..x"];
     assert_eq!(matrix(&client, DOORBELL, 8192), over_pcie);
     assert_eq!(matrix(&client, MMIO, 4096), over_pcie);
@@ -75,7 +75,7 @@ fn list_of_gpus_is_mapped_up_to_the_one_without_a_path() {
     let handle = client.alloc(2, VA, 4096, HIDDEN).unwrap();
     let ids: Vec<u32> = [2, 0, 3, 1].map(|gpu| client.id(gpu)).to_vec();
     assert_eq!(client.map_list(handle, &ids, 0), (Err(Errno::INVAL), 2));
-    // What was done stays done, and the call goes on where it is told to.
+    // GPUs that are done stay done, and the call continues from `n_success`.
     assert_eq!(client.map_list(handle, &ids, 2), (Err(Errno::INVAL), 2));
     assert_eq!(client.map_list(handle, &ids, 3), (Ok(0), 4));
     assert_eq!(client.unmap_list(handle, &ids[..3], 0), (Err(Errno::INVAL), 2));
@@ -101,7 +101,7 @@ fn every_chip_takes_memory_and_queues() {
     let client = Client::new("gfx1100,gfx1101,gfx1102,gfx1201,gfx90a,gfx942");
     for gpu in 0..client.gpus.len() {
         client.acquire(gpu);
-        // The driver's part: which queues run is the hardware's word.
+        // This test covers the driver only: the hardware decides which queues it can run.
         let mut parts = client.queue_parts(gpu, VA + ((gpu as u64) << 32));
         let queue = client.create(&mut parts.args).unwrap();
         client.destroy(queue).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CREATE, UPDATE and DESTROY_QUEUE, the buffers they lean on, CU masks and wave state.
+//! CREATE, UPDATE and DESTROY_QUEUE, the buffers that queues hold, CU masks and wave state.
 
 use std::sync::atomic::Ordering;
 
@@ -87,7 +87,7 @@ fn create_checks_its_numbers() {
 fn create_checks_in_the_kernels_order() {
     let client = Client::ready();
     let mut args = client.queue_parts(0, BASE).args;
-    // Everything is wrong; each correction uncovers the next check.
+    // All arguments are wrong at first; each correction reaches the next check.
     args.queue_percentage = 255;
     args.ring_base_address = u64::MAX;
     args.ring_size = 3;
@@ -234,7 +234,7 @@ fn sdma_queues_alternate_engines_and_run_out() {
     let client = Client::ready();
     let mut args = client.queue_parts(0, BASE).args;
     args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
-    // Only rings and pointers are looked at.
+    // The driver checks only rings and pointers here.
     (args.ctl_stack_size, args.ctx_save_restore_size, args.ctx_save_restore_address) = (1, 1, 0x1234);
     let mut offsets = Vec::new();
     for _ in 0..12 {
@@ -268,7 +268,7 @@ fn update_parks_and_resumes() {
     assert!(matches!(client.hardware.take()[..], [Step::Start { gpu: 0, .. }]));
     update(&client, id, 0, 0x4000, 100).unwrap();
     assert_eq!(client.hardware.take(), [Step::Stop { gpu: 0, id }]);
-    // Parked with ring 0, the ring is still held.
+    // A queue that is parked with ring 0 still holds its ring.
     assert_eq!(client.unmap(parts.ring, 0), Err(Errno::BUSY));
     update(&client, id, ring, 0x4000, 100).unwrap();
     client.destroy(id).unwrap();
@@ -287,7 +287,7 @@ fn queue_goes_on_with_what_its_last_stop_left() {
     update(&client, id, BASE + 0x1_0000, 0x4000, 0).unwrap();
     update(&client, id, BASE + 0x1_0000, 0x4000, 100).unwrap();
     assert_eq!(words(&mqd()), [40_960, 40_960, 40_960, 46_047_232, u32::MAX, u32::MAX, 1]);
-    // Another ring changes nothing about that.
+    // Another ring does not change the descriptor.
     client.buffer(0, BASE + 0x5_0000, 0x2000, GTT);
     update(&client, id, BASE + 0x5_0000, 0x2000, 100).unwrap();
     assert_eq!(mqd().word(STOPS), 2);
@@ -316,7 +316,7 @@ fn update_refusals() {
     assert_eq!(update(&client, id, ring, 3000, 100), Err(Errno::INVAL));
     assert_eq!(update(&client, id, ring, 0x4000, 101), Err(Errno::INVAL));
     assert_eq!(update(&client, id, u64::MAX, 0x4000, 100), Err(Errno::FAULT));
-    // Less than a page: only the start is compared.
+    // For a ring smaller than a page only the start is compared.
     assert_eq!(update(&client, id, ring, 2048, 100), Ok(0));
 }
 
@@ -348,7 +348,7 @@ fn wave_state_of_a_parked_queue() {
     update(&client, id, BASE + 0x1_0000, 0x4000, 0).unwrap();
     let (answer, args) = wave_state(&client, id, area);
     assert_eq!((answer, args.ctl_stack_used_size, args.save_area_used_size), (Ok(0), 60, 9_040));
-    // The header is where the client's own mapping of the buffer shows it.
+    // The header is at the address where the client's own mapping shows the buffer.
     let acquired = client.process.state.lock().pdds[0].render.unwrap();
     let offset = client.process.state.lock().bo(0, 3).unwrap().mmap_offset;
     let memory = client.process.mmap(&acquired, 4096, offset).unwrap();

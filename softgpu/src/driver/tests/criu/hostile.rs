@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RESTORE of whatever bytes: it answers, and leaves a process that can be taken down.
+//! RESTORE of arbitrary bytes: it answers, and the process can be torn down afterwards.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn honest() -> Taken {
     take(&client)
 }
 
-/// A number that means something somewhere.
+/// A number that is meaningful in some field.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![
         0u32..16,
@@ -70,7 +70,7 @@ proptest! {
         objects in 0u32..4,
     ) {
         let mut taken = honest();
-        // The first parts may be right, so that later ones are reached.
+        // The first parts may be valid, so that later parts are reached.
         let keep = [0, 8, 8 + 16, 8 + 16 + 272][start];
         taken.blob.splice(keep.., blob);
         taken.args.priv_data_size = taken.blob.len() as u64;

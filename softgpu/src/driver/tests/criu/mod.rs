@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CRIU_OP: what is taken, what comes back, and what is refused.
+//! CRIU_OP: what a checkpoint holds, what a restore makes, and what both refuse.
 
 mod hostile;
 mod pause;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::driver::{Caller, FdPlace, KernelModel, memfd};
 
-/// Where the client keeps the three areas.
+/// Addresses of the three areas in the client.
 const DEVICES: u64 = 0x10_0000;
 const BOS: u64 = 0x20_0000;
 const PRIVATE: u64 = 0x80_0000;
@@ -23,7 +23,7 @@ const PRIVATE: u64 = 0x80_0000;
 const CAPABLE: Caller = Caller { same_process: true, checkpoint_restore: true };
 const BO_BUCKET: usize = size_of::<kfd_criu_bo_bucket>();
 
-/// A checkpoint in the client's hands.
+/// A checkpoint that the client holds.
 struct Taken {
     args: kfd_ioctl_criu_args,
     devices: Vec<kfd_criu_device_bucket>,
@@ -33,7 +33,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// What does not depend on where the driver put buffers in the render nodes.
+    /// The part that does not depend on the buffers' offsets in the render nodes.
     fn buckets(&self) -> Vec<kfd_criu_bo_bucket> {
         let plain =
             |bucket: &kfd_criu_bo_bucket| kfd_criu_bo_bucket { offset: 0, restored_offset: 0, ..*bucket };
@@ -122,7 +122,7 @@ fn restore_with(
     }
     for (at, bucket) in (0..).zip(&taken.bos) {
         if bucket.alloc_flags & KFD_IOC_ALLOC_MEM_FLAGS_USERPTR != 0 {
-            // A hostile size may be one that no file can have.
+            // No file can have some of the untrusted sizes.
             let pages = memfd::create("pages", bucket.size.min(1 << 30)).unwrap();
             fds = fds.and(FdPlace::Memory(BOS + at * BO_BUCKET as u64 + 40), pages);
         }

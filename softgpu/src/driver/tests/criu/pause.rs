@@ -23,9 +23,9 @@ fn process_info_counts_and_stops_every_queue() {
     assert_eq!(client.hardware.take(), [Step::Stop { gpu: 0, id }]);
     assert_eq!((info.pid, info.num_devices, info.num_bos, info.num_objects), (PID, 2, 4, 1));
     assert_eq!(info.priv_data_size, 8 + 2 * 8 + 4 * 272 + 120 + 2048);
-    // Paused, it is as inactive as one that was parked.
+    // A paused queue is as inactive as a parked one.
     assert_eq!(wave_state(&client, id, BASE + 0x10_0000).0, Ok(0));
-    // What becomes active while paused does not start.
+    // A queue that becomes active while the process is paused does not start.
     update(&client, id, BASE + 0x1_0000, 0x4000, 50).unwrap();
     assert_eq!(client.hardware.take(), []);
     unpause(&client).unwrap();
@@ -78,7 +78,7 @@ fn process_info_that_cannot_stop_a_queue_pauses_nothing() {
     assert_eq!(pause(&client).unwrap_err(), Errno::TIME);
     client.hardware.hang.store(false, Ordering::Relaxed);
     assert_eq!(unpause(&client), Err(Errno::INVAL));
-    // Both queues were told to stop, and both are lost.
+    // Both queues were asked to stop, and both are lost.
     for id in [victim, other] {
         assert_eq!(update(&client, id, BASE + 0x1_0000, 0x4000, 100), Err(Errno::ACCESS));
         client.destroy(id).unwrap();

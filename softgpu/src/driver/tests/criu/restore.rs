@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RESTORE's checks, one after another, and what restored objects may do.
+//! The checks of RESTORE in their order, and what restored objects can do.
 
 use super::super::queues::{BASE, update};
 use super::*;
@@ -27,7 +27,7 @@ fn after(change: impl FnOnce(&mut Taken)) -> Result<(), Errno> {
     change(&mut taken);
     let heir = elsewhere(KernelModel::Fixed);
     let outcome = restore(&heir, &taken).map(drop);
-    // Nothing is rolled back, but nothing runs either.
+    // RESTORE undoes nothing, but no queue runs.
     assert_eq!(heir.hardware.running.lock().len(), 0);
     outcome
 }
@@ -137,7 +137,7 @@ fn queues_must_fit() {
     for (offset, value) in [(68, 2), (68, 9), (72, 2), (16, 3000), (16, 0), (20, 1), (80, 16), (84, 101)] {
         assert_eq!(field(offset, value), Err(Errno::INVAL), "{offset} {value}");
     }
-    // As another kind of queue its descriptor would have another size.
+    // The descriptor of another kind of queue would have another size.
     assert_eq!(field(68, 1), Err(Errno::INVAL));
 }
 
@@ -181,7 +181,7 @@ fn sdma_queues_must_fit() {
     assert_eq!(with(88, 5), Err(Errno::INVAL), "its doorbell follows from its number");
     assert_eq!(with(96, 3), Err(Errno::BUSY), "the kernel's own");
     assert_eq!(with(96, u32::MAX), Err(Errno::BUSY));
-    // On the device where the first process still has it.
+    // The first process still holds the SDMA queue on this device.
     let beside = Client::beside(client.gpus.clone(), client.ledger.clone());
     assert_eq!(restore(&beside, &taken()).err(), Some(Errno::BUSY));
 }
@@ -231,7 +231,7 @@ fn restored_queue_holds_its_buffers() {
         heir.free(handle(index)).unwrap();
     }
     assert_eq!(heir.ledger.used(Resource::Queues(0)), 0);
-    // A buffer of the queue that is not mapped is noticed.
+    // RESTORE checks that every buffer of the queue is mapped.
     assert_eq!(after_word(FIRST_BO + 272 + 12, 0), Err(Errno::INVAL));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Save, change, restore, save: nothing is lost and nothing is added.
+//! Checkpoint, change, restore, checkpoint: the two checkpoints are equal.
 
 use super::super::faults::eventually;
 use super::super::queues::{BASE, update};
@@ -15,7 +15,7 @@ fn cu_mask(client: &Client, queue_id: u32, words: &[u32]) {
     client.call_with(AMDKFD_IOC_SET_CU_MASK, &mut args, &memory, &Fds::default()).unwrap();
 }
 
-/// Buffers of every kind: mapped nowhere, on some GPUs, on all; with gaps between their indices.
+/// Buffers of every kind, mapped on no GPU, on some or on all, with gaps between their indices.
 fn with_buffers(client: &Client) {
     client.buffer(0, 0x7100_0000, 8192, VRAM | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE);
     let gap = client.alloc(0, 0, 4096, GTT).unwrap();
@@ -32,7 +32,7 @@ fn with_buffers(client: &Client) {
     args.mmap_offset = 0x5_5000;
     let pages = Fds::memory(memfd::create("pages", 4096).unwrap());
     client.call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &pages).unwrap();
-    // Below the first address a buffer may have: the trap handler's, which is never taken.
+    // This buffer lies below the first address of the GPU: it belongs to the trap handler and is in no checkpoint.
     client.alloc(0, 0x1000, 4096, GTT).unwrap();
 }
 
@@ -72,7 +72,7 @@ fn with_events(client: &Client) {
     client.set(signalled).unwrap();
     client.set(auto).unwrap();
     client.destroy_event(gone).unwrap();
-    // Before any queue exists: a reset costs none.
+    // No queue exists yet, so that the reset loses none.
     client.process.hang(1);
     eventually(|| client.process.events.lock().get(reset).unwrap().signaled);
     let fault = VmFault { address: 0xdead_b000, not_present: true, read_only: false, no_execute: false };
@@ -93,7 +93,7 @@ fn checkpoint_restore_checkpoint_is_equal() {
     let info = pause(&client).unwrap();
     let taken = checkpoint(&client, &info).unwrap();
     unpause(&client).unwrap();
-    // Change: the checkpoint is a copy, and another one differs.
+    // The checkpoint is a copy: a change of the process shows only in a second one.
     update(&client, queues[1], BASE + 0x1_0000, 0x4000, 7).unwrap();
     client.reset(1).unwrap();
     assert_ne!(take(&client).blob, taken.blob);
@@ -132,7 +132,7 @@ fn blob_holds_what_the_process_was() {
     let read_only = &taken.memory[&at(0x7300_0000)];
     assert!(rustix::io::pwrite(read_only, b"x", 0).is_err());
     let found: Vec<_> = blob.queues.iter().map(|queue| (queue.data.q_id, queue.mqd.len())).collect();
-    // By GPU, then by number.
+    // Sorted by GPU, then by number.
     let [first, second, third, fourth, parked] = queues;
     assert_eq!(found, [(first, 2048), (third, 512), (fourth, 512), (parked, 2048), (second, 2048)]);
     assert!(blob.queues.iter().all(|queue| queue.control_stack.is_empty()));
@@ -160,7 +160,7 @@ fn queues_come_back_stopped_and_run_from_where_they_were() {
         wave_state_offset: 60_000,
         wave_state_bytes: 19_040,
     };
-    // The first queue that stops is the first one.
+    // The queues stop in the order of their numbers.
     *client.hardware.saved.lock() = Some(waves);
     let taken = take(&client);
     let heir = elsewhere(KernelModel::Fixed);
@@ -191,7 +191,7 @@ fn doorbells_ids_and_handles_go_on_where_they_were() {
     let heir = elsewhere(KernelModel::Fixed);
     restore(&heir, &taken).unwrap();
     resume(&heir).unwrap();
-    // The next of everything is the same on both.
+    // Both processes give the next object of each kind the same number.
     let next = |client: &Client| {
         let [mut aql, mut sdma] = [client.queue_parts(0, BASE + 0x1_0000_0000).args; 2];
         sdma.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
@@ -201,11 +201,11 @@ fn doorbells_ids_and_handles_go_on_where_they_were() {
         (ids, aql.doorbell_offset, sdma.doorbell_offset, event, handle)
     };
     let (mine, theirs) = (next(&client), next(&heir));
-    // The buffer that was not taken left its index free.
+    // The index of the buffer that the checkpoint left out is free.
     assert_eq!((mine.0, mine.1, mine.2, mine.3), (theirs.0, theirs.1, theirs.2, theirs.3));
     assert_eq!(heir.free(u64::from(heir.id(0)) << 32), Err(Errno::PERM), "the event page");
     heir.wait(&[(1, 0)], false, 0).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
-    // Ages begin anew: whoever brings an old one is woken once.
+    // Ages begin at 0 again: a wait with an old age ends at once.
     let waited = heir.wait(&[(4, 0)], false, 0);
     waited.is(Ok(0), KFD_IOC_WAIT_RESULT_TIMEOUT);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of another driver: what udmabuf would make a DMABuf of.
+//! Memory of another driver: files that udmabuf would accept.
 
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 

@@ -116,7 +116,7 @@ impl Space {
         self.va(va_args(AMDGPU_VA_OP_CLEAR, 0, page, pages, 0))
     }
 
-    /// Of each of the first ten pages, the page of the memory that is mapped there.
+    /// For each of the first ten pages, the page of the memory that is mapped there.
     pub fn seen(&self) -> Vec<Option<u64>> {
         let page = |page| self.client.hardware.page(0, VA + page * PAGE);
         (0..10).map(|at| page(at).map(|entry| entry.offset / PAGE)).collect()

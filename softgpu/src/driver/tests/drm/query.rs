@@ -23,7 +23,8 @@ fn dispatcher_tells_unknown_foreign_and_forbidden_commands_apart() {
 fn argument_is_copied_in_the_directions_that_both_sides_name() {
     let space = Space::new();
     let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };
-    // Without the in direction the capability reads as 0, which none is; without out nothing comes back.
+    // Without the in direction the capability reads as 0, which is no capability; without the out direction nothing is
+    // copied back.
     assert_eq!(drm(&space.client, &space.file, 0x8010_640c, &mut args), Err(Errno::INVAL));
     assert_eq!(args, drm_get_cap::default(), "copied back although it failed");
     let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };

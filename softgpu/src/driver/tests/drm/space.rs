@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CLEAR and REPLACE cut mappings; whatever the sequence, the page tables say what a simple model says.
+//! CLEAR and REPLACE cut mappings. After any sequence of calls the page tables equal those of a simple model.
 
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn replace_with_other_pages_maps_them() {
     assert_eq!(space.seen(), [0, 1, 4, 5, 6, 7, 9, 9, 9, 9].map(|page| (page != 9).then_some(page)));
 }
 
-/// What a page shows: which object, which page of it, with which flags; and where its mapping starts.
+/// What is mapped at a page: the object, the page of the object, the flags, and where the mapping starts.
 type Shown = Option<(usize, u64, u32, usize)>;
 
 #[derive(Clone, Debug)]
@@ -68,14 +68,14 @@ fn act() -> impl Strategy<Value = Act> {
     let flags = prop::sample::select(vec![READ, READ_WRITE, READ | AMDGPU_VM_PAGE_EXECUTABLE]);
     (1u32..=4, 0usize..2, 0..PAGES, 1usize..5, 0u64..8, flags).prop_map(
         |(operation, object, page, pages, offset, flags)| {
-            // As often as not the pages that would be there if the object began at the first one.
+            // Half of the ranges map the pages that the object would have there if it began at the first page.
             let offset = if offset < 4 { page as u64 } else { offset - 4 };
             Act { operation, object, page, pages: pages.min(PAGES - page), offset, flags }
         },
     )
 }
 
-/// What the kernel does, page by page; the answer is whether it agrees to.
+/// The model of the kernel, page by page. Answers whether the kernel accepts the call.
 fn model(shown: &mut [Shown], act: &Act, bytes: u64) -> Result<(), Errno> {
     let range = act.page..act.page + act.pages;
     let maps = matches!(act.operation, AMDGPU_VA_OP_MAP | AMDGPU_VA_OP_REPLACE);
@@ -95,7 +95,7 @@ fn model(shown: &mut [Shown], act: &Act, bytes: u64) -> Result<(), Errno> {
     if act.operation == AMDGPU_VA_OP_MAP && shown[range.clone()].iter().any(Option::is_some) {
         return Err(Errno::INVAL);
     }
-    // Whatever goes on behind the range is a mapping that starts there from now on.
+    // A mapping that continues behind the range starts there from now on.
     if let Some(Some((.., start))) = shown.get(range.end).copied()
         && start < range.end
     {
@@ -146,7 +146,7 @@ proptest! {
         for (nr, size, bytes) in calls {
             let mut arg = bytes;
             let cmd = 0xc000_6400 | u32::from(size) << 16 | u32::from(nr);
-            // The answer does not matter here, only that there is one.
+            // Any answer is right here.
             let (memory, fds) = (Memory::with(ARRAY, &[0; 64]), Fds::field(FD, &space.dmabuf));
             let _ = space.client.process.ioctl(&space.file, cmd, &mut arg[..usize::from(size)], &memory, &fds);
         }

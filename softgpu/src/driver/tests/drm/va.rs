@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! GEM_VA: every refusal, and how it lives beside KFD's own mappings.
+//! GEM_VA: every refusal, and how its mappings coexist with KFD's own.
 
 use super::super::sharing::export;
 use super::*;
