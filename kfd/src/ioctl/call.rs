@@ -47,8 +47,8 @@ impl Slice<'_> {
     }
 }
 
-/// Writes the pointer and the length of each array into the argument: those of the slice at the array's index, or zero if
-/// there are fewer slices. If a slice is longer than the count field can say, the count names its beginning.
+/// Writes the pointer and the length of each array into the argument: those of the slice at the array's index, or zero
+/// if there are fewer slices. If a slice is longer than the count field can say, the count names its beginning.
 ///
 /// # Errors
 /// EINVAL if there are too many slices, if the driver writes an array whose slice may only be read, or if no field

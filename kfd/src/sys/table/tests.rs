@@ -159,6 +159,30 @@ fn fields_of_one_part_do_not_overlap() {
 }
 
 #[test]
+fn arrays_of_one_argument_share_no_field() {
+    let arrays_of = |parts: &[Part]| {
+        let arrays =
+            parts.iter().filter_map(|part| if let Part::Array(array) = part { Some(*array) } else { None });
+        arrays.flat_map(|array| fields_of(&array)).collect::<Vec<_>>()
+    };
+    for row in Ioctl::all().map(Ioctl::row) {
+        let of_operations = row.parts.iter().filter_map(|part| match part {
+            Part::Operation { parts, .. } => Some(*parts),
+            _ => None,
+        });
+        for parts in of_operations.chain([row.parts]) {
+            let mut fields = [arrays_of(row.parts), arrays_of(parts)].concat();
+            fields.sort_unstable();
+            fields.dedup();
+            let all =
+                arrays_of(parts).len() + if parts == row.parts { 0 } else { arrays_of(row.parts).len() };
+            assert_eq!(fields.len(), all, "{}", row.name);
+            assert!(fields.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{}", row.name);
+        }
+    }
+}
+
+#[test]
 fn elements_have_the_sizes_of_the_headers() {
     let element = |ioctl: Ioctl, index: usize| match all_parts(ioctl.row())[index] {
         Part::Array(Array { length, .. }) => match length {
