@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A chart: two axes, shaded spans under points and lines, and what each colour means.
 
-use crate::axis::{Axis, tick_text};
-use crate::canvas::{Canvas, Colour, INK};
+use plotters::backend::DrawingBackend;
+use plotters::chart::{ChartBuilder, ChartContext};
+use plotters::coord::cartesian::Cartesian2d;
+use plotters::element::{Circle, PathElement, Rectangle};
 
-const GRID: Colour = [226, 226, 226];
-const MARGIN: u32 = 16;
-/// Pixels from a tick to its text.
-const GAP: u32 = 8;
-const DOT: u32 = 2;
-/// Ticks of the horizontal axis.
-const TICKS: u32 = 12;
+use crate::Colour;
+use crate::axis::{Axis, Coordinate};
+use crate::figure::{Area, DrawError};
+use crate::header::{GAP, Header, MARGIN};
+use crate::text::{BODY, GRID, INK, colour, filled, style};
+
+/// Ticks of each axis, at most about so many.
+const TICKS: usize = 12;
+
+/// A chart's axes as plotters has them.
+type Context<'a, DB> = ChartContext<'a, DB, Cartesian2d<Coordinate, Coordinate>>;
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A square for each point.
+    /// A disc for each point.
     Points {
-        /// Pixels from its middle to its edge.
+        /// In pixels.
         radius: u32,
     },
-    /// Lines from point to point.
+    /// Lines from point to point. A point outside of the axes, such as one of NaN, ends a line.
     Line,
 }
 
@@ -67,124 +73,73 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
-/// Where in the picture the axes' rectangle is.
-struct Frame {
-    left: u32,
-    top: u32,
-    width: u32,
-    height: u32,
-}
-
-impl Frame {
-    /// CAST: places are between 0 and 1.
-    fn x(&self, place: f64) -> u32 {
-        self.left + (place * f64::from(self.width)).round() as u32
-    }
-
-    /// CAST: the same; the vertical axis grows upwards.
-    fn y(&self, place: f64) -> u32 {
-        self.top + ((1.0 - place) * f64::from(self.height)).round() as u32
-    }
-}
-
 impl Chart {
-    /// Draws it, `width` by `height` pixels.
-    #[must_use]
-    pub fn draw(&self, width: u32, height: u32) -> Canvas {
-        let mut on = Canvas::new(width, height, DOT);
-        let mut top = MARGIN;
-        for line in std::iter::once(&self.title).chain(&self.notes) {
-            on.text((MARGIN, top), line, INK);
-            top += on.text_height() + GAP;
-        }
-        self.legend(&mut on, top);
-        let row = on.text_height() + GAP;
-        top += row;
-        // The vertical axis's label has a row above the axis, for letters do not turn.
-        on.text((MARGIN, top), self.y.label(), INK);
-        top += row;
-        let ticks: Vec<_> = self.y.ticks(TICKS).into_iter().map(|tick| (tick, tick_text(tick))).collect();
-        let widest = ticks.iter().map(|(_, text)| on.text_width(text)).max().unwrap_or(0);
-        let left = MARGIN + widest + GAP;
-        let frame = Frame {
-            left,
-            top,
-            width: width.saturating_sub(left + 2 * MARGIN),
-            height: height.saturating_sub(top + MARGIN + 2 * row + GAP),
-        };
-        self.spans(&mut on, &frame);
-        self.axes(&mut on, &frame, &ticks);
+    /// Draws it.
+    pub(crate) fn draw<DB: DrawingBackend>(&self, on: &Area<DB>) -> Result<(), DrawError<DB>> {
+        let spans = self.spans.iter().map(|span| (span.name.as_str(), span.colour));
+        let series = self.series.iter().map(|series| (series.name.as_str(), series.colour));
+        let header = Header { title: &self.title, notes: &self.notes, legend: series.chain(spans).collect() };
+        let below = header.draw(on)?;
+        let mut axes = ChartBuilder::on(&below)
+            .margin(MARGIN)
+            .x_label_area_size(2 * BODY + 2 * GAP)
+            .y_label_area_size(5 * BODY)
+            .build_cartesian_2d(self.x.coordinate(), self.y.coordinate())?;
+        self.spans(on, &axes)?;
+        axes.configure_mesh()
+            .x_labels(TICKS)
+            .y_labels(TICKS)
+            .x_desc(self.x.label())
+            .y_desc(self.y.label())
+            .label_style(style(BODY))
+            .axis_style(INK)
+            .bold_line_style(GRID)
+            .max_light_lines(0)
+            .set_all_tick_mark_size(GAP / 2)
+            .draw()?;
         for series in &self.series {
-            self.points(&mut on, &frame, series);
+            self.points(&mut axes, series)?;
         }
-        on
+        Ok(())
     }
 
-    fn legend(&self, on: &mut Canvas, top: u32) {
-        let spans = self.spans.iter().map(|span| (&span.name, span.colour));
-        let series = self.series.iter().map(|series| (&series.name, series.colour));
-        let side = on.text_height();
-        let mut x = MARGIN;
-        for (name, colour) in series.chain(spans) {
-            on.rectangle((x, top), (side, side), colour);
-            on.text((x + side + GAP, top), name, INK);
-            x += side + GAP + on.text_width(name) + 2 * MARGIN;
-        }
-    }
-
-    fn spans(&self, on: &mut Canvas, frame: &Frame) {
+    fn spans<DB: DrawingBackend>(&self, on: &Area<DB>, axes: &Context<'_, DB>) -> Result<(), DrawError<DB>> {
+        let height = self.y.range();
         for span in &self.spans {
-            let (from, to) = (frame.x(self.x.clamped(span.from)), frame.x(self.x.clamped(span.to)));
-            // However short it was, it can be seen.
-            let width = to.saturating_sub(from).max(1);
-            on.rectangle((from, frame.top), (width, frame.height), span.colour);
+            let (left, top) = axes.backend_coord(&(self.x.nearest(span.from), height.end));
+            let (right, bottom) = axes.backend_coord(&(self.x.nearest(span.to), height.start));
+            // However short it was, it is wider than the line of a tick that it may lie under.
+            let corners = [(left, top), (right.max(left + 2), bottom)];
+            on.draw(&Rectangle::new(corners, filled(span.colour)))?;
         }
+        Ok(())
     }
 
-    fn axes(&self, on: &mut Canvas, frame: &Frame, vertical: &[(f64, String)]) {
-        let (right, bottom) = (frame.left + frame.width, frame.top + frame.height);
-        let half = on.text_height() / 2;
-        for (tick, text) in vertical {
-            let y = frame.y(self.y.clamped(*tick));
-            on.line((frame.left, y), (right, y), GRID);
-            let start = frame.left.saturating_sub(GAP + on.text_width(text));
-            on.text((start, y.saturating_sub(half)), text, INK);
-        }
-        for tick in self.x.ticks(TICKS) {
-            let (x, text) = (frame.x(self.x.clamped(tick)), tick_text(tick));
-            on.line((x, frame.top), (x, bottom), GRID);
-            on.line((x, bottom), (x, bottom + GAP / 2), INK);
-            on.text((x.saturating_sub(on.text_width(&text) / 2), bottom + GAP), &text, INK);
-        }
-        on.line((frame.left, frame.top), (frame.left, bottom), INK);
-        on.line((frame.left, bottom), (right, bottom), INK);
-        let start = right.saturating_sub(on.text_width(self.x.label()));
-        on.text((start, bottom + 2 * GAP + on.text_height()), self.x.label(), INK);
-    }
-
-    fn points(&self, on: &mut Canvas, frame: &Frame, series: &Series) {
-        let place = |&(x, y): &(f64, f64)| Some((frame.x(self.x.place(x)?), frame.y(self.y.place(y)?)));
+    fn points<DB: DrawingBackend>(
+        &self,
+        axes: &mut Context<'_, DB>,
+        series: &Series,
+    ) -> Result<(), DrawError<DB>> {
+        let within = |&(x, y): &(f64, f64)| self.x.holds(x) && self.y.holds(y);
         match series.mark {
             Mark::Points { radius } => {
-                for at in series.points.iter().filter_map(place) {
-                    on.square(at, radius, series.colour);
-                }
+                let points = series.points.iter().filter(|point| within(point));
+                axes.draw_series(points.map(|&point| Circle::new(point, radius, filled(series.colour))))?;
             }
             Mark::Line => {
-                for pair in series.points.windows(2) {
-                    if let [Some(from), Some(to)] = [place(&pair[0]), place(&pair[1])] {
-                        on.line(from, to, series.colour);
-                    }
-                }
+                let lines = series.points.split(|point| !within(point)).filter(|line| line.len() > 1);
+                axes.draw_series(lines.map(|line| PathElement::new(line.to_vec(), colour(series.colour))))?;
             }
         }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::canvas::PAPER;
+    use crate::figure::tests::{SIZE, pixels_of};
+    use crate::figure::{Figure, PlotError};
 
     const BLUE: Colour = [0, 0, 255];
     const RED: Colour = [255, 0, 0];
@@ -192,68 +147,135 @@ mod tests {
 
     fn chart(series: Vec<Series>) -> Chart {
         Chart {
-            title: "TITLE".into(),
-            notes: Vec::new(),
-            x: Axis::linear("S", 0.0, 10.0),
-            y: Axis::log("MS", 1.0, 100.0),
-            spans: vec![Span { name: String::new(), colour: SHADE, from: 2.0, to: 4.0 }],
+            title: "Title & more".into(),
+            notes: vec!["A note".into()],
+            x: Axis::linear("begun at (s)", 0.0, 10.0),
+            y: Axis::log("latency (ms)", 1.0, 100.0),
+            spans: vec![Span { name: "outage".into(), colour: SHADE, from: 2.0, to: 4.0 }],
             series,
         }
     }
 
     fn series(colour: Colour, mark: Mark, points: &[(f64, f64)]) -> Series {
-        Series { name: String::new(), colour, mark, points: points.to_vec() }
+        Series { name: "answered".into(), colour, mark, points: points.to_vec() }
     }
 
     /// Pixels of a colour below the legend.
-    fn drawn(on: &Canvas, colour: Colour) -> Vec<(u32, u32)> {
-        let below = MARGIN + 2 * (on.text_height() + GAP);
-        let all = (below..on.height()).flat_map(|y| (0..on.width()).map(move |x| (x, y)));
-        all.filter(|&(x, y)| on.at(x, y) == colour).collect()
+    fn drawn(chart: Chart, colour: Colour) -> Vec<(u32, u32)> {
+        let mut pixels = pixels_of(&chart.into(), colour);
+        pixels.retain(|&(_, y)| y > MARGIN + 100);
+        pixels
+    }
+
+    fn extent(pixels: &[(u32, u32)], of: fn(&(u32, u32)) -> u32) -> (u32, u32) {
+        let numbers = || pixels.iter().map(of);
+        (numbers().min().unwrap(), numbers().max().unwrap())
+    }
+
+    #[test]
+    fn svg_says_title_notes_axes_legend_and_ticks() {
+        let svg =
+            Figure::from(chart(vec![series(BLUE, Mark::Line, &[(1.0, 1.0), (2.0, 9.0)])])).svg(SIZE).unwrap();
+
+        let texts = [
+            "Title &amp; more",
+            "A note",
+            "begun at (s)",
+            "latency (ms)",
+            "answered",
+            "outage",
+            "100",
+            "10",
+            "4",
+        ];
+        for text in texts {
+            assert!(svg.lines().any(|line| line.trim() == text), "{text} is not in {svg}");
+        }
+        assert!(svg.contains("<polyline") && svg.contains("#0000FF"), "{svg}");
     }
 
     #[test]
     fn greater_numbers_are_further_right_and_higher_and_those_outside_left_out() {
-        let mark = Mark::Points { radius: 0 };
-        let low = series(BLUE, mark, &[(1.0, 1.0), (11.0, 1.0), (1.0, 0.5), (f64::NAN, 1.0)]);
-        let high = series(RED, mark, &[(9.0, 100.0)]);
-        let on = chart(vec![low, high]).draw(400, 300);
+        let mark = Mark::Points { radius: 2 };
+        let low =
+            series(BLUE, mark, &[(1.0, 2.0), (11.0, 1.0), (1.0, 0.5), (f64::NAN, 1.0), (1.0, f64::INFINITY)]);
+        let high = series(RED, mark, &[(9.0, 50.0)]);
+        let chart = chart(vec![low, high]);
 
-        let (low, high) = (drawn(&on, BLUE), drawn(&on, RED));
-        assert_eq!((low.len(), high.len()), (1, 1));
+        let (low, high) = (drawn(chart.clone(), BLUE), drawn(chart, RED));
+        assert_eq!(low.len(), high.len());
+        assert!((5..=25).contains(&low.len()), "{low:?}");
         assert!(high[0].0 > low[0].0 && high[0].1 < low[0].1, "{low:?} {high:?}");
     }
 
     #[test]
     fn span_is_shaded_where_it_was_and_points_are_seen_on_it() {
-        let mark = Mark::Points { radius: 1 };
-        let on = chart(vec![series(BLUE, mark, &[(3.0, 10.0)])]).draw(400, 300);
+        let chart_with =
+            |points: &[(f64, f64)]| chart(vec![series(BLUE, Mark::Points { radius: 1 }, points)]);
+        let shaded = extent(&drawn(chart_with(&[]), SHADE), |at| at.0);
+        let point = drawn(chart_with(&[(3.0, 10.0)]), BLUE);
 
-        let shaded: Vec<u32> = drawn(&on, SHADE).iter().map(|at| at.0).collect();
-        let (from, to) = (*shaded.iter().min().unwrap(), *shaded.iter().max().unwrap());
-        let point = drawn(&on, BLUE);
-        assert_eq!(point.len(), 9);
-        assert!(point.iter().all(|at| (from..=to).contains(&at.0)));
-        assert_eq!(drawn(&chart(Vec::new()).draw(400, 300), BLUE), []);
+        assert!(!point.is_empty());
+        assert!(point.iter().all(|at| (shaded.0..=shaded.1).contains(&at.0)), "{point:?} {shaded:?}");
+        assert_eq!(drawn(chart_with(&[]), BLUE), []);
     }
 
     #[test]
-    fn line_joins_its_points() {
-        let on = chart(vec![series(RED, Mark::Line, &[(1.0, 1.0), (9.0, 1.0)])]).draw(400, 300);
-        let line = drawn(&on, RED);
-        let across = line.iter().map(|at| at.0).max().unwrap() - line.iter().map(|at| at.0).min().unwrap();
+    fn span_of_no_length_is_seen() {
+        let mut chart = chart(Vec::new());
+        chart.spans[0].to = chart.spans[0].from;
 
+        assert!(drawn(chart, SHADE).len() > 100);
+    }
+
+    #[test]
+    fn line_joins_its_points_and_is_interrupted_by_one_that_is_nowhere() {
+        let line = |points: &[(f64, f64)]| drawn(chart(vec![series(RED, Mark::Line, points)]), RED);
+        let whole = line(&[(1.0, 2.0), (5.0, 2.0), (9.0, 2.0)]);
+        let halves = line(&[(1.0, 2.0), (5.0, 2.0), (f64::NAN, 2.0), (6.0, 2.0), (9.0, 2.0)]);
+
+        let (left, right) = extent(&whole, |at| at.0);
         // CAST: a width in pixels.
-        assert_eq!(line.len(), across as usize + 1);
-        assert!(across > 200);
+        assert_eq!(whole.len(), (right - left) as usize + 1);
+        assert!(right - left > 200);
+        assert!(halves.len() < whole.len() && extent(&halves, |at| at.0) == (left, right));
     }
 
     #[test]
-    fn too_small_a_picture_is_drawn_without_fault() {
-        let on = chart(vec![series(RED, Mark::Line, &[(1.0, 1.0), (9.0, 1.0)])]).draw(3, 3);
+    fn chart_without_series_has_its_axes() {
+        let mut empty = chart(Vec::new());
+        empty.spans.clear();
+        empty.x = Axis::linear("nothing", f64::INFINITY, f64::NEG_INFINITY);
+        empty.y = Axis::log("no unit", f64::NAN, f64::MAX);
 
-        assert_eq!((on.width(), on.height()), (3, 3));
-        assert_ne!(on.at(9, 9), RED);
-        assert_eq!(on.at(9, 9), PAPER);
+        let figure = Figure::from(empty);
+        assert!(figure.svg(SIZE).unwrap().contains("no unit"));
+        assert!(pixels_of(&figure, [20, 20, 20]).len() > 500);
+    }
+
+    #[test]
+    fn points_of_any_number_are_drawn_without_fault() {
+        let numbers = [f64::NAN, f64::NEG_INFINITY, f64::MIN, -0.0, 5e-324, 1.0, f64::MAX, f64::INFINITY];
+        let points: Vec<_> = numbers.iter().flat_map(|&x| numbers.iter().map(move |&y| (x, y))).collect();
+        for (from, to) in &points {
+            let mut chart = chart(vec![
+                series(RED, Mark::Line, &points),
+                series(BLUE, Mark::Points { radius: 3 }, &points),
+            ]);
+            (chart.x, chart.y) = (Axis::linear("", *from, *to), Axis::log("", *from, *to));
+            (chart.spans[0].from, chart.spans[0].to) = (*from, *to);
+            assert!(Figure::from(chart).svg(SIZE).is_ok(), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn figure_too_small_or_too_large_is_an_error() {
+        let figure = Figure::from(chart(Vec::new()));
+
+        for (width, height) in [(0, 0), (3, 3), (640, 10), (u32::MAX, u32::MAX)] {
+            let error = figure.svg(crate::Size { width, height }).unwrap_err();
+            assert!(matches!(error, PlotError::Size { .. }), "{error}");
+            assert!(figure.png(crate::Size { width, height }).is_err());
+        }
     }
 }

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Pictures of measurements: a canvas with letters made of dots, and charts on it.
+//! Figures of measurements, as PNG and as SVG: charts over two axes, and stacked bars.
 //!
-//! INVARIANT: what lies outside of a canvas is cut off, and no number, however large or undefined, makes drawing fail; only
-//! writing the file can.
-
+//! INVARIANT: a figure never depends on the fonts of the machine that draws it; the font is part of this crate.
+//!
+//! ```text
+//! Chart ─┐                 ┌─ PNG (plotters' bitmap backend, encoded by `image`)
+//!        ├─ Figure ─ draw ─┤
+//! Bars ──┘                 └─ SVG (plotters' SVG backend)
+//! ```
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod axis;
-mod canvas;
+mod bars;
 mod chart;
-mod letters;
+mod figure;
+mod header;
+mod text;
 
-pub use self::axis::{Axis, Scale};
-pub use self::canvas::{Canvas, Colour, INK, PAPER, PlotError};
-pub use self::chart::{Chart, Mark, Series, Span};
+pub use axis::Axis;
+pub use bars::{Bar, Bars};
+pub use chart::{Chart, Mark, Series, Span};
+pub use figure::{Figure, PlotError, Size};
+
+/// Red, green, blue.
+pub type Colour = [u8; 3];

@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use stasis::checkpoint::{CheckpointReport, IMAGE_FILE, Mode, RestoreReport};
 use stasis::{Queue, QueueOptions, Runtime, Signal};
+use stasis_plot::Bar;
 use tempfile::TempDir;
 
 use self::memory::{Memory, copy};
 use self::pieces::Pieces;
-use self::plot::Bar;
 use crate::figure::{Report, median};
 use crate::gpu::Gpu;
 
@@ -260,7 +260,7 @@ fn large(report: &Report, gpu: &Gpu, place: &Place, load: Load, peers: &Peers) -
          {fill:.0} ms",
         cycles.len(),
     ));
-    Ok(((down, up), Bar { case, phases }))
+    Ok(((down, up), Bar { name: case, lengths: phases.to_vec() }))
 }
 
 /// Measures.
@@ -293,8 +293,8 @@ pub fn run(report: &Report) -> Result<()> {
             bars.push(bar);
         }
     }
-    let picture = plot::place();
-    plot::save(&bars, &picture)?;
-    report.note(&format!("the phases are drawn in {}", picture.display()));
+    for figure in plot::save(bars)? {
+        report.note(&format!("the phases are drawn in {}", figure.display()));
+    }
     Ok(())
 }
