@@ -46,7 +46,7 @@ fn check(machine: &Machine, job: &Job) -> Result<Placed> {
     let mut native = job.buffers.clone();
     machine.complete_under(&placed, &Control::deaf())?;
     (job.native)(&mut native);
-    compare(job, &machine.read(&placed, job.result)?, &native[job.result])?;
+    compare(job, &placed.numbers(job.result)?, &native[job.result])?;
     Ok(placed)
 }
 

@@ -1,31 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A GPU address space of this process's own memory, with our kernels in it: no driver, no queue, no other process.
-#![allow(unsafe_code)]
+//! Jobs on the wave engine in this process's own memory: no driver, no queue, no other process.
 
-use std::sync::Arc;
-
-use anyhow::{Context, Result, bail};
-use bytemuck::AnyBitPattern;
-use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::KernelDescriptor;
-use softgpu_waves::{Access, Control, Launch, Outcome, Vm, Workers, run_counted};
-use stasis::code_object::{CodeObject, Geometry, KernargBuilder};
+use anyhow::{Context, Result};
+use softgpu_kernels::{Arguments, Array, Device, Dispatch, Launched, values_of};
+use softgpu_waves::{Control, Workers};
 
 use super::jobs::{Job, Scalar};
 use crate::gpu::object;
 
 /// What the interpreter executes.
 const TARGET: &str = "gfx1100";
-const PAGE: usize = 4096;
 
 /// An address space, a worker and the loaded kernels.
 #[derive(Debug)]
-pub struct Machine {
-    vm: Arc<Vm>,
-    workers: Workers,
-    code: CodeObject,
-    base: u64,
-}
+pub struct Machine(Device);
 
 /// A kernel and how it is launched.
 #[derive(Clone, Copy, Debug)]
@@ -40,31 +28,11 @@ pub struct Shape<'a> {
     pub scalars: &'a [Scalar],
 }
 
-/// A buffer that the GPU's address space and this process see at the same address.
-#[derive(Clone, Copy, Debug)]
-pub struct Buffer {
-    /// A page's start.
-    pub address: u64,
-    /// Its length.
-    pub bytes: usize,
-}
-
 /// A job in memory.
 #[derive(Debug)]
 pub struct Placed {
-    launch: Launch,
-    buffers: Vec<Buffer>,
-}
-
-/// Memory at a page's start that is never given back, and its address for the GPU.
-fn reserve(vm: &Vm, bytes: usize, access: Access) -> Result<u64> {
-    let bytes = bytes.next_multiple_of(PAGE);
-    let memory = vec![0u8; bytes + PAGE].leak();
-    let start = memory.as_ptr().align_offset(PAGE);
-    let address = memory[start..].as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: leaked, so that it stays; it is reached by its address alone from here on.
-    unsafe { vm.map(address..address + bytes as u64, access)? };
-    Ok(address)
+    launch: Launched,
+    buffers: Vec<Array<u8>>,
 }
 
 impl Machine {
@@ -75,19 +43,14 @@ impl Machine {
 
     /// Loads a code object, for so many workers.
     pub fn load(object: &[u8], workers: usize) -> Result<Self> {
-        let code = CodeObject::parse(object)?;
-        let vm = Vm::new();
-        // CAST: a few KiB.
-        let base = reserve(&vm, code.plan().image_bytes() as usize, Access::ALL)?;
-        vm.write_bytes(base, &code.plan().relocate(base)?)?;
-        Ok(Self { vm, workers: Workers::with_threads(workers), code, base })
+        let mut device = Device::empty(Workers::with_threads(workers))?;
+        device.load(object)?;
+        Ok(Self(device))
     }
 
     /// Puts data into memory that both the GPU and this process may use.
-    pub fn buffer(&self, bytes: &[u8]) -> Result<Buffer> {
-        let address = reserve(&self.vm, bytes.len(), Access::READ_WRITE)?;
-        self.vm.write_bytes(address, bytes)?;
-        Ok(Buffer { address, bytes: bytes.len() })
+    pub fn buffer(&self, bytes: &[u8]) -> Result<Array<u8>> {
+        Ok(self.0.array(bytes)?)
     }
 
     /// Puts a job's data and arguments into memory.
@@ -99,90 +62,41 @@ impl Machine {
 
     /// Puts buffers, which are a kernel's first arguments, and its arguments into memory.
     pub fn place(&self, shape: Shape<'_>, buffers: &[&[u8]]) -> Result<Placed> {
-        let kernel = self.code.kernel(shape.kernel)?;
         let buffers = buffers.iter().map(|bytes| self.buffer(bytes)).collect::<Result<Vec<_>>>()?;
-        let mut arguments = KernargBuilder::new(kernel)?;
-        for buffer in &buffers {
-            arguments = arguments.address(buffer.address);
-        }
-        for scalar in shape.scalars {
-            arguments = match scalar {
-                Scalar::F32(value) => arguments.bytes(&value.to_le_bytes()),
-                Scalar::U32(value) => arguments.bytes(&value.to_le_bytes()),
-            };
-        }
-        let kernarg_address =
-            self.buffer(&arguments.build(&Geometry::new(shape.grid, shape.block))?)?.address;
-        let descriptor = KernelDescriptor::from_bytes(&kernel.descriptor);
-        let kernel_object = self.base + kernel.descriptor_offset;
-        let packet = KernelDispatch {
-            header: Header {
-                acquire: FenceScope::System,
-                release: FenceScope::System,
-                ..Header::new(PacketKind::KernelDispatch)
-            },
-            dimensions: 3,
-            workgroup: shape.block,
+        let pointers = buffers.iter().fold(Arguments::new(), |block, buffer| block.u64(buffer.address()));
+        let arguments = shape.scalars.iter().fold(pointers, |block, scalar| match scalar {
+            Scalar::F32(value) => block.f32(*value),
+            Scalar::U32(value) => block.u32(*value),
+        });
+        let launch = self.0.prepare(&Dispatch {
+            kernel: shape.kernel,
             grid: shape.grid,
-            private_segment_bytes: descriptor.private_segment_fixed_size,
-            group_segment_bytes: descriptor.group_segment_fixed_size,
-            kernel_object,
-            kernarg_address,
-            completion_signal: 0,
-        };
-        let launch = Launch {
-            target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
-            descriptor,
-            kernel_object,
-            entry: self.base + kernel.entry_offset,
-            packet,
-            packet_address: kernarg_address,
-            queue_address: kernarg_address,
-            dispatch_id: 0,
-            scratch: None,
-            doorbell: 0,
-            priority: 7,
-            user_data: None,
-            first_workgroup: [0; 3],
-        };
+            workgroup: shape.block,
+            dynamic_lds: 0,
+            arguments: arguments.bytes(),
+        })?;
         Ok(Placed { launch, buffers })
     }
 
     /// Runs a job to its end; gives the wave instructions executed.
     pub fn complete(&self, placed: &Placed) -> Result<u64> {
-        self.complete_under(placed, &Control::new())
+        Ok(self.0.execute(&placed.launch)?)
     }
 
     /// As [`Machine::complete`], under a control of the caller's.
     pub fn complete_under(&self, placed: &Placed, control: &Control) -> Result<u64> {
-        match run_counted(&placed.launch, &self.vm, &self.workers, control, None) {
-            (Outcome::Completed, instructions) => Ok(instructions),
-            (other, _) => bail!("the job did not complete: {other:?}"),
-        }
+        Ok(self.0.execute_under(&placed.launch, control)?)
     }
-
-    /// A buffer of a job.
-    pub fn read(&self, placed: &Placed, index: usize) -> Result<Vec<f32>> {
-        let bytes = self.read_bytes(*placed.buffers.get(index).context("no such buffer")?)?;
-        Ok(numbers_of(&bytes))
-    }
-
-    /// What is in a buffer.
-    pub fn read_bytes(&self, buffer: Buffer) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; buffer.bytes];
-        self.vm.read_bytes(buffer.address, &mut bytes)?;
-        Ok(bytes)
-    }
-}
-
-/// Bytes as numbers, wherever they begin.
-pub fn numbers_of<T: AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
-    bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
 impl Placed {
-    /// The buffers, in the arguments' order.
-    pub fn buffers(&self) -> &[Buffer] {
-        &self.buffers
+    /// What a buffer holds, in the arguments' order.
+    pub fn bytes(&self, index: usize) -> Result<Vec<u8>> {
+        Ok(self.buffers.get(index).context("no such buffer")?.get())
+    }
+
+    /// As [`Placed::bytes`], as numbers.
+    pub fn numbers(&self, index: usize) -> Result<Vec<f32>> {
+        Ok(values_of(&self.bytes(index)?))
     }
 }

@@ -60,7 +60,7 @@ pub fn run(report: &Report) -> Result<()> {
         // Once for memory, caches and the predecoder; and to compare, since the jobs add up on what is there.
         machine.complete(&launch)?;
         (job.native)(&mut native);
-        compare(&job, &machine.read(&launch, job.result)?, &native[job.result])?;
+        compare(&job, &launch.numbers(job.result)?, &native[job.result])?;
         let (mut ours, mut theirs, mut instructions) = (f64::MAX, f64::MAX, 0);
         for _ in 0..RUNS {
             let (seconds, count) = timed(|| machine.complete(&launch));

@@ -6,8 +6,7 @@ use std::ffi::{CStr, c_char, c_int};
 
 use anyhow::{Context, Result, ensure};
 use libloading::{Library, Symbol};
-
-use crate::interpreter::machine::Buffer;
+use softgpu_kernels::Array;
 
 const SONAME: &str = "libopenblas.so.0";
 const ROW_MAJOR: c_int = 101;
@@ -62,14 +61,15 @@ impl Blas {
     }
 
     /// The third buffer is the product of the first two, n x n each.
-    pub fn gemm(&self, n: u32, buffers: &[Buffer]) {
+    pub fn gemm(&self, n: u32, buffers: &[Array<u8>]) {
         let [a, b, c] = buffers else { return };
         let bytes = n as usize * n as usize * 4;
-        assert!(buffers.iter().all(|buffer| buffer.bytes == bytes), "INVARIANT: the matrices are n x n");
-        let pointer = |buffer: &Buffer| std::ptr::with_exposed_provenance_mut::<f32>(buffer.address as usize);
+        assert!(buffers.iter().all(|buffer| buffer.bytes() == bytes), "INVARIANT: the matrices are n x n");
+        let pointer =
+            |buffer: &Array<u8>| std::ptr::with_exposed_provenance_mut::<f32>(buffer.address() as usize);
         // CAST: some hundreds.
         let side = n as c_int;
-        // SAFETY: the buffers are this process's, never freed, and of that size.
+        // SAFETY: the buffers are this process's, borrowed here, and of that size.
         unsafe {
             (self.sgemm)(
                 ROW_MAJOR,

@@ -5,10 +5,11 @@
 //! every process: results of several processes may be compared.
 
 use anyhow::{Context, Result, ensure};
+use softgpu_kernels::values_of;
 
 use super::native::{self, Function};
 use crate::interpreter::jobs::{Scalar, numbers};
-use crate::interpreter::machine::{Shape, numbers_of};
+use crate::interpreter::machine::Shape;
 
 /// What a case counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -242,14 +243,14 @@ impl Case {
 
     /// What one run does, of what the metric counts.
     pub fn amount(&self, result: &[u8]) -> f64 {
-        let sum = || numbers_of::<u32>(result).into_iter().map(f64::from).sum();
+        let sum = || values_of::<u32>(result).into_iter().map(f64::from).sum();
         self.amount.unwrap_or_else(sum)
     }
 
     /// Whether `ours`, by `who`, is the expected result.
     pub fn compare(&self, who: &str, ours: &[u8], expected: &[u8]) -> Result<()> {
         ensure!(ours.len() == expected.len(), "{}: {who}'s result has {} bytes", self.name, ours.len());
-        let (ours, expected) = (numbers_of::<u32>(ours), numbers_of::<u32>(expected));
+        let (ours, expected) = (values_of::<u32>(ours), values_of::<u32>(expected));
         let same = |(a, b): (&u32, &u32)| match self.check {
             Check::Exact => a == b,
             Check::Close(by) => {

@@ -16,13 +16,14 @@ pub mod variant;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use softgpu_kernels::Array;
 use softgpu_waves::Level;
 
 use self::blas::Blas;
 use self::cases::{CASES, Case, Metric, Peer};
 use crate::figure::Report;
 use crate::gpu;
-use crate::interpreter::machine::{Buffer, Machine, Placed};
+use crate::interpreter::machine::{Machine, Placed};
 use crate::interpreter::timed;
 
 include!(concat!(env!("OUT_DIR"), "/isa.rs"));
@@ -72,7 +73,7 @@ fn best(budget: f64, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
 struct Native<'a> {
     case: &'a Case,
     blas: Option<&'a Blas>,
-    buffers: Vec<Buffer>,
+    buffers: Vec<Array<u8>>,
 }
 
 impl<'a> Native<'a> {
@@ -90,8 +91,8 @@ impl<'a> Native<'a> {
         }
     }
 
-    fn result(&self, machine: &Machine) -> Result<Vec<u8>> {
-        machine.read_bytes(*self.buffers.get(self.case.result).context("no such buffer")?)
+    fn result(&self) -> Result<Vec<u8>> {
+        Ok(self.buffers.get(self.case.result).context("no such buffer")?.get())
     }
 }
 
@@ -109,9 +110,8 @@ fn prepare(machine: &Machine, case: &Case, native: &Native<'_>) -> Result<(Place
     let placed = place(machine, case)?;
     machine.complete(&placed)?;
     native.run();
-    let expected = native.result(machine)?;
-    let ours = *placed.buffers().get(case.result).context("no such buffer")?;
-    case.compare("the software GPU", &machine.read_bytes(ours)?, &expected)?;
+    let expected = native.result()?;
+    case.compare("the software GPU", &placed.bytes(case.result)?, &expected)?;
     Ok((placed, case.amount(&expected)))
 }
 
@@ -215,7 +215,7 @@ mod tests {
         let n = 128;
         let machine = load(1).unwrap();
         let case = gemm_8x8(n);
-        let floats = |at: usize| crate::interpreter::machine::numbers_of::<f32>(&case.buffers[at]);
+        let floats = |at: usize| softgpu_kernels::values_of::<f32>(&case.buffers[at]);
         let (a, b, n) = (floats(0), floats(1), n as usize);
         let expected: Vec<f32> =
             (0..n * n).map(|i| (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n]).sum()).collect();
@@ -223,7 +223,7 @@ mod tests {
             let case = Case { peer: Peer::C(function), ..gemm_8x8(128) };
             let native = Native::new(&machine, &case, None).unwrap();
             native.run();
-            let result = native.result(&machine).unwrap();
+            let result = native.result().unwrap();
             case.compare("native code", &result, bytemuck::cast_slice(&expected)).unwrap();
         }
     }

@@ -8,9 +8,9 @@
 use std::ffi::c_void;
 
 use anyhow::{Result, ensure};
+use softgpu_kernels::Array;
 
 use super::cases::Case;
-use crate::interpreter::machine::Buffer;
 
 /// A job: pointers to its buffers, and its size.
 pub type Function = unsafe extern "C" fn(*const *mut c_void, u32);
@@ -60,12 +60,14 @@ pub fn check() -> Result<u32> {
 }
 
 /// Does a case's job in `buffers`, which were made from the case's.
-pub fn run(function: Function, case: &Case, buffers: &[Buffer]) {
-    let pointers: Vec<*mut c_void> =
-        buffers.iter().map(|buffer| std::ptr::with_exposed_provenance_mut(buffer.address as usize)).collect();
-    let sizes = buffers.iter().map(|buffer| buffer.bytes);
+pub fn run(function: Function, case: &Case, buffers: &[Array<u8>]) {
+    let pointers: Vec<*mut c_void> = buffers
+        .iter()
+        .map(|buffer| std::ptr::with_exposed_provenance_mut(buffer.address() as usize))
+        .collect();
+    let sizes = buffers.iter().map(|buffer| buffer.bytes());
     assert!(sizes.eq(case.buffers.iter().map(Vec::len)), "INVARIANT: the buffers are the case's");
-    // SAFETY: the CPU was checked; the buffers are this process's, never freed, and as large as the case's size asks for.
+    // SAFETY: the CPU was checked; the buffers are this process's, borrowed here, and as large as the case's size asks for.
     unsafe { function(pointers.as_ptr(), case.size) }
 }
 

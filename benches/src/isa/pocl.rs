@@ -54,7 +54,7 @@ fn measure_case(report: &Report, platform: &Platform, program: &Program<'_>, cas
     let buffers = Buffers::new(platform, &case.buffers)?;
     let kernel = program.kernel(case.kernel, &buffers, case.last)?;
     platform.run(&kernel, case.grid, case.block)?;
-    case.compare("PoCL", &buffers.read(case.result)?, &native.result(&machine)?)?;
+    case.compare("PoCL", &buffers.read(case.result)?, &native.result()?)?;
     let mut ours = || machine.complete(&placed).map(drop);
     let mut theirs = || platform.run(&kernel, case.grid, case.block);
     let [ours, theirs] = best_of(BUDGET / 2.0, [&mut ours, &mut theirs])?;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs the catalogue's kernels on `softgpu-waves`, as a runtime would: code object, kernarg segment, dispatch packet.
-//!
-//! INVARIANT: everything that a [`Launched`] points at lives as long as it does.
+//! Runs kernels on `softgpu-waves`, as a runtime would: code object, kernarg segment, dispatch packet.
 
 use std::sync::Arc;
 
-use queues::aql::{FenceScope, Header, KernelDispatch, Packet, PacketKind};
+use bytemuck::Pod;
+use queues::aql::Packet;
 use queues::hsa::KernelDescriptor;
 use queues::target::Target;
 use softgpu_waves::{
-    Access, Control, Launch, MemoryFault, Outcome, Scratch, Vm, WaveException, Workers, run_counted,
+    Access, Control, GridState, Launch, MemoryFault, Outcome, Scratch, Vm, WaveException, Workers, run,
+    run_counted,
 };
 
+use crate::array::Array;
 use crate::code::{Code, CodeError};
+use crate::dispatch::{self, Assembly, Dispatch, HIDDEN_BYTES, Launched};
 use crate::memory::{Allocation, OutOfMemory};
 use crate::problem::{Argument, Problem};
 use crate::{Engine, WaveSize};
@@ -24,10 +26,6 @@ static GPU_64: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpu-64.so"));
 const SCRATCH_BYTES: usize = 16 << 20;
 /// Stack of a work-item whose kernel's need the compiler could not tell (recursion, calls by pointer).
 const DYNAMIC_STACK_BYTES: u32 = 4096;
-/// Hidden arguments of code object version 5 (LLVM AMDGPUUsage, "Code Object V5 Kernel Argument Metadata").
-const HIDDEN_BYTES: usize = 256;
-/// Offset of `hidden_grid_dims` in them.
-const HIDDEN_GRID_DIMS: usize = 64;
 
 /// A kernel that could not be run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +41,20 @@ pub enum DeviceError {
     #[error("Kernel descriptor is not in device memory")]
     Descriptor(#[from] MemoryFault),
     /// No such kernel.
-    #[error("Kernel {name} is not in the code object: see `cases()`")]
+    #[error("Kernel {name} is in no code object that was loaded")]
     NoKernel {
         /// What was asked for.
-        name: &'static str,
+        name: String,
+    },
+    /// The kernel reads more arguments than it was given.
+    #[error("Kernel {name} has {wanted} B of arguments, hidden ones included, and was given {found} B")]
+    Arguments {
+        /// The kernel.
+        name: String,
+        /// What its descriptor says.
+        wanted: usize,
+        /// The explicit arguments and all hidden ones.
+        found: usize,
     },
     /// The target list has no gfx1100.
     #[error("Target gfx1100 is unknown to `queues`")]
@@ -59,27 +67,18 @@ pub enum DeviceError {
     Unfinished,
 }
 
-/// A gfx1100 with the catalogue's kernels loaded.
+/// A gfx1100 of this process's own memory: an address space, workers, scratch and loaded kernels.
 #[derive(Debug)]
 pub struct Device {
     vm: Arc<Vm>,
     workers: Workers,
-    code: Code,
+    codes: Vec<Code>,
     scratch: Allocation,
     target: &'static Target,
 }
 
-/// A problem on the device, ready to run any number of times.
-#[derive(Debug)]
-pub struct Launched {
-    launch: Launch,
-    buffers: Vec<Allocation>,
-    _kernarg: Allocation,
-    _packet: Allocation,
-}
-
 impl Device {
-    /// A device whose kernels were built for waves of `size`, run by `threads` threads.
+    /// A device with the catalogue's kernels built for waves of `size`, run by `threads` threads.
     ///
     /// # Errors
     /// [`DeviceError::Code`], [`DeviceError::Memory`] or [`DeviceError::NoTarget`].
@@ -112,29 +111,70 @@ impl Device {
         threads: usize,
         engine: softgpu_waves::Engine,
     ) -> Result<Device, DeviceError> {
-        let vm = Vm::new();
-        let code = Code::load(&vm, file)?;
-        let scratch = Allocation::new(&vm, SCRATCH_BYTES, Access::READ_WRITE)?;
-        let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
-        Ok(Device { vm, workers: Workers::with_engine(threads, engine), code, scratch, target })
+        let mut device = Device::empty(Workers::with_engine(threads, engine))?;
+        device.load(file)?;
+        Ok(device)
     }
 
-    /// The kernels of the code object.
+    /// A device without kernels, whose waves `workers` run.
+    ///
+    /// # Errors
+    /// [`DeviceError::Memory`] or [`DeviceError::NoTarget`].
+    pub fn empty(workers: Workers) -> Result<Device, DeviceError> {
+        let vm = Vm::new();
+        let scratch = Allocation::new(&vm, SCRATCH_BYTES, Access::READ_WRITE)?;
+        let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
+        Ok(Device { vm, workers, codes: Vec::new(), scratch, target })
+    }
+
+    /// Adds the kernels of the code object `file`. Where two code objects have a kernel of one name, the later one's is run.
+    ///
+    /// # Errors
+    /// [`CodeError`] if the file cannot be loaded.
+    pub fn load(&mut self, file: &[u8]) -> Result<(), CodeError> {
+        self.codes.push(Code::load(&self.vm, file)?);
+        Ok(())
+    }
+
+    /// The address space.
+    pub fn vm(&self) -> &Arc<Vm> {
+        &self.vm
+    }
+
+    /// The kernels of the code objects.
     pub fn kernels(&self) -> impl Iterator<Item = &str> {
-        self.code.kernels.keys().map(String::as_str)
+        self.codes.iter().flat_map(|code| code.kernels.keys()).map(String::as_str)
+    }
+
+    /// Memory of the address space, zero at first.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the host has none.
+    pub fn allocate(&self, bytes: usize, access: Access) -> Result<Allocation, OutOfMemory> {
+        Allocation::new(&self.vm, bytes, access)
+    }
+
+    /// Memory of the address space with `values`.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the host has none.
+    pub fn array<T: Pod>(&self, values: &[T]) -> Result<Array<T>, OutOfMemory> {
+        Array::new(&self.vm, values)
+    }
+
+    /// Room for `bytes` of instructions that belong to no code object.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the host has none.
+    pub fn assembly(&self, bytes: usize) -> Result<Assembly, OutOfMemory> {
+        Assembly::new(&self.vm, self.target, bytes)
     }
 
     /// Puts `problem` into device memory.
     ///
     /// # Errors
-    /// [`DeviceError::NoKernel`], [`DeviceError::Memory`] or [`DeviceError::Descriptor`].
+    /// As [`Device::prepare`].
     pub fn launch(&self, problem: &Problem) -> Result<Launched, DeviceError> {
-        let name = problem.kernel;
-        let kernel_object = *self.code.kernels.get(name).ok_or(DeviceError::NoKernel { name })?;
-        let mut bytes = [0; KernelDescriptor::BYTES];
-        self.vm.read_bytes(kernel_object, &mut bytes)?;
-        let descriptor = KernelDescriptor::from_bytes(&bytes);
-
         let mut buffers = Vec::new();
         for argument in &problem.arguments {
             if let Argument::Buffer(buffer) = argument {
@@ -143,68 +183,79 @@ impl Device {
                 buffers.push(memory);
             }
         }
-        let mut arguments = problem.argument_block(buffers.iter().map(Allocation::address));
-        arguments.extend(hidden(problem));
+        let launched = self.prepare(&Dispatch {
+            kernel: problem.kernel,
+            grid: problem.grid,
+            workgroup: problem.workgroup,
+            dynamic_lds: problem.dynamic_lds,
+            arguments: &problem.argument_block(buffers.iter().map(Allocation::address)),
+        })?;
+        Ok(Launched { buffers, ..launched })
+    }
+
+    /// Puts a kernel's arguments and its dispatch packet into device memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoKernel`], [`DeviceError::Arguments`], [`DeviceError::Memory`] or [`DeviceError::Descriptor`].
+    pub fn prepare(&self, dispatch: &Dispatch<'_>) -> Result<Launched, DeviceError> {
+        let name = dispatch.kernel;
+        let kernel_object = self.codes.iter().rev().find_map(|code| code.kernels.get(name).copied());
+        let kernel_object = kernel_object.ok_or_else(|| DeviceError::NoKernel { name: name.to_owned() })?;
+        let mut bytes = [0; KernelDescriptor::BYTES];
+        self.vm.read_bytes(kernel_object, &mut bytes)?;
+        let descriptor = KernelDescriptor::from_bytes(&bytes);
+
+        let mut arguments = dispatch.arguments.to_vec();
+        arguments.resize(arguments.len().next_multiple_of(8), 0);
+        let (wanted, found) = (descriptor.kernarg_size as usize, arguments.len() + HIDDEN_BYTES);
+        if wanted > found {
+            return Err(DeviceError::Arguments { name: name.to_owned(), wanted, found });
+        }
+        arguments.extend(dispatch.hidden());
         let kernarg = Allocation::new(&self.vm, arguments.len(), Access::READ_WRITE)?;
         kernarg.write(0, &arguments);
 
         let stack = if descriptor.uses_dynamic_stack() { DYNAMIC_STACK_BYTES } else { 0 };
-        let packet = KernelDispatch {
-            header: Header {
-                kind: PacketKind::KernelDispatch,
-                barrier: false,
-                acquire: FenceScope::System,
-                release: FenceScope::System,
-            },
-            dimensions: 3,
-            workgroup: problem.workgroup,
-            grid: problem.grid,
-            private_segment_bytes: descriptor.private_segment_fixed_size + stack,
-            group_segment_bytes: descriptor.group_segment_fixed_size + problem.dynamic_lds,
-            kernel_object,
-            kernarg_address: kernarg.address(),
-            completion_signal: 0,
-        };
+        let mut packet = dispatch::packet(dispatch.grid, dispatch.workgroup);
+        packet.private_segment_bytes = descriptor.private_segment_fixed_size + stack;
+        packet.group_segment_bytes = descriptor.group_segment_fixed_size + dispatch.dynamic_lds;
+        packet.kernel_object = kernel_object;
+        packet.kernarg_address = kernarg.address();
         let words = Packet::KernelDispatch(packet).encode();
         let ring = Allocation::new(&self.vm, size_of_val(&words), Access::READ_WRITE)?;
         for (k, word) in words.iter().enumerate() {
             ring.write(k * size_of_val(word), &word.to_le_bytes());
         }
-        let launch = Launch {
-            target: self.target,
-            descriptor,
-            kernel_object,
-            entry: descriptor.entry(kernel_object),
-            packet,
-            user_data: None,
-            first_workgroup: [0; 3],
-            packet_address: ring.address(),
-            queue_address: ring.address(),
-            dispatch_id: 0,
-            scratch: Some(Scratch { base: self.scratch.address(), bytes: SCRATCH_BYTES as u64 }),
-            doorbell: 0,
-            priority: 7,
-        };
-        Ok(Launched { launch, buffers, _kernarg: kernarg, _packet: ring })
+        let mut launch = dispatch::launch(self.target, descriptor, descriptor.entry(kernel_object), packet);
+        launch.packet_address = ring.address();
+        launch.queue_address = ring.address();
+        launch.scratch = Some(Scratch { base: self.scratch.address(), bytes: SCRATCH_BYTES as u64 });
+        Ok(Launched { launch, buffers: Vec::new(), _kernarg: kernarg, _packet: ring })
     }
 
     /// Runs to completion and returns the wave instructions executed. The buffers are as the last run left them.
     ///
     /// # Errors
     /// [`DeviceError::Exception`] if a wave stopped.
-    pub fn execute(&self, launched: &Launched) -> Result<u64, DeviceError> {
-        match run_counted(&launched.launch, &self.vm, &self.workers, &Control::new(), None) {
+    pub fn execute(&self, launch: &Launch) -> Result<u64, DeviceError> {
+        self.execute_under(launch, &Control::new())
+    }
+
+    /// As [`Device::execute`], with waves that `control` commands.
+    ///
+    /// # Errors
+    /// [`DeviceError::Exception`] if a wave stopped, [`DeviceError::Unfinished`] if `control` paused or aborted the grid.
+    pub fn execute_under(&self, launch: &Launch, control: &Control) -> Result<u64, DeviceError> {
+        match run_counted(launch, &self.vm, &self.workers, control, None) {
             (Outcome::Completed, executed) => Ok(executed),
             (Outcome::Exception(exception), _) => Err(DeviceError::Exception(exception)),
             _ => Err(DeviceError::Unfinished),
         }
     }
-}
 
-impl Launched {
-    /// What the buffers hold, in the order of the arguments.
-    pub fn read(&self) -> Vec<Vec<u8>> {
-        self.buffers.iter().map(Allocation::read).collect()
+    /// Runs until the grid ends or `control` stops it, from its beginning or from where `resume` left off.
+    pub fn outcome(&self, launch: &Launch, control: &Control, resume: Option<Box<GridState>>) -> Outcome {
+        run(launch, &self.vm, &self.workers, control, resume)
     }
 }
 
@@ -216,22 +267,4 @@ impl Engine for Device {
         self.execute(&launched)?;
         Ok(launched.read())
     }
-}
-
-/// Block counts, group sizes, remainders and the number of dimensions; the rest is zero.
-fn hidden(problem: &Problem) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HIDDEN_BYTES);
-    for axis in 0..3 {
-        bytes.extend((problem.grid[axis] / u32::from(problem.workgroup[axis]).max(1)).to_le_bytes());
-    }
-    bytes.extend(problem.workgroup.iter().flat_map(|size| size.to_le_bytes()));
-    for axis in 0..3 {
-        let rest = problem.grid[axis] % u32::from(problem.workgroup[axis]).max(1);
-        // CAST: less than a u16.
-        bytes.extend((rest as u16).to_le_bytes());
-    }
-    bytes.resize(HIDDEN_GRID_DIMS, 0);
-    bytes.extend(3u16.to_le_bytes());
-    bytes.resize(HIDDEN_BYTES, 0);
-    bytes
 }

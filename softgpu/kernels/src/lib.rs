@@ -2,6 +2,9 @@
 //! A catalogue of compute kernels, each written once in C and compiled for gfx1100 and for the host CPU, with the
 //! problems to run them on and the two engines that run them.
 //!
+//! Its [`Device`] is how everything that has no driver and no queue loads and launches kernels on the wave engine: the
+//! catalogue's tests, the wave engine's own and the benchmarks of single kernels.
+//!
 //! INVARIANT: a [`Case`] says nothing about where it runs. An [`Engine`] takes a [`Problem`] and returns what its buffers
 //! hold afterwards; [`Problem::compare`] judges one engine's results by another's.
 //!
@@ -12,17 +15,23 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod arguments;
+mod array;
 mod catalogue;
 mod code;
 mod device;
+mod dispatch;
 mod host;
 mod memory;
 mod problem;
 mod random;
 
+pub use arguments::Arguments;
+pub use array::{Array, values_of};
 pub use catalogue::{Case, case, cases, gemm};
 pub use code::CodeError;
-pub use device::{Device, DeviceError, Launched};
+pub use device::{Device, DeviceError};
+pub use dispatch::{Assembly, Dispatch, Launched, Shape};
 pub use host::{Host, HostError};
 pub use memory::{Allocation, OutOfMemory};
 pub use problem::{Argument, Buffer, Check, Mismatch, Problem};

@@ -56,6 +56,11 @@ impl Allocation {
         self.address
     }
 
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
     /// What it holds.
     pub fn read(&self) -> Vec<u8> {
         let from: *const u8 = std::ptr::with_exposed_provenance(self.address as usize);

@@ -7,6 +7,8 @@ use std::fmt;
 
 use bytemuck::{NoUninit, Zeroable};
 
+use crate::arguments::Arguments;
+
 /// How a buffer's end state is judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
@@ -160,18 +162,11 @@ impl Problem {
     /// The argument block as C lays the structure out, with the buffers at `addresses`, padded to 8 bytes.
     pub fn argument_block(&self, addresses: impl IntoIterator<Item = u64>) -> Vec<u8> {
         let mut addresses = addresses.into_iter();
-        let mut block: Vec<u8> = Vec::new();
-        for argument in &self.arguments {
-            match argument {
-                Argument::Buffer(_) => {
-                    block.resize(block.len().next_multiple_of(8), 0);
-                    block.extend(addresses.next().unwrap_or(0).to_le_bytes());
-                }
-                Argument::U32(value) => block.extend(value.to_le_bytes()),
-            }
-        }
-        block.resize(block.len().next_multiple_of(8), 0);
-        block
+        let arguments = self.arguments.iter().fold(Arguments::new(), |block, argument| match argument {
+            Argument::Buffer(_) => block.u64(addresses.next().unwrap_or(0)),
+            Argument::U32(value) => block.u32(*value),
+        });
+        arguments.padded()
     }
 
     /// The buffers among the arguments.

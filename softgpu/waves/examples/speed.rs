@@ -7,8 +7,9 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{Arguments, Device};
+use common::Device;
 use rustix::time::{ClockId, clock_gettime};
+use softgpu_kernels::Arguments;
 use softgpu_waves::{Launch, Level};
 
 fn cpu_seconds() -> f64 {
@@ -38,20 +39,20 @@ fn main() {
     let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
     let times = if only.is_some() { 100 } else { 15 };
     if wanted("axpy") {
-        let args = Arguments::new().buffer(&x).buffer(&y).f32(1.5).u32(n as u32);
+        let args = Arguments::new().u64(x.address()).u64(y.address()).f32(1.5).u32(n as u32);
         measure("axpy", &d, &d.launch("axpy", [n as u32, 1, 1], [256, 1, 1], args.bytes()), times);
     }
     if wanted("stencil") {
-        let args = Arguments::new().buffer(&x).buffer(&y).u32(1024).u32(1024);
+        let args = Arguments::new().u64(x.address()).u64(y.address()).u32(1024).u32(1024);
         measure("stencil", &d, &d.launch("stencil", [1024, 1024, 1], [32, 8, 1], args.bytes()), times);
     }
     if wanted("gemm") {
-        let args = Arguments::new().buffer(&x).buffer(&x).buffer(&y).u32(256);
+        let args = Arguments::new().u64(x.address()).u64(x.address()).u64(y.address()).u32(256);
         measure("gemm", &d, &d.launch("gemm", [256, 256, 1], [16, 16, 1], args.bytes()), times);
     }
     if wanted("hash") {
         let (h, w) = (d.buffer(&vec![7u32; n]), d.buffer(&vec![0u64; n]));
-        let args = Arguments::new().buffer(&h).buffer(&h).buffer(&w);
+        let args = Arguments::new().u64(h.address()).u64(h.address()).u64(w.address());
         measure("hash", &d, &d.launch("hash", [1 << 17, 1, 1], [128, 1, 1], args.bytes()), times);
     }
 }

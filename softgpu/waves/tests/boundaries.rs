@@ -5,8 +5,9 @@
 
 mod common;
 
-use common::{Arguments, Buffer, Device, Random};
+use common::Device;
 use queues::save_area::{read_waves, write_waves};
+use softgpu_kernels::{Arguments, Array, Launched, Random};
 use softgpu_waves::{Control, GridState, Launch, Outcome};
 
 const CONTROL_STACK: u32 = 0xa000;
@@ -52,8 +53,8 @@ impl Case {
         (0..self.words).map(|_| random.u32() >> 8).collect()
     }
 
-    fn launch(&self, d: &Device, data: &Buffer<u32>) -> Launch {
-        let arguments = Arguments::new().buffer(data).u32(self.last);
+    fn launch(&self, d: &Device, data: &Array<u32>) -> Launched {
+        let arguments = Arguments::new().u64(data.address()).u32(self.last);
         d.launch(self.name, self.grid, self.workgroup, arguments.bytes())
     }
 

@@ -5,7 +5,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Arguments, Device, Random};
+use common::Device;
+use softgpu_kernels::{Arguments, Random};
 use softgpu_waves::{Access, AccessKind, Cause, Control, Outcome};
 
 fn exception(outcome: Outcome) -> Box<softgpu_waves::WaveException> {
@@ -26,22 +27,26 @@ fn pause_and_resume_give_the_same_memory() {
         "long_mix",
         [2048, 1, 1],
         [256, 1, 1],
-        Arguments::new().buffer(&whole).u32(rounds).bytes(),
+        Arguments::new().u64(whole.address()).u32(rounds).bytes(),
     ));
     let mut pauses = 0;
-    for trial in 0..10u64 {
+    // On a busy machine a timer may be late for most of the runs: there are more of them then.
+    for trial in 0..200u64 {
+        if trial >= 10 && pauses > 5 {
+            break;
+        }
         let data = d.buffer(&x);
         let launch = d.launch(
             "long_mix",
             [2048, 1, 1],
             [256, 1, 1],
-            Arguments::new().buffer(&data).u32(rounds).bytes(),
+            Arguments::new().u64(data.address()).u32(rounds).bytes(),
         );
         let mut state = None;
         loop {
             let control = Control::new();
             let remote = control.clone();
-            let after = Duration::from_micros(60 + trial * 20 + u64::from(r.u32() % 300));
+            let after = Duration::from_micros(60 + trial % 10 * 20 + u64::from(r.u32() % 300));
             let timer = std::thread::spawn(move || {
                 std::thread::sleep(after);
                 remote.pause();
@@ -66,7 +71,7 @@ fn pause_and_resume_give_the_same_memory() {
 fn endless_kernel_pauses_resumes_and_aborts_quickly() {
     let d = Device::with_kernels(2);
     let out = d.buffer(&[0u32; 64]);
-    let launch = d.launch("spin", [256, 1, 1], [64, 1, 1], Arguments::new().buffer(&out).bytes());
+    let launch = d.launch("spin", [256, 1, 1], [64, 1, 1], Arguments::new().u64(out.address()).bytes());
     let mut state = None;
     for command in ["pause", "pause", "abort"] {
         let control = Control::new();
@@ -100,11 +105,12 @@ fn endless_kernel_pauses_resumes_and_aborts_quickly() {
 fn more_spinning_workgroups_than_workers_make_progress() {
     let d = Device::with_kernels(1);
     let flag = d.buffer(&[0u32; 16]);
-    let launch = d.launch("endless", [8 * 32, 1, 1], [32, 1, 1], Arguments::new().buffer(&flag).bytes());
+    let launch =
+        d.launch("endless", [8 * 32, 1, 1], [32, 1, 1], Arguments::new().u64(flag.address()).bytes());
     std::thread::scope(|scope| {
         let run = scope.spawn(|| d.run(&launch, &Control::new(), None));
         std::thread::sleep(Duration::from_millis(50));
-        d.vm.write_u32(flag.address, 1).expect("flag is mapped");
+        d.write(flag.address(), &[1]);
         assert!(matches!(run.join().expect("run"), Outcome::Completed));
     });
     assert_eq!(&flag.get()[1..9], &[7; 8]);
@@ -114,7 +120,7 @@ fn more_spinning_workgroups_than_workers_make_progress() {
 fn wild_store_is_a_memory_violation_with_its_address() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 32]);
-    let args = Arguments::new().buffer(&out).u64(0xdead_0000);
+    let args = Arguments::new().u64(out.address()).u64(0xdead_0000);
     let launch = d.launch("wild", [32, 1, 1], [32, 1, 1], args.bytes());
     let e = exception(d.run(&launch, &Control::new(), None));
     let want = Cause::MemoryViolation {
@@ -133,11 +139,9 @@ fn wild_store_is_a_memory_violation_with_its_address() {
 fn store_to_read_only_memory_says_so() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 32]);
-    let constant = common::reserve(4096, 4096);
-    // SAFETY: the memory was made for this and stays.
-    unsafe { d.vm.map(constant..constant + 4096, Access { read: true, write: false, execute: false }) }
-        .expect("map");
-    let args = Arguments::new().buffer(&out).u64(constant + 8);
+    let memory = d.allocate(4096, Access { read: true, write: false, execute: false });
+    let constant = memory.address();
+    let args = Arguments::new().u64(out.address()).u64(constant + 8);
     let e = exception(d.run(&d.launch("wild", [32, 1, 1], [32, 1, 1], args.bytes()), &Control::new(), None));
     assert!(
         matches!(e.cause, Cause::MemoryViolation { read_only: true, not_present: false, address, .. } if address == constant + 8)
@@ -149,7 +153,7 @@ fn trap_builtin_aborts_the_queue() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[1u32, 0]);
     let e = exception(d.run(
-        &d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes()),
+        &d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().u64(out.address()).bytes()),
         &Control::new(),
         None,
     ));
@@ -160,8 +164,8 @@ fn trap_builtin_aborts_the_queue() {
 fn code_without_execute_permission_faults() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 64]);
-    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
-    launch.entry = out.address;
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().u64(out.address()).bytes());
+    launch.entry = out.address();
     let e = exception(d.run(&launch, &Control::new(), None));
     assert!(matches!(e.cause, Cause::MemoryViolation { no_execute: true, access: AccessKind::Execute, .. }));
 }
@@ -170,11 +174,10 @@ fn code_without_execute_permission_faults() {
 fn undecodable_words_are_an_illegal_instruction() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 64]);
-    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
-    let code = common::reserve(4096, 4096);
-    // SAFETY: the memory was made for this and stays.
-    unsafe { d.vm.map(code..code + 4096, Access::ALL) }.expect("map");
-    d.vm.write_bytes(code, &[0x00, 0x00, 0x80, 0xBF, 0xFF, 0xFF, 0xFF, 0xFF]).expect("write");
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().u64(out.address()).bytes());
+    let memory = d.allocate(4096, Access::ALL);
+    let code = memory.address();
+    d.write(code, &[0xBF80_0000, 0xFFFF_FFFF]);
     launch.entry = code;
     let e = exception(d.run(&launch, &Control::new(), None));
     assert!(matches!(&e.cause, Cause::IllegalInstruction { words } if words[0] == u32::MAX), "{:?}", e.cause);
@@ -185,16 +188,15 @@ fn undecodable_words_are_an_illegal_instruction() {
 fn code_that_changed_is_predecoded_again() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 64]);
-    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes());
-    let code = common::reserve(4096, 4096);
-    // SAFETY: the memory was made for this and stays.
-    unsafe { d.vm.map(code..code + 4096, Access::ALL) }.expect("map");
+    let mut launch = d.launch("trap", [32, 1, 1], [32, 1, 1], Arguments::new().u64(out.address()).bytes());
+    let memory = d.allocate(4096, Access::ALL);
+    let code = memory.address();
     launch.entry = code;
     // s_trap 2, then s_endpgm in its place.
-    d.vm.write_bytes(code, &0xBF90_0002u32.to_le_bytes()).expect("write");
+    d.write(code, &[0xBF90_0002]);
     let e = exception(d.run(&launch, &Control::new(), None));
     assert_eq!(e.cause, Cause::Trap(2));
-    d.vm.write_bytes(code, &0xBFB0_0000u32.to_le_bytes()).expect("write");
+    d.write(code, &[0xBFB0_0000]);
     assert!(matches!(d.run(&launch, &Control::new(), None), Outcome::Completed));
 }
 
@@ -202,8 +204,12 @@ fn code_that_changed_is_predecoded_again() {
 fn scratch_that_does_not_fit_is_refused() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 64]);
-    let mut launch =
-        d.launch("spill", [64, 1, 1], [64, 1, 1], Arguments::new().buffer(&out).buffer(&out).bytes());
+    let mut launch = d.launch(
+        "spill",
+        [64, 1, 1],
+        [64, 1, 1],
+        Arguments::new().u64(out.address()).u64(out.address()).bytes(),
+    );
     launch.scratch = None;
     let e = exception(d.run(&launch, &Control::new(), None));
     assert!(matches!(e.cause, Cause::ScratchTooSmall { .. }));

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Arguments, Device, Random};
+use common::Device;
+use softgpu_kernels::{Arguments, Random};
 
 #[test]
 fn axpy_with_a_partial_last_wave() {
@@ -13,7 +14,7 @@ fn axpy_with_a_partial_last_wave() {
     let x: Vec<f32> = (0..n).map(|_| r.f32()).collect();
     let y: Vec<f32> = (0..n).map(|_| r.f32()).collect();
     let (bx, by) = (d.buffer(&x), d.buffer(&y));
-    let args = Arguments::new().buffer(&bx).buffer(&by).f32(1.5).u32(n as u32);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).f32(1.5).u32(n as u32);
     d.complete(&d.launch("axpy", [1000, 1, 1], [256, 1, 1], args.bytes()));
     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x.mul_add(1.5, *y)).collect();
     assert_eq!(by.get(), want);
@@ -26,7 +27,7 @@ fn stencil_leaves_the_border() {
     let mut r = Random(2);
     let x: Vec<f32> = (0..w * h).map(|_| r.f32()).collect();
     let (bx, by) = (d.buffer(&x), d.buffer(&vec![0f32; w * h]));
-    let args = Arguments::new().buffer(&bx).buffer(&by).u32(w as u32).u32(h as u32);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).u32(w as u32).u32(h as u32);
     d.complete(&d.launch("stencil", [64, 48, 1], [32, 8, 1], args.bytes()));
     let mut want = vec![0f32; w * h];
     for j in 1..h - 1 {
@@ -46,7 +47,7 @@ fn gemm_with_lds_tiles_and_barriers() {
     let a: Vec<f32> = (0..n * n).map(|_| r.f32()).collect();
     let b: Vec<f32> = (0..n * n).map(|_| r.f32()).collect();
     let (ba, bb, bc) = (d.buffer(&a), d.buffer(&b), d.buffer(&vec![0f32; n * n]));
-    let args = Arguments::new().buffer(&ba).buffer(&bb).buffer(&bc).u32(n as u32);
+    let args = Arguments::new().u64(ba.address()).u64(bb.address()).u64(bc.address()).u32(n as u32);
     d.complete(&d.launch("gemm", [64, 64, 1], [16, 16, 1], args.bytes()));
     let mut want = vec![0f32; n * n];
     for i in 0..n {
@@ -66,7 +67,7 @@ fn collatz_diverges() {
         "collatz",
         [256, 1, 1],
         [64, 1, 1],
-        Arguments::new().buffer(&bx).buffer(&by).bytes(),
+        Arguments::new().u64(bx.address()).u64(by.address()).bytes(),
     ));
     let steps = |mut n: u32| {
         let mut k = 0;
@@ -89,7 +90,7 @@ fn reduction_by_dpp_and_bpermute_is_a_prefix_sum() {
         "reduce",
         [128, 1, 1],
         [32, 1, 1],
-        Arguments::new().buffer(&bx).buffer(&by).bytes(),
+        Arguments::new().u64(bx.address()).u64(by.address()).bytes(),
     ));
     let want: Vec<u32> =
         (0..128).map(|i| x[i / 32 * 32..=i].iter().fold(0, |s: u32, v| s.wrapping_add(*v))).collect();
@@ -103,7 +104,7 @@ fn integer_hash_and_64_bit() {
     let mut r = Random(5);
     let x: Vec<u32> = (0..n).map(|_| r.u32()).collect();
     let (bx, by, bz) = (d.buffer(&x), d.buffer(&vec![0u32; n]), d.buffer(&vec![0u64; n]));
-    let args = Arguments::new().buffer(&bx).buffer(&by).buffer(&bz);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).u64(bz.address());
     d.complete(&d.launch("hash", [512, 1, 1], [128, 1, 1], args.bytes()));
     let (hashes, wide) = (by.get(), bz.get());
     for i in 0..n {
@@ -131,7 +132,7 @@ fn doubles_divide_and_root_exactly() {
     let mut r = Random(6);
     let x: Vec<f64> = (0..n).map(|_| f64::from(r.f32()) * 1000.0 + f64::from(r.f32()) * 1e-7).collect();
     let (bx, by, bn) = (d.buffer(&x), d.buffer(&vec![0f64; n]), d.buffer(&vec![0i64; n]));
-    let args = Arguments::new().buffer(&bx).buffer(&by).buffer(&bn);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).u64(bn.address());
     d.complete(&d.launch("doubles", [256, 1, 1], [64, 1, 1], args.bytes()));
     let (y, whole) = (by.get(), bn.get());
     for i in 0..n {
@@ -151,7 +152,7 @@ fn histogram_with_lds_and_global_atomics() {
     let mut r = Random(7);
     let x: Vec<u32> = (0..n).map(|_| r.u32()).collect();
     let (bx, bins, top, sum) = (d.buffer(&x), d.buffer(&[0u32; 64]), d.buffer(&[0u32]), d.buffer(&[0f32]));
-    let args = Arguments::new().buffer(&bx).buffer(&bins).buffer(&top).buffer(&sum);
+    let args = Arguments::new().u64(bx.address()).u64(bins.address()).u64(top.address()).u64(sum.address());
     d.complete(&d.launch("histogram", [4096, 1, 1], [256, 1, 1], args.bytes()));
     let mut want = vec![0u32; 64];
     x.iter().for_each(|v| want[(v & 63) as usize] += 1);
@@ -166,7 +167,12 @@ fn private_arrays_live_in_scratch() {
     let mut r = Random(8);
     let x: Vec<u32> = (0..256).map(|_| r.u32() >> 1).collect();
     let (bx, by) = (d.buffer(&x), d.buffer(&vec![0u32; 256]));
-    let launch = d.launch("spill", [256, 1, 1], [64, 1, 1], Arguments::new().buffer(&bx).buffer(&by).bytes());
+    let launch = d.launch(
+        "spill",
+        [256, 1, 1],
+        [64, 1, 1],
+        Arguments::new().u64(bx.address()).u64(by.address()).bytes(),
+    );
     assert!(launch.packet.private_segment_bytes >= 160);
     d.complete(&launch);
     for (i, got) in by.get().into_iter().enumerate() {
@@ -206,7 +212,7 @@ fn floats_divide_root_and_convert_exactly() {
     let x: Vec<f32> = (0..n).map(|i| value(i, 1)).collect();
     let y: Vec<f32> = (0..n).map(|i| value(i, 3)).collect();
     let (bx, by, bo) = (d.buffer(&x), d.buffer(&y), d.buffer(&vec![0f32; 5 * n]));
-    let args = Arguments::new().buffer(&bx).buffer(&by).buffer(&bo).u32(n as u32);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).u64(bo.address()).u32(n as u32);
     d.complete(&d.launch("floats", [1024, 1, 1], [64, 1, 1], args.bytes()));
     let out = bo.get();
     let same = |got: f32, want: f32| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
@@ -253,7 +259,12 @@ fn packed_halves_and_shorts() {
     let s: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(0x1234_5679)).collect();
     let (bx, by, bo) = (d.buffer(&px), d.buffer(&py), d.buffer(&vec![0u32; n]));
     let (bf, bs) = (d.buffer(&vec![1f32; n]), d.buffer(&s));
-    let args = Arguments::new().buffer(&bx).buffer(&by).buffer(&bo).buffer(&bf).buffer(&bs);
+    let args = Arguments::new()
+        .u64(bx.address())
+        .u64(by.address())
+        .u64(bo.address())
+        .u64(bf.address())
+        .u64(bs.address());
     d.complete(&d.launch("halves", [256, 1, 1], [64, 1, 1], args.bytes()));
     let (out, f, shorts) = (bo.get(), bf.get(), bs.get());
     for i in 0..n {
@@ -282,7 +293,7 @@ fn bytes_and_shorts_in_memory() {
     let mut r = Random(11);
     let x: Vec<u8> = (0..n).map(|_| r.u32() as u8).collect();
     let (bx, by, bw) = (d.buffer(&x), d.buffer(&vec![0u8; n]), d.buffer(&vec![0u16; n]));
-    let args = Arguments::new().buffer(&bx).buffer(&by).buffer(&bw).u32(n as u32);
+    let args = Arguments::new().u64(bx.address()).u64(by.address()).u64(bw.address()).u32(n as u32);
     d.complete(&d.launch("chars", [320, 1, 1], [64, 1, 1], args.bytes()));
     let (out, wide) = (by.get(), bw.get());
     for i in 0..n {
@@ -296,7 +307,7 @@ fn bytes_and_shorts_in_memory() {
 fn recursive_calls_use_the_stack() {
     let d = Device::with_kernels(1);
     let out = d.buffer(&[0u32; 64]);
-    d.complete(&d.launch("calls", [64, 1, 1], [32, 1, 1], Arguments::new().buffer(&out).bytes()));
+    d.complete(&d.launch("calls", [64, 1, 1], [32, 1, 1], Arguments::new().u64(out.address()).bytes()));
     let fib = [0, 1, 1, 2, 3, 5, 8, 13];
     assert_eq!(out.get(), (0..64).map(|i| fib[i & 7]).collect::<Vec<u32>>());
 }
@@ -306,7 +317,7 @@ fn flat_addresses_reach_lds_private_and_global() {
     let d = Device::with_kernels(1);
     for which in 0..3u32 {
         let out = d.buffer(&[0u32; 128]);
-        let args = Arguments::new().buffer(&out).u32(which);
+        let args = Arguments::new().u64(out.address()).u32(which);
         d.complete(&d.launch("flat", [64, 1, 1], [64, 1, 1], args.bytes()));
         let got = out.get();
         for t in 0..64u32 {

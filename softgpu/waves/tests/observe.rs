@@ -8,10 +8,9 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Buffer, Device, assemble};
-use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::KernelDescriptor;
-use softgpu_waves::{Access, Control, Engine, Launch, Observe, Outcome, Workers};
+use common::Device;
+use softgpu_kernels::{Array, Assembly, Shape, WaveSize};
+use softgpu_waves::{Control, Engine, Launch, Observe, Outcome, Workers};
 
 /// Two workgroups of 48 work-items: waves of 32 and of 16 lanes.
 const GRID: u32 = 96;
@@ -92,55 +91,15 @@ impl Drop for Files {
 }
 
 fn device(observe: Observe) -> Device {
-    let mut device = Device::new(1);
-    device.workers = Workers::with_observer(2, Engine::Auto, observe);
-    device
+    Device::with_workers(Workers::with_observer(2, Engine::Auto, observe))
 }
 
 /// A launch of assembled code; s[0:1] holds the address of `out`.
-fn launch(d: &Device, text: &str, out: &Buffer<u32>, grid: u32, group: u16) -> Launch {
-    let code = common::reserve(8192, 4096);
-    // SAFETY: the memory was made for this and stays.
-    unsafe { d.vm.map(code..code + 8192, Access::ALL) }.unwrap();
-    let bytes: Vec<u8> = assemble(text).iter().flat_map(|word| word.to_le_bytes()).collect();
-    d.vm.write_bytes(code, &bytes).unwrap();
-    let mut descriptor = [0u8; 64];
-    // 64 VGPRs, waves of 32 lanes; two user SGPRs from the kernarg pointer.
-    let rsrc1: u32 = 7 | 0xF << 16 | 1 << 21 | 1 << 23;
-    descriptor[48..52].copy_from_slice(&rsrc1.to_le_bytes());
-    descriptor[52..56].copy_from_slice(&(2u32 << 1).to_le_bytes());
-    descriptor[56..58].copy_from_slice(&(1u16 << 3 | 1 << 10).to_le_bytes());
-    let packet = KernelDispatch {
-        header: Header {
-            kind: PacketKind::KernelDispatch,
-            barrier: false,
-            acquire: FenceScope::None,
-            release: FenceScope::None,
-        },
-        dimensions: 1,
-        workgroup: [group, 1, 1],
-        grid: [grid, 1, 1],
-        private_segment_bytes: 0,
-        group_segment_bytes: 8192,
-        kernel_object: 0x40,
-        kernarg_address: out.address,
-        completion_signal: 0,
-    };
-    Launch {
-        target: queues::target::Target::by_name("gfx1100").unwrap(),
-        descriptor: KernelDescriptor::from_bytes(&descriptor),
-        kernel_object: 0x40,
-        entry: code,
-        packet,
-        packet_address: 0,
-        queue_address: 0,
-        dispatch_id: 5,
-        scratch: None,
-        doorbell: 0,
-        priority: 7,
-        user_data: None,
-        first_workgroup: [0; 3],
-    }
+fn launch(code: &Assembly, out: &Array<u32>, items: u32, workgroup: u16) -> Launch {
+    let shape = Shape { size: WaveSize::W32, items, workgroup, lds_bytes: 8192 };
+    let mut launch = code.launch(shape, out.address());
+    (launch.kernel_object, launch.packet.kernel_object, launch.dispatch_id) = (0x40, 0x40, 5);
+    launch
 }
 
 fn words() -> Vec<u32> {
@@ -158,7 +117,7 @@ fn counts_of_a_known_kernel_are_exact() {
     let files = Files::new("counts");
     let d = device(files.wish(true, 0));
     let out = d.buffer(&words());
-    assert_eq!(d.complete(&launch(&d, COUNTED, &out, GRID, GROUP)), 104);
+    assert_eq!(d.complete(&launch(&d.assemble(COUNTED), &out, GRID, GROUP)), 104);
     let lines = files.lines("stats");
     assert_eq!(lines.len(), 1);
     for part in [
@@ -181,7 +140,7 @@ fn watched_kernels_compute_the_same() {
     let run = |observe| {
         let d = device(observe);
         let out = d.buffer(&words());
-        d.complete(&launch(&d, COUNTED, &out, 48, GROUP));
+        d.complete(&launch(&d.assemble(COUNTED), &out, 48, GROUP));
         out.get()
     };
     let files = Files::new("same");
@@ -197,7 +156,7 @@ fn flat_bytes_are_counted_where_they_go() {
     let files = Files::new("flat");
     let d = device(files.wish(true, 0));
     let out = d.buffer(&words());
-    d.complete(&launch(&d, FLAT, &out, 32, 32));
+    d.complete(&launch(&d.assemble(FLAT), &out, 32, 32));
     let want = "\"global\":{\"loaded\":0,\"stored\":96},\"lds\":{\"loaded\":0,\"stored\":32}";
     assert!(files.lines("stats")[0].contains(want), "{:?}", files.lines("stats"));
     assert_eq!(out.get()[7..9], [8, 8]);
@@ -210,7 +169,8 @@ fn a_paused_grid_leaves_its_parts() {
     // Each pause lies somewhere else; the parts are always the whole.
     for pause in [1, 17, 30, 60] {
         let out = d.buffer(&words());
-        let launch = launch(&d, COUNTED, &out, GRID, GROUP);
+        let code = d.assemble(COUNTED);
+        let launch = launch(&code, &out, GRID, GROUP);
         let control = Control::new();
         control.pause_after(pause);
         let Outcome::Paused(state) = d.run(&launch, &control, None) else { panic!("not paused at {pause}") };
@@ -235,7 +195,8 @@ fn the_first_wave_is_traced_with_what_it_changes() {
     let d = device(files.wish(false, 11));
     let out = d.buffer(&words());
     // One workgroup, so that no other adds to the buffer first.
-    let launch = launch(&d, COUNTED, &out, 48, GROUP);
+    let code = d.assemble(COUNTED);
+    let launch = launch(&code, &out, 48, GROUP);
     d.complete(&launch);
     let lines = files.lines("trace");
     assert_eq!(lines[0], format!("dispatch 5 kernel_object 0x40 entry {:#x}", launch.entry));
@@ -263,7 +224,7 @@ fn a_trace_ends_with_the_instruction_that_stopped_the_wave() {
     let files = Files::new("fault");
     let d = device(files.wish(true, 100));
     let out = d.buffer(&words());
-    let outcome = d.run(&launch(&d, FAULTS, &out, 32, 32), &Control::new(), None);
+    let outcome = d.run(&launch(&d.assemble(FAULTS), &out, 32, 32), &Control::new(), None);
     assert!(matches!(outcome, Outcome::Exception(_)));
     let lines = files.lines("trace");
     assert_eq!(lines.len(), 4);

@@ -5,76 +5,30 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Buffer, Device, assemble};
-use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::KernelDescriptor;
-use softgpu_waves::{Access, Control, Engine, Launch, Outcome, Workers};
+use common::{CODE_BYTES, Device};
+use softgpu_kernels::{Array, Assembly, Shape, WaveSize};
+use softgpu_waves::{Control, Engine, Launch, Outcome, Workers};
 
 const ENGINES: [Engine; 2] = [Engine::Interp, Engine::Jit];
-const CODE_BYTES: u64 = 8192;
+/// Eight waves.
+const SHAPE: Shape = Shape { size: WaveSize::W32, items: 256, workgroup: 256, lds_bytes: 1024 };
 
-/// A device, code that it may execute and write, and eight waves to run it; s[0:1] is an output buffer.
+/// A device, code that it may execute and write, and an output buffer, whose address is in s[0:1].
 struct Setup {
     device: Device,
-    code: u64,
-    out: Buffer<u32>,
+    code: Assembly,
+    out: Array<u32>,
 }
 
 impl Setup {
     fn new(engine: Engine, text: &str) -> Setup {
-        let mut device = Device::new(1);
-        device.workers = Workers::with_engine(1, engine);
-        let out = device.buffer(&[0u32; 256]);
-        let code = common::reserve(CODE_BYTES as usize, 4096);
-        // SAFETY: the memory was made for this and stays.
-        unsafe { device.vm.map(code..code + CODE_BYTES, Access::ALL) }.expect("map code");
-        let setup = Setup { device, code, out };
-        setup.write(&assemble(text));
-        setup
-    }
-
-    fn write(&self, words: &[u32]) {
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        self.device.vm.write_bytes(self.code, &bytes).expect("write code");
+        let device = Device::with_workers(Workers::with_engine(1, engine));
+        let (code, out) = (device.assemble(text), device.buffer(&[0u32; 256]));
+        Setup { device, code, out }
     }
 
     fn launch(&self) -> Launch {
-        let mut descriptor = [0u8; 64];
-        let rsrc1: u32 = 3 | 0xF << 16 | 1 << 21 | 1 << 23;
-        descriptor[48..52].copy_from_slice(&rsrc1.to_le_bytes());
-        descriptor[52..56].copy_from_slice(&(2u32 << 1).to_le_bytes());
-        descriptor[56..58].copy_from_slice(&((1u16 << 3) | 1 << 10).to_le_bytes());
-        let packet = KernelDispatch {
-            header: Header {
-                kind: PacketKind::KernelDispatch,
-                barrier: false,
-                acquire: FenceScope::None,
-                release: FenceScope::None,
-            },
-            dimensions: 1,
-            workgroup: [256, 1, 1],
-            grid: [256, 1, 1],
-            private_segment_bytes: 0,
-            group_segment_bytes: 1024,
-            kernel_object: 0,
-            kernarg_address: self.out.address,
-            completion_signal: 0,
-        };
-        Launch {
-            target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
-            descriptor: KernelDescriptor::from_bytes(&descriptor),
-            kernel_object: 0,
-            entry: self.code,
-            packet,
-            packet_address: 0,
-            queue_address: 0,
-            dispatch_id: 0,
-            scratch: None,
-            doorbell: 0,
-            priority: 7,
-            user_data: None,
-            first_workgroup: [0; 3],
-        }
+        self.code.launch(SHAPE, self.out.address())
     }
 
     fn run(&self) -> Outcome {
@@ -153,7 +107,7 @@ fn run_off_the_end_of_the_code_is_a_fault() {
     for engine in ENGINES {
         let setup = Setup::new(engine, "s_nop 0\n");
         // s_nop to the last word of the mapping.
-        setup.write(&[0xBF80_0000; CODE_BYTES as usize / 4]);
+        setup.code.write(&[0xBF80_0000; CODE_BYTES / 4]).expect("room");
         let outcome = setup.run();
         assert!(matches!(outcome, Outcome::Exception(_)), "{engine:?}: {outcome:?}");
     }

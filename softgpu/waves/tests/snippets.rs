@@ -3,64 +3,25 @@
 
 mod common;
 
-use common::{Buffer, Device, assemble};
-use queues::aql::{FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::KernelDescriptor;
-use softgpu_waves::{Access, Control, Launch, Outcome};
+use common::Device;
+use softgpu_kernels::{Shape, WaveSize};
+use softgpu_waves::{Control, Outcome};
 
 /// Runs `text` in one wave with v0 = lane and s[0:1] = an output buffer; `text` leaves a dword per lane in v1.
 fn run(text: &str, wave32: bool) -> Vec<u32> {
     let d = Device::new(1);
     let lanes: usize = if wave32 { 32 } else { 64 };
-    let out: Buffer<u32> = d.buffer(&vec![0xAAAA_AAAAu32; lanes]);
+    let out = d.buffer(&vec![0xAAAA_AAAAu32; lanes]);
     let directive = if wave32 { "" } else { ".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n" };
     let tail = "v_lshlrev_b32 v0, 2, v0\nglobal_store_b32 v0, v1, s[0:1]\ns_endpgm\n";
-    let words = assemble(&format!("{directive}v_and_b32 v0, 0x3ff, v0\n{text}\n{tail}"));
-    let code = common::reserve(8192, 4096);
-    // SAFETY: the memory was made for this and stays.
-    unsafe { d.vm.map(code..code + 8192, Access::ALL) }.expect("map code");
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    d.vm.write_bytes(code, &bytes).expect("write code");
-    let mut descriptor = [0u8; 64];
-    // 64 VGPRs, denormals kept, IEEE and DX10 clamp; two user SGPRs from the kernarg pointer.
-    let rsrc1: u32 = (if wave32 { 7 } else { 15 }) | 0xF << 16 | 1 << 21 | 1 << 23;
-    descriptor[48..52].copy_from_slice(&rsrc1.to_le_bytes());
-    descriptor[52..56].copy_from_slice(&(2u32 << 1).to_le_bytes());
-    descriptor[56..58].copy_from_slice(&((1u16 << 3) | if wave32 { 1 << 10 } else { 0 }).to_le_bytes());
-    let packet = KernelDispatch {
-        header: Header {
-            kind: PacketKind::KernelDispatch,
-            barrier: false,
-            acquire: FenceScope::None,
-            release: FenceScope::None,
-        },
-        dimensions: 1,
-        workgroup: [lanes as u16, 1, 1],
-        grid: [lanes as u32, 1, 1],
-        private_segment_bytes: 0,
-        group_segment_bytes: 4096,
-        kernel_object: 0,
-        kernarg_address: out.address,
-        completion_signal: 0,
-    };
-    let launch = Launch {
-        target: queues::target::Target::by_name("gfx1100").expect("gfx1100"),
-        descriptor: KernelDescriptor::from_bytes(&descriptor),
-        kernel_object: 0,
-        entry: code,
-        packet,
-        packet_address: 0,
-        queue_address: 0,
-        dispatch_id: 0,
-        scratch: None,
-        doorbell: 0x55,
-        priority: 7,
-        user_data: None,
-        first_workgroup: [0; 3],
-    };
+    let code = d.assemble(&format!("{directive}v_and_b32 v0, 0x3ff, v0\n{text}\n{tail}"));
+    let size = if wave32 { WaveSize::W32 } else { WaveSize::W64 };
+    let shape = Shape { size, items: lanes as u32, workgroup: lanes as u16, lds_bytes: 4096 };
+    let mut launch = code.launch(shape, out.address());
+    launch.doorbell = 0x55;
     match d.run(&launch, &Control::new(), None) {
         Outcome::Completed => out.get(),
-        Outcome::Exception(e) => panic!("{:x?} at +{:#x}", e.cause, e.pc - code),
+        Outcome::Exception(e) => panic!("{:x?} at +{:#x}", e.cause, e.pc - code.address()),
         other => panic!("{other:?}"),
     }
 }
