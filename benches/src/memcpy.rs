@@ -6,6 +6,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+/// Bytes that tell where they belong.
+pub fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
+    let word = |n: u32| n.wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes();
+    // CAST: 64 MiB at most.
+    (0..bytes as u32 / 4).flat_map(word).collect()
+}
+
 /// Two buffers of one size.
 #[derive(Debug)]
 pub struct Memcpy {

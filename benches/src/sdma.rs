@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use stasis::{Buffer, CopyEngine, CopyError, Runtime};
 
-use crate::figure::{Report, median};
+use crate::figure::{Report, median, size_name};
 use crate::gpu::Gpu;
-use crate::memcpy::Memcpy;
+use crate::memcpy::{Memcpy, pattern};
 
 /// What is copied, and how often.
 const SWEEP: [(usize, u32); 6] =
@@ -45,17 +45,6 @@ fn copies(
         transfer.wait(LOST)?;
     }
     Ok(started.elapsed().as_secs_f64() / f64::from(count))
-}
-
-/// Bytes that tell where they belong.
-fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
-    let word = |n: u32| n.wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes();
-    // CAST: 64 MiB at most.
-    (0..bytes as u32 / 4).flat_map(word).collect()
-}
-
-fn size_name(bytes: usize) -> String {
-    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
 /// One direction at one size.

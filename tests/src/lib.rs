@@ -15,7 +15,9 @@ pub mod tally;
 pub mod tree;
 pub mod worker;
 
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A program of this workspace, where cargo put it for this build.
 ///
@@ -26,6 +28,19 @@ pub fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a test knows its own path");
     let found = own.ancestors().skip(1).take(3).map(|d| d.join(name)).find(|p| p.is_file());
     found.unwrap_or_else(|| panic!("{name} is not beside {}: run `cargo xtask test`", own.display()))
+}
+
+/// A command in a session of its own, since CRIU takes no process that hangs on a terminal. It has no input, and what it
+/// prints goes to the end of the file `log` in `directory`. The program and its arguments follow.
+///
+/// # Panics
+/// When there can be no log.
+#[must_use]
+pub fn detached(directory: &Path) -> Command {
+    let log = OpenOptions::new().create(true).append(true).open(directory.join("log")).expect("a log");
+    let mut command = Command::new("setsid");
+    command.current_dir("/").stdin(Stdio::null()).stderr(log.try_clone().expect("a log")).stdout(log);
+    command
 }
 
 /// The CRIU that `cargo xtask setup` found or installed.

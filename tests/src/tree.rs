@@ -6,17 +6,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use tempfile::TempDir;
 
-use crate::program;
 use crate::worker::{is_alive, kill, wait_until};
+use crate::{detached, program};
 
 /// A shell with workers and a sleep, in a session of their own. The shell ends after the workers.
 #[derive(Debug)]
@@ -64,13 +64,8 @@ impl Tree {
         }
         script.push_str("wait $workers; kill $bystander; echo the shell is done\n");
         fs::write(directory.path().join("script"), script).unwrap();
-        let log = || {
-            let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
-            options.unwrap()
-        };
-        let mut command = Command::new("setsid");
-        command.args(wrapper).arg("sh").arg(directory.path().join("script")).current_dir("/");
-        let shell = command.stdin(Stdio::null()).stdout(log()).stderr(log()).spawn().unwrap();
+        let mut command = detached(directory.path());
+        let shell = command.args(wrapper).arg("sh").arg(directory.path().join("script")).spawn().unwrap();
         let mut tree = Self { directory, shell, members: Vec::new(), workers: workers.len() };
         tree.wait_rounds(1);
         tree.members = vec![tree.root()];

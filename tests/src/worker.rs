@@ -4,16 +4,16 @@
 //! INVARIANT: the worker (`src/bin/counter-worker.rs`) compares every value with its own computation on the CPU, and
 //! ends with `done` only if all were right; so whoever sees `done` needs no other run to compare with.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use crate::{criu, program};
+use crate::{criu, detached, program};
 
 /// TIMEOUT: how long anything that is to happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,20 +56,11 @@ impl Worker {
     #[must_use]
     pub fn launch(program: &Path, directory: TempDir, arguments: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let log = || {
-            let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
-            options.expect("a log")
-        };
         let instance = format!("worker-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        // A session of its own: CRIU takes no process that hangs on a terminal.
-        let child = Command::new("setsid")
+        let child = detached(directory.path())
             .arg(program)
             .args(arguments)
             .env("STASIS_SOFTGPU_INSTANCE", &instance)
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(log())
-            .stderr(log())
             .spawn()
             .expect("setsid (util-linux)");
         Self { directory, child, instance }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use stasis::{Buffer, CopyError, CopyPath, Direction, Options, Runtime};
 
-use crate::figure::{Report, median};
-use crate::memcpy::Memcpy;
+use crate::figure::{Report, median, size_name};
+use crate::memcpy::{Memcpy, pattern};
 
 /// What is copied, and how often.
 const SWEEP: [(usize, u32); 4] = [(64 << 10, 60), (1 << 20, 30), (16 << 20, 9), (64 << 20, 5)];
@@ -46,17 +46,6 @@ fn open(report: &Report) -> Result<Option<Runtime>> {
         return Ok(None);
     }
     Ok(Some(runtime))
-}
-
-/// Bytes that tell where they belong.
-fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
-    let word = |n: u32| n.wrapping_mul(2_654_435_761).wrapping_add(salt).to_le_bytes();
-    // CAST: 64 MiB at most.
-    (0..bytes as u32 / 4).flat_map(word).collect()
-}
-
-fn size_name(bytes: usize) -> String {
-    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
 /// The buffers of one size.

@@ -10,8 +10,8 @@ use stasis::share::Item;
 use stasis::{Buffer, Runtime};
 
 use super::second::{Order, Second};
-use super::{Pair, memfd, size_name};
-use crate::figure::Report;
+use super::{Pair, memfd};
+use crate::figure::{Report, size_name};
 
 /// Bytes of a buffer, buffers of a message, rounds.
 const SWEEP: [(usize, usize, u64); 4] =

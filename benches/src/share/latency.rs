@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use stasis::Runtime;
 
+use super::Pair;
 use super::memfd::{self, Mapping, touch_buffer};
-use super::{Pair, size_name};
-use crate::figure::Report;
+use crate::figure::{Report, size_name};
 
 /// What is shared, and how often.
 const SWEEP: [(usize, u32); 3] = [(4 << 10, 1000), (1 << 20, 500), (64 << 20, 120)];

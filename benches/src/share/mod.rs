@@ -33,10 +33,6 @@ impl Pair {
     }
 }
 
-fn size_name(bytes: usize) -> String {
-    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
-}
-
 /// Measures latencies.
 pub fn run(report: &Report) -> Result<()> {
     let runtime = stasis::Runtime::open_default()?;

@@ -13,10 +13,10 @@ pub use self::pending::Pending;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use stasis::share::{Member, SessionOrder};
 use tempfile::TempDir;
 
 use self::language::{Answer, Ask, Order, receive, send};
-use crate::program;
 use crate::worker::{is_alive, kill, wait_until};
+use crate::{detached, program};
 
 /// TIMEOUT: how long anything that is to happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,22 +53,14 @@ impl Sharers {
     pub fn start(device: &str, names: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let log = || {
-            let options = OpenOptions::new().create(true).append(true).open(directory.path().join("log"));
-            options.expect("a log")
-        };
         let socket = UnixDatagram::bind(directory.path().join("driver.sock")).expect("a socket");
         socket.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         let instance = format!("sharers-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let root = Command::new("setsid")
+        let root = detached(directory.path())
             .arg(program("share-worker"))
             .arg(directory.path().join(format!("{}.sock", names[0])))
             .env("STASIS_DEVICE", device)
             .env("STASIS_SOFTGPU_INSTANCE", instance)
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(log())
-            .stderr(log())
             .spawn()
             .expect("setsid (util-linux)");
         let pids = BTreeMap::from([(names[0].to_owned(), root.id().cast_signed())]);
