@@ -130,7 +130,7 @@ pub(crate) fn launch(
 }
 
 /// Instructions without a code object. A wave begins them with its work-items' numbers in v0, 64 VGPRs, all denormals kept
-/// and the address of its arguments in s[0:1].
+/// and the address of its arguments in `s[0:1]`.
 #[derive(Debug)]
 pub struct Assembly {
     vm: Arc<Vm>,
