@@ -6,8 +6,15 @@
 
 use std::ops::BitOr;
 
-use crate::inst::WaveSize;
-use crate::table::Op;
+/// Lanes of a wave; decides how wide a lane mask is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum WaveSize {
+    /// 32 lanes: a mask is one scalar register.
+    #[default]
+    W32,
+    /// 64 lanes: a mask is a pair.
+    W64,
+}
 
 /// A family of instruction encodings; each has its own opcode column.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -298,40 +305,5 @@ impl BitOr for Flags {
 
     fn bitor(self, other: Flags) -> Flags {
         self.with(other)
-    }
-}
-
-/// One row of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct OpInfo {
-    /// The operation.
-    pub op: Op,
-    /// Base mnemonic, lower case, without suffix.
-    pub name: &'static str,
-    /// Destinations: the value, then the lane mask of a carry-out.
-    pub dst: &'static [Slot],
-    /// Sources, indexed as `Inst::src`.
-    pub src: &'static [Slot],
-    /// Facts.
-    pub flags: Flags,
-    /// Opcodes per family.
-    pub columns: &'static [Column],
-}
-
-impl OpInfo {
-    /// Whether the operation has any of `flags`.
-    pub const fn any(&self, flags: Flags) -> bool {
-        self.flags.intersects(flags)
-    }
-
-    /// The operation's opcode in `fmt` of `family`.
-    pub fn opcode(&self, family: EncodingFamily, fmt: Fmt) -> Option<u16> {
-        let column = self.columns.iter().find(|column| column.family == family)?;
-        column.codes.iter().find(|code| code.fmt == fmt).map(|code| code.opcode)
-    }
-
-    /// Whether `family` encodes the operation in `fmt`.
-    pub fn has(&self, family: EncodingFamily, fmt: Fmt) -> bool {
-        self.opcode(family, fmt).is_some()
     }
 }

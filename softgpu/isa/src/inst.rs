@@ -4,6 +4,7 @@
 //! INVARIANT: an [`Inst`] made by [`decode`](crate::decode) holds only operands its row in the table allows; register
 //! tuples are named by their first register.
 
+pub use crate::info::WaveSize;
 use crate::table::Op;
 
 /// How an instruction is encoded.
@@ -30,16 +31,6 @@ pub enum Enc {
     Scratch,
     Mubuf,
     Mtbuf,
-}
-
-/// Lanes of a wave; decides how wide a lane mask is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum WaveSize {
-    /// 32 lanes: a mask is one scalar register.
-    #[default]
-    W32,
-    /// 64 lanes: a mask is a pair.
-    W64,
 }
 
 /// A register, constant or special value. A wider operand is named by its first register.

@@ -21,7 +21,7 @@ mod table;
 
 pub use decode::{decode, decode_for, decode_strict};
 pub use effects::{Effects, RegSet};
-pub use info::{Class, Code, Column, EncodingFamily, Flags, Fmt, OpInfo, Slot, Ty};
+pub use info::{Class, Code, Column, EncodingFamily, Flags, Fmt, Slot, Ty};
 pub use inst::{DecodeError, Dpp, Enc, Inst, Operand, Second, WaveSize};
 pub use print::Text;
-pub use table::{Op, info, rows};
+pub use table::{Op, OpInfo, info, rows};

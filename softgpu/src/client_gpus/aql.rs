@@ -20,11 +20,11 @@ use softgpu_waves::{Launch, MemoryFault};
 
 use super::bell::Patience;
 use super::clock;
+use super::core::{Core, Exit};
 use super::dispatch::{self, Job, Progress};
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::pm4;
-use super::queue::{Core, Exit};
 use super::scratch::{self, Wanted};
 use super::signal;
 use crate::hardware::HwQueue;

@@ -14,6 +14,7 @@
 mod aql;
 mod bell;
 mod clock;
+mod core;
 mod dispatch;
 mod doorbell;
 mod gpu;

@@ -12,7 +12,6 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -20,27 +19,13 @@ use queues::aql::ExceptionCode;
 use rustix::io::Errno;
 use softgpu_waves::Control;
 
+use super::core::{Core, Exit};
 use super::gpu::Gpu;
 use super::mqd;
 use super::queue_context::{Halt, QueueContext};
 use super::raised::Raised;
 use super::save;
 use crate::hardware::{HwQueue, Mqd};
-
-/// Why a stay on the hardware ended.
-#[derive(Debug)]
-pub(super) enum Exit {
-    /// The driver wants the queue off.
-    Left,
-    /// The queue halts.
-    Raised(Box<Raised>),
-}
-
-impl<E: Into<Raised>> From<E> for Exit {
-    fn from(error: E) -> Self {
-        Self::Raised(Box::new(error.into()))
-    }
-}
 
 /// What the thread leaves when it ends.
 #[derive(Debug)]
@@ -51,37 +36,18 @@ struct Left {
 
 /// What the driver's side and the queue's thread share.
 #[derive(Debug)]
-pub(super) struct Core {
-    /// The GPU it belongs to.
-    pub(super) gpu: Arc<Gpu>,
-    /// As it was started.
-    pub(super) config: HwQueue,
-    /// Seen by running waves.
-    pub(super) control: Control,
-    /// What the thread looks at between packets.
-    leave: AtomicBool,
+struct Shared {
+    core: Core,
     left: Mutex<Option<Left>>,
     changed: Condvar,
 }
 
-impl Core {
-    /// Whether the thread must get off the hardware.
-    pub(super) fn must_leave(&self) -> bool {
-        self.leave.load(Ordering::SeqCst)
-    }
-
-    fn wake(&self) {
-        self.leave.store(true, Ordering::SeqCst);
-        // It may sleep on a doorbell or a signal.
-        self.gpu.doorbells.wake_all();
-        self.gpu.bell.strike();
-    }
-
+impl Shared {
     /// The thread. A defect of ours costs this queue, not the process.
     fn work(&self, mut context: QueueContext) {
-        let stay = std::panic::AssertUnwindSafe(|| context.run(self));
+        let stay = std::panic::AssertUnwindSafe(|| context.run(&self.core));
         let exit = std::panic::catch_unwind(stay).unwrap_or_else(|_| {
-            tracing::error!(target: "processor", queue = self.config.id, "command processor panicked");
+            tracing::error!(target: "processor", queue = self.core.config.id, "command processor panicked");
             Exit::Raised(Box::new(Raised::packet(ExceptionCode::PreemptionError)))
         });
         let (halted, report) = match exit {
@@ -95,7 +61,7 @@ impl Core {
         self.changed.notify_all();
         // Off the hardware first: whoever hears of it finds it off.
         if let Some(report) = report {
-            report.report(&self.gpu, self.config.id);
+            report.report(&self.core.gpu, self.core.config.id);
         }
     }
 }
@@ -103,7 +69,7 @@ impl Core {
 /// The driver's side of a queue. Dropping it abandons what it runs.
 #[derive(Debug)]
 pub(super) struct Queue {
-    core: Arc<Core>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -139,27 +105,21 @@ impl Queue {
             let waves = save::load(&gpu.vm, &config, &mqd.waves())?;
             QueueContext::load(&gpu, &config, mqd, waves)?
         };
-        let core = Arc::new(Core {
-            gpu,
-            config,
-            control,
-            leave: AtomicBool::new(leave),
-            left: Mutex::default(),
-            changed: Condvar::new(),
-        });
+        let core = Core::new(gpu, config, control, leave);
+        let shared = Arc::new(Shared { core, left: Mutex::default(), changed: Condvar::new() });
         if let Some(Halt { code, waves }) = halted {
             let halted = Some(Raised { code, fault: None, waves });
-            *core.left.lock() = Some(Left { context, halted });
-            return Ok(Self { core, thread: None });
+            *shared.left.lock() = Some(Left { context, halted });
+            return Ok(Self { shared, thread: None });
         }
         let thread = std::thread::Builder::new()
             .name(format!("queue {}", config.id))
             .spawn({
-                let core = Arc::clone(&core);
-                move || core.work(context)
+                let shared = Arc::clone(&shared);
+                move || shared.work(context)
             })
             .map_err(|_| Errno::NOMEM)?;
-        Ok(Self { core, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Takes the queue off the hardware and saves it; its waves go into its save area.
@@ -167,18 +127,18 @@ impl Queue {
     /// # Errors
     /// `ETIME` when its waves cannot be preempted or their area is no longer there.
     pub(super) fn save(mut self) -> Result<Box<Mqd>, Errno> {
-        self.core.control.pause();
-        self.core.wake();
+        self.shared.core.control.pause();
+        self.shared.core.wake();
         self.join();
         let left = {
-            let mut left = self.core.left.lock();
+            let mut left = self.shared.left.lock();
             while left.is_none() {
-                self.core.changed.wait(&mut left);
+                self.shared.changed.wait(&mut left);
             }
             left.take()
         };
         let Left { context, halted } = left.ok_or(Errno::TIME)?;
-        let Core { gpu, config, .. } = &*self.core;
+        let Core { gpu, config, .. } = &self.shared.core;
         let waves = match &halted {
             Some(raised) => raised.waves.clone(),
             None => context.waves(),
@@ -208,15 +168,15 @@ impl Queue {
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!(target: "processor", queue = self.core.config.id, "queue thread panicked");
+            tracing::error!(target: "processor", queue = self.shared.core.config.id, "queue thread panicked");
         }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.core.control.abort();
-        self.core.wake();
+        self.shared.core.control.abort();
+        self.shared.core.wake();
         self.join();
     }
 }

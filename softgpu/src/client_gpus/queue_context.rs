@@ -8,9 +8,9 @@ use queues::aql::ExceptionCode;
 use queues::save_area::WaveRecord;
 use rustix::io::Errno;
 
+use super::core::{Core, Exit};
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
-use super::queue::{Core, Exit};
 use super::{aql, pm4, sdma};
 use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 

@@ -13,8 +13,8 @@ use queues::hsa::{AmdQueue, AmdSignal};
 use softgpu_waves::{MemoryFault, Scratch, Vm};
 
 use super::bell::Patience;
+use super::core::{Core, Exit};
 use super::dispatch::no_scratch;
-use super::queue::{Core, Exit};
 use super::raised::Raised;
 use super::signal;
 use crate::hardware::HwQueue;

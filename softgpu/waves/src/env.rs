@@ -3,10 +3,8 @@
 //!
 //! INVARIANT: an `Env` lives no longer than the map lock it borrows from, so its cached ranges cannot outlive a mapping.
 
-use crate::exception::{AccessKind, Cause};
-use crate::step::Flow;
+use crate::exception::AccessKind;
 use crate::vm::{Map, MemoryFault};
-use crate::wave::Wave;
 
 /// Dwords of LDS a workgroup can have.
 pub(crate) const LDS_DWORDS: usize = 16 * 1024;
@@ -144,11 +142,4 @@ impl<'a> Env<'a> {
             no_execute: false,
         })
     }
-}
-
-/// Stops the wave with `cause`.
-#[cold]
-pub(crate) fn stop(w: &mut Wave, cause: impl Into<Cause>) -> Flow {
-    w.cause = Some(cause.into());
-    Flow::Stop
 }

@@ -10,15 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
-use queues::save_area::WaveRecord;
 
+use crate::code::Code;
+use crate::control::{Command, Control, Nudge};
 use crate::engine::Engine;
 use crate::exception::WaveException;
-use crate::group::{Group, Turn};
-use crate::interp::{Code, Command, Control};
+use crate::group::{Group, Turn, TurnOptions};
 use crate::launch::{Launch, Plan};
 use crate::level::Level;
 use crate::observe::Observation;
+use crate::outcome::{GridState, Outcome};
 use crate::vm::Vm;
 use crate::workers::Workers;
 
@@ -28,29 +29,6 @@ const SLICE: Duration = Duration::from_millis(4);
 const STAY: Duration = Duration::from_millis(10);
 /// How often the waiting thread looks at the control when no worker can tell it.
 const LOOK: Duration = Duration::from_micros(500);
-
-/// A paused dispatch: plain data, enough to go on with identical results.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GridState {
-    /// Index (x fastest) of the first workgroup that has not started.
-    pub next_workgroup: u64,
-    /// Waves of resident workgroups; `first_in_group` and `last_in_group` delimit them, the first holds the LDS. Waves
-    /// that have ended are not here; a wave that waited at a barrier is in front of it.
-    pub waves: Vec<WaveRecord>,
-}
-
-/// How a dispatch ended.
-#[derive(Debug)]
-pub enum Outcome {
-    /// All workgroups finished.
-    Completed,
-    /// Paused as asked.
-    Paused(Box<GridState>),
-    /// Aborted as asked.
-    Aborted,
-    /// A wave stopped.
-    Exception(Box<WaveException>),
-}
 
 #[derive(Debug, Default)]
 struct Progress {
@@ -77,6 +55,13 @@ pub(crate) struct Grid {
     changed: Condvar,
     executed: AtomicU64,
     observation: Option<Observation>,
+}
+
+impl Nudge for Grid {
+    fn nudge(&self) {
+        let _progress = self.progress.lock();
+        self.changed.notify_all();
+    }
 }
 
 impl Grid {
@@ -120,12 +105,6 @@ impl Grid {
 
     pub(crate) fn priority(&self) -> u32 {
         self.plan.priority
-    }
-
-    /// Has the waiting thread look at the control again.
-    pub(crate) fn nudge(&self) {
-        let _progress = self.progress.lock();
-        self.changed.notify_all();
     }
 
     fn halted(&self) -> bool {
@@ -211,7 +190,16 @@ impl Grid {
         while !self.halted() {
             let Some(mut group) = self.take(room) else { return };
             let deadline = Instant::now() + SLICE;
-            match group.run(&self.plan, &mut map, &mut code, &self.control, deadline, executed, &mut watch) {
+            let mut options = TurnOptions {
+                plan: &self.plan,
+                map: &mut map,
+                code: &mut code,
+                control: &self.control,
+                deadline,
+                executed,
+                watch: &mut watch,
+            };
+            match group.run(&mut options) {
                 Turn::Done => self.finish(group, room),
                 Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
                 Turn::Exception(exception) => {

@@ -9,9 +9,11 @@ use std::time::Instant;
 use parking_lot::RwLockReadGuard;
 use queues::save_area::WaveRecord;
 
+use crate::code::{Code, WaveStop};
+use crate::control::Control;
 use crate::env::{Env, Hot, Lds};
 use crate::exception::WaveException;
-use crate::interp::{Code, Control, WaveStop, run_wave};
+use crate::interp::run_wave;
 use crate::launch::Plan;
 use crate::observe::Watch;
 use crate::vm::Map;
@@ -41,6 +43,21 @@ pub(crate) enum Turn {
     /// The control interrupted it.
     Interrupted,
     Exception(Box<WaveException>),
+}
+
+/// What a turn of a workgroup needs.
+pub(crate) struct TurnOptions<'a, 'map, 'code> {
+    pub plan: &'a Plan,
+    /// The locked map of what the waves may access.
+    pub map: &'a mut RwLockReadGuard<'map, Map>,
+    pub code: &'a mut Code<'code>,
+    pub control: &'a Control,
+    /// When others get their turn.
+    pub deadline: Instant,
+    /// Counts the executed instructions.
+    pub executed: &'a mut u64,
+    /// The worker's part in an observation, if the dispatch is observed.
+    pub watch: &'a mut Option<Watch<'code>>,
 }
 
 impl Group {
@@ -115,36 +132,17 @@ impl Group {
         records
     }
 
-    /// Runs until the workgroup is done or `deadline`. The map lock is offered to writers after every quantum.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn run(
-        &mut self,
-        plan: &Plan,
-        map: &mut RwLockReadGuard<'_, Map>,
-        code: &mut Code<'_>,
-        control: &Control,
-        deadline: Instant,
-        executed: &mut u64,
-        watch: &mut Option<Watch<'_>>,
-    ) -> Turn {
-        let mut hot = std::mem::replace(&mut code.hot, Hot::new());
-        let turn = self.turns(plan, map, code, control, deadline, executed, watch, &mut hot);
-        code.hot = hot;
+    /// Runs until the workgroup is done or the deadline has passed. The map lock is offered to writers after every
+    /// quantum.
+    pub(crate) fn run(&mut self, options: &mut TurnOptions<'_, '_, '_>) -> Turn {
+        let mut hot = std::mem::replace(&mut options.code.hot, Hot::new());
+        let turn = self.turns(options, &mut hot);
+        options.code.hot = hot;
         turn
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn turns(
-        &mut self,
-        plan: &Plan,
-        map: &mut RwLockReadGuard<'_, Map>,
-        code: &mut Code<'_>,
-        control: &Control,
-        deadline: Instant,
-        executed: &mut u64,
-        watch: &mut Option<Watch<'_>>,
-        hot: &mut Hot,
-    ) -> Turn {
+    fn turns(&mut self, options: &mut TurnOptions<'_, '_, '_>, hot: &mut Hot) -> Turn {
+        let TurnOptions { plan, map, code, control, deadline, executed, watch } = options;
         loop {
             let mut ended = 0;
             let mut waiting = 0;
@@ -159,13 +157,13 @@ impl Group {
                             Some(watch) if watch.wants(w) => watch.run(w, &mut env, code, control, QUANTUM),
                             _ => run_wave(w, &mut env, code, control, QUANTUM),
                         };
-                        *executed += env.executed;
+                        **executed += env.executed;
                         match stop {
                             WaveStop::Ended => ended += 1,
                             WaveStop::Barrier => waiting += 1,
                             WaveStop::Quantum => {
                                 RwLockReadGuard::bump(map);
-                                if Instant::now() >= deadline {
+                                if Instant::now() >= *deadline {
                                     return Turn::Again;
                                 }
                             }

@@ -5,187 +5,11 @@
 //! the wave; a wave is only left between instructions.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
-
-use parking_lot::Mutex;
-
-use crate::engine::Engine;
+use crate::code::{Code, WaveStop};
+use crate::control::Control;
 use crate::env::Env;
-use crate::grid::Grid;
-use crate::level::Level;
-use crate::predecode::Shape;
-use crate::program::{Cache, Program};
 use crate::step::{Flow, Step};
 use crate::wave::Wave;
-
-/// Bits of a control's state: nothing set means run.
-const PAUSE: u8 = 1;
-const ABORT: u8 = 2;
-const COUNTING: u8 = 4;
-const DEAF: u8 = 8;
-
-#[derive(Debug, Default)]
-struct Wish {
-    state: AtomicU8,
-    /// Instructions until a pause, while counting.
-    left: AtomicI64,
-    grid: Mutex<Weak<Grid>>,
-}
-
-/// What another thread wants of a running grid; waves look at it on every backward branch.
-#[derive(Clone, Debug, Default)]
-pub struct Control {
-    wish: Arc<Wish>,
-}
-
-/// State of a [`Control`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Go on.
-    Run,
-    /// Stop at the next instruction boundary and keep the state.
-    Pause,
-    /// Stop and drop everything.
-    Abort,
-}
-
-impl Control {
-    /// A control that says run.
-    pub fn new() -> Control {
-        Control::default()
-    }
-
-    /// A control that no wave looks at, to measure what looking costs. Such a grid ends only by itself.
-    pub fn deaf() -> Control {
-        let control = Control::default();
-        control.wish.state.store(DEAF, Ordering::Release);
-        control
-    }
-
-    /// Sets the command; a count that was under way is over.
-    pub fn set(&self, command: Command) {
-        let value = match command {
-            Command::Run => 0,
-            Command::Pause => PAUSE,
-            Command::Abort => ABORT,
-        };
-        if self.wish.state.swap(value, Ordering::AcqRel) == value {
-            return;
-        }
-        let grid = self.wish.grid.lock().upgrade();
-        if let Some(grid) = grid {
-            grid.nudge();
-        }
-    }
-
-    /// Runs on, and pauses after exactly this many instructions of all waves together (0: before the first).
-    pub fn pause_after(&self, instructions: u64) {
-        self.wish.left.store(i64::try_from(instructions).unwrap_or(i64::MAX), Ordering::Relaxed);
-        self.wish.state.store(if instructions == 0 { PAUSE } else { COUNTING }, Ordering::Release);
-    }
-
-    /// Says whom to nudge when the command changes.
-    pub(crate) fn attach(&self, grid: &Arc<Grid>) {
-        *self.wish.grid.lock() = Arc::downgrade(grid);
-    }
-
-    /// Asks for a pause.
-    pub fn pause(&self) {
-        self.set(Command::Pause);
-    }
-
-    /// Asks for an abort.
-    pub fn abort(&self) {
-        self.set(Command::Abort);
-    }
-
-    /// The command in force.
-    pub fn command(&self) -> Command {
-        match self.wish.state.load(Ordering::Acquire) & (PAUSE | ABORT) {
-            0 => Command::Run,
-            PAUSE => Command::Pause,
-            _ => Command::Abort,
-        }
-    }
-
-    /// The state byte, for generated code: a set bit among the lowest two asks the wave to stop.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn flag(&self) -> &AtomicU8 {
-        static NEVER: AtomicU8 = AtomicU8::new(0);
-        if self.has(DEAF) { &NEVER } else { &self.wish.state }
-    }
-
-    #[inline(always)]
-    pub(crate) fn interrupts(&self) -> bool {
-        // ORDERING: only a hint; whoever acts on it reads `command` with acquire.
-        self.wish.state.load(Ordering::Relaxed) & (PAUSE | ABORT) != 0
-    }
-
-    fn has(&self, bit: u8) -> bool {
-        self.wish.state.load(Ordering::Relaxed) & bit != 0
-    }
-
-    /// Whether the wave has to stop behind an instruction; counts it if instructions are counted and it is one with an
-    /// effect.
-    pub(crate) fn is_over(&self, has_effect: bool) -> bool {
-        if has_effect && self.has(COUNTING) { self.count() } else { !self.has(DEAF) && self.interrupts() }
-    }
-
-    /// Counts one instruction; whether the wave has to stop behind it.
-    fn count(&self) -> bool {
-        if self.wish.left.fetch_sub(1, Ordering::Relaxed) > 1 {
-            return self.interrupts();
-        }
-        // A command given meanwhile stays.
-        let _ = self.wish.state.compare_exchange(COUNTING, PAUSE, Ordering::AcqRel, Ordering::Relaxed);
-        true
-    }
-}
-
-/// Why `run_wave` returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaveStop {
-    Ended,
-    Barrier,
-    /// Its share of steps is used up, or it gave way.
-    Quantum,
-    /// The control says something else than run.
-    Interrupted,
-    /// `Wave::cause` is set.
-    Exception,
-}
-
-/// Code a worker has at hand: the kernel's program and those of other entries it jumped to.
-pub(crate) struct Code<'a> {
-    pub cache: &'a Cache,
-    pub level: Level,
-    pub shape: Shape,
-    pub programs: Vec<Arc<Program>>,
-    pub hot: crate::env::Hot,
-    pub engine: Engine,
-}
-
-impl Code<'_> {
-    /// Where `pc` is: which program, predecoded if none at hand has it, and which of its steps.
-    pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (usize, usize) {
-        if let Some(main) = self.programs.first() {
-            if main.starts_at(hint, pc) {
-                return (0, hint);
-            }
-            if main.entry.0 == pc {
-                return (0, main.entry.1);
-            }
-        }
-        let known = self.programs.iter().enumerate().find_map(|(k, p)| Some((k, p.index_of(pc)?)));
-        known.unwrap_or_else(|| {
-            let program = self.cache.get(env.map, self.level, self.shape, pc);
-            let index = program.index_of(pc & !3).unwrap_or(program.steps.len() - 1);
-            self.programs.push(program);
-            (self.programs.len() - 1, index)
-        })
-    }
-}
 
 /// Executes the steps of one instruction, which are a program's that was predecoded for the level in use.
 pub(crate) fn execute(w: &mut Wave, env: &mut Env<'_>, steps: &[Step]) -> Flow {
@@ -210,7 +34,7 @@ pub(crate) fn run_wave(
     if control.interrupts() {
         return WaveStop::Interrupted;
     }
-    if control.has(COUNTING) {
+    if control.is_counting() {
         return run_counting(w, env, code, control, budget);
     }
     let before = env.executed;
@@ -230,7 +54,7 @@ fn run_with_engine(
 ) -> WaveStop {
     #[cfg(target_arch = "x86_64")]
     if code.programs.first().is_some_and(|p| code.engine.compiles(p.heat()))
-        && let Some(stop) = crate::jit::run(w, env, code, control, budget)
+        && let Some(stop) = crate::run_compiled::run(w, env, code, control, budget)
     {
         return stop;
     }
@@ -245,7 +69,7 @@ pub(crate) fn interpret_wave(
     control: &Control,
     budget: u32,
 ) -> WaveStop {
-    if control.has(DEAF) {
+    if control.is_deaf() {
         return run_heeding::<false>(w, env, code, control, budget);
     }
     run_heeding::<true>(w, env, code, control, budget)
@@ -317,7 +141,8 @@ fn run_heeding<const HEED: bool>(
         let steps = &code.programs[program].steps[..];
         let mut ip = start;
         let mut from = start;
-        let stop = loop {
+        // The inner loop ends with an indirect jump; the outer one then finds the program at the wave's new address.
+        loop {
             let s = &steps[ip];
             // SAFETY: handlers come from the tables for `code.level`, which is at most what this CPU was found to have.
             let flow = unsafe { (s.run)(w, env, s) };
@@ -333,14 +158,15 @@ fn run_heeding<const HEED: bool>(
                     if target <= ip && (left < 0 || HEED && control.interrupts()) {
                         w.pc = steps[target].pc;
                         w.hint = target;
-                        break if left < 0 { WaveStop::Quantum } else { WaveStop::Interrupted };
+                        return if left < 0 { WaveStop::Quantum } else { WaveStop::Interrupted };
                     }
                     ip = target;
                     from = target;
                     continue;
                 }
-                Flow::Indirect if left >= 0 && !control.interrupts() => break WaveStop::Ended,
-                Flow::Indirect => break if left < 0 { WaveStop::Quantum } else { WaveStop::Interrupted },
+                Flow::Indirect if left < 0 => return WaveStop::Quantum,
+                Flow::Indirect if control.interrupts() => return WaveStop::Interrupted,
+                Flow::Indirect => break,
                 Flow::Stop => {
                     w.pc = s.pc;
                     return WaveStop::Exception;
@@ -355,10 +181,6 @@ fn run_heeding<const HEED: bool>(
                     };
                 }
             }
-        };
-        // `Ended` out of the inner loop means an indirect jump: find its program and go on.
-        if stop != WaveStop::Ended {
-            return stop;
         }
     }
 }

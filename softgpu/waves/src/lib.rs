@@ -14,6 +14,8 @@
 // Registers are 32-bit patterns read as signed, unsigned or float by turns: casts are the subject matter here.
 #![allow(clippy::needless_range_loop)]
 
+mod code;
+mod control;
 mod engine;
 mod env;
 mod exception;
@@ -26,8 +28,12 @@ mod launch;
 mod level;
 mod mem;
 mod observe;
+mod outcome;
 mod predecode;
+mod predecoded;
 mod program;
+#[cfg(target_arch = "x86_64")]
+mod run_compiled;
 mod salu;
 #[cfg(test)]
 mod semantics;
@@ -37,13 +43,14 @@ mod vm;
 mod wave;
 mod workers;
 
+pub use control::{Command, Control};
 pub use engine::Engine;
 pub use exception::{AccessKind, Cause, WaveException};
-pub use grid::{GridState, Outcome, run, run_counted};
-pub use interp::{Command, Control};
+pub use grid::{run, run_counted};
 pub use launch::{Launch, Scratch};
 pub use level::Level;
 pub use observe::Observe;
+pub use outcome::{GridState, Outcome};
 pub use vm::{Access, MemoryFault, Overlap, Vm};
 pub use wave::{Lanes, Row, Wave, WaveStatus};
 pub use workers::Workers;

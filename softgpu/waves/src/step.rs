@@ -6,6 +6,7 @@
 use softgpu_isa::Op;
 
 use crate::env::Env;
+use crate::exception::Cause;
 use crate::wave::Wave;
 
 /// Executes one step. Calling one needs the CPU features of the level it was compiled for.
@@ -173,4 +174,11 @@ impl Step {
     pub(crate) fn next_pc(&self) -> u64 {
         self.pc.wrapping_add(u64::from(self.size))
     }
+}
+
+/// Stops the wave with `cause`.
+#[cold]
+pub(crate) fn stop(w: &mut Wave, cause: impl Into<Cause>) -> Flow {
+    w.cause = Some(cause.into());
+    Flow::Stop
 }

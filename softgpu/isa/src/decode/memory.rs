@@ -3,11 +3,11 @@
 //!
 //! INVARIANT: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
 
-use super::{Cursor, Strictness};
-use crate::info::{Class, Flags, Fmt, OpInfo, Ty};
+use super::cursor::{Cursor, Strictness};
+use crate::info::{Class, Flags, Fmt, Ty};
 use crate::inst::{DecodeError, Enc, Inst, Operand};
 use crate::layout;
-use crate::table::{Op, info};
+use crate::table::{Op, OpInfo, info};
 
 /// Code of EXEC's high half, which cannot be an address.
 const EXEC_HI: u32 = 127;

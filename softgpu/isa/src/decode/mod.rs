@@ -6,6 +6,7 @@
 //! source, a modifier without meaning) decides nothing: such a word decodes as the one that has zeros there, and a
 //! literal or DPP marker in such a field claims no dword. [`decode_strict`] wants these fields as LLVM 19 does.
 
+mod cursor;
 mod memory;
 mod scalar;
 mod source;
@@ -15,9 +16,8 @@ mod vinterp;
 mod vop3;
 mod vopd;
 
-use crate::info::Fmt;
+use self::cursor::{Cursor, Strictness};
 use crate::inst::{DecodeError, Inst, WaveSize};
-use crate::table::{self, Op};
 
 /// Decodes the wave32 instruction at the start of `words`, of which it takes `Inst::size / 4` (one to three).
 ///
@@ -45,15 +45,6 @@ pub fn decode_for(words: &[u32], wave: WaveSize) -> Result<Inst, DecodeError> {
 /// As [`decode`].
 pub fn decode_strict(words: &[u32], wave: WaveSize) -> Result<Inst, DecodeError> {
     decode_with(&mut Cursor::new(words, wave, Strictness::Llvm19)?)
-}
-
-/// What decides about the fields that the ISA document does not assign to an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Strictness {
-    /// The document: they are ignored.
-    Document,
-    /// LLVM 19's disassembler: most of them must be zero.
-    Llvm19,
 }
 
 fn decode_with(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
@@ -85,95 +76,6 @@ fn decode_with(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
             0b111110 => Err(cursor.not_compute("EXP")),
             _ => Err(cursor.illegal()),
         },
-    }
-}
-
-/// The words under decode and how many of them the instruction has claimed.
-pub(crate) struct Cursor<'a> {
-    words: &'a [u32],
-    /// First two dwords (the second is 0 while unclaimed).
-    bits: u64,
-    /// Dwords claimed.
-    claimed: usize,
-    literal: Option<u32>,
-    wave: WaveSize,
-    strictness: Strictness,
-}
-
-impl<'a> Cursor<'a> {
-    fn new(words: &'a [u32], wave: WaveSize, strictness: Strictness) -> Result<Self, DecodeError> {
-        match words.first() {
-            Some(&word) => {
-                Ok(Self { words, bits: u64::from(word), claimed: 1, literal: None, wave, strictness })
-            }
-            None => Err(DecodeError::Truncated { needed: 1, available: 0 }),
-        }
-    }
-
-    /// The first word.
-    fn word(&self) -> u32 {
-        (self.bits & u64::from(u32::MAX)) as u32
-    }
-
-    /// The claimed words' first 64 bits.
-    fn bits(&self) -> u64 {
-        self.bits
-    }
-
-    /// Claims the next dword.
-    fn claim(&mut self) -> Result<u32, DecodeError> {
-        let available = self.words.len();
-        let needed = self.claimed + 1;
-        let &word = self.words.get(self.claimed).ok_or(DecodeError::Truncated { needed, available })?;
-        if self.claimed == 1 {
-            self.bits |= u64::from(word) << 32;
-        }
-        self.claimed = needed;
-        Ok(word)
-    }
-
-    /// The instruction's literal, claimed on first use.
-    fn literal(&mut self) -> Result<u32, DecodeError> {
-        match self.literal {
-            Some(literal) => Ok(literal),
-            None => {
-                let literal = self.claim()?;
-                self.literal = Some(literal);
-                Ok(literal)
-            }
-        }
-    }
-
-    /// Sets the size, which is final only when all operands are read.
-    fn finish(&self, mut inst: Inst) -> Inst {
-        // CAST: at most 3 dwords are claimed.
-        inst.size = (self.claimed * 4) as u8;
-        inst
-    }
-
-    fn illegal(&self) -> DecodeError {
-        DecodeError::Illegal { word: self.word() }
-    }
-
-    fn not_compute(&self, format: &'static str) -> DecodeError {
-        DecodeError::NotCompute { word: self.word(), format }
-    }
-
-    fn op(&self, fmt: Fmt, opcode: u32) -> Result<Op, DecodeError> {
-        let op = table::lookup(fmt, opcode).ok_or_else(|| self.illegal())?;
-        // LLVM 19 does not know it yet.
-        self.require_unassigned(op != Op::V_SWAP_B16)?;
-        Ok(op)
-    }
-
-    /// `Illegal` unless `condition`.
-    fn require(&self, condition: bool) -> Result<(), DecodeError> {
-        if condition { Ok(()) } else { Err(self.illegal()) }
-    }
-
-    /// `Illegal` unless `condition` or the fields that it speaks of are unassigned and thus ignored.
-    fn require_unassigned(&self, condition: bool) -> Result<(), DecodeError> {
-        self.require(condition || self.strictness == Strictness::Document)
     }
 }
 

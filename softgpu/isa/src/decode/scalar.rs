@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: destination, then sources, in field order; a row without a slot ignores the field.
 
-use super::Cursor;
+use super::cursor::Cursor;
 use crate::info::{Class, Fmt, Ty};
 use crate::inst::{DecodeError, Enc, Inst};
 use crate::layout;

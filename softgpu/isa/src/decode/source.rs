@@ -4,7 +4,7 @@
 //! INVARIANT: a scalar tuple is aligned down to the multiple its width asks for, as the hardware's operand fetch does
 //! (the low register-number bits are ignored), and lies inside its register file.
 
-use super::Cursor;
+use super::cursor::Cursor;
 use crate::info::{Class, Slot, Ty};
 use crate::inst::{DecodeError, Operand};
 use crate::layout;

@@ -4,11 +4,10 @@
 //! INVARIANT: two words that differ in unassigned bits only are equal after [`clear`], so that no engine can tell them
 //! apart.
 
-use super::Cursor;
-use super::Strictness;
-use crate::info::{Class, Flags, OpInfo, Ty};
+use super::cursor::{Cursor, Strictness};
+use crate::info::{Class, Flags, Ty};
 use crate::inst::{Enc, Inst};
-use crate::table::{Op, info};
+use crate::table::{Op, OpInfo, info};
 
 /// The bit that a 13-bit offset has above FLAT's 12 bits.
 const FLAT_OFFSET: i32 = 0xfff;

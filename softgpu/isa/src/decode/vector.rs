@@ -4,11 +4,11 @@
 //! INVARIANT: a 16-bit operand of a short form names v0..v127; its field's top bit selects the high half and becomes the
 //! operand's op_sel bit. (LLVM 19 does so only with `+real-true16`, and otherwise takes the word for illegal.)
 
-use super::Cursor;
-use crate::info::{Class, Flags, Fmt, OpInfo, Slot, Ty};
+use super::cursor::Cursor;
+use crate::info::{Class, Flags, Fmt, Slot, Ty};
 use crate::inst::{DecodeError, Dpp, Enc, Inst, Operand};
 use crate::layout;
-use crate::table::{Op, info};
+use crate::table::{Op, OpInfo, info};
 
 pub(super) fn vop1(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     use layout::vop1::*;

@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: no source is a scalar register or a constant; neg and clamp are assigned to all operations, op_sel to 16-bit operands.
 
-use super::Cursor;
+use super::cursor::Cursor;
 use crate::info::{Flags, Fmt};
 use crate::inst::{DecodeError, Enc, Inst};
 use crate::layout;

@@ -4,11 +4,12 @@
 //! INVARIANT: a modifier bit the operation does not have is decoded as zero; [`Strictness::Llvm19`](super::Strictness)
 //! refuses it, except op_sel and the bits of sources that do not exist in integer op_sel operations.
 
-use super::{Cursor, vector};
-use crate::info::{Class, Flags, Fmt, OpInfo, Slot, Ty};
+use super::cursor::Cursor;
+use super::vector;
+use crate::info::{Class, Flags, Fmt, Slot, Ty};
 use crate::inst::{DecodeError, Enc, Inst, Operand};
 use crate::layout;
-use crate::table::{self, Op, info};
+use crate::table::{self, Op, OpInfo, info};
 
 pub(super) fn vop3(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     use layout::vop3::*;

@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: Y's destination register has the other parity than X's.
 
-use super::Cursor;
+use super::cursor::Cursor;
 use crate::info::{Class, Fmt, Slot, Ty};
 use crate::inst::{DecodeError, Enc, Inst, Operand, Second, WaveSize};
 use crate::layout;

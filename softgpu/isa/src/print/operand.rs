@@ -5,8 +5,9 @@
 
 use std::fmt;
 
-use crate::info::{Flags, OpInfo, Slot, Ty};
+use crate::info::{Flags, Slot, Ty};
 use crate::inst::Operand;
+use crate::table::OpInfo;
 
 const FLOATS: [&str; 9] = ["0.5", "-0.5", "1.0", "-1.0", "2.0", "-2.0", "4.0", "-4.0", "0.15915494"];
 const F16: [u32; 9] = [0x3800, 0xb800, 0x3c00, 0xbc00, 0x4000, 0xc000, 0x4400, 0xc400, 0x3118];

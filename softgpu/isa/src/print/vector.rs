@@ -7,9 +7,9 @@ use std::fmt;
 
 use super::operand::{Constant, operand};
 use super::{Halves, List};
-use crate::info::{Class, EncodingFamily, Flags, Fmt, OpInfo, Slot, Ty};
+use crate::info::{Class, EncodingFamily, Flags, Fmt, Slot, Ty};
 use crate::inst::{Dpp, Enc, Inst, Operand, WaveSize};
-use crate::table::{Op, info};
+use crate::table::{Op, OpInfo, info};
 
 pub(super) fn vector(f: &mut fmt::Formatter<'_>, inst: &Inst, wave: WaveSize, halves: Halves) -> fmt::Result {
     let row = info(inst.op);

@@ -18,7 +18,7 @@
 //!
 //! INVARIANT: an opcode slot of a family names at most one operation (checked when the crate is compiled).
 
-use crate::info::{Class, Code, Column, EncodingFamily, Flags, Fmt, OpInfo, Slot, Ty};
+use crate::info::{Class, Code, Column, EncodingFamily, Flags, Fmt, Slot, Ty};
 
 mod ds;
 mod flat;
@@ -51,6 +51,41 @@ use vop3::vop3_rows;
 use vop3p::vop3p_rows;
 use vopc_float::vopc_float_rows;
 use vopc_int::vopc_int_rows;
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct OpInfo {
+    /// The operation.
+    pub op: Op,
+    /// Base mnemonic, lower case, without suffix.
+    pub name: &'static str,
+    /// Destinations: the value, then the lane mask of a carry-out.
+    pub dst: &'static [Slot],
+    /// Sources, indexed as `Inst::src`.
+    pub src: &'static [Slot],
+    /// Facts.
+    pub flags: Flags,
+    /// Opcodes per family.
+    pub columns: &'static [Column],
+}
+
+impl OpInfo {
+    /// Whether the operation has any of `flags`.
+    pub const fn any(&self, flags: Flags) -> bool {
+        self.flags.intersects(flags)
+    }
+
+    /// The operation's opcode in `fmt` of `family`.
+    pub fn opcode(&self, family: EncodingFamily, fmt: Fmt) -> Option<u16> {
+        let column = self.columns.iter().find(|column| column.family == family)?;
+        column.codes.iter().find(|code| code.fmt == fmt).map(|code| code.opcode)
+    }
+
+    /// Whether `family` encodes the operation in `fmt`.
+    pub fn has(&self, family: EncodingFamily, fmt: Fmt) -> bool {
+        self.opcode(family, fmt).is_some()
+    }
+}
 
 macro_rules! define_ops {
     (; $($op:ident [$($dc:ident $dt:ident),*] [$($sc:ident $st:ident),*] {$($flag:ident)*}

@@ -18,8 +18,8 @@ use super::machine::{DEPTH, Machine, Step, append};
 use super::registers::Registers;
 use crate::client_gpus::bell::Patience;
 use crate::client_gpus::clock;
+use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::Job;
-use crate::client_gpus::queue::{Core, Exit};
 use crate::client_gpus::raised::Raised;
 
 /// The bit of the only XCC there is in a `PRED_EXEC`.

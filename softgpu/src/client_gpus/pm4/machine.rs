@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use softgpu_waves::{MemoryFault, Vm};
 
 use super::registers::Registers;
+use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::{Job, Progress};
 use crate::client_gpus::gpu::Gpu;
 use crate::client_gpus::mqd::{Reader, Writer};
-use crate::client_gpus::queue::{Core, Exit};
 use crate::hardware::HwQueue;
 
 /// Indirect buffers inside each other.

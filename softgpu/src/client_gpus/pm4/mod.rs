@@ -22,10 +22,10 @@ use rustix::io::Errno;
 
 pub(super) use self::machine::Machine;
 use self::machine::append;
+use super::core::{Core, Exit};
 use super::doorbell::NEVER_RUNG;
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
-use super::queue::{Core, Exit};
 use super::raised::Raised;
 use crate::hardware::HwQueue;
 

@@ -14,7 +14,7 @@ use softgpu_waves::{MemoryFault, Vm};
 use super::{SdmaRun, rect};
 use crate::client_gpus::bell::Patience;
 use crate::client_gpus::clock;
-use crate::client_gpus::queue::Exit;
+use crate::client_gpus::core::Exit;
 use crate::client_gpus::raised::Raised;
 
 /// Bytes that are moved or written between two looks at whether the queue must leave; a multiple of 4, so that the

@@ -25,9 +25,9 @@ use queues::sdma::{Generation, SdmaError, decode};
 use rustix::io::Errno;
 
 use self::window::Window;
+use super::core::{Core, Exit};
 use super::doorbell::NEVER_RUNG;
 use super::mqd::{Reader, Writer};
-use super::queue::{Core, Exit};
 use super::raised::Raised;
 
 /// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.

@@ -9,8 +9,7 @@ use softgpu_isa::Op;
 use super::asm::Arg;
 use super::codes;
 use super::convert::{SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, only};
-use super::generator::Gen;
-use super::lane::Emit;
+use super::generator::{Emit, Gen};
 use crate::step::{Kind, Src, Step};
 
 const SHUFFLE: Code = Code::EVEX_Vpshufb_zmm_k1z_zmm_zmmm512;
@@ -283,13 +282,7 @@ pub(super) fn equal_bits(g: &mut Gen, s: &Step, c: usize) {
 }
 
 /// Median of three integers, by the codes of minimum and maximum.
-pub(super) fn median(
-    g: &mut Gen,
-    s: &Step,
-    c: usize,
-    min: super::generator::Codes,
-    max: super::generator::Codes,
-) {
+pub(super) fn median(g: &mut Gen, s: &Step, c: usize, min: codes::Codes, max: codes::Codes) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (low, high) = (g.temporary(), g.temporary());
     let (least, most) = (g.pick(min), g.pick(max));

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Host instructions of both widths that several modules use.
 
-use super::generator::Codes;
 use iced_x86::Code;
+
+/// A code for both widths; `INVALID` where AVX2 has none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codes {
+    pub z: Code,
+    pub y: Code,
+}
 
 pub(super) const AND: Codes =
     Codes { z: Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpand_ymm_ymm_ymmm256 };
@@ -26,3 +32,9 @@ pub(super) const SHIFT_RIGHT: Codes =
     Codes { z: Code::EVEX_Vpsrlvd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsrlvd_ymm_ymm_ymmm256 };
 pub(super) const SHIFT_RIGHT_SIGNED: Codes =
     Codes { z: Code::EVEX_Vpsravd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpsravd_ymm_ymm_ymmm256 };
+pub(super) const ADD_PS: Codes =
+    Codes { z: Code::EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er, y: Code::VEX_Vaddps_ymm_ymm_ymmm256 };
+pub(super) const SUB_PS: Codes =
+    Codes { z: Code::EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er, y: Code::VEX_Vsubps_ymm_ymm_ymmm256 };
+pub(super) const MUL_PS: Codes =
+    Codes { z: Code::EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er, y: Code::VEX_Vmulps_ymm_ymm_ymmm256 };

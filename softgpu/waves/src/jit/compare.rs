@@ -4,8 +4,9 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::generator::{Codes, Gen, Wide};
-use super::lane::{Emit, Floats};
+use super::codes::Codes;
+use super::floats::Floats;
+use super::generator::{Emit, Gen, Wide};
 use crate::step::Step;
 
 /// Predicates of vcmpps: ordered ones are false with a NaN, unordered ones true; none signals.

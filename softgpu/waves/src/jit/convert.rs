@@ -7,9 +7,9 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::codes;
-use super::generator::{Codes, Gen};
-use super::lane::{Emit, Floats, MUL_PS};
+use super::codes::{self, Codes, MUL_PS};
+use super::floats::Floats;
+use super::generator::{Emit, Gen};
 use super::transcend::half;
 use crate::step::{Kind, OUT_HIGH, Src, Step, mods};
 

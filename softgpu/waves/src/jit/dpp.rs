@@ -8,8 +8,9 @@
 
 use iced_x86::{Code, Register};
 
-use super::generator::{Access, Gen, Wide};
-use super::lane::{self, Emit, Floats};
+use super::floats::Floats;
+use super::generator::{Access, Emit, Gen, Wide};
+use super::lane;
 use crate::step::{FLAG_DPP_MASK, Step};
 use crate::valu::cross::{self, DPP_BOUND_CTRL, DPP_FETCH_INACTIVE, DPP8};
 use crate::wave::EXEC;

@@ -8,12 +8,13 @@
 use softgpu_isa::{Flags, Op, info};
 
 use super::dpp;
-use super::generator::Wide;
-use super::lane::{self, Emit, Floats};
+use super::floats::Floats;
+use super::generator::{Emit, Wide};
+use super::lane;
 use super::order;
 use super::touch::Touch;
-use super::vmem::{self, Transfer};
-use crate::program::Program;
+use super::transfer::{self, Transfer};
+use crate::predecoded::Predecoded;
 use crate::step::{Kind, Step};
 
 /// Lane-wise operations that may wait for something to move in front of them.
@@ -88,7 +89,7 @@ fn is_direct_branch(op: Op) -> bool {
 }
 
 /// First step of every block, sorted.
-pub(super) fn leaders(program: &Program) -> Vec<usize> {
+pub(super) fn leaders(program: &Predecoded) -> Vec<usize> {
     let steps = &program.steps;
     let mut leaders = vec![program.entry.1, 0];
     for (k, step) in steps.iter().enumerate() {
@@ -119,7 +120,7 @@ pub(super) fn leaders(program: &Program) -> Vec<usize> {
     leaders
 }
 
-fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item {
+fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> Item {
     let step = &program.steps[index];
     let ordinal = step.ordinal as usize;
     let Some(inst) = program.inst(ordinal) else {
@@ -143,7 +144,7 @@ fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item
     match inst.enc {
         Sop1 | Sop2 | Sopk | Sopc | Sopp => item(What::Scalar, true),
         Smem => item(What::Call, true),
-        Ds | Flat | Global | Scratch | Mubuf => match vmem::transfer(step, program.shape.halves) {
+        Ds | Flat | Global | Scratch | Mubuf => match transfer::transfer(step, program.shape.halves) {
             Some(transfer) if wide == Wide::Z => item(What::Transfer(transfer), true),
             _ => item(What::Call, !row.any(Flags::ATOMIC)),
         },
@@ -155,7 +156,7 @@ fn classify(program: &Program, index: usize, wide: Wide, floats: Floats) -> Item
 }
 
 /// The steps `from..to` in the order of emission.
-pub(super) fn units(program: &Program, from: usize, to: usize, wide: Wide, floats: Floats) -> Vec<Unit> {
+pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, floats: Floats) -> Vec<Unit> {
     let mut units = Vec::new();
     let mut pending: Vec<Item> = Vec::new();
     let mut touched = Touch::default();

@@ -6,8 +6,8 @@ use softgpu_isa::Op;
 
 use super::asm::Arg;
 use super::bits;
-use super::codes;
-use super::generator::{Codes, Gen, Wide};
+use super::codes::{self, Codes};
+use super::generator::{Gen, Wide};
 use crate::step::{Kind, Src, Step};
 use crate::wave::SINK;
 

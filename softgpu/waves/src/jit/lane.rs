@@ -10,49 +10,16 @@ use softgpu_isa::{Class, Op, info};
 use super::bits;
 use super::carry;
 use super::codes;
+use super::codes::{ADD_PS, Codes, MUL_PS, SUB_PS};
 use super::compare;
 use super::convert;
 use super::dpp;
-use super::generator::{Access, Codes, Gen, Wide};
+use super::floats::Floats;
+use super::generator::{Access, Emit, Gen, Wide};
 use super::integer;
 use super::special;
 use super::transcend;
 use crate::step::{FLAG_ALL_LANES, FLAG_DPP_MASK, Kind, OUT_HIGH, Step, mods};
-use crate::wave::mode;
-
-/// Emits a step for one piece.
-pub(super) type Emit = fn(&mut Gen, &Step, usize);
-
-/// What MODE says that matters here.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Floats {
-    /// f32 rounds to nearest even and keeps denormals.
-    pub f32_default: bool,
-    /// f16 and f64 round to nearest even and keep denormals.
-    pub f16_64_default: bool,
-    /// Signalling NaNs are quieted.
-    pub ieee: bool,
-}
-
-impl Floats {
-    pub(super) fn of(mode: u32) -> Floats {
-        Floats {
-            f32_default: mode & mode::F32_MASK == mode::F32_DEFAULT,
-            f16_64_default: mode & mode::F16_64_MASK == mode::F16_64_DEFAULT,
-            ieee: mode & mode::IEEE != 0,
-        }
-    }
-
-    /// As three bits.
-    pub(super) fn number(self) -> u8 {
-        u8::from(self.f32_default) | u8::from(self.f16_64_default) << 1 | u8::from(self.ieee) << 2
-    }
-
-    /// The inverse of [`Floats::number`].
-    pub(super) fn numbered(bits: u8) -> Floats {
-        Floats { f32_default: bits & 1 != 0, f16_64_default: bits & 2 != 0, ieee: bits & 4 != 0 }
-    }
-}
 
 macro_rules! evex_vex {
     ($z:ident, $y:ident) => {
@@ -63,9 +30,6 @@ macro_rules! evex_vex {
     };
 }
 
-pub(super) const ADD_PS: Codes = evex_vex!(EVEX_Vaddps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vaddps_ymm_ymm_ymmm256);
-pub(super) const SUB_PS: Codes = evex_vex!(EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vsubps_ymm_ymm_ymmm256);
-pub(super) const MUL_PS: Codes = evex_vex!(EVEX_Vmulps_zmm_k1z_zmm_zmmm512b32_er, VEX_Vmulps_ymm_ymm_ymmm256);
 const MULLO: Codes = evex_vex!(EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, VEX_Vpmulld_ymm_ymm_ymmm256);
 const MIN_I: Codes = evex_vex!(EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpminsd_ymm_ymm_ymmm256);
 const MAX_I: Codes = evex_vex!(EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpmaxsd_ymm_ymm_ymmm256);

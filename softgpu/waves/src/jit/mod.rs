@@ -6,14 +6,17 @@
 //! the interpreter does the rest. It holds nothing when it is left: a wave that was stopped in it is saved as any other.
 //!
 //! ```text
-//! flow    blocks, and the order within them      gen       operands, registers, EXEC
-//! touch   who may change places                  regs      what is in which register
-//! order   operations on one accumulator together
-//! emit    regions, calls, ways out               masks     EXEC, VCC, carries
-//! resident  loops in registers                   dpp       permuted lanes
+//! flow       blocks, and the order within them      generator  registers and the pieces in them
+//! touch      which steps may change places          operands   sources in registers
+//! order      operations on one accumulator          results    destinations, under EXEC
+//! emit       blocks and branches                    regs       what is in which register
+//! region     operations between changes of EXEC     masks      EXEC, VCC, carries
+//! exits      calls of handlers, ways out            dpp        permuted lanes
+//! resident   loops in registers                     floats     what MODE says
 //! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
-//! asm     instructions, labels, constants        vmem      loads and stores by pattern
-//! memory  pages, never writable and executable at once
+//! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
+//! memory     pages, never writable and executable   vmem       loads and stores by pattern
+//! context    what generated code is handed
 //! ```
 #![allow(unsafe_code)]
 
@@ -22,72 +25,46 @@ mod bits;
 mod carry;
 mod codes;
 mod compare;
+mod context;
 mod convert;
 mod dpp;
 mod emit;
+mod exits;
+mod floats;
 mod flow;
 mod generator;
 mod integer;
 mod lane;
 mod masks;
 mod memory;
+mod operands;
 mod order;
+mod region;
 mod regs;
 mod resident;
-mod run;
+mod results;
 mod scalar;
 mod special;
 #[cfg(test)]
 mod tests;
 mod touch;
 mod transcend;
+mod transfer;
 mod vmem;
-
-pub(crate) use run::run;
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
+use self::context::{Exit, JitContext};
+use self::transfer::KNOWN;
 use crate::env::Env;
 use crate::level::Level;
-use crate::program::Program;
+use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
 use crate::wave::{Row, Wave};
 
 /// Steps of a program that is compiled: some tens of milliseconds, during which nobody can preempt its waves.
 const MAX_STEPS: usize = 1 << 14;
-
-/// Why generated code came back, beside the values of [`Flow`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-enum Exit {
-    /// The interpreter goes on at the step.
-    Leave = 100,
-    /// The control asks the wave to stop in front of the step.
-    Interrupted = 101,
-    /// The quantum is over; the step is next.
-    Quantum = 102,
-}
-
-/// What generated code knows of the world.
-#[repr(C)]
-struct JitContext {
-    rows: *mut u8,
-    scalars: *mut u32,
-    env: *mut u8,
-    pool: *const u32,
-    flag: *const u8,
-    /// Instructions executed.
-    executed: u64,
-    /// Executed instructions at which the quantum is over.
-    limit: u64,
-    call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
-    lds: *mut u8,
-    lds_bytes: u64,
-    hot: *const u8,
-    /// Written by generated code before it reads it.
-    known: [MaybeUninit<vmem::Known>; vmem::KNOWN],
-}
 
 /// Runs a step's handler for generated code.
 ///
@@ -129,7 +106,7 @@ pub(crate) struct Compiled {
 impl Compiled {
     /// Code for `program`, whose steps must stay where they are. `None`, with a line in the log, if there is none for this
     /// CPU or this program.
-    pub(crate) fn new(program: &Program, level: Level, mode: u32) -> Option<Compiled> {
+    pub(crate) fn new(program: &Predecoded, level: Level, mode: u32) -> Option<Compiled> {
         if program.steps.len() > MAX_STEPS {
             tracing::debug!(
                 "{} steps at {:#x} are left to the interpreter",
@@ -206,7 +183,7 @@ impl Compiled {
             lds_bytes: w.lds_bytes.into(),
             lds: env.lds.as_mut_ptr().cast(),
             hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
-            known: [const { MaybeUninit::uninit() }; vmem::KNOWN],
+            known: [const { MaybeUninit::uninit() }; KNOWN],
         };
         // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
         // steps it names is alive, since it owns `self`.

@@ -6,9 +6,10 @@
 
 use iced_x86::Code;
 
-use super::emit::{Emitter, Micro};
+use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, Wide};
+use super::region::Micro;
 use super::scalar;
 
 /// Registers a loop leaves for intermediate results.

@@ -8,11 +8,11 @@
 use iced_x86::{Code, Register, RoundingControl};
 use softgpu_isa::Op;
 
-use super::codes;
+use super::codes::{self, MUL_PS, SUB_PS};
 use super::convert::{AND_OR, COMPARE_PS, ORDERED, SHIFT_LEFT, SHIFT_RIGHT, only};
-use super::generator::Gen;
+use super::floats::Floats;
+use super::generator::{Emit, Gen};
 use super::integer::{EQUAL, LESS};
-use super::lane::{Emit, Floats, MUL_PS, SUB_PS};
 use super::transcend::MUL;
 use crate::step::Step;
 use crate::wave::VCC;

@@ -9,8 +9,7 @@ use softgpu_isa::Op;
 
 use super::asm::Arg;
 use super::codes;
-use super::generator::Gen;
-use super::lane::Emit;
+use super::generator::{Emit, Gen};
 use crate::step::{Kind, Src, Step, mods};
 use crate::valu::trans;
 

@@ -6,10 +6,10 @@
 
 use super::access::{Rows, gather, scatter};
 use super::atomic::Atomic;
+use super::flags::{FLAG_IDXEN, FLAG_OFFEN, FLAG_TFE};
 use super::global::{atomic_lane, data_rows, finish_load, lane_value, put_lane};
-use super::{FLAG_IDXEN, FLAG_OFFEN, FLAG_TFE};
-use crate::env::{Env, stop};
-use crate::step::{FLAG_GLC, Flow, Step};
+use crate::env::Env;
+use crate::step::{FLAG_GLC, Flow, Step, stop};
 use crate::valu::shapes::{Lanes64, put, scalar};
 use crate::wave::Wave;
 

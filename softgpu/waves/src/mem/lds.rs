@@ -188,7 +188,7 @@ pub(crate) fn load<const B: usize, const N: usize, const S: bool>(
 
 /// Byte offsets of a two-address instruction.
 fn two_offsets(s: &Step, bytes: u32) -> [u32; 2] {
-    let unit = bytes * if s.flags & super::FLAG_STRIDE64 != 0 { 64 } else { 1 };
+    let unit = bytes * if s.flags & super::flags::FLAG_STRIDE64 != 0 { 64 } else { 1 };
     [(s.imm as u32 & 0xFF) * unit, (s.imm as u32 >> 8 & 0xFF) * unit]
 }
 

@@ -7,7 +7,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{FLAG_STRIDE64, lds};
+use super::flags::FLAG_STRIDE64;
+use super::lds;
 use crate::env::{Env, LDS_DWORDS};
 use crate::step::{Flow, Step};
 use crate::wave::Wave;

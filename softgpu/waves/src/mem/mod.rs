@@ -4,6 +4,7 @@
 mod access;
 pub(crate) mod atomic;
 mod buffer;
+pub(crate) mod flags;
 pub(crate) mod flat;
 pub(crate) mod format;
 pub(crate) mod global;
@@ -21,16 +22,6 @@ use softgpu_isa::Op;
 
 use crate::level::{Level, leveled};
 use crate::step::Handler;
-
-/// DS two-address forms whose offsets count 64 elements.
-pub(crate) const FLAG_STRIDE64: u16 = 32;
-/// MUBUF: a VGPR offset follows.
-pub(crate) const FLAG_OFFEN: u16 = 64;
-/// MUBUF: a VGPR index follows.
-pub(crate) const FLAG_IDXEN: u16 = 128;
-
-/// MUBUF, MTBUF: a status dword follows the loaded data.
-pub(crate) const FLAG_TFE: u16 = 256;
 
 macro_rules! transfers {
     ($name:ident, $module:ident, $space:expr;

@@ -5,9 +5,9 @@
 use softgpu_isa::Op;
 
 use super::raw;
-use crate::env::{Env, stop};
+use crate::env::Env;
 use crate::exception::AccessKind;
-use crate::step::{Flow, Handler, Step};
+use crate::step::{Flow, Handler, Step, stop};
 use crate::valu::shapes::scalar;
 use crate::wave::Wave;
 

@@ -7,12 +7,13 @@
 #![allow(unsafe_code)]
 
 use super::buffer::addresses;
+use super::flags::FLAG_TFE;
 use super::format::Format;
 use super::global::{FLAG_D16, FLAG_D16_HI};
-use super::{FLAG_TFE, raw};
-use crate::env::{Env, stop};
+use super::raw;
+use crate::env::Env;
 use crate::exception::AccessKind;
-use crate::step::{Flow, Handler, Step};
+use crate::step::{Flow, Handler, Step, stop};
 use crate::valu::fp;
 use crate::vm::MemoryFault;
 use crate::wave::{M0, Wave};

@@ -7,7 +7,8 @@ use softgpu_isa::{Enc, Flags, Inst, Op, info};
 
 use crate::mem::flat::Place;
 use crate::mem::global::addresses;
-use crate::program::{Program, branch_target};
+use crate::predecoded::branch_target;
+use crate::program::Program;
 use crate::step::Step;
 use crate::wave::Wave;
 

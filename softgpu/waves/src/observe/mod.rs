@@ -23,8 +23,8 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::grid::Outcome;
 use crate::launch::{Launch, Plan};
+use crate::outcome::Outcome;
 use crate::wave::Wave;
 
 pub(crate) use run::Watch;

@@ -12,11 +12,13 @@ use rustix::time::{ClockId, clock_gettime};
 use super::Observation;
 use super::facts::Fact;
 use super::tally::Tally;
-use crate::env::{Env, stop};
+use crate::code::{Code, WaveStop};
+use crate::control::Control;
+use crate::env::Env;
 use crate::exception::Cause;
-use crate::interp::{Code, Control, WaveStop, execute};
+use crate::interp::execute;
 use crate::program::Program;
-use crate::step::Flow;
+use crate::step::{Flow, stop};
 use crate::wave::Wave;
 
 /// One worker's part in an observation.

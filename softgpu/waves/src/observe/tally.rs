@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::facts::{Class, Fact, Space};
 use super::occupancy::Occupancy;
-use crate::grid::Outcome;
 use crate::launch::{Launch, Plan};
+use crate::outcome::Outcome;
 use crate::wave::Wave;
 
 /// What was counted.

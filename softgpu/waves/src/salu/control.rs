@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use softgpu_isa::Op;
 
-use crate::env::{Env, stop};
+use crate::env::Env;
 use crate::exception::Cause;
-use crate::step::{Flow, Handler, Step};
+use crate::step::{Flow, Handler, Step, stop};
 use crate::valu::shapes::scalar64;
 use crate::wave::{EXEC, M0, Wave, WaveStatus};
 

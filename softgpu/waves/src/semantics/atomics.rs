@@ -3,12 +3,12 @@
 
 use softgpu_isa::{Op, OpInfo};
 
+use super::entry::{Check, Entry};
 use super::exact::{self, F32, F64, Format, NEAREST};
 use super::float32::extreme;
 use super::lab::Lab;
 use super::memory::{World, active};
 use super::place::Access;
-use super::{Check, Entry};
 use crate::step::Flow;
 use crate::wave::Wave;
 

@@ -3,10 +3,10 @@
 
 use softgpu_isa::{Op, OpInfo};
 
+use super::entry::{Check, Entry};
 use super::lab::Lab;
 use super::memory::{Transfer, World, active, transfer};
 use super::place::{Access, Cell};
-use super::{Check, Entry};
 use crate::step::Flow;
 use crate::wave::M0;
 

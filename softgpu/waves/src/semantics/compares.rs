@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares: the mask gets a bit per active lane; the CMPX forms write it to EXEC.
 
-use super::Entry;
+use super::entry::Entry;
 use super::exact::{F16, F32, F64, Format};
 use super::lanes::{Lane, lanes};
 

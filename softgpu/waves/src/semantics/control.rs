@@ -3,8 +3,9 @@
 
 use softgpu_isa::{Op, OpInfo};
 
+use super::encode;
+use super::entry::{Check, Entry};
 use super::lab::Lab;
-use super::{Check, Entry, encode};
 use crate::step::Flow;
 use crate::wave::{EXEC, M0, VCC, Wave};
 

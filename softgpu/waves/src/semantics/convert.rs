@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Conversions between numbers.
 
-use super::Entry;
+use super::entry::Entry;
 use super::exact::{self, F16, F32, F64, Mode, NEAREST};
 use super::lanes::{Lane, lanes};
 

@@ -5,8 +5,8 @@ use softgpu_isa::{Fmt, Op, OpInfo};
 
 use super::dpp::Dpp;
 use super::encode::{VGPR0, Vector};
+use super::entry::{Check, Entry};
 use super::lab::{Lab, VGPRS};
-use super::{Check, Entry};
 use crate::wave::{M0, Wave};
 
 const fn own(op: Op, check: fn(&mut Lab, &'static OpInfo)) -> Entry {

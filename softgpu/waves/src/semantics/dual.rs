@@ -5,10 +5,11 @@
 
 use softgpu_isa::{Class, Flags, Fmt, Op, OpInfo, Ty, rows};
 
+use super::FAMILIES;
 use super::encode::{LITERAL, VGPR0, opcode};
+use super::entry::Check;
 use super::lab::Lab;
 use super::lanes::{Definition, Lane, Out, finished, format};
-use super::{Check, FAMILIES};
 use crate::step::Flow;
 use crate::wave::{VCC, Wave};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! f64 arithmetic and functions.
 
-use super::Entry;
+use super::entry::Entry;
 use super::exact::{self, F64, NEAREST};
 use super::float32::extreme;
 use super::lanes::{Lane, lanes};

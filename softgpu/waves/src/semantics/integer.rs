@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! 32-bit and 64-bit integer and bit operations of the vector ALU.
 
-use super::Entry;
+use super::entry::Entry;
 use super::lanes::lanes;
 
 fn sat32(x: i128) -> u32 {

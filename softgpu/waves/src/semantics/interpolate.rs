@@ -4,10 +4,10 @@
 use softgpu_isa::{Fmt, Op, OpInfo, Ty};
 
 use super::encode::{VGPR0, Vector};
+use super::entry::{Check, Entry};
 use super::exact::{self, F16, F32, Mode, NEAREST};
 use super::lab::{Lab, VGPRS};
 use super::lanes::{Lane, finished, format};
-use super::{Check, Entry};
 use crate::wave::Wave;
 
 const fn own(op: Op) -> Entry {

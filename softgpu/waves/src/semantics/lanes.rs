@@ -117,9 +117,9 @@ impl Value for Out {
 /// A table of lane-wise definitions: `OP context (operand: type, ...) expression;`.
 macro_rules! lanes {
     ($($op:ident $c:ident ($($arg:ident: $ty:ty),*) $e:expr;)*) => {
-        &[$($crate::semantics::Entry {
+        &[$($crate::semantics::entry::Entry {
             op: softgpu_isa::Op::$op,
-            check: $crate::semantics::Check::Lanes(|$c, sources| {
+            check: $crate::semantics::entry::Check::Lanes(|$c, sources| {
                 let _ = $c;
                 let mut next = sources.into_iter();
                 $(let $arg = <$ty as $crate::semantics::lanes::Value>::of(next.next().unwrap_or(0));)*

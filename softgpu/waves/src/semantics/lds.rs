@@ -3,10 +3,11 @@
 
 use softgpu_isa::{Op, OpInfo};
 
+use super::encode;
+use super::entry::{Check, Entry};
 use super::lab::{LDS, Lab};
 use super::memory::{World, active, transfer};
 use super::place::Cell;
-use super::{Check, Entry, encode};
 use crate::wave::{M0, Wave};
 
 macro_rules! entries {

@@ -4,9 +4,9 @@
 use softgpu_isa::{Fmt, Op, OpInfo};
 
 use super::encode::{VGPR0, Vector};
+use super::entry::{Check, Entry};
 use super::exact::{self, F16, F32, NEAREST};
 use super::lab::Lab;
-use super::{Check, Entry};
 use crate::wave::Wave;
 
 const fn own(op: Op, check: fn(&mut Lab, &'static OpInfo)) -> Entry {

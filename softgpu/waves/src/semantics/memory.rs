@@ -3,9 +3,10 @@
 
 use softgpu_isa::{Flags, Op, OpInfo};
 
+use super::encode;
+use super::entry::{Check, Entry};
 use super::lab::{Lab, MEMORY};
 use super::place::{Access, Cell};
-use super::{Check, Entry, encode};
 use crate::step::Flow;
 use crate::wave::Wave;
 

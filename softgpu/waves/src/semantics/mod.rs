@@ -19,6 +19,7 @@ pub(crate) mod document;
 mod dpp;
 mod dual;
 mod encode;
+pub(crate) mod entry;
 mod exact;
 mod float16;
 mod float32;
@@ -42,25 +43,10 @@ mod typed;
 
 use std::collections::BTreeMap;
 
-use softgpu_isa::{EncodingFamily, Fmt, Op, OpInfo, info, rows};
+use softgpu_isa::{EncodingFamily, Fmt, Op, info, rows};
 
+use entry::{Check, Entry};
 use lab::Lab;
-
-/// How an operation is checked.
-pub(crate) enum Check {
-    /// One result per lane from that lane's operands.
-    Lanes(lanes::Definition),
-    /// A scalar operation.
-    Scalar(scalar::Definition),
-    /// A procedure of its own.
-    Own(fn(&mut Lab, &'static OpInfo)),
-}
-
-/// An operation and its check.
-pub(crate) struct Entry {
-    pub op: Op,
-    pub check: Check,
-}
 
 /// The entries of each family.
 const FAMILIES: [(&str, &[Entry]); 21] = [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! 16-bit integer and bit operations: the other half of the destination is kept.
 
-use super::Entry;
+use super::entry::Entry;
 use super::lanes::lanes;
 
 fn sat(x: i64) -> u16 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packed 16-bit operations, dot products and mixed-precision multiply-add.
 
-use super::Entry;
+use super::entry::Entry;
 use super::exact::{self, F16, F32, Format, NEAREST};
 use super::float32::extreme;
 use super::lanes::{Lane, finished, lanes};

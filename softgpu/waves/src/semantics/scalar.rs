@@ -46,9 +46,9 @@ pub(crate) type Definition = fn(&Scalars, [u64; 2]) -> Change;
 /// A table of scalar definitions: `OP context (operand: type, ...) expression;`.
 macro_rules! scalars {
     ($($op:ident $c:ident ($($arg:ident: $ty:ty),*) $e:expr;)*) => {
-        &[$($crate::semantics::Entry {
+        &[$($crate::semantics::entry::Entry {
             op: softgpu_isa::Op::$op,
-            check: $crate::semantics::Check::Scalar(|$c, sources| {
+            check: $crate::semantics::entry::Check::Scalar(|$c, sources| {
                 let _ = $c;
                 #[allow(unused_mut, unused_variables)]
                 let mut next = sources.into_iter();

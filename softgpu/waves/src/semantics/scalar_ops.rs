@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalar ALU: SOP1, SOP2, SOPC and the arithmetic of SOPK.
 
-use super::Entry;
+use super::entry::Entry;
 use super::scalar::{Change, Scalars, scalars, test, value, with};
 
 /// A result with SCC = not zero.

@@ -4,8 +4,8 @@
 use softgpu_isa::{Class, Fmt, Op, OpInfo};
 
 use super::encode::{self, Buffer};
+use super::entry::{Check, Entry};
 use super::lab::{IDENTITY, Lab, cause};
-use super::{Check, Entry};
 use crate::exception::Cause;
 use crate::step::Flow;
 use crate::wave::{M0, WaveStatus};

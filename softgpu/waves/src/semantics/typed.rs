@@ -3,11 +3,11 @@
 
 use softgpu_isa::{Flags, Op, OpInfo};
 
+use super::entry::{Check, Entry};
 use super::exact::{self, F16, F32, F64, Format as Float, NEAREST};
 use super::lab::Lab;
 use super::memory::{World, active};
 use super::place::{Access, Cell};
-use super::{Check, Entry};
 use crate::step::Flow;
 use crate::wave::{M0, Wave};
 

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 use random::{Random, VGPRS};
 use softgpu_isa::{Op, decode};
 
-use super::run;
+use crate::code::{Code, WaveStop};
+use crate::control::Control;
 use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
-use crate::interp::{Code, Control, WaveStop, interpret_wave, run_wave};
+use crate::interp::{interpret_wave, run_wave};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::Cache;
+use crate::run_compiled::run;
 use crate::vm::{Access, Vm};
 use crate::wave::{Wave, mode};
 
@@ -434,7 +436,7 @@ fn steps(words: &[u32]) -> Vec<crate::step::Step> {
 
 #[test]
 fn listed_operations_are_inline() {
-    let floats = super::lane::Floats::of(mode::FP_DEFAULT | mode::IEEE);
+    let floats = super::floats::Floats::of(mode::FP_DEFAULT | mode::IEEE);
     let mut r = Random(0x5EED_5EED);
     for &op in INLINE {
         let some = (0..2000).any(|_| {
@@ -447,7 +449,7 @@ fn listed_operations_are_inline() {
 
 #[test]
 fn permuted_operations_are_inline() {
-    let floats = super::lane::Floats::of(mode::FP_DEFAULT | mode::IEEE);
+    let floats = super::floats::Floats::of(mode::FP_DEFAULT | mode::IEEE);
     // v_add_f32 v1, v2, v3 row_shr:1, with and without bound_ctrl, then for some rows only; v_mov_b32 with DPP8.
     for words in [
         [0x0602_06FA, 0xFF08_1102],

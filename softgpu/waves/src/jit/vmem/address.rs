@@ -6,12 +6,12 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::JitContext;
 use super::super::asm::context;
 use super::super::codes;
+use super::super::context::JitContext;
 use super::super::generator::Gen;
 use super::super::integer::EQUAL;
-use super::{Space, Transfer, address_dwords, low128};
+use super::super::transfer::{KNOWN, Kept, Known, Space, Transfer, address_dwords, low128};
 use crate::step::Step;
 
 /// Mask of the lanes that follow the pattern.
@@ -19,58 +19,8 @@ const ALL: Register = Register::K6;
 /// Numbers of the lanes of a piece.
 pub(in crate::jit) const TIMES: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// What is known of the addresses in a piece of a register: made once, for all accesses through it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(in crate::jit) struct Known {
-    /// Of the first lane: within the address space, or the low dword (of an offset to a scalar base).
-    first: u64,
-    /// Bytes from the first lane to the last, or [`TOO_FAR`].
-    span: u64,
-    /// Bytes from lane to lane; of no meaning when scattered.
-    stride: u64,
-}
-
 /// The span of lanes without a common distance: no range has that many bytes.
 const TOO_FAR: u64 = 1 << 62;
-/// Pieces of address registers that can be known at a time.
-pub(in crate::jit) const KNOWN: usize = 64;
-
-/// What an address register holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    /// Offsets into LDS.
-    Lds,
-    /// Offsets to a scalar base.
-    Offset,
-    /// With the next one, addresses.
-    Pair,
-}
-
-/// The address registers that are known at a place in a region: first row, what it holds, and where that is kept.
-#[derive(Debug, Default)]
-pub(in crate::jit) struct Addresses {
-    rows: Vec<(u16, Kept, usize)>,
-    next: usize,
-}
-
-impl Addresses {
-    /// Forgets everything.
-    pub(in crate::jit) fn clear(&mut self) {
-        self.rows.clear();
-        self.next = 0;
-    }
-
-    /// Forgets what is known of registers in `rows`.
-    pub(in crate::jit) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
-        self.rows.retain(|&(row, kept, _)| {
-            let row = row as usize;
-            let end = row + halves * if kept == Kept::Pair { 2 } else { 1 };
-            end <= rows.start || rows.end <= row
-        });
-    }
-}
-
 /// Where in the context the parts of a [`Known`] are: first, span, stride.
 pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
     let base = std::mem::offset_of!(JitContext, known) + index * size_of::<Known>();

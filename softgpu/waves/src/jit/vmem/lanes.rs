@@ -6,44 +6,17 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::JitContext;
 use super::super::asm::{Arg, Label, context};
 use super::super::codes;
+use super::super::context::JitContext;
 use super::super::generator::Gen;
+use super::super::transfer::{Outlined, Transfer, at, low128};
 use super::address::TIMES;
-use super::{Transfer, at, low128};
 
 /// Predicate of vpcmpud: less or equal.
 const LESS_EQUAL: i32 = 2;
 /// Mask of lanes in bounds, and of lanes that a gather has still to do.
 const K: Register = Register::K5;
-
-/// A rare pattern, emitted out of line; its registers were set aside where it is jumped from.
-#[derive(Debug)]
-pub(in crate::jit) enum Outlined {
-    /// Lanes some distance apart from RAX plus `offset` on, not side by side.
-    Stride {
-        label: Label,
-        done: Label,
-        slow: Label,
-        t: Transfer,
-        rows: Vec<Register>,
-        spare: [Register; 4],
-        stride: MemoryOperand,
-        offset: i64,
-    },
-    /// Lanes anywhere in LDS, or outside: the offsets are in the register.
-    Scattered {
-        label: Label,
-        done: Label,
-        slow: Label,
-        t: Transfer,
-        part: usize,
-        rows: Vec<Register>,
-        offsets: Register,
-        spare: Register,
-    },
-}
 
 impl Gen {
     /// 16 lanes at RAX plus `offset`; not scattered, and allowed.

@@ -7,99 +7,17 @@
 mod address;
 mod lanes;
 
-use iced_x86::{Code, MemoryOperand, Register};
-use softgpu_isa::Op;
+use iced_x86::{Code, Register};
 
-use super::JitContext;
 use super::asm::{Label, context, memory};
 use super::codes;
+use super::context::JitContext;
 use super::generator::{Access, Gen};
 use super::regs::Spill;
-use crate::mem;
-use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
-
-pub(super) use address::{Addresses, KNOWN, Known};
-pub(super) use lanes::Outlined;
+use super::transfer::{Checks, Outlined, Space, Transfer, address_dwords, at};
+use crate::step::Step;
 
 use address::places;
-
-/// Where an access goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Space {
-    Global,
-    Lds,
-}
-
-/// An access that is emitted inline.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    space: Space,
-    store: bool,
-    /// Dwords a lane, of each part.
-    dwords: usize,
-    /// Byte offsets of the parts: one, or two of a two-address instruction.
-    offsets: [i64; 2],
-    parts: usize,
-}
-
-/// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Checks {
-    pub read: Label,
-    pub write: Label,
-}
-
-fn shape(op: Op) -> Option<(Space, bool, usize, bool)> {
-    use Space::{Global, Lds};
-    Some(match op {
-        Op::GLOBAL_LOAD_B32 => (Global, false, 1, false),
-        Op::GLOBAL_LOAD_B64 => (Global, false, 2, false),
-        Op::GLOBAL_LOAD_B128 => (Global, false, 4, false),
-        Op::GLOBAL_STORE_B32 => (Global, true, 1, false),
-        Op::GLOBAL_STORE_B64 => (Global, true, 2, false),
-        Op::GLOBAL_STORE_B128 => (Global, true, 4, false),
-        Op::DS_LOAD_B32 => (Lds, false, 1, false),
-        Op::DS_LOAD_B64 => (Lds, false, 2, false),
-        Op::DS_LOAD_B128 => (Lds, false, 4, false),
-        Op::DS_STORE_B32 => (Lds, true, 1, false),
-        Op::DS_STORE_B64 => (Lds, true, 2, false),
-        Op::DS_STORE_B128 => (Lds, true, 4, false),
-        Op::DS_LOAD_2ADDR_B32 | Op::DS_LOAD_2ADDR_STRIDE64_B32 => (Lds, false, 1, true),
-        Op::DS_LOAD_2ADDR_B64 | Op::DS_LOAD_2ADDR_STRIDE64_B64 => (Lds, false, 2, true),
-        Op::DS_STORE_2ADDR_B32 | Op::DS_STORE_2ADDR_STRIDE64_B32 => (Lds, true, 1, true),
-        Op::DS_STORE_2ADDR_B64 | Op::DS_STORE_2ADDR_STRIDE64_B64 => (Lds, true, 2, true),
-        _ => return None,
-    })
-}
-
-/// How `step` of a wave of so many halves is done inline, if it is.
-pub(super) fn transfer(step: &Step, halves: usize) -> Option<Transfer> {
-    let (space, store, dwords, two) = shape(step.op?)?;
-    let known = FLAG_GLC | FLAG_SADDR | FLAG_VADDR | if two { mem::FLAG_STRIDE64 } else { 0 };
-    if step.flags & !known != 0 || (store && step.src[1].kind != Kind::Vgpr) {
-        return None;
-    }
-    if store && two && (halves > 1 || step.src[2].kind != Kind::Vgpr) {
-        // Wave64 stores half after half, each to both addresses.
-        return None;
-    }
-    match space {
-        Space::Global if step.flags & (FLAG_SADDR | FLAG_VADDR) == 0 => return None,
-        Space::Global if store && step.flags & FLAG_VADDR == 0 => return None,
-        Space::Lds if step.src[0].kind != Kind::Vgpr => return None,
-        _ => {}
-    }
-    let offsets = if two {
-        let unit = 4 * dwords as i64 * if step.flags & mem::FLAG_STRIDE64 != 0 { 64 } else { 1 };
-        let imm = i64::from(step.imm);
-        [(imm & 0xFF) * unit, (imm >> 8 & 0xFF) * unit]
-    } else if space == Space::Lds {
-        [i64::from(step.imm) & 0xFFFF, 0]
-    } else {
-        [i64::from(step.imm), 0]
-    };
-    Some(Transfer { space, store, dwords, offsets, parts: if two { 2 } else { 1 } })
-}
 
 /// What the access reads and writes among the VGPRs, for all pieces.
 pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
@@ -119,26 +37,6 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
         }
     }
     list
-}
-
-fn address_dwords(step: &Step, t: &Transfer) -> usize {
-    match t.space {
-        Space::Lds => 1,
-        Space::Global => match step.flags & (FLAG_SADDR | FLAG_VADDR) {
-            FLAG_VADDR => 2,
-            FLAG_SADDR => 0,
-            _ => 1,
-        },
-    }
-}
-
-/// Memory at RSI or RAX-based addresses.
-fn at(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {
-    MemoryOperand::new(base, index, scale, displacement, 1, false, Register::None)
-}
-
-fn low128(r: Register) -> Register {
-    Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
 }
 
 impl Gen {

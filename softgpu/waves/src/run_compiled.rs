@@ -2,14 +2,15 @@
 //! Runs one wave in generated code, and step by step where there is none.
 //!
 //! INVARIANT: as for the interpreter's loop: when it returns, `Wave::pc` names the next instruction, or the faulting one.
+#![allow(unsafe_code)]
 
+use crate::code::{Code, WaveStop};
+use crate::control::Control;
 use crate::env::Env;
-use crate::interp::{Code, Control, WaveStop};
+use crate::jit::{Compiled, Left};
 use crate::program::Program;
 use crate::step::Flow;
 use crate::wave::Wave;
-
-use super::{Compiled, Left};
 
 /// Puts `w` in front of step `index`.
 fn stand(w: &mut Wave, program: &Program, index: usize) {

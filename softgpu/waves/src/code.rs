@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that a worker has at hand while it runs waves, and why such a run ends.
+//!
+//! INVARIANT: the first program is the kernel's; others are added when a wave jumps to an entry that none of them has.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::env::{Env, Hot};
+use crate::level::Level;
+use crate::predecode::Shape;
+use crate::program::{Cache, Program};
+
+/// Why `run_wave` returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaveStop {
+    Ended,
+    Barrier,
+    /// Its share of steps is used up, or it gave way.
+    Quantum,
+    /// The control says something else than run.
+    Interrupted,
+    /// `Wave::cause` is set.
+    Exception,
+}
+
+/// Code a worker has at hand: the kernel's program and those of other entries it jumped to.
+pub(crate) struct Code<'a> {
+    pub cache: &'a Cache,
+    pub level: Level,
+    pub shape: Shape,
+    pub programs: Vec<Arc<Program>>,
+    pub hot: Hot,
+    pub engine: Engine,
+}
+
+impl Code<'_> {
+    /// Where `pc` is: which program, predecoded if none at hand has it, and which of its steps.
+    pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (usize, usize) {
+        if let Some(main) = self.programs.first() {
+            if main.starts_at(hint, pc) {
+                return (0, hint);
+            }
+            if main.entry.0 == pc {
+                return (0, main.entry.1);
+            }
+        }
+        let known = self.programs.iter().enumerate().find_map(|(k, p)| Some((k, p.index_of(pc)?)));
+        known.unwrap_or_else(|| {
+            let program = self.cache.get(env.map, self.level, self.shape, pc);
+            let index = program.index_of(pc & !3).unwrap_or(program.steps.len() - 1);
+            self.programs.push(program);
+            (self.programs.len() - 1, index)
+        })
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What generated code and the Rust code around it hand each other.
+//!
+//! INVARIANT: generated code addresses the fields by their offsets, so the layout is C's.
+
+use std::mem::MaybeUninit;
+
+use super::transfer::{KNOWN, Known};
+use crate::env::Env;
+use crate::step::Step;
+use crate::wave::Wave;
+
+/// Why generated code came back, beside the values of [`Flow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Exit {
+    /// The interpreter goes on at the step.
+    Leave = 100,
+    /// The control asks the wave to stop in front of the step.
+    Interrupted = 101,
+    /// The quantum is over; the step is next.
+    Quantum = 102,
+}
+
+/// What generated code knows of the world.
+#[repr(C)]
+pub(super) struct JitContext {
+    pub rows: *mut u8,
+    pub scalars: *mut u32,
+    pub env: *mut u8,
+    pub pool: *const u32,
+    pub flag: *const u8,
+    /// Instructions executed.
+    pub executed: u64,
+    /// Executed instructions at which the quantum is over.
+    pub limit: u64,
+    pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
+    pub lds: *mut u8,
+    pub lds_bytes: u64,
+    pub hot: *const u8,
+    /// Written by generated code before it reads it.
+    pub known: [MaybeUninit<Known>; KNOWN],
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ways out of generated code: calls of handlers, and what is emitted out of line for accesses and branches that leave.
+//!
+//! INVARIANT: at a call and at every way out, all state is in the wave and the executed instructions are counted.
+
+use iced_x86::{Code, Register};
+
+use super::asm::{ENV, Label, context, wave_field};
+use super::context::{Exit, JitContext};
+use super::emit::Emitter;
+use super::regs::Spill;
+use super::{flow, scalar};
+use crate::wave::Wave;
+
+/// A way out of line.
+pub(super) enum Cold {
+    /// Count, then leave with this exit and step.
+    Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
+    /// An access that is not done inline: the handler does it.
+    Slow { label: Label, resume: Label, count: i32, step: usize, dirty: Vec<Spill>, held: Vec<Spill> },
+    /// A handler returned something else than "go on" (in EAX).
+    Flow { label: Label, count: i32, step: usize },
+}
+
+impl Emitter<'_> {
+    /// A scalar load, its handler being called where the range is not one of those at hand. No row is in a register.
+    pub(super) fn scalar_load(&mut self, first: usize, index: usize) -> bool {
+        let count = self.ordinal(index) - self.ordinal(first) + 1;
+        let (slow, resume) = (self.g.asm.label(), self.g.asm.label());
+        let check = self.checks.read;
+        let is_inline = scalar::load_memory(&mut self.g.asm, &self.program.steps[index], check, slow);
+        if is_inline {
+            let (dirty, held) = (Vec::new(), Vec::new());
+            self.cold.push(Cold::Slow { label: slow, resume, count, step: index, dirty, held });
+            self.g.asm.place(resume);
+        }
+        is_inline
+    }
+
+    /// Calls a step's handler. All state is in the wave.
+    pub(super) fn call(&mut self, first: usize, index: usize) {
+        let step = &self.program.steps[index];
+        let count = self.ordinal(index) - self.ordinal(first) + 1;
+        let label = self.g.asm.label();
+        self.call_handler(index);
+        self.g.asm.jump(Code::Jne_rel32_64, label);
+        self.cold.push(Cold::Flow { label, count, step: index });
+        if flow::ends_block(step) {
+            // What follows was made for this MODE.
+            let mode = wave_field(std::mem::offset_of!(Wave, mode));
+            self.g.asm.op2(Code::Cmp_rm32_imm32, mode, self.mode as i32);
+            let label = self.g.asm.label();
+            self.g.asm.jump(Code::Jne_rel32_64, label);
+            self.cold.push(Cold::Leave {
+                label,
+                count,
+                exit: Exit::Leave,
+                step: index + 1,
+                dirty: Vec::new(),
+            });
+        }
+    }
+
+    /// Has the handler of step `index` run; compares what it returned with "go on".
+    pub(super) fn call_handler(&mut self, index: usize) {
+        let address = std::ptr::from_ref(&self.program.steps[index]).addr() as u64;
+        let a = &mut self.g.asm;
+        a.op0(Code::VEX_Vzeroupper);
+        a.op2(Code::Lea_r64_m, Register::RDI, wave_field(0));
+        a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
+        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
+        a.op1(Code::Call_rm64, context(std::mem::offset_of!(JitContext, call)));
+        a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
+    }
+
+    /// Leaves for the interpreter at `step`, in line.
+    pub(super) fn leave(&mut self, step: usize) {
+        let label = self.g.asm.label();
+        self.g.asm.jump(Code::Jmp_rel32_64, label);
+        self.cold.push(Cold::Leave { label, count: 0, exit: Exit::Leave, step, dirty: Vec::new() });
+    }
+
+    pub(super) fn cold_paths(&mut self) {
+        for cold in std::mem::take(&mut self.cold) {
+            match cold {
+                Cold::Leave { label, count, exit, step, dirty } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.count(count);
+                    let value = (exit as u64) << 32 | step as u64;
+                    self.g.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value));
+                }
+                Cold::Slow { label, resume, count, step, dirty, held } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.call_handler(step);
+                    let stopped = self.g.asm.label();
+                    self.g.asm.jump(Code::Jne_rel32_64, stopped);
+                    self.g.load_all(&held);
+                    self.g.asm.jump(Code::Jmp_rel32_64, resume);
+                    self.g.asm.place(stopped);
+                    self.flow(count, step);
+                }
+                Cold::Flow { label, count, step } => {
+                    self.g.asm.place(label);
+                    self.flow(count, step);
+                }
+            }
+            let way_out = self.way_out;
+            self.g.asm.jump(Code::Jmp_rel32_64, way_out);
+        }
+    }
+
+    /// Counts, and makes what a handler returned in EAX and the step the result.
+    pub(super) fn flow(&mut self, count: i32, step: usize) {
+        // The count must not change what is in EAX.
+        self.count(count);
+        self.g.asm.op2(Code::Mov_r32_imm32, Register::ECX, step as i32);
+        self.g.asm.op2(Code::Shl_rm64_imm8, Register::RAX, 32);
+        self.g.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sources of lane-wise operations in registers, or as memory operands.
+//!
+//! INVARIANT: a source's register is not written before the operation ends; what has to be changed is copied into a
+//! temporary first.
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::asm::{Arg, SCALARS, memory};
+use super::codes;
+use super::generator::{Gen, Wide};
+use crate::step::{Kind, Src, mods};
+
+impl Gen {
+    /// Where scalar `index` is in memory.
+    pub(super) fn scalar(&self, index: u16) -> MemoryOperand {
+        memory(SCALARS, 4 * i64::from(index), false)
+    }
+
+    /// `value` in all lanes of `register`.
+    fn broadcast(&mut self, register: Register, from: MemoryOperand) {
+        let code = match self.wide {
+            Wide::Z => Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32,
+            Wide::Y => Code::VEX_Vpbroadcastd_ymm_xmmm32,
+        };
+        self.asm.op2(code, register, from);
+    }
+
+    fn zero(&mut self, register: Register) {
+        let n = match self.wide {
+            Wide::Z => register as u32 - Register::ZMM0 as u32,
+            Wide::Y => register as u32 - Register::YMM0 as u32,
+        };
+        let half = Register::XMM0 + n;
+        match self.wide {
+            Wide::Z => self.asm.op3(Code::EVEX_Vpxord_xmm_k1z_xmm_xmmm128b32, half, half, half),
+            Wide::Y => self.asm.op3(Code::VEX_Vpxor_xmm_xmm_xmmm128, half, half, half),
+        }
+    }
+
+    /// A constant in all lanes of a temporary.
+    pub(super) fn constant(&mut self, value: u32) -> Register {
+        let t = self.temporary();
+        if value == 0 {
+            self.zero(t);
+        } else {
+            let from = self.asm.constant_once(value);
+            self.broadcast(t, from);
+        }
+        t
+    }
+
+    /// Dword `dword` of a source, in a register.
+    pub(super) fn source(&mut self, s: &Src, dword: usize, c: usize) -> Register {
+        let plain = match s.kind {
+            Kind::Vgpr | Kind::VgprMod => {
+                let piece = self.piece(s.index, dword, c);
+                self.piece_register(piece)
+            }
+            Kind::Scalar | Kind::ScalarMod => {
+                let t = self.temporary();
+                let from = self.scalar(s.index + dword as u16);
+                self.broadcast(t, from);
+                t
+            }
+            Kind::ConstSigned if dword == 1 => self.constant(((s.value as i32) >> 31) as u32),
+            Kind::ConstHigh => self.constant(if dword == 1 { s.value } else { 0 }),
+            _ => self.constant(if dword == 0 { s.value } else { 0 }),
+        };
+        if !matches!(s.kind, Kind::VgprMod | Kind::ScalarMod) {
+            return plain;
+        }
+        self.modified(plain, s.mods)
+    }
+
+    /// Sign modifiers of an f32.
+    fn modified(&mut self, from: Register, m: u8) -> Register {
+        let t = self.temporary();
+        let mut at = from;
+        if m & mods::ABS_HI != 0 {
+            let k = self.constant_argument(0x7FFF_FFFF);
+            let code = self.pick(codes::AND);
+            self.asm.op3(code, t, at, k);
+            at = t;
+        }
+        if m & mods::NEG_HI != 0 {
+            let k = self.constant_argument(0x8000_0000);
+            let code = self.pick(codes::XOR);
+            self.asm.op3(code, t, at, k);
+        }
+        t
+    }
+
+    /// A constant as a last operand: broadcast from memory, or in a register.
+    pub(super) fn constant_argument(&mut self, value: u32) -> Arg {
+        match self.wide {
+            Wide::Z => self.asm.constant(value).into(),
+            Wide::Y => self.constant(value).into(),
+        }
+    }
+
+    /// Dword `dword` of a source as a last operand.
+    pub(super) fn last(&mut self, s: &Src, dword: usize, c: usize) -> Arg {
+        if self.wide == Wide::Z && dword == 0 {
+            match s.kind {
+                Kind::Scalar => return memory(SCALARS, 4 * i64::from(s.index), true).into(),
+                Kind::Const | Kind::ConstSigned if s.value != 0 => return self.asm.constant(s.value).into(),
+                _ => {}
+            }
+        }
+        self.source(s, dword, c).into()
+    }
+}

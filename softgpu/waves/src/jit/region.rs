@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Regions: operations between two changes of EXEC, emitted once for all lanes and once for any EXEC.
+//!
+//! INVARIANT: vector registers hold row pieces only within a region; at its end all of them are in memory.
+
+use iced_x86::Code;
+
+use super::asm::Label;
+use super::emit::Emitter;
+use super::exits::Cold;
+use super::flow::{Item, Unit, What};
+use super::generator::{Access, Wide, next_accesses};
+use super::transfer::Transfer;
+use super::{lane, scalar, vmem};
+use crate::wave::EXEC;
+
+/// Operations of a region below which only the variant for any EXEC is worth its bytes (AVX-512).
+const FEW: usize = 3;
+/// One operation of a region, for one piece.
+#[derive(Clone, Copy)]
+pub(super) enum Micro {
+    Lane(Item, usize),
+    Scalar(Item),
+    Transfer(Item, Transfer),
+}
+
+impl Emitter<'_> {
+    /// A load or store within a region.
+    pub(super) fn transfer(&mut self, item: &Item, t: &Transfer, masked: bool) {
+        let (index, count) = (item.index, self.ordinal(item.index) - self.ordinal(self.first) + 1);
+        let step = &self.program.steps[index];
+        let (label, resume) = (self.g.asm.label(), self.g.asm.label());
+        let checks = self.checks;
+        let done = if masked { None } else { self.g.transfer(step, t, &checks, label) };
+        match done {
+            Some(dirty) => {
+                let held = self.g.regs.held();
+                self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
+            }
+            None => {
+                self.g.addresses.clear();
+                self.g.write_back(true);
+                self.call_handler(index);
+                self.g.asm.jump(Code::Jne_rel32_64, label);
+                self.cold.push(Cold::Flow { label, count, step: index });
+                if masked {
+                    self.g.load_exec_masks();
+                }
+            }
+        }
+        self.g.asm.place(resume);
+    }
+
+    pub(super) fn micros(&self, units: &[Unit]) -> Vec<Micro> {
+        let mut list = Vec::new();
+        for unit in units {
+            match unit {
+                Unit::One(item) => list.push(match item.what {
+                    What::Transfer(t) => Micro::Transfer(*item, t),
+                    _ => Micro::Scalar(*item),
+                }),
+                Unit::Lanes(items) => {
+                    for c in 0..self.g.pieces() {
+                        list.extend(items.iter().map(|&item| Micro::Lane(item, c)));
+                    }
+                }
+            }
+        }
+        list
+    }
+
+    /// A region: two variants where that pays.
+    pub(super) fn region(&mut self, units: Vec<Unit>) {
+        let micros = self.micros(&units);
+        let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
+        let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
+        if lanes == 0 && !transfers {
+            for m in &micros {
+                self.scalar(m);
+            }
+            return;
+        }
+        if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
+            self.variant(&micros, true);
+            return;
+        }
+        let any = self.g.asm.label();
+        self.test_all_lanes(any);
+        self.variant(&micros, false);
+        let over = self.g.asm.label();
+        self.g.asm.jump(Code::Jmp_rel32_64, over);
+        self.g.asm.place(any);
+        self.variant(&micros, true);
+        self.g.asm.place(over);
+    }
+
+    /// Jumps to `any` unless all lanes are on.
+    pub(super) fn test_all_lanes(&mut self, any: Label) {
+        let code = if self.g.shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
+        let exec = self.g.scalar(EXEC as u16);
+        self.g.asm.op2(code, exec, -1);
+        self.g.asm.jump(Code::Jne_rel32_64, any);
+    }
+
+    pub(super) fn scalar(&mut self, m: &Micro) {
+        if let Micro::Scalar(item) = m {
+            scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+        }
+    }
+
+    pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
+        let list: Vec<Vec<Access>> = micros
+            .iter()
+            .map(|m| match m {
+                Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
+                Micro::Scalar(_) => Vec::new(),
+                Micro::Transfer(item, t) => {
+                    vmem::accesses(&self.g, &self.program.steps[item.index], t, masked)
+                }
+            })
+            .collect();
+        next_accesses(&list, self.g.all_pieces())
+    }
+
+    pub(super) fn operations(&mut self, micros: &[Micro], masked: bool) {
+        let accesses = self.accesses(micros, masked);
+        let mut piece = usize::MAX;
+        for (m, accesses) in micros.iter().zip(&accesses) {
+            match m {
+                Micro::Lane(item, c) => {
+                    if masked && piece != *c {
+                        self.g.load_exec_mask(*c);
+                        piece = *c;
+                    }
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, &self.program.steps[item.index], *c);
+                    }
+                    self.g.end_operation(accesses);
+                    self.forget_addresses(item);
+                }
+                Micro::Scalar(item) => {
+                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                }
+                Micro::Transfer(item, t) => {
+                    self.transfer(item, t, masked);
+                    self.g.end_operation(accesses);
+                    piece = usize::MAX;
+                }
+            }
+        }
+    }
+
+    /// What a lane-wise operation writes is no longer known as an address.
+    pub(super) fn forget_addresses(&mut self, item: &Item) {
+        let (halves, dst) = (self.g.shape.halves, self.program.steps[item.index].dst as usize);
+        self.g.addresses.forget(dst..dst + 2 * halves, halves);
+    }
+
+    pub(super) fn variant(&mut self, micros: &[Micro], masked: bool) {
+        self.g.addresses.clear();
+        self.g.masked = masked;
+        if masked {
+            self.g.load_exec_masks();
+        }
+        self.operations(micros, masked);
+        self.g.write_back(true);
+        self.g.masked = false;
+    }
+}

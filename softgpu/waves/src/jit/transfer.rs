@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Accesses to memory that are emitted inline, and what is known of their addresses: plain data.
+//!
+//! INVARIANT: nothing here emits code. [`super::vmem`] does, for the steps that [`transfer`] accepts.
+
+use iced_x86::{MemoryOperand, Register};
+use softgpu_isa::Op;
+
+use super::asm::Label;
+use crate::mem::flags::FLAG_STRIDE64;
+use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Space {
+    Global,
+    Lds,
+}
+
+/// An access that is emitted inline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub space: Space,
+    pub store: bool,
+    /// Dwords a lane, of each part.
+    pub dwords: usize,
+    /// Byte offsets of the parts: one, or two of a two-address instruction.
+    pub offsets: [i64; 2],
+    pub parts: usize,
+}
+
+/// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checks {
+    pub read: Label,
+    pub write: Label,
+}
+
+fn shape(op: Op) -> Option<(Space, bool, usize, bool)> {
+    use Space::{Global, Lds};
+    Some(match op {
+        Op::GLOBAL_LOAD_B32 => (Global, false, 1, false),
+        Op::GLOBAL_LOAD_B64 => (Global, false, 2, false),
+        Op::GLOBAL_LOAD_B128 => (Global, false, 4, false),
+        Op::GLOBAL_STORE_B32 => (Global, true, 1, false),
+        Op::GLOBAL_STORE_B64 => (Global, true, 2, false),
+        Op::GLOBAL_STORE_B128 => (Global, true, 4, false),
+        Op::DS_LOAD_B32 => (Lds, false, 1, false),
+        Op::DS_LOAD_B64 => (Lds, false, 2, false),
+        Op::DS_LOAD_B128 => (Lds, false, 4, false),
+        Op::DS_STORE_B32 => (Lds, true, 1, false),
+        Op::DS_STORE_B64 => (Lds, true, 2, false),
+        Op::DS_STORE_B128 => (Lds, true, 4, false),
+        Op::DS_LOAD_2ADDR_B32 | Op::DS_LOAD_2ADDR_STRIDE64_B32 => (Lds, false, 1, true),
+        Op::DS_LOAD_2ADDR_B64 | Op::DS_LOAD_2ADDR_STRIDE64_B64 => (Lds, false, 2, true),
+        Op::DS_STORE_2ADDR_B32 | Op::DS_STORE_2ADDR_STRIDE64_B32 => (Lds, true, 1, true),
+        Op::DS_STORE_2ADDR_B64 | Op::DS_STORE_2ADDR_STRIDE64_B64 => (Lds, true, 2, true),
+        _ => return None,
+    })
+}
+
+/// How `step` of a wave of so many halves is done inline, if it is.
+pub(super) fn transfer(step: &Step, halves: usize) -> Option<Transfer> {
+    let (space, store, dwords, two) = shape(step.op?)?;
+    let known = FLAG_GLC | FLAG_SADDR | FLAG_VADDR | if two { FLAG_STRIDE64 } else { 0 };
+    if step.flags & !known != 0 || (store && step.src[1].kind != Kind::Vgpr) {
+        return None;
+    }
+    if store && two && (halves > 1 || step.src[2].kind != Kind::Vgpr) {
+        // Wave64 stores half after half, each to both addresses.
+        return None;
+    }
+    match space {
+        Space::Global if step.flags & (FLAG_SADDR | FLAG_VADDR) == 0 => return None,
+        Space::Global if store && step.flags & FLAG_VADDR == 0 => return None,
+        Space::Lds if step.src[0].kind != Kind::Vgpr => return None,
+        _ => {}
+    }
+    let offsets = if two {
+        let unit = 4 * dwords as i64 * if step.flags & FLAG_STRIDE64 != 0 { 64 } else { 1 };
+        let imm = i64::from(step.imm);
+        [(imm & 0xFF) * unit, (imm >> 8 & 0xFF) * unit]
+    } else if space == Space::Lds {
+        [i64::from(step.imm) & 0xFFFF, 0]
+    } else {
+        [i64::from(step.imm), 0]
+    };
+    Some(Transfer { space, store, dwords, offsets, parts: if two { 2 } else { 1 } })
+}
+
+pub(super) fn address_dwords(step: &Step, t: &Transfer) -> usize {
+    match t.space {
+        Space::Lds => 1,
+        Space::Global => match step.flags & (FLAG_SADDR | FLAG_VADDR) {
+            FLAG_VADDR => 2,
+            FLAG_SADDR => 0,
+            _ => 1,
+        },
+    }
+}
+
+/// Memory at RSI or RAX-based addresses.
+pub(super) fn at(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(base, index, scale, displacement, 1, false, Register::None)
+}
+
+/// The lowest 128 bits of a 512-bit register.
+pub(super) fn low128(r: Register) -> Register {
+    Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
+}
+
+/// What is known of the addresses in a piece of a register: made once, for all accesses through it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Known {
+    /// Of the first lane: within the address space, or the low dword (of an offset to a scalar base).
+    pub first: u64,
+    /// Bytes from the first lane to the last, or more than any range has where lanes have no common distance.
+    pub span: u64,
+    /// Bytes from lane to lane; of no meaning when scattered.
+    pub stride: u64,
+}
+
+/// Pieces of address registers that can be known at a time.
+pub(super) const KNOWN: usize = 64;
+
+/// What an address register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Offsets into LDS.
+    Lds,
+    /// Offsets to a scalar base.
+    Offset,
+    /// With the next one, addresses.
+    Pair,
+}
+
+/// The address registers that are known at a place in a region: first row, what it holds, and where that is kept.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    pub rows: Vec<(u16, Kept, usize)>,
+    pub next: usize,
+}
+
+impl Addresses {
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.next = 0;
+    }
+
+    /// Forgets what is known of registers in `rows`.
+    pub(super) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
+        self.rows.retain(|&(row, kept, _)| {
+            let row = row as usize;
+            let end = row + halves * if kept == Kept::Pair { 2 } else { 1 };
+            end <= rows.start || rows.end <= row
+        });
+    }
+}
+
+/// A rare pattern, emitted out of line; its registers were set aside where it is jumped from.
+#[derive(Debug)]
+pub(super) enum Outlined {
+    /// Lanes some distance apart from RAX plus `offset` on, not side by side.
+    Stride {
+        label: Label,
+        done: Label,
+        slow: Label,
+        t: Transfer,
+        rows: Vec<Register>,
+        spare: [Register; 4],
+        stride: MemoryOperand,
+        offset: i64,
+    },
+    /// Lanes anywhere in LDS, or outside: the offsets are in the register.
+    Scattered {
+        label: Label,
+        done: Label,
+        slow: Label,
+        t: Transfer,
+        part: usize,
+        rows: Vec<Register>,
+        offsets: Register,
+        spare: Register,
+    },
+}
