@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gate every call that touches the device passes through; closing it is how a process stops itself.
+//! The gate that every call to the device passes through. Closing it keeps all calls out.
 //!
 //! INVARIANT: while a [`Closed`] exists no [`Pass`] exists, so whatever only pass holders read (a [`GatedCell`], the
 //! memory of buffers, the device itself) may be replaced by the holder of the `Closed`.
 //!
 //! Passing an open gate costs one atomic add and leaving one atomic subtract: no lock, no syscall, no allocation. The
 //! word holds the number of passes in flight and one bit that says closed; both change in the same atomic
-//! operation, so no pass can slip by a close unseen.
+//! operation, so every pass is counted before or refused after a close.
 
 mod cell;
 #[cfg(all(test, not(loom)))]
@@ -43,7 +43,7 @@ fn hold(gate: usize, depth: u32) {
     HELD.with(|cell| cell.set((gate, depth)));
 }
 
-/// Why calls are refused: the device is gone or could not be brought back. Cloneable, keeps its cause.
+/// Why calls are refused: the device was lost or could not be rebuilt. Cloneable, keeps its cause.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("The device is lost: {what}")]
 pub struct Lost {
@@ -58,7 +58,7 @@ pub struct Lost {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// Someone else holds it closed.
+    /// Another thread holds it closed.
     #[error("The gate is closed already: another lock is in progress or held")]
     AlreadyClosed,
     /// Calls in flight did not finish in time.
@@ -75,7 +75,7 @@ pub enum CloseError {
         /// Passes still held.
         passes: u64,
     },
-    /// The closing thread is itself inside, it would wait for itself.
+    /// The closing thread holds a pass, so it would wait for itself.
     #[error("The locking thread holds a host access or is inside a call: drop it before locking")]
     HeldByCaller,
     /// The device is lost.
@@ -186,7 +186,7 @@ impl Gate {
         Pass { gate: self, counted, not_send: PhantomData }
     }
 
-    /// Whether this thread is inside.
+    /// Whether this thread holds a pass.
     #[inline]
     fn is_held(&self) -> bool {
         let (held, depth) = held();
@@ -208,7 +208,7 @@ impl Gate {
 
     #[cold]
     fn tell_closer(&self) {
-        // Under the lock, or the closer could miss it between its look at the word and its sleep.
+        // Under the lock: otherwise the closer could miss it between its read of the word and its sleep.
         let _mode = self.mode.lock();
         self.changed.notify_all();
     }
@@ -248,7 +248,7 @@ impl Gate {
             return Err(CloseError::AlreadyClosed);
         }
         loop {
-            // Lost while this waited: then nobody opens the gate, also not a closer that gives up.
+            // The gate was lost while this call waited: then it is not opened, not even by a closer that gives up.
             if let Mode::Refuse(lost) = &*mode {
                 return Err(lost.clone().into());
             }
@@ -310,7 +310,7 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// Opens the gate: waiting calls go on, also if the device was lost.
+    /// Opens the gate: waiting calls continue, also if the device was lost.
     pub fn open(self) {
         *self.gate.mode.lock() = Mode::Hold;
         drop(self);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When a process that was checkpointed on an order goes on by itself.
+//! When a process that was checkpointed by a controller resumes without an order.
 //!
-//! INVARIANT: an original goes on only while nobody traces it, so a dump under way is never disturbed; and it goes on for
-//! certain once its lease is over and nobody does. A copy goes on at once. What the process itself, or another
-//! controller, has locked is left alone. A process that is stranded, whose device cannot come back by anything that it
-//! could do itself, does not try again: it waits for somebody who can help, or ends if it was told to and nothing is
-//! lost by it.
+//! INVARIANT: an original process resumes only while it is not traced, so a dump in progress is never disturbed; and it
+//! does resume once its lease is over and it is not traced. A restored copy resumes at once. A process that was locked by
+//! itself or by another controller is left alone. A stranded process, which cannot reopen its device by anything that it
+//! could do itself, does not try again: it waits for help, or ends if it was told to and a complete checkpoint exists.
 
 use std::fmt;
 
@@ -13,23 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::State;
 
-/// What the decision is made on. Later methods are asked only if the earlier ones leave it open: the last ones read files
-/// of `/proc`.
+/// The facts that the decision depends on. Later methods are called only if the earlier ones do not decide: the last ones
+/// read files of `/proc`.
 pub trait Watch {
-    /// Where the process is.
+    /// The state of the process.
     fn state(&self) -> State;
-    /// Whether it is shut because an attempt to go on failed, or to go back from a checkpoint that failed.
+    /// Whether its gate is closed because an attempt to resume failed, or to undo a checkpoint that failed.
     fn is_unfinished(&self) -> bool;
     /// Whether such an attempt is too recent for another.
     fn is_resting(&self) -> bool;
-    /// Whether this is another incarnation than that which was checkpointed.
+    /// Whether this process is a restored copy of the one that was checkpointed.
     fn is_copied(&self) -> bool;
-    /// Whether its device cannot come back: nobody has the files any more that it hangs on.
+    /// Whether it cannot reopen its device: no process holds the files any more that this needs.
     fn is_stranded(&self) -> bool;
-    /// Of a stranded process: whether it is to end ([`OnStranded::Exit`]), has waited long enough for help, and a complete
-    /// checkpoint of it exists.
+    /// Of a stranded process: whether it is to end ([`OnStranded::Exit`]), it has waited long enough for help, and a
+    /// complete checkpoint of it exists.
     fn is_to_end(&self) -> bool;
-    /// Why nobody will freeze the process any more, if so.
+    /// Why the lease is over, if it is.
     fn is_over(&self) -> Option<Why>;
     /// Whether a debugger or CRIU holds the process.
     fn is_traced(&self) -> bool;
@@ -38,33 +37,33 @@ pub trait Watch {
 /// What the agent does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Waits and looks again.
+    /// Waits and decides again.
     Wait,
-    /// Forgets the lease: somebody else has seen to the process.
+    /// Drops the lease: the process was resumed by something else.
     Forget,
-    /// Takes the device back and opens the gate.
+    /// Restores the device and opens the gate.
     GoOn(Why),
     /// Ends the process, so that a copy can take its place.
     End,
 }
 
-/// What a process does whose device cannot come back in this life.
+/// What a process does that cannot reopen its device by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnStranded {
-    /// It stays CHECKPOINTED, its gate shut, until somebody brings the files, dumps it or ends it.
+    /// It stays CHECKPOINTED, with its gate closed, until it is given the files, dumped or killed.
     #[default]
     Wait,
     /// It ends, if a complete checkpoint of it exists; else it waits.
     Exit,
 }
 
-/// Why a process goes on by itself.
+/// Why a process resumes without an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It is a restored copy.
     Copied,
-    /// Who gave the order has ended.
+    /// The controller that ordered the checkpoint has ended.
     ControllerGone,
     /// Its lease has run out.
     TimeUp,
@@ -84,7 +83,7 @@ impl fmt::Display for Why {
 pub fn decide(watch: &impl Watch) -> Next {
     match watch.state() {
         State::Checkpointed => {}
-        // Half of an attempt of our own; nobody else would do the other half.
+        // An attempt of this agent was left unfinished, and only the agent can finish it.
         State::Locked if watch.is_unfinished() => {}
         State::Running | State::Locked => return Next::Forget,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What ends a verb before its work is done: its deadline, or whoever cancels it.
+//! What ends a verb early: its deadline, or a cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use crate::sync::{AtomicBool, Instant};
 
-/// How long a piece of work may go on. Clones share the cancellation.
+/// How long a piece of work may take. Clones share the cancellation.
 #[derive(Clone, Debug)]
 pub struct Limit {
     started: Instant,
-    /// `None`: later than any clock goes.
+    /// `None`: too late for the clock to represent.
     deadline: Option<Instant>,
     cancelled: Arc<AtomicBool>,
 }
@@ -21,22 +21,22 @@ pub struct Limit {
 /// The work was stopped before its end.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Stopped {
-    /// Time was up.
+    /// The deadline passed.
     #[error("its deadline of {} ms has passed", limit.as_millis())]
     Deadline {
-        /// How long it had.
+        /// The time that it was given.
         limit: Duration,
     },
-    /// Somebody cancelled it.
+    /// It was cancelled.
     #[error("it was cancelled after {} ms", elapsed.as_millis())]
     Cancelled {
-        /// How long it had gone on.
+        /// How long it had taken so far.
         elapsed: Duration,
     },
 }
 
 impl Limit {
-    /// A limit of `within` from now on, which nobody cancels.
+    /// A limit of `within` from now on, which cannot be cancelled.
     #[must_use]
     pub fn within(within: Duration) -> Self {
         Self::cancellable(within, Arc::default())
@@ -68,13 +68,13 @@ impl Limit {
         self.deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
-    /// How long the work has gone on.
+    /// How long the work has taken so far.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Whether the work may go on.
+    /// Checks that the work may continue.
     ///
     /// # Errors
     /// [`Stopped`] once it may not.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the protocol: where a process is, what a verb is doing, how queues are stopped.
+//! The states of the protocol, the activities of a verb, and the ways to stop queues.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a process is between running and frozen.
+/// The state of a process with respect to checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -28,19 +28,19 @@ impl State {
     }
 }
 
-/// What the verb at work is doing.
+/// What the verb in progress is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Activity {
-    /// None is at work.
+    /// No verb is in progress.
     #[default]
     Idle = 0,
     /// Waits for calls in flight and for the queues.
     Locking = 1,
     /// Writes the buffers' bytes.
     Writing = 2,
-    /// Takes everything out of the driver.
+    /// Frees all objects in the driver and closes the device.
     Closing = 3,
     /// Reads the image's tables and opens the device.
     Opening = 4,
@@ -76,7 +76,7 @@ impl fmt::Display for Activity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// They run to the end of the packets they have. Works on every chip and kernel; a kernel that does not end makes
+    /// The queues execute all packets that they have. Works on every chip and kernel; a kernel that does not end makes
     /// the lock time out.
     #[default]
     Drain,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state machine of one runtime: which verb is allowed when, and the way back from every failure.
+//! The state machine of one runtime: which verb is allowed in which state, and what every failure leads back to.
 //!
-//! INVARIANT: `state` changes only under the `phase` lock and agrees with it; reading it never blocks. The closed gate
-//! lives in `phase`, so that it opens when the phase says so and never by accident.
+//! INVARIANT: `state` changes only under the `phase` lock and agrees with it; reading it never blocks. `phase` holds the
+//! token of the closed gate, so that the gate opens exactly when the phase changes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,13 @@ use crate::limit::Limit;
 use crate::state::{Activity, Mode, State};
 use crate::sync::{AtomicBool, AtomicU8, Mutex, MutexGuard};
 
-/// TIMEOUT: of a verb that has no deadline of its own: a day.
+/// TIMEOUT: of a verb that has no deadline of its own.
 pub const LONGEST_VERB: Duration = Duration::from_secs(86_400);
 
-/// What the state machine drives. Every step is taken with the gate closed, by one thread at a time.
+/// The steps of the verbs, as the owner of a device implements them. Every step is taken with the gate closed, by one
+/// thread at a time.
 pub trait Steps {
-    /// What is kept while the device is gone.
+    /// What is kept while the device is closed.
     type Snapshot;
     /// Where contents are saved to.
     type Destination: ?Sized;
@@ -39,7 +40,7 @@ pub trait Steps {
     /// Stops the queues.
     ///
     /// # Errors
-    /// The queues run on.
+    /// The queues were not stopped.
     fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error>;
 
     /// Lets the queues run again.
@@ -128,7 +129,7 @@ pub enum Failed<E> {
         /// The state it needs.
         wanted: State,
     },
-    /// Another thread's verb is at work.
+    /// A verb of another thread is in progress.
     #[error("Cannot {verb}: another verb was still at work after {} ms", waited.as_millis())]
     AtWork {
         /// The verb.
@@ -147,12 +148,13 @@ pub enum Failed<E> {
         /// Why.
         error: E,
     },
-    /// A checkpoint failed half way down, and so did the way back: the state is CHECKPOINTED, with the contents kept.
+    /// A checkpoint failed after it had changed something, and undoing it failed too: the state is CHECKPOINTED, with the
+    /// contents kept.
     #[error("A checkpoint failed, and so did going back")]
     Stuck {
         /// What failed first.
         failure: E,
-        /// What failed on the way back.
+        /// What failed during the undo.
         undo: E,
     },
 }
@@ -178,15 +180,16 @@ impl<P> Phase<P> {
     }
 }
 
-/// The state machine of one runtime: `P` is the snapshot kept while the device is gone, `R` what a restore says of itself.
+/// The state machine of one runtime: `P` is the snapshot kept while the device is closed, `R` the report of a
+/// restore.
 #[derive(Debug)]
 pub struct StateMachine<P, R> {
     state: AtomicU8,
     activity: AtomicU8,
     phase: Mutex<Phase<P>>,
-    /// Cancels the verb at work, if one is.
+    /// Cancels the verb in progress, if there is one.
     at_work: Mutex<Option<Arc<AtomicBool>>>,
-    /// What the last restore moved.
+    /// The report of the last restore.
     restored: Mutex<R>,
 }
 
@@ -202,7 +205,7 @@ impl<P, R: Default> Default for StateMachine<P, R> {
     }
 }
 
-/// A verb at work: nobody else changes the phase meanwhile.
+/// A verb in progress. It holds the phase's lock, so no other verb changes the phase meanwhile.
 struct Work<'s, P, R> {
     machine: &'s StateMachine<P, R>,
     phase: MutexGuard<'s, Phase<P>>,
@@ -222,12 +225,12 @@ impl<P, R> Work<'_, P, R> {
         *self.phase = next;
     }
 
-    /// Takes what belongs to the phase out of it; what it stands for meanwhile is still the state before.
+    /// Takes the phase's contents out of it. Until [`Work::enter`] the state is still the one before.
     fn take(&mut self) -> Phase<P> {
         std::mem::replace(&mut *self.phase, Phase::Running)
     }
 
-    /// Puts the phase back: the verb does not fit it.
+    /// Puts the phase back, because the verb is not allowed in it.
     fn refuse<E>(&mut self, verb: &'static str, phase: Phase<P>, wanted: State) -> Failed<E> {
         let state = phase.state();
         *self.phase = phase;
@@ -236,22 +239,22 @@ impl<P, R> Work<'_, P, R> {
 }
 
 impl<P, R> StateMachine<P, R> {
-    /// Where the runtime is. Never blocks.
+    /// The state of the runtime. Never blocks.
     pub fn state(&self) -> State {
         State::from_raw(self.state.load(Ordering::Acquire))
     }
 
-    /// What the verb at work is doing. Never blocks.
+    /// What the verb in progress is doing. Never blocks.
     pub fn activity(&self) -> Activity {
         Activity::from_raw(self.activity.load(Ordering::Relaxed))
     }
 
-    /// Says what the verb at work is doing from now on.
+    /// Records what the verb in progress is doing from now on.
     pub fn now(&self, activity: Activity) {
         self.activity.store(activity as u8, Ordering::Relaxed);
     }
 
-    /// Looks at the snapshot, if the state is CHECKPOINTED. Waits for the verb at work.
+    /// Calls `look` with the snapshot, if the state is CHECKPOINTED. Waits for the verb in progress.
     pub fn snapshot<T>(&self, look: impl FnOnce(&P) -> T) -> Option<T> {
         match &*self.phase.lock() {
             Phase::Checkpointed(_, _, snapshot) => Some(look(snapshot)),
@@ -259,7 +262,7 @@ impl<P, R> StateMachine<P, R> {
         }
     }
 
-    /// Has the verb at work, if there is one, give up; says whether there was.
+    /// Cancels the verb in progress. Returns whether there was one.
     pub fn cancel(&self) -> bool {
         let at_work = self.at_work.lock();
         at_work.as_ref().is_some_and(|cancelled| {
@@ -277,7 +280,7 @@ impl<P, R> StateMachine<P, R> {
         Ok(Work { machine: self, phase, limit })
     }
 
-    /// RUNNING → LOCKED: closes the gate and stops the queues; says how long that took.
+    /// RUNNING → LOCKED: closes the gate and stops the queues. Returns how long that took.
     ///
     /// # Errors
     /// [`Failed`], but `Stuck`; the gate is open again.
@@ -303,7 +306,7 @@ impl<P, R> StateMachine<P, R> {
         Ok(elapsed)
     }
 
-    /// LOCKED → RUNNING. A device lost meanwhile stays lost: calls pass the gate's queue only to be refused.
+    /// LOCKED → RUNNING. A device that was lost meanwhile stays lost: calls that waited at the gate are refused.
     ///
     /// # Errors
     /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`]: the queues are stopped and the state is LOCKED.
@@ -361,7 +364,7 @@ impl<P, R> StateMachine<P, R> {
         }
     }
 
-    /// CHECKPOINTED → LOCKED: opens the device, makes everything again and fills it. What was lost is found.
+    /// CHECKPOINTED → LOCKED: opens the device, rebuilds everything and fills it. The gate is no longer lost.
     ///
     /// # Errors
     /// [`Failed`], but `Stuck`; the state is CHECKPOINTED as before.
@@ -393,11 +396,11 @@ impl<P, R> StateMachine<P, R> {
         }
     }
 
-    /// Whatever the state → RUNNING; says what the last restore moved. Another thread may be at the same: then this one
-    /// sees to what is left.
+    /// Any state → RUNNING. Returns the report of the last restore. If another thread resumes at the same time, this one
+    /// does only what is left.
     ///
     /// # Errors
-    /// Those of [`StateMachine::restore`] and [`StateMachine::unlock`], but `State`; the state is where it came to.
+    /// Those of [`StateMachine::restore`] and [`StateMachine::unlock`], but `State`; the state is the one that was reached.
     pub fn resume<S: Steps<Snapshot = P, Restored = R>>(
         &self,
         steps: &S,
@@ -414,7 +417,7 @@ impl<P, R> StateMachine<P, R> {
                 State::Checkpointed => self.restore(steps, from, within).map(drop),
             };
             match step {
-                // The other was faster.
+                // Another thread took this step first.
                 Ok(()) | Err(Failed::State { .. }) => {}
                 Err(error) => return Err(error),
             }

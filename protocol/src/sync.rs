@@ -37,13 +37,13 @@ mod real {
             Self(UnsafeCell::new(value))
         }
 
-        /// For reading, as long as nobody writes.
+        /// For reading, while nothing writes.
         #[inline]
         pub fn read(&self) -> *const T {
             self.0.get()
         }
 
-        /// For writing, while nobody reads.
+        /// For writing, while nothing reads.
         pub fn write(&self) -> *mut T {
             self.0.get()
         }

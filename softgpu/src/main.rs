@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `softgpud`: the software GPU as a process. Clients start it on demand; nobody needs to run it by hand.
+//! `softgpud`: the software GPU as a process. Clients start it on demand; it need not be started by hand.
 #![deny(unsafe_code)]
 
 use anyhow::Context;

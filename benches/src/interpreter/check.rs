@@ -30,7 +30,7 @@ fn measure(machine: &Machine, placed: &Placed) -> Result<Pairs> {
         let mut counts = [0; 2];
         for (half, counted) in counts.iter_mut().enumerate() {
             let is_deaf = (round + half) % 2 == 0;
-            let control = if is_deaf { Control::deaf() } else { Control::new() };
+            let control = if is_deaf { Control::uninterruptible() } else { Control::new() };
             let (seconds, count) = timed(|| machine.complete_under(placed, &control));
             *counted = count?;
             if is_deaf { &mut pairs.deaf } else { &mut pairs.heeding }.push(seconds * 1e3);
@@ -44,7 +44,7 @@ fn measure(machine: &Machine, placed: &Placed) -> Result<Pairs> {
 fn check(machine: &Machine, job: &Job) -> Result<Placed> {
     let placed = machine.launch(job)?;
     let mut native = job.buffers.clone();
-    machine.complete_under(&placed, &Control::deaf())?;
+    machine.complete_under(&placed, &Control::uninterruptible())?;
     (job.native)(&mut native);
     compare(job, &placed.numbers(job.result)?, &native[job.result])?;
     Ok(placed)

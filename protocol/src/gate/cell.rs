@@ -24,7 +24,7 @@ impl<T> fmt::Debug for GatedCell<T> {
 }
 
 // SAFETY: `get` gives `&T` to several threads (T: Sync), `set` moves a T in and drops the old one on another thread
-// (T: Send); the gate keeps the two apart, see `set`.
+// (T: Send). The two never overlap: `get` needs a `Pass` and `set` the gate's one `Closed`, while no pass exists.
 unsafe impl<T: Send + Sync> Sync for GatedCell<T> {}
 
 impl<T> GatedCell<T> {
@@ -55,7 +55,8 @@ impl<T> GatedCell<T> {
     pub fn set(&self, closed: &mut Closed, value: T) {
         assert!(closed.is_of(&self.gate), "INVARIANT: a cell is written under its own gate");
         // Calls that find the gate closed are counted for a moment. What is counted for longer can only be a pass
-        // nested in one of `Closed::pass` and kept beyond it: waiting for ever is better than writing under its eyes.
+        // nested in one of `Closed::pass` and kept beyond it: waiting for ever is
+        // better than changing a value that it may be reading.
         while closed.gate.word.load(Ordering::Acquire) & !CLOSED != 0 {
             yield_now();
         }

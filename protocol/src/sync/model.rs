@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The same primitives as the model checker's. Time is the model's choice, and so is what is broken.
 //!
-//! INVARIANT: a clock goes on by one nanosecond with every look of a thread at it, so a limit of *n* ns passes at the
+//! INVARIANT: a clock advances by one nanosecond each time a thread reads it, so a limit of *n* ns passes at the
 //! *n*-th look, whatever else happens. A timed wait ends by itself as often as [`World::timeouts`] says and then no more:
 //! with none, a wake-up that is lost is a deadlock, which the checker reports.
 
@@ -21,7 +21,7 @@ pub enum Flaw {
     /// Nothing.
     #[default]
     None,
-    /// Notifications reach nobody.
+    /// Notifications reach no thread.
     Mute,
     /// Atomic operations on 64-bit words order nothing.
     Relaxed,
@@ -82,7 +82,7 @@ impl Instant {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The time since then. No look at the clock.
+    /// The time since then. Does not count as a read of the clock.
     #[must_use]
     pub fn elapsed(self) -> Duration {
         Duration::ZERO
@@ -206,7 +206,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    /// Nobody waits.
+    /// No thread waits.
     #[must_use]
     pub fn new() -> Self {
         Self(loom::sync::Condvar::new())
@@ -217,7 +217,7 @@ impl Condvar {
         guard.0 = guard.0.take().and_then(|held| self.0.wait(held).ok());
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         if WORLD.get().flaw != Flaw::Mute {
             self.0.notify_all();
@@ -243,12 +243,12 @@ impl<T> SharedCell<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// Panics if somebody's writing is not ordered with this.
+    /// Panics if a write of another thread is not ordered with this.
     pub fn read(&self) -> *const T {
         self.0.with(|value| value)
     }
 
-    /// Panics if somebody's reading or writing is not ordered with this.
+    /// Panics if a read or write of another thread is not ordered with this.
     pub fn write(&self) -> *mut T {
         self.0.with_mut(|value| value)
     }

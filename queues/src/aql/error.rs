@@ -114,7 +114,7 @@ pub enum PacketError {
         /// The most work-items it may have.
         limit: u32,
     },
-    /// The dispatch wants more group segment than there is.
+    /// The dispatch needs more group segment than there is.
     #[error("Group segment of {bytes} B does not fit the device's {limit} B")]
     GroupSegment {
         /// Bytes wanted, static and dynamic together.
@@ -128,7 +128,7 @@ pub enum PacketError {
         /// Its GPU address.
         address: u64,
     },
-    /// The kernel wants more registers than a wave can have.
+    /// The kernel needs more registers than a wave can have.
     #[error("Kernel wants {wanted} VGPRs per lane, a wave can have {limit}")]
     Registers {
         /// Registers its descriptor asks for.

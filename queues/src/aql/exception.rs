@@ -45,7 +45,7 @@ exception_codes! {
     WaveApertureViolation = 6,
     /// A dispatch packet's dimensions or grid are wrong.
     PacketDispatchDimInvalid = 16,
-    /// A dispatch wants more group segment than the device has.
+    /// A dispatch needs more group segment than the device has.
     PacketDispatchGroupSegmentSizeInvalid = 17,
     /// A dispatch names no code.
     PacketDispatchCodeInvalid = 18,
@@ -61,7 +61,7 @@ exception_codes! {
     PacketVendorUnsupported = 23,
     /// The queue could not be preempted.
     PreemptionError = 30,
-    /// The queue is new and nobody has looked at it yet.
+    /// The queue is new and has not been queried yet.
     QueueNew = 31,
     /// A queue of the device was deleted.
     DeviceQueueDelete = 32,

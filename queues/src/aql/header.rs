@@ -23,7 +23,7 @@ const RESERVED_MASK: u16 = 0xe000;
 pub enum PacketKind {
     /// A packet whose meaning the vendor defines; AMD's carry PM4 or wait on a value.
     VendorSpecific = 0,
-    /// A slot that nobody has published yet. The processor waits there.
+    /// A slot without a published packet. The processor waits there.
     Invalid = 1,
     /// Launch of a grid.
     KernelDispatch = 2,
@@ -45,7 +45,7 @@ impl PacketKind {
 
     /// The kind in a header's low byte, if it is one that HSA defines.
     ///
-    /// This looks at nothing else, as a processor that polls an unpublished slot must.
+    /// Nothing else is read, as a processor that polls an unpublished slot must.
     #[must_use]
     pub const fn of(header: u16) -> Option<Self> {
         match header.to_le_bytes()[0] {

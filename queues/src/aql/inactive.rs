@@ -6,7 +6,7 @@
 //! are the requests that have one. They are read from how ROCr answers them: the firmware is not public.
 //!
 //! ```text
-//! processor: dispatch at read_dispatch_id wants more scratch than the queue has
+//! processor: dispatch at read_dispatch_id needs more scratch than the queue has
 //!            -> stores insufficient_scratch(..), stops
 //! host:      sizes scratch from that packet, rewrites the queue's descriptor and tmpring size, stores 0
 //! processor: reads them again and retries the same packet

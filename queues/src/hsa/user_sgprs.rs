@@ -8,7 +8,7 @@
 use super::KernelDescriptor;
 use crate::target::Target;
 
-/// Index of the first SGPR of each initial value, `None` where the kernel does not want it.
+/// Index of the first SGPR of each initial value, `None` where the kernel does not ask for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSgprs {
     /// Scratch buffer descriptor, 4 SGPRs.

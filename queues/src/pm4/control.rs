@@ -40,7 +40,7 @@ impl Initiator {
     pub const ORDER_MODE: u32 = 1 << 6;
     /// The queue may tunnel (gfx10 and later).
     pub const TUNNEL_ENABLE: u32 = 1 << 13;
-    /// The dispatch goes on from `COMPUTE_RESTART_*`.
+    /// The dispatch resumes from `COMPUTE_RESTART_*`.
     pub const RESTORE: u32 = 1 << 14;
     /// Waves have 32 lanes (gfx10 and later).
     pub const CS_W32_EN: u32 = 1 << 15;
@@ -75,7 +75,7 @@ impl Initiator {
         self.0 & Self::USE_THREAD_DIMENSIONS != 0
     }
 
-    /// Whether the dispatch goes on from `COMPUTE_RESTART_*`.
+    /// Whether the dispatch resumes from `COMPUTE_RESTART_*`.
     #[must_use]
     pub const fn restore(self) -> bool {
         self.0 & Self::RESTORE != 0
@@ -131,11 +131,11 @@ pub struct IndirectBuffer {
     pub address: u64,
     /// How many dwords there are, below 2^20.
     pub dwords: u32,
-    /// Whether execution goes on there for good instead of returning.
+    /// Whether execution continues there without returning.
     pub chain: bool,
     /// Whether polling may be left to another engine.
     pub offload_polling: bool,
-    /// Whether the buffer is valid. Compute queues want it set.
+    /// Whether the buffer is valid. Compute queues require it.
     pub valid: bool,
     /// Address space, 0 to 15; the processor replaces it for user queues.
     pub vmid: u8,

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pm4Error {
-    /// The packet goes on behind the words that are there: fetch more.
+    /// The packet is longer than the words that are there: fetch more.
     #[error("Packet of {wanted} dwords is cut off after {available}")]
     Truncated {
         /// Dwords of the packet, header included.
@@ -132,7 +132,7 @@ pub enum Pm4Error {
         /// The most work-items it may have.
         limit: u32,
     },
-    /// The dispatch wants more group segment than there is.
+    /// The dispatch needs more group segment than there is.
     #[error("Group segment of {bytes} B does not fit the {limit} B of {target}")]
     GroupSegment {
         /// Bytes wanted, static and dynamic together.

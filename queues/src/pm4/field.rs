@@ -185,7 +185,7 @@ impl Compare {
 
 /// Dwords of the packet that a header starts, itself included.
 ///
-/// This looks at nothing but the type and the count, so that a dump can step over packets nobody knows.
+/// Only the type and the count are read, so that a dump can step over unknown packets.
 ///
 /// # Errors
 /// [`Pm4Error::Kind`] for anything but type 3 packets and the two fillers of one dword.

@@ -98,7 +98,7 @@ pub struct AcquireMem {
     pub size: u64,
     /// Where that memory starts, in units of 256 B, below 2^56.
     pub base: u64,
-    /// Pause between two looks at whether it is done, in the processor's own unit.
+    /// Pause between two checks for completion, in the processor's own unit.
     pub poll_interval: u16,
 }
 

@@ -16,7 +16,7 @@ pub enum Nop<'a> {
     Filler,
     /// A header without a body, one dword (gfx9 and later).
     Single,
-    /// A header and 1 to 0x3fff dwords that nobody looks at.
+    /// A header and 1 to 0x3fff dwords that are ignored.
     Payload(&'a [u32]),
 }
 

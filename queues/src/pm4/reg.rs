@@ -75,7 +75,7 @@ pub const COMPUTE_TMPRING_SIZE: u32 = 0x2E18;
 pub const COMPUTE_STATIC_THREAD_MGMT_SE2: u32 = 0x2E19;
 /// Compute units of shader engine 3 that may be used.
 pub const COMPUTE_STATIC_THREAD_MGMT_SE3: u32 = 0x2E1A;
-/// Work-group in x at which a preempted dispatch goes on.
+/// Work-group in x at which a preempted dispatch resumes.
 pub const COMPUTE_RESTART_X: u32 = 0x2E1B;
 /// The same in y.
 pub const COMPUTE_RESTART_Y: u32 = 0x2E1C;

@@ -37,7 +37,7 @@ const PM4_FILLER: u32 = 0x8000_0000;
 /// Writes waves into one XCC's area as hardware preemption would, and the wave state into its header.
 ///
 /// The first wave gets the highest record, as the control stack is read upwards and the records downwards.
-/// The rest of the header is left alone. Nothing is written unless everything fits.
+/// The rest of the header is not changed. Nothing is written unless everything fits.
 ///
 /// # Errors
 /// [`SaveAreaError`] if a wave has no such shape in this layout, or the waves do not fit the area.

@@ -18,7 +18,7 @@ const TTMPS: usize = 16;
 const FIXED_WORDS: usize = SGPRS + HARDWARE_WORDS + TTMPS;
 const LDS_BLOCK_WORDS: usize = 128;
 
-/// Bits of [`WaveRecord::status`] that the layout itself looks at.
+/// Bits of [`WaveRecord::status`] that the layout itself depends on.
 pub mod status {
     /// The scalar condition code.
     pub const SCC: u32 = 1;

@@ -21,8 +21,8 @@
 //! tinygrad 0.14.0 were seen to write. User queues contain no other packets with these clients.
 //!
 //! INVARIANT: what decodes encodes to the same dwords. Every bit that no [`Packet`] stands for (cache
-//! policies, swaps, protected memory) is refused when set, so that nobody silently executes less than was
-//! asked.
+//! policies, swaps, protected memory) is refused when set, so that nothing less than what was asked is
+//! silently executed.
 
 mod build;
 mod copy;

@@ -4,10 +4,10 @@
 //! Packets run one after the other, which is a legal order for any barrier bits, and every packet's effects are
 //! visible before the next begins, which satisfies every fence scope. A slot keeps its packet until the packet has
 //! completed (kernels read it through `dispatch_ptr`); then its header becomes INVALID, the read index advances, and
-//! only then the completion signal changes, so that whoever sees the signal finds the slot free.
+//! only then the completion signal changes, so that a client that sees the signal finds the slot free.
 //!
-//! INVARIANT: the position is ours alone. Ring, write index and doorbell belong to the client: they can make the
-//! queue wait or halt, and nothing else.
+//! INVARIANT: only this module changes the position. Ring, write index and doorbell belong to the client: they can make
+//! the queue wait or halt, and have no other effect.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use queues::save_area::WaveRecord;
 use rustix::io::Errno;
 use softgpu_waves::{Launch, MemoryFault};
 
-use super::bell::Patience;
+use super::backoff::Backoff;
 use super::clock;
 use super::core::{Core, Exit};
 use super::dispatch::{self, Job, Progress};
@@ -29,7 +29,7 @@ use super::scratch::{self, Wanted};
 use super::signal;
 use crate::hardware::HwQueue;
 
-/// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.
+/// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
 
 /// What runs inside the packet at the position.
@@ -153,7 +153,7 @@ impl AqlRun<'_> {
             return self.idle();
         }
         let packet = match Packet::decode(&self.packet()?) {
-            // The client took it back between the two looks.
+            // The client invalidated the packet between the two reads.
             Err(PacketError::Unpublished) => return Ok(()),
             decoded => decoded?,
         };
@@ -175,7 +175,8 @@ impl AqlRun<'_> {
                 let machine = Box::new(pm4::Machine::indirect(address, dwords));
                 self.run_buffer(machine, completion_signal, clock::ticks())
             }
-            // Those are for agents that are programs: no GPU's packet processor executes them (HSA 1.2 section 2.9.7).
+            // Agent dispatch packets are for agents that are programs; no GPU's packet processor executes them (HSA 1.2
+            // section 2.9.7).
             Packet::AgentDispatch(_) => {
                 Err(PacketError::Unsupported { kind: PacketKind::AgentDispatch as u8 }.into())
             }
@@ -193,7 +194,7 @@ impl AqlRun<'_> {
                 let wanted = Wanted { lane_bytes, lanes: descriptor.lanes() };
                 match scratch::find(&gpu.vm, queue, wanted)? {
                     Some(scratch) => Some(scratch),
-                    // Enough by now, or the position is still at this packet when the queue is back.
+                    // The packet begins anew, now or when the queue is on the hardware again.
                     None => return scratch::ask(self.core, queue, wanted),
                 }
             }
@@ -251,18 +252,18 @@ impl AqlRun<'_> {
         let start = clock::ticks();
         let core = self.core;
         let value = |handle| signal::value(&core.gpu.vm, handle);
-        let mut patience = Patience::new(&core.gpu.bell);
+        let mut backoff = Backoff::new(&core.gpu.waiters);
         while !satisfied(&value)? {
-            // Off the hardware in the middle of a barrier is before the barrier: it begins anew.
+            // A queue that leaves during a barrier executes the barrier from its beginning when it is back.
             if core.must_leave() {
                 return Err(Exit::Left);
             }
-            patience.wait(|| core.must_leave() || !matches!(satisfied(&value), Ok(false)));
+            backoff.wait(|| core.must_leave() || !matches!(satisfied(&value), Ok(false)));
         }
         self.retire(completion, start)
     }
 
-    /// Gives the slot of the completed packet back, and says so.
+    /// Frees the slot of the completed packet and publishes the read index.
     fn retire(&mut self, completion: u64, start: u64) -> Result<(), Exit> {
         let end = clock::ticks();
         let gpu = &self.core.gpu;
@@ -275,7 +276,7 @@ impl AqlRun<'_> {
         Ok(())
     }
 
-    /// Waits for a packet: a short spin that pays only on a busy queue, then parked until a doorbell rings.
+    /// Waits for a packet: first by a short spin, which only helps on a busy queue, then parked until a doorbell rings.
     fn idle(&mut self) -> Result<(), Exit> {
         let offset = self.config.doorbell_offset;
         let doorbells = &self.core.gpu.doorbells;
@@ -287,15 +288,15 @@ impl AqlRun<'_> {
             std::hint::spin_loop();
         }
         self.context.spin /= 2;
-        // A fault is found again, and raised, by the next step.
+        // The next step finds a fault again and raises it.
         doorbells.park(|| self.core.must_leave() || !matches!(self.published(), Ok(false)));
         Ok(())
     }
 
-    /// Whether the slot at the position holds a packet for us: it was rung, or the write index has passed it, and
+    /// Whether the slot at the position holds a packet to execute: it was rung, or the write index has passed it, and
     /// its header is not INVALID.
     ///
-    /// The doorbell alone is not enough with several producers, who may ring in another order than they reserved;
+    /// The doorbell alone is not enough with several producers, which may ring in another order than they reserved;
     /// the header alone is not enough in a ring that was never filled with INVALID headers.
     fn published(&mut self) -> Result<bool, MemoryFault> {
         let next = self.context.next;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the command processors (AQL, PM4, SDMA) know of the queue that they execute, and why they stop.
+//! The queue as the command processors (AQL, PM4, SDMA) see it, and why they stop.
 //!
-//! INVARIANT: once [`Core::must_leave`] is true it stays so; a command processor looks at it between packets and in every
+//! INVARIANT: once [`Core::must_leave`] is true it stays so; a command processor checks it between packets and in every
 //! wait.
 
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::gpu::Gpu;
 use super::raised::Raised;
 use crate::hardware::HwQueue;
 
-/// Why a stay on the hardware ended.
+/// Why a command processor stopped.
 #[derive(Debug)]
 pub(super) enum Exit {
-    /// The driver wants the queue off.
+    /// The driver takes the queue off the hardware.
     Left,
     /// The queue halts.
     Raised(Box<Raised>),
@@ -37,7 +37,7 @@ pub(super) struct Core {
     pub(super) config: HwQueue,
     /// Seen by running waves.
     pub(super) control: Control,
-    /// What the thread looks at between packets.
+    /// The thread checks it between packets.
     leave: AtomicBool,
 }
 
@@ -52,11 +52,11 @@ impl Core {
         self.leave.load(Ordering::SeqCst)
     }
 
-    /// Has the thread get off the hardware.
+    /// Makes the thread take the queue off the hardware.
     pub(super) fn wake(&self) {
         self.leave.store(true, Ordering::SeqCst);
-        // It may sleep on a doorbell or a signal.
+        // The thread may be asleep, waiting for a doorbell or a signal.
         self.gpu.doorbells.wake_all();
-        self.gpu.bell.strike();
+        self.gpu.waiters.wake();
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A dispatch under way: checked, run on the workers, interrupted, and carried in a queue's descriptor.
+//! A running dispatch: it is checked, run on the workers, interrupted, and saved in a queue's descriptor.
 //!
-//! INVARIANT: a [`Job`] holds all that is needed to go on with an interrupted dispatch; the packet is read once.
+//! INVARIANT: a [`Job`] holds all that is needed to resume an interrupted dispatch; the packet is read once.
 
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
 use queues::hsa::KernelDescriptor;
@@ -20,18 +20,18 @@ const LDS_BYTES: u32 = 64 << 10;
 /// VGPRs that a lane can have.
 const VGPRS: u32 = 256;
 
-/// How far a run came.
+/// How a run of a dispatch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Every wave has ended.
     Completed,
-    /// Stopped on request; run again to go on.
+    /// Stopped on request; the next run resumes it.
     Paused,
     /// Abandoned on request.
     Aborted,
 }
 
-/// A dispatch under way.
+/// A running dispatch.
 #[derive(Debug)]
 pub(super) struct Job {
     launch: Launch,
@@ -40,7 +40,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Checks what the packet alone does not tell.
+    /// Checks the dispatch against the GPU and the kernel descriptor.
     ///
     /// # Errors
     /// The exception that the dispatch raises.
@@ -52,7 +52,7 @@ impl Job {
     /// Runs the grid until it completes or `control` stops it.
     ///
     /// # Errors
-    /// The exception that a wave raised; the grid is gone then.
+    /// The exception that a wave raised; the grid cannot be resumed.
     pub(super) fn run(&mut self, gpu: &Gpu, control: &Control) -> Result<Progress, Raised> {
         match run(&self.launch, &gpu.vm, &gpu.workers, control, self.grid.take()) {
             Outcome::Completed => Ok(Progress::Completed),
@@ -160,7 +160,7 @@ impl Job {
     }
 }
 
-/// What the device cannot run.
+/// Refuses dispatches that the device cannot run.
 fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
     let (descriptor, packet) = (&launch.descriptor, &launch.packet);
     Packet::KernelDispatch(*packet).validate()?;
@@ -194,7 +194,7 @@ fn bytes(words: [u32; KernelDescriptor::BYTES / 4]) -> [u8; KernelDescriptor::BY
 /// # Errors
 /// The exception that the packet raises.
 pub(super) fn descriptor(gpu: &Gpu, packet: &KernelDispatch) -> Result<KernelDescriptor, Raised> {
-    // The packet's own numbers first: they need no memory.
+    // The packet's own fields are checked first: that needs no memory access.
     packet.check_group_segment(LDS_BYTES)?;
     let address = packet.kernel_object;
     if !address.is_multiple_of(64) {
@@ -205,7 +205,7 @@ pub(super) fn descriptor(gpu: &Gpu, packet: &KernelDispatch) -> Result<KernelDes
     Ok(KernelDescriptor::from_bytes(&bytes))
 }
 
-/// A queue without scratch memory for a dispatch, and nobody to ask for it.
+/// The exception of a dispatch that needs scratch memory in a queue that has none and cannot ask for it.
 pub(super) fn no_scratch() -> Raised {
     Raised::packet(ExceptionCode::WaveApertureViolation)
 }

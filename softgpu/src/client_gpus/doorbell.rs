@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The doorbell slice of a process on one GPU, and how its queues sleep until one is rung.
 //!
-//! A client rings by storing to its slot and then looking at the `parked` word: nonzero means that somebody sleeps,
+//! A client rings by storing to its slot and then looking at the `parked` word: nonzero means that a queue sleeps,
 //! so it stores 0 and wakes all sleepers by futex. Several queues share the word. Each of them parks under a ticket
 //! of its own and sleeps only while the word still holds it, which rules out the lost wake-up of a fixed value:
 //!
@@ -15,8 +15,8 @@
 //!   sleep while 1  <- would sleep for ever; with tickets the word holds B's, and A looks again
 //! ```
 //!
-//! INVARIANT: after a ring, no queue of the slice sleeps without having looked at its slot since. The word lies in
-//! memory of the client's; a client that spoils it delays nobody but itself.
+//! INVARIANT: after a ring, no queue of the slice sleeps before it has read its slot again. The word lies in
+//! memory of the client's; a client that overwrites it can delay only its own queues.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -71,15 +71,15 @@ impl Doorbells {
         self.slots.u64_at(offset as usize).map_or(NEVER_RUNG, |slot| slot.load(Ordering::Acquire))
     }
 
-    /// Forgets what an earlier queue rang at this slot.
+    /// Removes the value that an earlier queue left in this slot.
     pub(super) fn reset(&self, offset: u32) {
         if let Some(slot) = self.slots.u64_at(offset as usize) {
             slot.store(NEVER_RUNG, Ordering::Release);
         }
     }
 
-    /// Sleeps until somebody rings, or returns at once when `ready` holds after the parking was announced.
-    /// May also return for no reason: the caller looks again in any case.
+    /// Sleeps until the client rings a doorbell, or returns at once when `ready` holds after the parking was announced.
+    /// May also return early: the caller checks its condition again in any case.
     pub(super) fn park(&self, mut ready: impl FnMut() -> bool) {
         let Some(word) = self.parked.u32_at(0) else { return };
         let ticket = self.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
@@ -90,14 +90,14 @@ impl Doorbells {
         if ready() {
             return;
         }
-        // Any error (EAGAIN, EINTR) means: look again.
+        // After any error (EAGAIN, EINTR) the caller checks again.
         let _ = futex::wait(word, futex::Flags::empty(), ticket, None);
     }
 
-    /// Makes every parked queue look again, as a ring does.
+    /// Wakes every parked queue, as a ring does.
     pub(super) fn wake_all(&self) {
         let Some(word) = self.parked.u32_at(0) else { return };
-        // ORDERING: pairs with the fence in `park`; what the caller stored before is seen by whoever looks again.
+        // ORDERING: pairs with the fence in `park`; a queue that checks again sees what the caller stored before.
         fence(Ordering::SeqCst);
         word.store(0, Ordering::SeqCst);
         if let Err(error) = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned()) {

@@ -6,17 +6,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use queues::target::{Target, privileged_dispatch};
 use softgpu_waves::{Vm, Workers};
 
-use super::bell::SignalBell;
+use super::backoff::SignalWaiters;
 use super::doorbell::Doorbells;
 use crate::hardware::{HwQueueKind, Interrupts};
 
-/// Who hears interrupts; set once the driver exists, weak because the driver owns the hardware.
+/// The receiver of interrupts: set once the driver exists, and weak because the driver owns the hardware.
 pub(super) type InterruptLine = Arc<OnceLock<Weak<dyn Interrupts>>>;
 
 /// `COMPUTE_PGM_RSRC1.PRIV`.
 const PRIV: u32 = 1 << 20;
 
-/// What of a chip's shape its queues depend on.
+/// The properties of a chip that its queues depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Chip {
     /// The target.
@@ -52,8 +52,8 @@ pub(super) struct Gpu {
     pub(super) doorbells: Doorbells,
     /// The host threads that run waves, shared by all GPUs of the process.
     pub(super) workers: Arc<Workers>,
-    /// Struck whenever a packet completes on any GPU of the process.
-    pub(super) bell: Arc<SignalBell>,
+    /// Woken whenever a packet completes on any GPU of the process.
+    pub(super) waiters: Arc<SignalWaiters>,
     /// Where interrupts go.
     pub(super) line: InterruptLine,
 }

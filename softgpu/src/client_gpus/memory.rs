@@ -4,7 +4,7 @@
 //! INVARIANT: what lies in a range of this map is memory that cannot shrink (checked by its seals), mapped exactly
 //! there until the last GPU has released it. Ranges of this process itself are never replaced. A range is cut where a
 //! GPU's mapping begins or ends, so that every mapping is a whole number of ranges; an address stands for one page of
-//! one file, whoever maps it.
+//! one file, for all GPUs that map it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -60,8 +60,8 @@ impl HostMemory {
     pub(super) fn grant(&self, vm: &Vm, mapping: &GpuMapping<'_>, access: Access) -> Result<(), Errno> {
         self.acquire(mapping)?;
         let range = mapping.va..mapping.va.wrapping_add(mapping.bytes);
-        // SAFETY: the client's memory was mapped there just now, readable and writable; `revoke` lets it go when the GPU cannot
-        // touch it any more, and it is reached by its address alone.
+        // SAFETY: the client's memory was mapped there just now, readable and writable; `revoke` unmaps it after
+        // the GPU has lost its access, and no Rust reference to it exists.
         let granted = unsafe { vm.map(range, access) };
         granted.map_err(|_| {
             self.release(mapping.va, mapping.bytes);
@@ -69,7 +69,7 @@ impl HostMemory {
         })
     }
 
-    /// Takes the GPU of `vm` what it was granted, or a part of it.
+    /// Revokes the GPU's access to what it was granted, or to a part of it.
     pub(super) fn revoke(&self, vm: &Vm, va: u64, bytes: u64) {
         vm.unmap(va..va.saturating_add(bytes));
         self.release(va, bytes);
@@ -106,8 +106,8 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Gives one use of a mapping, or of a part of one, back; what nobody uses any more is unmapped. The caller has
-    /// made sure that nobody touches it.
+    /// Ends one use of a mapping, or of a part of one; ranges without users are unmapped. The caller has made sure that
+    /// nothing accesses them.
     fn release(&self, va: u64, bytes: u64) {
         let mut ranges = self.ranges.lock();
         let end = va.saturating_add(bytes);
@@ -162,7 +162,7 @@ fn map_gap(start: u64, bytes: u64, mapping: &GpuMapping<'_>) -> Result<(), Errno
     let address = usize::try_from(start).map_err(|_| Errno::INVAL)?;
     let offset = mapping.offset + (start - mapping.va);
     map_at(address, length, mapping.backing, offset).map_err(|error| match error {
-        // Whoever asks for a taken or impossible address asks for something invalid.
+        // An address that is taken or impossible is an invalid argument of the client.
         Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW => Errno::INVAL,
         other => other,
     })
@@ -194,7 +194,7 @@ fn examine(mapping: &GpuMapping<'_>) -> Result<Piece, Errno> {
 }
 
 fn map_at(address: usize, length: usize, backing: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
-    // SAFETY: MAP_FIXED_NOREPLACE never replaces an existing mapping, so nothing of this process can be hit.
+    // SAFETY: MAP_FIXED_NOREPLACE never replaces an existing mapping, so no other mapping of this process is changed.
     let mapped = unsafe {
         rustix::mm::mmap(
             std::ptr::without_provenance_mut(address),

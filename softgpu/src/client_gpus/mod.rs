@@ -12,7 +12,7 @@
 //! ([`Mqd`]), and from these two it is built again, by this [`ClientGpus`] or another.
 
 mod aql;
-mod bell;
+mod backoff;
 mod clock;
 mod core;
 mod dispatch;
@@ -41,7 +41,7 @@ use queues::sdma::Generation;
 use rustix::io::Errno;
 use softgpu_waves::{Access, AccessKind, Level, Vm, Workers};
 
-use self::bell::SignalBell;
+use self::backoff::SignalWaiters;
 use self::doorbell::Doorbells;
 pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
 pub use self::gpu::Chip;
@@ -74,7 +74,7 @@ impl ClientGpus {
     /// `ENOMEM` or `EMFILE` when doorbells or host threads cannot be had.
     pub fn new(chips: &[Chip]) -> Result<Self, Errno> {
         let line = InterruptLine::default();
-        let bell = Arc::new(SignalBell::default());
+        let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
         let entry = |(index, &chip): (usize, &Chip)| {
             let gpu = Gpu {
@@ -83,7 +83,7 @@ impl ClientGpus {
                 vm: Vm::new(),
                 doorbells: Doorbells::new()?,
                 workers: Arc::clone(&workers),
-                bell: Arc::clone(&bell),
+                waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
             };
             Ok(GpuQueues { gpu: Arc::new(gpu), queues: Mutex::default() })
@@ -92,7 +92,7 @@ impl ClientGpus {
         Ok(Self { gpus, memory: HostMemory::default(), line, workers })
     }
 
-    /// Says who hears the interrupts; only the first call counts. Interrupts raised before are lost.
+    /// Sets the receiver of the interrupts; only the first call has an effect. Interrupts raised before are lost.
     pub fn connect(&self, interrupts: Weak<dyn Interrupts>) {
         if self.line.set(interrupts).is_err() {
             tracing::error!(target: "processor", "the interrupt line is connected already");

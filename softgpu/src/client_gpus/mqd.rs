@@ -8,8 +8,8 @@
 //! ```
 //! A copy queue's descriptor (`v11_sdma_mqd`) ends at dword 128, so its state begins at dword 64.
 //!
-//! INVARIANT: whatever the words hold, reading them gives numbers and no more: whoever reads judges them, because a
-//! descriptor may come out of a checkpoint that anybody could have written.
+//! INVARIANT: reading accepts any words and returns plain numbers; the caller checks them, because a descriptor may come
+//! from a checkpoint image that was written by anyone.
 
 use rustix::io::Errno;
 
@@ -68,7 +68,7 @@ impl Writer {
         writer
     }
 
-    /// Says where the saved waves are; `None` for nowhere.
+    /// Enters where the saved waves are; `None`: there are none.
     pub(super) fn waves(&mut self, queue: &HwQueue, saved: Option<SavedWaves>) {
         let end = queue.control_stack_bytes;
         let (stack, records) =
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
     /// Reads a descriptor that is not fresh.
     ///
     /// # Errors
-    /// `EINVAL` when it is none of ours, or of another kind of queue.
+    /// `EINVAL` when the software GPU did not write it, or wrote it for another kind of queue.
     pub(super) fn new(mqd: &'a Mqd, kind: HwQueueKind) -> Result<Self, Errno> {
         let (header, _) = place(kind);
         let expected = [MAGIC, VERSION | kind_code(kind) << 8];

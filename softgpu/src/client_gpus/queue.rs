@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue on the hardware: one thread that executes its packets until the driver wants it off.
+//! A queue on the hardware: one thread that executes its packets until the driver takes it off.
 //!
-//! INVARIANT: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: what
-//! it knows of a queue that was stopped is gone with it. The driver waits for the thread, the thread never waits for
-//! the driver.
+//! INVARIANT: a [`Queue`] is made of a descriptor and the client's memory, and leaves nothing but these behind: nothing
+//! else is kept of a queue that was stopped. The driver waits for the thread, the thread never waits for the driver.
 //!
 //! ```text
 //!   descriptor, save area ──new──► on the hardware ──save: pause waves──► descriptor, save area
@@ -43,7 +42,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The thread. A defect of ours costs this queue, not the process.
+    /// The body of the thread. A panic in it halts this queue, not the process.
     fn work(&self, mut context: QueueContext) {
         let stay = std::panic::AssertUnwindSafe(|| context.run(&self.core));
         let exit = std::panic::catch_unwind(stay).unwrap_or_else(|_| {
@@ -59,7 +58,7 @@ impl Shared {
         };
         *self.left.lock() = Some(Left { context, halted });
         self.changed.notify_all();
-        // Off the hardware first: whoever hears of it finds it off.
+        // The queue is off the hardware before the exception is reported, because its receiver may stop the queue.
         if let Some(report) = report {
             report.report(&self.core.gpu, self.core.config.id);
         }
@@ -82,7 +81,7 @@ impl Queue {
         Self::with_control(gpu, config, mqd, Control::new(), false)
     }
 
-    /// A queue that leaves before it executes anything.
+    /// A queue that leaves the hardware before it executes anything.
     #[cfg(test)]
     pub(super) fn paused(gpu: Arc<Gpu>, config: HwQueue, mqd: &Mqd) -> Result<Self, Errno> {
         let control = Control::new();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A queue's state in whatever packet language it speaks: run, saved into a descriptor, made of one.
+//! The state of an AQL, PM4 or SDMA queue: it is run, saved into a descriptor, and restored from one.
 //!
-//! INVARIANT: `load` of what `store` wrote, with the same waves, is the same state; whatever else `load` is given is
-//! refused or runs as a queue of the client's that does no harm.
+//! INVARIANT: `load` of what `store` wrote, with the same waves, is the same state; any other
+//! input of `load` is refused, or runs as a queue that can harm only its own client.
 
 use queues::aql::ExceptionCode;
 use queues::save_area::WaveRecord;
@@ -23,7 +23,7 @@ pub(super) struct Halt {
     pub(super) waves: Vec<WaveRecord>,
 }
 
-/// What a queue is between two packets, or in the middle of one.
+/// The state of a queue between two packets, or in the middle of one.
 #[derive(Debug)]
 pub(super) enum QueueContext {
     /// HSA packets.
@@ -47,7 +47,7 @@ impl QueueContext {
     /// The state that a descriptor holds, with the waves that its save area holds.
     ///
     /// # Errors
-    /// `EINVAL` when the descriptor is no such queue's, or contradicts itself or the waves.
+    /// `EINVAL` when the descriptor is of another kind of queue, or contradicts itself or the waves.
     pub(super) fn load(
         gpu: &Gpu,
         config: &HwQueue,
@@ -59,7 +59,7 @@ impl QueueContext {
             0 => None,
             code => Some(ExceptionCode::from_code(code).ok_or(Errno::INVAL)?),
         };
-        // The waves of a halted queue are for whoever looks at them; they do not run on.
+        // The waves of a halted queue are kept for debuggers; they do not run again.
         let (waves, halted) = match code {
             Some(code) => (Vec::new(), Some(Halt { code, waves })),
             None => (waves, None),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What halts a queue, and how the driver hears of it.
+//! Exceptions that halt a queue, and how they are reported to the driver.
 //!
 //! INVARIANT: a queue that raised something executes no further packet until it is destroyed.
 
@@ -27,7 +27,8 @@ impl Raised {
         Self { code, fault: None, waves: Vec::new() }
     }
 
-    /// Tells the driver. The queue must count as off the hardware by now: the driver may stop it from here.
+    /// Reports the exception to the driver. The queue must already be off the hardware, because the driver may stop it
+    /// during this call.
     pub(super) fn report(&self, gpu: &Gpu, queue: u32) {
         tracing::warn!(target: "processor", gpu = gpu.index, queue, code = %self.code, fault = ?self.fault,
             waves = self.waves.len(), "queue halted");
@@ -46,7 +47,7 @@ impl From<PacketError> for Raised {
     }
 }
 
-/// The command processor itself touched memory it may not.
+/// A fault of the command processor's own memory access.
 impl From<MemoryFault> for Raised {
     fn from(fault: MemoryFault) -> Self {
         let MemoryFault { address, not_present, read_only, no_execute, .. } = fault;

@@ -2,8 +2,8 @@
 //! The waves of a queue that is off the hardware, in its context save area.
 //!
 //! INVARIANT: only the used part of the control stack and the wave records are written; the header is the driver's and
-//! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back is the client's memory, and believed
-//! no further than the layout can be checked.
+//! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back comes from the client's memory: its
+//! layout is checked, and nothing more is assumed about it.
 
 use queues::save_area::{HEADER_BYTES, WaveRecord, WaveState, read_waves, write_waves};
 use rustix::io::Errno;
@@ -19,7 +19,8 @@ pub(super) fn save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> Result<Opt
     if waves.is_empty() {
         return Ok(None);
     }
-    // The area belongs to the client and is no slice of ours. The copy's pages are only touched where waves go.
+    // The area is client memory, so no Rust slice of it may exist: the waves are written to a copy, of which only the
+    // pages with waves are touched.
     let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).map_err(|_| Errno::NOMEM)?];
     let state =
         write_waves(&mut area, queue.control_stack_bytes, queue.cwsr_bytes, waves).map_err(|error| {

@@ -12,7 +12,7 @@ use queues::aql::inactive;
 use queues::hsa::{AmdQueue, AmdSignal};
 use softgpu_waves::{MemoryFault, Scratch, Vm};
 
-use super::bell::Patience;
+use super::backoff::Backoff;
 use super::core::{Core, Exit};
 use super::dispatch::no_scratch;
 use super::raised::Raised;
@@ -22,7 +22,7 @@ use crate::hardware::HwQueue;
 /// Bytes that one count of `COMPUTE_TMPRING_SIZE.WAVESIZE` stands for on gfx11.
 const SCRATCH_UNIT: u32 = 256;
 
-/// What a dispatch needs.
+/// The scratch memory that a dispatch needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     /// Private bytes of a lane.
@@ -63,7 +63,7 @@ pub(super) fn find(vm: &Vm, queue: Option<u64>, wanted: Wanted) -> Result<Option
     Ok(enough.then_some(Scratch { base, bytes }))
 }
 
-/// Asks the process, and waits for its answer; the dispatch then begins anew.
+/// Asks the process for scratch memory and waits for its answer; the dispatch then begins anew.
 ///
 /// # Errors
 /// A violation when the queue has no signal to ask with; [`Exit::Left`] when the queue has to leave meanwhile.
@@ -75,17 +75,17 @@ pub(super) fn ask(core: &Core, queue: Option<u64>, wanted: Wanted) -> Result<(),
         return Err(no_scratch().into());
     }
     let value = field(handle, offset_of!(AmdSignal, value));
-    // A queue that left while it asked finds its question still there, or answered.
+    // If the queue left the hardware while it asked, the request is still in the signal, or was answered meanwhile.
     if vm.read_u64(value)? == 0 {
         vm.write_u64(value, inactive::insufficient_scratch(wanted.lanes == 32))?;
         signal::notify(&core.gpu, handle)?;
     }
-    let mut patience = Patience::new(&core.gpu.bell);
+    let mut backoff = Backoff::new(&core.gpu.waiters);
     while vm.read_u64(value)? != 0 {
         if core.must_leave() {
             return Err(Exit::Left);
         }
-        patience.wait(|| core.must_leave() || !matches!(vm.read_u64(value), Ok(pending) if pending != 0));
+        backoff.wait(|| core.must_leave() || !matches!(vm.read_u64(value), Ok(pending) if pending != 0));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sealed memory shared with the client, seen from this process only as atomics.
+//! Sealed memory that is shared with the client and accessed by this process through atomics only.
 //!
 //! INVARIANT: the memory behind a [`SharedPages`] can never shrink (`F_SEAL_SHRINK`), so a view of it never faults;
-//! its contents belong to the client as much as to us and are never trusted.
+//! the client can change its contents at any time, so they are never trusted.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,12 +30,12 @@ impl SharedPages {
     /// Makes `bytes` of zeroed shared memory (a multiple of 4096) that neither side can shrink or grow.
     ///
     /// # Errors
-    /// What `memfd_create`, `ftruncate`, `fcntl` or `mmap` say, for want of memory or descriptors.
+    /// Those of `memfd_create`, `ftruncate`, `fcntl` and `mmap`, for a lack of memory or descriptors.
     pub(super) fn new(name: &str, bytes: usize) -> Result<Self, Errno> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, bytes as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: a new mapping at an address of the kernel's choice; it overlaps nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice; it overlaps no other mapping.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),

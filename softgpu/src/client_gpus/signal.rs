@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! HSA signals as the command processor uses them: dependencies and completion (`amd_hsa_signal.h`).
 //!
-//! INVARIANT: everything a completion needs of the signal is read before its value changes, because whoever waits
-//! for the value may free the signal.
+//! INVARIANT: everything a completion needs of the signal is read before its value changes, because a thread that
+//! waits for the value may free the signal.
 
 use std::mem::offset_of;
 
@@ -36,18 +36,18 @@ pub(super) fn complete(gpu: &Gpu, signal: u64, start: u64, end: u64) -> Result<(
     let mailbox = Mailbox::of(vm, signal)?;
     vm.write_u64(field(signal, offset_of!(AmdSignal, start_ts)), start)?;
     vm.write_u64(field(signal, offset_of!(AmdSignal, end_ts)), end)?;
-    // ORDERING: the atomic is SeqCst; whoever sees the new value sees all the packet's work.
+    // ORDERING: the atomic is SeqCst; a thread that sees the new value sees all the packet's work.
     vm.atomic_add_u64(field(signal, offset_of!(AmdSignal, value)), u64::MAX)?;
-    gpu.bell.strike();
+    gpu.waiters.wake();
     mailbox.raise(gpu)
 }
 
-/// Tells the process that a signal's value has changed.
+/// Raises the event of a signal whose value has changed.
 ///
 /// # Errors
 /// The fault, if the signal or its mailbox is not there.
 pub(super) fn notify(gpu: &Gpu, signal: u64) -> Result<(), MemoryFault> {
-    gpu.bell.strike();
+    gpu.waiters.wake();
     Mailbox::of(&gpu.vm, signal)?.raise(gpu)
 }
 

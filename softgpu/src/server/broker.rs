@@ -5,8 +5,8 @@
 //! process is gone, not until it closes its files; so an executor lives as long as its client, and the broker, which
 //! knows the device-wide ledger, as long as any executor and [`GRACE`] more.
 //!
-//! Executors do not die with the broker: their clients go on with the connections they have, and only new ones fail
-//! (a new broker would start a new executor that knows nothing of the old files).
+//! Executors do not end with the broker: their clients keep the connections that they have, and only new ones fail
+//! (a new broker would start a new executor without the state of the old files).
 //!
 //! INVARIANT: the broker reads no byte that a client sent, and never waits for a client or an executor.
 
@@ -30,14 +30,14 @@ use crate::driver::Ledger;
 
 /// How long the broker stays when its last executor is gone.
 const GRACE: Duration = Duration::from_millis(200);
-/// How long it stays when nobody ever connected.
+/// How long it stays when no client ever connected.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 256;
 /// What goes to an executor with a connection. Any byte would do, but a message must not be empty.
 const CONNECTION: u8 = 1;
 
-/// What `softgpud serve` is told.
+/// The options of `softgpud serve`.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The targets, comma separated: `gfx1100,gfx1100`; or a topology file's name (`kfd::transport::machine`).
@@ -63,15 +63,15 @@ struct Broker {
     listener: OwnedFd,
     ledger: Ledger,
     executors: Vec<Executor>,
-    /// When to leave if there is no executor.
+    /// When to end if there is no executor.
     deadline: Instant,
 }
 
-/// Serves until nobody is left. Returns at once, successfully, when another instance has the socket's name.
+/// Serves until no executor is left. Returns at once, successfully, when another instance has the socket's name.
 ///
 /// # Errors
-/// [`ServeError`] for an unknown device, a setting that means nothing, an impossible name, or want of resources at the
-/// start.
+/// [`ServeError`] for an unknown device, an invalid setting, an impossible name, or a lack of resources at
+/// the start.
 pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let devices =
         settings::check().map_err(ServeError::Setting).and_then(|()| Devices::parse(&options.devices));
@@ -87,7 +87,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         return Ok(());
     };
     let ledger = devices.ledger()?;
-    // Whoever started us waits for the end of our output, which says that we listen, or for its directory to be free.
+    // The client that started softgpud waits for the end of its output, which means that it listens, or for its working
+    // directory to be released.
     sys::null_stdio(log::is_wanted()).map_err(ServeError::system("dup2"))?;
     rustix::process::chdir("/").map_err(ServeError::system("chdir"))?;
     window::limit_stack()?;
@@ -103,7 +104,7 @@ pub(super) fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(ServeError::system("socket"))?;
-    // Before anyone connects: a first message may be sent before its connection is accepted.
+    // Set before any client connects: a first message may be sent before its connection is accepted.
     rustix::net::sockopt::set_socket_passcred(&listener, true)
         .map_err(ServeError::system("setsockopt(SO_PASSCRED)"))?;
     match rustix::net::bind(&listener, &address) {
@@ -127,7 +128,7 @@ impl Broker {
         }
     }
 
-    /// Until somebody connects, an executor ends, or the deadline passes.
+    /// Waits until a client connects, an executor ends, or the deadline passes.
     fn sleep(&self) -> Result<(), ServeError> {
         let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
         fds.extend(self.executors.iter().map(|executor| PollFd::new(&executor.exit, PollFlags::IN)));
@@ -267,7 +268,7 @@ impl Broker {
                 Ok(Executor { client, control, child, exit, slot })
             }
             Err(error) => {
-                // Our own child, just started; it ends anyway when its control socket closes.
+                // The child was just started; it also ends by itself when its control socket closes.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)

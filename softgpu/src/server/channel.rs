@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection: requests in, replies out, in the client's own words (`kfd::transport::wire`).
+//! One connection: requests in, replies out, in the messages of `kfd::transport::wire`.
 //!
-//! INVARIANT: no byte that arrives can do more than earn an error reply or end the connection.
+//! INVARIANT: malformed input has no other effect than an error reply or the end of the connection.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Takes a connection over. Where no file is left for the claim the client is told so, and `None` is the answer.
+    /// Takes a connection over. `None` if no file descriptor is left for the claim; the client is
+    /// told so.
     pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Option<Self> {
         match eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
             Ok(claim) => Some(Self { socket, host, greeted: false, claim, left: Vec::new() }),
@@ -37,7 +38,7 @@ impl Channel {
         }
     }
 
-    /// Answers until the client closes, or errs beyond repair.
+    /// Answers requests until the client closes the connection or makes an error that ends it.
     pub(super) fn run(mut self) {
         let socket = self.socket.as_fd();
         let prepared = rustix::net::sockopt::set_socket_passcred(socket, true)
@@ -62,7 +63,7 @@ impl Channel {
                     self.return_claim();
                 }
                 Err(WireError::Closed) => return,
-                // The datagram was consumed whole; the client is still in step.
+                // The datagram was consumed whole, so the next one begins with a new request.
                 Err(lost @ WireError::LostFds) => {
                     if !self.send(error(errno_of(&lost), lost.to_string())) {
                         return;
@@ -89,10 +90,10 @@ impl Channel {
         }
     }
 
-    /// The answer, and whether the connection goes on after it.
+    /// The answer, and whether the connection stays open after it.
     fn answer(&mut self, received: Received<Request>) -> (Answer, bool) {
         let Received { message, fds, credentials } = received;
-        // The kernel fills these in; without them anyone could speak for the client.
+        // The kernel fills in these credentials; without them another process could send requests for the client.
         let same_process = credentials.is_some_and(|sender| sender.pid == self.host.client());
         match message {
             Request::Hello { protocol, devices } => {
@@ -101,7 +102,7 @@ impl Channel {
                 if greeted {
                     match self.claim.try_clone() {
                         Ok(claim) => answer.fds.push(claim),
-                        // It waits for every reply then.
+                        // Without them it waits for every reply.
                         Err(error) => tracing::warn!(target: "server", %error, "a client gets no claim"),
                     }
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why softgpud cannot start or go on.
+//! Why softgpud cannot start or must end.
 
 use kfd::transport::wire::WireError;
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
-    /// The topology file was written to between the client's look and ours.
+    /// The topology file was changed between the client's read and the broker's.
     #[error(
         "The topology file {path} is not what the client read: it was edited meanwhile; open the device again"
     )]
@@ -39,7 +39,7 @@ pub enum ServeError {
         /// The file.
         path: String,
     },
-    /// A variable means nothing.
+    /// A variable has an invalid value.
     #[error("softgpud does not understand its environment")]
     Setting(#[source] SettingError),
     /// `SOFTGPU_KERNEL` names no kernel.
@@ -79,7 +79,7 @@ pub enum ServeError {
     /// This process's own mappings are not known.
     #[error("Cannot read /proc/self/maps")]
     Maps(#[source] std::io::Error),
-    /// Something of this process lies where clients keep their buffers.
+    /// A mapping of this process lies in the address range of the clients' buffers.
     #[error(
         "The addresses from 16 to 80 TiB must be free, found {mapping:?}; run softgpud with a limited stack (ulimit -s)"
     )]
@@ -101,7 +101,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// What a client is told that cannot have an executor.
+    /// The error code for a client that cannot have an executor.
     pub(super) fn errno(&self) -> Errno {
         match self {
             Self::System { errno, .. } | Self::Control(WireError::System { errno, .. }) => *errno,
@@ -110,7 +110,7 @@ impl ServeError {
         }
     }
 
-    /// For `map_err` behind a system call.
+    /// Makes the error of a failed system call, for `map_err`.
     pub(super) fn system(what: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::System { what, errno }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor: everything one client process has of the device, in a process of its own.
+//! The executor: a process that holds the whole device state of one client process.
 //!
-//! It takes connections from the broker and answers each on a thread of its own, so that a call that blocks blocks
-//! nobody else. It ends when the client process is gone (`pidfd`), whatever is running; not when the client closes
+//! It takes connections from the broker and answers each on a thread of its own, so that a call that blocks
+//! blocks no other connection. It ends when the client process is gone (`pidfd`), whatever is running; not when the client closes
 //! its connections, and not when the broker dies.
 //!
 //! INVARIANT: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
@@ -29,7 +29,7 @@ const MAX_CHANNELS: usize = 1024;
 /// Runs an executor to the end of its client. The broker is at the other end of stdin.
 ///
 /// # Errors
-/// [`ServeError`] when the broker's first message or the device it describes is no good.
+/// [`ServeError`] when the broker's first message or the device it describes is invalid.
 pub fn execute() -> Result<(), ServeError> {
     let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)
         .map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
@@ -53,7 +53,7 @@ pub fn execute() -> Result<(), ServeError> {
             move || {
                 peer::wait_gone(pidfd.as_fd());
                 tracing::info!(target: "server", %client, "client gone");
-                // Whatever still runs has lost its client; the kernel cleans up.
+                // What still runs belongs to a client that has ended; the kernel cleans up.
                 sys::end_all_threads();
             }
         })
@@ -71,7 +71,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Until the broker is gone.
+/// Accepts connections until the broker has ended.
 fn take_connections(control: &OwnedFd, buffer: &mut ReceiveBuffer, host: &Arc<Host>) {
     let channels = Arc::new(AtomicUsize::new(0));
     loop {

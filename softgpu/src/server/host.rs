@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client process as its executor sees it: driver state, hardware, topology, and answers to requests.
+//! The state that an executor holds for its client process: driver, hardware, topology; and the answers to requests.
 //!
 //! INVARIANT: answers depend on the request and on the driver's state only, never on which connection asks.
 
@@ -57,7 +57,7 @@ impl Host {
     /// # Errors
     /// [`ServeError::System`] when the hardware's memory or threads cannot be had.
     pub(super) fn new(devices: &Devices, slot: LedgerSlot, client: Pid) -> Result<Self, ServeError> {
-        // Only to look at what an erratum would have hidden: a runtime that gets it wrong is to find out.
+        // The errata are off only for tests that have to get past one: by default a runtime that misses an erratum fails.
         let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let processor =
             ClientGpus::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
@@ -89,7 +89,8 @@ impl Host {
         self.client
     }
 
-    /// Greets a client; whether it speaks our protocol and wants our devices, so that the connection goes on.
+    /// Answers a client's greeting. Returns whether it uses this protocol version and asks for these devices; otherwise the
+    /// connection ends.
     pub(super) fn hello(&self, protocol: u32, devices: &str) -> (Answer, bool) {
         if protocol == PROTOCOL && devices != self.spec {
             return (
@@ -101,7 +102,7 @@ impl Host {
         (Reply::Welcome { protocol: PROTOCOL }.into(), protocol == PROTOCOL)
     }
 
-    /// Answers any request but Hello. `same_process` says whether the client itself sent it, by the kernel's word.
+    /// Answers any request but Hello. `same_process` says whether the client itself sent it, according to the kernel.
     pub(super) fn answer(&self, request: Request, fds: Vec<OwnedFd>, same_process: bool) -> Answer {
         match request {
             Request::Hello { .. } => error(Errno::PROTO, "Hello twice"),
@@ -222,7 +223,7 @@ fn failed_ioctl(errno: Errno) -> Answer {
     Reply::Ioctl { result, arg, segments, written, fd_places, copy_back: false }.into()
 }
 
-/// The process's number in the innermost PID namespace it is in, by which it knows itself.
+/// The process's number in the innermost PID namespace it is in, which is the number that it sees itself.
 fn own_number(pid: Pid) -> u32 {
     let pid = pid.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -231,7 +232,7 @@ fn own_number(pid: Pid) -> u32 {
     innermost.unwrap_or(pid.get().unsigned_abs())
 }
 
-/// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`, in our own user namespace.
+/// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`, in this process's user namespace.
 fn has_checkpoint_capability(pid: Pid) -> bool {
     const WANTED: u64 = 1 << 40 | 1 << 21;
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where softgpud's own messages go: nowhere, unless `STASIS_LOG` says what is wanted.
+//! The log of softgpud. There is none unless `STASIS_LOG` is set.
 //!
 //! `STASIS_LOG` is a filter such as `info` or `server=debug,processor=trace`; `STASIS_LOG_FILE` names a file to append
 //! to (softgpud started on demand has no stderr), otherwise stderr is used.
@@ -14,7 +14,7 @@ pub const LOG_VARIABLE: &str = "STASIS_LOG";
 /// The variable that names the file.
 pub const LOG_FILE_VARIABLE: &str = "STASIS_LOG_FILE";
 
-/// Whether anyone wants to read messages.
+/// Whether a log was asked for.
 pub(super) fn is_wanted() -> bool {
     std::env::var_os(LOG_VARIABLE).is_some_and(|filter| !filter.is_empty())
 }

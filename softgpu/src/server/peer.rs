@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is at the other end of a connection.
+//! The process at the other end of a connection.
 //!
-//! INVARIANT: a [`Peer`] is a process, not a number: its pidfd stays with it when the number is used again.
+//! INVARIANT: a [`Peer`] is a process, not a number: its pidfd names it even when the number is reused.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -31,7 +31,7 @@ impl Peer {
     pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let credentials = rustix::net::sockopt::socket_peercred(socket)?;
         let pidfd = match sys::peer_pidfd(socket) {
-            // Before Linux 6.5 the number must do; a reused one is another process of the same user at worst.
+            // Before Linux 6.5 only the number is known; a reused one is another process of the same user at worst.
             Err(Errno::NOPROTOOPT) => pidfd_open(credentials.pid, PidfdFlags::empty())?,
             other => other?,
         };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Telling the client that started us why there is no device: it sees neither our exit nor our stderr.
+//! Tells the client that started softgpud why there is no device. The client sees neither the exit code nor stderr.
 //!
-//! INVARIANT: only who comes first is told, and whoever waits beside it; then the socket's name is free again, so that
-//! a topology file that is put right can be tried at once.
+//! INVARIANT: only the first client and those that wait at the same time are told; then the socket's name is free again,
+//! so that a corrected topology file can be tried at once.
 
 use std::error::Error;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,16 +27,16 @@ const GREETING: Duration = Duration::from_secs(1);
 /// socket's name.
 ///
 /// # Errors
-/// [`ServeError`] for an impossible name, or want of resources.
+/// [`ServeError`] for an impossible name, or a lack of resources.
 pub(super) fn tell(socket: &str, devices: &str, reason: &ServeError) -> Result<(), ServeError> {
     let message = with_causes(reason);
     tracing::error!(target: "server", socket, "{message}");
-    // A client that starts us gives us nothing to speak to; who runs us by hand reads what we end with.
+    // A client that starts softgpud gives it no terminal; a user who runs it by hand reads its exit message.
     if !is_null(std::io::stderr().as_fd()) {
         return Ok(());
     }
     let Some(listener) = listen(socket)? else { return Ok(()) };
-    // Who started us waits for the end of our output before it connects.
+    // The client that started softgpud waits for the end of its output before it connects.
     sys::null_stdio(true).map_err(ServeError::system("dup2"))?;
     let deadline = Instant::now() + PATIENCE;
     let mut told = false;
@@ -60,7 +60,7 @@ fn is_null(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| is_device(&stat) && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3))
 }
 
-/// Until somebody connects or the deadline passes.
+/// Waits until a client connects or the deadline passes.
 fn wait(listener: &OwnedFd, deadline: Instant) -> Result<(), ServeError> {
     let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
     let left =
@@ -71,11 +71,11 @@ fn wait(listener: &OwnedFd, deadline: Instant) -> Result<(), ServeError> {
     }
 }
 
-/// Takes the greeting first: a connection that is closed with something unread loses what was sent, too. Who means
-/// other devices, by a name that is used for all, finds us gone and tries again.
+/// Takes the greeting first: a connection that is closed with unread data also loses what was sent. A client
+/// that asks for other devices, by a socket name that is shared, finds this process gone and tries again.
 fn answer(connection: &OwnedFd, devices: &str, message: &str) {
     let reply = Reply::Error { errno: Errno::INVAL.raw_os_error(), message: message.to_owned() };
-    // A greeting that does not come or is none is answered all the same.
+    // A missing or malformed greeting is answered, too.
     if let Err(errno) = set_socket_timeout(connection, Timeout::Recv, Some(GREETING)) {
         tracing::debug!(target: "server", %errno, "waiting for a greeting without limit");
     }
@@ -93,7 +93,7 @@ fn asks_for(request: &Request, wanted: &str) -> bool {
     matches!(request, Request::Hello { devices, .. } if devices == wanted)
 }
 
-/// An error and all that is behind it.
+/// An error with all its sources.
 pub(super) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

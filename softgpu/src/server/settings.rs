@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `SOFTGPU_*` variables: which there are, and what each may say.
+//! The `SOFTGPU_*` variables and their valid values.
 //!
-//! INVARIANT: the broker looks before it serves, so that a word that means nothing is told to the client that started it.
-//! What reads a variable later may take it for granted that it means something.
+//! INVARIANT: the broker checks all variables before it serves, so that an invalid value is reported to the client that
+//! started it. Code that reads a variable later may assume that its value is valid.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::driver::KernelModel;
 
-/// A variable that says nothing anybody understands.
+/// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name} is {value:?}; it can be {accepted}")]
 pub struct SettingError {
@@ -24,7 +24,7 @@ pub struct SettingError {
     pub accepted: &'static str,
 }
 
-/// What one variable may say.
+/// The valid values of one variable.
 struct Setting {
     name: &'static str,
     accepted: &'static str,
@@ -73,10 +73,10 @@ const KNOWN: [Setting; 7] = [
     },
 ];
 
-/// Looks at all variables of the environment.
+/// Checks all variables of the environment.
 ///
 /// # Errors
-/// [`SettingError`] for the first that means nothing. An empty one means what an unset one means.
+/// [`SettingError`] for the first invalid one. An empty variable counts as unset.
 pub(super) fn check() -> Result<(), SettingError> {
     KNOWN.iter().try_for_each(|setting| match std::env::var_os(setting.name) {
         Some(value) => judge(setting, &value),

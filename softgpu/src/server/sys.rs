@@ -31,7 +31,7 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     if result != 0 || fd < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
-    // SAFETY: the kernel has just installed this descriptor for us; nobody else knows it.
+    // SAFETY: the kernel has just installed this descriptor for this call, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -52,8 +52,8 @@ pub(super) fn null_stdio(keep_stderr: bool) -> Result<(), Errno> {
 }
 
 /// Ends the process as a killed one ends: all threads at the same time (`exit_group`), and no destructor under one that
-/// is still executing waves. Whoever waits for the process sees a leader that has ended while its threads have not for
-/// as long as that takes the kernel, and no longer.
+/// is still executing waves. A process that waits for this one may see the leader ended and its threads still
+/// running, for as long as the kernel needs to end them.
 pub(super) fn end_all_threads() -> ! {
     // SAFETY: does not return and touches no memory of this process.
     unsafe { libc::_exit(0) }

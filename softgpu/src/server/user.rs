@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The client's memory and descriptors, as far as one message brought them.
+//! The part of the client's memory, and the descriptors, that came with one message.
 //!
 //! INVARIANT: what is not in the message cannot be read or written; reads see earlier writes of the same call.
 

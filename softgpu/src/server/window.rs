@@ -5,7 +5,7 @@
 //! heap lie above 85 TiB on x86-64, libraries and stacks just below 128 TiB. Only the kernel's legacy layout (chosen
 //! for an unlimited stack) begins at 42 TiB; so executors are started with a limit.
 //!
-//! INVARIANT: an executor that serves has nothing of its own in the window.
+//! INVARIANT: an executor that serves has no mapping of its own in the window.
 
 use std::ops::Range;
 
@@ -32,10 +32,10 @@ pub(super) fn limit_stack() -> Result<(), ServeError> {
     setrlimit(Resource::Stack, limit).map_err(ServeError::system("setrlimit(RLIMIT_STACK)"))
 }
 
-/// Looks whether the window is free in this process.
+/// Checks that the window is free in this process.
 ///
 /// # Errors
-/// [`ServeError::Window`] names what is in it, [`ServeError::Maps`] when nobody can tell.
+/// [`ServeError::Window`] names what is in it, [`ServeError::Maps`] when the mappings cannot be read.
 pub(super) fn check() -> Result<(), ServeError> {
     let maps = std::fs::read_to_string("/proc/self/maps").map_err(ServeError::Maps)?;
     match maps.lines().find(|line| span(line).is_some_and(|span| overlaps(&span))) {

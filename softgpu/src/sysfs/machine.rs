@@ -46,7 +46,7 @@ pub(super) struct CpuNode {
     pub ram_bytes: u64,
 }
 
-/// CPUs, GPUs, and what lies between them.
+/// CPUs, GPUs, and the links between them.
 #[derive(Debug)]
 pub struct Machine {
     gpus: Vec<GpuModel>,
@@ -106,7 +106,7 @@ impl Machine {
         &self.gpus
     }
 
-    /// The GPUs alone; they know whom they reach.
+    /// The GPUs without the rest of the machine; each one lists the GPUs that it reaches.
     pub fn into_gpus(self) -> Vec<GpuModel> {
         self.gpus
     }

@@ -20,7 +20,7 @@ pub enum SpecError {
     /// Nothing named.
     #[error("The device list is empty; name at least one of: {}", known())]
     Empty,
-    /// A name nobody knows.
+    /// An unknown chip name.
     #[error("Unknown device {name:?}; known are: {}", known())]
     Unknown {
         /// The name.

@@ -16,15 +16,15 @@ use crate::program::{Cache, Program};
 pub(crate) enum WaveStop {
     Ended,
     Barrier,
-    /// Its share of steps is used up, or it gave way.
+    /// Its quantum of steps is used up, or it executed a yield.
     Quantum,
-    /// The control says something else than run.
+    /// The control's command is not to run.
     Interrupted,
     /// `Wave::cause` is set.
     Exception,
 }
 
-/// Code a worker has at hand: the kernel's program and those of other entries it jumped to.
+/// The programs of a worker: the kernel's program and those of other entries it jumped to.
 pub(crate) struct Code<'a> {
     pub cache: &'a Cache,
     pub level: Level,
@@ -35,7 +35,7 @@ pub(crate) struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// Where `pc` is: which program, predecoded if none at hand has it, and which of its steps.
+    /// The program that has `pc`, and the index of its step there. A program is predecoded if none has it.
     pub(crate) fn locate(&mut self, env: &Env<'_>, pc: u64, hint: usize) -> (usize, usize) {
         if let Some(main) = self.programs.first() {
             if main.starts_at(hint, pc) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the host asks of a running grid: to go on, to pause, to abort, to count instructions.
+//! Commands of the host to a running grid: run, pause, abort, count instructions.
 //!
-//! INVARIANT: one byte holds the command, so that a wave (and generated code) can look at it with a single load.
+//! INVARIANT: one byte holds the command, so that a wave (and generated code) can check it with a single load.
 
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,78 +12,78 @@ use parking_lot::Mutex;
 const PAUSE: u8 = 1;
 const ABORT: u8 = 2;
 const COUNTING: u8 = 4;
-const DEAF: u8 = 8;
+const UNINTERRUPTIBLE: u8 = 8;
 
-/// What has to look at its control again when the command changes: the grid that the control is attached to.
-pub(crate) trait Nudge: std::fmt::Debug + Send + Sync {
-    /// Has the waiting thread look at the control again.
-    fn nudge(&self);
+/// The grid that a control is attached to, which is notified when the command changes.
+pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
+    /// Makes the thread that waits for the grid check the control again.
+    fn command_changed(&self);
 }
 
 #[derive(Debug, Default)]
-struct Wish {
+struct Shared {
     state: AtomicU8,
     /// Instructions until a pause, while counting.
     left: AtomicI64,
-    grid: Mutex<Option<Weak<dyn Nudge>>>,
+    grid: Mutex<Option<Weak<dyn Observer>>>,
 }
 
-/// What another thread wants of a running grid; waves look at it on every backward branch.
+/// The command of another thread to a running grid. Waves check it on every backward branch.
 #[derive(Clone, Debug, Default)]
 pub struct Control {
-    wish: Arc<Wish>,
+    shared: Arc<Shared>,
 }
 
 /// State of a [`Control`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Go on.
+    /// Run.
     Run,
     /// Stop at the next instruction boundary and keep the state.
     Pause,
-    /// Stop and drop everything.
+    /// Stop and discard the state.
     Abort,
 }
 
 impl Control {
-    /// A control that says run.
+    /// A control with the command to run.
     pub fn new() -> Control {
         Control::default()
     }
 
-    /// A control that no wave looks at, to measure what looking costs. Such a grid ends only by itself.
-    pub fn deaf() -> Control {
+    /// A control that no wave checks, for measuring what the check costs. A grid with it cannot be stopped.
+    pub fn uninterruptible() -> Control {
         let control = Control::default();
-        control.wish.state.store(DEAF, Ordering::Release);
+        control.shared.state.store(UNINTERRUPTIBLE, Ordering::Release);
         control
     }
 
-    /// Sets the command; a count that was under way is over.
+    /// Sets the command, and ends a count of instructions.
     pub fn set(&self, command: Command) {
         let value = match command {
             Command::Run => 0,
             Command::Pause => PAUSE,
             Command::Abort => ABORT,
         };
-        if self.wish.state.swap(value, Ordering::AcqRel) == value {
+        if self.shared.state.swap(value, Ordering::AcqRel) == value {
             return;
         }
-        let grid = self.wish.grid.lock().as_ref().and_then(Weak::upgrade);
+        let grid = self.shared.grid.lock().as_ref().and_then(Weak::upgrade);
         if let Some(grid) = grid {
-            grid.nudge();
+            grid.command_changed();
         }
     }
 
     /// Runs on, and pauses after exactly this many instructions of all waves together (0: before the first).
     pub fn pause_after(&self, instructions: u64) {
-        self.wish.left.store(i64::try_from(instructions).unwrap_or(i64::MAX), Ordering::Relaxed);
-        self.wish.state.store(if instructions == 0 { PAUSE } else { COUNTING }, Ordering::Release);
+        self.shared.left.store(i64::try_from(instructions).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.shared.state.store(if instructions == 0 { PAUSE } else { COUNTING }, Ordering::Release);
     }
 
-    /// Says whom to nudge when the command changes.
-    pub(crate) fn attach<N: Nudge + 'static>(&self, grid: &Arc<N>) {
+    /// Names the grid to notify when the command changes.
+    pub(crate) fn attach<N: Observer + 'static>(&self, grid: &Arc<N>) {
         let grid: Weak<N> = Arc::downgrade(grid);
-        *self.wish.grid.lock() = Some(grid);
+        *self.shared.grid.lock() = Some(grid);
     }
 
     /// Asks for a pause.
@@ -96,9 +96,9 @@ impl Control {
         self.set(Command::Abort);
     }
 
-    /// The command in force.
+    /// The current command.
     pub fn command(&self) -> Command {
-        match self.wish.state.load(Ordering::Acquire) & (PAUSE | ABORT) {
+        match self.shared.state.load(Ordering::Acquire) & (PAUSE | ABORT) {
             0 => Command::Run,
             PAUSE => Command::Pause,
             _ => Command::Abort,
@@ -109,13 +109,13 @@ impl Control {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn flag(&self) -> &AtomicU8 {
         static NEVER: AtomicU8 = AtomicU8::new(0);
-        if self.has(DEAF) { &NEVER } else { &self.wish.state }
+        if self.has(UNINTERRUPTIBLE) { &NEVER } else { &self.shared.state }
     }
 
     #[inline(always)]
     pub(crate) fn interrupts(&self) -> bool {
-        // ORDERING: only a hint; whoever acts on it reads `command` with acquire.
-        self.wish.state.load(Ordering::Relaxed) & (PAUSE | ABORT) != 0
+        // ORDERING: only a hint; the code that acts on it reads `command` with acquire.
+        self.shared.state.load(Ordering::Relaxed) & (PAUSE | ABORT) != 0
     }
 
     /// Whether instructions are counted.
@@ -123,28 +123,32 @@ impl Control {
         self.has(COUNTING)
     }
 
-    /// Whether no wave is to look at the control.
-    pub(crate) fn is_deaf(&self) -> bool {
-        self.has(DEAF)
+    /// Whether no wave checks the control.
+    pub(crate) fn is_uninterruptible(&self) -> bool {
+        self.has(UNINTERRUPTIBLE)
     }
 
     fn has(&self, bit: u8) -> bool {
-        self.wish.state.load(Ordering::Relaxed) & bit != 0
+        self.shared.state.load(Ordering::Relaxed) & bit != 0
     }
 
     /// Whether the wave has to stop behind an instruction; counts it if instructions are counted and it is one with an
     /// effect.
     pub(crate) fn is_over(&self, has_effect: bool) -> bool {
-        if has_effect && self.has(COUNTING) { self.count() } else { !self.has(DEAF) && self.interrupts() }
+        if has_effect && self.has(COUNTING) {
+            self.count()
+        } else {
+            !self.has(UNINTERRUPTIBLE) && self.interrupts()
+        }
     }
 
     /// Counts one instruction; whether the wave has to stop behind it.
     pub(crate) fn count(&self) -> bool {
-        if self.wish.left.fetch_sub(1, Ordering::Relaxed) > 1 {
+        if self.shared.left.fetch_sub(1, Ordering::Relaxed) > 1 {
             return self.interrupts();
         }
-        // A command given meanwhile stays.
-        let _ = self.wish.state.compare_exchange(COUNTING, PAUSE, Ordering::AcqRel, Ordering::Relaxed);
+        // A command that was set meanwhile stays.
+        let _ = self.shared.state.compare_exchange(COUNTING, PAUSE, Ordering::AcqRel, Ordering::Relaxed);
         true
     }
 }

@@ -10,7 +10,7 @@ pub enum Engine {
     Interp,
     /// Generated code from a program's first wave on, where this CPU has AVX2 or more.
     Jit,
-    /// The interpreter until a program has proved worth compiling, then generated code.
+    /// The interpreter until a program has executed enough instructions to be worth compiling, then generated code.
     Auto,
 }
 
@@ -32,7 +32,7 @@ impl Engine {
         })
     }
 
-    /// As `SOFTGPU_ENGINE` names it.
+    /// Its name in `SOFTGPU_ENGINE`.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Interp => "interp",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a wave sees beside its own registers while it runs: memory permissions, LDS, dispatch identity.
+//! What a running wave uses beside its own registers: memory permissions, LDS, dispatch identity.
 //!
 //! INVARIANT: an `Env` lives no longer than the map lock it borrows from, so its cached ranges cannot outlive a mapping.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a wave cannot go on, with the state it stopped in.
+//! Why a wave stopped, with its state at that instruction.
 
 use queues::save_area::WaveRecord;
 
@@ -18,7 +18,7 @@ pub enum AccessKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The words at PC are no instruction, or one this interpreter does not execute.
+    /// The words at PC are no instruction, or one that the engine does not execute.
     IllegalInstruction {
         /// The words at PC (one to three).
         words: Vec<u32>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A running dispatch: which workgroups are to come, which are resident, and how it ends.
+//! A running dispatch: which of its workgroups have not started, which are resident, and how the dispatch ends.
 //!
 //! INVARIANT: `next` only grows; a workgroup below it is finished, resident in `Progress`, or held by exactly one worker.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 
 use crate::code::Code;
-use crate::control::{Command, Control, Nudge};
+use crate::control::{Command, Control, Observer};
 use crate::engine::Engine;
 use crate::exception::WaveException;
 use crate::group::{Group, Turn, TurnOptions};
@@ -23,12 +23,12 @@ use crate::outcome::{GridState, Outcome};
 use crate::vm::Vm;
 use crate::workers::Workers;
 
-/// How long a workgroup runs before others get a turn.
+/// How long a workgroup runs before another one of the grid does.
 const SLICE: Duration = Duration::from_millis(4);
-/// How long a worker stays with one grid when others wait.
-const STAY: Duration = Duration::from_millis(10);
-/// How often the waiting thread looks at the control when no worker can tell it.
-const LOOK: Duration = Duration::from_micros(500);
+/// How long a worker runs workgroups of one grid while other grids wait.
+const GRID_TIME: Duration = Duration::from_millis(10);
+/// How often the thread that waits for the grid checks the control, for changes that no worker reports.
+const POLL: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
 struct Progress {
@@ -57,8 +57,8 @@ pub(crate) struct Grid {
     observation: Option<Observation>,
 }
 
-impl Nudge for Grid {
-    fn nudge(&self) {
+impl Observer for Grid {
+    fn command_changed(&self) {
         let _progress = self.progress.lock();
         self.changed.notify_all();
     }
@@ -115,8 +115,8 @@ impl Grid {
         p.started == 0 && self.next.load(Ordering::Relaxed) >= self.plan.total
     }
 
-    /// A workgroup to run: a resident one whose turn it is, or a fresh one in `room`.
-    fn take(&self, room: &mut Option<Box<Group>>) -> Option<Box<Group>> {
+    /// A workgroup to run: the resident one that has waited longest, or a new one in the memory of `spare`.
+    fn take(&self, spare: &mut Option<Box<Group>>) -> Option<Box<Group>> {
         let mut p = self.progress.lock();
         let fresh_left = self.next.load(Ordering::Relaxed) < self.plan.total;
         let can_start = fresh_left && p.started < self.plan.max_resident && !p.slots.is_empty();
@@ -133,20 +133,20 @@ impl Grid {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         p.started += 1;
         drop(p);
-        let mut group = room.take().unwrap_or_else(Group::new);
+        let mut group = spare.take().unwrap_or_else(Group::new);
         group.start(&self.plan, self.plan.group_id(index), slot);
         Some(group)
     }
 
-    fn finish(&self, group: Box<Group>, room: &mut Option<Box<Group>>) {
+    fn finish(&self, group: Box<Group>, spare: &mut Option<Box<Group>>) {
         let mut p = self.progress.lock();
         p.started -= 1;
         p.slots.push(group.slot);
         drop(p);
-        *room = Some(group);
+        *spare = Some(group);
     }
 
-    /// Whether a worker would find something to do.
+    /// Whether there is a workgroup for a worker to run.
     pub(crate) fn has_work(&self) -> bool {
         if self.halted() {
             return false;
@@ -156,8 +156,8 @@ impl Grid {
         !p.closed && (fresh || !p.resident.is_empty())
     }
 
-    /// Works on this grid until nothing is left, it is halted, or it is another grid's turn.
-    pub(crate) fn work(&self, workers: &Workers, room: &mut Option<Box<Group>>) {
+    /// Runs workgroups of this grid until none is left, the grid is halted, or the worker must run another grid.
+    pub(crate) fn work(&self, workers: &Workers, spare: &mut Option<Box<Group>>) {
         {
             let mut p = self.progress.lock();
             if p.closed {
@@ -166,15 +166,15 @@ impl Grid {
             p.active += 1;
         }
         let mut executed = 0;
-        self.work_active(workers, room, &mut executed);
+        self.work_active(workers, spare, &mut executed);
         self.executed.fetch_add(executed, Ordering::Relaxed);
         let mut p = self.progress.lock();
         p.active -= 1;
         self.changed.notify_all();
     }
 
-    fn work_active(&self, workers: &Workers, room: &mut Option<Box<Group>>, executed: &mut u64) {
-        let leave = Instant::now() + STAY;
+    fn work_active(&self, workers: &Workers, spare: &mut Option<Box<Group>>, executed: &mut u64) {
+        let leave = Instant::now() + GRID_TIME;
         let mut map = self.vm.lock();
         let level = Level::current();
         let main = workers.cache().get(&map, level, self.plan.shape, self.plan.entry);
@@ -188,7 +188,7 @@ impl Grid {
             engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
         while !self.halted() {
-            let Some(mut group) = self.take(room) else { return };
+            let Some(mut group) = self.take(spare) else { return };
             let deadline = Instant::now() + SLICE;
             let mut options = TurnOptions {
                 plan: &self.plan,
@@ -200,7 +200,7 @@ impl Grid {
                 watch: &mut watch,
             };
             match group.run(&mut options) {
-                Turn::Done => self.finish(group, room),
+                Turn::Done => self.finish(group, spare),
                 Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
                 Turn::Exception(exception) => {
                     let mut p = self.progress.lock();
@@ -217,11 +217,11 @@ impl Grid {
         }
     }
 
-    /// Waits until the grid is over, closes it and says how it ended.
+    /// Waits until the grid has ended and closes it. Returns how it ended.
     fn wait(&self) -> Outcome {
         let mut p = self.progress.lock();
         while p.active > 0 || !(self.exhausted(&p) || self.halted()) {
-            self.changed.wait_for(&mut p, LOOK);
+            self.changed.wait_for(&mut p, POLL);
         }
         p.closed = true;
         if let Some(exception) = p.exception.take() {
@@ -250,7 +250,7 @@ fn refused(launch: &Launch, cause: crate::exception::Cause) -> Outcome {
     }))
 }
 
-/// Runs a dispatch, or goes on with a paused one, until it completes, is stopped through `control`, or a wave raises an
+/// Runs a dispatch, or resumes a paused one, until it completes, is stopped through `control`, or a wave raises an
 /// exception. Blocks the caller; the waves run on `workers`.
 pub fn run(
     launch: &Launch,
@@ -274,14 +274,14 @@ pub fn run_counted(
         Ok(plan) => plan,
         Err(cause) => return (refused(launch, cause), 0),
     };
-    // A grid of one workgroup has no use for a second thread, and handing it over costs more than it often runs.
+    // A grid of one workgroup cannot use a second thread, and passing it to a worker often takes longer than it runs.
     let alone = plan.total == 1;
     let observation =
         workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, resume.is_some()));
     let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation));
     control.attach(&grid);
     if alone {
-        ROOM.with_borrow_mut(|room| grid.work(workers, room));
+        SPARE.with_borrow_mut(|spare| grid.work(workers, spare));
     }
     let shared = !alone || grid.has_work();
     if shared {
@@ -298,6 +298,6 @@ pub fn run_counted(
 }
 
 thread_local! {
-    /// Where this thread runs grids of one workgroup itself.
-    static ROOM: RefCell<Option<Box<Group>>> = const { RefCell::new(None) };
+    /// The workgroup memory in which this thread runs grids of one workgroup itself.
+    static SPARE: RefCell<Option<Box<Group>>> = const { RefCell::new(None) };
 }

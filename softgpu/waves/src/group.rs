@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A workgroup: its waves as coroutines over one LDS.
 //!
-//! INVARIANT: one worker runs a workgroup at a time, its waves round-robin; a wave at a barrier goes on when every wave
-//! that has not ended is there.
+//! INVARIANT: one worker runs a workgroup at a time, its waves round-robin; a wave at a barrier continues when every
+//! wave that has not ended has reached it.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) enum Turn {
     Done,
-    /// Time is up; it wants another turn.
+    /// The deadline has passed, and the workgroup needs another turn.
     Again,
     /// The control interrupted it.
     Interrupted,
@@ -52,7 +52,7 @@ pub(crate) struct TurnOptions<'a, 'map, 'code> {
     pub map: &'a mut RwLockReadGuard<'map, Map>,
     pub code: &'a mut Code<'code>,
     pub control: &'a Control,
-    /// When others get their turn.
+    /// When the turn ends.
     pub deadline: Instant,
     /// Counts the executed instructions.
     pub executed: &'a mut u64,
@@ -61,7 +61,7 @@ pub(crate) struct TurnOptions<'a, 'map, 'code> {
 }
 
 impl Group {
-    /// Room for workgroups of `plan`.
+    /// Memory for a workgroup, without waves.
     pub(crate) fn new() -> Box<Group> {
         Box::new(Group { id: [0; 3], waves: Vec::new(), lds: Lds::new(), slot: 0, live: 0 })
     }
@@ -75,7 +75,7 @@ impl Group {
         self.live = waves;
     }
 
-    /// Starts workgroup `id` in this room.
+    /// Starts workgroup `id` in this memory.
     pub(crate) fn start(&mut self, plan: &Plan, id: [u32; 3], slot: usize) {
         let waves = plan.wave_count(id);
         self.make_room(plan, waves);
@@ -108,7 +108,8 @@ impl Group {
         group
     }
 
-    /// Records of the waves that have not ended. A wave at a barrier is saved in front of it, so that it arrives again.
+    /// Records of the waves that have not ended. A wave at a barrier is saved with its PC at the barrier
+    /// instruction, so that it executes the barrier again.
     pub(crate) fn records(&self) -> Vec<WaveRecord> {
         let mut records: Vec<WaveRecord> = self.waves[..self.live]
             .iter()

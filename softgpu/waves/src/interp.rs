@@ -2,7 +2,7 @@
 //! The loop that runs one wave's steps until something stops it.
 //!
 //! INVARIANT: when `run_wave` returns, `Wave::pc` names the next instruction (or the faulting one) and all state is in
-//! the wave; a wave is only left between instructions.
+//! the wave; the loop stops between instructions only.
 #![allow(unsafe_code)]
 
 use crate::code::{Code, WaveStop};
@@ -40,7 +40,7 @@ pub(crate) fn run_wave(
     let before = env.executed;
     let stop = run_with_engine(w, env, code, control, budget);
     if let Some(program) = code.programs.first() {
-        program.add_heat(env.executed - before);
+        program.count_executed(env.executed - before);
     }
     stop
 }
@@ -53,7 +53,7 @@ fn run_with_engine(
     budget: u32,
 ) -> WaveStop {
     #[cfg(target_arch = "x86_64")]
-    if code.programs.first().is_some_and(|p| code.engine.compiles(p.heat()))
+    if code.programs.first().is_some_and(|p| code.engine.compiles(p.executed()))
         && let Some(stop) = crate::run_compiled::run(w, env, code, control, budget)
     {
         return stop;
@@ -69,13 +69,13 @@ pub(crate) fn interpret_wave(
     control: &Control,
     budget: u32,
 ) -> WaveStop {
-    if control.is_deaf() {
-        return run_heeding::<false>(w, env, code, control, budget);
+    if control.is_uninterruptible() {
+        return run_checking::<false>(w, env, code, control, budget);
     }
-    run_heeding::<true>(w, env, code, control, budget)
+    run_checking::<true>(w, env, code, control, budget)
 }
 
-/// Runs `w` looking at the control behind every instruction.
+/// Runs `w`; checks the control after every instruction.
 fn run_counting(
     w: &mut Wave,
     env: &mut Env<'_>,
@@ -127,8 +127,8 @@ fn run_counting(
     }
 }
 
-/// Runs `w` looking at the control on backward branches, or not at all.
-fn run_heeding<const HEED: bool>(
+/// Runs `w`; checks the control on backward branches if `CHECK`, otherwise never.
+fn run_checking<const CHECK: bool>(
     w: &mut Wave,
     env: &mut Env<'_>,
     code: &mut Code<'_>,
@@ -155,7 +155,7 @@ fn run_heeding<const HEED: bool>(
             match flow {
                 Flow::Jump => {
                     let target = s.target as usize;
-                    if target <= ip && (left < 0 || HEED && control.interrupts()) {
+                    if target <= ip && (left < 0 || CHECK && control.interrupts()) {
                         w.pc = steps[target].pc;
                         w.hint = target;
                         return if left < 0 { WaveStop::Quantum } else { WaveStop::Interrupted };

@@ -14,7 +14,7 @@ use crate::wave::{Row, TTMP, Wave};
 
 /// Bytes one wave's scratch is rounded up to.
 const SCRATCH_GRANULE: u64 = 1024;
-/// Workgroups that may be resident (started, not finished) at a time: what a large chip would hold.
+/// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
 const MAX_RESIDENT: usize = 256;
 /// STATUS bits of a running wave: SCRATCH_EN 29, VALID 16, IN_TG 11.
 const STATUS_VALID: u32 = 1 << 16;
@@ -43,7 +43,7 @@ pub struct Launch {
     pub entry: u64,
     /// The packet; of a PM4 dispatch, made of its registers.
     pub packet: KernelDispatch,
-    /// What user SGPRs start with; `None` has it worked out from the descriptor and the packet, as AQL does.
+    /// What user SGPRs start with; `None`: computed from the descriptor and the packet, as for AQL.
     pub user_data: Option<[u32; 16]>,
     /// Id of the first workgroup (`COMPUTE_START_X` to `Z`).
     pub first_workgroup: [u32; 3],
@@ -200,7 +200,7 @@ impl Plan {
         // CAST: `first` is below 1024 items of a workgroup.
         let first = first as u32;
         if ny == 1 && nz == 1 {
-            // Lanes that do not exist are never active; counting on in them keeps the loop plain.
+            // Lanes that do not exist are never active; giving them numbers too keeps the loop simple.
             for (half, row) in w.v.iter_mut().enumerate().take(w.halves) {
                 count_up(row, first + 32 * half as u32);
             }

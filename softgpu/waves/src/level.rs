@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! CPU levels, and the macro that instantiates lane-wise handlers once per level.
 //!
-//! INVARIANT: a handler of a level is only handed out after the CPU was found to have that level's features, which is
+//! INVARIANT: a handler of a level is given out only after the CPU was found to have that level's features, which is
 //! what makes calling it through a plain function pointer sound.
 
 use std::sync::OnceLock;
@@ -13,8 +13,9 @@ pub enum Level {
     Baseline,
     /// AVX2, FMA, F16C, BMI, LZCNT, POPCNT.
     Avx2,
-    /// AVX-512 F, BW, DQ, VL: what every server since Skylake has. Lane-wise handlers are the AVX2 ones: compiled for AVX-512 they were 0 to 12 % slower
-    /// on Zen 4, since rows written in 64-byte pieces and read in others stall on store forwarding. Generated code and
+    /// AVX-512 F, BW, DQ, VL, which every server CPU since Skylake has. Lane-wise handlers are the AVX2 ones: compiled for
+    /// AVX-512 they were 0 to 12 % slower on Zen 4, since store forwarding stalls on rows that are written in 64-byte
+    /// pieces and read in others. Generated code and
     /// matrix handlers use it.
     Avx512,
 }

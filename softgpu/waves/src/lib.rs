@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Executes waves: the reference interpreter of gfx1100 machine code, workgroups and grids.
+//! Executes waves of gfx1100 machine code: an interpreter, a code generator, and the scheduling of workgroups and grids.
 //!
 //! INVARIANT: exact at every instruction. All architectural state of a wave is in one struct between instructions, so a
 //! grid can be paused anywhere, moved as plain data, and resumed with the same results; no input (code, packet,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How a dispatch ended, and what is left of one that was paused.
 //!
-//! INVARIANT: plain data; a paused dispatch goes on from it with the same results, in this process or another.
+//! INVARIANT: plain data; a dispatch that is resumed from it has the same results, in this process or another.
 
 use queues::save_area::WaveRecord;
 
 use crate::exception::WaveException;
 
-/// A paused dispatch: plain data, enough to go on with identical results.
+/// A paused dispatch: plain data, enough to resume it with identical results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GridState {
     /// Index (x fastest) of the first workgroup that has not started.

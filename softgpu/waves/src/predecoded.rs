@@ -68,7 +68,7 @@ fn fetch(map: &Map, halves: usize, pc: u64) -> Fetched {
 }
 
 fn gap_step(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
-    // What is there is looked at again: the step only marks the place.
+    // The memory is read again: the step only marks the place.
     let cause = match fetch(env.map, w.halves, s.pc) {
         Fetched::Gap(Gap::Fault(fault)) => Cause::from(fault),
         Fetched::Gap(Gap::Illegal(words)) | Fetched::Inst(_, words) => Cause::IllegalInstruction { words },
@@ -84,7 +84,7 @@ pub(crate) fn branch_target(inst: &Inst, pc: u64) -> Option<u64> {
     direct.then(|| pc.wrapping_add(u64::from(inst.size)).wrapping_add((i64::from(inst.imm) * 4) as u64))
 }
 
-/// Whether control never goes on behind `inst`.
+/// Whether control never continues behind `inst`.
 fn ends_run(inst: &Inst) -> bool {
     use softgpu_isa::Op::*;
     matches!(
@@ -212,7 +212,7 @@ impl Predecoded {
         match index.checked_sub(1).map(|before| &self.steps[before]) {
             _ if (pc, index) == self.entry => true,
             Some(before) if before.pc != pc && step.pc == pc => true,
-            // What is dropped between the two is there, unless control never goes on behind the one before.
+            // What is dropped between the two is there, unless control never continues behind the one before.
             Some(before) => {
                 let inst = self.insts.get(before.ordinal as usize).and_then(Option::as_ref);
                 before.next_pc() == pc && inst.is_some_and(|inst| !ends_run(inst))

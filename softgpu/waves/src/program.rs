@@ -26,7 +26,7 @@ use crate::vm::Map;
 pub(crate) struct Program {
     code: Predecoded,
     /// Instructions executed by waves that this is the main program of.
-    heat: AtomicU64,
+    executed: AtomicU64,
     /// Generated code, made when it is first wanted; none where there cannot be any.
     #[cfg(target_arch = "x86_64")]
     compiled: OnceLock<Option<Compiled>>,
@@ -45,7 +45,7 @@ impl Program {
     fn build(map: &Map, level: Level, shape: Shape, entry: u64) -> Program {
         Program {
             code: Predecoded::build(map, level, shape, entry),
-            heat: AtomicU64::new(0),
+            executed: AtomicU64::new(0),
             #[cfg(target_arch = "x86_64")]
             compiled: OnceLock::new(),
         }
@@ -61,15 +61,15 @@ impl Program {
     }
 
     /// Notes that a wave executed so many instructions, as long as that matters.
-    pub(crate) fn add_heat(&self, instructions: u64) {
-        if self.heat() < WORTH_COMPILING {
-            self.heat.fetch_add(instructions, Ordering::Relaxed);
+    pub(crate) fn count_executed(&self, instructions: u64) {
+        if self.executed() < WORTH_COMPILING {
+            self.executed.fetch_add(instructions, Ordering::Relaxed);
         }
     }
 
     /// Instructions executed so far.
-    pub(crate) fn heat(&self) -> u64 {
-        self.heat.load(Ordering::Relaxed)
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Relaxed)
     }
 }
 

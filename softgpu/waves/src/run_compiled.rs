@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs one wave in generated code, and step by step where there is none.
 //!
-//! INVARIANT: as for the interpreter's loop: when it returns, `Wave::pc` names the next instruction, or the faulting one.
+//! INVARIANT: when `run` returns, `Wave::pc` names the next instruction, or the faulting one.
 #![allow(unsafe_code)]
 
 use crate::code::{Code, WaveStop};
@@ -13,12 +13,12 @@ use crate::step::Flow;
 use crate::wave::Wave;
 
 /// Puts `w` in front of step `index`.
-fn stand(w: &mut Wave, program: &Program, index: usize) {
+fn place(w: &mut Wave, program: &Program, index: usize) {
     w.pc = program.steps[index].pc;
     w.hint = index;
 }
 
-/// What a step's flow means for the wave; `None` to go on at the index that is then in `ip`.
+/// Applies a step's flow to the wave. `None`: the wave continues at the step whose index is in `ip`.
 fn follow(w: &mut Wave, program: &Program, flow: Flow, index: usize, ip: &mut usize) -> Option<WaveStop> {
     let step = &program.steps[index];
     match flow {
@@ -42,8 +42,8 @@ fn follow(w: &mut Wave, program: &Program, flow: Flow, index: usize, ip: &mut us
     None
 }
 
-/// Steps from `ip` until a head of a block that generated code can take, or something else stops the wave. Answers the
-/// last step's flow and index.
+/// Interprets from `ip` on until the head of a block that has generated code, or until the wave stops. Returns the flow
+/// and the index of the last step.
 fn interpret(
     w: &mut Wave,
     env: &mut Env<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn run(
         let compiled = program.compiled(code.level, w.mode)?;
         loop {
             if env.executed >= limit || control.interrupts() {
-                stand(w, program, ip);
+                place(w, program, ip);
                 let over = env.executed >= limit && !control.interrupts();
                 return Some(if over { WaveStop::Quantum } else { WaveStop::Interrupted });
             }
@@ -97,11 +97,11 @@ pub(crate) fn run(
                         (done.0, done.1)
                     }
                     Left::Interrupted(index) => {
-                        stand(w, program, index);
+                        place(w, program, index);
                         return Some(WaveStop::Interrupted);
                     }
                     Left::Quantum(index) => {
-                        stand(w, program, index);
+                        place(w, program, index);
                         return Some(WaveStop::Quantum);
                     }
                 }

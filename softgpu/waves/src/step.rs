@@ -16,19 +16,19 @@ pub(crate) type Handler = unsafe fn(&mut Wave, &mut Env<'_>, &Step) -> Flow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Flow {
-    /// Go on with the next step.
+    /// Continue with the next step.
     Next,
-    /// Go on at `Step::target`.
+    /// Continue at `Step::target`.
     Jump,
-    /// Go on at `Wave::pc`, which the handler set.
+    /// Continue at `Wave::pc`, which the handler set.
     Indirect,
     /// Wait for the workgroup.
     Barrier,
-    /// Give way to the other waves.
+    /// Let the other waves of the workgroup run.
     Yield,
-    /// The wave is done.
+    /// The wave has ended.
     End,
-    /// `Wave::cause` says why the wave cannot go on.
+    /// The wave stops; `Wave::cause` says why.
     Stop,
 }
 

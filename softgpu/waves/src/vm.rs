@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: a GPU virtual address is the same host virtual address in this process; memory in a mapped interval is
 //! backed by host memory for as long as the interval is mapped. Workers hold the map's read lock while they touch
-//! memory and give it up at every quantum, so `unmap` returns only when nobody can still be in the range.
+//! memory and release it at every quantum, so `unmap` returns only when no worker can still access the range.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -150,7 +150,8 @@ impl Map {
     /// [`MemoryFault`]: it may not be executed.
     pub(crate) fn fetch(&self, address: u64) -> Result<u32, MemoryFault> {
         self.check(address, 4, AccessKind::Execute)?;
-        // SAFETY: checked just now. Who has the map has its lock, so that nothing is unmapped meanwhile.
+        // SAFETY: the range was checked just now. A borrow of the map exists only under its lock, so nothing is unmapped
+        // meanwhile.
         Ok(unsafe { raw::read_dwords::<1>(address)[0] })
     }
 
@@ -160,14 +161,15 @@ impl Map {
         if self.check(address, bytes.len() as u64, AccessKind::Execute).is_err() {
             return false;
         }
-        // SAFETY: checked just now. Who has the map has its lock, so that nothing is unmapped meanwhile.
+        // SAFETY: the range was checked just now. A borrow of the map exists only under its lock, so nothing is unmapped
+        // meanwhile.
         unsafe { raw::read(address, &mut bytes) };
         bytes.chunks_exact(4).zip(words).all(|(found, word)| found == word.to_le_bytes())
     }
 }
 
-/// The most bytes that one hold of the map's lock moves: well below a millisecond, which is what a change of the map
-/// may have to wait.
+/// The most bytes that are moved while the map's lock is held once: well below a millisecond of work, which is how long
+/// a change of the map may have to wait.
 const PIECE: u64 = 1 << 20;
 
 /// One (process, GPU) address space.
@@ -189,7 +191,7 @@ impl Vm {
     ///
     /// # Safety
     /// Until [`Vm::unmap`] of it has returned, `range` is host memory at the same addresses that this process may read, and
-    /// write if `access` or a later [`Vm::protect`] says so, and of which nobody holds a reference while kernels run.
+    /// write if `access` or a later [`Vm::protect`] says so, and to which no Rust reference exists while kernels run.
     pub unsafe fn map(&self, range: Range<u64>, access: Access) -> Result<(), Overlap> {
         let mut map = self.map.write();
         let k = map.intervals.partition_point(|i| i.end <= range.start);
@@ -324,7 +326,7 @@ impl Vm {
         let mut done = 0;
         while done < bytes {
             let piece = (bytes - done).min(PIECE);
-            // Let go between the pieces, so that a change of the map gets its turn.
+            // The lock is released between the pieces, so that a change of the map need not wait for all of them.
             act(&self.map.read(), done, piece)?;
             done += piece;
         }

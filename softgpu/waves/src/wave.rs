@@ -26,14 +26,14 @@ pub(crate) const TTMP: usize = 108;
 pub(crate) const M0: usize = 125;
 /// Index of EXEC_LO.
 pub(crate) const EXEC: usize = 126;
-/// Where writes to NULL land; never read.
+/// The target of writes to NULL; never read.
 pub(crate) const SINK: usize = 128;
 /// Entries of the scalar file: 128 operand encodings and a sink wide enough for a 512-bit scalar load.
 pub(crate) const SCALARS: usize = 128 + 16;
 /// Scratch VGPRs that predecode uses behind the allocated ones (VOPD cross reads, DPP).
 pub(crate) const SPARE_VGPRS: usize = 2;
 
-/// Where a wave stands with its workgroup's scheduler.
+/// Whether the scheduler of the workgroup can run a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaveStatus {
     /// Can run.

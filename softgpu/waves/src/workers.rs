@@ -50,8 +50,8 @@ impl Workers {
         Workers::with_observer(count, engine, Observe::from_env())
     }
 
-    /// A pool with `count` threads (at least one) that write down what is asked about the grids they run; those are then
-    /// interpreted, whatever `engine` says.
+    /// A pool with `count` threads (at least one) that record what `observe` asks for about the grids they run; such
+    /// grids are interpreted, whatever `engine` is.
     pub fn with_observer(count: usize, engine: Engine, observe: Observe) -> Workers {
         let observe = observe.is_on().then(|| Arc::new(observe));
         let shared = Arc::new(Shared {
@@ -70,7 +70,7 @@ impl Workers {
         Workers { shared, threads }
     }
 
-    /// Thread handles' pthread ids are not public; this is how many threads run.
+    /// Number of worker threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
@@ -80,7 +80,7 @@ impl Workers {
         self.shared.engine
     }
 
-    /// What is to be written down, if anything is.
+    /// What is to be recorded, if anything.
     pub(crate) fn observe(&self) -> Option<&Arc<Observe>> {
         self.shared.observe.as_ref()
     }
@@ -98,7 +98,7 @@ impl Workers {
         self.shared.queue.lock().grids.retain(|g| !Arc::ptr_eq(g, grid));
     }
 
-    /// Whether more than one grid wants workers.
+    /// Whether more than one grid is in the queue.
     pub(crate) fn others_waiting(&self) -> bool {
         self.shared.queue.lock().grids.len() > 1
     }
@@ -110,7 +110,7 @@ impl Workers {
                 return None;
             }
             let n = q.grids.len();
-            // Of those with the highest priority the one whose turn it is.
+            // Of the grids with the highest priority the next one in turn.
             let waiting = (0..n).map(|k| (q.turn + k) % n).filter(|&k| q.grids[k].has_work());
             let found = waiting.min_by_key(|&k| std::cmp::Reverse(q.grids[k].priority()));
             if let Some(k) = found {
@@ -127,9 +127,9 @@ impl Workers {
     }
 
     fn serve(&self) {
-        let mut room = None;
+        let mut spare = None;
         while let Some(grid) = self.next() {
-            grid.work(self, &mut room);
+            grid.work(self, &mut spare);
         }
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Workers {
         self.shared.queue.lock().closing = true;
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so already.
+            // The panic of a worker was reported when it happened.
             let _ = thread.join();
         }
     }

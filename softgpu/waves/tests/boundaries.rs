@@ -169,7 +169,7 @@ fn command_given_while_counting_wins_and_a_deaf_control_hears_nothing() {
     assert!(matches!(d.run(&case.launch(&d, &data), &control, None), Outcome::Paused(_)));
 
     let data = d.buffer(&case.data());
-    let deaf = Control::deaf();
+    let deaf = Control::uninterruptible();
     assert!(matches!(d.run(&case.launch(&d, &data), &deaf, None), Outcome::Completed));
     assert_eq!(data.get(), whole);
     assert!(instructions > 0);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each packet does.
+//! The effect of each PM4 packet.
 //!
 //! Dispatches run to their end before the next packet begins, and memory is coherent: partial flushes and cache packets
 //! have nothing left to do.
 //!
-//! INVARIANT: a packet that ends in an error has done nothing but what it does again when it begins anew.
+//! INVARIANT: what a packet that ends in an error has done is harmless to do again when the packet begins anew.
 
 use queues::aql::ExceptionCode;
 use queues::pm4::{
@@ -16,7 +16,7 @@ use softgpu_waves::{AccessKind, MemoryFault};
 use super::launch;
 use super::machine::{DEPTH, Machine, Step, append};
 use super::registers::Registers;
-use crate::client_gpus::bell::Patience;
+use crate::client_gpus::backoff::Backoff;
 use crate::client_gpus::clock;
 use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::Job;
@@ -24,7 +24,7 @@ use crate::client_gpus::raised::Raised;
 
 /// The bit of the only XCC there is in a `PRED_EXEC`.
 const OWN_XCC: u8 = 1;
-/// Longest `WRITE_DATA` of which each dword is an atomic store, because somebody may poll it.
+/// Longest `WRITE_DATA` of which each dword is an atomic store, because the client may poll it.
 const POLLED_DWORDS: usize = 16;
 
 fn unsupported() -> Exit {
@@ -77,7 +77,7 @@ impl Machine {
         Ok(step)
     }
 
-    /// Sets shader registers; those of graphics stages are out of a compute queue's reach.
+    /// Sets shader registers; a compute queue cannot change those of graphics stages.
     fn set_registers(&mut self, first: u32, values: &[u32]) -> Result<(), Exit> {
         // The decoder has checked that they end within the shader registers.
         if first < reg::COMPUTE_RANGE.start {
@@ -113,7 +113,7 @@ impl Machine {
         match write.destination {
             Destination::Memory { address } | Destination::L2 { address } => {
                 write_words(core, address, write)?;
-                core.gpu.bell.strike();
+                core.gpu.waiters.wake();
             }
             Destination::Register { register } | Destination::PerfCounter { register } => {
                 if write.increment {
@@ -150,7 +150,7 @@ impl Machine {
                 } else {
                     vm.write_u32(address, low)?;
                 }
-                core.gpu.bell.strike();
+                core.gpu.waiters.wake();
             }
             Destination::Register { register } | Destination::PerfCounter { register } => {
                 self.registers.set(register, low);
@@ -168,7 +168,7 @@ impl Machine {
                 let vm = &core.gpu.vm;
                 poll(core, || Ok(wait.holds(vm.read_u32(address)?)))
             }
-            // Nothing on the way from the host to memory is ever left to flush.
+            // Stores of the host reach memory at once: there is nothing to flush.
             WaitTarget::Register { register: reg::HDP_FLUSH_DONE } => Ok(()),
             WaitTarget::Register { register } => self.wait_register(core, wait, register),
             // Where the flush's registers are depends on the chip's bus interface; what else a compute queue could
@@ -192,14 +192,14 @@ impl Machine {
     }
 }
 
-/// Looks until it is so; begins anew when the queue has to leave meanwhile.
+/// Polls until `satisfied` holds. When the queue has to leave meanwhile, the packet begins anew later.
 fn poll(core: &Core, mut satisfied: impl FnMut() -> Result<bool, MemoryFault>) -> Result<(), Exit> {
-    let mut patience = Patience::new(&core.gpu.bell);
+    let mut backoff = Backoff::new(&core.gpu.waiters);
     while !satisfied()? {
         if core.must_leave() {
             return Err(Exit::Left);
         }
-        patience.wait(|| core.must_leave() || !matches!(satisfied(), Ok(false)));
+        backoff.wait(|| core.must_leave() || !matches!(satisfied(), Ok(false)));
     }
     Ok(())
 }
@@ -230,7 +230,7 @@ fn release_mem(core: &Core, release: &ReleaseMem) -> Result<(), Exit> {
         DataSel::All64 => vm.write_u64(release.address, release.value)?,
         DataSel::GpuClock => vm.write_u64(release.address, clock::ticks())?,
     }
-    core.gpu.bell.strike();
+    core.gpu.waiters.wake();
     if release.int_sel.interrupts() {
         core.gpu.interrupt(release.context_id);
     }

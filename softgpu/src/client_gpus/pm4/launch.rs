@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a dispatch packet starts: a launch made of the compute registers.
+//! The launch that a dispatch packet starts, made of the compute registers.
 //!
-//! INVARIANT: waves start as the registers say and nothing else; numbers that no device takes become the exception
-//! that an AQL packet with such numbers raises.
+//! INVARIANT: waves start as the registers say and nothing else; numbers that no device accepts raise the
+//! exception that an AQL packet with such numbers raises.
 
 use queues::aql::{ExceptionCode, Header, KernelDispatch, PacketKind};
 use queues::hsa::KernelDescriptor;
@@ -26,7 +26,7 @@ const TMPRING_WAVE_SIZE: u32 = 0x7fff;
 /// The launch that a dispatch with these sizes is; `None` if it has no work-group.
 ///
 /// # Errors
-/// The exception that sizes or modes raise which nothing here can run.
+/// The exception for sizes or modes that cannot be run.
 pub(super) fn launch(
     chip: &Chip,
     config: &HwQueue,
@@ -129,7 +129,7 @@ struct Axis {
 impl Axis {
     /// Reads `COMPUTE_NUM_THREAD`, the axis's first work-group and the packet's size.
     ///
-    /// A size is an end and no count: the work-groups from `COMPUTE_START` up to it run (Mesa's RADV adds the base
+    /// A size is the end of a range, not a count: the work-groups from `COMPUTE_START` up to it run (Mesa's RADV adds the base
     /// work-group to the counts).
     fn new(threads: u32, first: u32, end: u32, initiator: Initiator) -> Self {
         // CAST: the two halves.

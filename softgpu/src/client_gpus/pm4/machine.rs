@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The packet machine: registers, indirect buffers under way, and the dispatch under way.
+//! The state of a PM4 packet processor: registers, unfinished indirect buffers, and the unfinished dispatch.
 //!
 //! ```text
 //!   ring (or AQL packet) ──INDIRECT_BUFFER──► frame 0 ──INDIRECT_BUFFER──► frame 1
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! INVARIANT: every position is behind the last packet that began, and what such a packet left unfinished is a frame or
-//! the job. So a machine that left goes on by finishing these, innermost first.
+//! the job. So a machine that was stopped resumes by finishing these, innermost first.
 
 use queues::pm4::{IndirectBuffer, Pm4Error, packet_dwords};
 use queues::save_area::WaveRecord;
@@ -21,10 +21,10 @@ use crate::client_gpus::gpu::Gpu;
 use crate::client_gpus::mqd::{Reader, Writer};
 use crate::hardware::HwQueue;
 
-/// Indirect buffers inside each other.
+/// The most indirect buffers inside each other.
 pub(super) const DEPTH: usize = 2;
 
-/// An indirect buffer under way.
+/// An unfinished indirect buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     address: u64,
@@ -65,7 +65,7 @@ pub(super) fn append(vm: &Vm, address: u64, dwords: usize, words: &mut Vec<u32>)
     Ok(())
 }
 
-/// How a stream goes on behind a packet that was executed.
+/// How a stream continues after a packet that was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     /// Dwords to the next packet of the stream.
@@ -81,7 +81,7 @@ pub(in crate::client_gpus) struct Machine {
     /// Innermost last.
     pub(super) frames: Vec<Frame>,
     pub(super) job: Option<Box<Job>>,
-    /// Room for one packet.
+    /// Memory for one packet.
     words: Vec<u32>,
 }
 
@@ -91,10 +91,10 @@ impl Machine {
         Self { frames: vec![Frame { address, dwords, next: 0 }], ..Self::default() }
     }
 
-    /// Executes what is under way; returns when there is nothing left.
+    /// Executes what is unfinished; returns when nothing is left.
     ///
     /// # Errors
-    /// [`Exit::Left`] when the queue has to leave: call again to go on. [`Exit::Raised`] when it halts.
+    /// [`Exit::Left`] when the queue has to leave: the next call resumes. [`Exit::Raised`] when it halts.
     pub(in crate::client_gpus) fn run(&mut self, core: &Core) -> Result<(), Exit> {
         while self.job.is_some() || !self.frames.is_empty() {
             if core.must_leave() {
@@ -111,7 +111,7 @@ impl Machine {
     fn run_job(&mut self, core: &Core, mut job: Box<Job>) -> Result<(), Exit> {
         match job.run(&core.gpu, &core.control)? {
             Progress::Completed => {
-                core.gpu.bell.strike();
+                core.gpu.waiters.wake();
                 Ok(())
             }
             Progress::Paused => {
@@ -196,7 +196,7 @@ impl Machine {
     /// Reads what [`Machine::store`] wrote.
     ///
     /// # Errors
-    /// `EINVAL` when no machine could be like this.
+    /// `EINVAL` when no machine can have this state.
     pub(in crate::client_gpus) fn load(
         reader: &mut Reader<'_>,
         gpu: &Gpu,

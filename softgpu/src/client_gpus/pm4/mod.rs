@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The PM4 command processor: one compute queue's stay on the hardware.
+//! The PM4 command processor of one compute queue.
 //!
-//! Packets run one after the other and to their end, which is a legal order for any stream. The client counts dwords
-//! that it has written, for ever, in the write pointer and the doorbell; the read pointer that it sees is ours, wrapped
-//! at the ring's size as real processors publish it (kfdtest's `PM4Queue` computes with that).
+//! Packets run one after the other and to their end, which is a legal order for any stream. Write pointer and doorbell
+//! hold the client's count of written dwords, which never wraps; the read pointer that is published wraps at the ring's
+//! size, as that of real processors does (kfdtest's `PM4Queue` computes with that).
 //!
-//! INVARIANT: the position is ours alone. Ring, write pointer and doorbell belong to the client: they can make the
-//! queue wait or halt, and nothing else.
+//! INVARIANT: only this module changes the position. Ring, write pointer and doorbell belong to the client: they can make
+//! the queue wait or halt, and have no other effect.
 
 mod execute;
 mod launch;
@@ -29,10 +29,10 @@ use super::mqd::{Reader, Writer};
 use super::raised::Raised;
 use crate::hardware::HwQueue;
 
-/// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.
+/// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
 
-/// Words that are no packet halt the queue.
+/// Words that cannot be decoded halt the queue.
 impl From<Pm4Error> for Raised {
     fn from(error: Pm4Error) -> Self {
         tracing::debug!(target: "processor", %error, "packet refused");
@@ -48,7 +48,7 @@ impl From<Pm4Error> for Raised {
 pub(super) struct Pm4Context {
     /// Dword of the ring to execute next, never wrapped.
     next: u64,
-    /// One past the last dword that the client has written, as far as it told.
+    /// One past the last dword that the client has written, as far as the write pointer or the doorbell said.
     limit: u64,
     machine: Machine,
     /// How long to spin for the next packet.
@@ -91,9 +91,9 @@ impl Pm4Context {
     /// Executes packets until the driver or an exception stops it.
     pub(super) fn run(&mut self, core: &Core) -> Exit {
         let mut run = Pm4Run { core, context: self, published: None };
-        // Later the doorbell tells.
+        // Later counts come from the doorbell.
         match core.gpu.vm.read_u64(core.config.write_ptr_va) {
-            Ok(written) => run.hear(written),
+            Ok(written) => run.note_written(written),
             Err(fault) => return fault.into(),
         }
         loop {
@@ -114,14 +114,14 @@ fn is_ahead(count: u64, of: u64) -> bool {
 struct Pm4Run<'a> {
     core: &'a Core,
     context: &'a mut Pm4Context,
-    /// The position that the client was told last.
+    /// The position that was published last.
     published: Option<u64>,
 }
 
 impl Pm4Run<'_> {
     fn step(&mut self) -> Result<(), Exit> {
         self.context.machine.run(self.core)?;
-        self.listen();
+        self.read_doorbell();
         self.publish()?;
         if self.core.must_leave() {
             return Err(Exit::Left);
@@ -138,11 +138,12 @@ impl Pm4Run<'_> {
         Ok(())
     }
 
-    /// Tells the client how far the ring is free; nothing is under way by now.
+    /// Publishes the read pointer; all packets before it have completed.
     fn publish(&mut self) -> Result<(), Exit> {
         let Core { gpu, config, .. } = self.core;
         let Pm4Context { next, limit, .. } = *self.context;
-        // Predication may skip what is yet to be written; to the client that would look like a full ring.
+        // Predication may skip dwords that are not written yet; with a read pointer beyond them the ring would look full
+        // to the client.
         let next = if is_ahead(next, limit) { limit } else { next };
         if self.published != Some(next) {
             // CAST: a ring has at most 2^30 dwords (KFD counts its bytes in 32 bits).
@@ -153,36 +154,36 @@ impl Pm4Run<'_> {
     }
 
     /// Takes note of a count of written dwords.
-    fn hear(&mut self, written: u64) {
+    fn note_written(&mut self, written: u64) {
         if is_ahead(written, self.context.limit) {
             self.context.limit = written;
         }
     }
 
-    /// The doorbell, unless nobody ever rang it.
+    /// The doorbell's value, if it was ever rung.
     fn rung(&self) -> Option<u64> {
         let rung = self.core.gpu.doorbells.value(self.core.config.doorbell_offset);
         (rung != NEVER_RUNG).then_some(rung)
     }
 
-    fn listen(&mut self) {
+    fn read_doorbell(&mut self) {
         if let Some(rung) = self.rung() {
-            self.hear(rung);
+            self.note_written(rung);
         }
     }
 
-    /// Waits for dwords: a short spin that pays only on a busy queue, then parked until a doorbell rings.
+    /// Waits for dwords: first by a short spin, which only helps on a busy queue, then parked until a doorbell rings.
     fn idle(&mut self) {
         let limit = self.context.limit;
-        let news = || self.core.must_leave() || self.rung().is_some_and(|rung| is_ahead(rung, limit));
+        let is_over = || self.core.must_leave() || self.rung().is_some_and(|rung| is_ahead(rung, limit));
         let begun = Instant::now();
         while begun.elapsed() < self.context.spin {
-            if news() {
+            if is_over() {
                 return;
             }
             std::hint::spin_loop();
         }
-        self.core.gpu.doorbells.park(news);
+        self.core.gpu.doorbells.park(is_over);
         self.context.spin /= 2;
     }
 }

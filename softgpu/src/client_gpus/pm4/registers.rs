@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The compute registers of a queue: what a dispatch takes its state from.
+//! The compute registers of a queue, from which a dispatch takes its state.
 //!
 //! INVARIANT: they are exactly the registers of the descriptor's first dwords (`v11_compute_mqd`), so a queue off the
-//! hardware loses none of them. Every other register of the chip swallows what is written and reads as 0.
+//! hardware loses none of them. Writes to any other register of the chip have no effect, and it reads as 0.
 
 use queues::pm4::reg;
 

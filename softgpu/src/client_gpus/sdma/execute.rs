@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each packet does.
+//! The effect of each SDMA packet.
 //!
-//! INVARIANT: a packet that is left in the middle has its progress in the context and goes on from there; every other
-//! packet has all its effects or none. However long a packet is, the driver waits for one piece of it at most, and
-//! however short a stay on the hardware is, it does one piece.
+//! INVARIANT: a packet that is left in the middle has its progress in the context and resumes from there; every other
+//! packet has all its effects or none. The driver never waits for more than one piece of a
+//! packet, and each time that the queue is started it executes at least one piece.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use queues::sdma::{ConstFill, CopyLinear, CopyRect, Packet, PollRegMem};
 use softgpu_waves::{MemoryFault, Vm};
 
 use super::{SdmaRun, rect};
-use crate::client_gpus::bell::Patience;
+use crate::client_gpus::backoff::Backoff;
 use crate::client_gpus::clock;
 use crate::client_gpus::core::Exit;
 use crate::client_gpus::raised::Raised;
 
-/// Bytes that are moved or written between two looks at whether the queue must leave; a multiple of 4, so that the
-/// pattern of a fill goes on in phase.
+/// Bytes that are moved or written between two checks of whether the queue must leave; a multiple of 4, so that the
+/// pattern of a fill continues in phase.
 const PIECE: u64 = 1 << 20;
 /// A poll's count of retries that means no end.
 const FOR_EVER: u16 = 0xfff;
@@ -97,22 +97,22 @@ impl SdmaRun<'_> {
 
     fn poll(&mut self, poll: &PollRegMem) -> Result<(), Exit> {
         if !poll.memory {
-            // Registers are the kernel's business; the one poll of them that clients know is the HDP flush.
+            // Only the kernel may access registers; the one poll of a register that clients use is the HDP flush.
             return Err(Raised::packet(ExceptionCode::PacketUnsupported).into());
         }
         let core = self.core;
         let look = || core.gpu.vm.read_u32(poll.address).map(|found| poll.is_satisfied_by(found));
         let pause = ENGINE_CLOCK * u32::from(poll.interval);
-        let mut patience = Patience::new(&core.gpu.bell);
+        let mut backoff = Backoff::new(&core.gpu.waiters);
         while !look()? {
             self.may_stay()?;
             if poll.retry == FOR_EVER {
-                patience.wait(|| core.must_leave() || !matches!(look(), Ok(false)));
+                backoff.wait(|| core.must_leave() || !matches!(look(), Ok(false)));
             } else if self.context.progress < u64::from(poll.retry) {
                 self.context.progress += 1;
                 spin(pause);
             } else {
-                // The engine gives up and goes on to the next packet.
+                // The engine ends the poll and continues with the next packet.
                 tracing::debug!(target: "processor", queue = core.config.id, %poll, "poll gave up");
                 break;
             }
@@ -132,7 +132,7 @@ fn spin(pause: Duration) {
     }
 }
 
-/// Stores the data of a write packet. One or two dwords are what clients signal with: they are stored in one go.
+/// Stores the data of a write packet. One or two dwords are what clients signal with: they are stored by one atomic store.
 fn write(vm: &Vm, dst: u64, data: &[u32]) -> Result<(), MemoryFault> {
     match *data {
         [value] => vm.write_u32(dst, value),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The SDMA engine: one queue's stay on the hardware.
+//! The command processor of one SDMA queue.
 //!
 //! Packets run one after the other and each is done before the next begins, so a fence needs no waiting and a cache
 //! request nothing to do. The read pointer passes a packet only once its effects are visible.
 //!
-//! INVARIANT: the position and the progress inside the packet there are ours alone. Ring, write pointer and doorbell
-//! belong to the client: they can make the queue wait or halt, and nothing else.
+//! INVARIANT: only this module changes the position and the progress inside the packet there. Ring, write pointer and
+//! doorbell belong to the client: they can make the queue wait or halt, and have no other effect.
 //!
 //! ```text
 //!   next            limit        positions count bytes and never wrap; the packet at `next` is decoded anew when the
-//!    v                v          queue comes back, and goes on after `progress`
+//!    v                v          queue comes back, and resumes after `progress`
 //!   [copy......][fence][........
 //!     ^ progress
 //! ```
@@ -30,9 +30,9 @@ use super::doorbell::NEVER_RUNG;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
 
-/// How long a queue looks at its doorbell before it parks after a packet; each fruitless spin halves the next.
+/// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
-/// Dwords to look at first: more than any packet of fixed length has.
+/// Dwords to decode first: more than any packet of fixed length has.
 const FIRST_LOOK: u64 = 16;
 /// Bytes of a dword.
 const DWORD: u64 = 4;
@@ -42,9 +42,9 @@ const DWORD: u64 = 4;
 pub(super) struct SdmaContext {
     /// Byte position of the packet to execute next, or being executed.
     next: u64,
-    /// Byte position behind the last packet announced, as far as we know.
+    /// Byte position behind the last packet announced, as far as was read.
     limit: u64,
-    /// How much of the packet at `next` is done: bytes of a copy or fill, rows of a rectangle, looks of a poll.
+    /// How much of the packet at `next` is done: bytes of a copy or fill, rows of a rectangle, checks of a poll.
     progress: u64,
     /// How long to spin for the next packet.
     spin: Duration,
@@ -81,14 +81,14 @@ impl SdmaContext {
             if let Err(exit) = run.step(&mut window) {
                 return exit;
             }
-            // Behind the step: a queue that is taken off and put back all the time comes on nevertheless.
+            // This check follows the step, so that a queue that is stopped and started repeatedly still makes progress.
             if core.must_leave() {
                 return Exit::Left;
             }
         }
     }
 
-    /// Takes notice of a write pointer; older ones than the latest say nothing.
+    /// Takes over a write pointer; one that is older than the latest is ignored.
     fn announce(&mut self, limit: u64) {
         if limit.wrapping_sub(self.limit).cast_signed() > 0 {
             self.limit = limit;
@@ -123,7 +123,7 @@ impl SdmaRun<'_> {
                     return self.retire(taken as u64);
                 }
                 Err(SdmaError::Truncated { wanted, .. }) if fits(wanted, config.ring_bytes) => {
-                    // CAST: as above.
+                    // CAST: usize is at most 64 bits.
                     dwords = wanted as u64;
                     if dwords > published {
                         // The client has announced a packet's beginning only.
@@ -136,16 +136,16 @@ impl SdmaRun<'_> {
         }
     }
 
-    /// Puts the position behind the packet that was executed, and says so.
+    /// Moves the position past the packet that was executed, and publishes it.
     fn retire(&mut self, dwords: u64) -> Result<(), Exit> {
         self.context.next = self.context.next.wrapping_add(dwords * DWORD);
         self.context.progress = 0;
         self.context.spin = LONGEST_SPIN;
         let gpu = &self.core.gpu;
-        // ORDERING: a release store: whoever sees the read pointer sees the packet's effects.
+        // ORDERING: a release store: a client that sees the read pointer sees the packet's effects.
         gpu.vm.write_u64(self.core.config.read_ptr_va, self.context.next)?;
-        // Any of them may be what another queue polls for.
-        gpu.bell.strike();
+        // Another queue may poll for what this packet wrote.
+        gpu.waiters.wake();
         Ok(())
     }
 
@@ -182,7 +182,8 @@ impl SdmaRun<'_> {
         Ok(ahead / DWORD)
     }
 
-    /// Waits until more is announced: a short spin that pays only on a busy queue, then parked until a doorbell rings.
+    /// Waits until more is announced: first by a short spin, which only helps on a busy queue, then parked until a
+    /// doorbell rings.
     fn idle(&mut self) {
         let (begun, seen) = (Instant::now(), self.context.limit);
         while begun.elapsed() < self.context.spin {
@@ -203,7 +204,7 @@ fn fits(dwords: usize, ring_bytes: u64) -> bool {
     dwords as u64 <= ring_bytes / DWORD
 }
 
-/// What the engine cannot read. The codes are those of AQL packets with the same defect.
+/// The exception for a packet that cannot be decoded. The codes are those of AQL packets with the same defect.
 impl From<SdmaError> for Raised {
     fn from(error: SdmaError) -> Self {
         tracing::debug!(target: "processor", %error, "packet refused");

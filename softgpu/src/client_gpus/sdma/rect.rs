@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A rectangle copy as a list of rows.
 //!
-//! INVARIANT: row `n` depends on the packet and `n` alone, so a copy can go on after any row.
+//! INVARIANT: row `n` depends on the packet and `n` alone, so a copy can resume after any row.
 
 use queues::sdma::{CopyRect, RectSide};
 

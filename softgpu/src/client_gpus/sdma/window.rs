@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A packet's dwords, copied out of the ring.
 //!
-//! INVARIANT: what is decoded and executed is this copy, so nothing changes under the engine. The copy is straight
-//! even where the packet straddles the ring's end.
+//! INVARIANT: what is decoded and executed is this copy, so the client cannot change a packet during its
+//! execution. The copy is contiguous even where the packet crosses the ring's end.
 
 use softgpu_waves::{MemoryFault, Vm};
 

@@ -220,7 +220,7 @@ impl Asm {
             let short = i32::try_from(distance).map_err(|_| AsmError::Far(distance))?;
             code[end - 4..end].copy_from_slice(&short.to_le_bytes());
         }
-        // A label that nobody jumps to may have no place.
+        // A label without a jump to it may have no place.
         let places = self.labels.into_iter().map(|place| place.unwrap_or(0)).collect();
         Ok(Finished { code, pool: self.pool, places })
     }

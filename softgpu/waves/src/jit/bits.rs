@@ -211,7 +211,7 @@ fn choice(g: &mut Gen, t: Register, bytes: [u8; 4]) {
     g.asm.op2(LOAD, t, words);
 }
 
-/// v_perm_b32 by a constant that wants no signs.
+/// v_perm_b32 by a constant that selects no sign bits.
 fn permute_by(g: &mut Gen, s: &Step, c: usize) {
     let selector = s.src[2].value.to_le_bytes();
     let from = |first: u8| selector.map(|k| if k & !3 == first { k & 3 } else { 0x80 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What generated code and the Rust code around it hand each other.
+//! The data that generated code and the Rust code around it exchange.
 //!
 //! INVARIANT: generated code addresses the fields by their offsets, so the layout is C's.
 
@@ -14,7 +14,7 @@ use crate::wave::Wave;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Exit {
-    /// The interpreter goes on at the step.
+    /// The interpreter continues at the step.
     Leave = 100,
     /// The control asks the wave to stop in front of the step.
     Interrupted = 101,
@@ -22,7 +22,7 @@ pub(super) enum Exit {
     Quantum = 102,
 }
 
-/// What generated code knows of the world.
+/// The state that generated code is entered with.
 #[repr(C)]
 pub(super) struct JitContext {
     pub rows: *mut u8,

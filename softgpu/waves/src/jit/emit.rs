@@ -209,7 +209,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Jumps to the block at `target`; backward only if nobody wants the wave to stop.
+    /// Jumps to the block at `target`; a backward jump first checks whether the wave has to stop.
     fn take_branch(&mut self, backward: bool, target: usize) {
         if backward {
             self.look(target, &[]);

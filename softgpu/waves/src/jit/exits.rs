@@ -18,7 +18,7 @@ pub(super) enum Cold {
     Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
     /// An access that is not done inline: the handler does it.
     Slow { label: Label, resume: Label, count: i32, step: usize, dirty: Vec<Spill>, held: Vec<Spill> },
-    /// A handler returned something else than "go on" (in EAX).
+    /// A handler returned another flow than `Next` (in EAX).
     Flow { label: Label, count: i32, step: usize },
 }
 
@@ -61,7 +61,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Has the handler of step `index` run; compares what it returned with "go on".
+    /// Emits a call of the handler of step `index`, and the comparison of its result with `Flow::Next`.
     pub(super) fn call_handler(&mut self, index: usize) {
         let address = std::ptr::from_ref(&self.program.steps[index]).addr() as u64;
         let a = &mut self.g.asm;

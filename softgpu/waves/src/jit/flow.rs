@@ -19,7 +19,7 @@ use crate::step::{Kind, Step};
 
 /// Lane-wise operations that may wait for something to move in front of them.
 const MAX_PENDING: usize = 512;
-/// Steps of a block; a longer straight run is cut, so that the control is looked at.
+/// Steps of a block; a longer straight run is divided, so that the control is checked.
 const MAX_BLOCK: usize = 1024;
 
 /// How a step is emitted.
@@ -54,7 +54,7 @@ pub(super) enum Unit {
     One(Item),
 }
 
-/// Whether control may not go on behind `step` as if nothing had happened.
+/// Whether the block must end with `step`.
 pub(super) fn ends_block(step: &Step) -> bool {
     use Op::*;
     let Some(op) = step.op else { return step.target == u32::MAX && step.size != 0 };

@@ -145,7 +145,7 @@ fn plain(op: Op) -> Option<Emit> {
     })
 }
 
-/// Operations that want AVX-512.
+/// Operations that need AVX-512.
 fn wide_only(op: Op) -> Option<Emit> {
     Some(match op {
         Op::V_MUL_HI_U32 => integer::multiply_high,

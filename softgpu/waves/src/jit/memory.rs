@@ -39,9 +39,9 @@ impl Pages {
         };
         let start = NonNull::new(start.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
         let pages = Pages { start, bytes };
-        // SAFETY: the mapping is ours, writable and at least `code.len()` bytes long.
+        // SAFETY: this process made the mapping just now; it is writable and at least `code.len()` bytes long.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), start.as_ptr(), code.len()) };
-        // SAFETY: the mapping is ours, and nobody else knows of it yet.
+        // SAFETY: this process made the mapping just now, and no other code has its address yet.
         unsafe {
             mprotect(start.as_ptr().cast::<c_void>(), bytes, MprotectFlags::READ | MprotectFlags::EXEC)?
         };
@@ -56,7 +56,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing runs in it: whoever runs code holds the program it belongs to.
+        // SAFETY: `new` made the mapping, and nothing runs in it: a thread that runs code borrows the program that owns it.
         let result = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.bytes) };
         if let Err(error) = result {
             tracing::warn!("Cannot unmap {} bytes of generated code: {error}", self.bytes);

@@ -18,13 +18,13 @@
 //! memory     pages, never writable and executable   vmem       loads and stores by pattern
 //! context    what generated code is handed
 //! ```
-#![allow(unsafe_code)]
 
 mod asm;
 mod bits;
 mod carry;
 mod codes;
 mod compare;
+mod compiled;
 mod context;
 mod convert;
 mod dpp;
@@ -52,158 +52,4 @@ mod transcend;
 mod transfer;
 mod vmem;
 
-use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU8;
-
-use self::context::{Exit, JitContext};
-use self::transfer::KNOWN;
-use crate::env::Env;
-use crate::level::Level;
-use crate::predecoded::Predecoded;
-use crate::step::{Flow, Step};
-use crate::wave::{Row, Wave};
-
-/// Steps of a program that is compiled: some tens of milliseconds, during which nobody can preempt its waves.
-const MAX_STEPS: usize = 1 << 14;
-
-/// Runs a step's handler for generated code.
-///
-/// # Safety
-/// The pointers are those of a wave, an environment and a step that [`Compiled::enter`] was called with.
-unsafe extern "sysv64" fn call(w: *mut Wave, env: *mut Env<'_>, s: *const Step) -> u32 {
-    // SAFETY: the caller's promise; generated code runs within the exclusive borrows of `enter` and touches nothing while
-    // the handler runs.
-    unsafe {
-        let s = &*s;
-        (s.run)(&mut *w, &mut *env, s) as u32
-    }
-}
-
-/// Why a run of generated code ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// The step at this index returned this.
-    Flow(Flow, usize),
-    /// The interpreter goes on at this step.
-    Interpret(usize),
-    /// The control asks.
-    Interrupted(usize),
-    /// The quantum is over.
-    Quantum(usize),
-}
-
-/// Code of one program for one MODE.
-#[derive(Debug)]
-pub(crate) struct Compiled {
-    pages: memory::Pages,
-    pool: Vec<u32>,
-    /// Offset of each step's code, for heads of blocks; 0 elsewhere.
-    entries: Vec<u32>,
-    /// The MODE it was made for.
-    pub mode: u32,
-}
-
-impl Compiled {
-    /// Code for `program`, whose steps must stay where they are. `None`, with a line in the log, if there is none for this
-    /// CPU or this program.
-    pub(crate) fn new(program: &Predecoded, level: Level, mode: u32) -> Option<Compiled> {
-        if program.steps.len() > MAX_STEPS {
-            tracing::debug!(
-                "{} steps at {:#x} are left to the interpreter",
-                program.steps.len(),
-                program.entry.0
-            );
-            return None;
-        }
-        let wide = match level {
-            Level::Avx512 => generator::Wide::Z,
-            Level::Avx2 => generator::Wide::Y,
-            Level::Baseline => return None,
-        };
-        let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
-                return None;
-            }
-        };
-        let pages = match memory::Pages::new(&finished.code) {
-            Ok(pages) => pages,
-            Err(error) => {
-                tracing::warn!("No executable memory for {} bytes of code: {error}", finished.code.len());
-                return None;
-            }
-        };
-        tracing::debug!(
-            "{} steps at {:#x} became {} bytes",
-            program.steps.len(),
-            program.entry.0,
-            finished.code.len()
-        );
-        if let Some(directory) = std::env::var_os("SOFTGPU_JIT_DUMP") {
-            // For objdump -D -b binary -m i386:x86-64 --adjust-vma=ADDRESS.
-            let name = format!("{:#x}-at-{:#x}.bin", program.entry.0, pages.at(0).addr());
-            if let Err(error) = std::fs::write(std::path::Path::new(&directory).join(&name), &finished.code) {
-                tracing::warn!("Cannot write {name}: {error}");
-            }
-        }
-        let mut entries = vec![0; program.steps.len()];
-        for (step, offset) in places {
-            entries[step] = offset as u32;
-        }
-        Some(Compiled { pages, pool: finished.pool, entries, mode })
-    }
-
-    /// Whether step `index` is the head of a block.
-    pub(crate) fn has(&self, index: usize) -> bool {
-        self.entries.get(index).is_some_and(|&offset| offset != 0)
-    }
-
-    /// Runs from step `index`, a head of a block, until something else is to be done. `limit` is in executed instructions.
-    ///
-    /// `flag` is the control's state.
-    pub(crate) fn enter(
-        &self,
-        w: &mut Wave,
-        env: &mut Env<'_>,
-        index: usize,
-        flag: &AtomicU8,
-        limit: u64,
-    ) -> Left {
-        let mut context = JitContext {
-            rows: w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize),
-            // The address of the whole wave, moved: handlers get it back.
-            scalars: std::ptr::from_mut(w).cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast(),
-            env: std::ptr::from_mut(env).cast(),
-            pool: self.pool.as_ptr(),
-            flag: flag.as_ptr().cast_const(),
-            executed: env.executed,
-            limit,
-            call,
-            lds_bytes: w.lds_bytes.into(),
-            lds: env.lds.as_mut_ptr().cast(),
-            hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
-            known: [const { MaybeUninit::uninit() }; KNOWN],
-        };
-        // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
-        // steps it names is alive, since it owns `self`.
-        let enter: extern "sysv64" fn(*mut JitContext, *const u8) -> u64 =
-            unsafe { std::mem::transmute(self.pages.at(0)) };
-        let result = enter(&mut context, self.pages.at(self.entries[index] as usize));
-        env.executed = context.executed;
-        let step = result as u32 as usize;
-        match (result >> 32) as u32 {
-            x if x == Exit::Leave as u32 => Left::Interpret(step),
-            x if x == Exit::Interrupted as u32 => Left::Interrupted(step),
-            x if x == Exit::Quantum as u32 => Left::Quantum(step),
-            x if x == Flow::Jump as u32 => Left::Flow(Flow::Jump, step),
-            x if x == Flow::Indirect as u32 => Left::Flow(Flow::Indirect, step),
-            x if x == Flow::Barrier as u32 => Left::Flow(Flow::Barrier, step),
-            x if x == Flow::Yield as u32 => Left::Flow(Flow::Yield, step),
-            x if x == Flow::End as u32 => Left::Flow(Flow::End, step),
-            _ => Left::Flow(Flow::Stop, step),
-        }
-    }
-}
-
-const _: () = assert!(size_of::<Row>() == 128);
+pub(crate) use self::compiled::{Compiled, Left};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which host vector register holds which piece of which VGPR row.
 //!
-//! INVARIANT: a piece is in at most one register; a dirty register is newer than memory. Who is evicted is decided by
+//! INVARIANT: a piece is in at most one register; a dirty register is newer than memory. Which piece is evicted is decided by
 //! distance to the next access (Belady), which the emitter knows since it sees the whole region in advance.
 
 /// A piece of a row: as many lanes as a host register has. `row * pieces per row + piece`.

@@ -345,7 +345,7 @@ pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) ->
     true
 }
 
-/// Compares what a conditional branch looks at, and names the jump that is taken when the branch is.
+/// Emits the comparison of a conditional branch, and returns the jump that is taken when the branch is.
 pub(super) fn condition(asm: &mut Asm, op: Op, shape: Shape) -> Option<Code> {
     let mut zero = |index: usize| {
         let code = if shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };

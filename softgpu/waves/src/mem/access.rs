@@ -234,7 +234,7 @@ pub(crate) fn gather<const B: usize, const N: usize, const S: bool>(
     }
     // Each active lane's bytes are readable, and `settle` gave the others an active lane's address.
     if equal {
-        // SAFETY: as above; `env` holds the map's lock.
+        // SAFETY: all lanes have an active lane's address, whose `B` bytes were checked readable; `env` holds the map's lock.
         let v = unsafe { read_one::<B, S>(a[0]) };
         for k in 0..N {
             out[k] = [v[k]; 32];
@@ -242,7 +242,8 @@ pub(crate) fn gather<const B: usize, const N: usize, const S: bool>(
         return Ok(());
     }
     for i in 0..32 {
-        // SAFETY: as above; `env` holds the map's lock.
+        // SAFETY: the lane has its own address or, if it is off, that of an active lane; the `B` bytes of every active lane
+        // were checked readable; `env` holds the map's lock.
         let v = unsafe { read_one::<B, S>(a[i]) };
         for k in 0..N {
             out[k][i] = v[k];

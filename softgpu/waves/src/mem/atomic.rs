@@ -236,7 +236,7 @@ impl Atomic {
                 }
             }
         };
-        // SAFETY: as the caller says; what is writable is readable.
+        // SAFETY: the caller says that four bytes are writable, and pages that are writable are readable on x86-64.
         unsafe { raw::with_atomic_u32(address, exchange) }
     }
 
@@ -255,7 +255,7 @@ impl Atomic {
                 }
             }
         };
-        // SAFETY: as the caller says; what is writable is readable.
+        // SAFETY: the caller says that eight bytes are writable, and pages that are writable are readable on x86-64.
         unsafe { raw::with_atomic_u64(address, exchange) }
     }
 }

@@ -146,7 +146,7 @@ pub(crate) fn store_lanes<const B: usize>(
     Ok(())
 }
 
-/// An atomic on private memory: nobody else can see it, so any order will do.
+/// An atomic on private memory: no other lane can access it, so any order is correct.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn private_atomic(
     w: &Wave,

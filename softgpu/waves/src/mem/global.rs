@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! GLOBAL, FLAT and SCRATCH loads, stores and atomics.
 //!
-//! Addresses of one instruction are computed for a half wave at a time; FLAT looks at the apertures first
+//! Addresses of one instruction are computed for a half wave at a time; FLAT checks the apertures first
 //! (`kfd_flat_memory.c`: LDS at 1<<48, private at 2<<48, 4 GiB each), and SCRATCH goes through the dword swizzle.
 #![allow(unsafe_code)]
 

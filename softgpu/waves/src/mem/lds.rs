@@ -410,7 +410,7 @@ pub(crate) fn bpermute(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
-/// ds_permute: each lane sends to the lane its address names; the highest sender wins, lanes nobody sent to get 0.
+/// ds_permute: each lane sends to the lane its address names; the highest sender wins, and lanes without a sender get 0.
 pub(crate) fn permute(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     for half in 0..w.halves {
         let a = addresses(w, s, half, s.imm as u32);

@@ -65,7 +65,7 @@ fn fill<const N: usize>(w: &mut Wave, env: &Env<'_>, a: [__m256i; 4], dst: usize
                 let v = _mm256_set1_epi32(env.lds[at & (LDS_DWORDS - 1)] as i32);
                 (v, v)
             } else if let (true, Some(words)) = (in_run, env.lds.get(at..at + 16)) {
-                // SAFETY: 16 dwords were sliced.
+                // SAFETY: the slice has 16 dwords, which the two loads of 8 read.
                 unsafe {
                     (
                         _mm256_loadu_si256(words.as_ptr().cast()),
@@ -78,7 +78,7 @@ fn fill<const N: usize>(w: &mut Wave, env: &Env<'_>, a: [__m256i; 4], dst: usize
                 let by = _mm256_set1_epi32(k as i32);
                 let index =
                     |v: __m256i| _mm256_and_si256(_mm256_add_epi32(_mm256_srli_epi32::<2>(v), by), mask);
-                // SAFETY: indices are masked to the size of LDS.
+                // SAFETY: the indices are masked to the size of LDS, so every gathered dword lies in it.
                 unsafe {
                     (_mm256_i32gather_epi32::<4>(from, index(x)), _mm256_i32gather_epi32::<4>(from, index(y)))
                 }

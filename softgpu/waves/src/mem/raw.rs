@@ -20,7 +20,7 @@ fn ptr<T>(address: u64) -> *mut T {
 /// # Safety
 /// `buffer.len()` bytes at `address` are mapped readable for the call.
 pub(crate) unsafe fn read(address: u64, buffer: &mut [u8]) {
-    // SAFETY: the caller says that the source is readable; the buffer is ours, and nobody's shared memory.
+    // SAFETY: the caller says that the source is readable; the buffer is a Rust slice, which is never shared memory.
     unsafe { std::ptr::copy_nonoverlapping(ptr::<u8>(address), buffer.as_mut_ptr(), buffer.len()) }
 }
 
@@ -29,7 +29,7 @@ pub(crate) unsafe fn read(address: u64, buffer: &mut [u8]) {
 /// # Safety
 /// `bytes.len()` bytes at `address` are mapped writable for the call.
 pub(crate) unsafe fn write(address: u64, bytes: &[u8]) {
-    // SAFETY: the caller says that the destination is writable; the bytes are ours, and nobody's shared memory.
+    // SAFETY: the caller says that the destination is writable; the bytes are a Rust slice, which is never shared memory.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr::<u8>(address), bytes.len()) }
 }
 
@@ -126,7 +126,7 @@ pub(crate) unsafe fn with_atomic_u64<R>(address: u64, f: impl FnOnce(&AtomicU64)
 pub(crate) unsafe fn load_acquire_u32(address: u64) -> u32 {
     // SAFETY: a load only reads, and the caller says that the four bytes are readable.
     let loaded = unsafe { with_atomic_u32(address, |a| a.load(Ordering::Acquire)) };
-    // SAFETY: as the caller says, the same four bytes.
+    // SAFETY: the caller says that the four bytes at `address` are readable.
     loaded.unwrap_or_else(|| unsafe { read_dwords::<1>(address)[0] })
 }
 
@@ -138,7 +138,7 @@ pub(crate) unsafe fn load_acquire_u64(address: u64) -> u64 {
     // SAFETY: a load only reads, and the caller says that the eight bytes are readable.
     let loaded = unsafe { with_atomic_u64(address, |a| a.load(Ordering::Acquire)) };
     loaded.unwrap_or_else(|| {
-        // SAFETY: as the caller says, the same eight bytes.
+        // SAFETY: the caller says that the eight bytes at `address` are readable.
         let [lo, hi] = unsafe { read_dwords::<2>(address) };
         u64::from(lo) | u64::from(hi) << 32
     })
@@ -179,8 +179,8 @@ pub(crate) unsafe fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
     unsafe { with_atomic_u64(address, |a| a.fetch_add(value, Ordering::SeqCst)) }
 }
 
-/// From this size on, bulk accesses go past the caches: what they would leave there is not looked at soon, and every
-/// line would be fetched before it is overwritten.
+/// From this size on, bulk accesses bypass the caches: what they would leave there is not read soon, and every line
+/// would be fetched before it is overwritten.
 const STREAMED: usize = 512 << 10;
 
 /// Copies bytes from shared to shared memory. Of ranges that overlap, the result is as if copied through a buffer.
@@ -190,11 +190,12 @@ const STREAMED: usize = 512 << 10;
 pub(crate) unsafe fn copy(dst: u64, src: u64, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED && dst.abs_diff(src) >= bytes as u64 {
-        // SAFETY: as the caller says of both ranges, which are further apart than they are long.
+        // SAFETY: the caller says that the source is readable and the destination writable; the ranges are further apart than
+        // they are long, so they do not overlap.
         return unsafe { stream::copy(dst, src, bytes) };
     }
-    // SAFETY: as the caller says of both ranges. Others may change the bytes meanwhile; they are only moved, so any value
-    // is as good as another.
+    // SAFETY: the caller says that the source is readable and the destination writable. Other processes may change the
+    // bytes meanwhile; they are only moved, and bytes have no invalid values.
     unsafe { std::ptr::copy(ptr::<u8>(src), ptr::<u8>(dst), bytes) }
 }
 
@@ -232,7 +233,7 @@ unsafe fn fill_bytes(dst: u64, value: u32, bytes: usize) {
 unsafe fn fill_blocks(dst: u64, value: u32, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED {
-        // SAFETY: as the caller says; both are multiples of 16.
+        // SAFETY: the caller says that `bytes` bytes are writable and that address and length are multiples of 16.
         return unsafe { stream::fill(dst, value, bytes) };
     }
     for at in (0..bytes as u64).step_by(16) {
@@ -260,9 +261,9 @@ mod stream {
         let head = bytes.min(dst.wrapping_neg() as usize & (LINE - 1));
         let whole = head + (bytes - head) / BLOCK * BLOCK;
         let (dst, src) = (ptr::<u8>(dst), ptr::<u8>(src));
-        // SAFETY: everything stays below `bytes` from both addresses, as the caller says mapped; a prefetch may
-        // have any address. `dst + head` is at a line's start, and what is added to it is a multiple of a line.
-        // Others may change the bytes meanwhile, as in `super::copy`.
+        // SAFETY: everything stays below `bytes` from both addresses, and the caller says that so many bytes are mapped; a
+        // prefetch may have any address. `dst + head` is at a line's start, and what is added to it is a multiple of a line.
+        // Other processes may change the bytes meanwhile; they are only moved, and bytes have no invalid values.
         unsafe {
             std::ptr::copy_nonoverlapping(src, dst, head);
             for block in (head..whole).step_by(BLOCK) {
@@ -287,7 +288,8 @@ mod stream {
     #[inline(always)]
     unsafe fn copy_line(dst: *mut u8, src: *const u8) {
         let (dst, src) = (dst.cast::<__m128i>(), src.cast::<__m128i>());
-        // SAFETY: the caller's promise; SSE2 is part of x86-64.
+        // SAFETY: the caller says that 64 bytes at `src` are readable, and 64 at `dst`, a multiple of 64, writable; SSE2 is
+        // part of x86-64.
         unsafe {
             let parts = [0, 1, 2, 3].map(|part| _mm_loadu_si128(src.add(part)));
             for (part, value) in parts.into_iter().enumerate() {
@@ -300,13 +302,13 @@ mod stream {
     /// `bytes` bytes at `dst` are mapped writable for the call; both are multiples of 16.
     pub(super) unsafe fn fill(dst: u64, value: u32, bytes: usize) {
         let dst = ptr::<__m128i>(dst);
-        // SAFETY: as the caller says; parts of 16 bytes at multiples of 16 stay below `bytes`.
+        // SAFETY: the caller says that `bytes` bytes are writable; parts of 16 bytes at multiples of 16 stay below that.
         unsafe {
             let value = _mm_set1_epi32(value.cast_signed());
             for part in 0..bytes / 16 {
                 _mm_stream_si128(dst.add(part), value);
             }
-            // As in `copy`.
+            // Streaming stores are ordered with nothing else: what follows must not overtake them.
             _mm_sfence();
         }
     }

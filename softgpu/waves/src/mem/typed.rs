@@ -73,7 +73,7 @@ fn read_element(env: &mut Env<'_>, address: u64, bytes: usize) -> Result<u128, M
     Ok(u128::from_le_bytes(element))
 }
 
-/// Components of one lane's element as the instruction wants them.
+/// Components of one lane's element in the form that the instruction defines.
 fn selected(format: Format, select: [u32; 4], element: u128) -> [u32; 4] {
     let found = format.unpack(element);
     select.map(|by| match by {

@@ -168,7 +168,7 @@ fn give_way(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
 fn sethalt(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     if s.imm & 1 != 0 {
         w.status |= HALT;
-        // A halted wave waits for a debugger; nobody but the queue's owner can end it.
+        // A halted wave waits for a debugger; only the owner of the queue can end it.
         return Flow::Yield;
     }
     w.status &= !HALT;

@@ -121,7 +121,7 @@ pub(crate) const ENTRIES: &[Entry] = lanes! {
     V_BFE_U32 c (a: u32, b: u32, d: u32) field(a, b % 32, d % 32);
     V_BFE_I32 c (a: u32, b: u32, d: u32) {
         let (offset, width) = (b % 32, d % 32);
-        // Beyond bit 31 the field goes on with the sign.
+        // Beyond bit 31 the field continues with the sign.
         let wide = i64::from(a as i32) >> offset;
         let low = wide.rem_euclid(1 << width);
         if width > 0 && low >> (width - 1) & 1 != 0 { (low - (1 << width)) as i32 } else { low as i32 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where instructions are tried: a random wave, memory and LDS, and the comparison of everything afterwards.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 
@@ -116,14 +117,14 @@ impl Lab {
 
     pub(crate) fn memory(&self) -> Vec<u8> {
         let mut bytes = vec![0; MEMORY];
-        // SAFETY: the laboratory owns `MEMORY` bytes at its base.
+        // SAFETY: the `Lab` owns `MEMORY` bytes at its base.
         unsafe { raw::read(self.base, &mut bytes) };
         bytes
     }
 
     pub(crate) fn set_memory(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= MEMORY);
-        // SAFETY: the laboratory owns `MEMORY` bytes at its base.
+        // SAFETY: the `Lab` owns `MEMORY` bytes at its base.
         unsafe { raw::write(self.base, bytes) };
     }
 

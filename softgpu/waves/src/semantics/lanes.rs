@@ -10,7 +10,7 @@ use super::lab::Lab;
 use super::operands::{Place, Trial, choose_format, destination, modifiers, operand, source, takes_dpp};
 use crate::wave::{VCC, Wave, mode};
 
-/// What a definition may look at beside its operands.
+/// The state that a definition may read beside its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     pub mode: u32,

@@ -7,7 +7,6 @@
 //!
 //! INVARIANT: the coverage report is made of the same entries that the tests run, after they ran; a row without an entry
 //! fails [`every_row_has_an_entry`].
-#![allow(unsafe_code)]
 
 mod atomics;
 mod buffers;

@@ -7,7 +7,7 @@ use super::encode::{self, LITERAL};
 use super::lab::Lab;
 use crate::wave::{EXEC, M0, Wave};
 
-/// What a definition may look at beside its operands.
+/// The state that a definition may read beside its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalars {
     pub scc: bool,

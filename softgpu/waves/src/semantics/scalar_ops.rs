@@ -31,7 +31,7 @@ fn field(x: u64, offset: u32, width: u32, bits: u32) -> u64 {
     (0..width).filter(|k| offset + k < bits).fold(0, |r, k| r | (x >> (offset + k) & 1) << k)
 }
 
-/// The field as a signed number; beyond the top bit it goes on with the sign.
+/// The field as a signed number; beyond the top bit it continues with the sign.
 fn signed_field(x: i64, offset: u32, width: u32) -> i64 {
     let wide = i128::from(x) >> offset;
     if width == 0 {

@@ -91,7 +91,7 @@ fn below(a: V, b: V) -> V {
 #[cold]
 fn general(op: Op, w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
     let Some(handler) = super::table_handler(Level::Avx2, op) else { return Flow::Next };
-    // SAFETY: fast handlers are only handed out from AVX2 on.
+    // SAFETY: `fast_handler` gives this handler out from AVX2 on only, a level that this CPU was found to have.
     unsafe { handler(w, e, s) }
 }
 

@@ -18,7 +18,7 @@ fn as_is(_: &Wave) -> bool {
     false
 }
 
-/// Whether MODE wants f32 denormals looked at.
+/// Whether f32 denormals need handling in this MODE.
 #[inline(always)]
 fn by_mode(w: &Wave) -> bool {
     !w.f32_default()

@@ -56,7 +56,7 @@ fn multiply<const BF16: bool>(w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
     // All stored before the first is read back: a broadcast right behind its store would wait for it.
     let mut spread = [[0f32; 16]; 16];
     for (to, slice) in spread.iter_mut().zip(&a) {
-        // SAFETY: sixteen floats.
+        // SAFETY: the array has sixteen floats, which is what the store writes.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), *slice) };
     }
     for (column, &b) in spread.iter().zip(&b) {
@@ -81,7 +81,7 @@ fn multiply<const BF16: bool>(w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
 #[cold]
 fn general(op: Op, w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
     let Some(handler) = super::table_handler(Level::Avx512, op) else { return Flow::Next };
-    // SAFETY: this module's handlers are only handed out where there is AVX-512.
+    // SAFETY: this module's handlers are given out for the level AVX-512 only, which this CPU was found to have.
     unsafe { handler(w, e, s) }
 }
 

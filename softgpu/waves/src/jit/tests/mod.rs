@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Generated code against the interpreter: random programs, all state compared bit for bit.
+#![allow(unsafe_code)]
 
 mod features;
 mod random;

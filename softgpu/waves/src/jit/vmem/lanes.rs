@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sixteen lanes' dwords between memory and registers: side by side, at a distance, anywhere.
 //!
-//! INVARIANT: whoever comes here has checked that the access is allowed; only LDS offsets that have no pattern are checked
-//! here.
+//! INVARIANT: the caller has checked that the access is allowed; only LDS offsets that have no pattern are checked here.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
