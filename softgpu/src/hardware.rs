@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The seam between the driver and the hardware: what the driver asks of a GPU, and what a GPU interrupts with.
+//! The interface between the driver and the hardware: what the driver asks of a GPU, and the interrupts that a GPU raises.
 //!
 //! The driver validates everything before it calls [`Hardware`]; the hardware trusts no *memory* it reads through
 //! those addresses. Calls never hold a driver lock that an [`Interrupts`] callback needs.
@@ -46,7 +46,7 @@ pub enum HwQueueKind {
     Sdma,
 }
 
-/// A queue as the hardware scheduler is told of it (the MQD's user-visible part).
+/// A queue as the driver describes it to the hardware (the MQD's user-visible part).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HwQueue {
     /// Process-wide queue id.

@@ -2,7 +2,7 @@
 //! The software GPU: a device that keeps KFD's contract and executes real packets and real machine code.
 //!
 //! `driver` answers ioctls as the kernel does and knows neither sockets nor waves; `client_gpus` is the hardware it
-//! drives; `server` puts both behind a Unix socket. They meet in the two traits of `hardware`.
+//! drives; `server` puts both behind a Unix socket. The traits of `hardware` connect the driver and the hardware.
 #![deny(unsafe_code)]
 
 pub mod client_gpus;

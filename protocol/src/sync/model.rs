@@ -2,7 +2,7 @@
 //! The same primitives as the model checker's. Time is the model's choice, and so is what is broken.
 //!
 //! INVARIANT: a clock advances by one nanosecond each time a thread reads it, so a limit of *n* ns passes at the
-//! *n*-th look, whatever else happens. A timed wait ends by itself as often as [`World::timeouts`] says and then no more:
+//! *n*-th read, whatever else happens. A timed wait ends by itself as often as [`World::timeouts`] says and then no more:
 //! with none, a wake-up that is lost is a deadlock, which the checker reports.
 
 use std::cell::Cell;

@@ -145,7 +145,7 @@ pub enum Packet<'a> {
     },
 }
 
-/// Reads the packet at the start of a stream, and says how many dwords it has, header included.
+/// Reads the packet at the start of a stream. Returns it with its length in dwords, header included.
 ///
 /// # Errors
 /// [`Pm4Error::Truncated`] if the stream ends before the packet does, which is no fault while the rest is yet

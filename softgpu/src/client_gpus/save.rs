@@ -11,7 +11,7 @@ use softgpu_waves::Vm;
 
 use crate::hardware::{HwQueue, SavedWaves};
 
-/// Writes `waves` and says where they are.
+/// Writes `waves` and returns where they are.
 ///
 /// # Errors
 /// `ENOSPC` when they do not fit, `EFAULT` when the area is no longer mapped.

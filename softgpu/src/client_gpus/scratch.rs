@@ -31,7 +31,7 @@ pub(super) struct Wanted {
     pub(super) lanes: u32,
 }
 
-/// The queue's `amd_queue_t`, if its two pointers are laid out like one (KFD is told only of the pointers).
+/// The queue's `amd_queue_t`, if its two pointers are laid out like one (KFD knows only the pointers).
 pub(super) fn queue_address(config: &HwQueue) -> Option<u64> {
     // CAST: offsets within 256 bytes.
     let queue = config.write_ptr_va.checked_sub(offset_of!(AmdQueue, write_dispatch_id) as u64)?;

@@ -3,7 +3,7 @@
 //!
 //! It takes connections from the broker and answers each on a thread of its own, so that a call that blocks
 //! blocks no other connection. It ends when the client process is gone (`pidfd`), whatever is running; not when the client closes
-//! its connections, and not when the broker dies.
+//! its connections, and not when the broker ends.
 //!
 //! INVARIANT: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
 

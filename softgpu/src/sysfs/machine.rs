@@ -12,17 +12,15 @@ use std::collections::BTreeMap;
 
 use queues::cwsr::CwsrGeometry;
 
-pub use self::checks::MachineError;
 use super::chips::Chip;
 use super::description::{Description, Gpu, LinkKind, Numa};
 use super::gpu_id;
 use super::host::Host;
+use super::machine_error::MachineError;
 use super::model::{GpuModel, Reach, SMALL_BAR_BYTES};
 use super::spec::{self, MAX_SPEC_GPUS, SpecError};
-use super::values::{Bandwidth, Bar, Slot};
+use super::values::{Bandwidth, Bar, DISTANCES, Slot};
 
-/// Distance of a NUMA node to itself and, if nothing is said, to another (`LOCAL_DISTANCE`, `REMOTE_DISTANCE`).
-pub(super) const DISTANCES: (u32, u32) = (10, 20);
 /// Gen 1 x1 and gen 4 x16 in MB/s, as `amdgpu_amdkfd_get_pcie_bandwidth_mbytes` computes them.
 const PCIE: Bandwidth = Bandwidth { min: 312, max: 32_000 };
 /// The serial number of the first card of a list.
@@ -111,7 +109,7 @@ impl Machine {
         self.gpus
     }
 
-    /// `host` with the memory and processors that the machine says it has.
+    /// `host` with the memory and processors of the machine's description.
     pub fn host(&self, host: &Host) -> Host {
         if self.numa.is_empty() {
             return *host;
@@ -147,6 +145,16 @@ impl Machine {
     /// The XGMI connection of two GPUs of one hive.
     pub(super) fn xgmi(&self, a: usize, b: usize) -> Option<Xgmi> {
         self.xgmi.get(&(a.min(b), a.max(b))).copied()
+    }
+}
+
+impl GpuModel {
+    /// The GPUs that a list such as `gfx1100*2` names, in its order.
+    ///
+    /// # Errors
+    /// Every [`SpecError`] but those of topology files.
+    pub fn parse_spec(spec: &str) -> Result<Vec<Self>, SpecError> {
+        Machine::of_list(spec).map(Machine::into_gpus)
     }
 }
 

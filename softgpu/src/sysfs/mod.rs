@@ -11,13 +11,15 @@ mod gpu_id;
 mod host;
 mod links;
 mod machine;
+mod machine_error;
 mod model;
 mod spec;
 mod tree;
 mod values;
 
 pub use host::Host;
-pub use machine::{Machine, MachineError};
+pub use machine::Machine;
+pub use machine_error::MachineError;
 pub use model::GpuModel;
 pub use spec::{MAX_SPEC_GPUS, SpecError, canonical_spec};
 pub use tree::SysfsTree;

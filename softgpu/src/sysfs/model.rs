@@ -8,8 +8,6 @@ use queues::cwsr::{CwsrGeometry, NodeShape};
 
 use super::chips::Chip;
 use super::gpu_id::Identity;
-use super::machine::Machine;
-use super::spec::SpecError;
 use super::values::{Bandwidth, Slot};
 
 /// VRAM that the CPU sees of a board without resizable BAR, bytes.
@@ -43,14 +41,6 @@ pub struct GpuModel {
 }
 
 impl GpuModel {
-    /// The GPUs that a list such as `gfx1100*2` names, in its order.
-    ///
-    /// # Errors
-    /// Every [`SpecError`] but those of topology files.
-    pub fn parse_spec(spec: &str) -> Result<Vec<Self>, SpecError> {
-        Machine::of_list(spec).map(Machine::into_gpus)
-    }
-
     pub(super) fn identity(&self) -> Identity {
         Identity {
             location_id: self.slot.location_id,

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::chips::{Chip, known};
 use super::description::Description;
-use super::machine::MachineError;
+use super::machine_error::MachineError;
 
 /// GPUs one specification may name.
 pub const MAX_SPEC_GPUS: usize = 16;

@@ -8,6 +8,9 @@ use std::fmt;
 use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
+/// Distance of a NUMA node to itself and, if nothing is said, to another (`LOCAL_DISTANCE`, `REMOTE_DISTANCE`).
+pub(super) const DISTANCES: (u32, u32) = (10, 20);
+
 /// A size: a number of bytes, or text with KiB, MiB, GiB or TiB behind a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub u64);

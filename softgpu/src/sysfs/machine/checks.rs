@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use thiserror::Error;
-
 use super::super::description::Description;
+use super::super::machine_error::MachineError;
 use super::super::model::GpuModel;
-use super::DISTANCES;
+use super::super::values::DISTANCES;
 
 /// NUMA nodes a machine may have, and processors and memory of one.
 const NUMA_NODES: usize = 16;
@@ -25,60 +24,6 @@ const HOPS: RangeInclusive<u32> = 1..=8;
 /// What ACPI can say: 255 is "not reachable".
 const REMOTE: RangeInclusive<u32> = 11..=254;
 const PAGE: u64 = 4096;
-
-/// Why a topology file describes no possible machine.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MachineError {
-    /// A number outside of what can be.
-    #[error("[[{table}]] {index}: {key} is {found}, expected {wanted}")]
-    Value {
-        /// The table.
-        table: &'static str,
-        /// Which of them, from 0.
-        index: usize,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        found: String,
-        /// What it can be.
-        wanted: String,
-    },
-    /// Two GPUs with one identity.
-    #[error("[[gpu]] {second}: {key} is {found}, which [[gpu]] {first} has already")]
-    Twice {
-        /// The GPU that has it.
-        first: usize,
-        /// The GPU that has it too.
-        second: usize,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        found: String,
-    },
-    /// An XGMI link where there is no hive.
-    #[error("[[link]] {index}: GPUs {a} and {b} are not in one hive; give both the same hive")]
-    NotInOneHive {
-        /// Which link.
-        index: usize,
-        /// One end.
-        a: usize,
-        /// The other.
-        b: usize,
-    },
-    /// The same pair again.
-    #[error("[[{table}]] {index}: GPUs {a} and {b} are in an earlier entry")]
-    Again {
-        /// The table.
-        table: &'static str,
-        /// Which of them, from 0.
-        index: usize,
-        /// One end.
-        a: usize,
-        /// The other.
-        b: usize,
-    },
-}
 
 /// One entry of a table.
 #[derive(Clone, Copy)]

@@ -189,7 +189,7 @@ fn addresses(lab: &mut Lab, w: &mut Wave) -> u32 {
     lab.r.below(128) as u32
 }
 
-/// Lanes send to the lane of their half that their address names; the highest sender is heard.
+/// Lanes send to the lane of their half that their address names; the value of the highest sender counts.
 fn permute(lab: &mut Lab, row: &'static OpInfo) {
     for _ in 0..30 {
         let mut w = lab.any_wave();
