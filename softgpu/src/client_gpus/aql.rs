@@ -192,7 +192,7 @@ impl AqlRun<'_> {
             0 => None,
             lane_bytes => {
                 let wanted = Wanted { lane_bytes, lanes: descriptor.lanes() };
-                match scratch::find(&gpu.vm, queue, wanted)? {
+                match scratch::find(gpu, queue, wanted)? {
                     Some(scratch) => Some(scratch),
                     // The packet begins anew, now or when the queue is on the hardware again.
                     None => return scratch::ask(self.core, queue, wanted),

@@ -15,8 +15,6 @@ use super::mqd::{Reader, Writer};
 use super::raised::Raised;
 use crate::hardware::HwQueue;
 
-/// LDS that a work-group can have, bytes.
-const LDS_BYTES: u32 = 64 << 10;
 /// VGPRs that a lane can have.
 const VGPRS: u32 = 256;
 
@@ -164,7 +162,7 @@ impl Job {
 fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
     let (descriptor, packet) = (&launch.descriptor, &launch.packet);
     Packet::KernelDispatch(*packet).validate()?;
-    packet.check_group_segment(LDS_BYTES)?;
+    packet.check_group_segment(gpu.chip.target.max_group_segment_bytes)?;
     let lanes = descriptor.lanes();
     if !gpu.chip.target.wave_sizes.contains(&lanes) {
         return Err(PacketError::CodeObject { address: launch.kernel_object });
@@ -195,7 +193,7 @@ fn bytes(words: [u32; KernelDescriptor::BYTES / 4]) -> [u8; KernelDescriptor::BY
 /// The exception that the packet raises.
 pub(super) fn descriptor(gpu: &Gpu, packet: &KernelDispatch) -> Result<KernelDescriptor, Raised> {
     // The packet's own fields are checked first: that needs no memory access.
-    packet.check_group_segment(LDS_BYTES)?;
+    packet.check_group_segment(gpu.chip.target.max_group_segment_bytes)?;
     let address = packet.kernel_object;
     if !address.is_multiple_of(64) {
         return Err(PacketError::CodeObject { address }.into());

@@ -10,17 +10,15 @@ use std::mem::offset_of;
 
 use queues::aql::inactive;
 use queues::hsa::{AmdQueue, AmdSignal};
-use softgpu_waves::{MemoryFault, Scratch, Vm};
+use softgpu_waves::{MemoryFault, Scratch};
 
 use super::backoff::Backoff;
 use super::core::{Core, Exit};
 use super::dispatch::no_scratch;
+use super::gpu::Gpu;
 use super::raised::Raised;
 use super::signal;
 use crate::hardware::HwQueue;
-
-/// Bytes that one count of `COMPUTE_TMPRING_SIZE.WAVESIZE` stands for on gfx11.
-const SCRATCH_UNIT: u32 = 256;
 
 /// The scratch memory that a dispatch needs.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +46,10 @@ const fn field(queue: u64, offset: usize) -> u64 {
 ///
 /// # Errors
 /// A violation if nothing describes scratch memory, the fault if the description is not mapped.
-pub(super) fn find(vm: &Vm, queue: Option<u64>, wanted: Wanted) -> Result<Option<Scratch>, Raised> {
+pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Option<Scratch>, Raised> {
     let queue = queue.ok_or_else(no_scratch)?;
+    let unit = gpu.chip.target.scratch.ok_or_else(no_scratch)?.wave_size_unit;
+    let vm = &gpu.vm;
     let read = || -> Result<(u64, u64, u32), MemoryFault> {
         let base = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_location)))?;
         let bytes = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_byte_size)))?;
@@ -57,7 +57,7 @@ pub(super) fn find(vm: &Vm, queue: Option<u64>, wanted: Wanted) -> Result<Option
         Ok((base, bytes, ring))
     };
     let (base, bytes, ring) = read()?;
-    let wave_bytes = u64::from(ring >> 12 & 0x7fff) * u64::from(SCRATCH_UNIT);
+    let wave_bytes = u64::from(ring >> 12 & 0x7fff) * u64::from(unit);
     let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
     let enough = base != 0 && wave_bytes >= needed && bytes >= needed;
     Ok(enough.then_some(Scratch { base, bytes }))
