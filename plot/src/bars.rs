@@ -7,8 +7,9 @@ use plotters::element::Rectangle;
 
 use crate::Colour;
 use crate::axis::{Axis, Coordinate};
-use crate::figure::{Area, DrawError, PlotError, Size};
+use crate::error::{Area, DrawError, PlotError};
 use crate::header::{GAP, Header, MARGIN, pixels};
+use crate::size::Size;
 use crate::text::{BODY, GRID, INK, TITLE, filled, style};
 
 /// Pixels from a bar's upper edge to the next one's.

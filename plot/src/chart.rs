@@ -8,7 +8,7 @@ use plotters::element::{Circle, PathElement, Rectangle};
 
 use crate::Colour;
 use crate::axis::{Axis, Coordinate};
-use crate::figure::{Area, DrawError};
+use crate::error::{Area, DrawError};
 use crate::header::{GAP, Header, MARGIN};
 use crate::text::{BODY, GRID, INK, colour, filled, style};
 
@@ -138,8 +138,9 @@ impl Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::PlotError;
+    use crate::figure::Figure;
     use crate::figure::tests::{SIZE, pixels_of};
-    use crate::figure::{Figure, PlotError};
 
     const BLUE: Colour = [0, 0, 255];
     const RED: Colour = [255, 0, 0];

@@ -1,110 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A figure, drawn as PNG or SVG, in memory or to a file.
 
-use std::error::Error;
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use image::{ImageFormat, RgbImage};
 use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
-use plotters::coord::Shift;
-use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::drawing::IntoDrawingArea;
 
 use crate::bars::Bars;
 use crate::chart::Chart;
+use crate::error::PlotError;
+use crate::size::Size;
 use crate::text::{self, PAPER};
-
-/// Where something is drawn.
-pub(crate) type Area<DB> = DrawingArea<DB, Shift>;
-/// Why something could not be drawn.
-pub(crate) type DrawError<DB> = DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>;
-
-/// Why there is no figure.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlotError {
-    /// Its directory could not be made.
-    #[error("The directory {} could not be made", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Its file could not be written.
-    #[error("The figure {} could not be written", .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file's name does not say how to draw it.
-    #[error("The figure {} has a name that ends neither in .png nor in .svg", .path.display())]
-    Ending {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It would be too small to read or too large to hold.
-    #[error("A figure is {} to {} pixels wide and high, not {width} by {height}", Size::LEAST, Size::MOST)]
-    Size {
-        /// What was asked for.
-        width: u32,
-        /// What was asked for.
-        height: u32,
-    },
-    /// A part of a bar has no length.
-    #[error("Bar {bar} has a part of length {length}: it must be finite and not below 0")]
-    Length {
-        /// The bar.
-        bar: String,
-        /// Its part.
-        length: f64,
-    },
-    /// A bar has not as many parts as there are colours.
-    #[error("Bar {bar} has {found} parts instead of {wanted}")]
-    Parts {
-        /// The bar.
-        bar: String,
-        /// How many there are names and colours for.
-        wanted: usize,
-        /// How many it has.
-        found: usize,
-    },
-    /// The font that is part of this crate.
-    #[error("The font could not be read")]
-    Font,
-    /// The drawing.
-    #[error("The figure could not be drawn")]
-    Draw(#[source] Box<dyn Error + Send + Sync>),
-    /// The pixels.
-    #[error("The figure could not be encoded as PNG")]
-    Encode(#[source] image::ImageError),
-}
-
-/// A figure's width and height, in pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// From left to right.
-    pub width: u32,
-    /// From top to bottom.
-    pub height: u32,
-}
-
-impl Size {
-    /// The shortest side of a figure.
-    pub const LEAST: u32 = 200;
-    /// The longest side of a figure.
-    pub const MOST: u32 = 16384;
-
-    fn check(self) -> Result<(u32, u32), PlotError> {
-        let Self { width, height } = self;
-        let fits = |side| (Self::LEAST..=Self::MOST).contains(&side);
-        if fits(width) && fits(height) { Ok((width, height)) } else { Err(PlotError::Size { width, height }) }
-    }
-}
 
 /// Something that can be drawn.
 #[derive(Clone, Debug)]

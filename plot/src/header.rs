@@ -7,7 +7,7 @@ use plotters::drawing::DrawingArea;
 use plotters::element::Rectangle;
 
 use crate::Colour;
-use crate::figure::{Area, DrawError};
+use crate::error::{Area, DrawError};
 use crate::text::{BODY, TITLE, filled, style};
 
 /// Pixels between the figure's edge and what it shows.

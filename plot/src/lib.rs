@@ -14,14 +14,18 @@
 mod axis;
 mod bars;
 mod chart;
+mod error;
 mod figure;
 mod header;
+mod size;
 mod text;
 
 pub use axis::Axis;
 pub use bars::{Bar, Bars};
 pub use chart::{Chart, Mark, Series, Span};
-pub use figure::{Figure, PlotError, Size};
+pub use error::PlotError;
+pub use figure::Figure;
+pub use size::Size;
 
 /// Red, green, blue.
 pub type Colour = [u8; 3];

@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, RGBColor, TextStyle, register_font};
 
 use crate::Colour;
-use crate::figure::PlotError;
+use crate::error::PlotError;
 
 static ROBOTO: &[u8] = include_bytes!("../fonts/Roboto-Regular.ttf");
 /// The name the font is registered by. An SVG viewer that has no Roboto takes the second family.

@@ -313,9 +313,9 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
         }
         for key in registry.events_by_id() {
             let event = registry.events.get_mut(key).unwrap();
-            let id = event.state.id;
+            let id = event.id;
             device.create_event(event, None).unwrap();
-            assert_eq!(event.state.id, id);
+            assert_eq!(event.id, id);
         }
         for key in registry.queues_by_id() {
             let queue = registry.queues.get(key).unwrap();

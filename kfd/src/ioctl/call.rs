@@ -9,7 +9,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::{Errno, FdFlags};
 
-use super::{IoctlError, Kfd, Render};
+use super::drm::Render;
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::sys;
 use crate::sys::table::{Array, CloseOnExec, Command, Length, Part, Place, PlainArgs, Row};
 use crate::transport::File;

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::call::{Issue, NO_FD, Slice, failed};
-use super::{IoctlError, Kfd};
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::sys::kfd_ioctl::CriuOp;
 use crate::sys::{self, kfd_criu_bo_bucket, kfd_criu_device_bucket, kfd_ioctl_criu_args};
 

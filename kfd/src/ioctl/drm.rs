@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::IoctlError;
 use super::call::{Issue, Slice};
+use super::error::IoctlError;
 use crate::ids::GemHandle;
 use crate::sys::{self, drm_ioctl};
 use crate::transport::{File, OpenError, Transport, render_node_path};

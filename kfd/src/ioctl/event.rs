@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::call::{Issue, Slice, failed, once_with};
-use super::{IoctlError, Kfd};
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::ids::{EventId, MemoryHandle};
 use crate::sys::{self, kfd_ioctl};
 

@@ -4,7 +4,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use super::call::{Issue, NO_FD, Slice};
-use super::{IoctlError, Kfd, MapError};
+use super::error::{IoctlError, MapError};
+use super::file::Kfd;
 use crate::ids::{GpuId, MemoryHandle};
 use crate::sys::{self, kfd_ioctl};
 

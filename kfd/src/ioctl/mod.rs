@@ -9,6 +9,7 @@ mod criu;
 mod drm;
 mod error;
 mod event;
+mod file;
 mod memory;
 mod process;
 mod queue;
@@ -17,42 +18,13 @@ mod wave_state;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
-use std::sync::Arc;
-
 pub use self::criu::{Checkpoint, ProcessInfo, RestoreDevice};
 pub use self::drm::{DrmVersion, Render, VaAccess, VaRange};
 pub use self::error::{IoctlError, MapError};
 pub use self::event::{CreateEvent, CreatedEvent, EventKind, WaitOutcome};
+pub use self::file::Kfd;
 pub use self::memory::{AllocMemory, Allocation, DmabufInfo};
 pub use self::process::{ClockCounters, MemoryPolicy, Version};
 pub use self::queue::{CreateQueue, CreatedQueue, QueueKind, UpdateQueue};
 pub use self::wave_state::WaveStateSizes;
 pub use crate::transport::map_fixed as map_dmabuf;
-use crate::transport::{File, KFD_PATH, OpenError, Transport};
-
-/// An open `/dev/kfd`.
-#[derive(Clone, Debug)]
-pub struct Kfd {
-    file: Arc<dyn File>,
-}
-
-impl Kfd {
-    /// Wraps an open file, which should be `/dev/kfd`.
-    pub fn new(file: Arc<dyn File>) -> Self {
-        Self { file }
-    }
-
-    /// Opens `/dev/kfd` on `transport`.
-    ///
-    /// # Errors
-    /// As for [`Transport::open`].
-    pub fn open(transport: &dyn Transport) -> Result<Self, OpenError> {
-        transport.open(Path::new(KFD_PATH)).map(Self::new)
-    }
-
-    /// The open file.
-    pub fn file(&self) -> &Arc<dyn File> {
-        &self.file
-    }
-}

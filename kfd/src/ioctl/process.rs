@@ -4,7 +4,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::call::{Issue, Slice};
-use super::{IoctlError, Kfd};
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::ids::GpuId;
 use crate::sys::{self, kfd_ioctl};
 

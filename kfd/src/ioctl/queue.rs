@@ -2,7 +2,8 @@
 //! Wrappers of the queue ioctls.
 
 use super::call::{Issue, Slice};
-use super::{IoctlError, Kfd};
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::ids::{GpuId, QueueId};
 use crate::sys::{self, kfd_ioctl};
 

@@ -4,7 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::call::Issue;
-use super::{IoctlError, Kfd};
+use super::error::IoctlError;
+use super::file::Kfd;
 use crate::ids::QueueId;
 use crate::sys::{self, kfd_ioctl};
 

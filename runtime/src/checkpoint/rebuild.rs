@@ -57,14 +57,14 @@ pub(super) fn events(registry: &mut Registry, on: &Device, page_is_set: bool) ->
         if event.created {
             continue;
         }
-        let wanted = event.state.id;
+        let wanted = event.id;
         loop {
             let page = page.filter(|_| !page_is_set).and_then(|page| bos.get(page));
             let mut made =
                 Event::new(EventState { auto_reset: event.state.auto_reset, ..event.state.clone() });
             on.create_event(&mut made, page).map_err(device("to make an event again"))?;
             page_is_set = true;
-            let found = made.state.id;
+            let found = made.id;
             if found == wanted {
                 event.live.id.store(found, Ordering::Relaxed);
                 event.live.age.store(1, Ordering::Release);

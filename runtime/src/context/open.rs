@@ -107,7 +107,7 @@ fn make_fixtures(registry: &mut Registry, device: &Device, agents: usize) -> Res
     device.create_bo(bo).map_err(|error| fixture(error.into()))?;
     registry.fixtures.event_page = Some(page);
     let event = |registry: &mut Registry, kind, auto_reset, first: bool| -> Result<EventKey, DeviceError> {
-        let mut event = Event::new(EventState { kind, auto_reset, id: 0 });
+        let mut event = Event::new(EventState { kind, auto_reset });
         let page = if first { registry.bos.get(page) } else { None };
         device.create_event(&mut event, page)?;
         Ok(registry.events.insert(event))

@@ -344,8 +344,8 @@ fn cu_mask_is_checked_set_and_refused_for_copies() {
 
 fn identity(queue: &RawQueue) -> (u32, u32) {
     let registry = queue.agent().context.registry.lock();
-    let state = &registry.queues.get(queue.key()).unwrap().state;
-    (state.queue_id, state.doorbell_offset)
+    let numbers = registry.queues.get(queue.key()).unwrap().numbers;
+    (numbers.id, numbers.doorbell_offset)
 }
 
 #[test]

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CREATE, DESTROY, SET and RESET_EVENT, and the lock around all events.
-//!
-//! INVARIANT: the lock is held only while the state changes. Each change wakes all waits, and each wait tests its own
-//! condition.
+//! CREATE, DESTROY, SET and RESET_EVENT.
 
 use std::os::fd::AsFd;
 
 use kfd::sys::*;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::bo::Domain;
@@ -15,32 +11,6 @@ use super::event_state::{EventPage, EventState, has_slot};
 use super::process::{KfdProcess, State, split_handle};
 use super::shared::SharedWords;
 use super::{Call, memfd};
-
-/// The events of a process.
-#[derive(Debug, Default)]
-pub(super) struct Events {
-    pub(super) state: Mutex<EventState>,
-    /// Notified after every change that can end a wait.
-    pub(super) changed: Condvar,
-}
-
-impl Events {
-    pub(super) fn lock(&self) -> MutexGuard<'_, EventState> {
-        self.state.lock()
-    }
-
-    /// Changes events and wakes every wait, which tests its condition again.
-    pub(super) fn change<R>(&self, change: impl FnOnce(&mut EventState) -> R) -> R {
-        let answer = change(&mut self.state.lock());
-        self.changed.notify_all();
-        answer
-    }
-
-    /// Ends all waits for good.
-    pub(super) fn cancel(&self) {
-        self.change(|state| state.cancelled = true);
-    }
-}
 
 impl KfdProcess {
     pub(super) fn create_event(

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::cu_mask;
 use super::process::{KfdProcess, Pdd, State};
-use super::queues::Queue;
+use super::queue_table::Queue;
 
 impl KfdProcess {
     /// Takes a queue off the hardware if it is on it.
@@ -43,7 +43,7 @@ impl KfdProcess {
     /// # Errors
     /// The error of the hardware.
     pub(super) fn put_on(&self, id: u32, queue: &mut Queue, pdd: &Pdd) -> Result<(), Errno> {
-        if queue.running || !queue.is_active(pdd) {
+        if queue.running || !queue.is_active(pdd.evicted) {
             return Ok(());
         }
         self.hardware.start_queue(queue.gpu, &queue.for_hardware(id), &queue.mqd)?;

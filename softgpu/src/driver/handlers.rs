@@ -9,8 +9,8 @@ use kfd::sys::*;
 use rustix::io::Errno;
 
 use super::files::{Node, OpenFile};
-use super::process::{KfdProcess, may_call};
-use super::{Call, FdTable, UserMemory};
+use super::process::KfdProcess;
+use super::{Call, Caller, FdTable, UserMemory};
 
 type Handler = fn(&KfdProcess, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
@@ -138,4 +138,37 @@ fn validate_svm_size(buffer: &[u8], user_bytes: usize) -> Result<(), Errno> {
     let args: kfd_ioctl_svm_args = bytemuck::pod_read_unaligned(&buffer[..fixed]);
     let wanted = (args.nattr as usize).checked_mul(8).and_then(|attributes| attributes.checked_add(fixed));
     if wanted.is_some_and(|wanted| user_bytes >= wanted) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+impl KfdProcess {
+    /// Answers an ioctl. `arg` has as many bytes as `cmd` encodes. It is written as the kernel writes the user's
+    /// struct: for commands with an out direction also on failure.
+    ///
+    /// # Errors
+    /// The errno that the kernel answers.
+    pub fn ioctl(
+        &self,
+        file: &OpenFile,
+        cmd: u32,
+        arg: &mut [u8],
+        memory: &dyn UserMemory,
+        fds: &dyn FdTable,
+    ) -> Result<u32, Errno> {
+        let result = ioctl(self, file, cmd, arg, memory, fds);
+        if let Err(errno) = result {
+            let name = kfd::sys::command_name(cmd);
+            tracing::debug!(target: "driver", ioctl = name, errno = errno.raw_os_error(), "ioctl refused");
+        }
+        result
+    }
+}
+
+/// Whether the caller may issue the ioctl, in the kernel's order of checks.
+fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), Errno> {
+    // The kernel lets a ptracer issue CRIU_OP on a descriptor of the traced process, if it has the capability.
+    match (caller.same_process, checkpoint_restore, caller.checkpoint_restore) {
+        (false, false, _) | (false, true, false) => Err(Errno::BADF),
+        (true, true, false) => Err(Errno::ACCESS),
+        (true, ..) | (false, true, true) => Ok(()),
+    }
 }

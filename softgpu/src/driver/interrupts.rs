@@ -12,7 +12,7 @@ use queues::aql::ExceptionCode;
 
 use super::PAGE;
 use super::process::{KfdProcess, State};
-use super::queues::Queue;
+use super::queue_table::Queue;
 use crate::hardware::{Interrupts, VmFault};
 
 /// Offsets in the save area's header (`kfd_context_save_area_header`): payload address, event id.

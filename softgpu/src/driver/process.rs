@@ -17,15 +17,14 @@ use super::bo::{Backing, Bo, Slots};
 use super::criu::CriuState;
 use super::doorbells::DoorbellMap;
 use super::drm::GemTable;
-use super::events::Events;
+use super::event_lock::Events;
 use super::files::{Files, OpenFile};
 use super::kernel::KernelModel;
 use super::ledger::LedgerSlot;
 use super::memfd::Identity;
-use super::queues::QueueTable;
+use super::queue_table::QueueTable;
 use super::vm::Vm;
-use super::{Caller, FdTable, UserMemory};
-use crate::hardware::{Hardware, HwQueueKind};
+use crate::hardware::Hardware;
 use crate::sysfs::GpuModel;
 
 /// What a [`KfdProcess`] is made of.
@@ -191,27 +190,6 @@ impl KfdProcess {
         }
     }
 
-    /// Answers an ioctl. `arg` has as many bytes as `cmd` encodes. It is written as the kernel writes the user's
-    /// struct: for commands with an out direction also on failure.
-    ///
-    /// # Errors
-    /// The errno that the kernel answers.
-    pub fn ioctl(
-        &self,
-        file: &OpenFile,
-        cmd: u32,
-        arg: &mut [u8],
-        memory: &dyn UserMemory,
-        fds: &dyn FdTable,
-    ) -> Result<u32, Errno> {
-        let result = super::handlers::ioctl(self, file, cmd, arg, memory, fds);
-        if let Err(errno) = result {
-            let name = kfd::sys::command_name(cmd);
-            tracing::debug!(target: "driver", ioctl = name, errno = errno.raw_os_error(), "ioctl refused");
-        }
-        result
-    }
-
     /// A handle that can end waiting ioctls when the client is gone.
     pub fn canceller(&self) -> Canceller {
         Canceller(Weak::clone(&self.this))
@@ -315,24 +293,5 @@ impl Canceller {
         if let Some(process) = self.0.upgrade() {
             process.events.cancel();
         }
-    }
-}
-
-/// Whether the caller may issue the ioctl, in the kernel's order of checks.
-pub(super) fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), Errno> {
-    // The kernel lets a ptracer issue CRIU_OP on a descriptor of the traced process, if it has the capability.
-    match (caller.same_process, checkpoint_restore, caller.checkpoint_restore) {
-        (false, false, _) | (false, true, false) => Err(Errno::BADF),
-        (true, true, false) => Err(Errno::ACCESS),
-        (true, ..) | (false, true, true) => Ok(()),
-    }
-}
-
-/// What the hardware needs to know of a queue type.
-pub(super) fn kind_of(queue_type: u32) -> HwQueueKind {
-    match queue_type {
-        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE => HwQueueKind::Compute,
-        kfd::sys::KFD_IOC_QUEUE_TYPE_COMPUTE_AQL => HwQueueKind::Aql,
-        _ => HwQueueKind::Sdma,
     }
 }

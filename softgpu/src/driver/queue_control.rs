@@ -92,7 +92,7 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         let state = self.state.lock();
         let queue = state.queues.get(args.queue_id).ok_or(Errno::FAULT)?;
-        if !queue.is_compute() || queue.running || queue.is_active(&state.pdds[queue.gpu]) {
+        if !queue.is_compute() || queue.running || queue.is_active(state.pdds[queue.gpu].evicted) {
             return Err(Errno::INVAL);
         }
         let saved = queue.mqd.waves();

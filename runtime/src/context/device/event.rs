@@ -50,7 +50,7 @@ impl Device {
         };
         let what = CreateEvent { kind, auto_reset: event.state.auto_reset, page: handle };
         let created = self.kfd.create_event(&what).map_err(ioctl("an event"))?;
-        event.state.id = created.id.0;
+        event.id = created.id.0;
         event.live.id.store(created.id.0, Ordering::Relaxed);
         // `kfd_events.c`: a new event's age is 1.
         event.live.age.store(1, Ordering::Release);

@@ -106,8 +106,8 @@ impl Device {
                 return Err(error);
             }
         };
-        queue.state.queue_id = created.id.0;
-        queue.state.doorbell_offset = created.doorbell_byte();
+        queue.numbers.id = created.id.0;
+        queue.numbers.doorbell_offset = created.doorbell_byte();
         queue.created = true;
         Ok(doorbell)
     }
@@ -118,7 +118,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Mmap`].
     pub fn doorbell_of(&self, queue: &Queue, doorbells: &Bo) -> Result<Doorbell, DeviceError> {
-        self.map_doorbells(queue.state.agent, doorbells, queue.state.doorbell_offset)
+        self.map_doorbells(queue.state.agent, doorbells, queue.numbers.doorbell_offset)
     }
 
     fn map_doorbells(&self, agent: AgentIndex, slice: &Bo, byte: u32) -> Result<Doorbell, DeviceError> {
@@ -169,14 +169,15 @@ impl Device {
 
     fn set_suspended(&self, queue: &mut Queue, bos: &Table<Bo>, suspended: bool) -> Result<(), DeviceError> {
         let old = std::mem::replace(&mut queue.state.suspended, suspended);
-        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.suspended = old)
+        self.update_queue(queue, bos).inspect_err(|_| queue.state.suspended = old)
     }
 
     /// Tells the driver what an entry says.
-    fn update_queue(&self, state: &QueueState, bos: &Table<Bo>) -> Result<(), DeviceError> {
+    fn update_queue(&self, queue: &Queue, bos: &Table<Bo>) -> Result<(), DeviceError> {
+        let state = &queue.state;
         self.kfd
             .update_queue(&UpdateQueue {
-                id: QueueId(state.queue_id),
+                id: QueueId(queue.numbers.id),
                 ring: Addresses::of(state, bos)?.ring,
                 ring_bytes: state.ring_bytes,
                 percentage: percentage(state),
@@ -191,7 +192,7 @@ impl Device {
     /// [`DeviceError::Ioctl`]; it is as before then.
     pub fn set_priority(&self, queue: &mut Queue, bos: &Table<Bo>, priority: u32) -> Result<(), DeviceError> {
         let old = std::mem::replace(&mut queue.state.priority, priority);
-        self.update_queue(&queue.state, bos).inspect_err(|_| queue.state.priority = old)
+        self.update_queue(queue, bos).inspect_err(|_| queue.state.priority = old)
     }
 
     /// Changes the compute units a compute queue may use; `mask` is one the driver takes
@@ -200,7 +201,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Ioctl`]; they are as before then.
     pub fn set_cu_mask(&self, queue: &mut Queue, mask: &[u32]) -> Result<(), DeviceError> {
-        self.mask_units(QueueId(queue.state.queue_id), mask)?;
+        self.mask_units(QueueId(queue.numbers.id), mask)?;
         queue.state.cu_mask = mask.to_vec();
         Ok(())
     }
@@ -221,7 +222,7 @@ impl Device {
         let at = Addresses::of(&queue.state, bos)?;
         // SAFETY: `save_area` is the start of this queue's save area, mapped for the CPU with its entry; shared
         // memory is never borrowed.
-        unsafe { self.kfd.get_queue_wave_state(QueueId(queue.state.queue_id), at.save_area) }
+        unsafe { self.kfd.get_queue_wave_state(QueueId(queue.numbers.id), at.save_area) }
             .map_err(ioctl("the state of a queue's waves"))
     }
 
@@ -240,7 +241,7 @@ impl Device {
         if !queue.created {
             return Ok(());
         }
-        match self.kfd.destroy_queue(QueueId(queue.state.queue_id)) {
+        match self.kfd.destroy_queue(QueueId(queue.numbers.id)) {
             Ok(()) => {}
             // The hardware did not answer, but the queue is gone.
             Err(error) if matches!(error.errno, Errno::TIME | Errno::IO) => {

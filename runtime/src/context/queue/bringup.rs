@@ -54,12 +54,12 @@ pub fn bring_up(
     let page = live.memory().page;
     let signal = AmdSignal {
         kind: signal_kind::DOORBELL,
-        value: (slice.state.va + u64::from(queue.state.doorbell_offset)).cast_signed(),
+        value: (slice.state.va + u64::from(queue.numbers.doorbell_offset)).cast_signed(),
         queue_ptr: page.va(),
         ..AmdSignal::default()
     };
     page.write(DOORBELL_SIGNAL, bytes_of(&signal));
-    page.store(ID, u64::from(queue.state.queue_id), Ordering::Relaxed);
+    page.store(ID, u64::from(queue.numbers.id), Ordering::Relaxed);
     Ok(doorbell)
 }
 
@@ -107,7 +107,7 @@ fn write_page(
         doorbell_signal: page.va() + DOORBELL_SIGNAL,
         // CAST: 64.
         size: state.ring_bytes / queues::aql::PACKET_BYTES as u32,
-        id: u64::from(state.queue_id),
+
         group_segment_aperture_base_hi: node.lds_aperture_hi,
         private_segment_aperture_base_hi: node.scratch_aperture_hi,
         max_cu_id: cus.saturating_sub(1),

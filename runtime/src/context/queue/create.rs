@@ -19,6 +19,7 @@ use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::{QueueLive, QueueMemory};
 use crate::context::queue::scratch;
 use crate::context::registry::Registry;
+use crate::context::registry::state::QueueNumbers;
 use crate::context::registry::state::{
     AgentIndex, BoKey, BoKind, BoRole, QueueBos, QueueKey, QueueKind, QueueState, SignalKey,
 };
@@ -139,14 +140,17 @@ pub fn create_queue(
         scratch_lane_bytes: recipe.scratch_lane_bytes,
         exceptions,
         inactive,
-        queue_id: 0,
-        doorbell_offset: 0,
         bias: 0,
         write_index: 0,
         internal: recipe.internal,
     };
     let live = queue_live(context, parts.registry, &state)?;
-    let key = parts.registry.queues.insert(registry::Queue { state, created: false, live: None });
+    let key = parts.registry.queues.insert(registry::Queue {
+        state,
+        numbers: QueueNumbers::default(),
+        created: false,
+        live: None,
+    });
     parts.entry = Some(key);
     let doorbell = bring_up(&device, parts.registry, key, &live, 0)?;
     let live = Arc::new(live.with_doorbell(&context.gate, doorbell));

@@ -6,10 +6,11 @@
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::persist::Persist;
-use super::state::{AgentIndex, BoKey, BoState, EventState, ExecutableState, QueueState, SignalState};
+use super::state::{
+    AgentIndex, BoKey, BoState, EventState, ExecutableState, QueueNumbers, QueueState, SignalState,
+};
 use crate::context::program::Program;
 use crate::context::queue::live::QueueLive;
 use crate::context::signal::event::EventLive;
@@ -53,6 +54,8 @@ pub struct Bo {
 pub struct Event {
     /// What is saved.
     pub state: EventState,
+    /// The driver's id for it; for `Signal` also its slot in the event page.
+    pub id: u32,
     /// The live part; outlives re-creation.
     pub live: Arc<EventLive>,
     /// Whether it exists in the driver.
@@ -75,6 +78,8 @@ pub struct Signal {
 pub struct Queue {
     /// What is saved.
     pub state: QueueState,
+    /// What the driver calls it.
+    pub numbers: QueueNumbers,
     /// Whether it exists in the driver.
     pub created: bool,
     /// The live part, shared with its handles. `None` only after [`Registry::restore`].
@@ -104,8 +109,8 @@ impl Bo {
 impl Event {
     /// An entry the driver does not know yet.
     pub fn new(state: EventState) -> Self {
-        let live = EventLive::new(state.id);
-        Event { state, live: Arc::new(live), created: false, users: 0 }
+        let live = EventLive::new(0);
+        Event { state, id: 0, live: Arc::new(live), created: false, users: 0 }
     }
 }
 
@@ -129,7 +134,7 @@ impl Persist for Event {
     type Error = Infallible;
 
     fn save(&self) -> EventState {
-        EventState { id: self.live.id.load(Ordering::Relaxed), ..self.state.clone() }
+        self.state.clone()
     }
 
     fn restore((): (), state: &EventState) -> Result<Self, Infallible> {
@@ -165,7 +170,7 @@ impl Persist for Queue {
     }
 
     fn restore((): (), state: &QueueState) -> Result<Self, Infallible> {
-        Ok(Queue { state: state.clone(), created: false, live: None })
+        Ok(Queue { state: state.clone(), numbers: QueueNumbers::default(), created: false, live: None })
     }
 }
 

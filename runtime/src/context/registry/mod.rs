@@ -16,6 +16,7 @@ mod tables;
 pub mod tally;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use self::entry::{Bo, Event, Executable, Gem, KernelBo, Queue, Signal};
 pub use self::key::{Key, Table, TableState};

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::context::registry::access::{Access, MapState};
 use crate::context::registry::arena::Window;
 use crate::context::registry::key::{Key, TableState};
+use crate::context::registry::wire::RegistryWire;
 
 /// Position of an agent among the selected ones; what `ROCR_VISIBLE_DEVICES` calls its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -198,9 +199,6 @@ pub struct EventState {
     pub kind: EventKind,
     /// Whether a wait consumes it.
     pub auto_reset: bool,
-    /// The driver's id for it; for `Signal` also its slot in the event page. Signal slots in memory name it, so a
-    /// restore that gets another id rewrites them.
-    pub id: u32,
 }
 
 /// A signal. Its value is memory: the slot `slot` of the page `page`.
@@ -244,10 +242,6 @@ pub struct QueueState {
     /// before there was one have none.
     #[serde(default)]
     pub inactive: Option<Key<SignalState>>,
-    /// The driver's id for it.
-    pub queue_id: u32,
-    /// Byte offset of its doorbell in the agent's slice.
-    pub doorbell_offset: u32,
     /// What the hardware's pointers lack: `logical = hardware + bias`, in units of the kind
     /// ([`QueueKind::unit_bytes`]).
     pub bias: u64,
@@ -357,8 +351,28 @@ pub struct Fixtures {
     pub doorbells: BTreeMap<AgentIndex, Key<BoState>>,
 }
 
-/// Everything registered.
+/// What the driver called a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueNumbers {
+    /// Its id.
+    pub id: u32,
+    /// Byte offset of its doorbell in the agent's slice.
+    pub doorbell_offset: u32,
+}
+
+/// What the driver called the events and queues, beside their states: memory names these numbers (a signal's slot its
+/// event, an `amd_queue_t` its queue), so a restore makes the objects in an order that gives the same ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverNumbers {
+    /// Ids of events; for [`EventKind::Signal`] also their slots in the event page.
+    pub events: BTreeMap<EventKey, u32>,
+    /// Numbers of queues.
+    pub queues: BTreeMap<QueueKey, QueueNumbers>,
+}
+
+/// Everything registered. An image's metadata has it as [`super::wire`] says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "RegistryWire", into = "RegistryWire")]
 pub struct RegistryState {
     /// The address window.
     pub window: Window,
@@ -372,11 +386,12 @@ pub struct RegistryState {
     pub queues: TableState<QueueState>,
     /// Executables.
     pub executables: TableState<ExecutableState>,
-    /// Mappings of physical memory into reserved ranges. Images from before there were any have none.
-    #[serde(default)]
+    /// Mappings of physical memory into reserved ranges.
     pub maps: TableState<MapState>,
     /// The singletons.
     pub fixtures: Fixtures,
+    /// What the driver called events and queues.
+    pub numbers: DriverNumbers,
 }
 
 /// Bytes as one string of hex digits: a list of numbers would take twice the room and a page a kernel.

@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: `tally` and `slots` always agree with the tables; every key inside an entry names a living entry.
 
+use std::sync::atomic::Ordering;
+
 use super::arena::{Arena, ArenaError, Window};
 use super::entry::{Bo, Event, Executable, Queue, Signal};
 use super::key::{Table, TableError};
@@ -11,8 +13,8 @@ use super::persist::Persist;
 use super::slots::SignalSlots;
 use super::state;
 use super::state::{
-    BoKey, BoState, BoUse, EventKey, ExecutableKey, Fixtures, MapKey, QueueKey, RegistryState, SignalKey,
-    SignalState,
+    BoKey, BoState, BoUse, DriverNumbers, EventKey, ExecutableKey, Fixtures, MapKey, QueueKey, RegistryState,
+    SignalKey, SignalState,
 };
 use super::tally::Tally;
 
@@ -183,14 +185,14 @@ impl Registry {
     /// The events in the order in which their ids were given, so that making them again in that order on a fresh
     /// process gives the same ids (`kfd_events.c`: lowest free id first).
     pub fn events_by_id(&self) -> Vec<EventKey> {
-        let mut keys: Vec<_> = self.events.iter().map(|(key, event)| (event.state.id, key)).collect();
+        let mut keys: Vec<_> = self.events.iter().map(|(key, event)| (event.id, key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The queues in the order of their ids, for the same reason (`kfd_process_queue_manager.c`: lowest free bit).
     pub fn queues_by_id(&self) -> Vec<QueueKey> {
-        let mut keys: Vec<_> = self.queues.iter().map(|(key, queue)| (queue.state.queue_id, key)).collect();
+        let mut keys: Vec<_> = self.queues.iter().map(|(key, queue)| (queue.numbers.id, key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key).collect()
     }
@@ -267,13 +269,17 @@ impl Persist for Registry {
             executables: self.executables.save(),
             maps: self.maps.save(),
             fixtures: self.fixtures.clone(),
+            numbers: DriverNumbers {
+                events: self.events.iter().map(|(key, event)| (key, event.id)).collect(),
+                queues: self.queues.iter().map(|(key, queue)| (key, queue.numbers)).collect(),
+            },
         }
     }
 
     /// The registry has no kernel-side and no live part.
     fn restore((): (), state: &RegistryState) -> Result<Self, RegistryError> {
         let table = |table| move |source| RegistryError::Table { table, source };
-        let registry = Registry {
+        let mut registry = Registry {
             arena: Arena::new(state.window),
             bos: Table::restore((), &state.bos).map_err(table("buffer objects"))?,
             events: Table::restore((), &state.events).map_err(table("events"))?,
@@ -286,6 +292,17 @@ impl Persist for Registry {
             slots: SignalSlots::default(),
             retired: Vec::new(),
         };
+        for (&key, &id) in &state.numbers.events {
+            if let Some(event) = registry.events.get_mut(key) {
+                event.id = id;
+                event.live.id.store(id, Ordering::Relaxed);
+            }
+        }
+        for (&key, &numbers) in &state.numbers.queues {
+            if let Some(queue) = registry.queues.get_mut(key) {
+                queue.numbers = numbers;
+            }
+        }
         registry.claim_addresses()?.check_names()
     }
 }

@@ -7,7 +7,7 @@ use super::state::*;
 use super::*;
 use crate::context::registry::arena::Window;
 use crate::context::registry::arena::{PAGE, WINDOW_BASE};
-use crate::context::registry::maps::MapFault;
+use crate::context::registry::maps::{MapFault, Maps};
 
 fn bo(role: BoRole, bytes: u64) -> BoState {
     BoState {
@@ -42,8 +42,9 @@ fn one_of_each() -> Registry {
         scratch: Some(add(BoRole::Scratch, 3 << 20)),
     };
     registry.remove_bo(gone).unwrap();
-    let event =
-        registry.events.insert(Event::new(EventState { kind: EventKind::Signal, auto_reset: true, id: 1 }));
+    let event = registry
+        .events
+        .insert(Event { id: 1, ..Event::new(EventState { kind: EventKind::Signal, auto_reset: true }) });
     let signal = registry
         .signals
         .insert(Signal { state: SignalState { page, slot: 3, event: Some(event) }, live: None });
@@ -64,12 +65,11 @@ fn one_of_each() -> Registry {
             scratch_lane_bytes: 16,
             exceptions: signal,
             inactive: Some(inactive),
-            queue_id: 0,
-            doorbell_offset: 8,
             bias: 128,
             write_index: 150,
             internal: false,
         },
+        numbers: QueueNumbers { id: 0, doorbell_offset: 8 },
         created: false,
         live: None,
     });
@@ -99,6 +99,59 @@ fn one_of_each() -> Registry {
     }
     registry.fixtures.wake = Some(event);
     registry
+}
+
+/// For a stateful type: what is saved is restored, and a change shows in what is saved.
+macro_rules! persist_tests {
+    ($name:ident, $type:ty, $make:expr, $change:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn save_restore_save_is_equal_and_a_change_shows() {
+                let made: $type = $make;
+                let state = made.save();
+                let mut copy = <$type>::restore((), &state).unwrap();
+                assert_eq!(copy.save(), state);
+                let change: fn(&mut $type) = $change;
+                change(&mut copy);
+                assert_ne!(copy.save(), state);
+            }
+        }
+    };
+}
+
+/// The first entry of a table of [`one_of_each`].
+fn first<T: Persist<Args = (), Error = std::convert::Infallible>>(
+    table: impl FnOnce(Registry) -> Table<T>,
+) -> T {
+    let table = table(one_of_each());
+    let (_, entry) = table.iter().next().unwrap();
+    T::restore((), &entry.save()).unwrap()
+}
+
+persist_tests!(buffer_object, Bo, first(|registry| registry.bos), |bo| bo.state.bytes += PAGE);
+persist_tests!(event, Event, first(|registry| registry.events), |event| event.state.auto_reset = false);
+persist_tests!(signal, Signal, first(|registry| registry.signals), |signal| signal.state.slot += 1);
+persist_tests!(queue, Queue, first(|registry| registry.queues), |queue| queue.state.suspended = true);
+persist_tests!(executable, Executable, first(|registry| registry.executables), |executable| {
+    executable.code_object = Arc::from(&b"other"[..]);
+});
+persist_tests!(mappings, Maps, one_of_each().maps, |maps| {
+    let (first, _) = maps.iter().next().unwrap();
+    maps.remove(first).unwrap();
+});
+persist_tests!(registry, Registry, one_of_each(), |registry| {
+    registry.events.iter_mut().for_each(|(_, event)| event.id += 1);
+});
+
+#[test]
+fn numbers_of_the_driver_stand_in_an_image_where_they_always_did() {
+    let json = serde_json::to_value(one_of_each().save()).unwrap();
+    assert_eq!(json["events"]["entries"][0][1]["id"], 1);
+    assert_eq!(json["queues"]["entries"][0][1]["doorbell_offset"], 8);
+    assert_eq!(json["queues"]["entries"][0][1]["parked"], false);
+    assert!(json.get("numbers").is_none());
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn signal_event(
         Some(&(users, key)) if users == 0 || pool.len() >= MAX_EVENTS => return Ok(key),
         _ => {}
     }
-    let mut event = Event::new(EventState { kind: EventKind::Signal, auto_reset: true, id: 0 });
+    let mut event = Event::new(EventState { kind: EventKind::Signal, auto_reset: true });
     match (device.create_event(&mut event, None), pool.first()) {
         (Ok(()), _) => Ok(registry.events.insert(event)),
         // The driver has no more: share.

@@ -12,21 +12,14 @@ mod blob;
 mod dump;
 mod queue;
 mod restore;
+mod state;
 
 use kfd::sys::*;
 use rustix::io::Errno;
 
+pub(super) use self::state::CriuState;
 use super::Call;
 use super::process::{KfdProcess, State};
-
-/// What CRIU_OP remembers between calls.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CriuState {
-    /// PROCESS_INFO took the queues off the hardware.
-    paused: bool,
-    /// RESTORE made buffers, and RESUME is still to come (`block_mmu_notifications`).
-    blocked: bool,
-}
 
 impl KfdProcess {
     pub(super) fn criu_op(&self, args: &mut kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {

@@ -12,7 +12,7 @@ use crate::driver::Call;
 use crate::driver::doorbells::sdma_doorbell;
 use crate::driver::process::{KfdProcess, State};
 use crate::driver::queue_buffers::{self, QueueBuffers};
-use crate::driver::queues::{Doorbell, MAX_QUEUES, Queue};
+use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue};
 use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
 
 /// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
@@ -38,7 +38,7 @@ impl KfdProcess {
             return Err(Errno::OPNOTSUPP);
         }
         let pdd = &state.pdds[queue.gpu];
-        if queue.running || queue.is_active(pdd) {
+        if queue.running || queue.is_active(pdd.evicted) {
             return Err(Errno::INVAL);
         }
         let aql = queue.queue_type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;

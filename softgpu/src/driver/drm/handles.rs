@@ -5,16 +5,15 @@
 //! the memory alive after KFD's own handle is freed. A buffer of KFD has no handle here until it is imported.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use kfd::sys::*;
 use rustix::io::Errno;
 
-use super::super::bo::{Backing, Domain, Slots};
+use super::super::bo::Domain;
 use super::super::files::{Node, OpenFile};
-use super::super::memfd::Identity;
 use super::super::process::{KfdProcess, State};
 use super::super::{Call, FdPlace, memfd};
+use super::gems::Gem;
 
 const TAKEN_FD: u16 = DrmIoctl::PrimeFdToHandle.row().descriptor_field();
 const MADE_FD: u16 = DrmIoctl::PrimeHandleToFd.row().descriptor_field();
@@ -22,41 +21,6 @@ const MADE_FD: u16 = DrmIoctl::PrimeHandleToFd.row().descriptor_field();
 const CLOEXEC: u32 = 0x8_0000;
 /// `DRM_RDWR`: `O_RDWR`.
 const RDWR: u32 = 2;
-
-/// What a handle stands for.
-#[derive(Debug)]
-pub(in super::super) struct Gem {
-    pub(in super::super) backing: Arc<Backing>,
-    /// Offset at which this file, and no other, maps it.
-    mmap_offset: u64,
-    /// The DMABuf that it came from does not allow writing by the CPU.
-    read_only: bool,
-}
-
-/// The handles of one open file.
-#[derive(Debug, Default)]
-pub(in super::super) struct GemTable {
-    /// Handle 1 is the first slot.
-    slots: Slots<Gem>,
-}
-
-impl GemTable {
-    pub(super) fn get(&self, handle: u32) -> Option<&Gem> {
-        self.slots.get(handle.checked_sub(1)?)
-    }
-
-    fn remove(&mut self, handle: u32) -> Option<Gem> {
-        self.slots.remove(handle.checked_sub(1)?)
-    }
-
-    fn insert(&mut self, gem: Gem) -> u32 {
-        self.slots.insert(gem) + 1
-    }
-
-    fn find(&self, memory: Identity) -> Option<u32> {
-        self.slots.iter().find(|(_, gem)| gem.backing.identity == memory).map(|(slot, _)| slot + 1)
-    }
-}
 
 impl State {
     /// What a handle of an open file stands for.

@@ -6,6 +6,7 @@
 //! is copied back even when the handler fails. Mappings of KFD and of GEM_VA lie in one address space and never
 //! overlap; neither interface can change the other's mappings.
 
+mod gems;
 mod handles;
 mod query;
 mod va;
@@ -13,7 +14,7 @@ mod va;
 use kfd::sys::*;
 use rustix::io::Errno;
 
-pub(super) use self::handles::GemTable;
+pub(super) use self::gems::GemTable;
 use super::Call;
 use super::files::OpenFile;
 use super::handlers::typed;

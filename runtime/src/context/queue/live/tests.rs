@@ -41,8 +41,6 @@ fn state(packets: u32) -> QueueState {
         scratch_lane_bytes: 0,
         exceptions: Key::from_raw(0, 0),
         inactive: None,
-        queue_id: 0,
-        doorbell_offset: 0,
         bias: 0,
         write_index: 0,
         internal: false,
