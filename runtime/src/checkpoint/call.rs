@@ -16,8 +16,8 @@ use super::protocol::{CallError, Done, Reply, Request};
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// TIMEOUT: of an answer when reaching the agent took all the time: 0 would be none.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How often an order is given again to an agent that hung up before it answered. One for a checkpoint is not: it may
-/// have been carried out.
+/// How often an order is given again to an agent that closed the connection before it answered. An order for a
+/// checkpoint is not: it may have been carried out.
 const HUNG_UP: usize = 3;
 
 /// Gives the agent of `pid` an order and waits for the answer; the connection is closed on both sides afterwards.
@@ -40,7 +40,8 @@ pub fn call_with(
 ) -> Result<(State, Done, Vec<OwnedFd>), CallError> {
     let asked = Instant::now();
     let deadline = asked.checked_add(timeout).unwrap_or(asked + LONGEST);
-    // An agent that has just let go of its device, or has too many callers, hangs up on those it has not heard yet.
+    // An agent that has just let go of its device, or has too many callers, closes the connections that it has not read
+    // from yet.
     let mut again = if matches!(request, Request::Checkpoint(_)) { 0 } else { HUNG_UP };
     loop {
         match exchange(pid, request, files, (asked, deadline)) {

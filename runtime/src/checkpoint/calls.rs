@@ -9,8 +9,8 @@ use stasis_protocol::Limit;
 
 use super::error::CheckpointError;
 
-/// TIMEOUT: how long threads asleep in the driver may take to come out; the time in which the device does not answer is not
-/// theirs, and not counted.
+/// TIMEOUT: how long threads asleep in the driver may take to come out; the time in which the device does not answer is
+/// not theirs, and not counted.
 pub(super) const RECLAIM: Duration = Duration::from_secs(5);
 
 /// The limit of a verb, for the calls that its thread makes to the device.

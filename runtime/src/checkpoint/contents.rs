@@ -32,8 +32,8 @@ pub(super) fn extents(registry: &Registry, keys: &[BoKey]) -> Vec<Extent> {
         .filter_map(|&key| {
             let state = &registry.bos.get(key)?.state;
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize))?;
-            // SAFETY: the entry is CPU-mapped at `va` for `bytes` (`saved_buffers` has seen to it, or `rebuild` just mapped
-            // it), the gate is closed so that nobody frees it, and the queues are drained.
+            // SAFETY: the entry is CPU-mapped at `va` for `bytes` (`saved_buffers` has seen to it, or `rebuild` just
+            // mapped it), the gate is closed so that nobody frees it, and the queues are drained.
             Some(unsafe { Extent::new(start, state.bytes) })
         })
         .collect()

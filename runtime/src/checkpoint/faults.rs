@@ -52,8 +52,8 @@ fn assert_named(error: &dyn Error, call: &str, errno: Errno, what: &str) {
     assert!(text.contains(name), "{what}: {name} is not named: {text}");
 }
 
-/// Does something under a fault; if it fails, everything must be as before, and doing it again must work. Says whether it
-/// failed.
+/// Does something under a fault; if it fails, everything must be as before, and doing it again must work. Says whether
+/// it failed.
 fn attempt<T, E: Error>(
     kernel: &FakeKernel,
     faults: &Faults,
@@ -76,7 +76,8 @@ fn attempt<T, E: Error>(
     }
 }
 
-/// Does `round` with the n-th call failing, for every n and errno; says how many calls failed and how many rounds saw it.
+/// Does `round` with the n-th call failing, for every n and errno; says how many calls failed and how many rounds saw
+/// it.
 fn exhaust(faults: &Faults, mut round: impl FnMut(u64, Errno) -> bool) -> (u64, u64) {
     let mut failures = 0;
     for errno in ERRNOS {

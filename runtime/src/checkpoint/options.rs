@@ -36,10 +36,11 @@ pub struct RestoreOptions {
     /// How long it may take; then it is given up, and the process is CHECKPOINTED as before.
     pub deadline: Duration,
     /// Which differences between the agents then and now are borne, and which agent takes which one's place. `None`: as
-    /// the controller of a restore said beforehand ([`super::TermsOffer`]), else as the environment of this process does.
+    /// the controller of a restore said beforehand ([`super::TermsOffer`]), else as the environment of this process
+    /// does.
     pub admission: Option<Admission>,
-    /// The render files and the image that this process gave its controller to hold ([`super::CheckpointOrder::hold_files`]);
-    /// used if none of its own keepers has them any more.
+    /// The render files and the image that this process gave its controller to hold
+    /// ([`super::CheckpointOrder::hold_files`]); used if none of its own keepers has them any more.
     pub files: Arc<[OwnedFd]>,
 }
 

@@ -2,9 +2,9 @@
 //! What a controller and the in-process agent thread say to each other: one JSON message a datagram, and beside it the
 //! files that a controller holds for a checkpointed process.
 //!
-//! A controller invites the agent ([`super::contact`]), which comes to it by a SEQPACKET socket. It takes orders only from
-//! its own user or root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its order
-//! and its lease.
+//! A controller invites the agent ([`super::contact`]), which comes to it by a SEQPACKET socket. It takes orders only
+//! from its own user or root, carries out one at a time, and tells its state meanwhile. A controller that dies ends its
+//! order and its lease.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The way up: makes every registered object again, with the same addresses and numbers.
+//! Rebuilding: makes every registered object again, with the same addresses and numbers.
 //!
 //! Order: buffer objects, events in the order of their ids, contents, queues in the order of theirs. The driver hands
 //! out the lowest free number, so the same order gives the same numbers; gaps are filled with events that are
@@ -92,7 +92,7 @@ fn destroy(on: &Device, fillers: &mut Vec<Event>) {
 }
 
 /// Makes the queues again over their buffers, whose contents are back, and lets them continue where they were. Those
-/// that a way down which failed did not come to are in the driver still, and only get their doorbells back.
+/// that a failed tear-down did not reach are in the driver still, and only get their doorbells back.
 pub(super) fn queues(
     registry: &mut Registry,
     on: &Device,

@@ -39,7 +39,8 @@ pub enum Rescue {
 }
 
 impl Rescue {
-    /// Looks what there is of a checkpoint that a process wrote into `directory`: its own, or its place in that of a tree.
+    /// Looks what there is of a checkpoint that a process wrote into `directory`: its own, or its place in that of a
+    /// tree.
     #[must_use]
     pub fn of(directory: &Path) -> Self {
         if Manifest::read(directory).is_ok() {

@@ -144,7 +144,8 @@ fn restore_steps(
     }
 }
 
-/// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keepers or from memory, else where it was written.
+/// Opens the image, whose extents' names are told beside it: where it is said to be now, else from the keepers or from
+/// memory, else where it was written.
 fn open_image(
     snapshot: &Snapshot,
     held: Option<&Held>,

@@ -110,8 +110,8 @@ impl Runtime {
     /// outside, through a CRIU of the process's own. `stasis restore` brings a copy back.
     ///
     /// The files are listed and hashed by the `stasis` command, as found beside this program, on PATH or in
-    /// STASIS_PROGRAM. Without it the checkpoint is complete, but a restore cannot tell whether CRIU's images are as they
-    /// were written, and warns of that.
+    /// STASIS_PROGRAM. Without it the checkpoint is complete, but a restore cannot tell whether CRIU's images are as
+    /// they were written, and warns of that.
     ///
     /// # Errors
     /// [`SelfCheckpointError`].
@@ -173,7 +173,8 @@ impl Runtime {
         }
     }
 
-    /// CHECKPOINTED → RUNNING, by this thread or, in a copy whose contents were moved, by a controller through the agent.
+    /// CHECKPOINTED → RUNNING, by this thread or, in a copy whose contents were moved, by a controller through the
+    /// agent.
     fn resume_here(&self) -> Result<RestoreReport, Box<CheckpointError>> {
         let deadline = Instant::now() + FOUND;
         loop {

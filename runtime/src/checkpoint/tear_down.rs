@@ -50,7 +50,7 @@ impl Destination<'_> {
     }
 }
 
-/// How far a failed way down had come.
+/// How far a failed tear-down had come.
 pub(super) type Down = stasis_protocol::TearDownError<Box<Snapshot>, Box<CheckpointError>>;
 
 pub(super) fn take_error(error: TakeError) -> CheckpointError {
@@ -164,7 +164,7 @@ pub(super) fn tear_down(
     drain::save_indices(&mut context.registry.lock());
     let (destroyed, renders, transport) = release_device(context, device, closed, preempted);
     drop(renders);
-    let replaced = replace_with_placeholders().map_err(system("put stand-ins in the place of DMABufs"));
+    let replaced = replace_with_placeholders().map_err(system("replace DMABufs by placeholders"));
     match Keepers::hold(&held) {
         Ok(keepers) => snapshot.kept = Kept::WithKeepers(keepers),
         Err(error) => {

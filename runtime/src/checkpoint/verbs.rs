@@ -35,8 +35,8 @@ impl Runtime {
         steps::lock(self.context(), mode, deadline).map(drop)
     }
 
-    /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the process
-    /// holds no descriptor or mapping of the device.
+    /// LOCKED → CHECKPOINTED: writes [`super::IMAGE_FILE`] into `directory` and closes the device. Afterwards the
+    /// process holds no descriptor or mapping of the device.
     ///
     /// # Errors
     /// [`CheckpointError`]; the process is LOCKED, with everything as it was, except after [`CheckpointError::Stuck`].
@@ -56,8 +56,8 @@ impl Runtime {
         steps::write_and_close(self.context(), directory, options)
     }
 
-    /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written or,
-    /// if it was moved, from `directory`.
+    /// CHECKPOINTED → LOCKED: opens the device again and makes everything as it was, from where the image was written
+    /// or, if it was moved, from `directory`.
     ///
     /// # Errors
     /// [`CheckpointError`]; the process stays CHECKPOINTED and the call can be tried again.

@@ -2,8 +2,8 @@
 //! The commit: a script that CRIU runs while the tasks are frozen and its images whole (`post-dump`). If it fails, CRIU
 //! undoes what it did and lets the tasks run on.
 //!
-//! INVARIANT: the manifest gets its name there and nowhere else. Where several trees are dumped together each script waits
-//! at a gate for word that all are as far: whoever holds the gates, if he ends without a word, has said no.
+//! INVARIANT: the manifest gets its name there and nowhere else. Where several trees are dumped together each script
+//! waits at a gate for word that all are as far: whoever holds the gates, if he ends without a word, has said no.
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -12,7 +12,8 @@
 //!                                  session/
 //! ```
 //!
-//! `session` is where processes that were checkpointed together meet, on the way down and on the way up.
+//! `session` has the files by which processes that were checkpointed together find each other, in the checkpoint and in
+//! the restore.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The program file of a frozen process: its code is not in the images, so the restored process runs what lies there then.
+//! The program file of a frozen process: its code is not in the images, so the restored process runs what lies there
+//! then.
 //!
 //! CRIU compares sizes; a program rebuilt to the same size would be resumed in the middle of other code.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The files of a checkpoint: what the manifest lists of them, and whether they still are what was written.
 //!
-//! INVARIANT: what CRIU could read of its directory is listed, with its hash, or the checkpoint is refused. Not listed are
-//! its logs and statistics, which it only writes.
+//! INVARIANT: what CRIU could read of its directory is listed, with its hash, or the checkpoint is refused. Not listed
+//! are its logs and statistics, which it only writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,7 +18,8 @@ use super::hash::{Wanted, hash_all};
 use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED, SEALED_LAYOUT};
 use super::opened::{Entry, OpenDirectory, Trust, called};
 
-/// How much of an image of ours is hashed again: its front has the hashes of its tables, and those the hashes of the rest.
+/// How much of an image of ours is hashed again: its front has the hashes of its tables, and those the hashes of the
+/// rest.
 const FRONT: u64 = 4096;
 /// The directory that CRIU is told to take plugins from: an empty one.
 pub const NO_PLUGINS: &str = "no-plugins";
@@ -111,8 +112,8 @@ impl Manifest {
         Wanted { path: directory.join(path), bytes: self.hashed_bytes(path, bytes) }
     }
 
-    /// Makes sure that the files in the manifest's directory are those that it lists, byte for byte if `hashes`, and that
-    /// there is nothing else that CRIU could take for its own. Of the images of ours only the fronts are read:
+    /// Makes sure that the files in the manifest's directory are those that it lists, byte for byte if `hashes`, and
+    /// that there is nothing else that CRIU could take for its own. Of the images of ours only the fronts are read:
     /// [`crate::image::Image::verify`] reads the rest. `progress` hears of bytes that were read.
     ///
     /// A manifest that lists no files is of an earlier version: then only what cannot be an image is refused.
@@ -177,8 +178,8 @@ impl Manifest {
     }
 }
 
-/// Completes the pending manifest of a checkpoint whose images are whole: has every file written to the disk, hashes them
-/// meanwhile, and lists them. The manifest stays pending.
+/// Completes the pending manifest of a checkpoint whose images are whole: has every file written to the disk, hashes
+/// them meanwhile, and lists them. The manifest stays pending.
 ///
 /// # Errors
 /// [`ManifestError`].

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! BLAKE3 of many files at once, on all cores: small files side by side, a large one in pieces.
 //!
-//! The result is the plain BLAKE3 of each file, as `b3sum` prints it: the hash is a tree, whose parts are hashed apart and
-//! merged.
+//! The result is the plain BLAKE3 of each file, as `b3sum` prints it: the hash is a tree, whose parts are hashed apart
+//! and merged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -13,8 +13,8 @@ pub const SESSION_DIRECTORY: &str = "session";
 pub const LAYOUT: u32 = 1;
 /// The same of a directory whose runtimes have directories of their own: older programs would bring back the root alone.
 pub const TREE_LAYOUT: u32 = 2;
-/// Version of the layout of either, whose manifest lists all files with their hashes and ends with its own: older programs
-/// would check none of that.
+/// Version of the layout of either, whose manifest lists all files with their hashes and ends with its own: older
+/// programs would check none of that.
 pub const SEALED_LAYOUT: u32 = 3;
 /// Longest manifest or session index that is read, bytes.
 pub(super) const MAX_BYTES: u64 = 16 << 20;

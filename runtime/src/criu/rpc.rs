@@ -2,8 +2,8 @@
 //! Asks CRIU to dump the calling process: one request, and an answer that arrives twice, like a fork's.
 //!
 //! The server is `criu swrk FD` with one end of a SEQPACKET socket pair as FD; the messages are those of CRIU's
-//! `images/rpc.proto`. It must not be in the dumped tree, so it is started as an orphan. It dumps whoever made the socket
-//! pair. In the restored copy CRIU plants the answer in a new socket pair, and the same `recv` returns there.
+//! `images/rpc.proto`. It must not be in the dumped tree, so it is started as an orphan. It dumps whoever made the
+//! socket pair. In the restored copy CRIU plants the answer in a new socket pair, and the same `recv` returns there.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -149,15 +149,15 @@ fn start(act: &'static str) -> impl FnOnce(io::Error) -> RpcError {
     move |source| RpcError::Start { act, source }
 }
 
-/// Starts the server (`$4`, with the other arguments) as an orphan: the shell ends at once. In a session of its own, for a
-/// process of the dumped one's session would keep its pid from being free. The standard output is the socket: a descriptor
-/// to inherit without a moment in which any other child of ours could.
+/// Starts the server (`$4`, with the other arguments) as an orphan: the shell ends at once. In a session of its own,
+/// for a process of the dumped one's session would keep its pid from being free. The standard output is the socket: a
+/// descriptor to inherit without a moment in which any other child of ours could.
 const LAUNCHER: &str = r#"exec 3>&1 >/dev/null
 setsid /bin/sh -c "$4" "$0" "$1" "$2" "$3" &"#;
 
-/// Starts CRIU (`$0`) and stays beside it: CRIU waits without a limit for a task that has ended while it was seized, and a
-/// process that it has frozen cannot look at a clock. So it is killed, with its group, when it is at work after `$1`
-/// seconds, or when process `$2` has ended and there is no `$3`, after which CRIU ends it.
+/// Starts CRIU (`$0`) and stays beside it: CRIU waits without a limit for a task that has ended while it was seized,
+/// and a process that it has frozen cannot look at a clock. So it is killed, with its group, when it is at work after
+/// `$1` seconds, or when process `$2` has ended and there is no `$3`, after which CRIU ends it.
 ///
 /// Nobody but CRIU may hold the socket then: its end is what tells that CRIU has ended.
 const SERVER: &str = r#"setsid "$0" swrk 3 </dev/null 3>&3 2>/dev/null &

@@ -17,8 +17,8 @@ pub fn has_ended(pid: i32) -> bool {
     test_kill_process(process) == Err(Errno::SRCH) || has_no_memory(pid)
 }
 
-/// A process gives its memory back when it ends, before anybody reaps it: then `process_vm_readv` answers `ESRCH`, whoever
-/// asks (`mm_access` in the kernel's `kernel/fork.c`).
+/// A process gives its memory back when it ends, before anybody reaps it: then `process_vm_readv` answers `ESRCH`,
+/// whoever asks (`mm_access` in the kernel's `kernel/fork.c`).
 fn has_no_memory(pid: i32) -> bool {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that somebody else wrote: opened without waiting, looked at before a byte is read, and never read beyond a bound.
+//! Files that somebody else wrote: opened without waiting, looked at before a byte is read, and never read beyond a
+//! bound.
 //!
-//! An open of a FIFO waits for a writer, a read of `/dev/zero` never ends, and a length in a header is not the length of a
-//! file. Whoever reads a file whose name came from a user or from another program opens it here.
+//! An open of a FIFO waits for a writer, a read of `/dev/zero` never ends, and a length in a header is not the length
+//! of a file. Whoever reads a file whose name came from a user or from another program opens it here.
 
 use std::fs::File;
 use std::io::{self, Read};

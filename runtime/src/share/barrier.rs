@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the processes of a session agree, on the way down, that all of them let go of their memory or none does.
+//! The barrier of a session's checkpoint: either all its processes release their shared memory or none does.
 //!
-//! They meet in a directory. Each, its queues drained, writes what it holds (`NAME.table`) and waits for the others: from
-//! then on nobody changes shared memory. Each writes its image, says so (`NAME.ready`) and waits again. The first to see
-//! all ready, or to give up, makes the `decision`, a file that can be made only once.
+//! They meet in a directory. Each, its queues drained, writes what it holds (`NAME.table`) and waits for the others:
+//! from then on nobody changes shared memory. Each writes its image, says so (`NAME.ready`) and waits again. The first
+//! to see all ready, or to give up, makes the `decision`, a file that can be made only once.
 //!
 //! INVARIANT: memory is given up only after a decision to commit, and a decision is never changed: whoever is late finds
 //! the one that was made. A member that has died is noticed by the lock on its table.
@@ -42,8 +42,8 @@ pub struct SessionOrder {
     pub name: String,
     /// All of them.
     pub members: Vec<Member>,
-    /// How long the others may take to stop their queues, to write their images beyond this one's, or on the way up to make
-    /// memory that this one needs, milliseconds.
+    /// How long the others may take to stop their queues, to write their images beyond this one's, or in a restore to
+    /// make memory that this one needs, milliseconds.
     pub patience_ms: u64,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The DMABuf descriptors that the process itself holds: while it has no device, files that CRIU can dump stand in for
-//! them, under the same numbers.
+//! The DMABuf descriptors that the process itself holds: while it has no device, files that CRIU can dump are
+//! placeholders for them, under the same numbers.
 //!
-//! A stand-in says by its name which memory it stands for. So it does not matter which numbers it has when the memory is
-//! back: what was duplicated or received meanwhile gets its DMABuf like the rest.
+//! The name of a placeholder says which memory it stands for. So it does not matter which numbers it has when the
+//! memory is back: what was duplicated or received meanwhile gets its DMABuf like the rest.
 //!
 //! INVARIANT: a number is only touched while it names what it was found to name; whoever closes one and opens another
 //! file under the same number at that very moment loses that file, which is why this is done with the gate closed, as
@@ -23,7 +23,7 @@ use crate::context::device::identify;
 use crate::context::registry::state::DmabufId;
 use crate::image::Extent;
 
-/// How the name of a stand-in begins, as `/proc` shows it.
+/// How the name of a placeholder begins, as `/proc` shows it.
 const PLACEHOLDER: &str = "/memfd:stasis-dmabuf:";
 
 /// Whether a file of this name, as `/proc` shows it, is a DMABuf.
@@ -91,10 +91,10 @@ pub(super) fn sockets() -> io::Result<Vec<Descriptor>> {
     Ok(found.into_iter().map(|(number, ())| Descriptor { number, dmabuf: none }).collect())
 }
 
-/// Puts stand-ins in the place of all DMABufs.
+/// Replaces all DMABufs by placeholders.
 ///
 /// # Errors
-/// When one cannot be made; some descriptors are stand-ins then, which [`restore_descriptors`] finds.
+/// When one cannot be made; some descriptors are placeholders then, which [`restore_descriptors`] finds.
 pub(crate) fn replace_with_placeholders() -> io::Result<()> {
     let mut placeholders = BTreeMap::<DmabufId, OwnedFd>::new();
     for descriptor in scan()? {
@@ -110,7 +110,7 @@ pub(crate) fn replace_with_placeholders() -> io::Result<()> {
     Ok(())
 }
 
-/// The memory that the process's stand-ins stand for.
+/// The memory that the process's placeholders stand for.
 ///
 /// # Errors
 /// When `/proc/self` cannot be read.
@@ -119,7 +119,7 @@ pub(crate) fn placeholders() -> io::Result<Vec<Descriptor>> {
     Ok(found.into_iter().map(|(number, dmabuf)| Descriptor { number, dmabuf }).collect())
 }
 
-/// Puts DMABufs in the place of their stand-ins.
+/// Replaces placeholders by their DMABufs.
 ///
 /// # Errors
 /// When a descriptor cannot be duplicated.
@@ -133,7 +133,7 @@ pub(crate) fn restore_descriptors(of: impl Fn(DmabufId) -> Option<OwnedFd>) -> i
     Ok(())
 }
 
-/// The memory that a stand-in's name says, which may have ` (deleted)` behind it.
+/// The memory that a placeholder's name says, which may have ` (deleted)` behind it.
 fn parse(name: &str) -> Option<DmabufId> {
     let (device, inode) = name.split_ascii_whitespace().next()?.split_once('.')?;
     Some(DmabufId { device: u64::from_str_radix(device, 16).ok()?, inode: inode.parse().ok()? })

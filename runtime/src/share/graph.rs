@@ -19,8 +19,8 @@ use crate::context::registry::state::{BoKey, DmabufId, Origin};
 /// What this process holds: buffer objects, and descriptors without one.
 ///
 /// # Errors
-/// [`SharedMemoryError::Device`] when the driver does not say what a descriptor is, [`SharedMemoryError::Hidden`] for memory
-/// that the CPU cannot see.
+/// [`SharedMemoryError::Device`] when the driver does not say what a descriptor is, [`SharedMemoryError::Hidden`] for
+/// memory that the CPU cannot see.
 pub(crate) fn holdings(
     registry: &Registry,
     on: &Device,

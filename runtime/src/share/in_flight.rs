@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! DMABufs that were sent and not yet received: they lie in a socket's queue, where no stand-in can be put in their place.
+//! DMABufs that were sent and not yet received: they lie in a socket's queue, where no placeholder can replace them.
 //!
-//! The queues are looked at without taking anything out (`MSG_PEEK`, from `SO_PEEK_OFF` on): who waits for a message gets
-//! it as if nobody had looked.
+//! The queues are looked at without taking anything out (`MSG_PEEK`, from `SO_PEEK_OFF` on): who waits for a message
+//! gets it as if nobody had looked.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Buffers and signals from process to process, over a Unix socket that the two have: no daemon in between.
 //!
-//! A message is a header of eight bytes with the DMABufs beside it (`SCM_RIGHTS`), then a line of JSON that says what each
-//! is. The same bytes do for stream and sequenced-packet sockets.
+//! A message is a header of eight bytes with the DMABufs beside it (`SCM_RIGHTS`), then a line of JSON that says what
+//! each is. The same bytes do for stream and sequenced-packet sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -102,8 +102,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Receives what the other end has sent; `agent` may access the buffers, all agents the signals. Blocks for as long as
-    /// the socket does.
+    /// Receives what the other end has sent; `agent` may access the buffers, all agents the signals. Blocks for as long
+    /// as the socket does.
     ///
     /// # Errors
     /// [`ShareError::Message`], and what an import can fail with; what came with the message is closed then.

@@ -2,12 +2,12 @@
 //! Memory shared beyond one buffer: DMABufs given out and taken in, and what becomes of them through a checkpoint.
 //!
 //! INVARIANT: memory that others may hold is known by the inode of its DMABuf, and every buffer object of it says so in
-//! the registry ([`crate::context::registry::state::Sharing`]). Descriptors belong to the caller; the runtime keeps none but the
-//! files of other exporters, which it needs to make their memory again.
+//! the registry ([`crate::context::registry::state::Sharing`]). Descriptors belong to the caller; the runtime keeps
+//! none but the files of other exporters, which it needs to make their memory again.
 //!
 //! ```text
-//!  down   collect ── meet: who holds what ── outsiders? ── write ── agree ── let go ── stand-ins for descriptors
-//!  up     rendezvous: first comer makes, the rest find ── fill ── descriptors back
+//!  checkpoint   collect ── barrier: who holds what ── outsiders? ── write ── commit ── release ── placeholders for descriptors
+//!  restore      rendezvous: the first participant makes, the others find ── fill ── descriptors restored
 //! ```
 
 mod barrier;

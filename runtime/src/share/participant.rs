@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared memory on the way down: what there is, who else has it, who saves it, and the moment from which it is given up.
+//! Shared memory in a checkpoint: what there is, which processes have it, which one saves it, and from when it is
+//! released.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -139,7 +140,7 @@ fn view(
     View::of(descriptor.ok_or_else(finished)?.borrow(), object.bytes).map_err(system(act))
 }
 
-/// The leader of the barrier that this process leads, if it leads one.
+/// The coordinator of a rendezvous, if it runs in this process.
 #[derive(Debug, Default)]
 pub(crate) struct Coordinating(Mutex<Option<Coordinator>>);
 
@@ -154,7 +155,7 @@ pub(crate) fn keep_coordinator(context: &Context, leader: Option<Coordinator>) {
     *context.layer::<Coordinating>().0.lock() = leader;
 }
 
-/// Ends a barrier that this process leads: what the leader holds is memory of the device.
+/// Ends a rendezvous whose coordinator runs in this process: the coordinator holds memory of the device.
 pub(crate) fn end_rendezvous(context: &Arc<Context>) {
     if let Some(leader) = context.layer::<Coordinating>().0.lock().take()
         && !leader.is_over()

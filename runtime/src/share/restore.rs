@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared memory on the way up: made by the first of the session's members that comes, found by the rest, filled from the
+//! Shared memory in a restore: made by the first participant that joins, found by the others, filled from the
 //! image of whoever saved it.
 //!
 //! INVARIANT: everything that this process is to make is made, filled and given to the others before it waits for
@@ -48,14 +48,14 @@ pub(crate) struct Source<'a> {
     pub plain: &'a [Extent],
 }
 
-/// Memory on its way up.
+/// Memory that is being restored.
 struct Memory<'a> {
     object: &'a Object,
     keys: Vec<BoKey>,
     file: Option<OwnedFd>,
 }
 
-/// A process at its session's meeting, with all that it wants.
+/// A participant that has all the memory it needs.
 #[derive(Debug)]
 pub(crate) struct RestoreParticipant {
     client: Client,
@@ -63,8 +63,8 @@ pub(crate) struct RestoreParticipant {
 }
 
 impl RestoreParticipant {
-    /// The process goes on, and the others may count on it. Gives the coordinator, if it is this process that leads, which is
-    /// to be kept.
+    /// Tells the others that this process is restored. Returns the coordinator, if it runs in this process: the caller
+    /// must keep it.
     pub fn finish(self) -> Option<Coordinator> {
         if let Err(error) = self.client.done() {
             tracing::warn!(target: "checkpoint", %error, "members that come later do not know of this one");
@@ -86,7 +86,7 @@ pub(crate) fn restore(
     limit: &Limit,
 ) -> Result<(ReadStats, Option<RestoreParticipant>), SharedMemoryError> {
     let mut memory = wanted(registry, state)?;
-    // All members have the same list: where it is empty nobody comes to the meeting.
+    // All members have the same list: if it is empty, no member joins a rendezvous.
     let is_shared = !state.objects.is_empty();
     let others = state.order.as_ref().filter(|order| is_shared && order.members.len() > 1);
     let Some(order) = others else {
@@ -137,7 +137,7 @@ pub(crate) fn restore(
     Ok((stats, Some(RestoreParticipant { client, coordinator })))
 }
 
-/// The session's memory that this process had: its buffer objects, and what stand-ins wait for.
+/// The session's memory that this process had: its buffer objects, and what placeholders stand for.
 fn wanted<'a>(registry: &Registry, state: &'a SharedState) -> Result<Vec<Memory<'a>>, SharedMemoryError> {
     let placeholders = placeholders().map_err(system("look at the process's descriptors"))?;
     let placeholders: BTreeSet<DmabufId> =
@@ -190,7 +190,7 @@ fn make(
     Ok(())
 }
 
-/// Takes out of the driver what a way down that failed has left there: it is not the memory that the others get.
+/// Frees what a failed tear-down has left in the driver: it is not the memory that the others get.
 fn forget(registry: &mut Registry, on: &Device, keys: &[BoKey]) -> Result<(), SharedMemoryError> {
     for key in keys {
         if let Some(bo) = registry.bos.get_mut(*key).filter(|bo| bo.kernel.is_some()) {
@@ -279,5 +279,5 @@ fn adopt(registry: &mut Registry, on: &Device, memory: Vec<Memory<'_>>) -> Resul
         files.insert(object.dmabuf, file);
     }
     restore_descriptors(|dmabuf| files.get(&dmabuf)?.try_clone().ok())
-        .map_err(system("put DMABufs back in the place of their stand-ins"))
+        .map_err(system("replace placeholders by their DMABufs"))
 }

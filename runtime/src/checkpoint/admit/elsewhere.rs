@@ -41,9 +41,9 @@ pub enum ElsewhereError {
 }
 
 impl Admission {
-    /// The same terms on the device that `named` says (a command line's), else `STASIS_DEVICE` in the environment of this
-    /// process; and if there is one, on the instance of `STASIS_SOFTGPU_INSTANCE`. Files are named by their full paths:
-    /// a copy has another working directory.
+    /// The same terms on the device that `named` says (a command line's), else `STASIS_DEVICE` in the environment of
+    /// this process; and if there is one, on the instance of `STASIS_SOFTGPU_INSTANCE`. Files are named by their full
+    /// paths: a copy has another working directory.
     ///
     /// # Errors
     /// [`ElsewhereError::Spec`].

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is known of a GPU and its surroundings: of one that an agent had, and of one that is here.
 //!
-//! INVARIANT: both are described by the same functions ([`Candidate::all`], [`AgentIdentity::of`]), so what differs in the
-//! descriptions differs in the machines. What an older image does not say is absent, not zero.
+//! INVARIANT: both are described by the same functions ([`Candidate::all`], [`AgentIdentity::of`]), so what differs in
+//! the descriptions differs in the machines. What an older image does not say is absent, not zero.
 
 use std::collections::BTreeMap;
 use std::fmt;

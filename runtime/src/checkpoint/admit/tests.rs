@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every rule, both ways, through the topology's text: a process is checkpointed, the machine changes, and the restore is
-//! admitted or refused as `docs/admission.md` says; refused, it has changed nothing.
+//! Every rule, both ways, through the topology's text: a process is checkpointed, the machine changes, and the restore
+//! is admitted or refused as `docs/admission.md` says; refused, it has changed nothing.
 
 mod copies;
 mod perturb;

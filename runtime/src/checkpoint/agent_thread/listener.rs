@@ -42,8 +42,8 @@ pub(super) struct Listener {
     inbox: Inbox,
     silent: Vec<Silent>,
     serving: Option<Serving>,
-    /// Orders to resume that came while another was at work, the oldest first. Each is carried out on its own terms, unless
-    /// the process runs by then.
+    /// Orders to resume that came while another was at work, the oldest first. Each is carried out on its own terms,
+    /// unless the process runs by then.
     waiting: VecDeque<(RestoreOptions, Caller)>,
     shared: Arc<Shared>,
 }

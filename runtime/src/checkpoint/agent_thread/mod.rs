@@ -2,11 +2,12 @@
 //! The in-process agent: two threads that take orders from outside, keep the lease, and notice that they woke up in a
 //! restored copy.
 //!
-//! The *listener* ([`listener`]) speaks with controllers and answers whatever needs no waiting; orders go to the *worker*
-//! ([`worker`]), one at a time. So the state can be asked for, and an order cancelled, while another one is at work.
+//! The *listener* ([`listener`]) speaks with controllers and answers whatever needs no waiting; orders go to the
+//! *worker* ([`worker`]), one at a time. So the state can be asked for, and an order cancelled, while another one is at
+//! work.
 //!
-//! The connection of the order at work stays with the listener, which closes it with the answer: whoever has the answer knows
-//! that no half of a connection is left for CRIU to stumble over.
+//! The connection of the order at work stays with the listener, which closes it with the answer: whoever has the answer
+//! knows that no half of a connection is left for CRIU to stumble over.
 //!
 //! Both wait in `poll` with relative time-outs, never on a futex with a deadline: a copy restored without a time
 //! namespace may find its clock set back by days.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of a process whose device cannot come back, and of which a complete checkpoint exists.
 //!
-//! Its threads wait at a gate that nobody will open. `exit` runs handlers and destructors, which may wait there too, so the
-//! process ends without them (`_exit`).
+//! Its threads wait at a gate that nobody will open. `exit` runs handlers and destructors, which may wait there too, so
+//! the process ends without them (`_exit`).
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;

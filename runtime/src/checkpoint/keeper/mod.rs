@@ -6,8 +6,9 @@
 //! forks hold it, each able to serve alone: outside the process tree that CRIU dumps, found again by a socket name, gone
 //! with their original.
 //!
-//! INVARIANT: nothing is given up before something else has it. [`Keepers::hold`] borrows the files and returns once both
-//! keepers have said that they serve; a keeper that is asked for its files goes on holding them until it is released.
+//! INVARIANT: nothing is given up before something else has it. [`Keepers::hold`] borrows the files and returns once
+//! both keepers have said that they serve; a keeper that is asked for its files goes on holding them until it is
+//! released.
 //!
 //! A name in the abstract namespace belongs to whoever binds it first. So it has 128 random bits, which nobody can know
 //! before it is bound; and who connects checks whose socket it is, because the name of a keeper that was killed is free.
@@ -35,7 +36,8 @@ use self::fork::{END, GIVE, fork_keepers};
 use super::message::{self, MAX_FILES};
 use crate::linux::credentials::Peer;
 
-/// What keepers' sockets are named, before the process that the files belong to, as it knows itself, and a random number.
+/// What keepers' sockets are named, before the process that the files belong to, as it knows itself, and a random
+/// number.
 pub const KEEPER_NAME: &str = "stasis-keeper.";
 
 /// Keepers of a process: one may be killed.

@@ -54,7 +54,8 @@ impl Captured {
         absent.map_or(Ok(()), |gpu_id| Err(CaptureError::Gpu { gpu_id }))
     }
 
-    /// Gives the state to this process, which has nothing in the driver yet. `render` is a fresh render file of each GPU.
+    /// Gives the state to this process, which has nothing in the driver yet. `render` is a fresh render file of each
+    /// GPU.
     ///
     /// # Errors
     /// [`IoctlError`]; this process cannot be restored any more then, another copy can.

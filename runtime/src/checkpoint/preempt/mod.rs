@@ -55,8 +55,8 @@ fn permitted(on: &Device, limit: &Limit) -> Result<(), Unavailable> {
     })
 }
 
-/// Whether [`suspend_queues`] would do, and the most bytes [`contents`] could come to. The driver's own permission is foretold, not
-/// asked for: asking takes the queues off the hardware.
+/// Whether [`suspend_queues`] would do, and the most bytes [`contents`] could come to. The driver's own permission is
+/// foretold, not asked for: asking takes the queues off the hardware.
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Hidden`].

@@ -122,8 +122,8 @@ impl Device {
     }
 
     /// Opens the device for a copy of a process with preempted queues, and puts the driver's state of that process into
-    /// it with `put`, which has the open render files of all GPUs: address spaces, buffers, events and queues come back under
-    /// their numbers, the queues stopped until [`Device::resume_restored`].
+    /// it with `put`, which has the open render files of all GPUs: address spaces, buffers, events and queues come back
+    /// under their numbers, the queues stopped until [`Device::resume_restored`].
     ///
     /// # Errors
     /// [`OpenError::Version`], [`OpenError::Bringup`]. After a refusal of the state itself this process cannot be

@@ -58,8 +58,8 @@ const fn percentage(state: &QueueState) -> u32 {
 
 impl Device {
     /// Creates the hardware queue of an entry, of any kind, over its buffers, whose contents are ready
-    /// ([`crate::context::queue::bringup::bring_up`]), gives it its CU mask, and returns its doorbell. The agent's doorbell slice is
-    /// mapped at `doorbells` if it is not yet.
+    /// ([`crate::context::queue::bringup::bring_up`]), gives it its CU mask, and returns its doorbell. The agent's
+    /// doorbell slice is mapped at `doorbells` if it is not yet.
     ///
     /// # Errors
     /// [`DeviceError`]; no queue is left then.
@@ -227,8 +227,8 @@ impl Device {
     }
 
     /// Whether the driver took a compute queue off the hardware that nobody suspended: only then does it tell where the
-    /// waves of an unsuspended queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue and for
-    /// queues without waves).
+    /// waves of an unsuspended queue are (`kfd_device_queue_manager.c:get_wave_state`, EINVAL for an active queue and
+    /// for queues without waves).
     pub fn is_evicted(&self, queue: &Queue, bos: &Table<Bo>) -> bool {
         queue.created && !queue.state.suspended && self.wave_state(queue, bos).is_ok()
     }

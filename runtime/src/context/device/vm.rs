@@ -100,8 +100,8 @@ impl Device {
         Ok(())
     }
 
-    /// Cuts the driver's mappings of an entry at `va`, inside it, and counts the handles for both parts. The entry is cut
-    /// by the caller.
+    /// Cuts the driver's mappings of an entry at `va`, inside it, and counts the handles for both parts. The entry is
+    /// cut by the caller.
     ///
     /// # Errors
     /// [`DeviceError`]; it is whole then.
@@ -174,8 +174,8 @@ impl Device {
         Ok(handle)
     }
 
-    /// One user less; the handle goes with the last. One that cannot be closed is used again, or closed before the memory
-    /// goes.
+    /// One user less; the handle goes with the last. One that cannot be closed is used again, or closed before the
+    /// memory goes.
     fn release(&self, agent: AgentIndex, memory: &mut Bo) {
         if let Some(gem) = memory.gems.iter_mut().find(|gem| gem.agent == agent) {
             gem.users -= 1;

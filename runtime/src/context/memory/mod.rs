@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory: the window of addresses, and how buffer objects are asked for, made and freed.
 //!
-//! INVARIANT: a buffer object has one address for its whole life, the same for the CPU and every agent, across checkpoints
-//! too.
+//! INVARIANT: a buffer object has one address for its whole life, the same for the CPU and every agent, across
+//! checkpoints too.
 
 pub mod free;
 pub mod make;

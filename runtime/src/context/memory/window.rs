@@ -59,8 +59,8 @@ pub fn reserve_any() -> Result<Window, WindowError> {
     Err(WindowError::Taken { tried: WINDOWS, errno: last })
 }
 
-/// Makes sure that `window` holds nothing but the reservation and, at the addresses of `kept`, what is ours. Whoever maps
-/// something there without asking would otherwise lose it to the next buffer object.
+/// Makes sure that `window` holds nothing but the reservation and, at the addresses of `kept`, what is ours. Whoever
+/// maps something there without asking would otherwise lose it to the next buffer object.
 ///
 /// # Errors
 /// [`WindowError::Occupied`]; a failure to read `/proc/self/maps`.

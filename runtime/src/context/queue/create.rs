@@ -239,7 +239,8 @@ pub fn queue_live(
 }
 
 impl Parts<'_> {
-    /// All buffers of a queue (`kfd_queue_acquire_buffers`, `kfd_queue.c`): those of every kind, then those that only waves need.
+    /// All buffers of a queue (`kfd_queue_acquire_buffers`, `kfd_queue.c`): those of every kind, then those that only
+    /// waves need.
     fn queue_memory(&mut self, recipe: &Recipe, info: &AgentInfo) -> Result<QueueBos, QueueError> {
         let (agent, geometry) = (info.index(), info.geometry());
         let own = |role, bytes| Request::queue_memory(role, bytes, agent);

@@ -12,7 +12,7 @@ use slab::Slab;
 
 use super::persist::Persist;
 
-/// Names one entry of a [`Table`], whose saved state is a `T`, for as long as it lives. Stable across checkpoint and
+/// Names one entry of a table, whose saved state is a `T`, for as long as it lives. Stable across checkpoint and
 /// restore.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent, bound = "")]
@@ -85,7 +85,7 @@ pub struct Table<T> {
     generations: Vec<u32>,
 }
 
-/// What a [`Table`] is without its entries' live parts: its entries by key, and the generations of free indices.
+/// What a table is without its entries' live parts: its entries by key, and the generations of free indices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound = "S: Serialize + for<'a> Deserialize<'a>")]
 pub struct TableState<S> {

@@ -245,7 +245,7 @@ pub struct QueueState {
     /// What the hardware's pointers lack: `logical = hardware + bias`, in units of the kind
     /// ([`QueueKind::unit_bytes`]).
     pub bias: u64,
-    /// Logical index of the next unit to be written, as of the last [`super::Registry::save`] of a drained queue.
+    /// Logical index of the next unit to be written, as of the last [`super::Persist::save`] of a drained queue.
     pub write_index: u64,
     /// Made by the runtime for its own copies: not the caller's to destroy.
     pub internal: bool,
@@ -370,7 +370,7 @@ pub struct DriverNumbers {
     pub queues: BTreeMap<QueueKey, QueueNumbers>,
 }
 
-/// Everything registered. An image's metadata has it as [`super::wire`] says.
+/// Everything registered. An image's metadata has it in the form of the module `wire`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RegistryWire", into = "RegistryWire")]
 pub struct RegistryState {

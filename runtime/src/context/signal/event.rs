@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The part of a driver's event that those who wait share.
 //!
-//! INVARIANT: `id` is the driver's id of the event that exists now: a restore that makes the event again stores the new one.
+//! INVARIANT: `id` is the driver's id of the event that exists now: a restore that makes the event again stores the new
+//! one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 

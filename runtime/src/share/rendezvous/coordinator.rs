@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The thread that leads a meeting: sockets around a [`Registrations`].
+//! The coordinator of a rendezvous: a thread that serves sockets from a [`Registrations`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::wire;
 use crate::linux::credentials::Peer;
 use crate::share::barrier::publish;
 
-/// A meeting that this process leads. It ends when all members have what they want, or with this.
+/// A running coordinator. It ends when all participants have what they asked for, or when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     ended: OwnedFd,
@@ -25,7 +25,7 @@ pub(crate) struct Coordinator {
 }
 
 impl Coordinator {
-    /// Leads a meeting from now on. `lock` says to others that there is a coordinator.
+    /// Starts the thread. The lock on `lock` shows other processes that there is a coordinator.
     ///
     /// # Errors
     /// When the thread cannot be had.
@@ -41,7 +41,7 @@ impl Coordinator {
         let registrations = Registrations::new(members);
         let lead = move || {
             Server { registrations, record, connections: BTreeMap::new() }.run(&listener, &until);
-            // Nobody new from here on; whoever comes leads the next meeting once the lock is free.
+            // No new participant is taken from here on; the next process starts a coordinator once the lock is free.
             let _ = fs::remove_file(socket);
             drop((listener, lock));
         };

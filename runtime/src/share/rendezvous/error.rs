@@ -14,7 +14,7 @@ use crate::context::registry::state::DmabufId;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
-    /// A file or socket of the meeting.
+    /// A file or socket of the rendezvous.
     #[error("Cannot {act} {}", path.display())]
     Io {
         /// What was tried.
@@ -43,13 +43,13 @@ pub enum RendezvousError {
         names: Vec<String>,
     },
     /// The coordinator would not have this process.
-    #[error("The session's meeting refused this process: {reason}")]
+    #[error("The session's rendezvous refused this process: {reason}")]
     Refused {
         /// Why.
         reason: String,
     },
     /// The coordinator has ended.
-    #[error("The process that led the session's meeting ended; try again")]
+    #[error("The coordinator of the session's rendezvous ended; try again")]
     CoordinatorGone,
     /// Memory was not made in time by whoever was to.
     #[error("Memory {dmabuf} of the session was not there after {} ms: {stopped}", waited.as_millis())]
@@ -62,10 +62,10 @@ pub enum RendezvousError {
         stopped: Stopped,
     },
     /// The wait for a coordinator ended.
-    #[error("Nobody led the session's meeting: {0}")]
+    #[error("The session's rendezvous has no coordinator: {0}")]
     NoCoordinator(#[source] Stopped),
     /// An answer that makes no sense here.
-    #[error("The coordinator of the session's meeting gave an answer of another version")]
+    #[error("The coordinator of the session's rendezvous gave an answer of another version")]
     Answer,
 }
 

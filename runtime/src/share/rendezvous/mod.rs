@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How the processes of a session find each other's memory again, in whatever order and however late they come back.
 //!
-//! They meet in the session's directory. The first to lock a file there leads: it listens on a socket beside it and knows
-//! which memory is there already. For each piece the first that asks makes it and gives the coordinator its DMABuf; the others
-//! get that. Copies restored in other pid namespaces meet apart, for they are other processes' copies.
+//! The rendezvous point is in the session's directory. The first process to lock a file there runs the coordinator,
+//! which listens on a socket beside it and knows which memory is there already. For each piece the first that asks
+//! makes it and gives the coordinator its DMABuf; the others get that. Copies restored in other pid namespaces meet
+//! apart, for they are other processes' copies.
 //!
-//! INVARIANT: within one meeting no memory is made twice. A coordinator that ends leaves word of who has finished on with what it
-//! gave them ([`registrations::Finished`]); whoever comes later and finds one of those alive is refused, for the memory that it has
-//! cannot be reached any more.
+//! INVARIANT: within one rendezvous no memory is made twice. A coordinator that ends leaves a record of the
+//! participants that have finished with what it gave them ([`registrations::Finished`]); whoever comes later and finds
+//! one of those alive is refused, for the memory that it has cannot be reached any more.
 
 mod client;
 mod coordinator;
@@ -38,11 +39,11 @@ use crate::linux::credentials::Peer;
 /// How often one that waits for a coordinator looks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Where a session meets on its way up.
+/// Where the processes of a session find each other in a restore.
 #[derive(Clone, Debug)]
 pub(crate) struct RendezvousPoint {
     directory: PathBuf,
-    /// Tells meetings in one directory apart.
+    /// Tells the rendezvous points in one directory apart.
     stem: String,
 }
 
@@ -73,8 +74,9 @@ impl RendezvousPoint {
         done.map_err(|error| io_error(act, &self.file("sock"))(error.into()))
     }
 
-    /// Comes to the meeting as `name`, one of `members`. Whoever finds nobody leads it, which goes on until all have
-    /// come or the coordinator is dropped. Whoever finds a coordinator that does not listen waits no longer than `patience`.
+    /// Joins the rendezvous as `name`, one of `members`. A process that finds no coordinator starts one, which runs
+    /// until all have come or the coordinator is dropped. Whoever finds a coordinator that does not listen waits no
+    /// longer than `patience`.
     ///
     /// # Errors
     /// [`RendezvousError`].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the coordinator of a meeting knows, without sockets: who has come, and which memory is there, being made, or waited
-//! for.
+//! What the coordinator of a rendezvous knows, without sockets: which participants have joined, and which memory is
+//! there, being made, or waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -56,7 +56,7 @@ pub(super) struct Reply<F> {
     pub file: Option<F>,
 }
 
-/// The state of a meeting. `F` is a file: a DMABuf.
+/// The state of a rendezvous. `F` is a file: a DMABuf.
 #[derive(Debug)]
 pub(super) struct Registrations<F> {
     expected: BTreeSet<String>,

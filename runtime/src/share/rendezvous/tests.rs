@@ -97,7 +97,7 @@ fn late_member_finds_the_coordinator_and_one_later_than_that_is_refused() {
 }
 
 #[test]
-fn members_that_ended_leave_the_place_to_a_new_meeting() {
+fn participants_that_ended_leave_the_point_to_a_new_rendezvous() {
     let directory = tempfile::tempdir().unwrap();
     let point = RendezvousPoint::of(directory.path()).unwrap();
     let finished = serde_json::json!([{ "name": "m0", "pid": 1, "started": u64::MAX }]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is said at a meeting: one JSON message a datagram, at most one descriptor beside it.
+//! The messages of a rendezvous: one JSON message a datagram, at most one descriptor beside it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -2,8 +2,9 @@
 //! Links: who reaches whose memory, over what.
 //!
 //! A link of the topology from node A to node B says that A reaches B's memory, not the other way round. KFD lists the
-//! links of an XGMI hive under `io_links` and those of PCIe peers under `p2p_links`; the latter only where the peer's BAR
-//! shows all of its memory and the bridges between let the transactions through, which may hold in one direction only.
+//! links of an XGMI hive under `io_links` and those of PCIe peers under `p2p_links`; the latter only where the peer's
+//! BAR shows all of its memory and the bridges between let the transactions through, which may hold in one direction
+//! only.
 //!
 //! INVARIANT: a path is a link that the topology has, in its direction; where it has none the driver refuses to map a
 //! peer's memory (EINVAL), and so do we, before it is asked.
@@ -58,8 +59,8 @@ impl fmt::Display for PathKind {
 pub struct Path {
     /// What it is made of.
     pub kind: PathKind,
-    /// KFD's distance: 15 per XGMI hop, 20 per PCIe link to a CPU, so 40 between PCIe peers below one CPU; 0 for the same
-    /// memory and for no path.
+    /// KFD's distance: 15 per XGMI hop, 20 per PCIe link to a CPU, so 40 between PCIe peers below one CPU; 0 for the
+    /// same memory and for no path.
     pub weight: u32,
     /// Least bandwidth in MB/s, 0 if the topology does not say.
     pub min_bandwidth: u32,
@@ -213,8 +214,8 @@ impl LinkMatrix {
         &self.places
     }
 
-    /// The way from one place to another's memory, by their positions in [`LinkMatrix::places`]; none for a position that
-    /// does not exist.
+    /// The way from one place to another's memory, by their positions in [`LinkMatrix::places`]; none for a position
+    /// that does not exist.
     #[must_use]
     pub fn path(&self, from: usize, to: usize) -> Path {
         let n = self.places.len();

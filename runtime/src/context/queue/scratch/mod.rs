@@ -3,9 +3,9 @@
 //! when it asks for more through the queue's inactive signal (`queues::aql::inactive`).
 //!
 //! INVARIANT: a question is answered with the registry locked and the queue on the hardware, and its 0 is stored last:
-//! until then the processor stands still before the packet that asked, all earlier packets of the queue having completed,
-//! so nothing uses the memory that is replaced. A suspended queue's question waits: a checkpoint may be writing down which
-//! memory the queue has.
+//! until then the processor stands still before the packet that asked, all earlier packets of the queue having
+//! completed, so nothing uses the memory that is replaced. A suspended queue's question waits: a checkpoint may be
+//! writing down which memory the queue has.
 
 use std::mem::offset_of;
 
