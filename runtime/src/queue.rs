@@ -262,7 +262,7 @@ impl Handle {
                 why,
             });
         }
-        mask.check(self.agent.target().major, self.agent.compute_units())?;
+        mask.check(self.agent.target().paired_cus, self.agent.compute_units())?;
         self.change(|device, queue, _| device.set_cu_mask(queue, mask.words()))
     }
 

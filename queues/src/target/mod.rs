@@ -150,6 +150,9 @@ pub struct Target {
     /// Whether PM4 packets name caches by the bits of `GCR_CNTL`, as from gfx10 on, instead of by those of
     /// `CP_COHER_CNTL`.
     pub gcr: bool,
+    /// Whether compute units come in pairs (work-group processors), which a CU mask must not divide
+    /// (`pqm_update_mqd`, `kfd_process_queue_manager.c`).
+    pub paired_cus: bool,
 
     /// What the save area's size follows from.
     pub cwsr: CwsrSizes,

@@ -76,6 +76,7 @@ const GFX9: Target = Target {
     pm4_dispatch: true,
     pgm_rsrc3: None,
     gcr: false,
+    paired_cus: false,
     cwsr: GFX9_CWSR,
     eop_bytes: 4096,
     max_queues_per_process: 127,
@@ -100,6 +101,7 @@ const CDNA3: Target = Target { architected_flat_scratch: true, max_queues_per_pr
 const GFX10_1: Target = Target {
     major: 10,
     gcr: true,
+    paired_cus: true,
     pgm_rsrc3: Some(reg::COMPUTE_PGM_RSRC3),
     sramecc: false,
     wave_sizes: WAVE32_FIRST,

@@ -44,6 +44,7 @@ fn rows_are_consistent() {
         assert!((9..=12).contains(&major), "{target}");
         assert_eq!(target.gfx11_code, major == 11);
         assert_eq!(target.gcr, major >= 10);
+        assert_eq!(target.paired_cus, major >= 10);
         assert_eq!(target.pm4_dispatch, major < 12);
         let rsrc3 = match major {
             9 if target.vgprs_wave64.total > 256 => Some(reg::COMPUTE_PGM_RSRC3_GFX9),

@@ -10,8 +10,6 @@ use crate::context::error::CuMaskError;
 const WORD_BITS: usize = 32;
 /// The driver cuts longer masks without saying so.
 const MOST_BITS: usize = 1024;
-/// From this generation on, compute units come in pairs.
-const PAIRED_MAJOR: u32 = 10;
 
 /// Compute units, a bit each: bit `n` allows the `n`th active unit, counted as the driver does (over the XCCs first,
 /// then shader engines, arrays and units). Bits beyond the agent's units mean nothing.
@@ -50,16 +48,16 @@ impl CuMask {
         &self.0
     }
 
-    /// Whether an agent of this generation with this many compute units can take it.
+    /// Whether an agent with this many compute units, which come in pairs or not, can take it.
     ///
     /// # Errors
     /// [`CuMaskError::Pair`] where units come in pairs and one is divided, [`CuMaskError::None`].
-    pub(crate) fn check(&self, major: u32, units: u32) -> Result<(), CuMaskError> {
+    pub(crate) fn check(&self, paired: bool, units: u32) -> Result<(), CuMaskError> {
         let mut any = false;
         for (word, first) in self.0.iter().zip((0u32..).step_by(WORD_BITS)) {
             for pair in (0..32).step_by(2) {
                 let (bits, unit) = (word >> pair & 3, first + pair);
-                if major >= PAIRED_MAJOR && (bits == 1 || bits == 2) {
+                if paired && (bits == 1 || bits == 2) {
                     return Err(CuMaskError::Pair { first: unit, second: unit + 1, mask: bits });
                 }
                 any |= bits & 1 != 0 && unit < units || bits & 2 != 0 && unit + 1 < units;
@@ -92,20 +90,22 @@ mod tests {
     }
 
     #[test]
-    fn divided_pairs_are_refused_from_gfx10_on() {
+    fn divided_pairs_are_refused_where_units_come_in_pairs() {
         let mask = CuMask::from_words(&[0b11, 0b0100_0000]).unwrap();
         let error = CuMaskError::Pair { first: 38, second: 39, mask: 1 };
-        assert_eq!(mask.check(11, 96), Err(error));
-        assert_eq!(mask.check(10, 96), Err(error));
-        assert_eq!(mask.check(9, 96), Ok(()));
+        assert_eq!(mask.check(true, 96), Err(error));
+        assert_eq!(mask.check(false, 96), Ok(()));
         assert!(error.to_string().contains("units 38 and 39"), "{error}");
     }
 
     #[test]
     fn mask_without_a_unit_is_refused() {
-        assert_eq!(CuMask::from_words(&[0, 0]).unwrap().check(11, 96), Err(CuMaskError::None { units: 96 }));
+        assert_eq!(
+            CuMask::from_words(&[0, 0]).unwrap().check(true, 96),
+            Err(CuMaskError::None { units: 96 })
+        );
         let beyond = CuMask::from_words(&[0, 0, 0, 0b11]).unwrap();
-        assert_eq!(beyond.check(11, 96), Err(CuMaskError::None { units: 96 }));
-        assert_eq!(beyond.check(11, 97), Ok(()));
+        assert_eq!(beyond.check(true, 96), Err(CuMaskError::None { units: 96 }));
+        assert_eq!(beyond.check(true, 97), Ok(()));
     }
 }
