@@ -2,6 +2,7 @@
 //! The repository's own chores, each a subcommand: what a fresh machine needs is always set up first.
 #![deny(unsafe_code)]
 
+mod checks;
 mod demo;
 mod inherited;
 mod isa_coverage;
@@ -34,6 +35,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Sets up, then checks format, lints and documentation.
+    Check,
+    /// Runs the tests that Miri can bear: rings, registry, ELF files.
+    Miri,
     /// Builds the CRIU plugin and puts it into a directory of its own, for `criu -L`.
     Plugin {
         /// Where to (default: .stasis/criu-plugins in the repository); CRIU loads every plugin in it.
@@ -72,6 +77,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             "xtask: inherited descriptors stay open ({error}); CRIU may refuse processes that have them"
         );
     }
+    if let Command::Miri = command {
+        return checks::miri();
+    }
     let options = match &command {
         Command::Setup(options) => options.clone(),
         Command::Plugin { .. } => setup::Options {
@@ -103,6 +111,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
         Command::Test { arguments } => workspace::test(&arguments, &installed)?,
+        Command::Check => checks::check(&installed)?,
+        Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,

@@ -40,12 +40,12 @@ pub fn root() -> &'static Path {
 }
 
 /// `cargo` with these arguments in the root, inheriting the terminal.
-fn cargo(arguments: &[&str], installed: &Installed) -> Result<()> {
+pub fn cargo(arguments: &[&str], installed: &Installed) -> Result<()> {
     cargo_with(arguments, installed, &[])
 }
 
 /// The same with more in its environment.
-fn cargo_with(arguments: &[&str], installed: &Installed, environment: &[(&str, &str)]) -> Result<()> {
+pub fn cargo_with(arguments: &[&str], installed: &Installed, environment: &[(&str, &str)]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     installed.export(&mut command);
