@@ -4,12 +4,12 @@
 //! INVARIANT: a handler gets a zero-extended struct of the kernel's size. For commands with an out direction the struct
 //! is copied back even when the handler fails. A call that is refused before the handler copies nothing back.
 
-use kfd::sys::table::Command;
 use kfd::sys::*;
 use rustix::io::Errno;
 
 use super::files::{Node, OpenFile};
 use super::process::KfdProcess;
+use super::typed::typed;
 use super::{Call, Caller, FdTable, UserMemory};
 
 type Handler = fn(&KfdProcess, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
@@ -26,19 +26,6 @@ macro_rules! handlers {
             )*
         }
     };
-}
-
-/// Runs a handler on the argument struct at the start of `bytes` and stores the struct again, also when the handler
-/// fails.
-pub(super) fn typed<C: Command>(
-    bytes: &mut [u8],
-    handler: impl FnOnce(&mut C::Args) -> Result<(), Errno>,
-) -> Result<u32, Errno> {
-    let bytes = bytes.get_mut(..size_of::<C::Args>()).ok_or(Errno::FAULT)?;
-    let mut args: C::Args = bytemuck::pod_read_unaligned(bytes);
-    let result = handler(&mut args);
-    bytes.copy_from_slice(bytemuck::bytes_of(&args));
-    result.map(|()| 0)
 }
 
 /// The handler of an ioctl.

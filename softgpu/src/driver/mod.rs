@@ -36,6 +36,7 @@ mod queue_control;
 mod queue_table;
 mod queues;
 mod shared;
+mod typed;
 mod vm;
 mod wait;
 

@@ -17,8 +17,8 @@ use rustix::io::Errno;
 pub(super) use self::gems::GemTable;
 use super::Call;
 use super::files::OpenFile;
-use super::handlers::typed;
 use super::process::KfdProcess;
+use super::typed::typed;
 
 type Handler = fn(&KfdProcess, &OpenFile, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
