@@ -20,9 +20,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
@@ -35,9 +35,21 @@ const PACE: Duration = Duration::from_millis(20);
 /// TIMEOUT: how long a guard may take beyond CRIU's deadline: the end of what it leaves.
 const CLEANING: Duration = Duration::from_secs(40);
 
+/// Why a guard did not begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GuardError {
+    /// The order cannot be read.
+    #[error("The order is not one of this version's")]
+    Order(#[source] serde_json::Error),
+    /// The system refused what a guard needs, or CRIU itself.
+    #[error("Cannot start CRIU")]
+    Start(#[source] io::Error),
+}
+
 /// What a guard is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub(crate) struct Order {
     /// CRIU.
     pub program: OsString,
     /// Its arguments.
@@ -55,7 +67,7 @@ pub struct Order {
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// How CRIU ended, as wait(2) gives it.
     status: i32,
     /// Why it was to end, if it did not by itself.
@@ -69,10 +81,13 @@ impl Verdict {
     }
 }
 
-/// `stasis guard`: starts CRIU and sees to its end.
-pub fn run(order: &str) -> Result<()> {
-    let order: Order = serde_json::from_str(order).context("The order is not one of this version's")?;
-    let verdict = guard(order).context("Cannot start CRIU")?;
+/// `stasis guard`: starts CRIU and sees to its end. The verdict goes to the standard output.
+///
+/// # Errors
+/// [`GuardError`]; CRIU was not started then.
+pub fn run(order: &str) -> Result<(), GuardError> {
+    let order: Order = serde_json::from_str(order).map_err(GuardError::Order)?;
+    let verdict = guard(order).map_err(GuardError::Start)?;
     // Nobody may be there any more to read it.
     let _ = serde_json::to_writer(io::stdout().lock(), &verdict);
     Ok(())
@@ -122,7 +137,7 @@ fn has_hung_up() -> bool {
 ///
 /// # Errors
 /// The system's answer, or what the guard said, if it ended without a verdict; nothing is left of CRIU then.
-pub fn order(order: &Order, said: &File) -> io::Result<Verdict> {
+pub(crate) fn order(order: &Order, said: &File) -> io::Result<Verdict> {
     let orphans = Orphans::adopt()?;
     let verdict = try_order(order, said);
     // A guard that was killed, or one that failed, leaves CRIU and its tasks to this process.

@@ -23,7 +23,7 @@ const FORSAKEN: Duration = Duration::from_secs(120);
 /// The `stasis` program beside this one.
 fn stasis() -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("stasis");
-    ensure!(path.exists(), "{} was not built (cargo build --release -p stasis-criu)", path.display());
+    ensure!(path.exists(), "{} was not built (cargo build --release -p stasis-cli)", path.display());
     Ok(path)
 }
 

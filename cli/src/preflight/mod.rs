@@ -29,6 +29,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use stasis::checkpoint::ProcessInfo;
+use stasis_criu::Criu;
 use thiserror::Error;
 
 use self::dump_flags::DumpFlags;
@@ -36,7 +37,6 @@ use self::finding::{Finding, Severity};
 use self::privileges::Own;
 use self::scene::Scene;
 use self::tree::{Process, TreeError};
-use crate::criu::Criu;
 use crate::output;
 
 /// Arguments of `stasis preflight`.

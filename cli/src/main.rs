@@ -4,18 +4,13 @@
 
 mod agents;
 mod beside;
-mod criu;
 mod dispatch;
 mod freeze;
-mod guard;
 mod inspect;
-mod interrupt;
 mod loopback;
-mod orphans;
 mod output;
 mod preflight;
 mod timings;
-mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,6 +20,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use stasis::checkpoint::{Done, Request, call};
 use stasis::criu::{SEALED_LAYOUT, seal};
+use stasis_criu::guard;
 
 /// A compute runtime for AMD GPUs whose processes freeze and thaw.
 #[derive(Debug, Parser)]
@@ -107,7 +103,7 @@ fn run(command: Command) -> Result<ExitCode> {
             Ok(())
         }
         Command::CommitImages { directory: Some(directory), .. } => Ok(seal(&directory).map(drop)?),
-        Command::Guard { order } => guard::run(&order),
+        Command::Guard { order } => Ok(guard::run(&order)?),
         Command::Cancel { pid } => {
             let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;
             let was_at_work = matches!(done, Done::Cancelled { was_at_work: true });

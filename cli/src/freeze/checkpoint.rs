@@ -15,6 +15,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use stasis::checkpoint::{CheckpointOrder, CheckpointReport, Mode, Request, State, call};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract, withdraw};
+use stasis_criu::{Criu, CriuError};
 
 use super::args::CheckpointArgs;
 use super::dumps;
@@ -23,7 +24,6 @@ use super::orders::{Return, cause, checkpoint_all, resume_all};
 use super::outcome::{CheckpointOutcome, named};
 use super::party::{Party, Tree};
 use super::progress::{milliseconds, spinner};
-use crate::criu::{Criu, CriuError};
 use crate::{output, preflight};
 
 /// TIMEOUT: how long writing may take beyond the queues' deadline where nobody set a limit; a disk may be slow.

@@ -15,9 +15,9 @@ use stasis::checkpoint::{
 };
 use stasis::criu::Manifest;
 use stasis::image::Image;
+use stasis_criu::guard;
 
 use super::fate::lives;
-use crate::guard;
 
 /// TIMEOUT: how long a parent (pid 1 for an orphan) may take to reap a process; some look only every few seconds.
 const BURIAL: Duration = Duration::from_secs(10);

@@ -13,12 +13,11 @@ use stasis::criu::{
     CommitGate, CriuOptions, LAYOUT, Manifest, Sealer, TREE_LAYOUT, TreeMember, commit_error, image_names,
     write_commit_script,
 };
+use stasis_criu::{Criu, CriuError, Dump, DumpOptions, Target};
 
 use super::args::CheckpointArgs;
 use super::outcome::sum;
 use super::party::{Party, Tree};
-use crate::criu::{Criu, CriuError, Dump, DumpOptions};
-use crate::watch::Target;
 
 /// Writes the manifest of a tree, for the commit to name. The reports are those of its members.
 fn write_manifest(

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, bail};
 use stasis::checkpoint::{Admission, Ended, RestoreReport};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory, SessionIndex};
+use stasis_criu::Criu;
 
 use super::args::RestoreArgs;
 use super::claim::{Claim, Presence};
@@ -16,7 +17,6 @@ use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
 use super::progress::{milliseconds, spinner};
 use super::{check, together};
-use crate::criu::Criu;
 use crate::{beside, output};
 
 /// TIMEOUT: what is left at least of the deadline when CRIU has done its part: processes that are there are asked.
