@@ -24,7 +24,7 @@ use stasis_criu::guard;
 
 /// A compute runtime for AMD GPUs whose processes freeze and thaw.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "stasis", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

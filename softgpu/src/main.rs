@@ -8,7 +8,12 @@ use softgpu::server::{ServeOptions, execute, install_log, serve};
 
 /// The software GPU.
 #[derive(Debug, Parser)]
-#[command(version, about, after_help = "STASIS_LOG=FILTER logs to stderr, or to the file STASIS_LOG_FILE.")]
+#[command(
+    name = "softgpud",
+    version,
+    about,
+    after_help = "STASIS_LOG=FILTER logs to stderr, or to the file STASIS_LOG_FILE."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

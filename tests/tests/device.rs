@@ -141,7 +141,10 @@ fn missing_softgpud_is_named_with_every_path_tried() {
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(error.contains("/nowhere/softgpud") && error.contains("cargo build -p softgpu"), "{error}");
+    assert!(
+        error.contains("/nowhere/softgpud") && error.contains("cargo build -p stasis-softgpu"),
+        "{error}"
+    );
 }
 
 #[test]

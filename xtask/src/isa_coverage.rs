@@ -72,7 +72,7 @@ pub fn run(installed: &Installed) -> Result<()> {
     let mut command = Command::new(cargo);
     installed.export(&mut command);
     let output = command
-        .args(["test", "--locked", "--quiet", "-p", "softgpu-waves", "--lib", "--"])
+        .args(["test", "--locked", "--quiet", "-p", "stasis-softgpu-waves", "--lib", "--"])
         .args(["--ignored", "--exact", REPORTER, "--nocapture"])
         .current_dir(workspace::root())
         .output()

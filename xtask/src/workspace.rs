@@ -79,13 +79,13 @@ fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&s
 
 /// Builds the programs with optimisation.
 pub fn build_release(installed: &Installed) -> Result<Built> {
-    let at = build_packages(&["softgpu", "stasis-cli", "stasis-examples"], installed)?;
+    let at = build_packages(&["stasis-softgpu", "stasis-cli", "stasis-examples"], installed)?;
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
 }
 
 /// Builds the programs of the server's demo with optimisation.
 pub fn build_server(installed: &Installed) -> Result<BuiltServer> {
-    let at = build_packages(&["softgpu", "stasis-cli", "embed-server"], installed)?;
+    let at = build_packages(&["stasis-softgpu", "stasis-cli", "embed-server"], installed)?;
     Ok(BuiltServer {
         softgpud: at("softgpud")?,
         stasis: at("stasis")?,
@@ -154,7 +154,7 @@ pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
 /// Runs the benchmarks, optimised. What they start is built with them in one go: cargo gives a dependency the features that
 /// all packages of a build ask for, so that several builds of fewer packages would compile it as often.
 pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
-    let packages = ["softgpu", "stasis-cli", "stasis-examples", "embed-server", "stasis-benches"];
+    let packages = ["stasis-softgpu", "stasis-cli", "stasis-examples", "embed-server", "stasis-benches"];
     let at = build_packages(&packages, installed)?;
     // Beside the other programs, whatever the working directory.
     at("softgpud")?;

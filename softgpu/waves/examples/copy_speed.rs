@@ -3,7 +3,7 @@
 //!
 //! The last line is how long a change of the map waits for a copy under way.
 //!
-//! `cargo run --release -p softgpu-waves --example copy_speed`. The candidates take turns, since machines are shared.
+//! `cargo run --release -p stasis-softgpu-waves --example copy_speed`. The candidates take turns, since machines are shared.
 
 use std::time::Instant;
 

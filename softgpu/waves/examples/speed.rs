@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wave instructions per second and core for axpy, the 5-point stencil and an LDS-tiled gemm.
 //!
-//! `cargo run --release -p softgpu-waves --example speed` (SOFTGPU_CPU=baseline|avx2 lowers the CPU level). Time is CPU
+//! `cargo run --release -p stasis-softgpu-waves --example speed` (SOFTGPU_CPU=baseline|avx2 lowers the CPU level). Time is CPU
 //! time of the whole process, since machines are shared; one worker thread does all the work.
 
 #[path = "../tests/common/mod.rs"]

@@ -47,7 +47,7 @@ pub(super) enum Start {
 pub enum StartError {
     /// There is none.
     #[error(
-        "No softgpud found; build it (cargo build -p softgpu) or set {SOFTGPUD_VARIABLE}. Tried: {}",
+        "No softgpud found; build it (cargo build -p stasis-softgpu) or set {SOFTGPUD_VARIABLE}. Tried: {}",
         list(tried)
     )]
     NotFound {

@@ -74,7 +74,8 @@ fn start() -> (Softgpud, Arc<Disguised>) {
     let own = std::env::current_exe().unwrap();
     let program = own.ancestors().skip(1).take(3).map(|directory| directory.join("softgpud"));
     let program = program.into_iter().find(|path| path.is_file());
-    let program = program.expect("no softgpud beside the test: cargo xtask test, or cargo build -p softgpu");
+    let program =
+        program.expect("no softgpud beside the test: cargo xtask test, or cargo build -p stasis-softgpu");
     let name = format!("stasis-admission-{}", std::process::id());
     let child = Command::new(program)
         .args(["serve", "--devices", "gfx1100", "--socket", &name])
