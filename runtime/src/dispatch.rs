@@ -7,33 +7,51 @@
 //! Order: a dispatch acquires and releases at system scope and, unless `.barrier(false)`, starts after all packets
 //! before it have completed.
 
+use std::sync::Arc;
+
 use bytemuck::bytes_of;
+use half::f16;
 use queues::aql::{FenceScope, Header, KernelDispatch, Packet, PacketKind};
 use stasis_protocol::gate::Pass;
 
 use crate::code_object::Geometry;
+use crate::context::Context;
 use crate::context::error::SubmitError;
 use crate::context::queue::scratch::max_lane_bytes;
 use crate::context::signal::make::submitted;
+use crate::copy::Span;
 use crate::executable::Kernel;
 use crate::pool::Buffer;
 use crate::queue::Queue;
 use crate::signal::Signal;
 
+#[cfg(test)]
+mod tests;
+
 /// LDS that one work-group can have, bytes.
 const LDS_LIMIT: u32 = 64 << 10;
 
 /// One argument of a kernel; its size must be the parameter's.
+///
+/// A buffer that is given whole or as a span counts as used by the queue until the dispatch has completed: it is not freed
+/// before. What [`Arg::Address`] points at does not.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
     /// A buffer's address.
     Buffer(&'a Buffer),
-    /// A GPU address, for instance inside a buffer. The caller keeps what is there alive.
+    /// The address of a part of a buffer ([`Buffer::span`]). The part must lie in the buffer; the kernel is not kept from
+    /// going beyond it.
+    Span(Span<'a>),
+    /// A GPU address. The caller keeps what is there alive.
     Address(u64),
     /// An 8-bit value.
     U8(u8),
+    /// An 8-bit signed value.
+    I8(i8),
     /// A 16-bit value.
     U16(u16),
+    /// A 16-bit signed value.
+    I16(i16),
     /// A 32-bit value.
     U32(u32),
     /// A 32-bit signed value.
@@ -42,6 +60,8 @@ pub enum Arg<'a> {
     U64(u64),
     /// A 64-bit signed value.
     I64(i64),
+    /// A 16-bit float.
+    F16(f16),
     /// A 32-bit float.
     F32(f32),
     /// A 64-bit float.
@@ -55,8 +75,12 @@ impl AsRef<[u8]> for Arg<'_> {
     fn as_ref(&self) -> &[u8] {
         match self {
             Arg::Buffer(buffer) => bytes_of(&buffer.0.va),
+            Arg::Span(span) => bytes_of(&span.address),
             Arg::U8(value) => bytes_of(value),
+            Arg::I8(value) => bytes_of(value),
             Arg::U16(value) => bytes_of(value),
+            Arg::I16(value) => bytes_of(value),
+            Arg::F16(value) => bytes_of(value),
             Arg::U32(value) => bytes_of(value),
             Arg::I32(value) => bytes_of(value),
             Arg::Address(value) | Arg::U64(value) => bytes_of(value),
@@ -64,6 +88,38 @@ impl AsRef<[u8]> for Arg<'_> {
             Arg::F32(value) => bytes_of(value),
             Arg::F64(value) => bytes_of(value),
             Arg::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> Arg<'a> {
+    /// The buffer that the dispatch uses through it.
+    #[inline]
+    fn buffer(&self) -> Option<&'a Buffer> {
+        match *self {
+            Arg::Buffer(buffer) => Some(buffer),
+            Arg::Span(span) => Some(span.buffer),
+            _ => None,
+        }
+    }
+
+    /// Checks that the buffer it names can be given to a packet of this context. `index` is its place, for the error.
+    fn check(&self, context: &Arc<Context>, index: usize) -> Result<(), SubmitError> {
+        let Some(buffer) = self.buffer() else { return Ok(()) };
+        let key = buffer.key();
+        if !buffer.is_of(context) {
+            return Err(SubmitError::ForeignBuffer { index, key });
+        }
+        if !buffer.is_alive() {
+            return Err(SubmitError::FreedBuffer { index, key });
+        }
+        match *self {
+            Arg::Span(Span { offset, bytes, .. })
+                if offset.checked_add(bytes).is_none_or(|end| end > buffer.len()) =>
+            {
+                Err(SubmitError::SpanRange { index, key, offset, bytes, len: buffer.len() })
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -256,10 +312,7 @@ impl<'a> Dispatch<'a> {
         }
         if let Arguments::Checked(arguments) = self.arguments {
             for (index, argument) in arguments.iter().enumerate() {
-                let Arg::Buffer(buffer) = argument else { continue };
-                if !buffer.is_alive() || !buffer.is_of(&handle.context) {
-                    return Err(SubmitError::FreedBuffer { index, key: buffer.key() });
-                }
+                argument.check(&handle.context, index)?;
             }
         }
         Ok(())
@@ -269,10 +322,8 @@ impl<'a> Dispatch<'a> {
         let queue = self.queue.key();
         self.kernel.executable().note_use(queue);
         if let Arguments::Checked(arguments) = self.arguments {
-            for argument in arguments {
-                if let Arg::Buffer(buffer) = argument {
-                    buffer.note_use(queue);
-                }
+            for buffer in arguments.iter().filter_map(Arg::buffer) {
+                buffer.note_use(queue);
             }
         }
     }

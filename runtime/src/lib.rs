@@ -45,6 +45,7 @@ pub mod share;
 mod signal;
 mod vmem;
 
+pub use half::f16;
 pub use stasis_protocol::gate;
 pub use stasis_protocol::{Gate, Limit, Stopped};
 

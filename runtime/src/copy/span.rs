@@ -9,15 +9,17 @@ use crate::pool::Buffer;
 /// A part of a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
-    pub(super) buffer: &'a Buffer,
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// The address of its first byte. Whoever uses it has checked the range: an offset beyond the address space wraps.
+    pub(crate) address: u64,
 }
 
 impl Buffer {
-    /// `bytes` bytes from `offset` on.
+    /// `bytes` bytes from `offset` on. Whether they lie in the buffer is checked when the span is used.
     pub fn span(&self, offset: u64, bytes: u64) -> Span<'_> {
-        Span { buffer: self, offset, bytes }
+        Span { buffer: self, offset, bytes, address: self.va().wrapping_add(offset) }
     }
 
     /// All of it.

@@ -143,6 +143,28 @@ pub enum SubmitError {
         /// The buffer's key.
         key: BoKey,
     },
+    /// An argument's buffer belongs to another runtime, whose addresses mean something else.
+    #[error("Argument {index} is buffer {key} of another runtime")]
+    ForeignBuffer {
+        /// Which argument.
+        index: usize,
+        /// The buffer's key, in its own runtime.
+        key: BoKey,
+    },
+    /// An argument's span does not lie in its buffer.
+    #[error("Argument {index} is {bytes} bytes from offset {offset} of buffer {key}, which has {len} bytes")]
+    SpanRange {
+        /// Which argument.
+        index: usize,
+        /// The buffer's key.
+        key: BoKey,
+        /// Where the span begins, bytes from the buffer's start.
+        offset: u64,
+        /// The span's bytes.
+        bytes: u64,
+        /// The buffer's bytes.
+        len: u64,
+    },
     /// The kernel's image was unloaded, or is on another agent.
     #[error("Kernel {kernel} is loaded on {loaded}, the queue is on {queue}")]
     OtherAgent {
