@@ -32,7 +32,7 @@ pub struct CheckpointArgs {
     /// How long the queues may take to stop.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
     pub(super) deadline_ms: u64,
-    /// How long writing the buffers may take; no limit unless given.
+    /// How long writing the buffers may take; ten minutes unless given.
     #[arg(long, value_name = "MS")]
     pub(super) write_deadline_ms: Option<u64>,
     /// How long CRIU may take; then it is ended and the process runs on. Ten minutes unless given, and a second more for

@@ -55,7 +55,7 @@ pub use self::error::CheckpointError;
 pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
-pub use self::options::{CheckpointOptions, RestoreOptions};
+pub use self::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
 pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
 pub use self::protocol::{CallError, CheckpointOrder, Done, Reply, Request};
 pub use self::report::{CheckpointReport, RestoreReport};

@@ -9,10 +9,15 @@ use std::time::Duration;
 use super::admit::Admission;
 use crate::share::SessionOrder;
 
+/// TIMEOUT: how long a checkpoint or a restore may take if nothing else is said. Contents of tens of gigabytes are written
+/// in that time, and a process whose disk or driver hangs does not stand still for ever.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
+
 /// How a checkpoint is taken.
 #[derive(Clone, Debug)]
 pub struct CheckpointOptions {
-    /// How long it may take; then it is given up, and the process is LOCKED as before.
+    /// How long it may take; then it is given up, and the process is LOCKED as before. [`DEFAULT_DEADLINE`] by default;
+    /// `Duration::MAX` is no deadline.
     pub deadline: Duration,
     /// Keep the contents in the process's own memory instead of a file, for CRIU to dump with the rest: slower, but
     /// CRIU's images alone are the whole checkpoint.
@@ -24,7 +29,7 @@ pub struct CheckpointOptions {
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        Self { deadline: Duration::MAX, self_contained: false, session: None }
+        Self { deadline: DEFAULT_DEADLINE, self_contained: false, session: None }
     }
 }
 
@@ -33,7 +38,8 @@ impl Default for CheckpointOptions {
 pub struct RestoreOptions {
     /// Where the image is now, if it was moved.
     pub directory: Option<PathBuf>,
-    /// How long it may take; then it is given up, and the process is CHECKPOINTED as before.
+    /// How long it may take; then it is given up, and the process is CHECKPOINTED as before. [`DEFAULT_DEADLINE`] by
+    /// default; `Duration::MAX` is no deadline.
     pub deadline: Duration,
     /// Which differences between the agents then and now are borne, and which agent takes which one's place. `None`: as
     /// the controller of a restore said beforehand ([`super::TermsOffer`]), else as the environment of this process
@@ -46,6 +52,18 @@ pub struct RestoreOptions {
 
 impl Default for RestoreOptions {
     fn default() -> Self {
-        Self { directory: None, deadline: Duration::MAX, admission: None, files: Arc::default() }
+        Self { directory: None, deadline: DEFAULT_DEADLINE, admission: None, files: Arc::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_deadlines_are_finite() {
+        assert_eq!(CheckpointOptions::default().deadline, DEFAULT_DEADLINE);
+        assert_eq!(RestoreOptions::default().deadline, DEFAULT_DEADLINE);
+        assert!(DEFAULT_DEADLINE <= Duration::from_secs(3600));
     }
 }

@@ -59,7 +59,7 @@ pub struct CheckpointOrder {
     /// How the queues are stopped.
     #[serde(default)]
     pub mode: Mode,
-    /// How long writing the contents may take, milliseconds.
+    /// How long writing the contents may take, milliseconds; [`super::DEFAULT_DEADLINE`] if the controller does not say.
     #[serde(default)]
     pub write_deadline_ms: Option<u64>,
     /// Keep the contents in the process's memory for CRIU to dump, instead of a file.

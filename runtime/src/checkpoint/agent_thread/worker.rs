@@ -18,7 +18,7 @@ use super::shared::{Order, Outcome, Shared, Task, lower, raise};
 use super::stranded;
 use crate::checkpoint::error::CheckpointError;
 use crate::checkpoint::machine::CheckpointMachine;
-use crate::checkpoint::options::{CheckpointOptions, RestoreOptions};
+use crate::checkpoint::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
 use crate::checkpoint::report::{CheckpointReport, RestoreReport};
 use crate::checkpoint::rescue::Rescue;
@@ -246,7 +246,7 @@ fn lock_and_write(
         }
     })?;
     let options = CheckpointOptions {
-        deadline: order.write_deadline_ms.map_or(Duration::MAX, Duration::from_millis),
+        deadline: order.write_deadline_ms.map_or(DEFAULT_DEADLINE, Duration::from_millis),
         self_contained: order.self_contained,
         session: order.session.clone(),
     };
