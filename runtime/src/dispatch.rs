@@ -8,6 +8,7 @@
 //! before it have completed.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytemuck::bytes_of;
 use half::f16;
@@ -30,6 +31,10 @@ mod tests;
 
 /// LDS that one work-group can have, bytes.
 const LDS_LIMIT: u32 = 64 << 10;
+/// TIMEOUT: how long a submission sleeps before it looks for the first time again whether a full queue has room.
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+/// TIMEOUT: the longest such sleep; each is twice the one before.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// One argument of a kernel; its size must be the parameter's.
 ///
@@ -220,6 +225,30 @@ impl<'a> Dispatch<'a> {
             0..=512 => self.write(&pass, &geometry, &mut [0; 512]),
             513..=4096 => self.write(&pass, &geometry, &mut [0; 4096]),
             bytes => self.write(&pass, &geometry, &mut vec![0; bytes]),
+        }
+    }
+
+    /// As [`Dispatch::submit`], but waits up to `timeout` while the queue is full. A process may be checkpointed and
+    /// restored meanwhile, and that time counts.
+    ///
+    /// # Errors
+    /// [`SubmitError::Timeout`] with the time waited instead of [`SubmitError::WouldBlock`]; otherwise as for
+    /// [`Dispatch::submit`], at once. Nothing was submitted then.
+    pub fn submit_timeout(self, timeout: Duration) -> Result<u64, SubmitError> {
+        let start = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let packets = match self.clone().submit() {
+                Err(SubmitError::WouldBlock { packets, .. }) => packets,
+                result => return result,
+            };
+            let waited = start.elapsed();
+            if waited >= timeout {
+                return Err(SubmitError::Timeout { packets, waited });
+            }
+            // The thread sleeps outside the gate, so that it holds up no checkpoint.
+            std::thread::sleep(pause.min(timeout - waited));
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

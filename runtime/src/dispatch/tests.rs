@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Arguments and submission against the fake driver.
 
+use std::time::{Duration, Instant};
+
 use crate::testing::runtime;
 use crate::*;
+
+const LONG: Duration = Duration::from_secs(10);
 
 /// The embedded copy kernel on an agent: it takes a destination, a source, a length and a number of groups.
 fn copy_kernel(agent: &Agent) -> Kernel {
@@ -60,7 +64,7 @@ fn span_counts_as_a_use_of_its_buffer() {
     submit(&queue, &kernel, &arguments).unwrap();
     assert!(matches!(buffer.free(), Err(FreeError::Pending { .. })));
     kernel_driver.hold_dispatches(false);
-    queue.wait_idle(Some(std::time::Duration::from_secs(10))).unwrap();
+    queue.wait_idle(Some(LONG)).unwrap();
     buffer.free().unwrap();
 }
 
@@ -101,4 +105,92 @@ fn span_of_a_freed_or_foreign_buffer_is_refused() {
     let arguments = [Arg::Span(buffer.span(0, 64)), Arg::U64(0), Arg::U64(64), Arg::U64(1)];
     let error = submit(&queue, &kernel, &arguments).unwrap_err();
     assert!(matches!(error, SubmitError::FreedBuffer { index: 0, .. }), "{error}");
+}
+
+/// A queue of 64 packets that the fake driver holds back, filled to its end.
+fn full_queue(agent: &Agent, driver: &crate::testing::FakeKernel) -> (Queue, Kernel) {
+    let queue = Queue::create(agent, QueueOptions { packets: 64, ..QueueOptions::default() }).unwrap();
+    let kernel = copy_kernel(agent);
+    driver.hold_dispatches(true);
+    loop {
+        match blank(&queue, &kernel).submit() {
+            Ok(_) => {}
+            Err(SubmitError::WouldBlock { .. }) => return (queue, kernel),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn blank<'a>(queue: &'a Queue, kernel: &'a Kernel) -> Dispatch<'a> {
+    queue.dispatch(kernel).grid([64, 1, 1]).block([64, 1, 1]).raw_kernarg(&[0; 32])
+}
+
+#[test]
+fn submit_timeout_on_a_full_queue_says_how_long_it_waited() {
+    let (runtime, driver) = runtime(1);
+    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let before = queue.write_index().unwrap();
+    let timeout = Duration::from_millis(30);
+    let error = blank(&queue, &kernel).submit_timeout(timeout).unwrap_err();
+    assert!(matches!(error, SubmitError::Timeout { packets: 64, waited } if waited >= timeout), "{error}");
+    let error = blank(&queue, &kernel).submit_timeout(Duration::ZERO).unwrap_err();
+    assert!(matches!(error, SubmitError::Timeout { .. }), "{error}");
+    assert_eq!(queue.write_index().unwrap(), before);
+    driver.hold_dispatches(false);
+    queue.wait_idle(Some(LONG)).unwrap();
+}
+
+#[test]
+fn submit_timeout_goes_on_when_there_is_room() {
+    let (runtime, driver) = runtime(1);
+    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let next = queue.write_index().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| blank(&queue, &kernel).submit_timeout(LONG));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        driver.hold_dispatches(false);
+        assert_eq!(waiter.join().unwrap().unwrap(), next);
+    });
+    queue.wait_idle(Some(LONG)).unwrap();
+}
+
+#[test]
+fn submit_timeout_ends_when_the_queue_stops() {
+    let (runtime, driver) = runtime(1);
+    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        // The packet that stops the queue may leave room for one more first.
+        let waiter = scope.spawn(|| {
+            loop {
+                if let Err(error) = blank(&queue, &kernel).submit_timeout(LONG) {
+                    return error;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        driver.raise_on_dispatch(queues::aql::ExceptionCode::WaveMemoryViolation as u32, Some(0x1000));
+        driver.hold_dispatches(false);
+        let error = waiter.join().unwrap();
+        assert!(matches!(error, SubmitError::Queue(_)), "{error}");
+    });
+    let error = blank(&queue, &kernel).submit_timeout(LONG).unwrap_err();
+    assert!(matches!(error, SubmitError::Queue(_)), "{error}");
+    assert!(start.elapsed() < LONG);
+}
+
+#[test]
+fn submit_timeout_ends_when_the_device_is_lost() {
+    let (runtime, driver) = runtime(1);
+    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| blank(&queue, &kernel).submit_timeout(LONG));
+        std::thread::sleep(Duration::from_millis(20));
+        driver.kill();
+        let error = waiter.join().unwrap().unwrap_err();
+        assert!(matches!(error, SubmitError::Lost(_)), "{error}");
+    });
+    assert!(start.elapsed() < LONG);
 }

@@ -2,6 +2,7 @@
 //! Errors of queues: making them, and giving them packets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::context::error::{AllocError, DeviceError, KernargError, LaunchError, Lost, QueueFault};
 use crate::context::registry::state::{BoKey, QueueKey};
@@ -125,6 +126,14 @@ pub enum SubmitError {
         free: u64,
         /// Size of the ring.
         packets: u64,
+    },
+    /// The ring had no room for as long as the caller would wait.
+    #[error("The queue was still full after {} ms, with {packets} packets", waited.as_millis())]
+    Timeout {
+        /// Size of the ring.
+        packets: u64,
+        /// How long was waited.
+        waited: Duration,
     },
     /// The queue stopped with an exception.
     #[error(transparent)]
