@@ -84,7 +84,9 @@ fn preempted_checkpoint_of_a_stopped_device_fails_in_time_and_the_process_runs_o
     let worker = Worker::start(&["--threads", "2"]);
     let stopped = Stopped::stop(worker.devices());
     let error = refused(&worker.checkpoint("never", &["--preempt", "--deadline-ms", "1500"]));
-    assert!(error.contains("did not answer"), "{error}");
+    // The stop may have caught a thread of the worker inside a call to the device: then the gate cannot close in time.
+    let is_told = ["did not answer", "still in flight"].iter().any(|told| error.contains(told));
+    assert!(is_told, "{error}");
     let pid = worker.pid().to_string();
     let status = worker.stasis(&["status", &pid]);
     assert!(String::from_utf8_lossy(&status.stdout).starts_with("running"), "{status:?}");
