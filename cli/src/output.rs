@@ -51,7 +51,7 @@ pub fn report(text: impl Display) {
 
 /// Prints to the standard error, if somebody reads it.
 pub fn complain(text: impl Display) {
-    // Who cannot read why still gets the exit status.
+    // A caller that cannot read the reason still gets the exit status.
     let _ = io::stderr().lock().write_fmt(format_args!("{text}"));
 }
 

@@ -323,7 +323,7 @@ struct Gates<'a> {
     all_started: bool,
     has_withdrawn: bool,
     has_said: bool,
-    /// Who was at work when the others were told to give up.
+    /// The dumps that were at work when the others were told to give up.
     held_back: Vec<bool>,
 }
 
@@ -343,7 +343,7 @@ impl Gates<'_> {
             return;
         }
         let gates = || self.dumps.iter().filter_map(|dump| dump.gate);
-        // Whoever has ended by now has failed.
+        // A dump that has ended by now has failed.
         if !self.all_started || stop.is_some() || at_work.contains(&false) {
             gates().for_each(|gate| log(gate.refuse()));
             (self.has_said, self.held_back) = (true, at_work.to_vec());

@@ -88,7 +88,7 @@ impl Verdict {
 pub fn run(order: &str) -> Result<(), GuardError> {
     let order: Order = serde_json::from_str(order).map_err(GuardError::Order)?;
     let verdict = guard(order).map_err(GuardError::Start)?;
-    // Nobody may be there any more to read it.
+    // The command that reads this may have ended.
     let _ = serde_json::to_writer(io::stdout().lock(), &verdict);
     Ok(())
 }

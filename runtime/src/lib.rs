@@ -46,8 +46,7 @@ mod signal;
 mod vmem;
 
 pub use half::f16;
-pub use stasis_protocol::gate;
-pub use stasis_protocol::{Gate, Limit, Stopped};
+pub use stasis_protocol::{Gate, Limit, Stopped, gate};
 
 pub use self::agent::Agent;
 pub use self::context::agent::copy_path::{

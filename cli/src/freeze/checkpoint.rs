@@ -121,7 +121,7 @@ fn freeze(
     };
     if args.leave_running || failed.is_some() {
         bar.set_message("the process takes its device back");
-        let resumed = bring_back(party, directory, &members, failed.is_some());
+        let resumed = resume_members(party, directory, &members, failed.is_some());
         if failed.is_some() && resumed.is_ok() {
             for tree in party.trees.iter().filter(|tree| known.end(tree.pid).is_none()) {
                 // CRIU may fail after the commit; a process that has gone on must not be restored from before that.
@@ -199,15 +199,15 @@ fn evacuate(
         None => Ok((reports, files)),
         Some(error) if !party.is_session() && known.end_of_silent(party.trees[0].pid).is_none() => Err(error),
         Some(error) => {
-            let resumed = bring_back(party, directory, &Members { known, files: &files }, true);
+            let resumed = resume_members(party, directory, &Members { known, files: &files }, true);
             Err(error.context(verdict(party, directory, known, resumed.err().as_ref())))
         }
     }
 }
 
-/// Has all members that live take their devices back, at the same time: they meet again. After a failure some may not
-/// have let go of them. Who ends meanwhile has not failed to come back.
-fn bring_back(party: &Party, directory: &Path, members: &Members<'_>, after_failure: bool) -> Result<()> {
+/// Orders all members that live to take their devices back, at the same time, since each waits for the others. After a
+/// failure some members may still have their devices. A member that ends meanwhile is no failure.
+fn resume_members(party: &Party, directory: &Path, members: &Members<'_>, after_failure: bool) -> Result<()> {
     let Members { known, files } = *members;
     let is_wanted =
         |pid: i32| known.end(pid).is_none() && !(after_failure && state(pid) == Some(State::Running));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is checkpointed: one process tree or several, the processes in them that have a runtime, and where each one's
-//! images go.
+//! The process trees of a checkpoint: one or several, the processes in them that have a runtime, and where the images of
+//! each go.
 //!
-//! INVARIANT: nobody is touched here; a process is in one tree.
+//! INVARIANT: no process is touched here; a process is in one tree.
 
 use std::collections::HashMap;
 use std::fs;

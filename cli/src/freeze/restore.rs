@@ -88,7 +88,7 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     let criu_ms = milliseconds(criu_started);
     bar.set_message("the process rebuilds its device");
     let patience = limit.saturating_sub(criu_started.elapsed()).max(LEAST);
-    let reports = bring_back(&runtimes, &admission, &known, patience);
+    let reports = resume_restored(&runtimes, &admission, &known, patience);
     drop(standing);
     bar.finish_and_clear();
     let reports = reports?;
@@ -118,8 +118,8 @@ fn tree(args: &RestoreArgs, opened: &OpenDirectory) -> Result<i32> {
     Ok(manifest.pid)
 }
 
-/// Has all take their devices; whoever lives and does not is named.
-fn bring_back(
+/// Orders all restored processes to take their devices; the error names those that live and do not.
+fn resume_restored(
     runtimes: &[(i32, PathBuf)],
     admission: &Admission,
     known: &Known,

@@ -220,7 +220,7 @@ mod tests {
         let found = &sockets[&inode(&listener)];
         assert_eq!(found.name, path.to_str().unwrap());
         let waiting = *found.waiting.first().unwrap();
-        // Nobody has accepted it, but it is what the client is connected to.
+        // No process has accepted this socket yet, but the client is connected to it.
         assert_eq!((found.waiting.len(), found.peer), (1, 0));
         assert!([waiting, 0].contains(&sockets[&inode(&client)].peer), "{:?}", sockets[&inode(&client)]);
         assert_eq!(name(b"\0stasis-order.1"), "@stasis-order.1");

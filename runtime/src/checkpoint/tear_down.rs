@@ -27,13 +27,11 @@ use super::{audit, contents, drain, driver_objects, preempt};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{Lost, explain};
-use crate::context::handover::TakeError;
-use crate::context::handover::{take_device, try_put_device};
+use crate::context::handover::{TakeError, take_device, try_put_device};
 use crate::context::registry::Persist;
 use crate::image::{IMAGE_FILE, ImageWriter};
 use crate::linux::incarnation::Incarnation;
-use crate::share::end_rendezvous;
-use crate::share::{Participant, SessionOrder, replace_with_placeholders};
+use crate::share::{Participant, SessionOrder, end_rendezvous, replace_with_placeholders};
 
 /// Where a checkpoint goes.
 pub(super) struct Destination<'a> {

@@ -57,7 +57,7 @@ fn numbers<T>(wanted: impl Fn(&str) -> Option<T>) -> io::Result<Vec<(RawFd, T)>>
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let entry = entry?;
-        // The descriptor of this very listing is finished by the time it is looked up.
+        // The descriptor of this very listing is closed by the time it is looked up.
         let Ok(name) = std::fs::read_link(entry.path()) else { continue };
         let number = entry.file_name().to_str().and_then(|number| number.parse().ok());
         if let (Some(number), Some(what)) = (number, name.to_str().and_then(&wanted)) {

@@ -136,8 +136,8 @@ fn view(
         return View::of(fd.as_fd(), object.bytes).map_err(system(act));
     }
     let descriptor = descriptors.iter().find(|descriptor| descriptor.dmabuf == object.dmabuf);
-    let finished = || system(act)(std::io::ErrorKind::NotFound.into());
-    View::of(descriptor.ok_or_else(finished)?.borrow(), object.bytes).map_err(system(act))
+    let absent = || system(act)(std::io::ErrorKind::NotFound.into());
+    View::of(descriptor.ok_or_else(absent)?.borrow(), object.bytes).map_err(system(act))
 }
 
 /// The coordinator of a rendezvous, if it runs in this process.
@@ -150,15 +150,15 @@ impl Layer for Coordinating {
     }
 }
 
-/// Keeps the leader of a barrier until all members have come, or the device goes.
-pub(crate) fn keep_coordinator(context: &Context, leader: Option<Coordinator>) {
-    *context.layer::<Coordinating>().0.lock() = leader;
+/// Keeps the coordinator of a rendezvous until all participants have joined, or the device is closed.
+pub(crate) fn keep_coordinator(context: &Context, coordinator: Option<Coordinator>) {
+    *context.layer::<Coordinating>().0.lock() = coordinator;
 }
 
 /// Ends a rendezvous whose coordinator runs in this process: the coordinator holds memory of the device.
 pub(crate) fn end_rendezvous(context: &Arc<Context>) {
-    if let Some(leader) = context.layer::<Coordinating>().0.lock().take()
-        && !leader.is_over()
+    if let Some(coordinator) = context.layer::<Coordinating>().0.lock().take()
+        && !coordinator.is_over()
     {
         tracing::warn!(target: "checkpoint", "members of the session it was restored with have not come back yet");
     }

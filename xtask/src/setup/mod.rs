@@ -9,7 +9,7 @@ mod criu;
 mod model;
 mod packages;
 mod private;
-mod process;
+pub mod process;
 mod python;
 
 pub use criu::Criu;

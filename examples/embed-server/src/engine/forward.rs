@@ -57,7 +57,7 @@ pub(super) const AHEAD: usize = 2;
 
 /// A product's result.
 #[derive(Clone, Copy, Debug)]
-struct Into {
+struct Output {
     /// Its address.
     address: u64,
     /// Numbers a row.
@@ -108,7 +108,7 @@ impl Engine {
         kernel: &Kernel,
         linear: Linear,
         from: u64,
-        into: Into,
+        into: Output,
         order: Order,
     ) -> Result<(), SubmitError> {
         let rows = self.tables.rows();
@@ -135,7 +135,7 @@ impl Engine {
         let heads = HIDDEN / HEAD;
         let (from, out) = (self.activation(at.heads), Arg::Address(self.activation(at.context)));
         let table = |offset: u64| Arg::Address(self.exchange.va() + offset);
-        let plain = |width: usize| Into { address: from, width, residual: 0 };
+        let plain = |width: usize| Output { address: from, width, residual: 0 };
         match attention {
             Attention::F16 { queries_keys, values } => {
                 self.product(
@@ -236,7 +236,7 @@ impl Engine {
     pub(super) fn submit(&self, wanted: &dyn Fn() -> bool) -> Result<(), Stopped> {
         let (at, kernels) = (self.activations_at, &self.kernels);
         let (x, y) = (self.activation(at.x), self.activation(at.y));
-        let sum = |width: usize| Into { address: y, width, residual: x };
+        let sum = |width: usize| Output { address: y, width, residual: x };
         self.next_layer(0, wanted)?;
         self.begin()?;
         for (index, layer) in self.shape.layers.iter().enumerate() {
@@ -247,7 +247,7 @@ impl Engine {
             let hidden = layer.output.outputs;
             self.product(&kernels.gemm_residual, layer.output, at.context, sum(hidden), Order::After)?;
             self.norm(layer.attention_norm, Order::After)?;
-            let wide = Into { address: self.activation(at.wide), width: layer.up.outputs, residual: 0 };
+            let wide = Output { address: self.activation(at.wide), width: layer.up.outputs, residual: 0 };
             self.product(&kernels.gemm_gelu, layer.up, at.h, wide, Order::After)?;
             self.product(&kernels.gemm_residual, layer.down, at.wide, sum(hidden), Order::After)?;
             self.norm(layer.norm, Order::Layer(index))?;

@@ -19,9 +19,8 @@ use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::{QueueLive, QueueMemory};
 use crate::context::queue::scratch;
 use crate::context::registry::Registry;
-use crate::context::registry::state::QueueNumbers;
 use crate::context::registry::state::{
-    AgentIndex, BoKey, BoKind, BoRole, QueueBos, QueueKey, QueueKind, QueueState, SignalKey,
+    AgentIndex, BoKey, BoKind, BoRole, QueueBos, QueueKey, QueueKind, QueueNumbers, QueueState, SignalKey,
 };
 use crate::context::signal::make::{drop_signal, new_signal, new_signal_on};
 use crate::context::{Context, registry};

@@ -136,7 +136,7 @@ impl Server {
     fn write_record(&self) {
         let text = serde_json::to_vec(self.registrations.finished()).unwrap_or_default();
         if let Err(error) = publish(&self.record, &text) {
-            tracing::warn!(target: "checkpoint", %error, "later members will not know who has finished on");
+            tracing::warn!(target: "checkpoint", %error, "later participants will not know which ones have finished");
         }
     }
 }

@@ -33,7 +33,7 @@ pub enum RendezvousError {
         /// Whose it is.
         uid: u32,
     },
-    /// Others have finished on.
+    /// Other participants have finished.
     #[error(
         "{} of the session went on without this process and no longer share{} what they had: end them and restore all \
          together", names.join(", "), if names.len() == 1 { "s" } else { "" }

@@ -110,7 +110,7 @@ impl RendezvousPoint {
 
     fn coordinate(&self, lock: File, members: &[String]) -> Result<Coordinator, RendezvousError> {
         let record = self.file("record");
-        // This process itself may have finished on before, and been brought back in its place.
+        // This process itself may have finished before, and been restored in its place.
         let own = rustix::process::getpid().as_raw_nonzero().get();
         let others = registrations::read_record(&record)?
             .into_iter()

@@ -25,7 +25,7 @@ pub(super) struct Finished {
     pub process: Process,
 }
 
-/// Who has finished on, as a coordinator left word.
+/// The participants that have finished, as a coordinator recorded them.
 ///
 /// # Errors
 /// [`RendezvousError::Io`].
@@ -77,7 +77,7 @@ impl<F: Clone> Registrations<F> {
         }
     }
 
-    /// Who has finished on.
+    /// The participants that have finished.
     pub fn finished(&self) -> &[Finished] {
         &self.finished
     }
@@ -128,7 +128,7 @@ impl<F: Clone> Registrations<F> {
                     self.finished.push(member);
                 }
                 let mut replies = reply(Answer::Granted);
-                // It is finished; what it did not make somebody else has to.
+                // This participant has finished; another one has to make what it did not make.
                 replies.extend(self.release(participant));
                 replies
             }

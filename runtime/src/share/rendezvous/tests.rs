@@ -88,7 +88,7 @@ fn late_member_finds_the_coordinator_and_one_later_than_that_is_refused() {
     assert_eq!((first, none.is_none(), made.load(Ordering::Relaxed)), (second, true, 1));
     let twice = point.join("m1", &members, PATIENCE, &Limit::none()).unwrap_err();
     assert!(matches!(&twice, RendezvousError::Refused { reason } if reason.contains("m1")), "{twice}");
-    // The coordinator ends before the third came, and another process has finished on with what it had.
+    // The coordinator ends before the third came, and another participant has finished with what it had.
     drop(coordinator);
     let alive = serde_json::json!([{ "name": "m1", "pid": 1, "started": Process::of(1).unwrap().started }]);
     fs::write(point.file("record"), alive.to_string()).unwrap();

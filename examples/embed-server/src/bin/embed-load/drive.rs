@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::answer;
 use crate::client::{Asked, Client};
 use crate::connection::{Failure, Target};
 use crate::expect::{Expected, said};
 use crate::report::{Line, Outcome, Request, Summary, unix_ms};
-use crate::sentences;
+use crate::{answer, sentences};
 
 /// How to drive a server.
 #[derive(Debug, Args)]
