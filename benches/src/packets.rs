@@ -10,11 +10,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::time::ClockId;
 use queues::aql::{Barrier, FenceScope, Header, KernelDispatch, Packet, PacketKind};
 use queues::hsa::UserSgprs;
 use queues::pm4::{self, CachePolicy, Destination, WriteData};
 use queues::sdma::{self, Fence, Generation, PollRegMem};
-use rustix::time::{ClockId, clock_gettime};
 use stasis::raw::{RawKind, RawOptions, RawQueue};
 use stasis::{Buffer, Kernel, Signal};
 
@@ -96,8 +96,8 @@ impl Raw {
 }
 
 fn cpu_ns() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    let time = ClockId::CLOCK_THREAD_CPUTIME_ID.now().expect("a clock that every Linux has");
+    time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64
 }
 
 fn generation(gpu: &Gpu) -> Result<Generation> {

@@ -5,10 +5,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use rustix::process::{Pid, WaitOptions, waitpid};
-use rustix::thread::futex;
+use anyhow::Result;
+use kfd::linux::{wait_futex, wake_futex};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::SealFlag;
+use nix::libc;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork};
 
 /// The word says which trip is under way: odd on the way there, even back home.
 const OVER: u32 = u32::MAX;
@@ -26,7 +29,7 @@ pub enum Wait {
 /// Two processes and a word between them.
 #[derive(Debug)]
 pub struct PingPong {
-    page: *mut std::ffi::c_void,
+    page: MmapRaw,
     wait: Wait,
     trip: u32,
     child: Pid,
@@ -40,7 +43,8 @@ fn await_other(word: &AtomicU32, old: u32, wait: Wait) -> u32 {
         }
         match wait {
             // Any answer means: look again.
-            Wait::Futex => drop(futex::wait(word, futex::Flags::empty(), old, None)),
+            // Any answer of the system means: look again.
+            Wait::Futex => drop(wait_futex(word, old, None)),
             Wait::Spin => std::hint::spin_loop(),
         }
     }
@@ -50,22 +54,21 @@ fn pass(word: &AtomicU32, value: u32, wait: Wait) {
     word.store(value, Ordering::Release);
     if wait == Wait::Futex {
         // Without a sleeper there is nobody to wake.
-        let _ = futex::wake(word, futex::Flags::empty(), 1);
+        let _ = wake_futex(word);
     }
 }
 
 impl PingPong {
     /// Forks the other side. Only while this process has one thread.
     pub fn start(wait: Wait) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let page = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)?
-        };
-        // SAFETY: the page is mapped, zeroed and aligned, and lives until `drop`.
-        let word = unsafe { AtomicU32::from_ptr(page.cast()) };
+        let file = kfd::linux::memfd("ping-pong", PAGE.try_into()?, SealFlag::empty())?;
+        // Shared with the child, as all mappings of a memfd.
+        let page = MmapOptions::new().len(PAGE).map_raw(&file)?;
+        // SAFETY: the page is mapped, zeroed and aligned, and lives until the owner is dropped.
+        let word = unsafe { AtomicU32::from_ptr(page.as_mut_ptr().cast()) };
         // SAFETY: the child allocates nothing, takes no lock and leaves by _exit.
-        match unsafe { libc::fork() } {
-            0 => {
+        match unsafe { fork() }? {
+            ForkResult::Child => {
                 let mut seen = 0;
                 loop {
                     seen = await_other(word, seen, wait);
@@ -77,16 +80,13 @@ impl PingPong {
                     pass(word, seen, wait);
                 }
             }
-            pid => {
-                let child = Pid::from_raw(pid).filter(|_| pid > 0).context("fork")?;
-                Ok(Self { page, wait, trip: 0, child })
-            }
+            ForkResult::Parent { child } => Ok(Self { page, wait, trip: 0, child }),
         }
     }
 
     fn word(&self) -> &AtomicU32 {
         // SAFETY: the page was mapped by `start` and stays; its first word is aligned and accessed only atomically.
-        unsafe { AtomicU32::from_ptr(self.page.cast()) }
+        unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().cast()) }
     }
 
     /// One trip there and back, microseconds.
@@ -103,8 +103,6 @@ impl Drop for PingPong {
     fn drop(&mut self) {
         pass(self.word(), OVER, self.wait);
         // The child is ours alone; if it cannot be waited for it is gone.
-        let _ = waitpid(Some(self.child), WaitOptions::empty());
-        // SAFETY: mapped by `start`, and nothing refers to it any more.
-        let _ = unsafe { munmap(self.page, PAGE) };
+        let _ = waitpid(self.child, None);
     }
 }

@@ -4,12 +4,11 @@
 //! A restored process wants its pid back, and the names of its sockets: its ports, and the agent's in the abstract
 //! namespace. Both may still be the original's. The first process of a pid namespace must outlive the others.
 
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, exit};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, exit};
 
 use anyhow::{Context, Result};
-use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, wait};
+use nix::errno::Errno;
 
 use crate::{loopback, output};
 
@@ -32,28 +31,24 @@ pub fn furnish() -> Result<()> {
 /// Waits, as the first process of its namespace, for the processes `pids` to end, and ends like the last that was not
 /// content, or like them.
 pub fn stay(pids: &[i32]) -> Result<()> {
-    let mut waiting: Vec<Pid> = pids.iter().filter_map(|pid| Pid::from_raw(*pid)).collect();
+    let mut waiting: Vec<i32> = pids.iter().copied().filter(|pid| *pid != 0).collect();
     let mut code = 0;
     while !waiting.is_empty() {
-        match wait(WaitOptions::empty()) {
-            Ok(Some((ended, status))) if waiting.contains(&ended) => {
+        match kfd::linux::wait_any() {
+            Ok((ended, status)) if waiting.contains(&ended) => {
                 waiting.retain(|pid| *pid != ended);
-                let status = ExitStatus::from_raw(status.as_raw());
                 match pids {
                     [_] => output::report(format_args!("The copy ended: {status}\n")),
-                    _ => output::report(format_args!(
-                        "The copy of process {} ended: {status}\n",
-                        ended.as_raw_nonzero()
-                    )),
+                    _ => output::report(format_args!("The copy of process {ended} ended: {status}\n")),
                 }
                 code = match status.code().unwrap_or(1) {
                     0 => code,
                     failed => failed,
                 };
             }
-            Ok(_) | Err(Errno::INTR) => {}
-            // It ended while it was being restored, and was reaped with what restored it.
-            Err(Errno::CHILD) => return Ok(()),
+            Ok(_) | Err(Errno::EINTR) => {}
+            // The copy ended while it was being restored, and was reaped with the process that restored it.
+            Err(Errno::ECHILD) => return Ok(()),
             Err(error) => return Err(error).context("Cannot wait for the copy"),
         }
     }

@@ -5,27 +5,30 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use rustix::net::{AddressFamily, SocketType, socket};
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+nix::ioctl_readwrite_bad!(get_interface_flags, libc::SIOCGIFFLAGS, libc::ifreq);
+nix::ioctl_write_ptr_bad!(set_interface_flags, libc::SIOCSIFFLAGS, libc::ifreq);
+
+#[expect(clippy::cast_possible_truncation, reason = "a flag of the low 16 bits")]
+const UP: libc::c_short = libc::IFF_UP as libc::c_short;
 
 /// Sets `lo` up in the network namespace of this process.
 pub fn up() -> io::Result<()> {
-    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let any = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::empty(), None)?;
     // SAFETY: ifreq is plain data; all zero is an empty name and no flags.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         // CAST: ASCII.
         *to = *from as libc::c_char;
     }
-    // SAFETY: both requests read and write the one ifreq they are given, which outlives them.
+    // SAFETY: both requests access the one ifreq they are given, which outlives them. Reading the union is safe: SIOCGIFFLAGS has
+    // written `ifru_flags`.
     unsafe {
-        if libc::ioctl(any.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // CAST: a flag of the low 16 bits.
-        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-        if libc::ioctl(any.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        get_interface_flags(any.as_raw_fd(), &raw mut request)?;
+        request.ifr_ifru.ifru_flags |= UP;
+        set_interface_flags(any.as_raw_fd(), &raw const request)?;
     }
     Ok(())
 }

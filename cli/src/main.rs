@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `stasis` command: freeze and thaw processes, look at agents and images, run a kernel from the shell.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(unsafe_code)]
 
 mod agents;

@@ -10,6 +10,9 @@ use std::fmt::{Arguments, Display};
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
 
+use nix::libc;
+use nix::sys::signal::{SigHandler, Signal, raise, signal};
+
 /// Adds a line to a `String`.
 macro_rules! line {
     ($text:expr, $($format:tt)*) => {{
@@ -57,9 +60,8 @@ pub fn complain(text: impl Display) {
 
 fn end_by_sigpipe() -> ! {
     // SAFETY: sets the default disposition, which runs no code of this process.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    // SAFETY: sends this thread a signal, touching no memory.
-    unsafe { libc::raise(libc::SIGPIPE) };
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+    let _ = raise(Signal::SIGPIPE);
     // Blocked by whoever started us, or this is the first process of a pid namespace: what a shell says of such an end.
     exit(128 + libc::SIGPIPE)
 }

@@ -11,7 +11,7 @@ pub fn bars(phases: &[(&str, f64)]) -> String {
     let longest = phases.iter().map(|(_, ms)| *ms).fold(f64::MIN_POSITIVE, f64::max);
     let names = phases.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     phases.iter().fold(String::new(), |mut text, (name, ms)| {
-        // CAST: between 0 and WIDTH.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and WIDTH")]
         let columns = (ms.max(0.0) / longest * WIDTH).round() as usize;
         let _ = writeln!(text, "  {name:names$}  {ms:9.2} ms  {}", "█".repeat(columns));
         text

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs CRIU: dump, restore, and the reason when it fails.
 //!
-//! INVARIANT: when a function here returns, no CRIU of it is at work, and nothing is left of one that failed. Every one
-//! is watched ([`crate::watch`]), and a restore has a guard beside ([`crate::guard`]).
+//! INVARIANT: when a function of this module returns, every CRIU that the function started has ended, and a CRIU that
+//! failed has left nothing behind. Each CRIU is watched ([`crate::watch`]), and a restore also has a guard
+//! ([`crate::guard`]).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,11 +25,11 @@ use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
 use crate::watch::{Running, Stop, Target, Watch, until_ended};
 
-/// How often dumps under way are looked at: each waits at its gate, frozen, for the others.
+/// How often pending dumps are looked at: each dump waits at its gate for the others, with its tree frozen.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long a dump that is late or not wanted any more may take to undo itself: a CRIU that is killed while its code is in
-/// a task may take that with it.
+/// How long a dump that is late, or that was cancelled, may take to undo itself: a CRIU that is killed while its
+/// parasite code is in a task may kill the task too.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Why CRIU could not be used, or what it said when it failed.
@@ -59,7 +60,7 @@ pub enum CriuError {
         /// The log.
         log: PathBuf,
     },
-    /// What it worked on has ended.
+    /// A process that CRIU worked on has ended.
     #[error(
         "criu {verb} failed because process {pid} ended before it was complete ({how}); its last error: {reason}; the \
          whole log is {}", log.display()
@@ -76,7 +77,7 @@ pub enum CriuError {
         /// The log.
         log: PathBuf,
     },
-    /// It took too long, and was ended.
+    /// CRIU took too long, and was ended.
     #[error(
         "criu {verb} was ended after {} ms, its deadline; its last error: {reason}; the whole log is {}",
         limit.as_millis(), log.display()
@@ -91,13 +92,13 @@ pub enum CriuError {
         /// The log.
         log: PathBuf,
     },
-    /// This command was told to end.
+    /// A signal asked this command to end.
     #[error("criu {verb} was ended: this command got SIGINT, SIGTERM or SIGHUP")]
     Interrupted {
         /// `dump` or `restore`.
         verb: &'static str,
     },
-    /// It was told not to go on.
+    /// Another dump failed, so this dump was told not to commit.
     #[error("The dump was given up because another one of the session failed")]
     HeldBack,
 }
@@ -125,11 +126,12 @@ impl Criu {
         self.0.version()
     }
 
-    /// Dumps trees at the same time, together for at most `limit`. Several have a gate each, where they stop; only when all
-    /// are there may they go through, so that all are dumped or none is, short of a CRIU that fails in its very last steps.
+    /// Dumps trees at the same time, together for at most `limit`. Where there are several, each dump waits at a gate.
+    /// The dumps pass their gates only when all have arrived, so that all trees are dumped or none is, except when a
+    /// CRIU fails in its last steps.
     ///
     /// # Errors
-    /// For each tree any of [`CriuError`]; what of it has not ended runs on then.
+    /// For each tree any of [`CriuError`]; those of its processes that have not ended run on then.
     pub fn dump(&self, dumps: &[Dump<'_>], limit: Duration) -> Vec<Result<(), CriuError>> {
         let prepared = Orphans::adopt().and_then(|orphans| Ok((orphans, Interrupt::note()?)));
         let (orphans, interrupt) = match prepared {
@@ -164,7 +166,7 @@ impl Criu {
                 _ if status.success() => Ok(()),
                 Some((pid, how)) => Err(log.failed("dump", Stop::TargetEnded { pid, how }, limit)),
                 None => match stop {
-                    // Another's process: the others were told to give up.
+                    // A process of another tree ended: the other dumps were told to give up.
                     Some(Stop::TargetEnded { .. }) => Err(CriuError::HeldBack),
                     Some(stop) => Err(log.failed("dump", stop, limit)),
                     None if *is_held_back => Err(CriuError::HeldBack),
@@ -190,7 +192,7 @@ impl Criu {
         command.args(options.criu.dump_arguments()).args(options.extra);
         command.env("CRIU_LIBS_DIR", empty_libdir(&images));
         let started = tempfile::tempfile().and_then(|said| {
-            // A file and no pipe: whatever a killed CRIU leaves behind would keep that open.
+            // A file instead of a pipe: processes that a killed CRIU leaves behind would keep the pipe open.
             command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
             Ok((Running::start(command, true)?, said))
         });
@@ -248,7 +250,7 @@ struct Log {
 
 impl Log {
     fn reason(&self) -> String {
-        // Before it has opened its log it says everything there.
+        // Before CRIU has opened its log it prints all messages.
         let early = || {
             (&self.said).rewind()?;
             io::read_to_string(&self.said)
@@ -286,7 +288,7 @@ pub struct Dump<'a> {
     pub commit: &'a Path,
     /// How.
     pub options: DumpOptions<'a>,
-    /// Where it waits for others.
+    /// The gate where the dump waits for the others.
     pub gate: Option<&'a CommitGate>,
 }
 
@@ -295,7 +297,7 @@ pub struct Dump<'a> {
 pub struct DumpOptions<'a> {
     /// Let the tasks run on afterwards.
     pub leave_running: bool,
-    /// What CRIU is told of the process.
+    /// CRIU's options that follow from the process.
     pub criu: &'a CriuOptions,
     /// More arguments, as they are.
     pub extra: &'a [String],
@@ -316,7 +318,7 @@ impl Dump<'_> {
     }
 }
 
-/// What the commits of dumps under way are told.
+/// The gates of pending dumps.
 #[derive(Debug, Default)]
 struct Gates<'a> {
     dumps: &'a [Dump<'a>],
@@ -328,7 +330,7 @@ struct Gates<'a> {
 }
 
 impl Gates<'_> {
-    /// Lets all go through when they are there, or none when one has failed or all are to stop.
+    /// Opens all gates when all dumps have arrived, or closes all when one dump has failed or all are to stop.
     fn attend(&mut self, at_work: &[bool], stop: Option<Stop>) {
         let log = |said: Result<(), ManifestError>| {
             if let Err(error) = said {
@@ -354,7 +356,7 @@ impl Gates<'_> {
     }
 }
 
-/// Plugins installed for other devices are not ours to run; an empty directory keeps them out.
+/// Plugins of other devices that are installed must not run; an empty directory keeps them out.
 fn empty_libdir(images: &Path) -> PathBuf {
     let directory = images.join("no-plugins");
     // A directory that cannot be made makes CRIU fail with its name, which says enough.

@@ -5,12 +5,13 @@
 //!  stasis restore ── stasis guard ── criu restore ── the tasks
 //! ```
 //!
-//! The tasks that CRIU makes wait for it in futexes without a limit, so they do not end with it; and a command that is
-//! killed cannot end them. The guard is the one that orphans of CRIU fall to (PR_SET_CHILD_SUBREAPER). It ends them when
-//! CRIU fails, when its time is over, and when the command has ended: then the pipe that is the guard's standard input
-//! hangs up. The command does the same to what a guard leaves that was killed.
+//! The tasks that CRIU makes wait for CRIU in futexes without a time limit, so they do not end when CRIU ends; and a
+//! command that was killed cannot end them. The guard adopts the orphans of CRIU (PR_SET_CHILD_SUBREAPER). The guard
+//! kills them when CRIU fails, when CRIU's time is over, and when the command has ended, which the guard sees by a
+//! hang-up of the pipe that is its standard input. If the guard itself is killed, the command kills what the guard has
+//! left.
 //!
-//! INVARIANT: when the guard ends by itself, CRIU has restored all tasks, or none is left.
+//! INVARIANT: when the guard ends without being killed, either CRIU has restored all tasks or no task is left.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +21,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use kfd::linux::poll;
+use nix::poll::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -28,7 +30,7 @@ use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
 use crate::watch::{Running, Stop, Target, Watch, until_ended};
 
-/// Processes above one that are looked at.
+/// How many ancestors of a process are looked at.
 const MOST_ABOVE: usize = 1000;
 /// How often the guard and its command look at each other.
 const PACE: Duration = Duration::from_millis(20);
@@ -60,17 +62,17 @@ pub(crate) struct Order {
     pub targets: Vec<i32>,
     /// How long it may take.
     pub limit: Duration,
-    /// In a process group of its own, where no signal of the terminal reaches it. A job of a shell must stay in that of
-    /// the command, which it inherits.
+    /// Whether CRIU runs in a process group of its own, where no signal of the terminal reaches it. A job of a shell
+    /// must stay in the group of the command.
     pub has_group: bool,
 }
 
-/// What became of it.
+/// The result of an order.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// How CRIU ended, as wait(2) gives it.
     status: i32,
-    /// Why it was to end, if it did not by itself.
+    /// Why CRIU was told to end, if it was.
     pub stop: Option<Stop>,
 }
 
@@ -81,7 +83,7 @@ impl Verdict {
     }
 }
 
-/// `stasis guard`: starts CRIU and sees to its end. The verdict goes to the standard output.
+/// `stasis guard`: starts CRIU and waits until it has ended. The verdict goes to the standard output.
 ///
 /// # Errors
 /// [`GuardError`]; CRIU was not started then.
@@ -97,7 +99,7 @@ fn guard(order: Order) -> io::Result<Verdict> {
     let interrupt = Interrupt::note()?;
     let orphans = Orphans::adopt()?;
     let mut command = Command::new(&order.program);
-    // What CRIU prints goes where the guard's own errors do; its standard output is for the verdict.
+    // What CRIU prints goes to the guard's standard error; the guard's standard output is for the verdict.
     let to = Stdio::from(io::stderr().as_fd().try_clone_to_owned()?);
     command.args(&order.arguments).env("CRIU_LIBS_DIR", &order.plugins).stdin(Stdio::null()).stdout(to);
     let mut running = [Running::start(command, order.has_group)?];
@@ -112,7 +114,8 @@ fn guard(order: Order) -> io::Result<Verdict> {
     Ok(Verdict { status: status.into_raw(), stop })
 }
 
-/// Whether a guard is above a process: CRIU is about to restore it, or to be ended with it.
+/// Whether a guard is an ancestor of a process: then either CRIU is about to complete the process, or the guard is
+/// about to kill it.
 pub fn is_above(pid: i32) -> bool {
     let parent = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -124,16 +127,17 @@ pub fn is_above(pid: i32) -> bool {
     std::iter::successors(parent(&pid), parent).take(MOST_ABOVE).any(is_guard)
 }
 
-/// Whether nobody holds the other end of the standard input.
+/// Whether no process holds the other end of the standard input.
 fn has_hung_up() -> bool {
     let input = io::stdin();
-    let mut ends = [PollFd::new(&input, PollFlags::empty())];
-    let found = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    found.is_ok_and(|count| count > 0) && ends[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    let mut ends = [PollFd::new(input.as_fd(), PollFlags::empty())];
+    let found = poll(&mut ends, Some(Duration::ZERO));
+    let events = ends[0].revents().unwrap_or(PollFlags::empty());
+    found.is_ok_and(|count| count > 0) && events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR)
 }
 
-/// Has a guard carry out an order, and waits for its end; `said` gets what it and CRIU print. A signal to this command
-/// ends both.
+/// Has a guard carry out an order, and waits until the guard has ended; `said` gets what the guard and CRIU print. A
+/// signal to this command ends both.
 ///
 /// # Errors
 /// The system's answer, or what the guard said, if it ended without a verdict; nothing is left of CRIU then.
@@ -149,14 +153,14 @@ pub(crate) fn order(order: &Order, said: &File) -> io::Result<Verdict> {
 
 fn try_order(order: &Order, said: &File) -> io::Result<Verdict> {
     let interrupt = Interrupt::note()?;
-    // A file and no pipe: whatever a killed guard leaves behind would keep that open.
+    // A file instead of a pipe: processes that a killed guard leaves behind would keep the pipe open.
     let mut written = tempfile::tempfile()?;
     // Not by its path: the program may have been replaced.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("stasis").arg("guard").arg(serde_json::to_string(order)?);
     command.stdin(Stdio::piped()).stdout(written.try_clone()?).stderr(said.try_clone()?);
     let mut running = Running::start(command, order.has_group)?;
-    // As long as it is there the guard knows that this command is.
+    // The guard takes a hang-up of this pipe for the end of this command.
     let mut life = running.take_input();
     let deadline = Instant::now() + order.limit + CLEANING;
     let mut watch = Watch::new(Vec::new(), deadline, &|| false, Duration::ZERO);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SIGINT, SIGTERM and SIGHUP while CRIU is at work: they are noted, so that nothing half done is left, and end the
-//! command at all other times, as ever.
+//! SIGINT, SIGTERM and SIGHUP. While CRIU is at work these signals are only noted, so that no dump or restore is left
+//! half done. At all other times they end the command.
 
 use std::fs;
 use std::io;
@@ -15,11 +15,11 @@ use signal_hook::flag;
 struct Flags {
     /// A signal ends the command.
     is_idle: Arc<AtomicBool>,
-    /// There was one while it did not.
+    /// A signal came while signals did not end the command.
     is_told: Arc<AtomicBool>,
 }
 
-/// As long as this lives, such a signal is noted and does nothing else.
+/// As long as this value lives, such a signal is noted and does nothing else.
 #[derive(Debug)]
 pub struct Interrupt(&'static Flags);
 
@@ -43,7 +43,7 @@ impl Interrupt {
         Ok(Self(flags))
     }
 
-    /// Whether there was one.
+    /// Whether a signal has come since [`Interrupt::note`].
     pub fn is_told(&self) -> bool {
         self.0.is_told.load(Ordering::SeqCst)
     }
@@ -55,7 +55,7 @@ impl Drop for Interrupt {
     }
 }
 
-/// Once a process: handlers that do what the flags say. Signals that whoever started this command had it ignore stay so.
+/// Installs the handlers, once in a process. A signal that this process was started to ignore stays ignored.
 fn install(flags: &Flags) -> io::Result<()> {
     let ignored = ignored();
     for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
@@ -75,14 +75,15 @@ fn ignored() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::{Signal, getpid, kill_process};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::getpid;
 
     #[test]
     fn signal_is_noted_while_somebody_wants_to_know() {
         for _ in 0..2 {
             let interrupt = Interrupt::note().unwrap();
             assert!(!interrupt.is_told());
-            kill_process(getpid(), Signal::TERM).unwrap();
+            kill(getpid(), Signal::SIGTERM).unwrap();
             while !interrupt.is_told() {
                 std::thread::yield_now();
             }

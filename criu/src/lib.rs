@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs CRIU on processes with a runtime: dumps that commit together or not at all, restores that leave nothing behind.
 //!
-//! Every CRIU is watched: its own end, the end of the processes it works on, a deadline, and signals to the program that
-//! uses this crate. A restore runs under a guard process, so that nothing half restored outlives that program.
+//! This crate watches every CRIU: its end, the end of the processes it works on, a deadline, and signals to the program
+//! that uses this crate. A restore runs under a guard process, so that nothing half restored outlives that program.
 //!
 //! INVARIANT: a program that calls [`Criu::restore`] answers the arguments `guard ORDER` with [`guard::run`]: the guard is
 //! the same executable, started again.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

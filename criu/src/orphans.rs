@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a CRIU that was killed leaves behind: half-restored tasks that keep their pids, the script that would still
-//! commit, children stopped for ever.
+//! Ends what a killed CRIU leaves behind: half-restored tasks that keep their pids, the script that would still commit,
+//! stopped children.
 //!
-//! INVARIANT: between [`Orphans::adopt`] and [`Orphans::end`] this process starts nothing but CRIU; so every child that
-//! is new by then is CRIU's.
+//! INVARIANT: between [`Orphans::adopt`] and [`Orphans::end`] this process starts nothing but CRIU; so every new child
+//! is CRIU's.
 
 use std::fs;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
-/// TIMEOUT: how long processes may take to end that were killed. A kill waits for no one but the kernel: a disk that a
-/// page is read from, a process's memory that is given back.
+/// TIMEOUT: how long killed processes may take to end. A killed process waits only for the kernel: for a page that is
+/// read from disk, for its memory to be freed.
 const BURIAL: Duration = Duration::from_secs(20);
-/// How often it is looked whether they have.
+/// How often the processes are looked at.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Processes that lose their parents while CRIU is at work.
@@ -31,7 +35,7 @@ impl Orphans {
     /// # Errors
     /// The system's answer; Linux 3.4 and newer do not refuse.
     pub fn adopt() -> io::Result<Self> {
-        set_child_subreaper(Some(getpid()))?;
+        set_child_subreaper(true)?;
         Ok(Self { own: children() })
     }
 
@@ -44,15 +48,13 @@ impl Orphans {
             if orphans.is_empty() {
                 return;
             }
-            // All of them before the first is waited for: what another of them traces cannot be reaped before that
-            // other has ended.
+            // All are killed before the first is waited for: a process that another one traces cannot be reaped before
+            // the tracer has ended.
             for orphan in &orphans {
-                let _ = kill_process(*orphan, Signal::KILL);
+                let _ = kill(*orphan, Signal::SIGKILL);
             }
-            // What they have started is ours once they have ended.
-            let reap =
-                |orphan: &Pid| rustix::io::retry_on_intr(|| waitpid(Some(*orphan), WaitOptions::NOHANG));
-            let has_reaped = orphans.iter().filter(|orphan| matches!(reap(orphan), Ok(Some(_)))).count() > 0;
+            // The children of an orphan become children of this process when the orphan has ended.
+            let has_reaped = orphans.iter().filter(|orphan| reap(**orphan)).count() > 0;
             if Instant::now() >= deadline {
                 tracing::error!(target: "criu", ?orphans, "processes that CRIU left do not end");
                 return;
@@ -64,12 +66,25 @@ impl Orphans {
     }
 }
 
+/// Reaps a child if it has ended; whether one was reaped.
+fn reap(child: Pid) -> bool {
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::EINTR) => {}
+            Ok(WaitStatus::StillAlive) | Err(_) => return false,
+            Ok(_) => return true,
+        }
+    }
+}
+
 /// Children of this process by any of its threads.
 fn children() -> Vec<Pid> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    // kill(2) and waitpid(2) take 0 and negative numbers for groups; the kernel lists none.
     let pids = |list: String| -> Vec<Pid> {
-        list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+        let numbers = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+        numbers.filter(|pid| *pid > 0).map(Pid::from_raw).collect()
     };
     lists.flat_map(pids).collect()
 }
@@ -84,7 +99,7 @@ mod tests {
     fn orphans_end_with_all_they_started() {
         let mut own = Command::new("sleep").arg("1000").spawn().unwrap();
         let orphans = Orphans::adopt().unwrap();
-        // Its child and grandchild outlive it; the grandchild's pid is what it prints.
+        // The child and the grandchild of the shell outlive it; the shell prints the grandchild's pid.
         let script = "sleep 1000 & sh -c 'sleep 1000 & echo $!; wait' & sleep 0.2";
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");

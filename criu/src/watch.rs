@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Watches CRIUs at work: their own end, the end of the processes they work on, a deadline, and being told to stop.
+//! Watches CRIUs at work: their end, the end of the processes they work on, a deadline, and an order to stop.
 //!
-//! CRIU itself waits without a limit: for a task that has ended while it was seized, for one that reads a truncated
-//! image for ever.
+//! CRIU itself waits without a time limit, for example for a task that ended while CRIU seized it, or for a task that
+//! reads a truncated image for ever.
 //!
 //! INVARIANT: [`until_ended`] returns with every CRIU ended and reaped, at most a grace after the first reason to stop.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use kfd::linux::{pidfd_open, poll};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use stasis::checkpoint::{Ended, Process};
 
-/// How long CRIU may take to see by itself that a task has ended: it mostly does, and says more of it than can be seen from
-/// here.
+/// How long CRIU may take to notice that a task has ended. CRIU mostly does notice, and its log then says more than
+/// this process can see.
 const NOTICE: Duration = Duration::from_millis(800);
 /// How often the processes that CRIU works on are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Exit code 1, as wait(2) gives it, of whose end nothing is known.
+/// Exit code 1, as wait(2) gives it: for a CRIU of whose end nothing is known.
 const UNKNOWN: i32 = 1 << 8;
 
 /// A CRIU that was started.
@@ -38,7 +40,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts one. In a process group of its own (`has_group`) no signal of the terminal reaches it.
+    /// Starts a CRIU, with `has_group` in a process group of its own, where no signal of the terminal reaches it.
     ///
     /// # Errors
     /// The system's answer.
@@ -47,7 +49,7 @@ impl Running {
             command.process_group(0);
         }
         let mut child = command.spawn()?;
-        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        match pidfd_open(Pid::from_raw(child.id().cast_signed())) {
             Ok(end) => Ok(Self { child, end, has_group, status: None }),
             Err(error) => {
                 let _ = child.kill();
@@ -57,30 +59,31 @@ impl Running {
         }
     }
 
-    /// Our end of its standard input, if that is a pipe; once.
+    /// This process's end of CRIU's standard input, if that is a pipe; once.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Whether it has not ended.
+    /// Whether CRIU has not ended.
     pub fn is_at_work(&mut self) -> bool {
         if self.status.is_none() {
-            // It is our child, and nobody else waits for it: an error means that there is nothing to wait for.
+            // CRIU is a child of this process, and no other thread waits for it: an error means that there is nothing
+            // to wait for.
             self.status = self.child.try_wait().unwrap_or_else(|_| Some(ExitStatus::from_raw(UNKNOWN)));
         }
         self.status.is_none()
     }
 
-    /// How it ended; as a failure while it is at work.
+    /// How CRIU ended; a failure while it is at work.
     pub fn status(&self) -> ExitStatus {
         self.status.unwrap_or_else(|| ExitStatus::from_raw(UNKNOWN))
     }
 
-    /// Kills it, with all in its group.
+    /// Kills CRIU, and all other processes of its group if it has one.
     pub fn kill(&mut self) {
         if self.is_at_work() {
             if self.has_group {
-                let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+                let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
             }
             let _ = self.child.kill();
         }
@@ -93,12 +96,12 @@ pub struct Target {
     pid: i32,
     /// As it was seen first.
     process: Option<Process>,
-    /// A file that is there once its end is none of ours: CRIU kills what it has dumped.
+    /// When this file exists, the process may end: CRIU kills what it has dumped.
     complete: Option<PathBuf>,
 }
 
 impl Target {
-    /// A process that CRIU dumps; once there is the file `complete`, it may end.
+    /// A process that CRIU dumps; once the file `complete` exists, the process may end.
     pub fn living(pid: i32, complete: PathBuf) -> Self {
         let process = Process::of(pid).unwrap_or(Process { pid, started: 0 });
         Self { pid, process: Some(process), complete: Some(complete) }
@@ -114,14 +117,14 @@ impl Target {
         self.pid
     }
 
-    /// How it ended, if it has and should not have.
+    /// How the process ended, if it has ended and may not.
     pub fn end(&mut self) -> Option<Ended> {
         let Some(process) = self.process else {
             self.process = Process::of(self.pid);
             return None;
         };
         let how = process.end()?;
-        // Looked for after the end was seen: CRIU kills it after it has made the file.
+        // The file is looked for after the end was seen: CRIU makes the file before it kills the process.
         let is_complete = self.complete.as_ref().is_some_and(|path| path.exists());
         (!is_complete).then_some(how)
     }
@@ -137,13 +140,13 @@ pub enum Stop {
         /// How.
         how: Ended,
     },
-    /// It has had all its time.
+    /// The deadline has passed.
     Deadline,
-    /// Whoever started it does not want it any more.
+    /// The caller wants CRIU to stop.
     Told,
 }
 
-/// What is looked at beside CRIU itself.
+/// What is watched beside CRIU itself.
 pub struct Watch<'a> {
     targets: Vec<Target>,
     deadline: Instant,
@@ -153,8 +156,8 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at `targets`, at the clock, and at what `is_told` says. A CRIU that is late, or not wanted any more, has
-    /// `grace` to end by itself.
+    /// Watches `targets`, the clock, and what `is_told` says. A CRIU that is late, or that is to stop, has `grace` to
+    /// end by itself.
     pub fn new(
         targets: Vec<Target>,
         deadline: Instant,
@@ -189,8 +192,9 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Waits until all have ended, and kills those that do not end when there is a reason to stop. `meanwhile` is called at
-/// least every `pace`, and at the end, with who is at work and that reason; what makes a CRIU end by itself is its task.
+/// Waits until all CRIUs have ended. When there is a reason to stop, kills those that do not end by themselves.
+/// `meanwhile` is called at least every `pace`, and at the end, with the CRIUs at work and the reason to stop; it is
+/// `meanwhile` that asks a CRIU to end by itself.
 pub fn until_ended(
     running: &mut [Running],
     watch: &mut Watch<'_>,
@@ -215,13 +219,12 @@ pub fn until_ended(
     }
 }
 
-/// Waits for the end of one of them, but not for long.
+/// Waits until one CRIU has ended, at most for `pace`.
 fn wait(running: &[Running], pace: Duration) {
     let ends = running.iter().filter(|one| one.status.is_none());
-    let mut ends: Vec<PollFd<'_>> = ends.map(|one| PollFd::new(&one.end, PollFlags::IN)).collect();
-    let pace = Timespec { tv_sec: 0, tv_nsec: pace.subsec_nanos().into() };
-    // A signal or a failure only makes the next look earlier.
-    let _ = poll(&mut ends, Some(&pace));
+    let mut ends: Vec<PollFd<'_>> = ends.map(|one| PollFd::new(one.end.as_fd(), PollFlags::POLLIN)).collect();
+    // After a signal or a failure the caller only looks earlier.
+    let _ = poll(&mut ends, Some(pace));
 }
 
 #[cfg(test)]

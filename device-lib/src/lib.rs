@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device kernels that every agent needs: filling and copying memory.
+//! The device code that every agent needs: the kernels that fill and copy memory, and the trap handler.
 //!
-//! They are written in freestanding C beside this file, compiled for each target when this crate is built, and
-//! embedded. INVARIANT: a kernel's parameters are the fields of its arguments struct in order, with no hidden
-//! arguments, so that `to_bytes` is the whole kernarg block; `TILE_BYTES` and the workgroup equal those in
-//! `device.h`.
+//! The kernels are written in freestanding C beside this file, the handler (`trap.s`) in assembly; they are compiled for each
+//! target when this crate is built, and embedded. INVARIANT: a kernel's parameters are the fields of its arguments struct
+//! in order, with no hidden arguments, so that `to_bytes` is the whole kernarg block; `TILE_BYTES` and the workgroup equal
+//! those in `device.h`.
 //!
 //! ```
 //! let object = device_lib::object_for("gfx1100")?;
@@ -16,12 +16,14 @@
 //! # Ok::<(), device_lib::DeviceLibError>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 use thiserror::Error;
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
+include!(concat!(env!("OUT_DIR"), "/trap_handlers.rs"));
 
 /// The kernel that fills a range with a pattern; its arguments are [`FillArguments`].
 pub const FILL: &str = "stasis_fill";
@@ -39,7 +41,7 @@ pub const MAX_GROUPS: u64 = 1 << 16;
 #[non_exhaustive]
 pub enum DeviceLibError {
     /// The kernels were not compiled for that target.
-    #[error("No device kernels for {target}; embedded are {}", embedded.join(", "))]
+    #[error("No device kernels for {target}; {}", listed(embedded))]
     NoObject {
         /// What was asked for.
         target: String,
@@ -82,11 +84,30 @@ pub fn embedded() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// [`DeviceLibError::NoObject`] with the list of what is embedded.
 pub fn object_for(target: &str) -> Result<&'static [u8], DeviceLibError> {
-    OBJECTS
-        .iter()
-        .find(|(name, _)| *name == target)
-        .map(|(_, object)| *object)
+    find(OBJECTS, target)
+}
+
+/// The trap handler of a target: its instructions, which can be at any multiple of 256 in memory that the GPU may execute
+/// (`SET_TRAP_HANDLER`). It needs no memory of its own. What it does, and where a wave that it halted stood: `trap.s`.
+///
+/// # Errors
+/// [`DeviceLibError::NoObject`] with the list of what is embedded.
+pub fn trap_handler_for(target: &str) -> Result<&'static [u8], DeviceLibError> {
+    find(MACHINE_CODE, target)
+}
+
+fn find(table: &'static [(&str, &'static [u8])], target: &str) -> Result<&'static [u8], DeviceLibError> {
+    let found = table.iter().find(|(name, _)| *name == target).map(|(_, code)| *code);
+    found
         .ok_or_else(|| DeviceLibError::NoObject { target: target.to_owned(), embedded: embedded().collect() })
+}
+
+fn listed(embedded: &[&str]) -> String {
+    if embedded.is_empty() {
+        "this build has none: it lacks the feature `kernels` of stasis-device-lib (`device-kernels` of stasis)".to_owned()
+    } else {
+        format!("embedded are {}", embedded.join(", "))
+    }
 }
 
 /// A kernel's arguments with the grid to launch them with.
@@ -204,8 +225,8 @@ fn groups(bytes: u64) -> u64 {
 }
 
 fn launch<A>(arguments: A, groups: u64) -> Launch<A> {
-    // CAST: at most MAX_GROUPS times 256.
-    let work_items = groups as u32 * u32::from(WORKGROUP);
+    // At most MAX_GROUPS times 256.
+    let work_items = u32::try_from(groups).unwrap_or(u32::MAX).saturating_mul(u32::from(WORKGROUP));
     Launch { arguments, grid: [work_items, 1, 1], workgroup: [WORKGROUP, 1, 1] }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A dispatcher of one's own: every packet is written here, in three languages, over the same buffers.
+//! A custom dispatcher: this program writes every packet itself, in three packet formats, over the same buffers.
 //!
-//! A copy engine's stream brings two vectors into the agent's memory, a PM4 stream runs `y += 2x`, an AQL packet runs
-//! `y += 3x`, and the copy engine brings the result back. The runtime gives memory, code, signals and rings, no packets.
+//! The packets of a copy engine copy two vectors into the agent's memory, PM4 packets run `y += 2x`, an AQL packet runs
+//! `y += 3x`, and the copy engine copies the result back. The runtime provides memory, code, signals and rings, but no
+//! packets.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ include!(concat!(env!("OUT_DIR"), "/axpy.rs"));
 
 /// Work-items of a work-group, as the kernel is written for.
 const GROUP: u16 = 256;
-/// What PM4 and AQL multiply by. Small whole numbers: every sum is exact, whether multiply and add are fused or not.
+/// The factors of the PM4 and the AQL dispatch. They are small whole numbers, so every sum is exact, with fused
+/// multiply-add or without.
 const FACTORS: [f32; 2] = [2.0, 3.0];
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -33,7 +35,7 @@ struct Args {
     elements: u32,
 }
 
-/// What all three dispatchers share.
+/// The state that all three dispatchers share.
 struct Shared {
     runtime: Runtime,
     agent: Agent,
@@ -53,7 +55,7 @@ impl Shared {
         Ok(queue)
     }
 
-    /// A signal that a packet of `queue` will bring from 1 to 0.
+    /// A signal that a packet of `queue` will set from 1 to 0.
     fn done(&self, queue: &RawQueue) -> Result<Signal> {
         let done = Signal::new(&self.runtime, 1)?;
         queue.completes(&done);
@@ -80,7 +82,8 @@ impl Shared {
     }
 }
 
-/// Copies buffers with a copy engine: work, then the signal, then the interrupt that wakes whoever sleeps on it.
+/// Copies buffers with a copy engine: the copies, then the signal, then the interrupt that wakes a thread that waits
+/// for the signal.
 fn copy(shared: &Shared, queue: &RawQueue, pairs: &[(&Buffer, &Buffer)]) -> Result<()> {
     let generation = Generation::of(shared.agent.target())
         .with_context(|| format!("The packets of {}'s copy engines are not known", shared.agent.name()))?;
@@ -104,7 +107,7 @@ fn copy(shared: &Shared, queue: &RawQueue, pairs: &[(&Buffer, &Buffer)]) -> Resu
     Ok(())
 }
 
-/// What the kernel's waves find in their first SGPRs: this kernel wants the address of its arguments and nothing else.
+/// The first SGPRs of the kernel's waves: this kernel needs only the address of its arguments.
 fn user_data(descriptor: &KernelDescriptor, shared: &Shared, arguments: &Buffer) -> Result<Vec<u32>> {
     let sgprs = UserSgprs::new(descriptor, shared.agent.target());
     let at = sgprs.kernarg_segment_ptr.context("The kernel takes no arguments")? as usize;
@@ -126,7 +129,7 @@ fn through_pm4(shared: &Shared) -> Result<()> {
     let descriptor = shared.kernel.descriptor();
     let properties = &shared.agent.node().properties;
     let mut words = Vec::new();
-    // What the host wrote, and code that was loaded, is seen.
+    // The kernel must see what the host wrote and the code that was loaded.
     pm4::hdp_flush().encode(&mut words)?;
     pm4::memory_barrier().encode(&mut words)?;
     pm4::Dispatch {
@@ -143,7 +146,7 @@ fn through_pm4(shared: &Shared) -> Result<()> {
     }
     .encode(&mut words)?;
     pm4::cs_partial_flush().encode(&mut words)?;
-    // Caches back to memory, then the signal, then the interrupt.
+    // The caches are written back, then comes the signal, then the interrupt.
     pm4::signal(done.value_va(), 0, pm4::Width::Bits64).encode(&mut words)?;
     if let Some((mailbox, event)) = done.mailbox()? {
         pm4::interrupt(mailbox, event).encode(&mut words)?;

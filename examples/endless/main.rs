@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A persistent kernel: one dispatch that counts until the host tells it to stop.
+//! A persistent kernel: one dispatch that counts until the host stops it.
 //!
-//! No drain ever ends it. Frozen with `stasis checkpoint --preempt` its waves are stopped between two instructions, and
-//! go on in the thawed process with the very registers they had. The program itself knows nothing of that; it only looks
-//! that no count ever falls.
+//! The kernel never ends by itself, so a drain cannot succeed. `stasis checkpoint --preempt` stops its waves between
+//! two instructions; after the restore the waves go on with the same registers. The program has no code for that; it
+//! only checks that no count ever falls.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn read(buffer: &Buffer, items: u32) -> Result<Vec<u32>> {
     Ok(words)
 }
 
-/// Prints the counts now and then; fails if one of them falls.
+/// Prints the counts at intervals; fails if one of them falls.
 fn watch(args: &Args, counts: &Buffer, items: u32) -> Result<Vec<u32>> {
     let mut last = vec![0; items as usize];
     while !args.until.exists() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heat diffusing through a picture: one kernel dispatch a step, two buffers in VRAM taking turns.
+//! Heat that diffuses through a picture: one kernel dispatch per step, between two buffers in VRAM.
 //!
-//! It knows nothing of checkpoints: that the process may be frozen between any two lines is the point.
+//! The program has no code for checkpoints: the example shows that the process may be frozen between any two lines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,9 @@ struct Args {
     /// Where to write the final cells, as raw f32.
     #[arg(long)]
     cells: Option<PathBuf>,
+    /// Milliseconds to wait after every five steps, so that there is time to freeze it.
+    #[arg(long, default_value_t = 0)]
+    pace_ms: u64,
     /// Do not use the GPU: compute on the CPU and compare with these cells.
     #[arg(long)]
     compare: Option<PathBuf>,
@@ -58,7 +61,7 @@ fn initial(args: &Args) -> Result<Vec<f32>> {
 }
 
 fn draw(cells: &[f32], size: u32, path: &Path) -> Result<()> {
-    // Quantised to the eye: the cells themselves are compared, not the picture.
+    // The picture is quantised for viewing; the cells themselves are compared.
     let pixels = cells.iter().map(|c| (c.clamp(0.0, 1.0) * 255.0).round() as u8).collect();
     GrayImage::from_raw(size, size, pixels)
         .context("The cells do not fill the picture")?
@@ -66,7 +69,7 @@ fn draw(cells: &[f32], size: u32, path: &Path) -> Result<()> {
         .with_context(|| format!("Cannot write {}", path.display()))
 }
 
-/// Two buffers taking turns, and what is needed to step.
+/// The two buffers, and all that a step needs.
 struct Plate<'a> {
     kernel: Kernel,
     queue: &'a Queue,
@@ -90,7 +93,7 @@ impl Plate<'_> {
         Ok(())
     }
 
-    fn run(&self, steps: u32) -> Result<()> {
+    fn run(&self, steps: u32, pace: Duration) -> Result<()> {
         let mut taken = 0;
         while taken < steps {
             let batch = STEPS_A_WAIT.min(steps - taken);
@@ -101,6 +104,7 @@ impl Plate<'_> {
             self.done.wait_done(Some(Duration::from_secs(600)))?;
             taken += batch;
             println!("step {taken}");
+            std::thread::sleep(pace);
         }
         Ok(())
     }
@@ -122,7 +126,7 @@ fn on_gpu(args: &Args, start: &[f32]) -> Result<Vec<f32>> {
     };
     plate.cells[0].write(0, bytemuck::cast_slice(start))?;
     println!("agent {} {}", agent.uuid(), agent.name());
-    plate.run(args.steps)?;
+    plate.run(args.steps, Duration::from_millis(args.pace_ms))?;
     let mut end = vec![0f32; start.len()];
     plate.cells[(args.steps % 2) as usize].read(0, bytemuck::cast_slice_mut(&mut end))?;
     Ok(end)

@@ -7,7 +7,7 @@ typedef unsigned long long u64;
 #define ROW __builtin_amdgcn_workgroup_id_x()
 #define WORD __builtin_amdgcn_workitem_id_x()
 
-// Stands for a key and a value: the example computes it again on the host.
+// A stand-in for a key and a value, which the host can compute too.
 static u32 entry(u32 token, u32 word) { return (token * 2654435761u) ^ (word * 40503u + 1u); }
 
 // One work-group of 256 a token.
@@ -17,7 +17,7 @@ KERNEL append(GLOBAL u32 *cache, u32 first)
     cache[(u64)token * 256 + WORD] = entry(token, WORD);
 }
 
-// Reads the whole cache, as attention does, and counts what is not what was appended.
+// Reads the whole cache, as attention does, and counts words that differ from the appended ones.
 KERNEL attend(GLOBAL const u32 *cache, GLOBAL u32 *wrong)
 {
     if (cache[(u64)ROW * 256 + WORD] != entry(ROW, WORD))

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A KV-cache that grows in place: addresses for all of it are reserved once, memory is mapped at its end as tokens come.
+//! A KV-cache that grows in place: addresses for the whole cache are reserved once, and memory is mapped at its end as
+//! tokens come.
 //!
-//! Kernels append rows and read the cache from its beginning at one address that never changes; no byte is ever copied to
-//! make it larger. In the middle the process lets go of its device and takes it back, pages and all. Frozen from outside
-//! (`stasis checkpoint`, with `--until` to have something to freeze) it goes on in the thawed process.
+//! Kernels append rows and read the cache from its beginning at one address that never changes; no byte is ever copied
+//! to make it larger. In the middle the process checkpoints itself in place and takes its device back with all pages.
+//! It can also be frozen from outside (`stasis checkpoint`; `--until` makes it run long enough) and goes on after the
+//! restore.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,7 +43,7 @@ struct Args {
     /// Where the checkpoint in the middle goes; a directory below the system's for temporary files without it.
     #[arg(long)]
     images: Option<PathBuf>,
-    /// Go on, a batch every 10 ms, until this file exists, without a checkpoint of one's own.
+    /// Append a batch every 10 ms until this file exists, and make no checkpoint in the middle.
     #[arg(long)]
     until: Option<PathBuf>,
 }
@@ -111,7 +113,7 @@ impl Work {
     }
 }
 
-/// Gives the device up, with everything in it, and takes it back.
+/// Closes the device, with all its state saved, and takes it back.
 fn there_and_back(runtime: &Runtime, images: &Path) -> Result<u64> {
     runtime.lock(Mode::Drain, STEP)?;
     let report = runtime.checkpoint(images)?;

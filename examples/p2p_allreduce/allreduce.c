@@ -11,7 +11,7 @@ KERNEL add(float *restrict to, const float *restrict from, u32 n)
         to[AT] += from[AT];
 }
 
-// count: how many of the four there are; the others are not read.
+// count: how many of the four vectors are used; the others are not read.
 KERNEL sum(float *restrict to, const float *a, const float *b, const float *c, const float *d, u32 count, u32 n)
 {
     if (AT >= n)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All-reduce by direct reads: one kernel on each agent reads everybody's vector and writes the sum.
+//! All-reduce by direct reads: one kernel on each agent reads the vectors of all agents and writes the sum.
 //!
-//! INVARIANT: an agent reads a peer's memory only where it has a path there; what it does not reach is copied to it
-//! first, through system memory.
+//! INVARIANT: an agent reads a peer's memory only if it has a path there; other vectors are first copied to the agent
+//! through system memory.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::team::{SOON, Team};
 /// Most agents whose vectors one kernel adds.
 pub const MOST: usize = 4;
 
-/// Lets every agent address what it reaches; once, before the time is taken.
+/// Lets every agent address the vectors that it can reach: once, before the measurement.
 pub fn grant(team: &Team) -> Result<()> {
     for reader in &team.members {
         for member in &team.members {
@@ -26,7 +26,7 @@ pub fn grant(team: &Team) -> Result<()> {
     Ok(())
 }
 
-/// Runs it; the paths that were taken.
+/// Runs the all-reduce. Returns the paths that were used.
 pub fn run(team: &Team) -> Result<BTreeSet<String>> {
     let (n, bytes) = (team.members.len(), team.bytes());
     let mut paths = BTreeSet::new();

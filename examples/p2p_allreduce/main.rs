@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All-reduce over several agents: the sum of everybody's vector, with everybody.
+//! All-reduce over several agents: every agent gets the sum of all agents' vectors.
 //!
-//! By a ring and by direct reads, over every path there is between the agents, checked against the CPU and measured
-//! against memcpy in the same run.
+//! By a ring and by direct reads, over every path between the agents. Results are compared with the CPU's, and times
+//! with memcpy in the same run.
 
 mod direct;
 mod ring;
@@ -41,7 +41,7 @@ struct Args {
 struct Row {
     algorithm: &'static str,
     asked: String,
-    /// What the bytes went by.
+    /// The paths of the bytes.
     paths: BTreeSet<String>,
     seconds: f64,
     /// Bytes that crossed from one agent to another.
@@ -57,11 +57,11 @@ struct Summary {
     floats: u32,
     memcpy_gigabytes_per_second: f64,
     rows: Vec<Row>,
-    /// Ways that are not there, and why.
+    /// Ways that do not exist, and why.
     refused: Vec<String>,
 }
 
-/// Seconds of the best of `rounds` runs, and what the last said.
+/// Seconds of the best of `rounds` runs, and the result of the last.
 fn best<T>(rounds: u32, mut run: impl FnMut() -> Result<T>) -> Result<(f64, T)> {
     let mut once = || {
         let start = Instant::now();
@@ -86,7 +86,7 @@ fn memcpy(bytes: usize, rounds: u32) -> Result<f64> {
     Ok(bytes as f64 / seconds / 1e9)
 }
 
-/// Runs one way over one path; the inputs are put back before every run, outside the time.
+/// Runs one way over one path; the inputs are written again before every run, outside the measured time.
 fn measure(team: &Team, algorithm: &'static str, rounds: u32, memcpy: f64) -> Result<Row> {
     let (n, bytes) = (team.members.len() as u64, team.bytes());
     let (mut seconds, mut paths) = (f64::INFINITY, BTreeSet::new());
@@ -112,7 +112,7 @@ fn measure(team: &Team, algorithm: &'static str, rounds: u32, memcpy: f64) -> Re
     })
 }
 
-/// Whether every agent of the ring can hand on by this path; the first reason why not.
+/// Whether every agent of the ring can send by this path, or the first reason why not.
 fn why_not(device: &LogicalDevice, path: CopyPath) -> Option<String> {
     let agents = device.agents();
     (0..agents.len()).find_map(|at| {

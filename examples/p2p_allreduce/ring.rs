@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All-reduce by a ring: every agent hands a part of its vector to the next one, which adds it to its own; after n - 1
-//! steps each has one part's sum, which then goes round once more.
+//! All-reduce by a ring: every agent sends a part of its vector to the next one, which adds it to its own. After n - 1
+//! steps each agent has the sum of one part, and the sums then go round the ring once more.
 //!
-//! INVARIANT: the host submits everything and waits once. A copy waits for the addition that made its source and for the
-//! one that has read what lay in its destination; an addition waits for its copy. A signal that a packet waits for must
-//! live until that packet has been processed, so all of them are kept to the end.
+//! INVARIANT: the host submits everything and waits once. A copy waits for the addition that made its source, and for
+//! the addition that has read the old value of its destination; an addition waits for its copy. A signal that a packet
+//! waits for must live until the packet has been processed, so all signals are kept to the end.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub fn run(team: &Team) -> Result<BTreeSet<String>> {
     let mut note = |copy: &Transfer| {
         paths.insert(copy.path().to_string());
     };
-    // What each member's vector waits for, beside what its queue has done.
+    // The signals that each member's vector waits for, besides the order of its queue.
     let mut ready: Vec<Option<Signal>> = vec![None; n];
     let (mut copies, mut kept) = (Vec::new(), Vec::new());
     for step in 0..n - 1 {

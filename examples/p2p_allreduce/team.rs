@@ -23,9 +23,9 @@ pub struct Member {
     pub queue: Queue,
     pub add: Kernel,
     pub sum: Kernel,
-    /// What it gives; for the ring also where the sum ends up.
+    /// Its input; with the ring the sum ends here, too.
     pub data: Buffer,
-    /// What came from others, one vector for each of them.
+    /// The vectors from other agents.
     pub inbox: Buffer,
     /// The sum of direct reads.
     pub sums: Buffer,
@@ -37,7 +37,7 @@ pub struct Team {
     pub members: Vec<Member>,
     /// Floats of a vector.
     pub floats: u32,
-    /// What copies are to go by; the best way if none.
+    /// The path for copies; `None` for the best one.
     pub forced: Option<CopyPath>,
 }
 
@@ -96,7 +96,7 @@ impl Team {
         Ok(())
     }
 
-    /// Copies the way that was asked for.
+    /// Copies by the path that was asked for.
     pub fn copy(&self, to: Span<'_>, from: Span<'_>, after: &[&Signal]) -> Result<Transfer> {
         let runtime = self.device.runtime();
         Ok(match self.forced {

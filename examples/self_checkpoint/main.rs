@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that checkpoints itself in the middle of its work: one call, which returns twice, like fork.
+//! A program that checkpoints itself in the middle of its work, by one call that returns twice, like fork.
 //!
-//! It adds x to y on the GPU, one kernel a step. Half way it writes itself into a directory; the original goes on to the
-//! end, and so does every copy that `stasis restore` makes of it, from the same step, with the same bytes.
+//! It adds x to y on the GPU, one kernel a step. After half of the steps it writes a checkpoint of itself into a
+//! directory. The original goes on to the end, and so does every copy that `stasis restore` makes: from the same step,
+//! with the same bytes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,7 +34,7 @@ struct Args {
     /// End with the checkpoint; only copies go on.
     #[arg(long)]
     exit: bool,
-    /// Stop the kernel under way in its middle instead of waiting for its end.
+    /// Stop the running kernel in its middle instead of waiting for its end.
     #[arg(long)]
     preempt: bool,
     /// Keep the buffers' bytes in the process, so that CRIU's images alone are the checkpoint.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every example begins with.
+//! The common beginning of the examples.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
 use stasis::Agent;
 
-/// Has the library's log go to the standard error, as much of it as `STASIS_LOG` says.
+/// Sends the library's log to the standard error, at the level of `STASIS_LOG`.
 pub fn log_to_stderr() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("STASIS_LOG"))

@@ -15,6 +15,7 @@
 //! }
 //! # Ok::<(), hsa_sys::VendorError>(())
 //! ```
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -5,21 +5,25 @@
 //! cookies; only [`transport`] knows whether a kernel driver or the software device answers them.
 //!
 //! INVARIANT: unsafe code lives only in the modules that begin with `allow(unsafe_code)`: the ioctl table; the two
-//! modules that issue ioctls; the transports' files, doorbells, mappings and copies of memory; and the start of
-//! softgpud.
+//! modules that issue ioctls; the system calls of [`linux`]; the transports' files, doorbells, mappings and copies of
+//! memory; and the start of softgpud.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
 pub mod blob;
+pub mod errno;
 pub mod ids;
 pub mod ioctl;
+pub mod linux;
+pub mod maps;
 pub mod sys;
 pub mod topology;
 pub mod transport;
 
 pub use ids::{EventId, GemHandle, GpuId, MemoryHandle, NodeId, QueueId};
 pub use ioctl::{IoctlError, Kfd, Render, VaAccess, VaRange, map_dmabuf};
-pub use rustix::io::Errno;
+pub use nix::errno::Errno;
 pub use topology::{Topology, TopologyError};
 pub use transport::{
     DeviceSpec, Doorbell, DoorbellSlice, File, OpenError, ProtFlags, Transport, open_default,

@@ -124,7 +124,12 @@ impl Ranged for Coordinate {
             Self::Linear(linear) => linear.key_points(hint),
             Self::Log(log) => {
                 let Range { start, end } = log.range();
-                // CAST: between 1 and 27 powers of 10. With no more points than those, plotters divides none of them.
+                // With no more points than these powers of 10, plotters divides none of them.
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "between 1 and 27"
+                )]
                 let powers = (end / start).log10().floor().max(1.0) as usize;
                 log.key_points(BoldPoints(hint.max_num_points().min(powers)))
             }
@@ -153,12 +158,11 @@ pub(crate) fn tick_text(number: f64) -> String {
         // Rounded, since a tick is a sum of steps or a product of tens.
         return format!("{:e}", format!("{number:.6e}").parse().unwrap_or(number));
     }
-    let digits = (0..6).find(|&digits| {
-        let factor = 10f64.powi(digits);
+    let digits = (0..6).find(|&digits: &u8| {
+        let factor = 10f64.powi(digits.into());
         ((number * factor).round() / factor - number).abs() <= number.abs() * 1e-9
     });
-    // CAST: below 6.
-    format!("{number:.*}", digits.unwrap_or(6) as usize)
+    format!("{number:.*}", usize::from(digits.unwrap_or(6)))
 }
 
 #[cfg(test)]

@@ -86,7 +86,11 @@ impl Bars {
             .x_label_area_size(2 * BODY + 2 * GAP)
             .y_label_area_size(names + 2 * GAP)
             .build_cartesian_2d(axis.coordinate(), Coordinate::Rows(rows.max(1)))?;
-        // CAST: the middle of a row, of which there are as many as bars.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the middle of a row, of which there are as many as bars"
+        )]
         let name =
             |middle: &f64| self.bars.get(*middle as usize).map(|bar| bar.name.clone()).unwrap_or_default();
         axes.configure_mesh()

@@ -8,6 +8,7 @@
 //!        ├─ Figure ─ draw ─┤
 //! Bars ──┘                 └─ SVG (plotters' SVG backend)
 //! ```
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

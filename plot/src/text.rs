@@ -17,11 +17,11 @@ const FAMILY: &str = "Roboto, sans-serif";
 pub(crate) const TITLE: u32 = 24;
 pub(crate) const BODY: u32 = 17;
 
-/// What text and axes are drawn with.
+/// Colour of text and axes.
 pub(crate) const INK: RGBColor = RGBColor(20, 20, 20);
-/// What lines behind the points are drawn with.
+/// Colour of the lines behind the points.
 pub(crate) const GRID: RGBColor = RGBColor(226, 226, 226);
-/// What is there before anything is drawn.
+/// Colour of the background.
 pub(crate) const PAPER: RGBColor = RGBColor(255, 255, 255);
 
 /// Makes the font known to plotters, once.

@@ -7,6 +7,7 @@
 //! GPU, the models' (`tests/model`, with `--cfg loom`) is a fake that fails wherever it can. So the code that is
 //! model-checked is the code that runs. `docs/checkpoint-protocol.md` says what it promises and which model proves it.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

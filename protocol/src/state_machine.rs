@@ -43,11 +43,12 @@ pub trait Steps {
     /// The queues were not stopped.
     fn stop(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error>;
 
-    /// Lets the queues run again.
+    /// Lets the queues run again. The limit's time applies, its cancellation does not: whoever cancels a verb wants the
+    /// process to run.
     ///
     /// # Errors
-    /// They are stopped as before.
-    fn resume_queues(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error>;
+    /// Queues are stopped as before, and the step can be tried again.
+    fn resume_queues(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error>;
 
     /// Saves the contents and closes the device.
     ///
@@ -310,13 +311,17 @@ impl<P, R> StateMachine<P, R> {
     ///
     /// # Errors
     /// [`Failed::State`], [`Failed::AtWork`]; [`Failed::Step`]: the queues are stopped and the state is LOCKED.
-    pub fn unlock<S: Steps<Snapshot = P, Restored = R>>(&self, steps: &S) -> Result<(), Failed<S::Error>> {
-        let mut work = self.begin("unlock", LONGEST_VERB)?;
+    pub fn unlock<S: Steps<Snapshot = P, Restored = R>>(
+        &self,
+        steps: &S,
+        within: Duration,
+    ) -> Result<(), Failed<S::Error>> {
+        let mut work = self.begin("unlock", within)?;
         let (closed, mode) = match work.take() {
             Phase::Locked(closed, mode) => (closed, mode),
             other => return Err(work.refuse("unlock", other, State::Locked)),
         };
-        if let Err(error) = steps.resume_queues(&closed, mode) {
+        if let Err(error) = steps.resume_queues(&closed, mode, &work.limit) {
             work.enter(Phase::Locked(closed, mode));
             return Err(step("unlock")(error));
         }
@@ -413,7 +418,7 @@ impl<P, R> StateMachine<P, R> {
         loop {
             let step = match self.state() {
                 State::Running => return Ok(self.restored.lock().clone()),
-                State::Locked => self.unlock(steps),
+                State::Locked => self.unlock(steps, within),
                 State::Checkpointed => self.restore(steps, from, within).map(drop),
             };
             match step {

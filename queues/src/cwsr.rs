@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How large the context save area of a queue is: KFD's arithmetic, repeated exactly.
 //!
-//! INVARIANT: KFD refuses a queue whose control stack size differs from its own by one byte, and whose area
-//! is not one mapping of exactly `total_bytes` (`kfd_queue_acquire_buffers`, 6.12 and later); older kernels
-//! accept anything and let the firmware overrun it. So a disagreement with the numbers sysfs exports is an
-//! error here, never a guess.
+//! INVARIANT: KFD refuses a queue whose control stack size differs from its own by one byte, whose save size is less
+//! than its own, and whose area is not one mapping of exactly `total_bytes` (`kfd_queue.c`:
+//! `kfd_queue_acquire_buffers`, 6.12 and later); older kernels accept anything and let the firmware overrun it. So
+//! where sysfs exports numbers, the control stack is the kernel's and the save size is the larger one, as in libhsakmt:
+//! kernels have known too little of new chips (gfx1151 was sized with too few vector registers), and the firmware
+//! writes what the chip has. What sysfs does not export, the debug memory, is always the formula's.
 //!
 //! ```text
 //! | XCC 0: header | control stack | waves | XCC 1: ... | debug memory of all XCCs |
@@ -89,21 +91,32 @@ pub enum GeometryError {
         /// Bytes it would need, at most `u64::MAX`.
         bytes: u64,
     },
-    /// Sysfs exports a number that is not the one computed here.
+    /// Sysfs exports a number that KFD's formula cannot give for any chip.
     #[error(
-        "Kernel reports {property} {reported} B for gfx_target_version {gfx_target_version}, computed {computed} B: \
-         the kernel and the target table disagree, refusing to create queues"
+        "Kernel reports {property} {reported} B for gfx_target_version {gfx_target_version}, which is no whole number \
+         of pages above 0 (the formula gives {computed} B), use another kernel"
     )]
-    Disagreement {
+    Reported {
         /// The sysfs key.
         property: &'static str,
         /// The kernel's number.
         reported: u32,
-        /// Ours.
+        /// The formula's.
         computed: u32,
         /// The node's version.
         gfx_target_version: u32,
     },
+}
+
+/// A number that sysfs exports and the formula does not give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disagreement {
+    /// The sysfs key.
+    pub property: &'static str,
+    /// The kernel's number, bytes.
+    pub reported: u32,
+    /// The formula's, bytes.
+    pub computed: u32,
 }
 
 /// Sizes of a compute queue's buffers on one node.
@@ -137,11 +150,43 @@ pub struct CwsrGeometry {
 }
 
 impl CwsrGeometry {
-    /// The sizes for a node.
+    /// The sizes for a node: the formula's, corrected by what sysfs exports.
     ///
     /// # Errors
-    /// Every [`GeometryError`]; in particular [`GeometryError::Disagreement`] if sysfs exports other numbers.
+    /// Every [`GeometryError`]; [`GeometryError::Reported`] and [`GeometryError::TooLarge`] also for what sysfs exports.
     pub fn for_node(node: &NodeShape) -> Result<Self, GeometryError> {
+        let computed = Self::computed(node)?;
+        for Disagreement { property, reported, computed } in computed.disagreements(node) {
+            if reported == 0 || !u128::from(reported).is_multiple_of(PAGE) {
+                let gfx_target_version = node.gfx_target_version;
+                return Err(GeometryError::Reported { property, reported, computed, gfx_target_version });
+            }
+        }
+        let stack = node.ctl_stack_size.unwrap_or(computed.control_stack_bytes);
+        let wave_area = computed.save_bytes - computed.control_stack_bytes;
+        let save = (u128::from(stack) + u128::from(wave_area)).max(u128::from(node.cwsr_size.unwrap_or(0)));
+        let save_bytes = narrow("the control stack and waves", save)?;
+        let total_bytes = total(save_bytes, computed.debug_bytes, computed.num_xcc)?;
+        Ok(Self { control_stack_bytes: stack, save_bytes, total_bytes, ..computed })
+    }
+
+    /// The numbers of sysfs that differ from these, which are [`Self::computed`] of the same node.
+    pub fn disagreements(&self, node: &NodeShape) -> impl Iterator<Item = Disagreement> + use<> {
+        let pairs = [
+            ("ctl_stack_size", node.ctl_stack_size, self.control_stack_bytes),
+            ("cwsr_size", node.cwsr_size, self.save_bytes),
+        ];
+        pairs.into_iter().filter_map(|(property, reported, computed)| {
+            let reported = reported.filter(|&reported| reported != computed)?;
+            Some(Disagreement { property, reported, computed })
+        })
+    }
+
+    /// The sizes that KFD's formula gives for a node, whatever sysfs exports.
+    ///
+    /// # Errors
+    /// Every [`GeometryError`] but [`GeometryError::Reported`].
+    pub fn computed(node: &NodeShape) -> Result<Self, GeometryError> {
         let gfx_target_version = node.gfx_target_version;
         let target = Target::from_gfx_version(gfx_target_version)
             .ok_or(GeometryError::UnknownTarget { gfx_target_version })?;
@@ -166,39 +211,23 @@ impl CwsrGeometry {
         let save = (stack + wave_area).next_multiple_of(PAGE);
         let debug = (waves * DEBUG_BYTES_PER_WAVE).next_multiple_of(DEBUG_ALIGN);
 
-        let geometry = Self {
+        let save_bytes = narrow("the control stack and waves", save)?;
+        let debug_bytes = narrow("the debugger", debug)?;
+        Ok(Self {
             control_stack_bytes: narrow("the control stack", stack)?,
-            save_bytes: narrow("the control stack and waves", save)?,
-            debug_bytes: narrow("the debugger", debug)?,
-            total_bytes: narrow(
-                "all XCCs",
-                ((save + debug) * u128::from(node.num_xcc)).next_multiple_of(PAGE),
-            )?,
+            save_bytes,
+            debug_bytes,
+            total_bytes: total(save_bytes, debug_bytes, node.num_xcc)?,
             eop_bytes: target.eop_bytes,
             waves: narrow("waves", waves)?,
             num_xcc: node.num_xcc,
-        };
-        geometry.compare(node)?;
-        Ok(geometry)
+        })
     }
 
     /// Where XCC `xcc`'s area begins in the mapping, bytes, or `None` if there is no such XCC.
     #[must_use]
     pub fn area_offset(&self, xcc: u32) -> Option<u64> {
         (xcc < self.num_xcc).then(|| u64::from(xcc) * u64::from(self.save_bytes))
-    }
-
-    fn compare(&self, node: &NodeShape) -> Result<(), GeometryError> {
-        for (property, reported, computed) in [
-            ("ctl_stack_size", node.ctl_stack_size, self.control_stack_bytes),
-            ("cwsr_size", node.cwsr_size, self.save_bytes),
-        ] {
-            if let Some(reported) = reported.filter(|&reported| reported != computed) {
-                let gfx_target_version = node.gfx_target_version;
-                return Err(GeometryError::Disagreement { property, reported, computed, gfx_target_version });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -238,6 +267,14 @@ fn waves(node: &NodeShape, target: &Target, cus: u32) -> Result<u128, GeometryEr
             }
         }
     }
+}
+
+/// The whole mapping, bytes.
+fn total(save: u32, debug: u32, xccs: u32) -> Result<u64, GeometryError> {
+    let per_xcc = u128::from(save) + u128::from(debug);
+    // KFD has 32 bits for it (`total_cwsr_size` in `kfd_queue_acquire_buffers`).
+    let bytes: u32 = narrow("all XCCs", (per_xcc * u128::from(xccs)).next_multiple_of(PAGE))?;
+    Ok(u64::from(bytes))
 }
 
 fn nonzero(property: &'static str, value: u32) -> Result<u32, GeometryError> {

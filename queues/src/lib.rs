@@ -16,6 +16,7 @@
 //! | [`save_area`] | what is inside that area |
 //! | [`sdma`] | the packet stream of a copy engine's queue |
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -27,4 +28,4 @@ pub mod ring;
 pub mod save_area;
 pub mod sdma;
 pub mod target;
-mod words;
+pub mod words;

@@ -3,6 +3,7 @@
 //!
 //! INVARIANT: a handle stays valid while the process lives; after a restore it may stand for another GPU.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,11 +12,14 @@ use kfd::topology::{Cache, Link, Node};
 use queues::target::Target;
 
 use crate::code_object::AgentFeatures;
+use crate::code_object::bundle::code_for;
 use crate::context::Context;
 use crate::context::agent::agents::{path, reach};
 use crate::context::agent::info::AgentInfo;
 use crate::context::agent::links::{NoPath, Path};
-use crate::context::error::{AllocError, Lost};
+use crate::context::error::{AllocError, CodeCacheError, LoadError, Lost};
+use crate::context::memory::host_writes::Written;
+use crate::context::queue::code_caches::settle;
 
 /// A handle on an agent.
 #[derive(Clone)]
@@ -98,6 +102,41 @@ impl Agent {
     pub fn clocks(&self) -> Result<kfd::ioctl::ClockCounters, AllocError> {
         let pass = self.context.gate.enter()?;
         Ok(self.context.device_or_lost(&pass)?.clocks(self.info.index())?)
+    }
+
+    /// The code object of a file that this agent would load: the file itself, or of an offload bundle the entry for this
+    /// agent's processor and settings, else the one for a generic target that its processor belongs to. The file is not
+    /// parsed beyond that.
+    ///
+    /// # Errors
+    /// [`LoadError::CodeObject`] for a bundle that is damaged or has no code for it, [`LoadError::Lost`].
+    pub fn code_of<'data>(&self, file: &'data [u8]) -> Result<Cow<'data, [u8]>, LoadError> {
+        Ok(code_for(file, self.target(), self.features()?)?)
+    }
+
+    /// Has everything that the host wrote to agents' memory through pointers or buffers reach that memory. Packets and signals
+    /// do it by themselves: this is for kernels that run already and look at memory again and again, and for other
+    /// processes that have the memory.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn flush_host_writes(&self) -> Result<(), Lost> {
+        let pass = self.context.gate.enter()?;
+        self.context.host_writes.note(Written::to(self.info.index()));
+        self.context.host_writes.flush(&pass);
+        Ok(())
+    }
+
+    /// Makes the agent fetch code from memory that it may have older bytes of in its instruction caches; returns when that
+    /// is done. For those who write instructions into buffers themselves: [`Executable::load`](crate::Executable::load)
+    /// does it where it must. No packet that runs such code may have been submitted.
+    ///
+    /// # Errors
+    /// [`CodeCacheError`]; the agent may run older code then.
+    pub fn invalidate_code(&self) -> Result<(), CodeCacheError> {
+        let pass = self.context.gate.enter()?;
+        self.context.code_caches.mark_stale(self.info.index());
+        settle(&self.context, &pass, &self.info)
     }
 
     pub(crate) fn features(&self) -> Result<AgentFeatures, Lost> {

@@ -22,7 +22,7 @@ use crate::context::queue::scratch::max_lane_bytes;
 use crate::context::signal::make::submitted;
 use crate::copy::Span;
 use crate::executable::Kernel;
-use crate::pool::Buffer;
+use crate::pool::{Buffer, TypedBuffer};
 use crate::queue::Queue;
 use crate::signal::Signal;
 
@@ -94,6 +94,24 @@ impl AsRef<[u8]> for Arg<'_> {
             Arg::F64(value) => bytes_of(value),
             Arg::Bytes(bytes) => bytes,
         }
+    }
+}
+
+impl<'a> From<&'a Buffer> for Arg<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        Arg::Buffer(buffer)
+    }
+}
+
+impl<'a, T> From<&'a TypedBuffer<T>> for Arg<'a> {
+    fn from(buffer: &'a TypedBuffer<T>) -> Self {
+        Arg::Buffer(buffer.buffer())
+    }
+}
+
+impl<'a> From<Span<'a>> for Arg<'a> {
+    fn from(span: Span<'a>) -> Self {
+        Arg::Span(span)
     }
 }
 

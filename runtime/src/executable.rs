@@ -2,7 +2,8 @@
 //! Executables: code objects placed in an agent's memory.
 //!
 //! INVARIANT: an image never moves, so kernel addresses in packets stay right across checkpoints; and it is freed
-//! only when no handle on the executable or one of its kernels is left and no queue may still run it.
+//! only when no handle on the executable or one of its kernels is left and no queue may still run it. Where its addresses
+//! may have held other code, the agent has forgotten that code before anybody is told of the executable.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +14,16 @@ use bytemuck::pod_read_unaligned;
 use queues::hsa::KernelDescriptor;
 
 use crate::agent::Agent;
+use crate::code_object::bundle::code_for;
 use crate::code_object::{CodeObject, CodeObjectError, KernargLayout};
 use crate::context::device::flags;
 use crate::context::error::{DeviceError, FreeError, LoadError};
 use crate::context::memory::free::{free_bo, free_deferred};
+use crate::context::memory::host_writes::Written;
 use crate::context::memory::make::{bo_view, make_bo, unmake_bo};
 use crate::context::memory::request::Request;
 use crate::context::program::Program;
+use crate::context::queue::code_caches;
 use crate::context::registry;
 use crate::context::registry::state::{BoRole, ExecutableKey, QueueKey};
 
@@ -52,6 +56,7 @@ impl Drop for Handle {
         let image = {
             let mut registry = context.registry.lock();
             registry.executables.remove(self.key).map(|executable| {
+                context.code_caches.note_unload(executable.agent);
                 // From here on the image is an ordinary buffer that packets may still use.
                 if let Some(bo) = registry.bos.get_mut(executable.image) {
                     bo.state.role = BoRole::User;
@@ -84,13 +89,16 @@ impl fmt::Debug for Kernel {
 }
 
 impl Executable {
-    /// Loads a code object (an ELF file, versions 4 to 6) on `agent`.
+    /// Loads a code object (an ELF file, versions 4 to 6) on `agent`. Of an offload bundle with code objects for several
+    /// targets, compressed or not, it is the one for this agent ([`Agent::code_of`]); the rest is not kept.
     ///
     /// # Errors
-    /// [`LoadError::CodeObject`] if the file is not one, or for another target; [`LoadError::Descriptor`],
-    /// [`LoadError::Memory`], [`LoadError::Lost`].
-    pub fn load(agent: &Agent, bytes: &[u8]) -> Result<Self, LoadError> {
-        let object = Program::check(agent.target(), agent.features()?, bytes)?;
+    /// [`LoadError::CodeObject`] if the file is not one, or for other targets; [`LoadError::Descriptor`],
+    /// [`LoadError::Memory`], [`LoadError::CodeCaches`], [`LoadError::Lost`].
+    pub fn load(agent: &Agent, file: &[u8]) -> Result<Self, LoadError> {
+        let features = agent.features()?;
+        let bytes = &*code_for(file, agent.target(), features)?;
+        let object = Program::check(agent.target(), features, bytes)?;
         let context = &agent.context;
         let index = agent.info.index();
         let plan = object.plan();
@@ -118,6 +126,10 @@ impl Executable {
             }
         };
         view.write(0, &bytes_at);
+        if visible {
+            context.host_writes.note(Written::to(index));
+        }
+        context.code_caches.note_load(index);
         let program = Arc::new(Program::new(object, view.va()));
         let key = registry.executables.insert(registry::Executable {
             agent: index,
@@ -125,7 +137,11 @@ impl Executable {
             image,
             program: Some(Arc::clone(&program)),
         });
-        Ok(Executable(Arc::new(Handle { agent: agent.clone(), key, program, uses: AtomicU64::new(0) })))
+        drop(registry);
+        let executable =
+            Executable(Arc::new(Handle { agent: agent.clone(), key, program, uses: AtomicU64::new(0) }));
+        code_caches::settle(context, &pass, &agent.info)?;
+        Ok(executable)
     }
 
     /// Its key in the registry.
@@ -211,3 +227,6 @@ impl Kernel {
         pod_read_unaligned(&self.kernel.descriptor)
     }
 }
+
+#[cfg(test)]
+mod tests;

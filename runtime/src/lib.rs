@@ -2,26 +2,34 @@
 //! Stasis: a compute runtime for AMD GPUs whose processes freeze and thaw.
 //!
 //! A process opens its [`Runtime`] once, takes an [`Agent`], loads code objects as [`Executable`]s, allocates
-//! [`Buffer`]s that have one address for their whole life, and submits dispatches to [`Queue`]s, whose completion
-//! [`Signal`]s it waits for:
+//! [`Buffer`]s that have one address for their whole life, here as [`TypedBuffer`]s that count in elements, and submits
+//! dispatches to [`Queue`]s, whose completion [`Signal`]s it waits for:
 //!
 //! ```no_run
 //! use stasis::{Arg, Executable, Queue, QueueOptions, Runtime, Signal};
-//! let runtime = Runtime::open_default()?;
-//! let agent = runtime.agent(0).ok_or("no agent")?;
-//! let axpy = Executable::load(&agent, &std::fs::read("axpy.co")?)?.kernel("axpy")?;
-//! let (x, y) = (agent.vram().alloc(4 << 20)?, agent.vram().alloc(4 << 20)?);
-//! let (queue, done) = (Queue::create(&agent, QueueOptions::default())?, Signal::new(&runtime, 1)?);
-//! let args = [Arg::Buffer(&y), Arg::Buffer(&x), Arg::F32(2.0)];
-//! queue.dispatch(&axpy).grid([1 << 20, 1, 1]).block([256, 1, 1]).args(&args).completion(&done).submit()?;
-//! done.wait_done(None)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let runtime = Runtime::open_default()?;
+//!     let agent = runtime.agent(0).ok_or("no agent")?;
+//!     let axpy = Executable::load(&agent, &std::fs::read("axpy.co")?)?.kernel("axpy")?;
+//!     let numbers: Vec<f32> = (0..1024u16).map(f32::from).collect();
+//!     let (x, y) = (agent.vram().upload(&numbers)?, agent.vram().upload(&[1.0f32; 1024])?);
+//!     let (queue, done) = (Queue::create(&agent, QueueOptions::default())?, Signal::new(&runtime, 1)?);
+//!     let arguments = [Arg::from(&x), Arg::from(&y), Arg::F32(2.0), Arg::U32(1024)];
+//!     let dispatch = queue.dispatch(&axpy).grid([1024, 1, 1]).block([256, 1, 1]).args(&arguments);
+//!     dispatch.completion(&done).submit()?;
+//!     done.wait_done(None)?;
+//!     let expected: Vec<f32> = numbers.iter().map(|x| 2.0 * x + 1.0).collect();
+//!     assert_eq!(y.download()?, expected);
+//!     Ok(())
+//! }
 //! ```
 //!
 //! INVARIANT: whoever touches the device has passed the [`gate`]; whatever was handed out is in the registry; and all
 //! that lives in the driver is made and unmade by the functions of one module, `context::device`. On these three a
 //! checkpoint stands: it closes the gate, walks the registry, tears the device down, and makes it again.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -45,6 +53,7 @@ pub mod share;
 mod signal;
 mod vmem;
 
+pub use bytemuck::Pod;
 pub use half::f16;
 pub use stasis_protocol::{Gate, Limit, Stopped, gate};
 
@@ -71,7 +80,7 @@ pub use self::linux::regular;
 pub use self::logical::{LogicalDevice, LogicalError, Scattered, Share};
 pub use self::open::Options;
 pub use self::pool::stats::{MemoryStats, PlaceStats};
-pub use self::pool::{Buffer, HostGuard, PointerInfo, PointerKind, Pool, PoolKind, Registered};
+pub use self::pool::{Buffer, HostGuard, PointerInfo, PointerKind, Pool, PoolKind, Registered, TypedBuffer};
 pub use self::queue::{MAX_PACKETS, MIN_PACKETS, Queue, QueueOptions};
 pub use self::raw::RawQueue;
 pub use self::runtime::Runtime;

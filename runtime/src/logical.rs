@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use queues::words::size;
 
 use crate::agent::Agent;
 use crate::context::Layer;
@@ -147,11 +148,10 @@ impl Scattered {
     /// [`CopyError`].
     pub fn gather(&self) -> Result<Vec<u8>, CopyError> {
         let total: u64 = self.shares.iter().map(|share| share.bytes).sum();
-        // CAST: u64 and usize are the same here.
-        let mut whole = vec![0; total as usize];
+        let mut whole = vec![0; size(total)];
         for share in &self.shares {
-            let start = share.offset as usize;
-            share.buffer.download(0, &mut whole[start..start + share.bytes as usize])?;
+            let start = size(share.offset);
+            share.buffer.download(0, &mut whole[start..start + size(share.bytes)])?;
         }
         Ok(whole)
     }
@@ -202,8 +202,7 @@ impl LogicalDevice {
         let share = |(agent, (offset, bytes)): (&Agent, (u64, u64))| {
             let buffer = agent.vram().alloc(bytes.max(1));
             let buffer = buffer.map_err(|error| CopyError::Stage(Box::new(error)))?;
-            // CAST: u64 and usize are the same here.
-            buffer.upload(0, &whole[offset as usize..(offset + bytes) as usize])?;
+            buffer.upload(0, &whole[size(offset)..size(offset + bytes)])?;
             Ok(Share { agent: agent.clone(), buffer, offset, bytes })
         };
         let shares = self.agents.iter().zip(parts).map(share).collect::<Result<_, CopyError>>()?;

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
+use queues::words::count;
 use stasis_protocol::gate::Pass;
 
 use crate::agent::Agent;
@@ -19,7 +20,7 @@ use crate::context::queue::create::{Created, Recipe, check_priority, create_queu
 use crate::context::queue::cu_mask::CuMask;
 use crate::context::queue::fault::QueueFault;
 use crate::context::queue::live::QueueLive;
-use crate::context::queue::{idle, scratch};
+use crate::context::queue::{code_caches, idle, scratch};
 use crate::context::registry::state::{QueueKey, QueueKind};
 use crate::context::registry::{Bo, Registry, Table};
 use crate::context::signal::make::submitted;
@@ -58,8 +59,8 @@ impl QueueOptions {
         self.check(info)?;
         Ok(Recipe {
             kind: QueueKind::Aql,
-            // CAST: 64; the product was bounded by the check.
-            ring_bytes: self.packets * queues::aql::PACKET_BYTES as u32,
+            // The check has bounded the product.
+            ring_bytes: self.packets * count(queues::aql::PACKET_BYTES),
             priority: self.priority,
             percentage: 100,
             kernarg_slot_bytes: self.kernarg_slot_bytes,
@@ -244,7 +245,12 @@ impl Handle {
         let (context, agent) = (Arc::clone(&agent.context), agent.clone());
         let Created { key, live, page_va, private_base_hi, shared_base_hi } =
             create_queue(&context, pass, &agent.info, recipe)?;
-        Ok(Arc::new(Handle { context, key, live, agent, page_va, private_base_hi, shared_base_hi }))
+        let queue = Arc::new(Handle { context, key, live, agent, page_va, private_base_hi, shared_base_hi });
+        if recipe.kind.is_compute() {
+            let settled = code_caches::settle(&queue.context, pass, &queue.agent.info);
+            settled.map_err(|error| QueueError::CodeCaches(Box::new(error)))?;
+        }
+        Ok(queue)
     }
 
     pub(crate) fn set_priority(&self, priority: u32) -> Result<(), QueueError> {

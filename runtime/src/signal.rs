@@ -124,6 +124,8 @@ impl Signal {
     /// [`WaitError::Lost`]; [`WaitError::Device`] if the sleepers could not be woken.
     pub fn store(&self, value: i64) -> Result<(), WaitError> {
         let pass = self.0.context.gate.enter()?;
+        // Packets that wait for it begin without another doorbell.
+        self.0.context.host_writes.flush(&pass);
         self.0.live.store(value);
         wake_sleepers(&self.0.context, &pass, &self.0.live)
     }
@@ -134,6 +136,7 @@ impl Signal {
     /// As for [`Signal::store`].
     pub fn add(&self, value: i64) -> Result<i64, WaitError> {
         let pass = self.0.context.gate.enter()?;
+        self.0.context.host_writes.flush(&pass);
         let old = self.0.live.add(value);
         wake_sleepers(&self.0.context, &pass, &self.0.live)?;
         Ok(old)

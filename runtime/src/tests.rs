@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The runtime as a whole against the fake driver: life cycles, errors, faults, and a device that comes and goes.
+//! The runtime as a whole: life cycles, errors, faults, and a device that comes and goes.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -25,11 +25,16 @@ fn lock(runtime: &Runtime) -> gate::Closed {
 
 /// Submits one kernel dispatch of the embedded fill kernel over `buffer`.
 fn dispatch(agent: &Agent, queue: &Queue, buffer: &Buffer, done: &Signal) -> Result<u64, SubmitError> {
+    buffer.note_use(queue.key());
+    fill(agent, queue, buffer.va(), done)
+}
+
+/// Submits one kernel dispatch that fills the page at `va`.
+fn fill(agent: &Agent, queue: &Queue, va: u64, done: &Signal) -> Result<u64, SubmitError> {
     let executable = Executable::load(agent, device_lib::object_for("gfx1100").unwrap()).unwrap();
     let kernel = executable.kernel(device_lib::FILL).unwrap();
-    let fill = device_lib::fill(buffer.va(), buffer.len(), &[0]).unwrap();
+    let fill = device_lib::fill(va, 4096, &[0]).unwrap();
     let arguments = fill.arguments.to_bytes();
-    buffer.note_use(queue.key());
     queue
         .dispatch(&kernel)
         .grid(fill.grid)
@@ -73,7 +78,7 @@ fn alloc_too_much_says_how_much_there_is() {
     let agent = runtime.agent(0).unwrap();
     let error = agent.vram().alloc(25 << 30).unwrap_err();
     assert!(
-        matches!(&error, AllocError::OutOfMemory { wanted, available, agent, .. } if *wanted == 25 << 30 && *available == 24 << 30 && agent.starts_with("gfx1100")),
+        matches!(&error, AllocError::OutOfMemory { wanted, available, agent, .. } if *wanted == 25 << 30 && (23 << 30..24 << 30).contains(available) && agent.starts_with("gfx1100")),
         "{error}"
     );
     assert!(matches!(agent.vram().alloc(2 << 40), Err(AllocError::Address(_))));
@@ -113,9 +118,9 @@ fn queue_creation_that_fails_leaves_nothing_behind() {
     drop(Queue::create(&agent, QueueOptions::default()).unwrap());
     let before = kernel.counts();
     for (cmd, errno) in [
-        (AMDKFD_IOC_CREATE_QUEUE, Errno::NOSPC),
-        (AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::NOMEM),
-        (AMDKFD_IOC_MAP_MEMORY_TO_GPU, Errno::INVAL),
+        (AMDKFD_IOC_CREATE_QUEUE, Errno::ENOSPC),
+        (AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::ENOMEM),
+        (AMDKFD_IOC_MAP_MEMORY_TO_GPU, Errno::EINVAL),
     ] {
         kernel.fail_once(cmd, errno);
         Queue::create(&agent, QueueOptions::default()).unwrap_err();
@@ -209,29 +214,30 @@ fn dispatch_is_checked_before_anything_is_reserved() {
 
 #[test]
 fn free_of_a_buffer_in_flight_is_refused_then_granted() {
-    let (runtime, kernel) = runtime(1);
+    let (runtime, _) = runtime(1);
     let agent = runtime.agent(0).unwrap();
     let queue = Queue::create(&agent, QueueOptions::default()).unwrap();
     let (buffer, done) = (agent.vram().alloc(4096).unwrap(), Signal::new(&runtime, 1).unwrap());
-    kernel.hold_dispatches(true);
+    let hold = Signal::new(&runtime, 1).unwrap();
+    queue.barrier(&[&hold], None).unwrap();
     dispatch(&agent, &queue, &buffer, &done).unwrap();
     assert!(matches!(buffer.free(), Err(FreeError::Pending { .. })));
     assert!(buffer.is_alive());
     assert!(matches!(queue.destroy(), Err(QueueError::Busy { .. })));
-    kernel.hold_dispatches(false);
+    hold.store(0).unwrap();
     done.wait_done(SOON).unwrap();
     buffer.free().unwrap();
 }
 
 #[test]
 fn queue_exception_fails_its_queue_and_its_waiters_only() {
-    let (runtime, kernel) = runtime(1);
+    let (runtime, _) = runtime(1);
     let agent = runtime.agent(0).unwrap();
     let bad = Queue::create(&agent, QueueOptions::default()).unwrap();
     let good = Queue::create(&agent, QueueOptions::default()).unwrap();
     let (buffer, done) = (agent.vram().alloc(4096).unwrap(), Signal::new(&runtime, 1).unwrap());
-    kernel.raise_on_dispatch(ExceptionCode::WaveMemoryViolation as u32, Some(0xdead_b000));
-    dispatch(&agent, &bad, &buffer, &done).unwrap();
+    buffer.note_use(bad.key());
+    fill(&agent, &bad, 0xdead_b000, &done).unwrap();
     let error = done.wait(Condition::LessThan(1), SOON, WaitMode::Blocked).unwrap_err();
     let WaitError::Queue(fault) = &error else { panic!("{error}") };
     assert_eq!(fault.memory.unwrap().address, 0xdead_b000);

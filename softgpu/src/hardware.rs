@@ -6,8 +6,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use nix::errno::Errno;
 use queues::aql::ExceptionCode;
-use rustix::io::Errno;
 
 /// What a GPU page-table entry allows (KFD ALLOC flags, `AMDGPU_VM_PAGE_*` of GEM_VA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,17 +168,27 @@ impl Mqd {
     }
 }
 
-/// A VM fault as KFD reports it (`kfd_hsa_memory_exception_data`).
+/// A VM fault as the interrupt tells of it: bits 3 to 6 of its ring id, which are the field `PERMISSION_FAULTS` of
+/// `GCVM_L2_PROTECTION_FAULT_STATUS`. On all of gfx9 to gfx12 a store to memory that is not mapped has both the valid
+/// and the write bit: ring 173 with permission faults 5 in the kernel log of a gfx12, "page not present; write access
+/// to a read-only page" from ROCr's debug agent on a gfx906.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmFault {
     /// Faulting address (the event carries its page).
     pub address: u64,
-    /// No mapping there.
-    pub not_present: bool,
-    /// Mapped, but written without WRITABLE.
-    pub read_only: bool,
-    /// Mapped, but fetched without EXECUTABLE.
-    pub no_execute: bool,
+    /// What the page table entry does not allow: [`VmFault::VALID`] and others.
+    pub permission_faults: u8,
+}
+
+impl VmFault {
+    /// There is no valid entry.
+    pub const VALID: u8 = 1;
+    /// It was a load.
+    pub const READ: u8 = 2;
+    /// It was a store or an atomic.
+    pub const WRITE: u8 = 4;
+    /// It was an instruction fetch.
+    pub const EXECUTE: u8 = 8;
 }
 
 /// The GPUs of one client process, as its driver sees them. `gpu` counts GPU nodes from 0.
@@ -195,6 +205,10 @@ pub trait Hardware: Send + Sync {
     /// Changes what is allowed in a range that is mapped whole, without a moment in which it is not; returns once no
     /// wave acts under the old permission any more.
     fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess);
+
+    /// Sets the client's trap handler of a GPU: the addresses of its code, 0 for none, and of its memory (the second-level
+    /// TBA and TMA, which the driver's handler reads at each trap).
+    fn set_trap_handler(&self, gpu: usize, code: u64, data: u64);
 
     /// Puts a queue on the hardware in the state that `mqd` and the queue's save area hold, which is all that is left
     /// of an earlier run; a default `mqd` is a new queue at read pointer 0.
@@ -239,6 +253,9 @@ pub trait Interrupts: Send + Sync {
     /// The hardware scheduler could not preempt a queue: the GPU hangs, and every queue on it is lost with the reset.
     fn hang(&self, gpu: usize);
 
-    /// A queue raised an exception and halted.
+    /// A wave sent a message with this M0; `privileged`: with `STATUS.PRIV`, as trap handlers do.
+    fn wave_message(&self, gpu: usize, m0: u32, privileged: bool);
+
+    /// The processor of a queue raised an exception and halted the queue.
     fn queue_exception(&self, gpu: usize, queue_id: u32, code: ExceptionCode);
 }

@@ -55,7 +55,7 @@ KERNEL reduce(GLOBAL const u32 *from, GLOBAL u32 *sum, u32 n)
         ADD(sum, part[0]);
 }
 
-// Atomics that all workgroups meet at.
+// Atomics on addresses that all workgroups share.
 KERNEL atomics(GLOBAL const u32 *from, GLOBAL u32 *bins, GLOBAL u32 *highest, GLOBAL u64 *sum, GLOBAL u32 *swapped)
 {
     const u32 value = from[GROUP_X * 64 + LOCAL_X];
@@ -135,7 +135,7 @@ KERNEL arguments(GLOBAL u64 *out, u8 byte, u16 word, float single, double wide, 
     out[6] = (u64)negative;
 }
 
-// Asks for x in a workgroup that has y and z, too.
+// Uses only the x id in a workgroup that has y and z, too.
 KERNEL columns(GLOBAL u32 *out) { out[LOCAL_X] = LOCAL_X; }
 
 // Each work-item reads what its mirror wrote. Workgroups of 64.

@@ -1,12 +1,11 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0
-// Kernels that go wrong, or do not end.
+// SPDX-License-Identifier: MIT OR Apache-2.0 Kernels that fail, or that do not end.
 #include "device.h"
 
 KERNEL read_at(GLOBAL u32 *out, u64 address) { out[0] = *(GLOBAL volatile u32 *)address; }
 
 KERNEL write_at(u64 address, u32 value) { *(GLOBAL volatile u32 *)address = value; }
 
-// SOPP opcode 127 is no instruction of any target.
+// SOPP opcode 127 is not an instruction of any target.
 KERNEL illegal(GLOBAL u32 *out)
 {
     out[0] = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process that holds one thing CRIU may refuse (`src/bin/culprit.rs`), for `stasis preflight` to find.
+//! A process that holds one resource that CRIU may refuse (`src/bin/culprit.rs`), which `stasis preflight` must find.
 
 use std::fs::{self, File, OpenOptions};
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::worker::{is_alive, kill, stasis, wait_until};
 use crate::{criu, program};
 
-/// A process that holds one thing. Ends with its handle.
+/// A process that holds one resource. It ends with its handle.
 #[derive(Debug)]
 pub struct Culprit {
     directory: TempDir,
@@ -19,8 +19,8 @@ pub struct Culprit {
 }
 
 impl Culprit {
-    /// Starts one that holds `thing`, made of `argument` or in its directory; `None`, with a word about it, where the
-    /// kernel does not have such a thing.
+    /// Starts a process that holds `thing`, made from `argument` or in its directory; `None`, with a printed reason, if
+    /// the kernel does not have such a resource.
     ///
     /// # Panics
     /// When it does not start.
@@ -82,7 +82,7 @@ impl Culprit {
         stasis(&arguments, &criu())
     }
 
-    /// Has CRIU itself dump it into `name`; it runs on either way.
+    /// Has CRIU itself dump it into `name`; the process runs on in any case.
     ///
     /// # Errors
     /// CRIU's log.

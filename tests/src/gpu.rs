@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A test's own runtime, and short words for loading, filling, running and reading.
+//! A test's own runtime, and short functions to load, fill, run and read.
 //!
 //! INVARIANT: every process has a `softgpud` of its own, so that no test sees another's memory, queues or failures.
 
@@ -35,7 +35,7 @@ pub fn is_kernel_driver() -> bool {
     std::env::var("STASIS_DEVICE").is_ok_and(|device| device == "kfd")
 }
 
-/// Whether a test that only the software device can bear must be skipped; says why.
+/// Whether a test that needs the software device must be skipped; prints the reason.
 #[must_use]
 pub fn skip_on_kernel_driver(reason: &str) -> bool {
     if is_kernel_driver() {
@@ -49,8 +49,8 @@ pub fn isolate() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let instance = format!("tests-{}", std::process::id());
-        // SAFETY: the variable is set once, before this process opens a runtime; until then nothing in it reads the
-        // environment but through std, which has a lock for that.
+        // SAFETY: the variable is set once, before this process opens a runtime; until then only std reads the
+        // environment in this process, and std has a lock for that.
         #[allow(unsafe_code)]
         unsafe {
             std::env::set_var("STASIS_SOFTGPU_INSTANCE", instance);
@@ -294,7 +294,7 @@ pub fn values<T: Pod>(buffer: &Buffer) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers, the same ones in every run.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers(pub u64);
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the integration tests share: where the programs under test are, a runtime of one's own, a worker to freeze.
+//! Code that the integration tests share: the paths of the programs under test, a test's own runtime, workers to
+//! freeze.
 #![deny(unsafe_code)]
 
 pub mod container;
 pub mod culprit;
 pub mod gpu;
+pub mod linux;
 pub mod plain_criu;
 pub mod server;
 pub mod sharer;

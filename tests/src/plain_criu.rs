@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! CRIU as anybody would run it, with plugins in a directory of their own.
+//! CRIU as users run it, with plugins in a directory of the test's own.
 //!
-//! INVARIANT: whatever is installed on the machine is out of the game: CRIU loads the plugins of one directory, and that
-//! is always one of ours.
+//! INVARIANT: plugins that are installed on the machine are never loaded: CRIU loads the plugins of one directory,
+//! which is always the test's own.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{criu, program};
 
-/// File name of our plugin, as cargo builds it.
+/// File name of this repository's plugin, as cargo builds it.
 pub const PLUGIN: &str = "libstasis_criu_plugin.so";
 
 /// A directory of plugins.
@@ -24,7 +24,7 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// With none in it.
+    /// Without plugins.
     ///
     /// # Panics
     /// When there is no temporary directory.
@@ -33,7 +33,7 @@ impl Plugins {
         Self { directory: tempfile::tempdir().expect("a temporary directory") }
     }
 
-    /// With ours.
+    /// With this repository's plugin.
     ///
     /// # Panics
     /// When it was not built.
@@ -44,7 +44,7 @@ impl Plugins {
         plugins
     }
 
-    /// With ours, and another one that CRIU loads before or after it.
+    /// With this repository's plugin, and another one that CRIU loads before or after it.
     ///
     /// # Panics
     /// When the C compiler does not take its source.
@@ -53,7 +53,8 @@ impl Plugins {
         let plugins = Self::ours();
         let text = plugins.path().join("another.c");
         fs::write(&text, source).expect("a source file");
-        // CRIU loads in the order of the directory, which is the file system's business: names are tried until it fits.
+        // CRIU loads plugins in the order of the directory, which the file system decides: names are tried until the
+        // order fits.
         for number in 0..1000 {
             let other = plugins.path().join(format!("another-{number}.so"));
             fs::write(&other, "").expect("a name");
@@ -61,7 +62,7 @@ impl Plugins {
                 fs::read_dir(plugins.path()).expect("a directory").flatten().map(|e| e.path()).collect();
             let at = |path: &Path| listed.iter().position(|p| p == path);
             if (at(&other) < at(&plugins.path().join(PLUGIN))) == first {
-                // Into the file of that name, so that its place stays.
+                // Written into the existing file of that name, so that the order stays.
                 let built = plugins.path().join("another.built");
                 let mut compiler = Command::new("clang-19");
                 compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&built).arg(&text);
@@ -85,7 +86,7 @@ impl Plugins {
 /// What CRIU did.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its status and the little that it prints.
+    /// Its exit status and its output.
     pub output: Output,
     /// Its log.
     pub log: String,
@@ -95,12 +96,12 @@ impl Outcome {
     /// Makes sure that it succeeded.
     ///
     /// # Panics
-    /// With its log when not.
+    /// With its log when it failed.
     pub fn succeeded(&self) {
         assert!(self.output.status.success(), "{:?}: {}", self.output, self.log);
     }
 
-    /// What our plugin logged when it failed.
+    /// What the plugin logged when CRIU failed.
     ///
     /// # Panics
     /// When it succeeded.
@@ -111,7 +112,7 @@ impl Outcome {
     }
 }
 
-/// `criu dump` of a tree into a directory, which is made, ready to be told more.
+/// `criu dump` of a tree into a new directory, as a command to which options can be added.
 ///
 /// # Panics
 /// When the directory cannot be made.

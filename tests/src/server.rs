@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The embedding server as a process to freeze, and clients that know what it has to answer.
+//! The embedding server as a process to freeze, and clients that know the right answers.
 //!
-//! INVARIANT: an embedding's bits depend on its sentence only, so an answer is right if it is what the same sentence got
-//! when nothing was frozen: answers are compared as base64, never as numbers.
+//! INVARIANT: an embedding's bits depend on its sentence only, so an answer is right if it equals the answer to the
+//! same sentence before any freeze. Answers are compared as base64, never as numbers.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::worker::{Worker, is_alive, wait_until};
@@ -18,7 +20,7 @@ use crate::{model, program};
 /// TIMEOUT: for an answer, on a busy machine, with a freeze in between.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A server on a port of its own, on a device of its own. Ends with its handle.
+/// A server on its own port and its own device. It ends with its handle.
 #[derive(Debug)]
 pub struct Server {
     /// The process.
@@ -43,7 +45,7 @@ impl Server {
     /// When it does not.
     #[must_use]
     pub fn start_on(device: Option<&str>, arguments: &[&str]) -> Self {
-        // A port that was free a moment ago; the server keeps it through all its lives.
+        // A port that was free a moment ago; the server and its restored copies keep it.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a port");
         let (listen, model) = (port.to_string(), model());
         let model = model.to_str().expect("a path in UTF-8");
@@ -69,13 +71,13 @@ impl Server {
         Client::new(self.address)
     }
 
-    /// Whether somebody listens on its port.
+    /// Whether a process listens on its port.
     #[must_use]
     pub fn is_open(&self) -> bool {
         TcpStream::connect_timeout(&self.address, Duration::from_secs(5)).is_ok()
     }
 
-    /// Waits until it is gone, with device and port.
+    /// Waits until the process has ended, its device has ended, and its port is closed.
     ///
     /// # Panics
     /// When it is not.
@@ -91,8 +93,7 @@ impl Server {
     /// When it does not.
     pub fn finish(self) {
         let pid = self.process.pid();
-        let raw = rustix::process::Pid::from_raw(pid).expect("a pid");
-        rustix::process::kill_process(raw, rustix::process::Signal::TERM).expect("SIGTERM");
+        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("SIGTERM");
         wait_until("the server's end", || !is_alive(pid));
     }
 
@@ -124,7 +125,7 @@ impl Client {
     /// The connection was refused, reset or closed.
     ///
     /// # Panics
-    /// When there is an answer and it is not one to these sentences.
+    /// When there is an answer that does not belong to these sentences.
     pub fn ask<S: AsRef<str>>(&self, sentences: &[S]) -> Result<Vec<String>, ureq::Error> {
         let input: Vec<&str> = sentences.iter().map(AsRef::as_ref).collect();
         let request = json!({ "model": "all-MiniLM-L6-v2", "input": input, "encoding_format": "base64" });
@@ -169,7 +170,7 @@ impl Client {
     }
 }
 
-/// Sentences and what they have to be answered with.
+/// Sentences and their right answers.
 #[derive(Clone, Debug)]
 pub struct Known {
     sentences: Vec<String>,
@@ -209,7 +210,7 @@ impl Known {
     }
 }
 
-/// What clients have seen.
+/// The counts of all clients.
 #[derive(Debug, Default)]
 pub struct Traffic {
     stop: AtomicBool,
@@ -218,7 +219,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Requests that were answered, rightly.
+    /// Requests that were answered correctly.
     pub fn answered(&self) -> usize {
         self.answered.load(Ordering::Relaxed)
     }
@@ -237,12 +238,12 @@ impl Traffic {
         wait_until("answers", || self.answered() >= wanted);
     }
 
-    /// Lets clients end after the request that they are at.
+    /// Lets clients end after their current request.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// A client's life: one request after the other, and again when its connection broke.
+    /// The loop of a client: one request after the other; a request is repeated when its connection broke.
     ///
     /// # Panics
     /// When an answer is wrong.
@@ -264,7 +265,7 @@ impl Traffic {
     }
 }
 
-/// The network namespace of the only descendant generation that a command runs its copy in.
+/// The network namespace in which a command runs its copy: that of the command's child.
 ///
 /// # Panics
 /// When the command has no child.

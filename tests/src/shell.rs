@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis` as somebody calls it from a shell, with files as its arguments.
+//! `stasis` as users call it from a shell, with files as its arguments.
 
 #![allow(clippy::unwrap_used)]
 

@@ -2,9 +2,12 @@
 //! Walks a command and the agent of a process from system call to system call (ptrace(2)), so that a test can do
 //! something at any one of them: kill, or have the call fail.
 //!
-//! INVARIANT: the process under test as a whole is never traced, only its agent's threads, and those only while no CRIU
-//! is at work: CRIU traces it itself. Nor is what `criu restore` forks. All tracing is done by one thread, which leaves
-//! nothing traced behind.
+//! INVARIANT: of the process under test only the agent's threads are traced, and only while no CRIU is at work, because
+//! CRIU traces the process itself. The children of `criu restore` are not traced. One thread does all tracing; when it
+//! ends it traces no process any more.
+//!
+//! Two calls use `libc`, because a tracee may stop at a real-time signal, which `nix` cannot name: the waitpid of `nix`
+//! would lose the stop, and its ptrace requests cannot pass the signal on.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,6 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::libc;
+use nix::sys::ptrace::{self, Options};
+use nix::unistd::Pid;
+
+use crate::linux::prefer;
 use crate::worker::kill;
 
 /// Names of the agent's threads.
@@ -33,7 +41,7 @@ pub enum Role {
     Helper,
     /// CRIU.
     Criu,
-    /// A thread of the process's agent, or one it started.
+    /// A thread of the process's agent, or a thread that the agent started.
     Agent,
 }
 
@@ -63,11 +71,11 @@ pub enum Act {
     Step,
     /// Let everything run on undisturbed.
     LetGo,
-    /// At an entry: have the call fail with this errno, undone.
+    /// At an entry: have the call fail with this errno, without an effect.
     Fail(i32),
 }
 
-/// What became of a walk.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Stops seen.
@@ -83,24 +91,19 @@ pub struct Walk {
 /// When the command cannot be traced, or does not end.
 pub fn walk(command: &mut Command, target: i32, act: &mut (dyn FnMut(&Stop) -> Act + Send)) -> Walk {
     // SAFETY: between fork and exec, one async-signal-safe system call.
-    let command = unsafe {
-        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        })
-    };
+    let command = unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
     traced(move |watch| {
         let mut walker = Walker::new(target, watch, act);
-        // Every stop is two switches between processes: on a busy machine they would wait in line each time. The command
-        // inherits it; who may not, is slower.
-        let _ = rustix::process::setpriority_process(None, -20);
+        // Every stop costs two switches between processes, and each would have to wait on a busy machine. The command
+        // inherits the priority. Without the permission for it the walk is slower.
+        prefer();
         walker.start(command);
         walker.seize_agent();
         walker.run()
     })
 }
 
-/// Walks the agent's threads of `target` while `work` is done, of which the agent is the subject.
+/// Walks the agent's threads of `target` while `work` runs.
 ///
 /// # Panics
 /// When the threads cannot be traced, or `work` panics.
@@ -130,8 +133,7 @@ pub fn walk_agent<T: Send>(
     })
 }
 
-/// Runs the tracer in a thread of its own: whom one thread traces, no other may touch, and its children are nobody
-/// else's to wait for.
+/// Runs the tracer in a thread of its own: only the tracing thread may control a tracee or wait for it.
 fn traced<T: Send>(run: impl FnOnce(&Watch) -> T + Send) -> T {
     let watch = Watch::default();
     std::thread::scope(|scope| {
@@ -146,7 +148,7 @@ fn traced<T: Send>(run: impl FnOnce(&Watch) -> T + Send) -> T {
     })
 }
 
-/// Kills whoever is traced when a walk takes too long.
+/// Kills all traced processes when a walk takes too long.
 #[derive(Default)]
 struct Watch {
     traced: Mutex<Vec<i32>>,
@@ -177,9 +179,9 @@ struct Tracee {
     role: Role,
     /// The call it is in, between the stops before and after it.
     within: Option<(u64, [u64; 6])>,
-    /// The errno that call is to return.
+    /// The errno that the call is to return.
     fails: Option<i32>,
-    /// It has not made the stop that every new one makes.
+    /// Whether it has not yet made the first stop of a new tracee.
     is_new: bool,
 }
 
@@ -204,36 +206,30 @@ enum Event {
     Stopped(i32, i32),
 }
 
-const FOLLOW: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACECLONE;
-const COMMAND: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
-const AGENT: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+const FOLLOW: Options =
+    Options::PTRACE_O_TRACEFORK.union(Options::PTRACE_O_TRACEVFORK).union(Options::PTRACE_O_TRACECLONE);
+const COMMAND: Options =
+    Options::PTRACE_O_TRACESYSGOOD.union(Options::PTRACE_O_TRACEEXEC).union(Options::PTRACE_O_EXITKILL);
+const AGENT: Options = Options::PTRACE_O_TRACESYSGOOD.union(Options::PTRACE_O_TRACECLONE);
 
-/// One ptrace request.
-fn ptrace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the requests used here read nothing of ours and write only into the tracee.
-    match unsafe { libc::ptrace(request, thread, address, data) } {
+/// Has a tracee go on (PTRACE_CONT, PTRACE_SYSCALL, PTRACE_DETACH) with a signal, or with none (0).
+fn resume(request: libc::c_uint, thread: i32, signal: i32) -> io::Result<()> {
+    // CAST: the number of a signal.
+    // SAFETY: these three requests take numbers and access no memory of this process.
+    match unsafe { libc::ptrace(request, thread, 0, signal as usize) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// What a thread at a system call is about to do, or has done.
-fn call_of(thread: i32) -> Option<libc::ptrace_syscall_info> {
-    // SAFETY: plain data, for which all zeros are a value; the kernel writes no more than the size it is told.
-    let (read, info) = unsafe {
-        let mut info: libc::ptrace_syscall_info = std::mem::zeroed();
-        let size = size_of_val(&info);
-        (libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, thread, size, &raw mut info), info)
-    };
-    (read > 0).then_some(info)
+/// Sets a word of a tracee's `struct user`.
+fn write_user(thread: i32, offset: usize, value: i64) -> nix::Result<()> {
+    ptrace::write_user(Pid::from_raw(thread), std::ptr::without_provenance_mut(offset), value)
 }
 
 /// What goes with an event: the new thread or process.
 fn event_message(thread: i32) -> Option<i32> {
-    let mut message: libc::c_ulong = 0;
-    // SAFETY: the kernel writes one word.
-    let result = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, &raw mut message) };
-    i32::try_from(message).ok().filter(|_| result != -1)
+    i32::try_from(ptrace::getevent(Pid::from_raw(thread)).ok()?).ok()
 }
 
 /// Waits for a child or tracee of the calling thread; `None` if there is none, or if `flags` say not to wait.
@@ -295,28 +291,25 @@ impl<'a> Walker<'a> {
             matches!(stopped, Some((_, Event::Stopped(libc::SIGTRAP, _)))),
             "it does not stop at its exec"
         );
-        ptrace(libc::PTRACE_SETOPTIONS, root, 0, (COMMAND | FOLLOW) as usize)
-            .expect("options for the command");
+        ptrace::setoptions(Pid::from_raw(root), COMMAND | FOLLOW).expect("options for the command");
         self.root = Some(root);
         self.follow(root, Role::Controller, false);
         self.go_on(root, 0);
     }
 
-    /// Traces the agent's threads, if there are any and nobody else traces them.
+    /// Traces the agent's threads, if there are any and no other process traces them.
     fn seize_agent(&mut self) {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.target)).into_iter().flatten().flatten();
         for task in tasks {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
             let thread = task.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
             let Some(thread) = thread.filter(|_| AGENT_THREADS.contains(&name.trim_end())) else { continue };
-            if self.tracees.contains_key(&thread)
-                || ptrace(libc::PTRACE_SEIZE, thread, 0, AGENT as usize).is_err()
-            {
+            if self.tracees.contains_key(&thread) || ptrace::seize(Pid::from_raw(thread), AGENT).is_err() {
                 continue;
             }
             self.follow(thread, Role::Agent, false);
-            // It stops here or at a stop of its own; both go on to the next system call.
-            let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0);
+            // The thread stops by this request or by a stop of its own; from both it goes on to the next system call.
+            let _ = ptrace::interrupt(Pid::from_raw(thread));
         }
     }
 
@@ -325,13 +318,13 @@ impl<'a> Walker<'a> {
         let agents: Vec<i32> =
             self.tracees.iter().filter(|(_, t)| t.role == Role::Agent).map(|(&thread, _)| thread).collect();
         for thread in agents {
-            let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0);
+            let _ = ptrace::interrupt(Pid::from_raw(thread));
             while let Some((_, event)) = wait(thread, 0) {
                 let Event::Stopped(signal, event) = event else { break };
                 self.finish_failing(thread);
                 let is_signal = event == 0 && signal != libc::SIGTRAP && signal != (libc::SIGTRAP | 0x80);
-                let signal = if is_signal { signal as usize } else { 0 };
-                if ptrace(libc::PTRACE_DETACH, thread, 0, signal).is_ok() {
+                let signal = if is_signal { signal } else { 0 };
+                if resume(libc::PTRACE_DETACH, thread, signal).is_ok() {
                     break;
                 }
             }
@@ -339,25 +332,25 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A call that was begun as none returns what it was to return.
+    /// A call that was replaced at its entry returns its errno.
     fn finish_failing(&mut self, thread: i32) {
         let fails = self.tracees.get_mut(&thread).and_then(|tracee| tracee.fails.take());
         if let Some(errno) = fails {
-            let _ = ptrace(libc::PTRACE_POKEUSER, thread, RAX, -i64::from(errno) as usize);
+            let _ = write_user(thread, RAX, -i64::from(errno));
         }
     }
 
     fn go_on(&self, thread: i32, signal: i32) {
-        // What only prepares the start of CRIU (wrappers, its `--version`) is not walked.
+        // Programs that only prepare the start of CRIU (wrappers, its `--version`) are not walked.
         let is_preparing = self.criu.is_none()
             && self.tracees.get(&thread).is_some_and(|tracee| tracee.role == Role::Helper);
         let walked = !self.letting_go && !is_preparing;
         let request = if walked { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        // It fails when the thread was killed meanwhile; its end is told by `wait`.
-        let _ = ptrace(request, thread, 0, signal as usize);
+        // The request fails when the thread was killed meanwhile; `wait` then reports its end.
+        let _ = resume(request, thread, signal);
     }
 
-    /// Until the command and all it started have ended.
+    /// Runs until the command and all that it started have ended.
     fn run(mut self) -> Walk {
         while self.tracees.values().any(|tracee| tracee.role != Role::Agent) {
             let Some((thread, event)) = wait(-1, 0) else { break };
@@ -368,7 +361,7 @@ impl<'a> Walker<'a> {
         Walk { stops: self.stops, succeeded: self.succeeded }
     }
 
-    /// Until `done` is set.
+    /// Runs until `done` is set.
     fn run_until(mut self, done: &AtomicBool) {
         while !done.load(Ordering::Acquire) {
             match wait(-1, libc::WNOHANG) {
@@ -408,12 +401,12 @@ impl<'a> Walker<'a> {
             (signal, 0) if signal == libc::SIGTRAP | 0x80 => return self.at_call(thread),
             (_, libc::PTRACE_EVENT_EXEC) => self.at_exec(thread),
             (_, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE) => {
-                // It may be told of before or after its own first stop.
+                // This event may come before or after the new thread's own first stop.
                 if let Some(born) = event_message(thread).filter(|born| !self.tracees.contains_key(born)) {
                     self.born(born);
                 }
             }
-            // A signal that is the thread's own.
+            // A signal that was sent to the thread.
             (signal, 0) => return self.go_on(thread, signal),
             _ => {}
         }
@@ -426,7 +419,7 @@ impl<'a> Walker<'a> {
         self.follow(thread, if of_agent { Role::Agent } else { Role::Helper }, true);
     }
 
-    /// The program has changed: if it is CRIU now, the process is left to it.
+    /// The program has changed: if it is CRIU now, the process is left to CRIU.
     fn at_exec(&mut self, thread: i32) {
         if !is_criu_at_work(thread) {
             return;
@@ -436,16 +429,16 @@ impl<'a> Walker<'a> {
         if let Some(tracee) = self.tracees.get_mut(&thread) {
             tracee.role = Role::Criu;
         }
-        // Its children are not followed: it traces some of them itself, to see what the kernel can do, and on a restore
-        // they are the process under test.
-        let _ = ptrace(libc::PTRACE_SETOPTIONS, thread, 0, COMMAND as usize);
+        // CRIU's children are not followed: CRIU traces some of them itself, to test the kernel's features, and on a
+        // restore they are the process under test.
+        let _ = ptrace::setoptions(Pid::from_raw(thread), COMMAND);
     }
 
-    /// Once CRIU has the process, what it starts are scripts.
+    /// Once CRIU traces the process, the programs that it starts are scripts.
     fn follow_scripts(&self, thread: i32, call: u64, arguments: &[u64; 6]) {
         let seizes = [u64::from(libc::PTRACE_SEIZE), self.target as u64];
         if call == libc::SYS_ptrace as u64 && arguments[..2] == seizes {
-            let _ = ptrace(libc::PTRACE_SETOPTIONS, thread, 0, (COMMAND | FOLLOW) as usize);
+            let _ = ptrace::setoptions(Pid::from_raw(thread), COMMAND | FOLLOW);
         }
     }
 
@@ -455,7 +448,8 @@ impl<'a> Walker<'a> {
             return self.go_on(thread, 0);
         }
         let (criu, number) = (self.criu, self.stops);
-        let Some((info, tracee)) = call_of(thread).zip(self.tracees.get_mut(&thread)) else {
+        let info = ptrace::syscall_info(Pid::from_raw(thread)).ok();
+        let Some((info, tracee)) = info.zip(self.tracees.get_mut(&thread)) else {
             return self.go_on(thread, 0);
         };
         let is_entry = info.op == libc::PTRACE_SYSCALL_INFO_ENTRY;
@@ -476,7 +470,7 @@ impl<'a> Walker<'a> {
         match (self.act)(&stop) {
             Act::Step => {}
             Act::Fail(errno) => {
-                if ptrace(libc::PTRACE_POKEUSER, thread, ORIG_RAX, usize::MAX).is_ok()
+                if write_user(thread, ORIG_RAX, -1).is_ok()
                     && let Some(tracee) = self.tracees.get_mut(&thread)
                 {
                     tracee.fails = Some(errno);

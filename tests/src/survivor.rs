@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker that something was done to, and the question whether anything is lost: it lives and goes on right, or the
-//! newest complete checkpoint brings it back and it goes on right.
+//! A worker that was disturbed, and the check that nothing is lost: either the worker lives and computes correctly, or
+//! it computes correctly after a restore from its newest complete checkpoint.
 
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
 use crate::worker::{Worker, is_alive, succeeded, wait_until};
 use crate::{criu, program};
@@ -14,10 +16,10 @@ use crate::{criu, program};
 /// TIMEOUT: how long a worker may take to go on: long enough for any lease or retry on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How a worker came through.
+/// How a worker survived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It went on by itself.
+    /// It ran on by itself.
     Lived,
     /// Restored from the checkpoint that was being taken, or from which it was being restored.
     Newest,
@@ -34,13 +36,13 @@ pub struct Survivor {
 }
 
 impl Survivor {
-    /// Starts a worker. This process becomes the one that buries restored workers.
+    /// Starts a worker. This process becomes the parent that reaps restored workers.
     ///
     /// # Panics
     /// When it does not start to work.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
-        set_child_subreaper(Some(getpid())).expect("PR_SET_CHILD_SUBREAPER");
+        set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
         Self { worker: Worker::start(arguments), newest: None, count: 0 }
     }
 
@@ -50,7 +52,7 @@ impl Survivor {
         &self.worker
     }
 
-    /// A name for the next checkpoint's directory; what is older than the newest complete one is removed.
+    /// A name for the next checkpoint's directory; directories older than the newest complete one are removed.
     pub fn next_name(&mut self) -> String {
         for old in (0..=self.count).map(|number| format!("checkpoint-{number}")) {
             if self.newest.as_ref() != Some(&old) {
@@ -71,7 +73,7 @@ impl Survivor {
         self.newest = Some(name);
     }
 
-    /// Freezes the worker; it is gone then.
+    /// Freezes the worker, which ends.
     ///
     /// # Panics
     /// When it is not.
@@ -84,7 +86,7 @@ impl Survivor {
         name
     }
 
-    /// Brings it back from its newest checkpoint.
+    /// Restores it from its newest checkpoint.
     ///
     /// # Panics
     /// When it does not come back and go on.
@@ -108,7 +110,7 @@ impl Survivor {
         command
     }
 
-    /// Rounds it has printed in all its lives.
+    /// The rounds that it has printed, before and after restores.
     #[must_use]
     pub fn lines(&self) -> usize {
         self.worker.log().lines().filter(|line| line.starts_with("round ")).count()
@@ -130,10 +132,10 @@ impl Survivor {
         true
     }
 
-    /// Sees whether it came through what was done to it while `name` was written or read.
+    /// Checks that it survived a disturbance while `name` was written or read.
     ///
     /// # Panics
-    /// When it neither lives nor comes back.
+    /// When it neither lives nor can be restored.
     pub fn recover(&mut self, name: &str) -> Outcome {
         if self.worker.path(name).join("manifest.json").exists() {
             self.newest = Some(name.to_owned());
@@ -145,7 +147,7 @@ impl Survivor {
         if self.newest.as_deref() == Some(name) { Outcome::Newest } else { Outcome::Before }
     }
 
-    /// Has it end, and makes sure that it found everything right.
+    /// Has it end, and checks that it found no wrong value.
     ///
     /// # Panics
     /// When it did not.
@@ -153,7 +155,7 @@ impl Survivor {
         self.worker.finish();
     }
 
-    /// Reaps what it has left, so that its pid is free.
+    /// Reaps its zombie, so that its pid is free.
     ///
     /// # Panics
     /// When it lives, or somebody else has its pid.
@@ -161,12 +163,12 @@ impl Survivor {
         let pid = self.worker.pid();
         assert!(!is_alive(pid), "it lives: {}", self.said());
         wait_until("the burial", || {
-            let _ = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             !fs::exists(format!("/proc/{pid}")).unwrap_or(true)
         });
     }
 
-    /// The end of what it has printed, what the system and its agent say of it, for a failed test.
+    /// The end of its log, and what the system and its agent report, for a failed test.
     fn said(&self) -> String {
         let (log, pid) = (self.worker.log(), self.worker.pid());
         let lines: Vec<&str> = log.lines().collect();

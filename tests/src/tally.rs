@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel that does not end by itself, and knows whether its registers went on with its memory.
+//! A kernel that does not end by itself, and checks that its registers match its memory.
 
 use stasis::{Arg, Buffer, Kernel, Signal};
 
@@ -9,13 +9,13 @@ use crate::worker::wait_until;
 /// Work-items of a [`Tally`].
 pub const ITEMS: u32 = 128;
 
-/// A kernel that counts and has not been told to stop.
+/// A kernel that counts and was not stopped yet.
 #[derive(Debug)]
 pub struct Tally<'a> {
     gpu: &'a Gpu,
-    /// Keeps its executable loaded, as the name in an error needs.
+    /// Keeps its executable loaded: an error needs the kernel's name.
     _kernel: Kernel,
-    /// Counts, then what registers kept, then what was broken.
+    /// The counts, then the registers' values at the end, then the mismatches.
     pub out: Buffer,
     stop: Buffer,
     done: Signal,
@@ -61,7 +61,7 @@ impl<'a> Tally<'a> {
         wait_until("every item counts", || self.counts().iter().zip(&before).all(|(now, old)| now > old));
     }
 
-    /// Ends it; every register must have gone on with its memory.
+    /// Ends it, and checks that every register matched its memory.
     ///
     /// # Panics
     /// When one has not.

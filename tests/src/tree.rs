@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process tree to freeze: workers that check themselves, bystanders between them.
+//! A process tree to freeze: workers that check their results, and other processes between them.
 //!
-//! INVARIANT: the shell that is its root ends after the workers, and only then says so: whoever sees that knows that
-//! every process of the tree came through.
+//! INVARIANT: the shell at the root ends after the workers and then prints a line; the line shows that every process of
+//! the tree has survived.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::worker::{is_alive, kill, wait_until};
@@ -47,8 +49,9 @@ impl Tree {
     #[must_use]
     pub fn start(workers: &[&str], wrapper: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // What CRIU kills leaves its dead to us, whether or not process 1 of this place reaps.
-        set_child_subreaper(Some(getpid())).unwrap();
+        // This process becomes the parent of what CRIU kills, so zombies are reaped even if process 1 here does not
+        // reap.
+        set_child_subreaper(true).unwrap();
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let here = directory.path().display();
@@ -102,7 +105,7 @@ impl Tree {
         fs::read_to_string(self.path(&format!("log-{worker}"))).unwrap_or_default()
     }
 
-    /// Rounds of a worker that have been right.
+    /// The rounds of a worker, all of them correct.
     #[must_use]
     pub fn rounds(&self, worker: usize) -> u64 {
         let log = self.log(worker);
@@ -131,13 +134,13 @@ impl Tree {
         let _ = self.shell.wait();
         for pid in &self.members {
             wait_until("the end of the frozen tree", || {
-                let _ = waitpid(Pid::from_raw(*pid), WaitOptions::NOHANG);
+                let _ = waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG));
                 !Path::new(&format!("/proc/{pid}")).exists()
             });
         }
     }
 
-    /// Has all go on and end, and makes sure that everything was right.
+    /// Lets all run to their end, and checks that all values were right.
     ///
     /// # Panics
     /// When it was not.
@@ -145,7 +148,7 @@ impl Tree {
         self.wait_rounds(3);
         fs::write(self.path("stop"), "").unwrap();
         wait_until("the shell's end", || {
-            let _ = waitpid(Pid::from_raw(self.root()), WaitOptions::NOHANG);
+            let _ = waitpid(Pid::from_raw(self.root()), Some(WaitPidFlag::WNOHANG));
             !is_alive(self.root())
         });
         for worker in 0..self.workers {
@@ -165,7 +168,7 @@ impl Tree {
         entries
             .filter(|path| {
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
-                // And not where they meet.
+                // Without the directory of the rendezvous.
                 name.strip_prefix("stasis-").is_some_and(|pid| pid.parse::<i32>().is_ok())
             })
             .collect()
@@ -174,7 +177,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // The pids are theirs as long as the log is the shell's.
+        // No other process has these pids as long as the test has the shell's log.
         let ours = fs::read_link(format!("/proc/{}/fd/1", self.root()));
         if ours.is_ok_and(|log| log == self.path("log")) {
             self.members.iter().for_each(|pid| kill(*pid));

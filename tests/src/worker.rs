@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker process that computes and checks itself without end, and what is done to it from outside.
+//! A worker process that computes without end and checks its results, and the operations of a test on it.
 //!
 //! INVARIANT: the worker (`src/bin/counter-worker.rs`) compares every value with its own computation on the CPU, and
-//! ends with `done` only if all were right; so whoever sees `done` needs no other run to compare with.
+//! ends with `done` only if all were right; so a test that sees `done` needs no comparison with another run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::{criu, detached, program};
@@ -18,7 +19,7 @@ use crate::{criu, detached, program};
 /// TIMEOUT: how long anything that is to happen may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One worker, in a directory and (on the software device) on a device of its own. Ends with its handle.
+/// One worker, with its own directory and (on the software device) its own device. It ends with its handle.
 #[derive(Debug)]
 pub struct Worker {
     directory: TempDir,
@@ -84,7 +85,7 @@ impl Worker {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Rounds that have been right.
+    /// The number of its rounds, all of them correct.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         let log = self.log();
@@ -110,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Has it end, and makes sure that it found everything right.
+    /// Has it end, and checks that it found no wrong value.
     ///
     /// # Panics
     /// When it did not.
@@ -151,7 +152,7 @@ impl Worker {
         stasis(&arguments, criu)
     }
 
-    /// Freezes it into `name` and buries it.
+    /// Freezes it into `name` and reaps it.
     ///
     /// # Panics
     /// When it is not frozen, or not gone.
@@ -161,7 +162,7 @@ impl Worker {
         outcome
     }
 
-    /// Waits for the end of one that is our child, and says its exit status if it was not killed.
+    /// Waits for the end of a worker that is a child of the test. Returns its exit status if it was not killed.
     ///
     /// # Panics
     /// When it does not end.
@@ -170,12 +171,12 @@ impl Worker {
         self.child.wait().expect("a child").code()
     }
 
-    /// Waits until it is gone, pid and all.
+    /// Waits until it has ended and its pid is free.
     ///
     /// # Panics
     /// When it is not.
     pub fn bury(&mut self) {
-        // Of the first generation it is our child: its zombie would keep the pid.
+        // Before its first restore it is a child of the test: its zombie would keep the pid.
         let _ = self.child.wait();
         wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{}", self.pid())).exists());
     }
@@ -210,7 +211,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Restored, it is not our child any more; nobody else has this pid while its log is the worker's.
+        // After a restore it is not a child of the test any more; no other process has this pid while the test has the
+        // worker's log.
         let ours = fs::read_link(format!("/proc/{}/fd/1", self.pid()));
         if ours.is_ok_and(|log| log == self.path("log")) {
             self.kill();
@@ -243,7 +245,7 @@ pub fn succeeded(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// What CRIU's log, which is gone with a failed test, says beside the reason that `stasis` took from it.
+/// The lines of CRIU's log beside the reason that `stasis` took from it; the log is removed with a failed test.
 fn errors_of_criu(said: &str) -> String {
     let log = said.split_once("the whole log is ").map(|(_, path)| path.trim());
     let text = log.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
@@ -344,16 +346,17 @@ fn watches(pid: i32, other: i32) -> bool {
 
 /// Sends SIGKILL.
 pub fn kill(pid: i32) {
-    send(pid, Signal::KILL);
+    send(pid, Signal::SIGKILL);
 }
 
 fn send(pid: i32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid) {
-        let _ = rustix::process::kill_process(pid, signal);
+    // kill(2) takes 0 and negative numbers for groups.
+    if pid > 0 {
+        let _ = nix::sys::signal::kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// Processes that are stopped, and go on when this is dropped.
+/// Stopped processes, which continue when this value is dropped.
 #[derive(Debug)]
 pub struct Stopped(Vec<i32>);
 
@@ -366,14 +369,24 @@ impl Stopped {
     pub fn stop(pids: Vec<i32>) -> Self {
         assert!(!pids.is_empty(), "nothing to stop");
         let stopped = Self(pids);
-        stopped.0.iter().for_each(|pid| send(*pid, Signal::STOP));
-        wait_until("the stop", || stopped.0.iter().all(|pid| stat(*pid).is_some_and(|f| f[0] == "T")));
+        stopped.0.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+        wait_until("the stop", || stopped.0.iter().all(|pid| is_stopped(*pid)));
         stopped
     }
 }
 
+/// Whether every thread of a process is stopped: the signal reaches them one after another, and one that still runs can begin a
+/// request, which has no deadline from then on.
+fn is_stopped(pid: i32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let text = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    })
+}
+
 impl Drop for Stopped {
     fn drop(&mut self) {
-        self.0.iter().for_each(|pid| send(*pid, Signal::CONT));
+        self.0.iter().for_each(|pid| send(*pid, Signal::SIGCONT));
     }
 }

@@ -144,7 +144,7 @@ const STORE: &str = "faults.co --kernel store --grid 64 --block 64 --arg out:u32
 fn dispatch_disassembles_without_a_device() {
     let shell = Shell::new();
     fs::write(shell.path("gfx1100.co"), compute_object("gfx1100")).unwrap();
-    // Of two devices that are not there the one is not even asked.
+    // The device that is not selected is not even opened.
     let line = "dispatch gfx1100.co --kernel axpy --disassemble";
     let output = shell.command(line).env("STASIS_DEVICE", "none").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -154,7 +154,7 @@ fn dispatch_disassembles_without_a_device() {
     let line_of = |part: &str| lines.iter().position(|line| line.contains(part)).expect(part);
     assert!(lines[1].contains(" +0x0000  f4"), "{text}");
     assert!(lines[line_of("v_fmac_f32_e32")].contains("  56"), "{text}");
-    // The branch over the work ends where the label is, at the end.
+    // The branch over the work ends at the label, which is at the end.
     let branch = line_of("s_cbranch_execz");
     assert!(lines[branch].ends_with("  ; L0"), "{text}");
     let label = line_of("L0:");
@@ -218,7 +218,7 @@ fn dispatch_traces_the_first_wave() {
     }
     assert!(trace.iter().any(|line| line.as_str().unwrap().contains("=0x7")), "{trace:?}");
 
-    // A dispatch that fails shows how far it came.
+    // A dispatch that fails shows how far it got.
     let output = shell.run(
         "dispatch faults.co --kernel write_at --grid 1 --block 1 --arg u64:4096 --arg u32:1 --trace 100 --stats",
     );
@@ -251,7 +251,7 @@ fn dispatch_chooses_the_engine() {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(fs::read(shell.path(&format!("{engine}.bin"))).unwrap(), [7, 0, 0, 0].repeat(64));
-        // Only one of the three generates code for so short a kernel.
+        // Only one of the three engines generates code for so short a kernel.
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx2") {
             let said = fs::read_to_string(&log).unwrap_or_default();
@@ -324,7 +324,7 @@ fn agents_say_which_engine_and_which_vectors_execute_waves() {
 fn vendor_runtime_is_asked_and_what_it_says_is_reported() {
     let shell = Shell::new();
     let listing = succeeded(&shell.run("agents --json --vendor"));
-    // It may be absent, or find no device of its own: that is said, and our agents are listed all the same.
+    // libhsa may be absent, or find no device: the command says so, and lists this runtime's agents nevertheless.
     let vendor = listing["vendor"].as_object().unwrap();
     assert!(vendor.contains_key("Ok") || vendor["Err"].as_str().unwrap().len() > 20, "{vendor:?}");
     assert!(!listing["agents"].as_array().unwrap().is_empty());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Containers of an engine that knows nothing of us, checkpointed to archives and restored from them.
+//! Containers of an unmodified engine, checkpointed to archives and restored from them.
 //!
-//! The software device is in the container, too: what is frozen and what comes back is all of it.
+//! The software device is in the container, too: the whole container is frozen and restored.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,13 +29,13 @@ fn host() -> Podman {
     host
 }
 
-/// All rounds from the first, none twice and none left out.
+/// All rounds from the first one, none twice and none missing.
 fn is_one_life(log: &str) -> bool {
     let rounds = rounds(log);
     !rounds.is_empty() && rounds.iter().copied().eq(1..=rounds.len() as u64)
 }
 
-/// Has a worker end, which says so only if every value was right.
+/// Has a worker end; it prints `done` only if every value was right.
 fn finishes(container: &Container<'_>, shared: &Path) {
     fs::write(shared.join("stop"), "").unwrap();
     assert_eq!(container.wait(), 0, "{}", container.log());
@@ -102,15 +102,15 @@ fn server_in_a_container_answers_the_same_after_it_was_removed() {
 
     let container = host.restore(&archive, "server-again");
     let ready = container.inside(|| {
-        // A network that runc makes for a restore has nothing that is up; podman's others are podman's.
+        // A network that runc makes for a restore has no interface that is up; podman brings up its own.
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let client = Client::new(address);
         (0..6).for_each(|number| known.check(&client, number).unwrap());
         client.metric("embed_embeddings_total").unwrap()
     });
-    // It counts on from where it was: those that were known, and two for each check.
+    // It goes on from its round: the rounds before, and two for each check.
     assert!((ready - 36.0).abs() < 0.5, "{ready}");
-    // And knows how to end.
+    // And it still ends on request.
     container.stop();
     assert_eq!(container.wait(), 0, "{}", container.log());
 }
@@ -123,7 +123,7 @@ fn container_that_is_left_running_goes_on_and_so_does_its_copy() {
     container.wait_rounds(2);
     let first = container.pid();
     let archive = shared.path().join("worker.tar.gz");
-    // Twice: the second time, the device that it started after the first has to go.
+    // Twice: the second time, the device that it started after the first restore must end.
     container.checkpoint(&archive, &["--leave-running"]);
     container.wait_rounds(2);
     container.checkpoint(&archive, &["--leave-running"]);
@@ -135,7 +135,8 @@ fn container_that_is_left_running_goes_on_and_so_does_its_copy() {
     finishes(&container, shared.path());
     assert!(is_one_life(&container.log()), "{}", container.log());
     finishes(&copy, shared.path());
-    // Its log is archived after the original goes on, so some rounds are there twice; but it never began anew.
+    // Its log is archived after the original goes on, so the log has some rounds twice; but it never started again from
+    // round 1.
     let log = copy.log();
     assert_eq!(rounds(&log).iter().filter(|round| **round == 1).count(), 1, "{log}");
 }
@@ -144,7 +145,7 @@ fn container_that_is_left_running_goes_on_and_so_does_its_copy() {
 fn container_whose_checkpoint_fails_runs_on() {
     let host = host();
     let shared = tempfile::tempdir().unwrap();
-    // CRIU is refused when it has everything: the device has ended by then.
+    // CRIU fails at its last step: the device has ended by then.
     let veto = at_post_dump(shared.path(), "touch \"$(dirname \"$0\")/vetoed\"; exit 3");
     let settings = format!("action-script {}\n", veto.display());
     let container = host.start("worker", IMAGE, shared.path(), &settings, &WORKER);

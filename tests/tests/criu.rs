@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A worker that checks itself, through real CRIU: many threads, many generations, and everything that can get in the
-//! way of a dump or a restore. (`freeze.rs` does the same stories with the heat example.)
+//! A worker that checks its results, through real CRIU: many threads, many freezes, and all that can prevent a dump or
+//! a restore. (`freeze.rs` has the same cases with the heat example.)
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::{CallError, CheckpointOrder, Metadata, Request, State, call};
 use stasis::image::Image;
+use stasis::registry::TableState;
 use stasis::registry::state::RegistryState;
 use stasis_tests::worker::{Worker, is_alive, refused, stasis, succeeded, wait_until};
 use stasis_tests::{criu, program};
@@ -33,20 +34,28 @@ fn registry(worker: &Worker, name: &str) -> RegistryState {
     image.metadata::<Metadata>().unwrap().registry
 }
 
-/// Makes sure that two images of a worker hold the same objects. Its signals come and go with every round, and its
-/// packets count on; addresses, handles and keys of all else stay.
+/// Checks that two images of a worker hold the same objects. Its signals come and go with every round, and its packets
+/// count on; addresses, handles and keys of all else stay.
 fn assert_same(first: &RegistryState, mut later: RegistryState) {
     assert_eq!(later.window, first.window);
-    assert_eq!(later.bos, first.bos);
-    assert_eq!((&later.executables, &later.fixtures), (&first.executables, &first.fixtures));
+    assert_eq!(occupied(&later.bos), occupied(&first.bos));
+    assert_eq!(occupied(&later.executables), occupied(&first.executables));
+    assert_eq!(later.fixtures, first.fixtures);
     for ((_, queue), (_, before)) in later.queues.entries.iter_mut().zip(&first.queues.entries) {
         assert!(queue.write_index > before.write_index && queue.bias >= before.bias);
         (queue.write_index, queue.bias) = (before.write_index, before.bias);
     }
-    assert_eq!(later.queues, first.queues);
+    assert_eq!(occupied(&later.queues), occupied(&first.queues));
 }
 
-/// Refused, with the process unharmed and nothing of images left that could mislead.
+/// The entries of a table with their generations, which are part of their keys. Free places count their uses, and a restore
+/// uses some for a queue of its own, on which it invalidates the instruction caches.
+fn occupied<T: Clone>(table: &TableState<T>) -> Vec<(u32, u32, T)> {
+    let entries = table.entries.iter();
+    entries.map(|(place, entry)| (*place, table.generations[*place as usize], entry.clone())).collect()
+}
+
+/// The dump is refused; the process is unharmed, and no images are left that could mislead.
 fn refused_and_unharmed(worker: Worker, output: &std::process::Output, name: &str) -> String {
     let error = refused(output);
     assert!(!worker.path(name).join("manifest.json").exists());
@@ -94,7 +103,7 @@ fn two_checkpoints_in_a_row_are_both_good() {
     worker.wait_rounds(2);
     succeeded(&worker.checkpoint("second", &["--leave-running"]));
     worker.wait_rounds(2);
-    // Back to the first: what it had done since is undone, in its log, too.
+    // Back to the first checkpoint: all later rounds are undone, in its log, too.
     worker.kill();
     let log = fs::read_to_string(worker.path("log")).unwrap();
     let kept: String = log.lines().take(rounds as usize).map(|line| format!("{line}\n")).collect();
@@ -128,7 +137,7 @@ fn connection_that_criu_cannot_dump_leaves_the_process_running() {
     let listener = UnixListener::bind(&address).unwrap();
     let worker = Worker::start(&["--connect", address.to_str().unwrap()]);
     let _other_end = listener.accept().unwrap();
-    // Past the look that would have found it.
+    // After preflight, which would have found it.
     let output = worker.checkpoint("images", &["--no-preflight"]);
     let log = worker.path("images/criu/dump.log");
     let error = refused_and_unharmed(worker, &output, "images");
@@ -139,7 +148,7 @@ fn connection_that_criu_cannot_dump_leaves_the_process_running() {
 #[test]
 fn io_uring_is_named_before_criu_is_started() {
     let worker = Worker::start(&["--io-uring"]);
-    // Past the look from outside: the process audits itself.
+    // Without the check from outside: the process audits itself.
     let output = worker.checkpoint("images", &["--no-preflight"]);
     let error = refused_and_unharmed(worker, &output, "images");
     assert!(error.contains("io_uring") && error.contains("fd "), "{error}");
@@ -191,10 +200,10 @@ fn controller_that_is_killed_costs_nothing() {
     wait_until("the checkpoint", || state() == State::Checkpointed);
     controller.kill().unwrap();
     controller.wait().unwrap();
-    // Nobody waits for an hour: with the controller its lease is over.
+    // The lease does not last an hour: it ends with the controller.
     wait_until("the end of the lease", || state() == State::Running);
     worker.wait_rounds(3);
-    // And it can be frozen as if nothing had been.
+    // And it can be frozen again.
     succeeded(&worker.checkpoint("later", &["--leave-running"]));
     worker.finish();
 }
@@ -292,7 +301,7 @@ fn missing_criu_is_said_before_the_process_is_touched() {
 fn restore_that_criu_refuses_can_be_tried_again() {
     let mut worker = Worker::start(&[]);
     worker.freeze("images");
-    // A file the process has open is not there: CRIU says so, and nothing of the process exists.
+    // A file that the process had open is missing: CRIU says so, and nothing of the process is left.
     let (log, away) = (worker.path("log"), worker.path("log.away"));
     fs::rename(&log, &away).unwrap();
     let error = refused(&worker.restore("images"));
@@ -309,7 +318,7 @@ fn restored_process_whose_device_does_not_come_keeps_its_contents() {
     if stasis_tests::gpu::skip_on_kernel_driver("it hides softgpud") {
         return;
     }
-    // The worker starts softgpud from its own path; a copy of both lets it be taken away.
+    // The worker starts softgpud from its own directory; with copies of both programs softgpud can be removed.
     let home = tempfile::tempdir().unwrap();
     for name in ["counter-worker", "softgpud"] {
         fs::copy(program(name), home.path().join(name)).unwrap();
@@ -357,7 +366,7 @@ fn self_contained_checkpoint_is_all_in_criu_images() {
     fs::rename(worker.path("images"), worker.path("moved")).unwrap();
     succeeded(&worker.restore("moved"));
     worker.wait_rounds(3);
-    // The contents are the process's again, and not in the way of the next freeze.
+    // The process has its contents again, and they do not hinder the next freeze.
     worker.freeze("later");
     succeeded(&worker.restore("later"));
     worker.wait_rounds(2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The watch over CRIU: processes that end while it works on them, a CRIU that does not end, a command that is
-//! interrupted or killed. Commands end in bounded time, nothing of CRIU is left, and what they say is true of the process.
+//! The watch over CRIU: processes that end while CRIU works on them, a CRIU that does not end, a command that is
+//! interrupted or killed. Commands end in bounded time, nothing of CRIU is left, and what the commands report about the
+//! process is true.
 //!
 //! Moments are drawn with STASIS_SEED; STASIS_KILL_POINTS=N tries N of each kind.
 
@@ -12,14 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use stasis_tests::gpu::Numbers;
 use stasis_tests::survivor::{Outcome, Survivor};
 use stasis_tests::tree::{Tree, descendants};
 use stasis_tests::worker::{Worker, is_alive, kill, refused, succeeded, wait_until};
 use stasis_tests::{criu, program};
 
-/// TIMEOUT: how long a command may take that ends by itself; one that hangs does for longer than that.
+/// TIMEOUT: how long a command that ends by itself may take; a command that hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -56,7 +58,7 @@ impl Job {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        nix::sys::signal::kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
     /// What it said, once it has ended.
@@ -117,7 +119,7 @@ impl Endless {
     }
 }
 
-/// A CRIU before which a file of the images loses its end, after it was checked.
+/// A CRIU before whose start a file of the images is truncated, after the file was checked.
 fn truncating_criu(directory: &Path, file: &Path, length: usize) -> PathBuf {
     let (criu, file) = (criu().display().to_string(), file.display());
     let script = format!("[ \"$1\" = restore ] && truncate -s {length} {file}\nexec {criu} \"$@\"");
@@ -184,7 +186,7 @@ fn interrupted_dump_is_ended_and_the_process_runs_on() {
     let (endless, images) = (Endless::new(), worker.path("images"));
     let job = endless.checkpoint(worker.pid(), &images);
     let pids = endless.pids();
-    job.signal(Signal::INT);
+    job.signal(Signal::SIGINT);
     let error = refused(&job.end());
     assert!(error.contains("got SIGINT") && error.contains("runs on unharmed"), "{error}");
     assert_gone(&pids);
@@ -204,7 +206,7 @@ fn restore_that_does_not_end_is_ended_at_its_deadline_or_interrupted() {
     let endless = Endless::new();
     let job = Job::stasis(&endless.criu, &["restore", text(&images)]);
     let started = endless.pids();
-    job.signal(Signal::TERM);
+    job.signal(Signal::SIGTERM);
     let error = refused(&job.end());
     assert!(error.contains("criu restore was ended") && error.contains("SIGTERM"), "{error}");
     assert_gone(&started);
@@ -223,7 +225,7 @@ fn nothing_is_left_of_a_restore_whose_command_guard_or_both_are_killed() {
         let job = Job::stasis(&endless.criu, &["restore", text(&images)]);
         let started = endless.pids();
         if kills_command {
-            job.signal(Signal::KILL);
+            job.signal(Signal::SIGKILL);
             assert!(!job.end().status.success());
         } else {
             kill(descendants(job.pid())[0]);
@@ -256,10 +258,10 @@ fn truncated_pages_do_not_hang_a_restore_and_its_pid_is_free_again() {
         assert!(!Path::new(&format!("/proc/{}", worker.pid())).exists(), "its pid is not free: {error}");
         fs::write(&pages, &whole).unwrap();
     }
-    // Its command killed, the next one can follow at once.
+    // After the command was killed, the next command can follow at once.
     let job = Job::stasis(&truncating_criu(home.path(), &pages, 4096), &["restore", text(&images)]);
     wait_until("the half-restored process", || worker.is_alive());
-    job.signal(Signal::KILL);
+    job.signal(Signal::SIGKILL);
     let _ = job.end();
     fs::write(&pages, &whole).unwrap();
     succeeded(&worker.restore("images"));
@@ -267,7 +269,7 @@ fn truncated_pages_do_not_hang_a_restore_and_its_pid_is_free_again() {
     worker.finish();
 }
 
-/// Whether somebody traces a process, as CRIU does from when it seizes it.
+/// Whether a process is traced, as by CRIU when it has seized it.
 fn is_traced(pid: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
@@ -295,7 +297,7 @@ fn target_killed_in_the_middle_of_a_dump_is_named_and_the_checkpoint_before_rest
         if !output.status.success() {
             assert!(said.contains("ended") && !said.contains("stasis resume"), "{said}");
         }
-        // Complete or not, what is said is what is there.
+        // Complete or not, the command reports the true state of the images.
         let complete = survivor.worker().path(&name).join("manifest.json").exists();
         assert!(complete || !output.status.success(), "{said}");
         let outcome = survivor.recover(&name);
@@ -313,12 +315,12 @@ fn target_killed_in_the_middle_of_a_restore_does_not_run_again_by_any_account() 
         let job = Job::start(&mut survivor.command("restore", &name, &[]));
         wait_until("the restored process", || Path::new(&format!("/proc/{pid}")).exists());
         wait_micros(drawn % 150_000);
-        // Nothing is said between the end of the process and the look at it.
-        job.signal(Signal::STOP);
+        // The process ends before the command looks at it.
+        job.signal(Signal::SIGSTOP);
         let had_said = fs::metadata(job.directory.path().join("out")).unwrap().len() > 0;
         kill(pid);
         wait_until("the end of the process", || !is_alive(pid));
-        job.signal(Signal::CONT);
+        job.signal(Signal::SIGCONT);
         let output = job.end();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         println!("killed {} us into the restore: {} {said}", drawn % 150_000, output.status);
@@ -332,7 +334,7 @@ fn target_killed_in_the_middle_of_a_restore_does_not_run_again_by_any_account() 
     survivor.finish();
 }
 
-/// A CRIU that restores, then does one thing more before it ends with success.
+/// A CRIU that restores, then runs a command before it ends with success.
 fn criu_that_restores_and(directory: &Path, act: &str) -> PathBuf {
     let script = format!("{} \"$@\" || exit\n[ \"$1\" = restore ] || exit 0\n{act}", criu().display());
     stand_in(directory, "acting-criu", &script)
@@ -343,7 +345,7 @@ fn process_that_is_killed_once_restored_is_said_to_have_ended() {
     let mut survivor = Survivor::start(&["--threads", "2"]);
     let name = survivor.freeze();
     let (pid, home) = (survivor.worker().pid(), tempfile::tempdir().unwrap());
-    // Before it is asked, while it rebuilds its device, and about when it has.
+    // Before the process is asked, while it rebuilds its device, and about when it has finished.
     for delay in [None, Some("0.03"), Some("0.2")] {
         let act = match delay {
             None => format!("kill -9 {pid}"),
@@ -354,7 +356,7 @@ fn process_that_is_killed_once_restored_is_said_to_have_ended() {
         let output = job.end();
         let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         println!("{act}: {} {out}{error}", output.status);
-        // At a late moment it may have run when that was said.
+        // At a late moment the process may already have run.
         if delay.is_none() || !output.status.success() {
             let named = format!("Restored, processes have ended: {pid} (killed by signal 9)");
             assert!(!output.status.success() && error.contains(&named), "{out}{error}");

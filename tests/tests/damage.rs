@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whatever happens to the files of a checkpoint on their way: it is found before CRIU sees them, and named.
+//! Any damage to the files of a checkpoint is found before CRIU reads them, and named.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use stasis_tests::worker::{Worker, refused, succeeded};
 use stasis_tests::{criu, program};
 
-/// All files of a directory and of those in it, but for what CRIU only writes.
+/// All files of a directory and its subdirectories, except those that CRIU only writes.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -30,7 +30,7 @@ fn inspect(worker: &Worker, name: &str) -> Output {
     worker.stasis(&["inspect", "--json", "--verify", worker.path(name).to_str().unwrap()])
 }
 
-/// Neither restored nor said to be good; what was said of it.
+/// Checks that a checkpoint is neither restored nor reported as good. Returns the error.
 fn refused_by_both(worker: &Worker, path: &Path) -> String {
     let name = path.file_name().unwrap().to_str().unwrap();
     let said = [refused(&worker.restore("images")), refused(&inspect(worker, "images"))];
@@ -66,7 +66,7 @@ fn flipped_bit_of_any_file_is_found_before_criu_is_started() {
     }
     println!("{flips} flips in {} files", files.len());
     let inspected = succeeded(&inspect(&worker, "images"));
-    // The manifest is not in its own list.
+    // The manifest's list does not have the manifest itself.
     assert_eq!(inspected["verified"]["files"], files.len() - 1);
     let bytes: u64 = files.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     let manifest = fs::metadata(worker.path("images/manifest.json")).unwrap().len();
@@ -160,7 +160,7 @@ fn checkpoint_of_an_earlier_layout_is_restored_with_a_warning() {
     assert_eq!(fields.insert("layout".to_owned(), 1.into()), Some(3.into()));
     assert!(fields.remove("files").is_some() && fields.remove("blake3").is_some());
     fs::write(&path, manifest.to_string()).unwrap();
-    // Whose images can be no FIFOs either.
+    // CRIU's images cannot be FIFOs either.
     assert!(Command::new("mkfifo").arg(worker.path("images/criu/x.img")).status().unwrap().success());
     assert!(refused(&worker.restore("images")).contains("x.img is a FIFO"));
     fs::remove_file(worker.path("images/criu/x.img")).unwrap();
@@ -176,7 +176,7 @@ fn checkpoint_of_an_earlier_layout_is_restored_with_a_warning() {
 fn files_that_cannot_be_listed_make_no_checkpoint_and_the_process_runs_on() {
     let worker = Worker::start(&[]);
     let directory = tempfile::tempdir().unwrap();
-    // CRIU, after somebody has put a FIFO among its images.
+    // CRIU, after a FIFO was put among its images.
     let script = directory.path().join("criu-script");
     let text = format!(
         "#!/bin/sh\n[ \"$1\" = --version ] && exec {criu} --version\n\
@@ -209,7 +209,7 @@ fn restore_with_little_memory_ends_with_a_word_and_no_panic() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // CRIU's own memory is limited as well: it cannot restore the process.
+        // The limit applies to CRIU's memory, too: it cannot restore the process.
         assert_eq!(output.status.code(), Some(1), "{kibibytes} KiB: {said}");
         assert!(said.starts_with("Error: ") && !said.contains("panicked"), "{kibibytes} KiB: {said}");
         assert!(!worker.is_alive());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which device and which agents a process gets, and what it is told when that cannot be.
+//! Which device and which agents a process gets, and the errors when there are none.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
@@ -93,7 +93,7 @@ fn vram_that_is_not_there_is_refused_with_what_there_is() {
     assert_eq!((*wanted, *available), (1 << 38, there));
     assert!(error.to_string().contains(agent.uuid()), "{error}");
     assert_eq!(agent.vram_available().unwrap(), there, "nothing is left of the attempt");
-    // And when the last of it goes bit by bit.
+    // And when the last memory is used up in small parts.
     let mut held = Vec::new();
     let piece = (there / 8).next_multiple_of(2 << 20);
     let last = loop {
@@ -156,7 +156,7 @@ fn softgpud_that_cannot_run_is_an_error_and_no_hang() {
     let output = Command::new(program("stasis"))
         .arg("agents")
         .env("STASIS_DEVICE", "soft")
-        // Runs and ends at once: nobody will ever answer.
+        // This program ends at once, so no device ever answers.
         .env("STASIS_SOFTGPUD", "/bin/true")
         .env("STASIS_SOFTGPU_INSTANCE", format!("true-{}", std::process::id()))
         .output()

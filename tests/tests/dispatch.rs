@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis dispatch` with files and sizes that nobody would give by intent, small types, workgroups, repeats; what the
-//! command says of settings and limits, and when nobody reads what it says.
+//! `stasis dispatch` with wrong files and sizes, small types, workgroups, repeats; its reports of settings and limits,
+//! and its behaviour when its output is not read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,8 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use stasis_tests::gpu::{compile, skip_on_kernel_driver};
 use stasis_tests::shell::{Shell, bytes_of, read_npy, write_npy};
 use stasis_tests::worker::{Worker, refused, succeeded};
@@ -208,8 +209,8 @@ fn kernel_that_wants_the_host_is_named_before_the_launch() {
 #[test]
 fn files_that_are_none_are_refused_at_once() {
     let shell = Shell::new();
-    mknodat(CWD, shell.path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    mknodat(CWD, shell.path("fifo.npy"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    mkfifo(&shell.path("fifo"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    mkfifo(&shell.path("fifo.npy"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
     for (line, said) in [
         (
             format!("{STORE} --grid 1 --block 1 --arg in:fifo --arg u32:1"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Through real CRIU onto machines of another shape: admitted and moved, or refused by name with nothing touched, after
-//! which the same image comes back on the right machine.
+//! Restores by real CRIU onto machines of another shape. They are admitted and moved, or refused with the name of the
+//! reason and without changes; then the same image restores on the right machine.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -89,7 +89,8 @@ fn names(error: &str, words: &[&str]) {
     }
 }
 
-/// Another chip first, and the one that fits in another slot, with another serial number, render node and more memory.
+/// First another chip; the chip that fits is in another slot, with another serial number and render node and more
+/// memory.
 const OTHER_ORDER: &str = r#"
 [[gpu]]
 chip = "gfx1201"
@@ -125,7 +126,7 @@ fn process_moves_from_machine_to_machine_and_computes_on() {
     let first = metadata(&worker, "first");
     assert_eq!(first.transport, "soft:gfx1100");
 
-    // More GPUs than needed, and by the map onto the one that nothing speaks for.
+    // More GPUs than needed, and by the map onto the one that would not be chosen.
     let map = format!("{}=GPU-00c0ffee00c0ffee", first.agents[0].uuid());
     let two = elsewhere.machine("two", TWO);
     succeeded(&elsewhere.restore(&two, &worker, "first", &["--map", &map]));
@@ -172,7 +173,7 @@ fn lesser_machines_are_refused_by_name_and_the_right_one_is_taken_afterwards() {
         names(&refused(&elsewhere.resume(device, &worker, &[])), &wanted);
         is_checkpointed(&worker);
     }
-    // And on the machine that it had, which is still there.
+    // And on its first machine, which still exists.
     let pid = worker.pid().to_string();
     resumed(&worker.stasis(&["resume", &pid]));
     worker.wait_rounds(3);
@@ -228,7 +229,7 @@ fn mapping_of_a_peer_is_refused_even_with_allow_staged_and_the_image_comes_back_
     names(&error, &["buffer #", "of agent 0 is mapped to agent 1", "peer_mapping over PCIe", "none"]);
     assert!(!error.contains("agent_link"), "{error}");
     is_checkpointed(&worker);
-    // The same image, once more from the start. Placed the other way round, the path that is lost is not the one.
+    // The same image, once more from the start. With the other placement the missing path is not needed.
     worker.kill();
     let gone = format!("/proc/{}", worker.pid());
     wait_until("the end of the copy", || !Path::new(&gone).exists());
@@ -253,7 +254,7 @@ fn process_that_lives_on_keeps_its_device() {
     let error = refused(&elsewhere.resume("soft:gfx1100*2", &worker, &[]));
     names(&error, &["known to soft:gfx1100 with its address spaces", "take soft:gfx1100,gfx1100"]);
     is_checkpointed(&worker);
-    // Its own device by name is no other.
+    // Its own device, given by name, counts as the same device.
     resumed(&elsewhere.resume("soft", &worker, &[]));
     worker.wait_rounds(3);
     worker.finish();

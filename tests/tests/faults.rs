@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kernels that go wrong: the error says what, where and in which kernel; the rest of the device goes on.
+//! Kernels that fail: the error says what failed, where and in which kernel; the rest of the device goes on.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn fails(gpu: &Gpu, dispatch: Dispatch<'_>) -> Arc<QueueFault> {
     }
 }
 
-/// Another queue, and the memory, still work.
+/// Checks that another queue and the memory still work.
 fn still_works(gpu: &Gpu) {
     let queue = Queue::create(&gpu.agent, QueueOptions::default()).unwrap();
     let gpu = Gpu { queue, ..gpu.clone() };
@@ -53,7 +53,11 @@ fn write_past_the_end_of_a_buffer_faults_and_harms_no_neighbour() {
     let (kernel, past) = (gpu.kernel("write_at"), buffers[1].va() + 4096);
     let args = [Arg::Address(past), Arg::U32(0xdead)];
     let fault = fails(&gpu, gpu.queue.dispatch(&kernel).grid([1, 1, 1]).args(&args));
-    assert_eq!(fault.memory.unwrap().address, past);
+    let memory = fault.memory.unwrap();
+    assert_eq!(memory.address, past);
+    // The driver says "read only" of every refused write, and here there is nothing that could be.
+    assert!(memory.not_present && !memory.read_only && !memory.no_execute);
+    assert!(fault.to_string().contains("access to memory that is not mapped"), "{fault}");
     assert!(buffers.iter().all(|buffer| values::<u32>(buffer) == [5; 1024]));
     still_works(&gpu);
 }
@@ -72,7 +76,7 @@ fn buffer_that_was_freed_is_unmapped() {
 #[test]
 fn work_group_of_the_fault_is_named() {
     let gpu = Gpu::new();
-    // Only the group that covers the hole behind the buffer faults: 64 items of 4 bytes are a 16th of a page.
+    // Only the group that covers the hole after the buffer faults: 64 items of 4 bytes are a 16th of a page.
     let (buffer, kernel) = (gpu.buffer(&[0f32; 1024]), gpu.kernel("axpy"));
     let args = [Arg::Buffer(&buffer), Arg::Buffer(&buffer), Arg::F32(1.0), Arg::U32(1025)];
     let fault = fails(&gpu, gpu.queue.dispatch(&kernel).grid([1280, 1, 1]).block([256, 1, 1]).args(&args));
@@ -105,7 +109,8 @@ fn failed_queue_refuses_packets_and_is_destroyed_and_replaced() {
     let bad = Signal::new(&gpu.runtime, 1).unwrap();
     let counted = [Arg::Buffer(&counter)];
     gpu.queue.dispatch(&kernel).grid([1, 1, 1]).args(&args).completion(&bad).submit().unwrap();
-    // Submitted before the fault is known, or refused because it is: never run, and its signal says so.
+    // This dispatch is submitted before the fault is known, or refused because of it: it never runs, and its signal
+    // says so.
     let after = gpu.queue.dispatch(&increment).grid([1, 1, 1]).args(&counted).completion(&later).submit();
     assert!(matches!(bad.wait_done(SOON), Err(WaitError::Queue(_))));
     if after.is_ok() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every file operation of a checkpoint fails once, and real disks are full or read-only: the checkpoint is refused with
-//! the reason, nothing of it is left, the process runs on, and the next one succeeds.
+//! Every file operation of a checkpoint fails once, and real disks are full or read-only: the checkpoint is refused
+//! with the reason, no file of it is left, the process runs on, and the next checkpoint succeeds.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::libc;
 use stasis::checkpoint::{CallError, CheckpointOrder, Request, State, call};
 use stasis_tests::stepper::{AGENT_THREADS, Act, Stop, walk_agent};
 use stasis_tests::worker::{Worker, refused, succeeded};

@@ -2,12 +2,14 @@
 //! `lock`, `checkpoint`, `restore`, `unlock` within one process, without CRIU.
 #![allow(clippy::unwrap_used)]
 
+use std::num::NonZero;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, State};
 use stasis::image::{Image, ImageError};
 use stasis::{Arg, Condition, FreeError, Queue, QueueOptions, Runtime, Signal, WaitMode, WindowError};
@@ -139,7 +141,7 @@ fn save_change_restore_save_gives_the_same_registry() {
     thaw(&gpu.runtime);
     let (a, mut b) = (metadata(first.path()), metadata(second.path()));
     assert_ne!(a.image_id, b.image_id);
-    // What counts on: the packets.
+    // The packet counters go on.
     for ((_, queue), (_, before)) in b.registry.queues.entries.iter_mut().zip(&a.registry.queues.entries) {
         assert!(queue.write_index > before.write_index && queue.bias >= before.bias);
         (queue.write_index, queue.bias) = (before.write_index, before.bias);
@@ -147,9 +149,15 @@ fn save_change_restore_save_gives_the_same_registry() {
     let tables = |metadata: &Metadata| {
         let json = serde_json::to_value(&metadata.registry).unwrap();
         let mut tables = json.as_object().unwrap().clone();
-        // The second round's waits came and went with a signal of their own, whose place counts its lives.
-        if let Some(signals) = tables.get_mut("signals").and_then(|table| table.as_object_mut()) {
-            signals.remove("generations");
+        // The waits of the second round used a temporary signal, and the restore a queue of its own, whose places count their
+        // uses. Those of what is there are part of its keys.
+        for table in tables.values_mut().filter_map(|table| table.as_object_mut()) {
+            let Some(entries) = table.get("entries").and_then(|entries| entries.as_array()) else { continue };
+            let places = entries.iter().filter_map(|entry| entry.get(0)?.as_u64()).collect::<Vec<_>>();
+            let generations = table.get("generations").cloned().unwrap_or_default();
+            let kept = places.iter().map(|&place| generations[usize::try_from(place).unwrap()].clone());
+            let kept = kept.collect::<Vec<_>>();
+            table.insert("generations".to_owned(), kept.into());
         }
         tables.into_iter().collect::<Vec<_>>()
     };
@@ -184,7 +192,7 @@ fn queue_has_all_its_room_again_right_after_a_restore() {
     let directory = tempfile::tempdir().unwrap();
     let small = QueueOptions { packets: 64, ..QueueOptions::default() };
     let queue = Queue::create(&gpu.agent, small).unwrap();
-    // New hardware starts at packet 0: a restore fills the ring up to where the queue was, anywhere in it.
+    // A new hardware queue starts at packet 0: a restore fills the ring up to the queue's index, anywhere in the ring.
     for round in 0..20 {
         freeze(&gpu.runtime, directory.path());
         thaw(&gpu.runtime);
@@ -226,7 +234,7 @@ fn calls_of_many_threads_wait_at_the_gate_and_then_go_on() {
                 let buffer = gpu.agent.vram().alloc(100_000).unwrap();
                 gpu.runtime.fill(buffer.all(), &[7], &[]).unwrap().wait(SOON).unwrap();
                 assert!(values::<u8>(&buffer).iter().all(|&byte| byte == 7));
-                // Its last packet may not have its turn within the grace of one call on a busy machine.
+                // On a busy machine its last packet may not run within the grace of one call.
                 while let Err(error) = buffer.free() {
                     assert!(matches!(error, FreeError::Pending { .. }), "{error}");
                 }
@@ -355,25 +363,19 @@ fn taken_address_window_is_refused_by_address_and_free_again_restores() {
     let directory = tempfile::tempdir().unwrap();
     let buffer = gpu.buffer(&[5u32; 4096]);
     freeze(&gpu.runtime, directory.path());
-    let at = std::ptr::without_provenance_mut(buffer.va() as usize + 4096);
+    const PAGE: NonZero<usize> = NonZero::new(4096).unwrap();
+    let at = NonZero::new(buffer.va() as usize + 4096).unwrap();
     let map = |access| {
         // SAFETY: the page is in the window, where nothing is mapped while the process is checkpointed.
-        unsafe {
-            rustix::mm::mmap_anonymous(
-                at,
-                4096,
-                access,
-                rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED,
-            )
-        }
-        .unwrap();
+        unsafe { mmap_anonymous(Some(at), PAGE, access, MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED) }
+            .unwrap();
     };
-    map(rustix::mm::ProtFlags::READ);
+    map(ProtFlags::PROT_READ);
     let error = gpu.runtime.restore(None).unwrap_err();
     let CheckpointError::Window(WindowError::Occupied { from, .. }) = error else { panic!("{error}") };
     assert_eq!(from, buffer.va() + 4096);
     assert_eq!(gpu.runtime.state(), State::Checkpointed);
-    map(rustix::mm::ProtFlags::empty());
+    map(ProtFlags::PROT_NONE);
     thaw(&gpu.runtime);
     assert_eq!(values::<u32>(&buffer), [5; 4096]);
 }

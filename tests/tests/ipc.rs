@@ -102,9 +102,10 @@ fn value(on: &Sharers, worker: &str, signal: &str) -> Answer {
     on.ask(worker, Ask::Load { signal: signal.into() })
 }
 
-/// Every way in which one can wait for what the other completes.
+/// Every way in which one process can wait for a signal that the other completes.
 fn signals_cross(on: &Sharers, name: &str, byte: u8) {
-    // The agent of one completes what a thread of the other waits for, and its memory is there by then.
+    // The agent of one process completes a signal that a thread of the other waits for, and the written memory is
+    // visible by then.
     set(on, "a", "go", 1);
     assert_eq!(value(on, "root", "go"), Answer::Value(1));
     let waits = wait_for_go(on, &format!("{name}-1"));
@@ -118,12 +119,12 @@ fn signals_cross(on: &Sharers, name: &str, byte: u8) {
     assert!(!reads.is_answered());
     produce(on, "root", byte + 1);
     assert_eq!(reads.answer(), Answer::Bytes(vec![byte + 1; 64]));
-    // A store reaches who waits.
+    // A store wakes the waiting thread.
     set(on, "root", "go", 7);
     let waits = wait_for_go(on, &format!("{name}-3"));
     set(on, "a", "go", -5);
     assert_eq!(waits.answer(), Answer::Value(-5));
-    // Each signal is its own.
+    // The two signals are independent.
     set(on, "a", "done", i64::from(byte));
     assert_eq!(value(on, "root", "done"), Answer::Value(i64::from(byte)));
     assert_eq!(value(on, "root", "go"), Answer::Value(-5));
@@ -158,7 +159,8 @@ fn thread_that_waits_for_a_shared_signal_waits_on_across_checkpoints() {
 fn queue_that_waits_for_another_process_is_named_and_nothing_is_changed() {
     let on = partners();
     let reads = read_after_go(&on, "agent");
-    // It cannot end while the other stands still, and no driver stops it in the middle over shared memory.
+    // The wait cannot end while the other process is stopped, and no driver stops a kernel in the middle that waits on
+    // shared memory.
     let images = on.path("images");
     for (how, why) in
         [("--deadline-ms=200", "still runs its packets"), ("--preempt", "memory that others may hold")]
@@ -211,7 +213,7 @@ fn other_memory_is_no_signal_and_a_usual_signal_is_not_shared() {
     let signals = vec!["own".to_owned()];
     let error = fails(&on, "root", Ask::Pass { over: "near".into(), buffers: vec![], signals });
     assert!(error.contains("Signal::shared"), "{error}");
-    // Nothing of it was sent: what comes next is whole.
+    // Nothing of the refused message was sent: the next message is complete.
     on.ask("root", Ask::Pass { over: "near".into(), buffers: vec!["x".into()], signals: vec!["go".into()] });
     on.ask("a", Ask::Receive { over: "far".into(), agent: 0, names: vec!["x2".into(), "go".into()] });
     signals_cross(&on, "after", 60);
@@ -233,7 +235,7 @@ fn garbage_on_the_socket_is_refused() {
         on.ask("root", Ask::Speak { over: "near".into(), bytes: bytes.to_vec() });
         let error = fails(&on, "a", Ask::Receive { over: "far".into(), agent: 0, names: vec![] });
         assert!(error.contains("Cannot receive shared objects") && error.contains(why), "{error}");
-        // What is left of it is in the way of whatever comes: a new socket.
+        // The rest of the message would disturb the next one: a new socket is used.
         on.ask("root", Ask::Pair { one: "near".into(), other: "far".into() });
         on.ask("a", Ask::Close { fd: "far".into() });
         send(&on, "far");
@@ -313,7 +315,7 @@ fn message_that_nobody_has_received_is_named_and_nothing_is_changed() {
     assert_eq!(read(&on, "a", "y", By::Cpu), Answer::Bytes(vec![8; 64]));
 }
 
-/// CRIU would give each tree a copy, and the runtime could not tell them apart from what was one.
+/// CRIU would give each tree its own copy, and the runtime could not detect that they were the same memory.
 #[test]
 fn memory_of_another_exporter_in_two_trees_is_refused() {
     let mut on = Sharers::start(DEVICE, &["root", "a", "b"]);

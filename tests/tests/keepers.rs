@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The keepers of a process's render files: killed, impersonated or not to be had. A process that was checkpointed comes
-//! back to its device as long as one of them lives, and one that cannot leave its files with them is not checkpointed.
+//! The keepers of a process's render files: killed, impersonated or not available. A checkpointed process resumes on
+//! its device as long as one keeper lives; a process that cannot leave its files with keepers is not checkpointed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn resume(worker: &Worker) -> Result<State, CallError> {
     call(worker.pid(), &Request::Resume { directory: None, admission: None }, SOON).map(|(state, _)| state)
 }
 
-/// An order that nobody's end or haste undoes.
+/// An order that ends neither with its controller nor after a short time.
 fn order(directory: PathBuf) -> CheckpointOrder {
     CheckpointOrder {
         lease_ms: 3_600_000,
@@ -133,7 +133,7 @@ fn files_that_the_controller_holds_bring_back_a_process_without_keepers() {
         worker.keepers().into_iter().for_each(kill_and_wait);
         let error = resume(&worker).unwrap_err();
         assert!(matches!(error, CallError::Refused { state: State::Checkpointed, .. }), "{error}");
-        // Others' files are of no use, and do no harm.
+        // The files of another process are useless and do no harm.
         let request = Request::Resume { directory: None, admission: None };
         let null = fs::File::open("/dev/null").unwrap();
         let error = call_with(worker.pid(), &request, &[null.as_fd()], SOON).unwrap_err();
@@ -162,18 +162,18 @@ fn process_that_nobody_can_help_says_so_and_makes_no_further_attempt() {
     wait_until("the end of the lease", || said(&worker).contains("is stranded"));
     let first = said(&worker);
     assert!(first.contains("criu dump -t") && first.contains("is gone"), "{first}");
-    // No attempt follows: without a device, each would start one.
+    // No further attempt follows: each would start a device.
     worker.devices().into_iter().for_each(kill);
     wait_until("the end of its device", || worker.devices().is_empty());
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((status(&worker), worker.devices()), (State::Checkpointed, Vec::new()));
-    // On another device nothing hangs on those files, and who orders it to try is told no more of them.
+    // On another device these files do not matter, and an order to resume there does not report them.
     assert_eq!(resume(&worker).unwrap(), State::Running);
     worker.wait_rounds(2);
     worker.finish();
 }
 
-/// A controller that is killed, with all keepers, when CRIU has let go of a process whose checkpoint is complete.
+/// A controller that is killed, with all keepers, after CRIU has detached from a process whose checkpoint is complete.
 fn strand(worker: &Worker, more: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let criu = directory.path().join("criu");
@@ -226,7 +226,7 @@ struct Squatter(Child);
 
 impl Squatter {
     fn new(names: &[String]) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
+        if !nix::unistd::geteuid().is_root() {
             println!("ignored: only root can become another user");
             return None;
         }
@@ -276,7 +276,7 @@ fn names_that_another_user_has_taken_are_not_in_the_way() {
 struct Limited(PathBuf);
 
 impl Limited {
-    /// One that has `pid` in it; says why there is none.
+    /// A group with `pid` in it; without control groups prints the reason.
     fn around(pid: i32) -> Option<Self> {
         let name = format!("stasis-test-{}", std::process::id());
         let places = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|root| Path::new(root).join(&name));

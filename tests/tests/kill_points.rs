@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Kills the process, the controller, CRIU, the software device or a keeper of the render files before or after any
-//! system call of a checkpoint and of a restore. Afterwards the process lives and computes right, or its newest complete checkpoint brings it back.
+//! system call of a checkpoint and of a restore. Afterwards the process lives and computes correctly, or can be
+//! restored from its newest complete checkpoint.
 //!
 //! A sample of the points is tried, drawn with STASIS_SEED; STASIS_KILL_POINTS=N makes it N a scenario, =all every one.
 
@@ -15,13 +16,13 @@ use stasis_tests::stepper::{Act, Role, Stop, walk};
 use stasis_tests::survivor::{Outcome, Survivor};
 use stasis_tests::worker::{Worker, is_alive, kill};
 
-/// Who is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Victim {
     Process,
     Controller,
     Criu,
-    /// The executor of `softgpud` that has the process's memory, its broker stays.
+    /// The executor of `softgpud` that has the process's memory; its broker lives on.
     Executor,
     /// All of `softgpud`.
     Device,
@@ -32,7 +33,7 @@ enum Victim {
 const VICTIMS: [Victim; 6] =
     [Victim::Process, Victim::Controller, Victim::Criu, Victim::Executor, Victim::Device, Victim::Keeper];
 
-/// What it is killed in.
+/// The operation during which it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     LeaveRunning,
@@ -49,7 +50,7 @@ fn parent(pid: i32) -> Option<i32> {
 }
 
 impl Victim {
-    /// Kills it; says whether there was one.
+    /// Kills it. Returns whether there was such a process.
     fn kill(self, worker: &Worker, controller: i32, criu: Option<i32>) -> bool {
         let devices = || worker.devices();
         let victims: Vec<i32> = match self {
@@ -69,17 +70,17 @@ impl Victim {
     }
 }
 
-/// What a point did.
+/// The result of a point.
 struct Point {
     stops: u64,
-    /// Those while CRIU was there.
+    /// The stops while CRIU was at work.
     criu: Range<u64>,
     /// Where the victim was killed; `None` if the command ended first, or there was no victim.
     killed_at: Option<Stop>,
     outcome: Outcome,
 }
 
-/// Runs the verb once and kills `victim` at stop `at`, or where there first is one from there on.
+/// Runs the operation once and kills `victim` at stop `at`, or at the first later stop where it exists.
 fn point(survivor: &mut Survivor, verb: Verb, kill: Option<(Victim, u64)>) -> Point {
     let (name, mut command) = match verb {
         Verb::Restore => {
@@ -141,9 +142,9 @@ fn scenario(verb: Verb) {
     let all = std::env::var("STASIS_KILL_POINTS").is_ok_and(|value| value == "all");
     let count = number("STASIS_KILL_POINTS").unwrap_or(SAMPLE);
     println!("{verb:?}: {stops} stops, with CRIU {criu:?}, seed {seed}");
-    // Who is there all the time can be killed at any stop.
+    // A process that always exists can be killed at any stop.
     let range = |victim| if victim == Victim::Criu { criu.clone() } else { 0..stops };
-    // A process that is restored has opened its render files itself: nobody keeps any.
+    // A restored process has opened its render files itself: there are no keepers.
     let victims = || VICTIMS.into_iter().filter(|victim| verb != Verb::Restore || *victim != Victim::Keeper);
     let points: Vec<(Victim, u64)> = if all {
         victims().flat_map(|victim| range(victim).map(move |at| (victim, at))).collect()

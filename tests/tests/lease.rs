@@ -9,12 +9,13 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nix::libc;
 use stasis::checkpoint::{CheckpointOrder, Request, State, call};
 use stasis_tests::stepper::{Act, Stop, walk_agent};
 use stasis_tests::worker::{Worker, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Looks at the lease that are watched.
+/// How many looks at the lease are observed.
 const LOOKS: usize = 10;
 
 #[test]

@@ -11,7 +11,7 @@ use stasis_tests::worker::{Worker, devices, is_alive, kill, ticks, wait_until};
 
 const SOFT: &str = "it kills softgpud";
 
-/// A generous limit for what must not hang.
+/// A generous limit for operations that must not hang.
 const AT_MOST: Duration = Duration::from_secs(20);
 
 fn own_devices() -> Vec<i32> {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use stasis::checkpoint::Mode;
 use stasis::{Arg, CopyError, FreeError, PoolKind, Signal};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, open, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, floats, open, open_on, skip_on_kernel_driver, values};
 
 const MIB: u64 = 1 << 20;
 
@@ -289,10 +290,50 @@ fn buffer_dropped_while_in_use_lives_until_its_packets_are_done() {
     gpu.queue.wait_idle(SOON).unwrap();
     assert!(gpu.queue.fault().is_none());
     drop(kernel);
-    // What was put off is done with a later allocation, once the queue has said that it is idle.
+    // A deferred release is done by a later allocation, when the queue has reported that it is idle.
     let deadline = Instant::now() + Duration::from_secs(10);
     while gpu.agent.vram_available().unwrap() != before {
         assert!(Instant::now() < deadline, "{before} bytes were free before");
         drop(gpu.agent.vram().alloc(1).unwrap());
     }
+}
+
+#[test]
+fn typed_buffers_are_arguments_and_keep_their_elements_through_a_checkpoint() {
+    let gpu = Gpu::new();
+    let (on_x, on_y) = (floats(1, 5000), floats(2, 5000));
+    let (x, y) = (gpu.agent.vram().upload(&on_x).unwrap(), gpu.agent.vram().upload(&on_y).unwrap());
+    let args = [Arg::from(&x), Arg::from(&y), Arg::F32(-0.5), Arg::U32(5000)];
+    gpu.run(&gpu.kernel("axpy"), [5120, 1, 1], [256, 1, 1], &args);
+    let expected: Vec<f32> = on_x.iter().zip(&on_y).map(|(x, y)| x.mul_add(-0.5, *y)).collect();
+    assert_eq!(y.download().unwrap(), expected);
+
+    let (directory, va) = (tempfile::tempdir().unwrap(), y.va());
+    gpu.runtime.lock(Mode::Drain, Duration::from_secs(60)).unwrap();
+    gpu.runtime.checkpoint(directory.path()).unwrap();
+    gpu.runtime.restore(None).unwrap();
+    gpu.runtime.unlock().unwrap();
+    assert_eq!((y.download().unwrap(), y.va()), (expected, va));
+    assert_eq!(x.download().unwrap(), on_x);
+}
+
+#[test]
+fn typed_buffers_are_copied_where_the_cpu_does_not_see_them() {
+    if skip_on_kernel_driver("its memory is behind a small BAR on the software device") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let machine = directory.path().join("machine.toml");
+    std::fs::write(&machine, "[[gpu]]\nchip = \"gfx1100\"\nbar = \"small\"\n").unwrap();
+    let runtime = open_on(&format!("soft:{}", machine.display()), None);
+    let numbers: Vec<u64> = Numbers(3).take(700_001).map(u64::from).collect();
+    let buffer = runtime.agent(0).unwrap().vram().upload(&numbers).unwrap();
+    assert!(!buffer.buffer().is_visible());
+    buffer.write(699_999, &[1, 2]).unwrap();
+    let mut back = [0; 3];
+    buffer.read(699_998, &mut back).unwrap();
+    assert_eq!(back, [numbers[699_998], 1, 2]);
+    assert_eq!(buffer.download().unwrap()[..699_999], numbers[..699_999]);
+    let late = buffer.write(700_000, &[1, 2]);
+    assert!(matches!(late, Err(CopyError::Elements { at: 700_000, count: 2, len: 700_001, .. })), "{late:?}");
 }

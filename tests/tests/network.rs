@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server's TCP connections through a freeze: kept, reset, or in the way, as it was told.
+//! A server's TCP connections through a freeze: kept, closed, or a reason to refuse, depending on the options.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
-    /// Sends a line; what came back, or why nothing did.
+    /// Sends a line. Returns the answer, or why none came.
     fn ask(&mut self, line: &str) -> std::io::Result<String> {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes())?;
         self.hear()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The agent while it works: it tells its state, one order at a time is carried out, and whoever gave it can take it back
-//! or die.
+//! The agent at work: it reports its state and carries out one order at a time; the controller of an order can cancel
+//! it, or end.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn own_pid() -> i32 {
     std::process::id().cast_signed()
 }
 
-/// An order that a kernel without end keeps from being carried out.
+/// An order that cannot be carried out because a kernel does not end.
 fn long_order(directory: &std::path::Path) -> Request {
     Request::Checkpoint(CheckpointOrder {
         deadline_ms: 3_600_000,
@@ -71,7 +71,8 @@ fn state_is_told_and_the_order_taken_back_while_it_is_at_work() {
     tally.finish();
 }
 
-/// Those who ask when an order ends share a look of the agent's with the end, or are connected and not yet heard.
+/// Controllers that ask when an order ends are answered in the same turn of the agent, or are connected and not
+/// answered yet.
 #[test]
 fn state_is_told_to_many_while_orders_end_one_after_the_other() {
     const ROUNDS: usize = 8;
@@ -180,7 +181,7 @@ fn contents_in_memory_need_no_file() {
 }
 
 #[test]
-fn image_that_is_removed_or_moved_is_still_the_living_processs() {
+fn image_that_is_removed_or_moved_still_belongs_to_the_living_process() {
     let gpu = Gpu::new();
     let buffer = gpu.buffer(&(0..100_000u32).collect::<Vec<_>>());
     let parent = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ fn image_that_is_removed_or_moved_is_still_the_living_processs() {
         } else {
             std::fs::rename(&directory, parent.path().join("moved")).unwrap();
         }
-        // A directory that is named is the one that counts; failing there costs nothing.
+        // The directory in the order is used; a failure there changes nothing.
         let error = gpu.runtime.restore(Some(&directory)).unwrap_err();
         assert!(matches!(error, CheckpointError::Image(_)), "{error}");
         gpu.runtime.restore(None).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several agents in one process: who reaches whom, grants, copies on every path, logical devices.
+//! Several agents in one process: reachability, grants, copies on every path, logical devices.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -34,7 +34,7 @@ fn pair() -> Option<Runtime> {
     soft("soft:gfx1100,gfx1100")
 }
 
-/// Bytes that look random and do not repeat within a chunk of a staged copy.
+/// Pseudo-random bytes that do not repeat within a chunk of a staged copy.
 fn bytes(seed: u64, n: u64) -> Vec<u8> {
     Numbers(seed).take((n as usize).div_ceil(4)).flat_map(u32::to_le_bytes).take(n as usize).collect()
 }
@@ -87,7 +87,7 @@ fn every_path_copies_every_size_at_every_offset() {
     let (from, to) = (vram(&runtime, 1, n), vram(&runtime, 0, n));
     from.upload(0, &source).unwrap();
     for path in PEER {
-        // Kernels are interpreted: what is large goes by copy engine.
+        // Kernels are interpreted: large copies use a copy engine.
         let large = if matches!(path, CopyPath::PeerShader(_)) { 20_001 } else { n - 777 };
         for (case, size) in [0, 1, 3, 255, 4099, large].into_iter().enumerate() {
             let (at, onto) = (case as u64 * 3 + 1, 5 * case as u64 + 2);
@@ -138,7 +138,7 @@ fn staged_copies_of_many_chunks_are_in_order_with_what_waits_for_them() {
     let size = n - 2 * odd;
     let there =
         runtime.copy_via(CopyPath::Staged, to.span(odd, size), from.span(odd, size), &[&hold]).unwrap();
-    // The other way, behind the first, on the same queues, and a packet of the caller's behind that.
+    // A copy in the other direction follows on the same queues, and then a packet of the caller.
     let again = runtime
         .copy_via(CopyPath::Staged, back.span(7, size), to.span(odd, size), &[there.signal()])
         .unwrap();
@@ -152,7 +152,7 @@ fn staged_copies_of_many_chunks_are_in_order_with_what_waits_for_them() {
     let part = &source[odd as usize..][..size as usize];
     assert!(contents(&back)[7..][..size as usize] == *part);
     assert!(contents(&to)[odd as usize..][..size as usize] == *part);
-    // Nothing keeps the buffers.
+    // No handle keeps the buffers.
     drop((there, again));
     [from, to, back].iter().for_each(|buffer| buffer.free().unwrap());
 }
@@ -265,7 +265,7 @@ fn staged_copies_survive_checkpoints_whenever_they_come() {
     for (round, mode) in [Mode::Drain, Mode::Preempt, Mode::Drain, Mode::Preempt].into_iter().enumerate() {
         runtime.fill(to.all(), &[0xee], &[]).unwrap().wait(SOON).unwrap();
         let copy = runtime.copy_via(CopyPath::Staged, to.all(), from.all(), &[]).unwrap();
-        // Wherever it is by then.
+        // At whatever address the flag is by then.
         std::thread::sleep(Duration::from_millis(round as u64));
         runtime.lock(mode, DEADLINE).unwrap();
         runtime.checkpoint(directory.path()).unwrap();
@@ -339,7 +339,7 @@ fn arrives(runtime: &Runtime, to: &Buffer, from: &Buffer, seed: u64) -> CopyPath
 #[test]
 fn one_directional_peers_push_where_they_cannot_pull_and_stage_where_neither_can() {
     let directory = tempfile::tempdir().unwrap();
-    // 1 does not get through to 0, nor 2 to 1 and 1 to 2.
+    // There is no path from 1 to 0, from 2 to 1, or from 1 to 2.
     let blocked = "[[unreachable]]\nfrom = 1\nto = 0\n[[unreachable]]\nfrom = 2\nto = 1\n[[unreachable]]\nfrom = 1\nto = 2\n";
     let Some(runtime) = machine(&directory, &format!("{THREE}{blocked}")) else { return };
     let agents = runtime.agents();
@@ -382,7 +382,7 @@ fn memory_behind_a_small_bar_is_staged_to_and_reaches_others() {
     let buffers: Vec<Buffer> = (0..3).map(|agent| vram(&runtime, agent, n)).collect();
     let refused = buffers[0].allow(&agents[1]).unwrap_err();
     assert!(matches!(&refused, AllocError::NoPath(error) if error.why == Unreachable::SmallBar), "{refused}");
-    // Only the one with the small BAR reaches the other: it pulls, and it pushes.
+    // Only the agent with the small BAR reaches the other: it reads and writes the other's memory.
     assert_eq!(arrives(&runtime, &buffers[0], &buffers[1], 1), CopyPath::PeerSdma(Direction::Pull));
     assert_eq!(arrives(&runtime, &buffers[1], &buffers[0], 2), CopyPath::PeerSdma(Direction::Push));
     assert_eq!(arrives(&runtime, &buffers[2], &buffers[0], 3), CopyPath::Staged);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plain `criu dump` and `criu restore` of processes that were not prepared, with our plugin in CRIU's plugin directory.
+//! Plain `criu dump` and `criu restore` of processes that were not prepared, with the plugin in CRIU's plugin
+//! directory.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,20 +11,21 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use stasis_tests::criu;
 use stasis_tests::plain_criu::{Plugins, at_post_dump, dump, dump_command, restore, run};
 use stasis_tests::worker::{Worker, is_alive, wait_until};
 
 const NOTHING: [&str; 0] = [];
 
-/// Dumps a worker and buries it.
+/// Dumps a worker and reaps it.
 fn freeze(worker: &mut Worker, name: &str, plugins: &Plugins) {
     dump(worker.pid(), &worker.path(name), plugins, &NOTHING).succeeded();
     worker.bury();
 }
 
-/// A worker that goes on and finds everything right.
+/// Checks that a worker goes on and finds no wrong value.
 fn goes_on(worker: Worker) {
     worker.wait_rounds(3);
     worker.finish();
@@ -65,7 +67,7 @@ fn plugin_is_found_by_the_environment_and_preempts_when_told() {
 fn generation_after_generation_is_dumped_and_restored() {
     let plugins = Plugins::ours();
     let mut worker = Worker::start(&["--threads", "2"]);
-    // The third goes into the first one's directory, over what is there.
+    // The third dump goes into the directory of the first, over its files.
     for name in ["first", "second", "first"] {
         freeze(&mut worker, name, &plugins);
         restore(&worker.path(name), &plugins).succeeded();
@@ -103,7 +105,7 @@ fn contents_left_behind_or_spoilt_are_refused_before_anything_is_restored() {
     let plugins = Plugins::ours();
     let mut worker = Worker::start(&[]);
     freeze(&mut worker, "images", &plugins);
-    // Somebody copies CRIU's files, without directories, and the originals go.
+    // CRIU's files are copied without the directories, and the originals are removed.
     let (place, away) = (contents(&worker, "images"), worker.path("away"));
     fs::rename(&place, &away).unwrap();
     let error = restore(&worker.path("images"), &plugins).refused();
@@ -159,7 +161,7 @@ fn process_left_running_runs_on_and_its_images_are_good() {
     let rounds = worker.rounds();
     dump(worker.pid(), &worker.path("images"), &plugins, &["--leave-running"]).succeeded();
     worker.wait_rounds(3);
-    // Back to the dump: what it had done since is undone, in its log, too.
+    // Back to the dump: all later rounds are undone, in its log, too.
     worker.kill();
     worker.bury();
     let log = fs::read_to_string(worker.path("log")).unwrap();
@@ -192,7 +194,7 @@ fn vetoed_dump_leaves_the_process_running() {
     let outcome = dump(worker.pid(), &worker.path("vetoed"), &plugins, &arguments);
     assert_eq!(outcome.refused(), "", "{}", outcome.log);
     worker.wait_rounds(3);
-    // And nothing is left that is in the next one's way.
+    // And nothing is left that would hinder the next dump.
     freeze(&mut worker, "vetoed", &plugins);
     restore(&worker.path("vetoed"), &plugins).succeeded();
     goes_on(worker);
@@ -230,14 +232,14 @@ fn process_whose_criu_is_killed_runs_on() {
 #[test]
 fn time_that_agents_take_is_not_criu_s() {
     let mut worker = Worker::start(&[]);
-    let pid = Pid::from_raw(worker.pid()).unwrap();
+    let pid = Pid::from_raw(worker.pid());
     let plugins = Plugins::ours();
-    // A process that is stopped answers late: after CRIU's patience of a second, before ours is at an end.
-    kill_process(pid, Signal::STOP).unwrap();
+    // A stopped process answers late: after CRIU's time limit of a second, but within the plugin's.
+    kill(pid, Signal::SIGSTOP).unwrap();
     let images = worker.path("images");
     let mut criu = dump_command(worker.pid(), &images, &plugins).args(["--timeout", "1"]).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(2500));
-    kill_process(pid, Signal::CONT).unwrap();
+    kill(pid, Signal::SIGCONT).unwrap();
     assert!(criu.wait().unwrap().success(), "{:?}", fs::read_to_string(images.join("dump.log")));
     worker.bury();
     restore(&images, &plugins).succeeded();
@@ -264,7 +266,7 @@ fn settings_that_mean_nothing_are_refused_before_anything_is_touched() {
     goes_on(worker);
 }
 
-/// A process that has nothing to do with us, in a session of its own.
+/// A process without a runtime, in a session of its own.
 struct Bystander(std::process::Child);
 
 impl Bystander {
@@ -293,7 +295,7 @@ fn foreign_process_does_not_notice_the_plugin() {
     let directory = tempfile::tempdir().unwrap();
     let (images, plugins) = (directory.path().join("images"), Plugins::ours());
     let mut command = dump_command(process.pid(), &images, &plugins);
-    // What would be refused for a process of ours is none of its business.
+    // The plugin ignores what it would refuse for a process with an agent.
     let outcome = run(command.env("STASIS_CRIU_MODE", "later"), &images.join("dump.log"));
     outcome.succeeded();
     assert!(outcome.log.contains("Plugin \"stasis\""), "the plugin was not loaded: {}", outcome.log);
@@ -306,7 +308,7 @@ fn foreign_process_does_not_notice_the_plugin() {
     assert!(!outcome.log.contains("stasis:") && is_alive(process.pid()), "{}", outcome.log);
 }
 
-/// Another plugin, which answers `PAUSE_DEVICES` so, and perhaps `CHECKPOINT_DEVICES`.
+/// Another plugin, with this answer to `PAUSE_DEVICES`, and perhaps to `CHECKPOINT_DEVICES`.
 fn another_plugin(pause: &str, checkpoint: bool) -> String {
     let checkpoint = if checkpoint { "pause" } else { "0" };
     format!(
@@ -355,7 +357,7 @@ fn another_plugin_that_answers_before_ours_fails_the_dump_by_naming_the_device()
     let error = dump(worker.pid(), &worker.path("images"), &plugins, &NOTHING).refused();
     assert!(error.contains("memfd:softgpu") && error.contains("PAUSE_DEVICES did not reach"), "{error}");
     worker.wait_rounds(3);
-    // If it answers every hook, CRIU itself finds what it cannot take.
+    // If the other plugin answers every hook, CRIU itself finds what it cannot dump.
     let plugins = Plugins::with_another(&another_plugin("0", true), true);
     let outcome = dump(worker.pid(), &worker.path("again"), &plugins, &NOTHING);
     assert!(!outcome.output.status.success(), "{}", outcome.log);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plain `criu dump` of whole process trees with our plugin: several processes of ours, bystanders between them, control
-//! groups, other users and other namespaces.
+//! Plain `criu dump` of whole process trees with the plugin: several processes with agents, other processes between
+//! them, control groups, other users and other namespaces.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn tree_with_two_workers_and_bystanders_is_dumped_moved_and_restored() {
         dump(tree.root(), &tree.path(generation), &plugins, &NOTHING).succeeded();
         tree.bury();
         assert_eq!(tree.contents(generation).len(), 2);
-        // Where they met, and would again if they shared memory.
+        // The directory of the rendezvous, which a restore would use if they shared memory.
         assert!(tree.path(generation).join("stasis-session").is_dir());
         let moved = tree.path(&format!("{generation}-moved"));
         fs::rename(tree.path(generation), &moved).unwrap();
@@ -97,7 +97,7 @@ impl Group {
         self.0.to_str().unwrap()
     }
 
-    /// What the wrapper of a tree does to be in it: with its device, as in a container.
+    /// The commands with which the wrapper of a tree enters the group: the device is in it too, as in a container.
     fn enter(&self) -> String {
         format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", self.path())
     }
@@ -127,7 +127,7 @@ fn control_group_is_frozen_with_the_tree_in_it() {
     let leave = [&arguments[..], &["--leave-running"]].concat();
     dump(tree.root(), &tree.path("left"), &plugins, &leave).succeeded();
     tree.wait_rounds(3);
-    // A group that is frozen already is thawed for us, and is frozen again afterwards.
+    // A group that was frozen before is thawed for the plugin, and frozen again afterwards.
     group.set("FROZEN");
     dump(tree.root(), &tree.path("frozen"), &plugins, &leave).succeeded();
     group.set("THAWED");
@@ -146,7 +146,7 @@ fn agent_in_another_network_namespace_is_reached() {
     let tree = Tree::start(&[""], &["unshare", "--net"]);
     let namespace = fs::read_link(format!("/proc/{}/ns/net", tree.root())).unwrap();
     assert_ne!(namespace, fs::read_link("/proc/self/ns/net").unwrap());
-    // CRIU needs more tools to take a network namespace along; here it is somebody else's.
+    // CRIU needs more tools to dump a network namespace; here the namespace belongs to another process.
     let number = namespace.to_str().unwrap().trim_start_matches("net:");
     let arguments =
         ["--leave-running", "--network-lock", "skip", "--external", &format!("net{number}:outer")];
@@ -165,7 +165,7 @@ fn copy_runs_beside_its_original_in_namespaces_of_its_own() {
     let plugins = Plugins::ours();
     let tree = Tree::start(&[""], &[]);
     dump(tree.root(), &tree.path("images"), &plugins, &["--leave-running"]).succeeded();
-    // Not before it has taken its contents back.
+    // CRIU does not end before the process has taken its contents back.
     tree.wait_rounds(2);
     fs::rename(tree.path("images"), tree.path("moved")).unwrap();
     let log = tree.path("moved/restore.log");

@@ -19,7 +19,7 @@ use stasis_tests::{criu, program};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Reads while the gate is shut: through the mapping, which a locked process keeps.
+/// Reads while the gate is closed, through the mapping, which a locked process keeps.
 #[allow(unsafe_code)]
 fn words(address: u64, count: usize) -> Vec<u32> {
     let start: *const u32 = std::ptr::with_exposed_provenance(address as usize);
@@ -100,10 +100,10 @@ fn drained_and_preempted_locks_take_turns() {
     assert!(!metadata.preempted);
 }
 
-/// Sets the kernel that the software device imitates, before it starts.
+/// Sets the kernel version that the software device imitates, before the device starts.
 #[allow(unsafe_code)]
 fn imitate(kernel: &str) {
-    // SAFETY: nextest gives each test a process, and nothing else runs in it yet.
+    // SAFETY: nextest gives each test a process, and no other thread runs in it yet.
     unsafe {
         std::env::set_var("SOFTGPU_KERNEL", kernel);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis preflight`: everything it refuses is refused by CRIU, what it lets pass passes, and nothing is touched.
+//! `stasis preflight`: CRIU refuses what preflight refuses, and dumps what preflight accepts; preflight changes
+//! nothing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +27,7 @@ fn report(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What preflight refuses, with exit status 1; nothing else may stand in the way.
+/// The things that preflight refuses, with exit status 1; there may be no other finding.
 fn refusals(output: &Output) -> Vec<Value> {
     let report = report(output);
     assert_eq!(output.status.code(), Some(1), "{report:#}");
@@ -43,7 +44,8 @@ fn passes(output: &Output) -> Value {
     report
 }
 
-/// Preflight names the thing, and only it; CRIU refuses the same process, and both let it pass with `lifted`.
+/// Preflight names the resource and no other; CRIU refuses the same process, and both accept it with the option
+/// `lifted`.
 fn refused_like_criu(thing: &str, argument: Option<&str>, what: &str, lifted: Option<&str>) {
     let Some(culprit) = Culprit::start(thing, argument) else { return };
     for finding in refusals(&culprit.preflight(&[])) {
@@ -61,7 +63,7 @@ fn refused_like_criu(thing: &str, argument: Option<&str>, what: &str, lifted: Op
     }
 }
 
-/// Preflight has nothing against it, and CRIU dumps it.
+/// Preflight finds nothing, and CRIU dumps the process.
 fn passes_like_criu(thing: &str) {
     let Some(culprit) = Culprit::start(thing, None) else { return };
     passes(&culprit.preflight(&[]));
@@ -177,7 +179,7 @@ fn memory_shared_with_a_stranger_is_refused_where_criu_is_silent() {
         assert!(found[0]["what"].as_str().unwrap().contains("/memfd:shared"), "{found:?}");
         let own = format!("shared with process {}", std::process::id());
         assert!(found[0]["why"].as_str().unwrap().contains(&own), "{found:?}");
-        // The reason to look at all: CRIU makes a copy and says nothing.
+        // CRIU makes a copy here without a message, which is why preflight looks for it.
         culprit.dump("images", &[]).unwrap();
         drop(stranger);
         passes(&culprit.preflight(&[]));

@@ -86,7 +86,7 @@ fn threads_share_a_queue_without_losing_a_packet() {
 fn queues_run_beside_each_other() {
     let gpu = Gpu::new();
     let spinning = Spinning::start(&gpu);
-    // The first queue is busy until its kernel is told to end; the others are not kept from working.
+    // The first queue is busy until its kernel is told to end; the other queues run nevertheless.
     let (increment, counter) = (gpu.kernel("increment"), gpu.buffer(&[0u32]));
     for _ in 0..3 {
         let queue = Queue::create(&gpu.agent, SMALL).unwrap();
@@ -175,7 +175,7 @@ fn two_agents_compute_and_exchange_through_the_host() {
     for (gpu, buffer) in gpus.iter().zip(&buffers) {
         gpu.run(&gpu.kernel("store"), [200, 1, 1], [200, 1, 1], &[Arg::Buffer(buffer), Arg::U32(7)]);
     }
-    // From one agent to the host, on to the other.
+    // From one agent to the host, then to the other agent.
     let host = runtime.gtt().alloc(1024).unwrap();
     runtime.copy(host.all(), buffers[0].all(), &[]).unwrap().wait(SOON).unwrap();
     let both = runtime.copy(buffers[1].span(0, 512), host.span(512, 512), &[]).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use queues::aql::{self, Barrier, FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::UserSgprs;
+use queues::hsa::{KernelDescriptor, UserSgprs};
 use queues::pm4::{self, Compare};
 use queues::sdma::{self, CopyRect, Fence, Generation, PollRegMem, RectSide};
 use stasis::checkpoint::Mode;
@@ -45,7 +45,7 @@ fn sdma_words(gpu: &Gpu, packets: &[sdma::Packet<'_>]) -> Vec<u32> {
     words
 }
 
-/// Appends what completes a signal and wakes who sleeps on it.
+/// Appends the packets that complete a signal and wake a thread that waits for it.
 fn complete(gpu: &Gpu, queue: &RawQueue, words: &mut Vec<u32>, done: &Signal) {
     queue.completes(done);
     let (mailbox, event) = done.mailbox().unwrap().unwrap();
@@ -65,7 +65,7 @@ fn complete(gpu: &Gpu, queue: &RawQueue, words: &mut Vec<u32>, done: &Signal) {
     }
 }
 
-/// Submits words with a completion behind them and waits for it.
+/// Submits words followed by a completion, and waits for it.
 fn run(gpu: &Gpu, queue: &RawQueue, words: &[u32]) -> Result<(), WaitError> {
     let done = Signal::new(&gpu.runtime, 1).unwrap();
     let mut words = words.to_vec();
@@ -167,6 +167,29 @@ fn pm4_and_aql_run_a_kernel_on_the_same_buffers() {
     assert_eq!(aql.submit(&packet(&kernel, &block, N.next_multiple_of(256), 256, &done)).unwrap(), 1);
     done.wait_done(SOON).unwrap();
     assert_eq!(values::<f32>(&b), expect(&after_pm4, -0.75));
+}
+
+#[test]
+fn code_in_memory_that_is_not_executable_is_told_by_where_the_wave_stands() {
+    let gpu = Gpu::new();
+    let (kernel, aql) = (gpu.kernel("axpy"), queue(&gpu, RawKind::Aql));
+    let code = gpu.agent.vram().alloc(4096).unwrap();
+    let descriptor = KernelDescriptor { kernel_code_entry_byte_offset: 256, ..kernel.descriptor() };
+    code.write(0, bytemuck::bytes_of(&descriptor)).unwrap();
+    let (block, done) = (gpu.buffer(&[0u32; 64]), Signal::new(&gpu.runtime, 1).unwrap());
+    let mut packet = packet(&kernel, &block, 1, 1, &done);
+    [packet[8], packet[9]] = queues::words::words(code.va());
+    aql.completes(&done);
+    aql.submit(&packet).unwrap();
+    let fault = match done.wait_done(SOON) {
+        Err(WaitError::Queue(fault)) => fault,
+        other => panic!("{other:?}"),
+    };
+    let memory = fault.memory.unwrap();
+    // The driver has no flag for it.
+    assert!(!memory.not_present && !memory.read_only && !memory.no_execute, "{fault}");
+    assert_eq!((memory.address, fault.wave.as_ref().unwrap().pc), (code.va(), code.va() + 256), "{fault}");
+    assert!(fault.to_string().contains("instruction fetch from memory that is not executable"), "{fault}");
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn lds_above_64_kib_is_refused_and_64_kib_runs() {
     dispatch(65_536).unwrap();
     gpu.queue.wait_idle(stasis_tests::gpu::SOON).unwrap();
     assert_eq!(values::<u32>(&to), [3; 64]);
-    // What the kernel has compiled in counts.
+    // The size that is compiled into the kernel counts.
     let gemm = gpu.kernel("gemm");
     let args = [Arg::Buffer(&from), Arg::Buffer(&from), Arg::Buffer(&to), Arg::U32(16)];
     let both = gpu.queue.dispatch(&gemm).grid([16, 16, 1]).block([16, 16, 1]).args(&args).dynamic_lds(65_000);

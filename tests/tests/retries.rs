@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Orders that race each other, and restores that are killed and tried again: whoever comes second waits for the first,
-//! and what is said in the end is true.
+//! Orders that race each other, and restores that are killed and tried again: the second waits for the first, and the
+//! final report is true.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// `stasis restore` of a directory, under way.
+/// A running `stasis restore` of a directory.
 fn begin(directory: &Path) -> Child {
     let mut command = Command::new(program("stasis"));
     command.arg("restore").arg(directory).env("STASIS_CRIU", criu());
@@ -90,7 +90,7 @@ fn restore_and_orders_that_race_it_all_succeed() {
                 while !restored.load(Ordering::Relaxed) {
                     match call(pid, &resume(), PATIENCE) {
                         Err(error @ CallError::Refused { .. }) => refusals.push(error.to_string()),
-                        // It is not there yet.
+                        // It does not exist yet.
                         _ => std::thread::sleep(Duration::from_millis(1)),
                     }
                 }
@@ -114,7 +114,7 @@ fn checkpoint_whose_process_somebody_resumes_says_what_is_true() {
     let program = program("stasis");
     let resume = format!("{} resume {} >/dev/null", program.display(), worker.pid());
     let real = criu();
-    // Before CRIU comes, which then finds a device; and while the checkpoint itself brings the process back.
+    // Before CRIU starts, which then finds a device; and while the checkpoint itself resumes the process.
     let before = format!("{resume}\nexec {} \"$@\"", real.display());
     let meanwhile = format!("for n in 1 2 3 4 5 6; do {resume} & done; sleep 0.01; exit 1");
     for (number, act) in [before, meanwhile.clone(), meanwhile].into_iter().enumerate() {
@@ -171,13 +171,13 @@ fn restore_that_is_killed_is_waited_for_by_the_next() {
     first.kill().unwrap();
     first.wait().unwrap();
     let output = worker.restore("images");
-    // Its CRIU is not killed with it, and may have been done by then.
+    // Its CRIU is not killed with it, and may have finished by then.
     assert!(output.status.success() || is_back_already(&output), "{output:?}");
     worker.wait_rounds(2);
     let again = worker.restore("images");
     assert!(!again.status.success() && is_back_already(&again), "{again:?}");
     assert!(is_alive(worker.pid()));
-    // Something else that has the pid is not taken for it.
+    // Another process with the pid is not taken for the restored one.
     succeeded(&worker.checkpoint("later", &["--leave-running"]));
     let error = refused(&worker.restore("later"));
     assert!(error.contains("exists; the checkpoint needs its pid back"), "{error}");
@@ -188,7 +188,7 @@ fn restore_that_is_killed_is_waited_for_by_the_next() {
 fn copy_that_nobody_will_wake_is_named_by_status() {
     let mut worker = Worker::start(&["--threads", "2"]);
     worker.freeze("images");
-    // Stock CRIU, killed when everything is made and nothing let go.
+    // Plain CRIU, killed when all tasks are made and none was resumed.
     let script = worker.path("kill-criu");
     fs::write(&script, "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-restore ] || exit 0\nkill -9 $PPID\n")
         .unwrap();

@@ -63,7 +63,7 @@ fn kernel_that_faults_is_named_and_other_queues_go_on() {
     let executable = Executable::load(&agent, device_lib::object_for("gfx1100").unwrap()).unwrap();
     let fill = executable.kernel(device_lib::FILL).unwrap();
     let target = agent.vram().alloc(4096).unwrap();
-    // Behind the buffer lies its guard page.
+    // The buffer's guard page follows the buffer.
     let launch = device_lib::fill(target.va() + 4096, 64, &[1]).unwrap();
     let block = launch.arguments.to_bytes();
     let done = Signal::new(&runtime, 1).unwrap();

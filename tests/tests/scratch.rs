@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scratch memory on demand: queues made without any run kernels that need it, and go on doing so after checkpoints.
+//! Scratch memory on demand: queues that were made without scratch run kernels that need it, also after checkpoints.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -20,7 +20,7 @@ fn load(gpu: &Gpu, flags: &[&str]) -> Executable {
     gpu.load(&compile("scratch.c", gpu.agent.name(), &[&["-std=c17"], flags].concat()))
 }
 
-/// A dispatch of one of the kernels over `ITEMS` work-items, and what it has to give.
+/// A dispatch of one of the kernels over `ITEMS` work-items, and its expected result.
 struct Sums {
     from: Vec<u32>,
     on_from: Buffer,
@@ -62,7 +62,7 @@ fn run(gpu: &Gpu, queue: &Queue, kernel: &Kernel, seed: u64, length: u32) {
     sums.check();
 }
 
-/// Fails the process at once: what a failed assertion drops would wait at a closed gate for ever.
+/// Ends the process at once: handles that a failed assertion drops would wait at a closed gate for ever.
 fn die_of_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -97,7 +97,7 @@ fn queue_without_scratch_gets_it_and_more_when_a_larger_kernel_comes() {
         }
         queue.wait_idle(SOON).unwrap();
     }
-    // What was dropped while the queue had not said that it is idle goes with a later allocation.
+    // Scratch that was dropped before the queue reported that it is idle is released by a later allocation.
     wait_until("the end of the scratch with its queue", || {
         drop(gpu.agent.vram().alloc(1).unwrap());
         gpu.agent.vram_available().unwrap() == there
@@ -192,7 +192,7 @@ fn no_memory_for_scratch_fails_the_queue_and_nobody_else() {
         held.push(gpu.agent.vram().alloc(4 << 30).unwrap());
     }
     let queue = Queue::create(&gpu.agent, QueueOptions::default()).unwrap();
-    // The queue has some already, which is no help.
+    // The queue has scratch already, but too little.
     run(&gpu, &queue, &shallow, 1, 50);
     let there = gpu.agent.vram_available().unwrap();
     let (sums, behind) = (Sums::new(&gpu, 2, 60_000), Sums::new(&gpu, 3, 50));
@@ -232,7 +232,7 @@ fn scratch_is_there_after_a_drained_checkpoint() {
     run(&gpu, &gpu.queue, &shallow, 1, 50);
     for round in 0..2 {
         checkpoint(&gpu, Mode::Drain, directory.path());
-        // What it had, more than it had, and a queue that had none.
+        // As much scratch as it had, more than it had, and a queue that had none.
         run(&gpu, &gpu.queue, &shallow, 10 + round, 50);
         run(&gpu, &gpu.queue, &deep, 20 + round, 1000);
         run(&gpu, &fresh, &shallow, 30 + round, 50);
@@ -265,7 +265,7 @@ fn drain_gives_scratch_to_the_packets_it_waits_for() {
     all.iter().for_each(Sums::check);
 }
 
-/// Stores a 1 while the gate is shut: through the mapping, which a locked process keeps.
+/// Stores a 1 while the gate is closed, through the mapping, which a locked process keeps.
 #[allow(unsafe_code)]
 fn set(address: u64) {
     let word: *mut u32 = std::ptr::with_exposed_provenance_mut(address as usize);
@@ -309,7 +309,7 @@ fn question_interrupted_by_a_preempted_lock_is_answered_afterwards() {
         let queue = Queue::create(&gpu.agent, QueueOptions::default()).unwrap();
         let sums = Sums::new(&gpu, round, 50);
         sums.submit(&queue, &shallow, &[]);
-        // Sometimes before the question, sometimes within, sometimes after.
+        // Sometimes before the request for scratch, sometimes during it, sometimes after.
         std::thread::sleep(Duration::from_micros(round % 8 * 30));
         match round % 3 {
             0 => checkpoint(&gpu, Mode::Preempt, directory.path()),

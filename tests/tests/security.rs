@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Other users, planted files and talkative strangers: nothing of a process is told or given to them, nothing of others
-//! is touched for them, and the process goes on serving its own controller.
+//! Other users, planted files and unauthorised clients: they get no data of a process, no file of others is changed for
+//! them, and the process goes on serving its own controller.
 
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fd::OwnedFd;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, recv,
-    send, socket_with,
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, listen, recv, send, socket,
 };
-use rustix::process::{Resource, Rlimit, Uid};
-use rustix::thread::set_thread_res_uid;
 use stasis::checkpoint::contact::reach;
 use stasis::checkpoint::{CallError, CheckpointOrder, Request, State, call};
+use stasis_tests::linux::become_user;
 use stasis_tests::worker::{Worker, refused, succeeded, wait_until};
 use stasis_tests::{criu, program};
 
@@ -29,9 +30,9 @@ const SOON: Duration = Duration::from_secs(60);
 /// Another user's id, and its groups'.
 const NOBODY: &str = "65534";
 
-/// Whether this test can make itself another user; says why not.
+/// Whether this test can become another user; prints the reason if not.
 fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
         println!("ignored: only root can become another user");
     }
@@ -49,18 +50,23 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// A connection to the agent of `pid`, which may have too many and then answers with nothing.
+/// A connection to the agent of `pid`; `None` if the agent has too many.
 fn connection(pid: i32) -> Option<OwnedFd> {
     reach(pid, Instant::now() + SOON).ok()
 }
 
-/// What the agent says to this message, or nothing if it hangs up.
+/// The agent's answer to this message; empty if the agent closes the connection.
 fn answer(pid: i32, message: &[u8]) -> String {
     let socket = connection(pid).expect("an agent that listens");
-    send(&socket, message, SendFlags::NOSIGNAL).unwrap();
+    send(socket.as_raw_fd(), message, MsgFlags::MSG_NOSIGNAL).unwrap();
     let mut answer = vec![0; 64 << 10];
-    let heard = rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty()));
-    String::from_utf8_lossy(&answer[..heard.map_or(0, |(length, _)| length)]).into_owned()
+    let heard = loop {
+        match recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty()) {
+            Err(Errno::EINTR) => {}
+            heard => break heard.unwrap_or(0),
+        }
+    };
+    String::from_utf8_lossy(&answer[..heard]).into_owned()
 }
 
 fn serves(worker: &Worker) {
@@ -120,12 +126,12 @@ fn directory_with_anything_planted_in_it_is_refused() {
         assert!(error.contains("is not empty"), "{error}");
         fs::remove_file(directory.join(name)).unwrap();
     }
-    // The directory itself may be a link of the user's: what it names is what counts, and is made private.
+    // The directory itself may be a link of the user's: its target is used, and is made private.
     assert_eq!(fs::read(&precious).unwrap(), b"mine");
     worker.finish();
 }
 
-/// A manifest as earlier versions wrote it: no hash at its end tells that it was changed.
+/// A manifest as earlier versions wrote it: without a hash at its end, which would show a change.
 fn without_files(manifest: &serde_json::Value) -> serde_json::Value {
     let mut earlier = manifest.clone();
     let fields = earlier.as_object_mut().unwrap();
@@ -185,7 +191,7 @@ fn files_of_others_and_files_that_others_can_write_are_not_restored_unless_told(
         assert!(error.contains("can be written by others") && error.contains(name), "{error}");
         fs::set_permissions(&path, fs::Permissions::from_mode(whole)).unwrap();
     }
-    // Whoever asked for root by sudo is as good as root.
+    // A user who became root by sudo counts as root.
     let pages = worker.path("images/criu/pages-1.img");
     std::os::unix::fs::chown(&pages, Some(65534), None).unwrap();
     let mut command = Command::new(program("stasis"));
@@ -206,7 +212,7 @@ fn stranger_gets_no_answer_and_no_checkpoint() {
         return;
     }
     let worker = Worker::start(&["--threads", "2"]);
-    // Where nobody may write, and whose program nobody may run.
+    // A directory where the user nobody may not write, and a program that the user nobody may not run.
     let home = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let stasis = home.path().join("stasis");
@@ -242,10 +248,10 @@ fn hostile_messages_are_answered_with_a_refusal_and_forgotten() {
         let said = answer(pid, message);
         assert!(said.contains("is not understood"), "{:?}: {said}", String::from_utf8_lossy(message));
     }
-    // Longer than any message: cut, and so not understood; never more memory than a message has.
+    // Longer than any message: the message is cut and so refused; it never takes more memory than a message.
     let said = answer(pid, &vec![b' '; 100 << 10]);
     assert!(said.contains("is not understood"), "{said}");
-    // An order for a place that does not exist, or is none.
+    // An order for a directory that does not exist, or that is not a directory.
     for directory in ["/nowhere/at/all", "/dev/null"] {
         let order = Request::Checkpoint(CheckpointOrder::into_directory(directory.into()));
         let error = call(pid, &order, SOON).unwrap_err();
@@ -261,13 +267,13 @@ fn hostile_messages_are_answered_with_a_refusal_and_forgotten() {
 fn silent_and_dying_connections_do_not_keep_the_controller_out() {
     let worker = Worker::start(&["--threads", "2"]);
     let pid = worker.pid();
-    // The agent comes to all of them, and keeps few.
+    // The agent connects to all of them, and keeps few connections.
     let silent: Vec<OwnedFd> = (0..100).filter_map(|_| connection(pid)).collect();
     for _ in 0..100 {
         drop(connection(pid));
-        // Speaks and does not wait.
+        // This client sends and does not wait.
         if let Some(socket) = connection(pid) {
-            let _ = send(&socket, b"\"status\"", SendFlags::NOSIGNAL);
+            let _ = send(socket.as_raw_fd(), b"\"status\"", MsgFlags::MSG_NOSIGNAL);
         }
     }
     serves(&worker);
@@ -286,10 +292,10 @@ fn impostor_at_the_agents_name_is_told_nothing() {
     if !is_root() {
         return;
     }
-    // A process of ours without a runtime, and the name that its agent would have had once.
+    // A process of this user without a runtime, and the name that its agent had in earlier versions.
     let mut process = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = process.id().cast_signed();
-    let taken = squat(vec![format!("stasis-agent.{pid}")]);
+    let taken = UnixListener::from(squat(vec![format!("stasis-agent.{pid}")]).remove(0));
     for request in [
         Request::Status,
         Request::Cancel,
@@ -298,26 +304,25 @@ fn impostor_at_the_agents_name_is_told_nothing() {
     ] {
         let error = call(pid, &request, SOON).unwrap_err();
         assert!(matches!(error, CallError::Impostor { uid: 65534, .. }), "{error}");
-        let caller = accept(&taken[0]).unwrap();
-        let (heard, _) = recv(&caller, &mut [0; 64][..], RecvFlags::empty()).unwrap();
+        let (caller, _) = taken.accept().unwrap();
+        let heard = recv(caller.as_raw_fd(), &mut [0; 64], MsgFlags::empty()).unwrap();
         assert_eq!(heard, 0, "it was told something");
     }
     process.kill().unwrap();
     process.wait().unwrap();
 }
 
-/// Sockets that listen under these names and belong to nobody: made by a thread that is another user.
+/// Sockets that listen under these names and belong to the user nobody: a thread with that user id makes them.
 fn squat(names: Vec<String>) -> Vec<OwnedFd> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let take = move || {
-        let nobody = Uid::from_raw(NOBODY.parse().unwrap());
-        set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        become_user(NOBODY.parse().unwrap()).unwrap();
         let listener = |name: String| {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
-            listen(&socket, 8).unwrap();
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+            bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+            listen(&socket, Backlog::new(8).unwrap()).unwrap();
             socket
         };
         names.into_iter().map(listener).collect()

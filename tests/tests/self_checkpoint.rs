@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process that checkpoints itself, and its copies: in place of it, from a moved directory, several, beside it.
+//! A process that checkpoints itself, and its copies: instead of the original, from a moved directory, several, and
+//! beside the original.
 
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +49,7 @@ impl Example {
         fs::read_to_string(self.path("log")).unwrap()
     }
 
-    /// Waits until it has ended, and has been buried.
+    /// Waits until it has ended and was reaped.
     fn end(&mut self) -> bool {
         self.child.wait().unwrap().success()
     }
@@ -58,7 +59,7 @@ impl Example {
         assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
     }
 
-    /// Waits until so many lives have come to their right end.
+    /// Waits until so many processes have ended with the right result.
     fn wait_for_ends(&self, count: usize) {
         let ends = || self.log().matches("every element is right").count();
         wait_until("the end of the copy", || ends() >= count);
@@ -150,7 +151,7 @@ fn rebuilt_program_is_refused_and_the_old_one_restores() {
     let place = tempfile::tempdir().unwrap();
     let copied = place.path().join("program");
     fs::copy(program("self_checkpoint"), &copied).unwrap();
-    // On the software device the program starts what lies beside it.
+    // On the software device the program starts the `softgpud` beside it.
     fs::copy(program("softgpud"), place.path().join("softgpud")).unwrap();
     let mut example = Example::start_program(&copied, &["--exit"]);
     example.end();
@@ -158,7 +159,7 @@ fn rebuilt_program_is_refused_and_the_old_one_restores() {
     let mut rebuilt = old.clone();
     let last = rebuilt.len() - 1;
     rebuilt[last] ^= 1;
-    // In place: the very file, of the very size.
+    // Instead of the original: the same file, of the same size.
     fs::write(&copied, &rebuilt).unwrap();
     let images = example.path("images");
     let error = refused(&stasis(&["restore", images.to_str().unwrap()], &criu()));
@@ -170,14 +171,14 @@ fn rebuilt_program_is_refused_and_the_old_one_restores() {
 
 #[test]
 fn two_copies_run_beside_the_living_original() {
-    if !rustix::process::geteuid().is_root() {
+    if !nix::unistd::geteuid().is_root() {
         println!("skipped: only root can make namespaces here");
         return;
     }
     let worker = stasis_tests::worker::Worker::start(&[]);
     let output = worker.checkpoint("images", &["--leave-running"]);
     stasis_tests::worker::succeeded(&output);
-    // The copies write to the log of the original; what they did there is told by their end.
+    // The copies write to the log of the original; their last lines tell what they did.
     let copies: Vec<_> = (0..2)
         .map(|_| {
             let mut command = Command::new(program("stasis"));

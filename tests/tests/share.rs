@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::io::FdFlags;
+use nix::sys::stat::fstat;
 use stasis::checkpoint::{CheckpointError, Mode};
 use stasis::{Buffer, Runtime};
 
@@ -30,7 +30,7 @@ fn around(runtime: &Runtime, directory: &Path) {
     runtime.unlock().unwrap();
 }
 
-/// Writes through each alias and reads through every other.
+/// Writes through each alias and reads through all others.
 fn alias(buffers: &[&Buffer], round: u8) {
     for (n, writer) in buffers.iter().enumerate() {
         let bytes = [round, n as u8 + 1, 0xa5];
@@ -44,11 +44,11 @@ fn alias(buffers: &[&Buffer], round: u8) {
 }
 
 fn is_cloexec(fd: &OwnedFd) -> bool {
-    rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)
+    kfd::linux::closes_on_exec(fd).unwrap()
 }
 
 fn inode(fd: impl AsFd) -> u64 {
-    rustix::fs::fstat(fd).unwrap().st_ino
+    fstat(fd).unwrap().st_ino
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn aliases_on_two_agents_stay_aliases_and_descriptors_keep_their_numbers() {
     let original = first.vram().alloc(3 * 4096).unwrap();
     let fd = original.export().unwrap();
     assert!(is_cloexec(&fd));
-    let twin = rustix::io::dup(&fd).unwrap();
+    let twin = nix::unistd::dup(&fd).unwrap();
     let again = original.export().unwrap();
     assert_eq!((inode(&fd), inode(&fd)), (inode(&twin), inode(&again)));
     let (near, far) = (runtime.import(&fd, &first).unwrap(), runtime.import(&twin, &second).unwrap());
@@ -83,7 +83,7 @@ fn aliases_on_two_agents_stay_aliases_and_descriptors_keep_their_numbers() {
     }
     assert_eq!(buffers.map(|buffer| buffer.va()), addresses);
     assert_eq!(numbers, (fd.as_raw_fd(), twin.as_raw_fd()));
-    // What came back is a DMABuf of the same memory.
+    // The restored descriptor is a DMABuf of the same memory.
     let late = runtime.import(&twin, &second).unwrap();
     alias(&[&original, &near, &far, &late], 9);
     original.free().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random graphs of processes that share memory, checkpointed together and brought back: no alias is lost, none is new.
+//! Random graphs of processes that share memory, checkpointed together and restored: no alias is lost, and none is new.
 //!
 //! `STASIS_GRAPHS=N` does N graphs in each of the four tests instead of 75.
 #![allow(clippy::unwrap_used)]
@@ -68,7 +68,7 @@ fn graphs_stay_what_they_are_fourth_quarter() {
     in_place(300_000..300_000 + graphs());
 }
 
-/// One graph by its seed, for looking closer: `STASIS_GRAPH=200008`.
+/// One graph by its seed, to examine a failure: `STASIS_GRAPH=200008`.
 #[test]
 fn graph_of_a_seed_stays_what_it_is() {
     let seed = std::env::var("STASIS_GRAPH").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several processes through one checkpoint: a tree with several runtimes, and trees that have nothing to do with each
-//! other but the session.
+//! Several processes in one checkpoint: a tree with several runtimes, and independent trees in one session.
 
 #![allow(clippy::unwrap_used)]
 
@@ -187,7 +186,7 @@ fn session_whose_controller_is_killed_between_two_dumps_runs_on() {
     let (one, other) = (Worker::start(&[]), Worker::start(&[]));
     let (images, second) = (one.path("images"), other.pid().to_string());
     let (script, go) = (one.path("criu-script"), one.path("go"));
-    // The second dump does not begin before it may, and then fails.
+    // The second dump begins only when it may, and then fails.
     let text = format!(
         "#!/bin/sh\n[ \"$1\" = --version ] && exec {criu} --version\n[ \"$3\" = {second} ] || exec {criu} \"$@\"\n\
          until [ -e '{go}' ]; do sleep 0.05; done\nexit 1\n",
@@ -214,7 +213,7 @@ fn session_whose_controller_is_killed_between_two_dumps_runs_on() {
 
 #[test]
 fn session_is_restored_beside_its_living_originals() {
-    if !rustix::process::geteuid().is_root() {
+    if !nix::unistd::geteuid().is_root() {
         println!("skipped: only root can make namespaces here");
         return;
     }
@@ -225,7 +224,7 @@ fn session_is_restored_beside_its_living_originals() {
     command.args(["restore", "--beside", &text(&images)]).env("STASIS_CRIU", criu());
     let copies = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let copies = std::thread::spawn(move || copies.wait_with_output().unwrap());
-    // A copy counts on from where its original was then.
+    // A copy goes on from the round of its original at the checkpoint.
     let counts_back = |worker: &Worker| {
         let log = worker.log();
         let rounds = log.lines().filter_map(|line| line.strip_prefix("round ")?.parse::<u64>().ok());

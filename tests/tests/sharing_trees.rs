@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared memory through CRIU: every process ends, and when they are back no alias is lost and none is new.
+//! Shared memory through CRIU: every process ends, and after the restore no alias is lost and none is new.
 //!
 //! `STASIS_CRIU_GRAPHS=N` does N random graphs in each of two tests instead of 3.
 #![allow(clippy::unwrap_used)]
@@ -24,7 +24,7 @@ fn has(on: &Sharers, worker: &str, fd: &str) -> bool {
     matches!(on.ask(worker, Ask::Descriptors), Answer::Descriptors(fds) if fds.contains_key(fd))
 }
 
-/// A buffer `x` of the root's; its DMABuf `f` is with all three, and `a` has a buffer `y` of it on the other agent.
+/// A buffer `x` of the root; all three have its DMABuf `f`, and `a` has a buffer `y` of it on the other agent.
 fn start() -> Sharers {
     let on = Sharers::start(DEVICE, &["root", "a", "b"]);
     on.adopt();
@@ -49,7 +49,7 @@ fn shows(on: &Sharers, worker: &str, buffer: &str, byte: u8) {
     }
 }
 
-/// All show `byte`, and what one writes, all others see; in the end they show `byte` again.
+/// Checks that all show `byte`, and that all others see what one writes; in the end they show `byte` again.
 fn aliases_hold(on: &Sharers, byte: u8) {
     let has_root = on.names().iter().any(|name| name == "root");
     let all = |byte| {
@@ -106,7 +106,7 @@ fn plain_criu_with_the_plugin_keeps_every_alias() {
     aliases_hold(&on, 8);
 }
 
-/// Two trees that share memory whose maker is gone.
+/// Two trees that share memory whose exporter has ended.
 fn orphans(byte: u8) -> Sharers {
     let mut on = start();
     write(&on, "root", "x", byte, By::Cpu);
@@ -182,7 +182,7 @@ fn dump_that_fails_for_the_second_tree_loses_nothing() {
     aliases_hold(&on, 5);
 }
 
-/// Every alias shows what the others write, and descriptors have the numbers and flags that they had.
+/// Checks that every alias shows what the others write, and that descriptors have their old numbers and flags.
 fn graph_holds(on: &Sharers, graph: &mut Graph, dice: &mut Dice, change: impl FnOnce()) {
     let before = graph.descriptors(on);
     change();
@@ -222,7 +222,7 @@ fn through_criu(seeds: std::ops::Range<u64>) {
             succeeded(&on.restore(&images));
         };
         graph_holds(&on, &mut graph, &mut dice, criu);
-        // What was restored shares, ends and goes on as before.
+        // The restored processes share, end and go on as before.
         graph.grow(&mut on, &mut dice, 8, AGENTS);
         round(&mut on);
         graph_holds(&on, &mut graph, &mut dice, || {});

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A device that stands still for a while: whoever waits for it waits to the own deadline and no longer, and nothing is
-//! lost, for it goes on some time.
+//! A device that stops for a while: every wait for it ends at its own deadline, and nothing is lost, for the device
+//! goes on later.
 //!
-//! What must not hang is done while the device is stopped, and asserted before it goes on: no clock is read.
+//! Operations that must not hang are done while the device is stopped, and checked before it goes on: no clock is read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use stasis::checkpoint::{CheckpointError, Mode};
+use stasis::checkpoint::{CheckpointError, Mode, State};
 use stasis::{Arg, Condition, WaitError, WaitMode};
 use stasis_tests::gpu::{Gpu, SOON, Spinning, faults_object, skip_on_kernel_driver, values};
 use stasis_tests::program;
@@ -48,14 +48,14 @@ fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
     }
     let gpu = Gpu::new();
     let (counter, increment) = (gpu.buffer(&[0u32]), gpu.kernel("increment"));
-    // What a drain waits for.
+    // A drain waits for this.
     let spinning = Spinning::start(&gpu);
     let stopped = stop_own();
     let error = gpu.runtime.lock(Mode::Preempt, Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, CheckpointError::Stalled { verb: "lock", .. }), "{error:?}");
     let error = gpu.runtime.lock(Mode::Drain, Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, CheckpointError::LockTimeout { .. }), "{error:?}");
-    // Cancelled, it says so and ends long before its deadline.
+    // After a cancel it reports that and ends long before its deadline.
     let error = std::thread::scope(|scope| {
         let lock = scope.spawn(|| gpu.runtime.lock(Mode::Preempt, Duration::from_secs(3600)));
         wait_until("the lock's end", || {
@@ -74,6 +74,24 @@ fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
     }
     gpu.run(&increment, [10, 1, 1], [1, 1, 1], &[Arg::Buffer(&counter)]);
     assert_eq!(values::<u32>(&counter), [10]);
+}
+
+#[test]
+fn unlock_of_a_stopped_device_ends_at_its_deadline_and_can_be_tried_again() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let gpu = Gpu::new();
+    let spinning = Spinning::start(&gpu);
+    gpu.runtime.lock(Mode::Preempt, Duration::from_secs(60)).unwrap();
+    let stopped = stop_own();
+    let error = gpu.runtime.unlock_with(Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Stalled { verb: "unlock", .. }), "{error:?}");
+    assert_eq!(gpu.runtime.state(), State::Locked);
+    drop(stopped);
+    gpu.runtime.unlock().unwrap();
+    spinning.end();
+    spinning.done.wait_done(SOON).unwrap();
 }
 
 #[test]
@@ -107,7 +125,7 @@ fn device_stopped_for_twelve_seconds_in_a_preempted_checkpoint_costs_nothing() {
     std::thread::scope(|scope| {
         let stopped = Stopped::stop(worker.devices());
         let checkpoint = scope.spawn(|| worker.checkpoint("images", &more));
-        // Longer than any time-out that there once was on the way to a device.
+        // Longer than any time-out that calls to a device ever had.
         std::thread::sleep(Duration::from_secs(12));
         drop(stopped);
         succeeded(&checkpoint.join().unwrap());

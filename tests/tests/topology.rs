@@ -4,14 +4,14 @@
 
 use std::path::PathBuf;
 
-use stasis::{OpenError, Options, Runtime};
-use stasis_tests::gpu::{isolate, open_on, skip_on_kernel_driver};
+use stasis::{Arg, OpenError, Options, Runtime, Signal, WaitError};
+use stasis_tests::gpu::{Gpu, SOON, isolate, open_on, skip_on_kernel_driver, values};
 use tempfile::TempDir;
 
 const SOFT: &str = "it describes a software machine";
 
-/// Two sockets. GPUs 0 and 1 are a hive on the first; 2 and 3 on the second, 3 with a small BAR, and 2 does not get
-/// through to 0.
+/// Two sockets. GPUs 0 and 1 are a hive on the first; 2 and 3 are on the second, 3 has a small BAR, and 2 has no path
+/// to 0.
 const FOUR: &str = r#"
     [[numa]]
     memory = "8GiB"
@@ -106,7 +106,7 @@ fn runtime_sees_the_machine_that_the_file_describes() {
             vec![(2, 1, 20, 32_000), (2, 0, 52, 0), (2, 2, 72, 0), (2, 3, 72, 0), (2, 4, 40, 32_000)],
         ]
     );
-    // Memory is there on every chip; the CPU sees it where the BAR is large.
+    // Every chip has memory; the CPU sees it where the BAR is large.
     for (agent, visible) in agents.iter().zip([true, true, true, false]) {
         assert_eq!(agent.vram().is_visible(), visible, "{}", agent.target().name);
         let before = agent.vram_available().unwrap();
@@ -114,11 +114,11 @@ fn runtime_sees_the_machine_that_the_file_describes() {
         assert_eq!(before - agent.vram_available().unwrap(), 8 << 20);
         drop(buffer);
     }
-    // Work is done on what the device executes.
+    // Chips that the device executes run kernels.
     let buffer = agents[1].vram().alloc(4096).unwrap();
     runtime.fill(buffer.all(), &[0x5a], &[]).unwrap().wait(stasis_tests::gpu::SOON).unwrap();
     assert!(buffer.to_vec().unwrap().iter().all(|&byte| byte == 0x5a));
-    // And refused by name, not by a crash, on what it does not.
+    // On other chips a queue is refused by name.
     for agent in &agents[2..] {
         let error = chain(&stasis::Queue::create(agent, stasis::QueueOptions::default()).unwrap_err());
         assert!(error.contains("not supported"), "{}: {error}", agent.target().name);
@@ -137,6 +137,53 @@ fn list_with_a_count_names_as_many_agents() {
 }
 
 #[test]
+fn queues_have_the_save_area_that_the_kernel_demands() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    // The formula gives 46047232 and 40960. The kernel of the second GPU knows too few registers.
+    let (_directory, path) = written(
+        r#"
+        [[gpu]]
+        chip = "gfx1100"
+        ctl_stack_size = 45056
+        cwsr_size = 46055424
+
+        [[gpu]]
+        chip = "gfx1100"
+        cwsr_size = 33464320
+    "#,
+    );
+    let runtime = open_on(&format!("soft:{}", path.display()), None);
+    for index in 0..runtime.agents().len() {
+        let gpu = Gpu::on(&runtime, index);
+        let counter = gpu.buffer(&[0u32]);
+        gpu.run(&gpu.kernel("increment"), [100, 1, 1], [32, 1, 1], &[Arg::Buffer(&counter)]);
+        assert_eq!(values::<u32>(&counter), [100]);
+        // The waves are looked for where the control stack of that size ends.
+        let (read, done) = (gpu.kernel("read_at"), Signal::new(&runtime, 1).unwrap());
+        let args = [Arg::Buffer(&counter), Arg::Address(0x1234_5678_9000)];
+        let dispatch = gpu.queue.dispatch(&read).grid([1, 1, 1]).args(&args).completion(&done);
+        dispatch.submit().unwrap();
+        let fault = match done.wait_done(SOON) {
+            Err(WaitError::Queue(fault)) => fault,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(fault.wave.as_ref().unwrap().kernel.as_ref().unwrap().0, "read_at", "{fault}");
+    }
+}
+
+#[test]
+fn save_area_that_no_kernel_demands_leaves_the_gpu_out_with_the_reason() {
+    if skip_on_kernel_driver(SOFT) {
+        return;
+    }
+    let (_directory, path) = written("[[gpu]]\nchip = \"gfx1100\"\nctl_stack_size = 0\n");
+    let error = chain(&try_open(&path).unwrap_err());
+    assert!(error.contains("ctl_stack_size 0 B") && error.contains("40960 B"), "{error}");
+}
+
+#[test]
 fn file_that_describes_no_machine_is_refused_with_what_is_wrong_in_it() {
     if skip_on_kernel_driver(SOFT) {
         return;
@@ -144,7 +191,7 @@ fn file_that_describes_no_machine_is_refused_with_what_is_wrong_in_it() {
     let (_directory, path) = written("[[gpu]]\nchip = \"gfx1100\"\nrender_minor = 5\n");
     let error = chain(&try_open(&path).unwrap_err());
     assert!(error.contains("[[gpu]] 0: render_minor is 5, expected 128 to 255"), "{error}");
-    // Once the file is put right it is another machine, on the same instance.
+    // The corrected file is another machine, on the same instance.
     std::fs::write(&path, "[[gpu]]\nchip = \"gfx1100\"\nbars = 5\n").unwrap();
     let error = chain(&try_open(&path).unwrap_err());
     assert!(error.contains("unknown field `bars`"), "{error}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Freeze and thaw by an ordinary user who has CAP_CHECKPOINT_RESTORE and nothing else, but CAP_SETPCAP: the machine's
-//! own set of capabilities may lack one, and CRIU then has to give it up for the restored process too.
+//! Freeze and thaw by an ordinary user who has only CAP_CHECKPOINT_RESTORE and CAP_SETPCAP. CAP_SETPCAP is needed
+//! because the machine's bounding set may lack a capability, which CRIU then has to drop for the restored process, too.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// A user and group that own nothing.
 const USER: u32 = 54_321;
 
-/// The user, his copies of the programs, and a directory of his own.
+/// The user, the user's copies of the programs, and the user's directory.
 struct User {
     directory: TempDir,
     capabilities: &'static str,
@@ -25,12 +25,12 @@ struct User {
 impl User {
     /// `None`, with the reason printed, where this test cannot become another user.
     fn new(capabilities: &'static str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
+        if !nix::unistd::geteuid().is_root() {
             println!("skipped: only root can become another user");
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        // The build may lie where only its owner may look.
+        // The build may be in a directory that only its owner may search.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["stasis", "softgpud", "counter-worker", "self_checkpoint"] {
             fs::copy(program(name), directory.path().join(name)).unwrap();

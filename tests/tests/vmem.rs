@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranges, physical memory and mappings: what kernels, copies and the CPU find there, and through checkpoints.
+//! Ranges, physical memory and mappings, as kernels, copies and the CPU see them, also through checkpoints.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn read_at(gpu: &Gpu, va: u64) -> Result<u32, Arc<QueueFault>> {
     Ok(values::<u32>(&out)[0])
 }
 
-/// On a queue of its own: one that faults is of no use afterwards.
+/// On a queue of its own: a queue that has faulted cannot be used again.
 fn run_at(gpu: &Gpu, kernel: &str, args: &[Arg<'_>]) -> Result<(), Arc<QueueFault>> {
     let queue = Queue::create(&gpu.agent, QueueOptions::default()).unwrap();
     let (done, kernel) = (Signal::new(&gpu.runtime, 1).unwrap(), gpu.kernel(kernel));
@@ -72,7 +72,7 @@ fn parts_of_one_memory_at_several_places_are_the_same_bytes() {
         let mut seen = vec![0; 2 * PAGE as usize];
         range.read(0, &mut seen).unwrap();
         assert!(seen == numbers[PAGE as usize..3 * PAGE as usize], "{:?}", pool.kind());
-        // By a kernel at one place, seen by a kernel and the CPU at the others.
+        // Written by a kernel at one place, and read by a kernel and the CPU at the others.
         write_at(&gpu, range.va() + PAGE + 12, 0xfeed_0001).unwrap();
         assert_eq!(read_at(&gpu, range.va() + 10 * PAGE + 12).unwrap(), 0xfeed_0001);
         assert_eq!((word(&range, PAGE + 12), word(&range, 10 * PAGE + 12)), (0xfeed_0001, 0xfeed_0001));
@@ -120,7 +120,7 @@ fn two_agents_have_the_rights_that_each_was_given() {
         let found = fault.memory.unwrap();
         assert_eq!((found.address, found.read_only), (range.va() + PAGE, true), "{fault}");
         assert_eq!(read_at(&first, range.va() + PAGE).unwrap(), 41);
-        // Another right for a part, in place: the part before and behind keep theirs.
+        // Another right for a part, in place: the parts before and after it keep theirs.
         range.set_access(PAGE, PAGE, &[(&second.agent, Access::ReadWrite)]).unwrap();
         write_at(&second, range.va() + PAGE, 43).unwrap();
         assert_eq!(read_at(&first, range.va() + PAGE).unwrap(), 43);
@@ -158,7 +158,7 @@ fn what_is_unmapped_faults_and_its_neighbours_stay() {
         assert_eq!(read_at(&gpu, range.va() + page * PAGE).unwrap(), page as u32);
         assert_eq!(word(&range, page * PAGE), page as u32);
     }
-    // The hole takes another part; the rights of what was there are gone with it.
+    // The hole gets another part; the rights of the old one have ended with its mapping.
     range.map(3 * PAGE, &memory, 0, 2 * PAGE).unwrap();
     assert!(read_at(&gpu, range.va() + 3 * PAGE).is_err());
     range.set_access(PAGE, 6 * PAGE, &[(&gpu.agent, Access::Read)]).unwrap();
@@ -191,7 +191,7 @@ fn range_grows_while_a_kernel_works_in_it() {
         grow(n << 21);
         write_at(&gpu, range.va() + (n << 21), n as u32).unwrap();
     }
-    // What a packet was given is not taken from under it.
+    // A range that a packet uses is not unmapped.
     let error = range.unmap(5 << 21, 2 << 20).unwrap_err();
     assert!(matches!(error, VmemError::Pending { .. }), "{error}");
     assert_eq!(word(&range, 5 << 21), 5);
@@ -228,7 +228,7 @@ fn memory_without_a_handle_lives_until_its_last_mapping_ends() {
         range.map(0, &gpu.agent.vram().physical(1).unwrap(), 0, PAGE),
         Err(VmemError::Freed { .. })
     ));
-    // The range takes its mappings along, and they the memory.
+    // Dropping the range ends its mappings, and that ends the memory.
     drop(other);
     assert_eq!(gpu.agent.vram_available().unwrap(), before);
 }
@@ -302,7 +302,7 @@ fn survives(mode: Mode) {
     assert_eq!(one.registry.maps, two.registry.maps);
     assert_eq!(one.registry.maps.entries.len(), mappings.len());
     assert_eq!((picture(&range), range.mappings()), (before, mappings));
-    // Aliases are aliases still, rights are rights, holes are holes.
+    // Aliases, rights and holes are as before.
     write_at(&first, range.va() + 2 * PAGE, 77).unwrap();
     assert_eq!((word(&range, 12 * PAGE), read_at(&second, range.va() + 2 * PAGE).unwrap()), (77, 77));
     assert!(write_at(&second, range.va() + 2 * PAGE, 1).unwrap_err().memory.unwrap().read_only);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is checked of the sources beside the tests: format, lints, documentation, and undefined behaviour under Miri.
+//! Checks of the sources beside the tests: format, spelling, lints, documentation, dependencies, and undefined
+//! behaviour under Miri.
 
 use std::process::Command;
 
 use anyhow::Result;
+use clap::Args;
 
-use crate::setup::Installed;
 use crate::setup::process::shown;
+use crate::setup::{self, Installed};
 use crate::workspace::{cargo, cargo_with, root};
 
 /// Packages and filters of the tests that Miri runs: rings, the registry's tables and hostile ELF files. Miri starts no
@@ -16,15 +18,41 @@ const UNDER_MIRI: [(&str, &[&str]); 2] = [
     ("stasis", &["context::registry", "code_object::elf", "--skip", "registry::maps"]),
 ];
 
-/// Format, lints and documentation, as `.ci/run` checks them.
-pub fn check(installed: &Installed) -> Result<()> {
-    cargo(&["fmt", "--all", "--", "--check"], installed)?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], installed)?;
-    let doc = ["doc", "--workspace", "--no-deps", "--locked", "--quiet"];
-    cargo_with(&doc, installed, &[("RUSTDOCFLAGS", "-D warnings")])
+/// What is checked.
+#[derive(Debug, Clone, Args)]
+pub struct CheckOptions {
+    /// Leave out the licences, sources and versions of dependencies, whose checker takes minutes to install.
+    #[arg(long)]
+    pub without_deny: bool,
 }
 
-/// Runs the tests that Miri can bear, installing it with rustup if it is not there.
+/// Format, spelling, lints, documentation and dependencies.
+pub fn check(options: &CheckOptions, installed: &Installed) -> Result<()> {
+    cargo(&["fmt", "--all", "--", "--check"], installed)?;
+    shown(Command::new(setup::typos()?).current_dir(root()))?;
+    if !options.without_deny {
+        deny(installed)?;
+    }
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], installed)?;
+    let doc = ["doc", "--workspace", "--no-deps", "--locked", "--quiet"];
+    cargo_with(&doc, installed, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    // As on the documentation's machine, which has no compiler for kernels.
+    let without = ["check", "-p", "stasis", "--no-default-features", "--locked"];
+    cargo_with(&without, installed, &[("STASIS_CLANG", "/nonexistent/clang")])
+}
+
+/// Licences, sources and versions of dependencies, as `deny.toml` allows them. Advisories are not among them: their
+/// database is fetched from a host that machines for builds need not reach.
+fn deny(installed: &Installed) -> Result<()> {
+    let found = Command::new("cargo-deny").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        println!("Installing cargo-deny with cargo (takes some minutes)");
+        cargo(&["install", "--locked", "cargo-deny"], installed)?;
+    }
+    cargo(&["deny", "--locked", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"], installed)
+}
+
+/// Runs the tests that Miri can run. Installs Miri with rustup if it is missing.
 pub fn miri() -> Result<()> {
     let is_there = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
     if !is_there.is_ok_and(|output| output.status.success()) {
@@ -43,7 +71,7 @@ pub fn miri() -> Result<()> {
         println!("Miri: {package} {}", filters.join(" "));
         let mut command = Command::new("cargo");
         command.args(["+nightly", "miri", "test", "--locked", "--lib", "-p", package, "--"]).args(filters);
-        // Miri is a thousand times slower than the tests: a few cases of a property have to do.
+        // Miri is a thousand times slower than the tests: a few cases of a property must suffice.
         command.env("PROPTEST_CASES", "4").env("MIRIFLAGS", "-Zmiri-disable-isolation").current_dir(root());
         shown(&mut command)?;
     }

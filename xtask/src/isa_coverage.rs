@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask isa-coverage`: which rows of the instruction table are implemented and which have a semantic test.
 //!
-//! INVARIANT: the numbers are those that the tests themselves print after they ran; nothing is counted here that no test
-//! has executed.
+//! INVARIANT: the numbers are those that the tests print after they ran; a row that no test has executed is not
+//! counted.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -23,7 +23,7 @@ struct Count {
     total: usize,
 }
 
-/// What the report says.
+/// The content of the report.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Coverage {
     formats: BTreeMap<String, Count>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The repository's own chores, each a subcommand: what a fresh machine needs is always set up first.
+//! The repository's own tasks, each a subcommand. A subcommand first sets up what a fresh machine lacks.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(unsafe_code)]
 
 mod checks;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::Subcommand;
 
-/// Sets up the machine and runs the repository's chores.
+/// Sets up the machine and runs the repository's tasks.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
 struct Cli {
@@ -31,13 +32,17 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Sets up, then runs the whole test suite.
     Test {
+        /// Also does at length what the suite only samples: moments to kill processes at, generations, graphs of shared
+        /// memory, random programs, sentences. Takes hours.
+        #[arg(long)]
+        all: bool,
         /// Arguments for `cargo nextest run`, such as a filter.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Sets up, then checks format, lints and documentation.
-    Check,
-    /// Runs the tests that Miri can bear: rings, registry, ELF files.
+    /// Sets up, then checks format, spelling, lints, documentation and dependencies.
+    Check(checks::CheckOptions),
+    /// Runs the tests that Miri can run: rings, registry, ELF files.
     Miri,
     /// Builds the CRIU plugin and puts it into a directory of its own, for `criu -L`.
     Plugin {
@@ -63,7 +68,7 @@ enum Command {
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
-        // Without the backtrace that RUST_BACKTRACE asks for: where in this program says nothing about what failed.
+        // Without the backtrace that RUST_BACKTRACE asks for: the place in this program says nothing about the failure.
         Err(error) => {
             eprintln!("Error: {error:#}");
             ExitCode::FAILURE
@@ -110,14 +115,14 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
-        Command::Test { arguments } => workspace::test(&arguments, &installed)?,
-        Command::Check => checks::check(&installed)?,
+        Command::Test { all, arguments } => workspace::test(all, &arguments, &installed)?,
+        Command::Check(options) => checks::check(&options, &installed)?,
         Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,
         Command::IsaCoverage => isa_coverage::run(&installed)?,
         Command::Fuzz { seconds } => workspace::fuzz(seconds, &installed)?,
         Command::Bench { arguments } => {
-            // What is missing is said beside the figures that are missing for it.
+            // The benchmark reports a missing peer beside the missing figures.
             if let Err(why) = installed.add_peers() {
                 eprintln!("xtask: benchmarks will lack peers: {why:#}");
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The workspace as xtask sees it: where it is, and its programs, built.
+//! The workspace: its path, and its built programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +44,7 @@ pub fn cargo(arguments: &[&str], installed: &Installed) -> Result<()> {
     cargo_with(arguments, installed, &[])
 }
 
-/// The same with more in its environment.
+/// The same with more environment variables.
 pub fn cargo_with(arguments: &[&str], installed: &Installed, environment: &[(&str, &str)]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -64,22 +64,28 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Builds packages with optimisation; where their programs are.
+/// Builds packages with optimisation. Returns the directory of their programs.
 fn build_packages(packages: &[&str], installed: &Installed) -> Result<impl Fn(&str) -> Result<PathBuf>> {
     let named = packages.iter().flat_map(|package| ["-p", package]);
     let all: Vec<&str> = ["build", "--release", "--locked"].into_iter().chain(named).collect();
     cargo(&all, installed)?;
-    let directory = target().join("release");
-    Ok(move |name: &str| {
-        let path = directory.join(name);
-        ensure!(path.exists(), "{} was not built", path.display());
-        path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))
-    })
+    Ok(|name: &str| program("release", name))
 }
 
-/// Builds the programs with optimisation.
-pub fn build_release(installed: &Installed) -> Result<Built> {
-    let at = build_packages(&["stasis-softgpu", "stasis-cli", "stasis-examples"], installed)?;
+/// The program of this name that was built with this profile.
+fn program(profile: &str, name: &str) -> Result<PathBuf> {
+    let path = target().join(profile).join(name);
+    ensure!(path.exists(), "{} was not built", path.display());
+    path.canonicalize().with_context(|| format!("Cannot resolve {}", path.display()))
+}
+
+/// Builds the four programs of the demo and nothing else, with the development profile: its crates that compute are
+/// optimised, and what this command was built from is there already. This takes half the time of a release build.
+pub fn build_demo(installed: &Installed) -> Result<Built> {
+    let packages = ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-examples"];
+    let programs = ["--bin", "softgpud", "--bin", "stasis", "--bin", "heat", "--bin", "endless"];
+    cargo(&[&["build", "--locked"][..], &packages, &programs].concat(), installed)?;
+    let at = |name: &str| program("debug", name);
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
 }
 
@@ -102,7 +108,7 @@ pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Resu
     std::fs::create_dir_all(&directory).with_context(|| format!("Cannot make {}", directory.display()))?;
     // CRIU changes its working directory before it looks for plugins.
     let directory = directory.canonicalize()?;
-    // A criu that has the old one mapped keeps it: it is replaced, not written over.
+    // The plugin is replaced by a rename: a criu that has the old one mapped keeps it.
     let (new, path) = (directory.join(format!("{NAME}.new")), directory.join(NAME));
     std::fs::copy(target().join("release").join(NAME), &new)
         .and_then(|_| std::fs::rename(&new, &path))
@@ -112,7 +118,7 @@ pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Resu
         "{} is ready. With it (or CRIU_LIBS_DIR={directory} for what runs criu for you):",
         path.display()
     );
-    // The one that works here, which need not be the one on PATH.
+    // The CRIU that works here, which need not be the one on PATH.
     let found = setup::working_criu();
     let criu = found.as_deref().unwrap_or(Path::new("criu")).display();
     println!("  {criu} dump -t PID -D DIR -L {directory}");
@@ -123,40 +129,56 @@ pub fn install_plugin(directory: Option<PathBuf>, installed: &Installed) -> Resu
     Ok(())
 }
 
-/// Has the model checker look at the freeze and thaw protocol (`protocol/tests/model`). What it checks is built another
-/// way, so that is kept apart from all else.
+/// Runs the model checker on the freeze and thaw protocol (`protocol/tests/model`). The checked code is built with
+/// other flags, so it has its own target directory.
 fn check_models(installed: &Installed) -> Result<()> {
     let directory = target().join("loom");
     let directory = directory.to_str().context("The target directory's name is not UTF-8")?;
     let mut all = vec!["test", "--profile", "model", "--quiet", "--locked", "-p", "stasis-protocol"];
     all.extend(["--test", "model", "--target-dir", directory]);
-    // Its mutants panic, as they should.
+    // The mutants of the models panic on purpose.
     cargo_with(&all, installed, &[("RUSTFLAGS", "--cfg loom"), ("RUST_BACKTRACE", "0")])
 }
 
+/// What the suite samples, at length: the variables that tests read, and values for a night. A variable that is set already
+/// keeps its value.
+const AT_LENGTH: [(&str, &str); 6] = [
+    ("STASIS_CRIU_GRAPHS", "30"),
+    ("STASIS_EVERY_SENTENCE", "1"),
+    ("STASIS_FUZZ_SECONDS", "300"),
+    ("STASIS_GRAPHS", "2000"),
+    ("STASIS_KILL_POINTS", "100"),
+    ("STASIS_SOAK", "1000"),
+];
+
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.
-pub fn test(arguments: &[String], installed: &Installed) -> Result<()> {
+pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Result<()> {
     // The integration tests start softgpud, stasis and the examples from where cargo puts them.
     cargo(&["build", "--workspace", "--locked"], installed)?;
     if arguments.is_empty() {
         cargo(&["test", "--workspace", "--doc", "--quiet", "--locked"], installed)?;
         check_models(installed)?;
     }
-    // A failure is told at the end with all others, not instead of them.
+    // The run does not stop at a failure; all failures are reported at the end.
     let mut all = vec!["nextest", "run", "--workspace", "--locked", "--no-fail-fast"];
     all.extend(arguments.iter().map(String::as_str));
-    // A failure says why in its first lines. Backtraces, whoever asked for them, bury that under frames of the runner, and
-    // of programs of containers, which have no symbols.
-    cargo_with(&all, installed, &[("RUST_BACKTRACE", "0")])
+    // The first lines of a failure give the reason. Backtraces are switched off: they would hide it under frames of the
+    // runner, and of programs in containers, which have no symbols.
+    let mut environment = vec![("RUST_BACKTRACE", "0")];
+    if at_length {
+        environment.extend(AT_LENGTH.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+    }
+    cargo_with(&all, installed, &environment)
 }
 
-/// Runs the benchmarks, optimised. What they start is built with them in one go: cargo gives a dependency the features that
-/// all packages of a build ask for, so that several builds of fewer packages would compile it as often.
+/// Runs the benchmarks, optimised. The programs that they start are built in the same cargo call: cargo gives a
+/// dependency the features of all packages of a build, so several builds of fewer packages would compile it several
+/// times.
 pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     let packages = ["stasis-softgpu", "stasis-cli", "stasis-examples", "embed-server", "stasis-benches"];
     let at = build_packages(&packages, installed)?;
-    // Beside the other programs, whatever the working directory.
+    // The path beside the other programs, for any working directory.
     at("softgpud")?;
     let mut command = Command::new(at("stasis-benches")?);
     installed.export(&mut command);
@@ -166,7 +188,7 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// Runs every fuzz target for `seconds` each; what a target finds stays in `fuzz/artifacts`.
+/// Runs every fuzz target for `seconds` each; inputs that fail are kept in `fuzz/artifacts`.
 pub fn fuzz(seconds: u32, installed: &Installed) -> Result<()> {
     let found = Command::new("cargo-fuzz").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
@@ -180,7 +202,7 @@ pub fn fuzz(seconds: u32, installed: &Installed) -> Result<()> {
     let limit = format!("-max_total_time={seconds}");
     for target in &targets {
         println!("Fuzzing {target} for {seconds} s");
-        // The stable toolchain has no sanitizers; panics and broken assertions are what is looked for.
+        // The stable toolchain has no sanitizers; the targets look for panics and failed assertions.
         cargo(&["fuzz", "run", "--sanitizer", "none", target, "--", &limit], installed)?;
     }
     Ok(())

@@ -121,7 +121,7 @@ pub fn run(report: &Report) -> Result<()> {
 pub fn play(arguments: &[String]) -> Result<()> {
     let directory = Path::new(arguments.first().context("which directory?")?);
     // CRIU takes no process out of the middle of a session.
-    rustix::process::setsid()?;
+    nix::unistd::setsid()?;
     let started = Instant::now();
     let gpu = Gpu::open()?;
     let buffer = gpu.agent.vram().alloc(BYTES as u64)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use rustix::fs::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 
 /// Bytes of one transfer, as the runtime's images use.
 const BLOCK: usize = 2 << 20;
@@ -67,12 +67,12 @@ fn open(path: &Path, flags: i32) -> Result<File> {
 /// cache, its space taken before.
 pub fn measure(directory: &Path, bytes: usize) -> Result<(f64, f64)> {
     let path = directory.join("peer");
-    let file = open(&path, libc::O_DIRECT)?;
+    let file = open(&path, OFlag::O_DIRECT.bits())?;
     let threads = THREADS * std::thread::available_parallelism().map_or(1, usize::from);
     let count = bytes / BLOCK;
     let bytes = (count * BLOCK) as f64;
     let started = Instant::now();
-    fallocate(&file, FallocateFlags::empty(), 0, (count * BLOCK) as u64)?;
+    fallocate(&file, FallocateFlags::empty(), 0, (count * BLOCK).try_into()?)?;
     let write = |n: usize, block: &mut [u8]| {
         // No two blocks alike.
         block[..8].copy_from_slice(&(n as u64).to_le_bytes());

@@ -5,49 +5,37 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use anyhow::Result;
+use memmap2::{MmapMut, MmapOptions};
+use nix::fcntl::SealFlag;
 use stasis::image::Extent;
 
 /// A mapping of its own.
 #[derive(Debug)]
-pub struct Memory {
-    start: NonNull<u8>,
-    bytes: usize,
-}
+pub struct Memory(MmapMut);
 
 impl Memory {
     /// So many bytes without a page behind them.
     pub fn fresh(bytes: usize) -> Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::SHARED) }?;
-        Ok(Self { start: NonNull::new(start.cast()).context("memory at 0")?, bytes })
+        let file = kfd::linux::memfd("memory", bytes.try_into()?, SealFlag::empty())?;
+        // SAFETY: nothing else has the memfd, which ends here, so only this mapping changes its bytes.
+        Ok(Self(unsafe { MmapOptions::new().len(bytes).map_mut(&file) }?))
     }
 
     /// Its bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: our mapping, borrowed uniquely; extents of it are used only between borrows.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        &mut self.0
     }
 
     /// It as so many buffers of one length.
     pub fn extents(&mut self, count: usize) -> Vec<Extent> {
-        let each = self.bytes / count;
+        let each = self.0.len() / count;
         let at = |n: usize| NonNull::from(&mut self.bytes()[n * each]);
         // SAFETY: parts of our mapping, which outlives every use of them in `image`.
         (0..count).map(at).map(|start| unsafe { Extent::new(start, each as u64) }).collect()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: ours, and no borrow is left.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 

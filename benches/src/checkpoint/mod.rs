@@ -100,8 +100,8 @@ impl Place {
 
     /// Whether there is room for so many bytes.
     pub fn has_room_for(&self, bytes: usize) -> Result<bool> {
-        let space = rustix::fs::statvfs(self.path())?;
-        Ok(space.f_bavail * space.f_frsize > bytes as u64)
+        let space = nix::sys::statvfs::statvfs(self.path())?;
+        Ok(space.blocks_available() * space.fragment_size() > bytes as u64)
     }
 
     /// Whether there is room for an image of [`BYTES`], with some to spare.

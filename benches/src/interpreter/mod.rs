@@ -12,7 +12,7 @@ mod native;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::ClockId;
 use softgpu_waves::Level;
 
 use self::jobs::{Job, jobs};
@@ -25,8 +25,8 @@ const TOLERANCE: f32 = 1e-4;
 
 /// CPU time of the process, in seconds.
 pub fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+    let time = ClockId::CLOCK_PROCESS_CPUTIME_ID.now().expect("a clock that every Linux has");
+    time.tv_sec() as f64 + time.tv_nsec() as f64 * 1e-9
 }
 
 /// How long a worker may take from saying that it is done to being asleep.

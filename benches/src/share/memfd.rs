@@ -5,17 +5,13 @@
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use anyhow::{Context, Result, ensure};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use anyhow::{Result, ensure};
+use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::unistd::ftruncate;
 use stasis::Buffer;
 
 const PAGE: usize = 4096;
@@ -24,39 +20,25 @@ pub const MOST: usize = 128;
 
 /// A memfd of so many bytes.
 pub fn create(bytes: usize) -> Result<OwnedFd> {
-    let file = memfd_create(c"stasis-bench", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, bytes as u64)?;
+    let file = memfd_create(c"stasis-bench", MFdFlags::MFD_CLOEXEC)?;
+    ftruncate(&file, bytes.try_into()?)?;
     Ok(file)
 }
 
 /// A memfd in this process's memory.
 #[derive(Debug)]
-pub struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
-}
+pub struct Mapping(MmapRaw);
 
 impl Mapping {
     /// Maps all of it.
     pub fn new(file: impl AsFd, bytes: usize) -> Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) }?;
-        Ok(Self { start: NonNull::new(start.cast()).context("memory at 0")?, bytes })
+        Ok(Self(MmapOptions::new().len(bytes).map_raw(file.as_fd().as_raw_fd())?))
     }
 
     /// Writes a byte into each page.
     pub fn touch(&mut self) {
-        // SAFETY: our mapping, borrowed uniquely.
-        unsafe { touch(self.start.as_ptr(), self.bytes) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: ours, and no borrow is left.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        // SAFETY: the owner keeps so many bytes mapped, and gives out no reference to them.
+        unsafe { touch(self.0.as_mut_ptr(), self.0.len()) }
     }
 }
 
@@ -80,24 +62,28 @@ pub fn touch_buffer(buffer: &Buffer) -> Result<()> {
 
 /// Sends descriptors with a byte.
 pub fn send(socket: impl AsFd, files: &[OwnedFd]) -> Result<()> {
-    let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    ensure!(control.push(SendAncillaryMessage::ScmRights(&files)), "{} descriptors do not fit", files.len());
-    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    ensure!(files.len() <= MOST, "{} descriptors do not fit", files.len());
+    let files: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&files)];
+    let socket = socket.as_fd().as_raw_fd();
+    sendmsg::<()>(socket, &[IoSlice::new(&[0])], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
     Ok(())
 }
 
 /// Receives what [`send`] has sent.
 pub fn receive(socket: impl AsFd) -> Result<Vec<OwnedFd>> {
     let mut byte = [0];
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    ensure!(received.bytes == 1, "the other process has gone");
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!([RawFd; MOST]);
+    let socket = socket.as_fd().as_raw_fd();
+    let received = recvmsg::<()>(socket, &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
     let rights = |message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        ControlMessageOwned::ScmRights(rights) => Some(rights),
         _ => None,
     };
-    Ok(control.drain().filter_map(rights).flatten().collect())
+    // SAFETY: the kernel has made these descriptors for the message, and nothing else knows of them.
+    let owned = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+    let files = received.cmsgs()?.filter_map(rights).flatten().map(owned).collect();
+    ensure!(received.bytes == 1, "the other process has gone");
+    Ok(files)
 }

@@ -7,7 +7,8 @@
 use std::io::{Read, Write};
 
 use anyhow::Result;
-use rustix::process::{Signal, getpid, kill_process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::getpid;
 
 use super::line::{Bare, Line};
 
@@ -77,7 +78,7 @@ impl Part {
 }
 
 fn mark() -> Result<()> {
-    Ok(kill_process(getpid(), Signal::USR1)?)
+    Ok(kill(getpid(), Signal::SIGUSR1)?)
 }
 
 /// Gets ready, says so, waits to be told that it is traced, and goes through the parts.

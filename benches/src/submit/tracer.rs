@@ -11,6 +11,11 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::libc;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use super::traced::{PARTS, Part};
 
@@ -49,41 +54,36 @@ enum Stop {
     Mark,
     Syscall,
     Step,
-    Other(i32),
+    Other(Signal),
 }
 
-struct Traced(libc::pid_t);
+struct Traced(Pid);
+
+/// A request that lets a traced process go on, with a signal or without.
+type Resume = fn(Pid, Option<Signal>) -> nix::Result<()>;
 
 impl Traced {
-    fn ptrace(&self, request: libc::c_uint, address: usize, data: usize) -> Result<libc::c_long> {
-        // SAFETY: the requests made here take numbers, or (GET_SYSCALL_INFO) a buffer of the size given.
-        let result = unsafe { libc::ptrace(request, self.0, address, data) };
-        ensure!(result >= 0, "ptrace request {request:#x}: {}", std::io::Error::last_os_error());
-        Ok(result)
+    /// Lets it run, delivering the signal, until it stops again.
+    fn resume(&self, how: Resume, signal: Option<Signal>) -> Result<Stop> {
+        how(self.0, signal).context("ptrace")?;
+        self.wait()
     }
 
-    /// Lets it run, delivering `signal` if it is not 0, until it stops again.
-    fn resume(&self, how: libc::c_uint, signal: i32) -> Result<Stop> {
-        self.ptrace(how, 0, signal as usize)?;
-        let mut status = 0;
-        // SAFETY: `status` is a valid place for the answer.
-        let waited = unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) };
-        ensure!(waited == self.0, "waitpid: {}", std::io::Error::last_os_error());
-        ensure!(libc::WIFSTOPPED(status), "the traced process ended (status {status:#x})");
-        Ok(match libc::WSTOPSIG(status) {
-            libc::SIGUSR1 => Stop::Mark,
-            libc::SIGTRAP => Stop::Step,
-            signal if signal == libc::SIGTRAP | 0x80 => Stop::Syscall,
-            signal => Stop::Other(signal),
+    fn wait(&self) -> Result<Stop> {
+        Ok(match waitpid(self.0, Some(WaitPidFlag::__WALL)).context("waitpid")? {
+            WaitStatus::PtraceSyscall(_) => Stop::Syscall,
+            WaitStatus::Stopped(_, Signal::SIGUSR1) => Stop::Mark,
+            WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(_, Signal::SIGTRAP, _) => {
+                Stop::Step
+            }
+            WaitStatus::Stopped(_, signal) | WaitStatus::PtraceEvent(_, signal, _) => Stop::Other(signal),
+            status => bail!("the traced process ended ({status:?})"),
         })
     }
 
     /// The number of the call it is about to make; none when it returns from one.
     fn entering(&self) -> Result<Option<u64>> {
-        // SAFETY: the struct is plain numbers, for which zero is a value.
-        let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
-        let place = (&raw mut info).expose_provenance();
-        self.ptrace(libc::PTRACE_GET_SYSCALL_INFO, size_of_val(&info), place)?;
+        let info = ptrace::syscall_info(self.0).context("PTRACE_GET_SYSCALL_INFO")?;
         if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
             return Ok(None);
         }
@@ -92,12 +92,12 @@ impl Traced {
     }
 
     fn until_mark(&self) -> Result<()> {
-        let mut signal = 0;
+        let mut signal = None;
         loop {
-            match self.resume(libc::PTRACE_CONT, signal)? {
+            match self.resume(ptrace::cont, signal)? {
                 Stop::Mark => return Ok(()),
-                Stop::Other(other) => signal = other,
-                Stop::Syscall | Stop::Step => signal = 0,
+                Stop::Other(other) => signal = Some(other),
+                Stop::Syscall | Stop::Step => signal = None,
             }
         }
     }
@@ -106,7 +106,7 @@ impl Traced {
         let deadline = Instant::now() + PATIENCE;
         let mut steps = 0u64;
         loop {
-            match self.resume(libc::PTRACE_SINGLESTEP, 0)? {
+            match self.resume(ptrace::step, None)? {
                 Stop::Mark => return Ok(steps),
                 Stop::Step | Stop::Syscall => steps += 1,
                 Stop::Other(signal) => bail!("signal {signal} while stepping"),
@@ -119,14 +119,14 @@ impl Traced {
 
     fn syscalls(&self) -> Result<BTreeMap<u64, u64>> {
         let mut calls = BTreeMap::new();
-        let mut signal = 0;
+        let mut signal = None;
         loop {
-            match self.resume(libc::PTRACE_SYSCALL, signal)? {
+            match self.resume(ptrace::syscall, signal)? {
                 Stop::Mark => return Ok(calls),
-                Stop::Other(other) => signal = other,
-                Stop::Step => signal = 0,
+                Stop::Other(other) => signal = Some(other),
+                Stop::Step => signal = None,
                 Stop::Syscall => {
-                    signal = 0;
+                    signal = None;
                     if let Some(number) = self.entering()? {
                         *calls.entry(number).or_default() += 1;
                     }
@@ -139,15 +139,11 @@ impl Traced {
 fn all_parts(child: &mut Child, counted: &mut Counted) -> Result<()> {
     let mut ready = [0; 6];
     child.stdout.as_mut().context("no output")?.read_exact(&mut ready)?;
-    let traced = Traced(libc::pid_t::try_from(child.id())?);
-    // CAST: flags.
-    let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize;
-    traced.ptrace(libc::PTRACE_SEIZE, 0, options)?;
-    traced.ptrace(libc::PTRACE_INTERRUPT, 0, 0)?;
-    let mut status = 0;
-    // SAFETY: `status` is a valid place for the answer.
-    let waited = unsafe { libc::waitpid(traced.0, &raw mut status, libc::__WALL) };
-    ensure!(waited == traced.0 && libc::WIFSTOPPED(status), "the process cannot be stopped");
+    let traced = Traced(Pid::from_raw(child.id().try_into()?));
+    let options = ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
+    ptrace::seize(traced.0, options).context("PTRACE_SEIZE")?;
+    ptrace::interrupt(traced.0).context("PTRACE_INTERRUPT")?;
+    traced.wait().context("the process cannot be stopped")?;
     child.stdin.as_mut().context("no input")?.write_all(b"!")?;
     for part in PARTS {
         traced.until_mark()?;
@@ -157,7 +153,7 @@ fn all_parts(child: &mut Child, counted: &mut Counted) -> Result<()> {
             counted.syscalls.insert(part, traced.syscalls()?);
         }
     }
-    traced.ptrace(libc::PTRACE_DETACH, 0, 0)?;
+    ptrace::detach(traced.0, None).context("PTRACE_DETACH")?;
     Ok(())
 }
 

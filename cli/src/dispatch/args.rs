@@ -14,7 +14,8 @@ use super::observe::ObserveArgs;
 /// Arguments of `stasis dispatch`.
 #[derive(Debug, Args)]
 pub struct DispatchArgs {
-    /// The code object (ELF).
+    /// The code object (ELF), or an offload bundle of several, compressed or not: the agent's entry is run. Without --grid
+    /// and --groups it is the first entry for an AMD GPU, with --disassemble the first for gfx11.
     pub file: PathBuf,
     /// The kernel's name. It can be left out where the file has one; without --grid and --groups the kernels and their
     /// arguments are listed.

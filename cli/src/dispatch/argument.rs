@@ -154,7 +154,7 @@ impl FromStr for RawKernarg {
                 rest
             };
             let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-            let value = |d: u8| (d as char).to_digit(16).map(|v| v as u8);
+            let value = |d: u8| (d as char).to_digit(16).map(|v| v.to_le_bytes()[0]);
             let bytes: Option<Vec<u8>> = digits
                 .chunks(2)
                 .map(|pair| match pair {

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use npyz::{NpyHeader, Order};
+use queues::words::size;
 use stasis::regular::{self, Links};
 
 use super::element::Element;
@@ -116,11 +117,11 @@ impl Layout {
         if is_npy(path) {
             file.write_all(&self.npy_header()?).with_context(failed)?;
         }
-        // CAST: no more than PIECE.
-        let mut piece = vec![0; bytes.min(PIECE as u64) as usize];
+        // No more than PIECE.
+        let mut piece = vec![0; size(bytes.min(PIECE as u64))];
         let mut done = 0;
         while done < bytes {
-            let part = &mut piece[..(bytes - done).min(PIECE as u64) as usize];
+            let part = &mut piece[..size((bytes - done).min(PIECE as u64))];
             read(done, part)?;
             file.write_all(part).with_context(failed)?;
             done += part.len() as u64;

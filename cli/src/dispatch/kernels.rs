@@ -7,11 +7,16 @@ use std::path::Path;
 use serde::Serialize;
 use stasis::code_object::{Argument, CodeObject, Kernel, ValueKind};
 
+use super::code::Chosen;
+
 /// A file's kernels.
 #[derive(Debug, Serialize)]
 pub struct Kernels {
     file: String,
     target: String,
+    /// Where the file is an offload bundle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bundle: Option<Chosen>,
     kernels: Vec<Row>,
 }
 
@@ -51,7 +56,7 @@ struct ArgumentRow {
 
 impl Kernels {
     /// All kernels of a file, or one of them.
-    pub fn new(file: &Path, object: &CodeObject, only: Option<&Kernel>) -> Self {
+    pub fn new(file: &Path, object: &CodeObject, only: Option<&Kernel>, bundle: Option<Chosen>) -> Self {
         let kernels = match only {
             Some(kernel) => std::slice::from_ref(kernel),
             None => object.kernels(),
@@ -59,6 +64,7 @@ impl Kernels {
         Self {
             file: file.display().to_string(),
             target: object.isa().to_string(),
+            bundle,
             kernels: kernels.iter().map(row).collect(),
         }
     }
@@ -105,6 +111,9 @@ impl fmt::Display for Kernels {
             if count == 1 { "" } else { "s" },
             self.target
         )?;
+        if let Some(Chosen { entry, entries }) = &self.bundle {
+            writeln!(f, "of entry {entry} of a bundle of {}: {}", entries.len(), entries.join(", "))?;
+        }
         self.kernels.iter().try_for_each(|kernel| write!(f, "{kernel}"))
     }
 }

@@ -7,11 +7,13 @@
 //! element   element types                                         stats        the device's counts
 //! array     files of elements                                     disassemble  a kernel's code
 //! run       buffers, runs, times                                  kernels      the list of kernels
+//! code      the file's code object, or a bundle's entry
 //! ```
 
 mod args;
 mod argument;
 mod array;
+mod code;
 mod disassemble;
 mod element;
 mod kernels;
@@ -23,11 +25,12 @@ mod times;
 mod watchdog;
 
 use anyhow::{Context, Result};
-use stasis::code_object::CodeObject;
+use stasis::code_object::{Bundle, CodeObject};
 use stasis::regular::{self, Links};
-use stasis::{Executable, Kernel, Runtime};
+use stasis::{Agent, Executable, Runtime};
 
 pub use self::args::DispatchArgs;
+use self::code::Chosen;
 use self::disassemble::Listing;
 use self::kernels::Kernels;
 use self::observe::{Session, counts_for_another};
@@ -44,10 +47,19 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
         args.become_counter();
     }
     args.check_saves()?;
-    let bytes = regular::read(&args.file, MAX_CODE_OBJECT, Links::Follow)?;
-    let object = CodeObject::parse(&bytes).with_context(|| format!("Cannot load {}", args.file.display()))?;
+    let file = regular::read(&args.file, MAX_CODE_OBJECT, Links::Follow)?;
+    let cannot_load = || format!("Cannot load {}", args.file.display());
+    // Which entry of a bundle is meant the agent decides; otherwise what can be said without a device is said first.
+    let mut device = None;
+    let (code, chosen) = if args.runs() && Bundle::is_bundle(&file) {
+        let device = device.insert(Device::open(&args)?);
+        (device.agent.code_of(&file).with_context(cannot_load)?, None)
+    } else {
+        code::to_look_at(&file, args.disassemble).with_context(cannot_load)?
+    };
+    let object = CodeObject::parse(&code).with_context(cannot_load)?;
     if !args.runs() && !args.disassemble {
-        return list(&args, &object);
+        return list(&args, &object, chosen);
     }
     let kernel = args.kernel(&object)?;
     let mut report = Report::new(&kernel.name);
@@ -60,15 +72,12 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
     }
     args.check_services(&kernel.metadata)?;
     let (grid, block) = args.geometry(&kernel.metadata)?;
-    let session = args.observe.session(args.repeats())?;
-    // Dropped after all that holds the device.
-    let watchdog = Watchdog::start(args.limit(), "opening it")?;
-    let runtime = Runtime::open_default()?;
+    let Device { watchdog, session, agent, runtime } = match device {
+        Some(device) => device,
+        None => Device::open(&args)?,
+    };
     watchdog.step("loading the kernel");
-    if let Some(session) = &session {
-        session.check(&runtime)?;
-    }
-    let kernel = load(&args, &bytes, &kernel.name, &runtime)?;
+    let kernel = Executable::load(&agent, &code).with_context(cannot_load)?.kernel(&kernel.name)?;
     let run = run::run(&args, &runtime, &kernel, (grid, block), &watchdog);
     watchdog.step("closing it");
     if let Some(session) = session {
@@ -77,15 +86,41 @@ pub fn run(mut args: DispatchArgs) -> Result<()> {
     }
     report.set_run(&run, kernel.executable().agent());
     // As in `run`: the end of the process is the end of all it has of the device.
-    std::mem::forget((kernel, runtime));
+    std::mem::forget((kernel, agent, runtime));
     output::show(report.text(args.json)?);
     run.map(drop)
 }
 
+/// The open device, and what watches it.
+struct Device {
+    runtime: Runtime,
+    agent: Agent,
+    session: Option<Session>,
+    /// Dropped after all that holds the device.
+    watchdog: Watchdog,
+}
+
+impl Device {
+    fn open(args: &DispatchArgs) -> Result<Self> {
+        let session = args.observe.session(args.repeats())?;
+        let watchdog = Watchdog::start(args.limit(), "opening it")?;
+        let runtime = Runtime::open_default()?;
+        watchdog.step("looking at it");
+        if let Some(session) = &session {
+            session.check(&runtime)?;
+        }
+        let agent = runtime.agent(args.agent);
+        let agent = agent.with_context(|| {
+            format!("There is no agent {}; there are {}", args.agent, runtime.agents().len())
+        })?;
+        Ok(Self { runtime, agent, session, watchdog })
+    }
+}
+
 /// Prints the file's kernels, or the one that is named.
-fn list(args: &DispatchArgs, object: &CodeObject) -> Result<()> {
+fn list(args: &DispatchArgs, object: &CodeObject, chosen: Option<Chosen>) -> Result<()> {
     let only = args.kernel.as_ref().map(|name| object.kernel(name)).transpose()?;
-    let kernels = Kernels::new(&args.file, object, only);
+    let kernels = Kernels::new(&args.file, object, only, chosen);
     output::show(match args.json {
         true => serde_json::to_string_pretty(&kernels)? + "\n",
         false => kernels.to_string(),
@@ -96,13 +131,4 @@ fn list(args: &DispatchArgs, object: &CodeObject) -> Result<()> {
 /// The session ends here: what is printed afterwards may be the end of the process.
 fn fill(args: &DispatchArgs, report: &mut Report, session: Session, object: u64) -> Result<()> {
     args.observe.fill(report, &session, object)
-}
-
-fn load(args: &DispatchArgs, bytes: &[u8], name: &str, runtime: &Runtime) -> Result<Kernel> {
-    let agent = runtime
-        .agent(args.agent)
-        .with_context(|| format!("There is no agent {}; there are {}", args.agent, runtime.agents().len()))?;
-    let executable =
-        Executable::load(&agent, bytes).with_context(|| format!("Cannot load {}", args.file.display()))?;
-    Ok(executable.kernel(name)?)
 }

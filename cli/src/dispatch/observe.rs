@@ -129,8 +129,9 @@ impl ObserveArgs {
 
 /// Whether this process only counts and traces for the one that started it.
 pub fn counts_for_another() -> bool {
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
-    std::env::var(COUNTER).is_ok_and(|named| Some(named) == parent)
+    // 0: the parent is in another pid namespace.
+    let parent = nix::unistd::getppid().as_raw();
+    parent != 0 && std::env::var(COUNTER).is_ok_and(|named| named == parent.to_string())
 }
 
 /// What is taken of a counting process's report.

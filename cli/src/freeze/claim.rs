@@ -218,11 +218,7 @@ mod tests {
         assert_eq!(restorer_of(child), Some(pid));
         criu.kill().unwrap();
         criu.wait().unwrap();
-        rustix::process::kill_process(
-            rustix::process::Pid::from_raw(child).unwrap(),
-            rustix::process::Signal::KILL,
-        )
-        .unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGKILL).unwrap();
     }
 
     #[test]

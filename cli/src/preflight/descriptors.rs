@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use nix::sys::stat::{major, minor};
+
 use super::finding::{Finding, Severity};
 use super::privileges::CAP_DAC_READ_SEARCH;
 use super::scene::Scene;
@@ -19,10 +21,10 @@ const O_APPEND: u32 = 0o2000;
 const ACCESS: u32 = 3;
 
 /// Memory devices (null, zero, full, random, urandom, kmsg): dumped like files.
-const MEM_MAJOR: u32 = 1;
+const MEM_MAJOR: u64 = 1;
 /// Terminals: consoles, `/dev/tty` and `/dev/ptmx`, and the slaves of pseudo-terminals.
-const TTY_MAJORS: [u32; 2] = [4, 5];
-const PTS_MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
+const TTY_MAJORS: [u64; 2] = [4, 5];
+const PTS_MAJORS: std::ops::RangeInclusive<u64> = 136..=143;
 
 /// Kinds of anonymous inodes CRIU has code for.
 const ANONYMOUS: [&str; 6] = ["[eventfd]", "[eventpoll]", "inotify", "[fanotify]", "[signalfd]", "[timerfd]"];
@@ -122,7 +124,7 @@ fn pidfd(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Findin
 }
 
 fn device(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Finding> {
-    let (major, minor) = (rustix::fs::major(fd.file.device), rustix::fs::minor(fd.file.device));
+    let (major, minor) = (major(fd.file.device), minor(fd.file.device));
     let refused = refused(process, fd);
     match fd.file.kind() {
         BLOCK => Some(refused.why("CRIU cannot dump a block device").remedy("close it before the checkpoint")),
@@ -156,7 +158,7 @@ fn device(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Findi
 
 /// Terminals are found by their numbers, not by path.
 fn is_terminal(fd: &Descriptor) -> bool {
-    let major = rustix::fs::major(fd.file.device);
+    let major = major(fd.file.device);
     fd.file.kind() == CHARACTER && (TTY_MAJORS.contains(&major) || PTS_MAJORS.contains(&major))
 }
 

@@ -98,7 +98,7 @@ mod tests {
     use std::collections::HashSet;
     use std::process::{Child, Command, Stdio};
 
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::super::dump_flags::DumpFlags;
     use super::super::privileges::Own;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn holder(name: &str) -> Child {
-        keeper(memfd_create(name, MemfdFlags::CLOEXEC).unwrap())
+        keeper(memfd_create(name, MFdFlags::MFD_CLOEXEC).unwrap())
     }
 
     fn judged(tree: &[Process], session: &HashSet<i32>) -> Vec<Finding> {

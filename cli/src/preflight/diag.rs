@@ -6,10 +6,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with, sockopt,
+use kfd::linux::{retry, set_receive_timeout};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
 };
 
 const NLMSG_ERROR: u16 = 2;
@@ -29,7 +31,7 @@ const MESSAGE: usize = 16;
 /// One datagram of a dump: the kernel fills at most 32 KiB.
 const BUFFER: usize = 64 << 10;
 /// TIMEOUT: the kernel answers at once.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A Unix socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,13 +51,14 @@ pub struct UnixSocket {
 /// # Errors
 /// The system's answer.
 pub fn unix_sockets() -> io::Result<HashMap<u32, UnixSocket>> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
-    sendto(&socket, &request(), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let tables = SockProtocol::NetlinkSockDiag;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, tables)?;
+    set_receive_timeout(&socket, PATIENCE)?;
+    sendto(socket.as_raw_fd(), &request(), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
     let mut sockets = HashMap::new();
     let mut buffer = vec![0; BUFFER];
     loop {
-        let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut buffer[..], RecvFlags::empty()))?;
+        let length = retry(|| recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()))?;
         if take(&buffer[..length], &mut sockets)? {
             return Ok(sockets);
         }
@@ -69,7 +72,7 @@ fn request() -> Vec<u8> {
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(DUMP_REQUEST.to_ne_bytes());
     bytes.extend([0; 8]);
-    bytes.extend([AddressFamily::UNIX.as_raw().to_le_bytes()[0], 0, 0, 0]);
+    bytes.extend([(AddressFamily::Unix as i32).to_le_bytes()[0], 0, 0, 0]);
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(0u32.to_ne_bytes());
     bytes.extend(SHOW.to_ne_bytes());
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
 
     fn inode(fd: impl AsFd) -> u32 {
-        rustix::fs::fstat(fd).unwrap().st_ino as u32
+        nix::sys::stat::fstat(fd).unwrap().st_ino as u32
     }
 
     #[test]

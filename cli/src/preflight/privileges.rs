@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use kfd::linux::has_attribute;
+use nix::sys::resource::{Resource, getrlimit};
+
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
 use super::shared;
@@ -42,7 +45,7 @@ impl Own {
         let mask = field(&status, "CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
         let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
         Self {
-            uid: rustix::process::geteuid().as_raw(),
+            uid: nix::unistd::geteuid().as_raw(),
             capabilities: mask.unwrap_or(0),
             ptrace_scope: scope.trim().parse().unwrap_or(0),
             criu,
@@ -56,11 +59,7 @@ impl Own {
 
     /// Whether the program carries capabilities itself; which ones is its owner's business.
     fn criu_has_own(&self) -> bool {
-        let mut attribute = [0u8; 64];
-        let criu = self.criu.as_ref();
-        criu.is_ok_and(|path| {
-            rustix::fs::getxattr(path, "security.capability", &mut attribute[..]).is_ok_and(|bytes| bytes > 0)
-        })
+        self.criu.as_ref().is_ok_and(|path| matches!(has_attribute(path, "security.capability"), Ok(true)))
     }
 }
 
@@ -120,7 +119,7 @@ fn other_user(own: &Own, process: &Process) -> Option<Finding> {
 /// A restore keeps two descriptors for each piece of shared memory (measured: 10,000 memfds fail at a limit of 20,000).
 fn many_pieces(scene: &Scene<'_>) -> Option<Finding> {
     let pieces = shared::count(scene.tree) as u64;
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum?;
+    let (_, limit) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     (2 * pieces >= limit).then(|| {
         Finding::new(Severity::Warning, scene.root().pid, "process", format!("with {pieces} memfds"))
             .why(format!("a restore needs two descriptors for each; the limit here is {limit}"))

@@ -6,10 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
-use rustix::net::{AddressFamily, sockopt};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use kfd::linux::{pidfd_getfd, pidfd_open, socket_domain, socket_protocol};
+use nix::libc;
+use nix::unistd::Pid;
+use queues::words::words;
 
 use super::diag::{self, CLOSE, LISTEN, TcpSocket, UnixSocket};
 use super::finding::{Finding, Severity};
@@ -24,7 +26,7 @@ const DEVICE_SOCKET: &str = "@stasis-softgpud.";
 /// How the names of sockets begin at which controllers wait for agents.
 const CONTROLLER_SOCKET: &str = "@stasis-order.";
 /// IPPROTO_MPTCP.
-const MPTCP: u32 = 262;
+const MPTCP: i32 = 262;
 /// Tables of /proc/PID/net that show sockets which CRIU dumps as they are, and the column of their inodes.
 const HARMLESS: [(&str, usize); 10] = [
     ("udp", 9),
@@ -95,7 +97,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
             in_table(&unix, held)
                 .into_iter()
                 .flat_map(|s| s.waiting.iter().copied())
-                .chain([held.inode as u32])
+                .chain([words(held.inode)[0]])
         })
         .collect();
     for held in unix_held {
@@ -203,12 +205,14 @@ fn tcp_socket(scene: &Scene<'_>, held: &Held<'_>, socket: &TcpSocket) -> Option<
 
 /// A socket in no table: one that is not bound yet, or of a family without a table. It says itself what it is.
 fn unlisted(held: &Held<'_>) -> Option<Finding> {
-    let Some(copy) = copy(held) else {
+    let copy = pidfd_open(Pid::from_raw(held.process.pid))
+        .and_then(|process| pidfd_getfd(process.as_fd(), held.fd.number));
+    let Ok(copy) = copy else {
         let finding = held.finding(Severity::Warning, held.fd.link.as_str());
         return Some(finding.why("it is in none of the kernel's tables and may not be asked what it is"));
     };
-    let family = sockopt::socket_domain(&copy).ok()?;
-    let protocol = sockopt::socket_protocol(&copy).ok().flatten().map_or(0, |p| p.as_raw().get());
+    let family = socket_domain(copy.as_fd()).ok()?;
+    let protocol = socket_protocol(copy.as_fd()).unwrap_or(0);
     if protocol == MPTCP {
         return Some(
             held.finding(Severity::Refused, "an MPTCP socket")
@@ -216,22 +220,10 @@ fn unlisted(held: &Held<'_>) -> Option<Finding> {
                 .remedy("use TCP (Go programs: GODEBUG=multipathtcp=0)"),
         );
     }
-    let known = [
-        AddressFamily::UNIX,
-        AddressFamily::INET,
-        AddressFamily::INET6,
-        AddressFamily::NETLINK,
-        AddressFamily::PACKET,
-    ];
+    let known = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET];
     (!known.contains(&family)).then(|| {
-        held.finding(Severity::Refused, format!("a socket of family {}", family.as_raw()))
+        held.finding(Severity::Refused, format!("a socket of family {family}"))
             .why("CRIU does not know this family")
             .remedy("close it before the checkpoint")
     })
-}
-
-fn copy(held: &Held<'_>) -> Option<OwnedFd> {
-    let pid = rustix::process::Pid::from_raw(held.process.pid)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    pidfd_getfd(&process, held.fd.number, PidfdGetfdFlags::empty()).ok()
 }

@@ -9,7 +9,9 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{MemfdFlags, makedev, memfd_create};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::makedev;
 
 use std::collections::HashSet;
 
@@ -170,15 +172,10 @@ fn locks_are_read_from_fdinfo() {
 
 #[test]
 fn lock_of_this_process_is_found() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let tree = [this_with(&[file.as_file().as_raw_fd()])];
+    let file = Flock::lock(tempfile::tempfile().unwrap(), FlockArg::LockExclusive).unwrap();
+    let tree = [this_with(&[file.as_raw_fd()])];
     let found = judged(&tree, &DumpFlags::default(), &root_user(), descriptors::judge);
-    assert!(
-        found
-            .iter()
-            .any(|f| f.why.contains("FLOCK") && f.place == format!("fd {}", file.as_file().as_raw_fd()))
-    );
+    assert!(found.iter().any(|f| f.why.contains("FLOCK") && f.place == format!("fd {}", file.as_raw_fd())));
 }
 
 #[test]
@@ -309,7 +306,7 @@ fn tcp_needs_a_flag_and_a_capability() {
 
 #[test]
 fn memory_shared_with_another_process_is_found_and_its_own_is_not() {
-    let memory = memfd_create("shared-or-not", MemfdFlags::empty()).unwrap();
+    let memory = memfd_create("shared-or-not", MFdFlags::empty()).unwrap();
     let tree = [this_with(&[memory.as_raw_fd()])];
     // A descriptor without CLOEXEC: the child has it, too; other tests of this process may start one as well.
     let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
@@ -322,7 +319,7 @@ fn memory_shared_with_another_process_is_found_and_its_own_is_not() {
         refused[0].what.starts_with("/memfd:shared-or-not") && refused[0].why.contains("sleep"),
         "{found:?}"
     );
-    let own = memfd_create("own", MemfdFlags::CLOEXEC).unwrap();
+    let own = memfd_create("own", MFdFlags::MFD_CLOEXEC).unwrap();
     let tree = [this_with(&[own.as_raw_fd()])];
     assert!(refused_of(&judged(&tree, &DumpFlags::default(), &root_user(), shared::judge)).is_empty());
 }

@@ -177,12 +177,12 @@ impl Mapping {
         };
         let (range, rights, _, device, inode) = (word(), word(), word(), word(), word());
         let (major, minor) = device.split_once(':')?;
-        let part = |hex: &str| u32::from_str_radix(hex, 16).ok();
+        let part = |hex: &str| u64::from_str_radix(hex, 16).ok();
         Some(Self {
             range: range.to_owned(),
             shared: rights.ends_with('s'),
             writable: rights.get(1..2) == Some("w"),
-            id: (rustix::fs::makedev(part(major)?, part(minor)?), inode.parse().ok()?),
+            id: (nix::sys::stat::makedev(part(major)?, part(minor)?), inode.parse().ok()?),
             name: rest.to_owned(),
         })
     }
@@ -365,7 +365,7 @@ mod tests {
             "7fba52b98000-7fba52b99000 rw-s 00001000 00:01 2017314                    /memfd:a b (deleted)";
         let mapping = Mapping::parse(line).unwrap();
         assert_eq!((mapping.shared, mapping.writable), (true, true));
-        assert_eq!(mapping.id, (rustix::fs::makedev(0, 1), 2_017_314));
+        assert_eq!(mapping.id, (nix::sys::stat::makedev(0, 1), 2_017_314));
         assert_eq!(mapping.name, "/memfd:a b (deleted)");
         assert_eq!(mapping.place(), "mapping 7fba52b98000-7fba52b99000");
         let anonymous = Mapping::parse("7fba44000000-7fba44021000 r--p 00000000 00:00 0 ").unwrap();

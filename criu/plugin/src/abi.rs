@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The boundary to CRIU: the descriptor it looks for, and hooks that catch whatever goes wrong behind them.
+//! The boundary to CRIU: the plugin descriptor that CRIU looks for, and hooks that catch all errors and panics.
 //!
-//! INVARIANT: no panic leaves a hook, and success is answered with `-ENOTSUP`: CRIU asks plugins in the order in which
-//! it found them until one gives another answer, and the rest want to be asked, too.
+//! INVARIANT: no panic leaves a hook, and a hook that succeeds answers `-ENOTSUP`. CRIU asks its plugins in the order
+//! in which it found them and stops at the first other answer; the other plugins must be asked too.
 #![allow(unsafe_code)]
 
 use std::convert::Infallible;
@@ -10,26 +10,29 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::panic::catch_unwind;
 
+use nix::libc;
 use stasis::explain;
 
 use crate::host::{Level, log};
 use crate::sys::at_exit;
 use crate::{dump, guard, restore};
 
-/// `CRIU_PLUGIN_VERSION`: 0.2.0, the same since 2014.
+/// `CRIU_PLUGIN_VERSION`: 0.2.0, unchanged since 2014.
 const VERSION: c_uint = 0x200;
 /// CRIU refuses a plugin with more hooks than it knows: 4.0 to 4.1 know 12, 4.2 one more.
 const HOOKS: usize = 12;
+#[expect(clippy::cast_possible_truncation, reason = "a hook costs memory: there are few")]
+const MAX_HOOKS: c_uint = HOOKS as c_uint;
 
 const STAGE_DUMP: c_int = 0;
 const STAGE_RESTORE: c_int = 2;
 
-/// "Not mine, ask the next plugin", which CRIU takes for success where nobody needs to answer.
+/// The answer that has CRIU ask the next plugin. Where no plugin has to act, CRIU takes it for success.
 const ASK_OTHERS: c_int = -libc::ENOTSUP;
 
 type PidHook = extern "C" fn(c_int) -> c_int;
 
-/// The hooks up to the twelfth, in CRIU's order (criu-plugin.h); those that are not ours are empty.
+/// The first twelve hooks, in CRIU's order (criu-plugin.h); those that this plugin does not have are empty.
 #[repr(C)]
 struct Hooks {
     dump_unix_sk: Option<extern "C" fn()>,
@@ -79,8 +82,7 @@ pub static CR_PLUGIN_DESC: PluginDescriptor = PluginDescriptor {
     init,
     exit,
     version: VERSION,
-    // CAST: 12.
-    max_hooks: HOOKS as c_uint,
+    max_hooks: MAX_HOOKS,
     hooks: Hooks {
         dump_unix_sk: None,
         restore_unix_sk: None,
@@ -97,7 +99,7 @@ pub static CR_PLUGIN_DESC: PluginDescriptor = PluginDescriptor {
     },
 };
 
-/// Runs a hook: what it fails with is logged with all causes, and told CRIU as a failure.
+/// Runs a hook. An error is logged with all its causes, and CRIU gets a failure.
 fn run<E: std::error::Error>(
     hook: &str,
     body: impl FnOnce() -> Result<(), E> + std::panic::UnwindSafe,
@@ -124,7 +126,7 @@ extern "C" fn init(stage: c_int) -> c_int {
         STAGE_RESTORE => run("init", restore::prepare),
         _ => ASK_OTHERS,
     };
-    // Here success is 0, and anything else ends criu.
+    // From this hook 0 is success, and any other answer ends CRIU.
     if prepared == ASK_OTHERS { 0 } else { prepared }
 }
 
@@ -132,14 +134,14 @@ extern "C" fn exit(stage: c_int, result: c_int) {
     if stage == STAGE_DUMP {
         let _ = catch_unwind(|| {
             if dump::end(result) {
-                // Without it they run on as well, only not before criu's caller does.
+                // Without this handler the processes resume too, but perhaps only after CRIU's caller goes on.
                 at_exit(last);
             }
         });
     }
 }
 
-/// criu ends: the tasks were killed or let go.
+/// CRIU ends: it has killed the tasks or has let them run on.
 extern "C" fn last() {
     let _ = catch_unwind(dump::see_off);
 }
@@ -186,7 +188,7 @@ mod tests {
         let own = std::process::id().cast_signed();
         for hook in [pause_devices, checkpoint_devices, resume_devices_late] {
             assert_eq!(hook(own), -libc::ENOTSUP);
-            // Nor has one that is gone.
+            // A process that has ended has no runtime either.
             assert_eq!(hook(i32::MAX), -libc::ENOTSUP);
         }
         let null = std::fs::File::open("/dev/null").unwrap();

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orders to the agents of several processes at once, from a single thread.
 //!
-//! INVARIANT: whoever answers is the process itself, for only its connection is taken. An answer is taken only after the
-//! agent has closed its end, for CRIU dumps no half of a connection. No wait is without limit.
+//! INVARIANT: an answer comes from the process itself, for no other process's connection is accepted. An answer is
+//! taken only after the agent has closed its end, for CRIU does not dump one end of a connection. Every wait has a time
+//! limit.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use kfd::linux::{poll, retry, set_nonblocking};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socket};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use stasis::checkpoint::contact::{Contact, Invitation};
@@ -24,14 +26,14 @@ use crate::process::{Process, proc_directory};
 
 /// TIMEOUT: how long an agent's inbox may be full.
 const INVITE: Duration = Duration::from_secs(5);
-/// After how long agents that have not come are invited again.
+/// After how long agents that have not connected are invited again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// TIMEOUT: how long an agent that has answered may take to close its end.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long a full inbox is left alone.
+/// The pause before the next try to write into a full inbox.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Why an agent did not do what it was told.
+/// Why an agent did not carry out an order.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AgentError {
@@ -57,7 +59,7 @@ pub(crate) enum AgentError {
         "The agent of process {pid} has not answered within {waited_ms} ms: is the process stopped or frozen?"
     )]
     Silent { pid: i32, waited_ms: u128 },
-    #[error("The agent of process {pid} gave an answer of another version")]
+    #[error("The agent of process {pid} answered in the protocol of another version")]
     Answer {
         pid: i32,
         #[source]
@@ -67,14 +69,15 @@ pub(crate) enum AgentError {
     Refused { pid: i32, state: State, message: String },
 }
 
-/// The part of [`stasis::checkpoint::Reply`] that matters here; the rest may differ between our version and theirs.
+/// The part of [`stasis::checkpoint::Reply`] that the plugin reads; the rest may differ between the plugin's version
+/// and the agent's.
 #[derive(Deserialize)]
 struct Reply {
     state: State,
     done: Result<IgnoredAny, String>,
 }
 
-/// An order under way.
+/// A pending order.
 #[derive(Debug)]
 pub(crate) struct Call<'p> {
     process: &'p Process,
@@ -83,38 +86,36 @@ pub(crate) struct Call<'p> {
     since: Instant,
 }
 
-/// How far it has come.
+/// The stage of a pending order.
 #[derive(Debug)]
 enum Stage {
-    /// The agent is to come for it.
+    /// The agent has been invited to connect.
     Invited(Invitation, Contact),
-    /// The agent has it.
+    /// The agent has received the order.
     Given(OwnedFd),
 }
 
-/// What became of an order: the state of its process after it.
+/// The result of an order: the state of the process after it.
 pub(crate) type Outcome = Result<State, AgentError>;
 
 /// A socket of the process's network namespace.
 pub(crate) fn socket_of(process: &Process) -> Result<OwnedFd, AgentError> {
     let pid = process.pid;
     let make = || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|error| AgentError::Order { pid, source: error.into() })
     };
     if !process.is_elsewhere {
         return make();
     }
-    // CRIU has one thread, and goes to and fro between namespaces itself.
+    // CRIU has one thread, and changes namespaces itself.
     let enter = |source: io::Error| AgentError::Enter { pid, source };
     let own = File::open("/proc/thread-self/ns/net").map_err(enter)?;
     let theirs = File::open(proc_directory(pid).join("ns/net")).map_err(enter)?;
-    move_into_link_name_space(theirs.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|e| enter(e.into()))?;
+    setns(theirs, CloneFlags::CLONE_NEWNET).map_err(|error| enter(error.into()))?;
     let made = make();
-    move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| AgentError::Return { pid, source: error.into() })?;
+    setns(own, CloneFlags::CLONE_NEWNET).map_err(|error| AgentError::Return { pid, source: error.into() })?;
     made
 }
 
@@ -123,20 +124,20 @@ fn contact(process: &Process) -> io::Result<Contact> {
     Contact::find(process.pid)?.ok_or_else(|| io::ErrorKind::ConnectionRefused.into())
 }
 
-/// Invites an agent to take an order; [`answers`] waits for what comes of it.
+/// Invites an agent to take an order; [`answers`] waits for the answer.
 pub(crate) fn call<'p>(process: &'p Process, request: &Request) -> Result<Call<'p>, AgentError> {
     let order = |source: io::Error| AgentError::Order { pid: process.pid, source };
     call_by(contact(process).map_err(order)?, process, request)
 }
 
-/// The same with the inbox at hand.
+/// The same for an inbox that the caller has.
 fn call_by<'p>(contact: Contact, process: &'p Process, request: &Request) -> Result<Call<'p>, AgentError> {
     let order = |source: io::Error| AgentError::Order { pid: process.pid, source };
     let invitation = Invitation::on(socket_of(process)?).map_err(order)?;
     let until = Instant::now() + INVITE;
     while !invitation.send(&contact).map_err(order)? {
         if Instant::now() >= until {
-            return Err(order(Errno::AGAIN.into()));
+            return Err(order(Errno::EAGAIN.into()));
         }
         std::thread::sleep(PAUSE);
     }
@@ -144,14 +145,14 @@ fn call_by<'p>(contact: Contact, process: &'p Process, request: &Request) -> Res
     Ok(Call { process, order: text, stage: Stage::Invited(invitation, contact), since: Instant::now() })
 }
 
-/// Leaves an order with an agent that does not run yet, and waits for nothing.
+/// Leaves an order in the inbox of an agent that does not run yet, without waiting.
 pub(crate) fn leave(process: &Process, request: &Request) -> Result<(), AgentError> {
     let left = contact(process).and_then(|contact| contact.leave(request));
     left.map_err(|source| AgentError::Order { pid: process.pid, source })
 }
 
-/// Waits for all answers, or until `stop` finds one that makes the others needless: these orders are then taken back,
-/// for an agent whose controller hangs up gives up.
+/// Waits for all answers, or until `stop` accepts one of them. The other orders are then cancelled: an agent gives up
+/// when its controller closes the connection.
 pub(crate) fn answers<'p>(
     calls: Vec<Call<'p>>,
     patience: Duration,
@@ -182,29 +183,29 @@ pub(crate) fn answers<'p>(
     answered
 }
 
-/// The calls that can be advanced, in order.
+/// The calls that can go on, in order.
 fn readable(calls: &[Call<'_>], limit: Duration) -> Vec<usize> {
     let (mut fds, mut owners) = (Vec::new(), Vec::new());
     for (index, call) in calls.iter().enumerate() {
         match &call.stage {
             Stage::Invited(invitation, contact) => {
-                // No events asked for: it is only to be told that nobody reads the inbox any more.
+                // No events are asked for: poll(2) only reports that no process reads the inbox any more.
                 fds.extend([
-                    PollFd::new(invitation, PollFlags::IN),
-                    PollFd::new(contact, PollFlags::empty()),
+                    PollFd::new(invitation.as_fd(), PollFlags::POLLIN),
+                    PollFd::new(contact.as_fd(), PollFlags::empty()),
                 ]);
                 owners.extend([index, index]);
             }
             Stage::Given(socket) => {
-                fds.push(PollFd::new(socket, PollFlags::IN));
+                fds.push(PollFd::new(socket.as_fd(), PollFlags::POLLIN));
                 owners.push(index);
             }
         }
     }
-    let limit = Timespec::try_from(limit).ok();
-    // A signal is no answer; the caller looks at its clock and comes again.
-    let count = poll(&mut fds, limit.as_ref()).unwrap_or(0);
-    let is_ready = |fd: &PollFd<'_>| count > 0 && !fd.revents().is_empty();
+    // After a signal the caller looks at the clock and calls again.
+    let count = poll(&mut fds, Some(limit)).unwrap_or(0);
+    // `None`: events that nix does not know.
+    let is_ready = |fd: &PollFd<'_>| count > 0 && fd.any().unwrap_or(true);
     let ready = fds.iter().zip(owners).filter(|(fd, _)| is_ready(fd)).map(|(_, owner)| owner);
     let mut ready: Vec<usize> = ready.collect();
     ready.dedup();
@@ -212,7 +213,7 @@ fn readable(calls: &[Call<'_>], limit: Duration) -> Vec<usize> {
 }
 
 impl<'p> Call<'p> {
-    /// Whom the order is for.
+    /// The process that the order is for.
     pub fn process(&self) -> &'p Process {
         self.process
     }
@@ -227,16 +228,16 @@ impl<'p> Call<'p> {
 
     fn invite_again(&self) {
         if let Stage::Invited(invitation, contact) = &self.stage {
-            // Where there is no room there is an invitation already.
+            // A full inbox holds an invitation already.
             let _ = invitation.send(contact);
         }
     }
 
-    /// Does what can be done without waiting; the outcome, if there is one.
+    /// Does what can be done without waiting. Returns the outcome, if there is one.
     fn advance(&mut self) -> Option<Outcome> {
         match &self.stage {
             Stage::Invited(invitation, contact) => {
-                match invitation.accept(self.process.pid, SocketFlags::NONBLOCK) {
+                match invitation.accept(self.process.pid) {
                     Err(error) => Some(Err(self.order_error(error))),
                     Ok(None) if contact.is_closed() => {
                         // It ended, or was killed.
@@ -244,8 +245,9 @@ impl<'p> Call<'p> {
                     }
                     Ok(None) => None,
                     Ok(Some(socket)) => {
-                        let sent =
-                            rustix::io::retry_on_intr(|| send(&socket, &self.order, SendFlags::NOSIGNAL));
+                        let fd = socket.as_raw_fd();
+                        let sent = set_nonblocking(&socket, true)
+                            .and_then(|()| retry(|| send(fd, &self.order, MsgFlags::MSG_NOSIGNAL)));
                         self.stage = Stage::Given(socket);
                         sent.err().map(|error| Err(self.order_error(error)))
                     }
@@ -255,13 +257,13 @@ impl<'p> Call<'p> {
         }
     }
 
-    /// The answer that has come.
+    /// Reads the answer that has arrived.
     fn take(&self, socket: &OwnedFd) -> Outcome {
         let pid = self.process.pid;
         let order = |source: io::Error| AgentError::Order { pid, source };
         let mut message = vec![0; MAX_MESSAGE];
-        let received = rustix::io::retry_on_intr(|| recv(socket, &mut message[..], RecvFlags::empty()));
-        let (length, _) = received.map_err(|error| order(error.into()))?;
+        let received = retry(|| recv(socket.as_raw_fd(), &mut message, MsgFlags::empty()));
+        let length = received.map_err(|error| order(error.into()))?;
         if length == 0 {
             // It ended, or was killed.
             return Err(order(io::ErrorKind::UnexpectedEof.into()));
@@ -278,12 +280,12 @@ impl<'p> Call<'p> {
     fn wait_for_its_end(&self, socket: &OwnedFd) -> Result<(), AgentError> {
         let until = Instant::now() + FAREWELL;
         loop {
-            match recv(socket, &mut [0u8; 1][..], RecvFlags::empty()) {
-                Ok((0, _)) | Err(Errno::CONNRESET) => return Ok(()),
+            match recv(socket.as_raw_fd(), &mut [0u8; 1], MsgFlags::empty()) {
+                Ok(0) | Err(Errno::ECONNRESET) => return Ok(()),
                 _ if Instant::now() >= until => return Err(self.silent()),
                 _ => {
-                    let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-                    let _ = poll(&mut [PollFd::new(socket, PollFlags::IN)], left.as_ref());
+                    let left = until.saturating_duration_since(Instant::now());
+                    let _ = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], Some(left));
                 }
             }
         }
@@ -295,10 +297,11 @@ mod tests {
     use super::*;
     use std::thread::JoinHandle;
 
-    use rustix::net::{SocketAddrUnix, connect};
+    use nix::poll::{PollTimeout, poll};
+    use nix::sys::socket::{UnixAddr, connect};
     use stasis::checkpoint::Inbox;
 
-    /// A process of ours: this one, which has several agents here.
+    /// This process, which has several agents in these tests.
     fn process() -> Process {
         let pid = std::process::id().cast_signed();
         Process { pid, own_pid: pid, uid: 0, gid: 0, is_elsewhere: false }
@@ -308,26 +311,25 @@ mod tests {
     fn read(inbox: &Inbox) -> String {
         let mut text = vec![0; 4096];
         let length = loop {
-            poll(&mut [PollFd::new(inbox, PollFlags::IN)], None).unwrap();
-            if let Ok(length) = rustix::io::read(inbox, &mut text[..]) {
+            poll(&mut [PollFd::new(inbox.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
+            if let Ok(length) = nix::unistd::read(inbox, &mut text) {
                 break length;
             }
         };
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
-    /// A connection to whoever has invited the owner of this inbox.
+    /// A connection to the controller that has invited the owner of this inbox.
     fn come(inbox: &Inbox) -> OwnedFd {
         let text = read(inbox);
         let at = text.find("stasis-order.").expect("an invitation");
         let name = &text[at..text[at..].find('"').map_or(text.len(), |end| at + end)];
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
         socket
     }
 
-    /// An agent that answers each order with the next of these words, and hangs up; its inbox.
+    /// An agent that answers each order with the next of these words and closes the connection. Returns its inbox.
     fn agent(words: &'static [&'static str]) -> (OwnedFd, JoinHandle<Vec<String>>) {
         let inbox = Inbox::make().unwrap();
         let writer = inbox.writer().try_clone_to_owned().unwrap();
@@ -336,13 +338,13 @@ mod tests {
             for answer in words {
                 let peer = come(&inbox);
                 let mut message = [0; 4096];
-                let (length, _) = recv(&peer, &mut message[..], RecvFlags::empty()).unwrap();
+                let length = recv(peer.as_raw_fd(), &mut message, MsgFlags::empty()).unwrap();
                 heard.push(String::from_utf8(message[..length].to_vec()).unwrap());
                 if *answer == "wait" {
-                    // Until the controller hangs up.
-                    assert_eq!(recv(&peer, &mut message[..], RecvFlags::empty()).unwrap().0, 0);
+                    // Until the controller closes the connection.
+                    assert_eq!(recv(peer.as_raw_fd(), &mut message, MsgFlags::empty()).unwrap(), 0);
                 } else if !answer.is_empty() {
-                    let _ = send(&peer, answer.as_bytes(), SendFlags::NOSIGNAL);
+                    let _ = send(peer.as_raw_fd(), answer.as_bytes(), MsgFlags::MSG_NOSIGNAL);
                 }
             }
             heard
@@ -385,7 +387,7 @@ mod tests {
         let (failing, served_failing) = agent(&[REFUSED]);
         let process = process();
         let mut slow = ask(&process, &slow);
-        // It has its order before the other one fails.
+        // The slow agent has its order before the other agent fails.
         while matches!(slow.stage, Stage::Invited(..)) {
             assert!(slow.advance().is_none());
         }
@@ -403,7 +405,7 @@ mod tests {
         assert!(matches!(ask(LONG), Err(AgentError::Order { .. })));
         assert!(matches!(ask(LONG), Err(AgentError::Answer { .. })));
         served.join().unwrap();
-        // Its inbox has gone with it.
+        // The inbox ended with its agent.
         assert!(matches!(ask(LONG), Err(AgentError::Order { .. })));
         let silent = Inbox::make().unwrap();
         let call = call(&process, &Request::Status).unwrap();
@@ -423,9 +425,9 @@ mod tests {
         let stranger = come(&inbox);
         let outcome = only(answers(vec![call], Duration::from_millis(20), |_| false));
         assert!(matches!(outcome, Err(AgentError::Silent { .. })), "{outcome:?}");
-        // It was hung up on, and told nothing.
-        let heard = recv(&stranger, &mut [0; 64][..], RecvFlags::empty());
-        assert!(matches!(heard, Ok((0, _)) | Err(Errno::CONNRESET)), "{heard:?}");
+        // The controller closed the connection and sent nothing.
+        let heard = recv(stranger.as_raw_fd(), &mut [0; 64], MsgFlags::empty());
+        assert!(matches!(heard, Ok(0) | Err(Errno::ECONNRESET)), "{heard:?}");
     }
 
     #[test]

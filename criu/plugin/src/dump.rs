@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `criu dump`: before the first process is frozen, all of ours in the tree let go of their devices.
+//! `criu dump`: before CRIU freezes the first process, all processes of the tree that have an agent close their
+//! devices.
 //!
-//! INVARIANT: agents are spoken to only while nothing of the tree is frozen, that is in the first `PAUSE_DEVICES` and when
-//! criu ends: a frozen process would be waited for in vain. From the first on every process that was checkpointed is
-//! taken care of by its own lease: even if criu is killed it runs on, unless the dump has killed it.
+//! INVARIANT: the plugin calls agents only while no process of the tree is frozen, that is in the first `PAUSE_DEVICES`
+//! hook and when CRIU ends: a frozen process does not answer. From the first hook on every checkpointed process has a
+//! lease: even if CRIU is killed the process resumes, unless the dump has killed it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,9 +30,9 @@ const STATUS: Duration = Duration::from_secs(10);
 const WRITING: Duration = Duration::from_secs(600);
 /// TIMEOUT: how long the processes of a tree that is not dumped may take to get their devices back.
 const RESUMING: Duration = Duration::from_secs(60);
-/// TIMEOUT: how long a process that was let go may take to say a word.
+/// TIMEOUT: how long a resumed process may take to answer.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// How long a process that did not is left alone.
+/// The pause before a process that did not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Why a tree is not dumped.
@@ -48,18 +49,18 @@ pub(crate) enum DumpError {
     Agent(#[from] AgentError),
     #[error(transparent)]
     Inside(#[from] InsideError),
-    #[error("Process {pid} is {state} on somebody else's order: the tree is not dumped")]
+    #[error("Process {pid} is {state} by another controller's order: the tree is not dumped")]
     Occupied { pid: i32, state: State },
     #[error("Process {pid} was checkpointed and is {state} again: give it more time (STASIS_CRIU_LEASE_MS)")]
     TooLate { pid: i32, state: State },
 }
 
-/// What is known of the dump under way.
+/// What is known of the current dump.
 #[derive(Debug)]
 struct Dump {
-    /// CRIU dumps; at a pre-dump nothing is touched.
+    /// CRIU dumps; at a pre-dump the plugin does nothing.
     is_active: bool,
-    /// The root of the tree, once that has been walked.
+    /// The root of the tree, once the tree has been walked.
     root: Option<i32>,
     /// The processes without a device.
     ready: Vec<Ready>,
@@ -69,7 +70,7 @@ struct Dump {
 #[derive(Debug)]
 struct Ready {
     process: Process,
-    /// Where its contents are; `None` if somebody else had checkpointed it before.
+    /// Where its contents are; `None` if another controller had checkpointed it before.
     contents: Option<Contents>,
 }
 
@@ -79,10 +80,10 @@ fn dump() -> MutexGuard<'static, Dump> {
     DUMP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before anything else of a dump.
+/// The first hook of a dump.
 pub(crate) fn prepare() {
     dump().is_active = true;
-    // A dump without processes of ours must not notice the plugin.
+    // A dump of processes without an agent must not notice the plugin.
     if process::is_any() && !host::freeze_by_interrupts_only() {
         log(
             Level::Info,
@@ -106,15 +107,15 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     if ours.is_empty() {
         return if is_first { mark(&[]) } else { Ok(()) };
     }
-    // Later ones were started, or have opened their runtime, since the tree was walked. They still run, but their
-    // parents do not: a kernel that waits for one of these makes them late, and the dump fails.
+    // These processes were started, or have opened their runtime, since the tree was walked. They still run, but their
+    // parents do not: a kernel that waits for a parent makes them late, and the dump fails.
     let ready = quiesce(ours)?;
     dump.ready.extend(ready);
     mark(&dump.ready)?;
     Ok(inside::clear(root, dump.ready.iter().map(|ready| &ready.process))?)
 }
 
-/// Says beside the images whose contents belong to them.
+/// Writes the marker, which says beside the images whose contents belong to them.
 fn mark(ready: &[Ready]) -> Result<(), DumpError> {
     let Ok(images) = Images::open() else { return Ok(()) };
     let with_contents = ready.iter().filter_map(|Ready { process, contents }| {
@@ -124,7 +125,7 @@ fn mark(ready: &[Ready]) -> Result<(), DumpError> {
     Ok(marker::write(images.fd, &with_contents.collect::<Vec<_>>())?)
 }
 
-/// `CHECKPOINT_DEVICES`: all are frozen, and none may have a device.
+/// `CHECKPOINT_DEVICES`: all processes are frozen, and none may have a device.
 pub(crate) fn verify(pid: i32) -> Result<(), Leak> {
     let dump = dump();
     match process::find(pid) {
@@ -135,8 +136,8 @@ pub(crate) fn verify(pid: i32) -> Result<(), Leak> {
     }
 }
 
-/// The dump is over, one way or another; the tasks are still frozen, and nobody could answer. Whether there is somebody
-/// to [`see_off`].
+/// The dump has ended, with success or without; the tasks are still frozen and cannot answer. Returns whether there are
+/// processes for [`see_off`].
 pub(crate) fn end(result: i32) -> bool {
     let mut dump = dump();
     let count = dump.ready.len();
@@ -152,16 +153,16 @@ pub(crate) fn end(result: i32) -> bool {
     count > 0
 }
 
-/// Whom to see off, and which process is to do it: not a fork of criu's that ends before it.
+/// The processes for [`see_off`], and the process that has to call it: not a fork of CRIU that ends before CRIU.
 static AFTER: Mutex<(u32, Vec<Process>)> = Mutex::new((0, Vec::new()));
 
 fn after() -> MutexGuard<'static, (u32, Vec<Process>)> {
     AFTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// criu is about to end. The processes it has let go get their devices back before its caller hears of it: he may move
-/// or remove the images then, which have their contents. One that does not run, because its control group was frozen
-/// before, is not waited for. Nothing is logged: criu has closed its log.
+/// CRIU is about to end. The processes that run on get their devices back before CRIU's caller goes on, for the caller
+/// may then move or remove the images, which have their contents. A process that does not run, because its control
+/// group was frozen before the dump, is not waited for. Nothing is logged: CRIU has closed its log.
 pub(crate) fn see_off() {
     let (criu, processes) = std::mem::take(&mut *after());
     if criu != std::process::id() {
@@ -182,7 +183,7 @@ fn states<'p>(processes: impl Iterator<Item = &'p Process>) -> Result<Vec<(&'p P
     answered.into_iter().map(|(process, outcome)| Ok((process, outcome?))).collect()
 }
 
-/// Has processes let go of their devices, all or none. Returns those that did, or had before.
+/// Has processes close their devices, all or none. Returns those that did, or that had before.
 fn quiesce(ours: Vec<Process>) -> Result<Vec<Ready>, DumpError> {
     let settings = Settings::from_env()?;
     let images = Images::open()?;
@@ -206,7 +207,7 @@ fn quiesce(ours: Vec<Process>) -> Result<Vec<Ready>, DumpError> {
     Ok(ready.collect())
 }
 
-/// Checkpoints processes that run, all at the same time. If one does not, all run again.
+/// Checkpoints running processes, all at the same time. If one fails, all resume.
 fn checkpoint<'p>(
     running: &[&'p Process],
     images: &Images,
@@ -245,8 +246,8 @@ fn checkpoint<'p>(
     Err(failure)
 }
 
-/// Finds a place for everybody's contents, and then gives the orders. What was made and begun is in the lists, whatever
-/// the result.
+/// Finds a place for each process's contents, and then gives the orders. The lists have all directories made and orders
+/// begun, also after a failure.
 fn order_all<'p>(
     running: &[&'p Process],
     images: &Images,
@@ -277,8 +278,8 @@ fn order_all<'p>(
     Ok(())
 }
 
-/// Has processes take their devices back, and leaves those in the list that did not. Orders that nobody waits for any
-/// more are given up by their agents; until they have, these take no other.
+/// Has processes take their devices back, and leaves those in the list that did not. An agent gives up an order when
+/// its controller has gone; until then the agent takes no other order.
 fn resume(processes: &mut Vec<&Process>) {
     let until = Instant::now() + RESUMING;
     while !processes.is_empty() && Instant::now() < until {

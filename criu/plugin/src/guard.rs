@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guard: a device of a process of ours is never dumped, by no plugin, without being named.
+//! Refuses to dump a process with an agent that still has its device, and names the device.
 //!
-//! Where everything went well there is nothing to refuse. It did not if another plugin kept `PAUSE_DEVICES` from us, or
-//! if a process took its device back before it was frozen.
+//! A process has its device at this time in two cases: another plugin answered `PAUSE_DEVICES` first, or the process
+//! took its device back before it was frozen.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::process::{Process, find, proc_directory};
 use crate::settings::LEASE;
 use crate::tree;
 
-/// A process of ours is about to be dumped with its device.
+/// A process with an agent is about to be dumped with its device.
 #[derive(Debug, Error)]
 #[error("Process {pid} still has its device: {}. {why}. It is not dumped and runs on", list(culprits))]
 pub(crate) struct Leak {
@@ -24,12 +24,12 @@ pub(crate) struct Leak {
     why: Why,
 }
 
-/// How it came to that.
+/// Why the process has its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// This plugin was not asked, or before it was ours.
+    /// This plugin was not asked, or was asked before the process had an agent.
     NotAsked,
-    /// It was without a device a moment ago.
+    /// The process had closed its device before.
     TakenBack,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Why {
                 "PAUSE_DEVICES did not reach this plugin: another one in the plugin directory answers it with 0 \
                  instead of -ENOTSUP; give criu a directory (-L) without that one",
             ),
-            Self::TakenBack => write!(f, "It took it back before it was frozen: give it more time ({LEASE})"),
+            Self::TakenBack => write!(f, "It took its device back before it was frozen: give it more time ({LEASE})"),
         }
     }
 }
@@ -54,9 +54,9 @@ fn list(culprits: &[Culprit]) -> String {
     text
 }
 
-/// Makes sure that a frozen process of ours has no device.
+/// Makes sure that a frozen process with an agent has no device.
 pub(crate) fn check(process: &Process, was_asked: bool) -> Result<(), Leak> {
-    // One that cannot be looked at cannot be dumped either.
+    // A process that cannot be looked at cannot be dumped either.
     let culprits = audit_process(&proc_directory(process.pid)).unwrap_or_default();
     if culprits.is_empty() {
         return Ok(());
@@ -65,10 +65,11 @@ pub(crate) fn check(process: &Process, was_asked: bool) -> Result<(), Leak> {
     Err(Leak { pid: process.pid, culprits, why })
 }
 
-/// The devices that processes of ours hold, by pid. All are frozen when it is asked for first, so it stays true.
+/// The devices that processes with an agent hold, by pid. All processes are frozen when the list is made, so it stays
+/// true.
 static HELD: Mutex<Option<Vec<(i32, Culprit)>>> = Mutex::new(None);
 
-/// Forgets them: the next dump of this criu is of other processes.
+/// Forgets the list: the next dump of this CRIU is of other processes.
 pub(crate) fn forget() {
     *HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
 }
@@ -82,7 +83,8 @@ fn held() -> Vec<(i32, Culprit)> {
     .collect()
 }
 
-/// Refuses a file that CRIU does not know, if it is the device of a process of ours; all others are other plugins'.
+/// Refuses a file that CRIU does not know, if it is the device of a process with an agent; all other files belong to
+/// other plugins.
 pub(crate) fn refuse_device(fd: i32) -> Result<(), Leak> {
     let Ok(file) = fs::read_link(format!("/proc/self/fd/{fd}")) else { return Ok(()) };
     let mut known = HELD.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -98,9 +100,11 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
     #[test]
     fn device_of_ours_is_refused_by_name_and_others_are_not() {
-        let device = rustix::fs::memfd_create("softgpu:vram", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let device = memfd_create("softgpu:vram", MFdFlags::MFD_CLOEXEC).unwrap();
         let own = std::process::id().cast_signed();
         let process = Process { pid: own, own_pid: own, uid: 0, gid: 0, is_elsewhere: false };
         let leak = check(&process, true).unwrap_err();

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What CRIU offers its plugins, found by name in the running program: its log, its images' directory, its way to freeze.
+//! CRIU's functions for plugins, found by name in the running program: its log, the images' directory, the mode of
+//! freezing.
 //!
-//! INVARIANT: nothing is linked against; what a host lacks is done without. (Only `criu_get_image_dir` is promised by
-//! `criu-plugin.h`; `print_on_level` and `set_compel_interrupt_only_mode`, since 4.1, are exported but internal.)
+//! INVARIANT: no function of CRIU is linked; the plugin works without a function that the host lacks. (`criu-plugin.h`
+//! declares only `criu_get_image_dir`; `print_on_level` and, since 4.1, `set_compel_interrupt_only_mode` are exported
+//! but internal.)
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 
-/// How loud a message is, by CRIU's numbers.
+use nix::libc;
+
+/// The level of a message, by CRIU's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
     Error = 1,
@@ -22,9 +26,9 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
-/// Writes a line to CRIU's log; into nothing where there is no CRIU.
+/// Writes a line to CRIU's log, if the host is CRIU.
 pub(crate) fn log(level: Level, text: &str) {
-    // As CRIU words its own: the last line with `Error (` is what people and `stasis` look for.
+    // In the form of CRIU's own messages: users and `stasis` look for the last line with `Error (`.
     let prefix = match level {
         Level::Error => "Error (stasis): ",
         Level::Warning => "Warn  (stasis): ",
@@ -52,8 +56,8 @@ pub(crate) fn image_directory() -> Option<BorrowedFd<'static>> {
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Has `--freeze-cgroup` seize task by task instead of freezing the group first: frozen tasks answer nobody. Whether
-/// the host can.
+/// Has `--freeze-cgroup` seize task by task instead of freezing the group first: frozen tasks do not answer. Returns
+/// whether the host can do so.
 pub(crate) fn freeze_by_interrupts_only() -> bool {
     let Some(found) = symbol(c"set_compel_interrupt_only_mode") else { return false };
     // SAFETY: criu declares it `void set_compel_interrupt_only_mode(void)` (seize.h).

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where contents lie: a directory `stasis-PID` for each process of ours, beside CRIU's images, and where they meet:
-//! `stasis-session`.
+//! The directories of contents: `stasis-PID` for each process with an agent, beside CRIU's images, and `stasis-session`
+//! for the rendezvous of processes that share memory.
 //!
-//! INVARIANT: such a directory is one we made or could have made: a real directory, not a link, that belongs to CRIU's
-//! user or the process's and that nobody else may enter. The pid is the one the process knows itself by, which a
-//! restore gives back to it, in whatever pid namespace.
+//! INVARIANT: such a directory is a real directory, not a link. It belongs to CRIU's user or to the process's, and no
+//! other user may enter it. The pid in its name is the one in the innermost pid namespace of the process, which a
+//! restore gives back.
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, fstat, mkdirat, openat, unlinkat};
-use rustix::io::Errno;
-use rustix::process::{Gid, Uid, geteuid};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use stasis::checkpoint::IMAGE_FILE;
 use thiserror::Error;
 
@@ -22,7 +23,7 @@ use crate::host::{self, Level, log};
 use crate::process::{Process, proc_directory};
 use crate::settings::SELF_CONTAINED;
 
-const PRIVATE: Mode = Mode::RWXU;
+const PRIVATE: Mode = Mode::S_IRWXU;
 
 /// Why there is no place for a process's contents.
 #[derive(Debug, Error)]
@@ -71,7 +72,7 @@ pub(crate) struct Images {
 pub(crate) enum Contents {
     /// Into a directory beside CRIU's images.
     Beside(Place),
-    /// Nowhere: they stay in its memory, which CRIU dumps.
+    /// The contents stay in the process's memory, which CRIU dumps.
     Inside,
 }
 
@@ -89,7 +90,7 @@ impl Contents {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub path: PathBuf,
-    /// It was not there before.
+    /// The directory was not there before.
     is_new: bool,
     fd: OwnedFd,
 }
@@ -99,7 +100,7 @@ pub(crate) fn name_of(process: &Process) -> String {
     format!("stasis-{}", process.own_pid)
 }
 
-/// Whether a process finds this very directory under this path; `true` where that cannot be known.
+/// Whether a process finds the same directory under this path; `true` where that cannot be known.
 fn sees(process: &Process, path: &Path, directory: BorrowedFd<'_>) -> bool {
     let inside = proc_directory(process.pid).join("root").join(path.strip_prefix("/").unwrap_or(path));
     match (fs::metadata(inside), fstat(directory)) {
@@ -119,8 +120,8 @@ impl Images {
         Ok(Self { fd, path })
     }
 
-    /// Finds a place for a process's contents. A container has its own files, and its engine keeps the images among the
-    /// host's: unless told otherwise, such a process keeps them.
+    /// Finds a place for a process's contents. A container has its own files, and the container engine keeps the images
+    /// among the host's files: unless told otherwise, a process of a container keeps its contents in its memory.
     pub fn contents_of(
         &self,
         process: &Process,
@@ -148,13 +149,13 @@ impl Images {
         self.make_named(name_of(process), process)
     }
 
-    /// Makes an empty directory where processes of one user meet, or clears that of an earlier dump. It is given to the
-    /// user of `process`, one of them.
+    /// Makes an empty directory for the rendezvous of one user's processes, or clears the one of an earlier dump. It is
+    /// given to the user of `process`, which is one of them.
     pub fn make_meeting(&self, name: String, process: &Process) -> Result<Place, PlaceError> {
         let place = self.make_named(name, process)?;
         let clear = || {
             for entry in fs::read_dir(format!("/proc/self/fd/{}", place.fd.as_raw_fd()))? {
-                unlinkat(&place.fd, entry?.file_name(), AtFlags::empty())?;
+                unlinkat(&place.fd, entry?.file_name().as_os_str(), UnlinkatFlags::NoRemoveDir)?;
             }
             Ok(())
         };
@@ -165,9 +166,9 @@ impl Images {
     fn make_named(&self, name: String, process: &Process) -> Result<Place, PlaceError> {
         let (pid, path) = (process.pid, self.path.join(&name));
         let cannot = |source: Errno| PlaceError::Make { pid, path: path.clone(), source: source.into() };
-        let is_new = match mkdirat(self.fd, &name, PRIVATE) {
+        let is_new = match mkdirat(self.fd, name.as_str(), PRIVATE) {
             Ok(()) => true,
-            Err(Errno::EXIST) => false,
+            Err(Errno::EEXIST) => false,
             Err(error) => return Err(cannot(error)),
         };
         let fd = self.enter(&name).map_err(cannot)?;
@@ -181,7 +182,7 @@ impl Images {
         }
         fchmod(&fd, PRIVATE).map_err(cannot)?;
         let place = Place { path: path.clone(), is_new, fd };
-        if sees(process, &path, rustix::fd::AsFd::as_fd(&place.fd)) {
+        if sees(process, &path, place.fd.as_fd()) {
             return Ok(place);
         }
         self.discard(&place);
@@ -189,31 +190,31 @@ impl Images {
     }
 
     fn enter(&self, name: &str) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
         openat(self.fd, name, flags, Mode::empty())
     }
 
-    /// Removes a directory we made, with what was written into it. Only for processes that run again.
+    /// Removes a directory that this dump made, with all its files. Only for processes that run again.
     pub fn discard(&self, place: &Place) {
         if place.is_new {
-            // What cannot be removed stays: it belongs to no images that CRIU would take for whole.
+            // Files that cannot be removed stay; CRIU does not take the images beside them for complete.
             let entries = fs::read_dir(format!("/proc/self/fd/{}", place.fd.as_raw_fd()));
             for entry in entries.into_iter().flatten().flatten() {
-                let _ = unlinkat(&place.fd, entry.file_name(), AtFlags::empty());
+                let _ = unlinkat(&place.fd, entry.file_name().as_os_str(), UnlinkatFlags::NoRemoveDir);
             }
             if let Some(name) = place.path.file_name() {
-                let _ = unlinkat(self.fd, name, AtFlags::REMOVEDIR);
+                let _ = unlinkat(self.fd, name, UnlinkatFlags::RemoveDir);
             }
         }
     }
 
-    /// Where the contents of a restored process are, if they are here and it can see them.
+    /// Where the contents of a restored process are, if they are beside the images and the process can see them.
     pub fn find(&self, process: &Process) -> Option<PathBuf> {
         let name = name_of(process);
         let directory = self.enter(&name).ok()?;
-        rustix::fs::statat(&directory, IMAGE_FILE, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        fstatat(&directory, IMAGE_FILE, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
         let path = self.path.join(name);
-        sees(process, &path, rustix::fd::AsFd::as_fd(&directory)).then_some(path)
+        sees(process, &path, directory.as_fd()).then_some(path)
     }
 }
 
@@ -222,12 +223,12 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// The images' directory and ourselves.
+    /// The images' directory, and this process.
     pub(crate) fn images(directory: &Path) -> (Images, Process) {
-        let opened = Box::leak(Box::new(fs::File::open(directory).unwrap()));
-        let images = Images::of(rustix::fd::AsFd::as_fd(&*opened)).unwrap();
+        let opened: &'static fs::File = Box::leak(Box::new(fs::File::open(directory).unwrap()));
+        let images = Images::of(opened.as_fd()).unwrap();
         let own = std::process::id().cast_signed();
-        let (uid, gid) = (geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (uid, gid) = (geteuid().as_raw(), nix::unistd::getegid().as_raw());
         (images, Process { pid: own, own_pid: 77, uid, gid, is_elsewhere: false })
     }
 
@@ -259,7 +260,7 @@ pub(crate) mod tests {
             assert_eq!(fs::metadata(&place.path).unwrap().permissions().mode() & 0o777, 0o700);
             fs::write(place.path.join("decision"), "").unwrap();
         }
-        // What cannot be cleared is no empty directory.
+        // A directory that cannot be cleared is refused.
         fs::create_dir(directory.path().join("stasis-session/sub")).unwrap();
         let error = images.make_meeting("stasis-session".to_owned(), &process).unwrap_err();
         assert!(matches!(error, PlaceError::Clear { .. }), "{error}");
@@ -282,13 +283,13 @@ pub(crate) mod tests {
     fn directory_that_the_process_does_not_have_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let (images, process) = images(directory.path());
-        // The directory is moved away under us: its path leads nowhere.
+        // The directory was moved: its path leads nowhere.
         let moved = Images { path: PathBuf::from("/nowhere"), ..images };
         let error = moved.contents_of(&process, Some(false)).unwrap_err();
         assert!(matches!(error, PlaceError::OutOfSight { .. }), "{error}");
         assert!(error.to_string().contains(SELF_CONTAINED), "{error}");
         assert!(!directory.path().join("stasis-77").exists());
-        // Unless it may keep them.
+        // A process that may keep its contents keeps them in its memory.
         assert!(moved.contents_of(&process, None).unwrap().place().is_none());
         assert!(!directory.path().join("stasis-77").exists());
     }

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What belongs to a device and lives in the tree that is dumped: in a container, process 1 inherits the software device
-//! and the keepers of render files, which elsewhere are outside.
+//! Processes of a device inside the tree that is dumped: in a container, process 1 inherits the software device and the
+//! keepers of render files. Elsewhere these processes are outside the tree.
 //!
-//! INVARIANT: nothing of that is dumped, and nobody loses anything by it. A keeper's place is taken outside the tree
-//! before it ends. The software device, which would outlive its clients' letting go, is ended only when every process of
-//! the tree has let go and no other is its client: whoever goes on starts a new one, and finds nothing missing there
-//! (`runtime/src/checkpoint/up.rs`). A GPU's driver is no process, and nothing is ended then.
+//! INVARIANT: such a process is never dumped, and no client loses anything. A process outside the tree takes a keeper's
+//! place before the keeper ends. The software device would outlive the release by its clients; it is ended only when
+//! every process of the tree has closed its device and no process outside the tree is a client. A process that resumes
+//! starts a new software device and rebuilds its state there (`runtime/src/checkpoint/`). A GPU's driver is no process;
+//! with a GPU nothing is ended.
 //!
-//! INVARIANT: when [`clear`] returns, nothing of a device is about to end in the tree. The threads of a killed process end
-//! one by one; a leader that is first stays as a zombie until the others have gone, and CRIU refuses such a process. So a
-//! process has ended when the kernel lists no other thread of it. (A pidfd becomes readable at the same moment, the
-//! group's end; but it says nothing of who had been ending before.)
+//! INVARIANT: when [`clear`] returns, nothing of a device is about to end in the tree. The threads of a killed process
+//! end one by one; a leader that ends first stays as a zombie until the other threads have ended, and CRIU refuses such
+//! a process. So a process has ended when the kernel lists no other thread of it. (A pidfd becomes readable at the same
+//! moment, when the thread group has ended. But a pidfd says nothing of processes that had begun to end before it was
+//! opened.)
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{SocketAddrUnix, connect};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
+use kfd::linux::{pidfd_getfd, pidfd_kill, pidfd_open, set_nonblocking, set_receive_timeout};
+use nix::errno::Errno;
+use nix::sys::socket::{UnixAddr, connect};
+use nix::unistd::Pid;
 use stasis::checkpoint::{Culprit, KEEPER_NAME, KeeperError, audit_process, succeed_keeper};
 use thiserror::Error;
 
@@ -32,9 +35,9 @@ use crate::tree;
 
 /// File name of the program that is the software device.
 const PROGRAM: &str = "softgpud";
-/// TIMEOUT: how long what was ended may take to be dead.
+/// TIMEOUT: how long a killed process may take to end.
 const ENDING: Duration = Duration::from_secs(10);
-/// How long it is left alone between two looks.
+/// The pause between two looks.
 const AGAIN: Duration = Duration::from_millis(2);
 
 /// What stays in the tree.
@@ -77,7 +80,8 @@ pub(crate) enum InsideError {
     Enter(#[from] AgentError),
 }
 
-/// Clears the tree below `root`, whose processes with an agent, `ours`, have let go of their devices.
+/// Ends the processes of a device in the tree below `root`. `ours` are the processes of the tree with an agent; they
+/// have closed their devices.
 pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> Result<(), InsideError> {
     let members = tree::members(root);
     let mut keepers = Vec::new();
@@ -88,7 +92,7 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
         }
     }
     keepers.iter().try_for_each(|pid| wait_for_the_end_of(*pid))?;
-    // Devices whose clients are gone end by themselves, and can be met on their way.
+    // Devices whose clients have ended end by themselves, and may be about to end now.
     members.iter().filter(|pid| is_ending(**pid)).try_for_each(|pid| wait_for_the_end_of(*pid))?;
     let (devices, others): (Vec<i32>, Vec<i32>) =
         members.iter().filter(|pid| !keepers.contains(pid)).partition(|pid| is_device(**pid));
@@ -96,7 +100,7 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
         return Ok(());
     }
     for pid in others {
-        // One that is gone has nothing.
+        // A process that has ended has no device.
         if let Some(culprit) = audit_process(&proc_directory(pid)).unwrap_or_default().into_iter().next() {
             return Err(InsideError::Held { pid, culprit });
         }
@@ -115,12 +119,12 @@ pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> R
     Ok(())
 }
 
-/// Whether a process is the software device. What is dead has no program any more.
+/// Whether a process is the software device. A process that has ended has no program any more.
 fn is_device(pid: i32) -> bool {
     programs(pid).any(|program| is_named(&program))
 }
 
-/// The threads of a process that are still listed; of a zombie that nobody has reaped, its leader.
+/// The threads of a process that are still listed; for a zombie that was not reaped, its leader.
 fn threads(pid: i32) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(proc_directory(pid).join("task")).into_iter().flatten().flatten().map(|entry| entry.path())
 }
@@ -130,24 +134,25 @@ fn programs(pid: i32) -> impl Iterator<Item = PathBuf> {
     threads(pid).filter_map(|thread| fs::read_link(thread.join("exe")).ok())
 }
 
-/// Whether a process has ended, threads and all. The dead may stay unburied: CRIU dumps those that process 1 of a container
-/// has not reaped.
+/// Whether a process has ended with all its threads. It may be a zombie: CRIU dumps zombies that process 1 of a
+/// container has not reaped.
 fn has_ended(pid: i32) -> bool {
     threads(pid).count() <= 1 && programs(pid).next().is_none()
 }
 
-/// Whether a process is on its way out: it executes nothing, and threads of it are left.
+/// Whether a process is about to end: it executes nothing, and threads of it are left.
 fn is_ending(pid: i32) -> bool {
     threads(pid).count() > 1 && programs(pid).next().is_none()
 }
 
 fn is_named(program: &Path) -> bool {
-    // The kernel says so of a program that was replaced while it runs.
+    // The kernel adds the suffix to the name of a program whose file was replaced.
     let name = program.file_name().and_then(OsStr::to_str).unwrap_or_default();
     name.strip_suffix(" (deleted)").unwrap_or(name) == PROGRAM
 }
 
-/// The processes that a device serves, or that are part of it: it has a pidfd of each. The dead do not count.
+/// The processes that a device serves, or that are part of the device: it has a pidfd of each. Those that have ended do
+/// not count.
 fn clients_of(device: i32) -> Vec<i32> {
     let entries = fs::read_dir(proc_directory(device).join("fdinfo")).into_iter().flatten().flatten();
     let texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
@@ -158,20 +163,15 @@ fn clients_of(device: i32) -> Vec<i32> {
 }
 
 fn end(pid: i32) -> Result<(), InsideError> {
-    let ended = handle(pid).and_then(|process| match is_device(pid) {
-        true => Ok(pidfd_send_signal(process, Signal::KILL)?),
+    let ended = pidfd_open(Pid::from_raw(pid)).and_then(|process| match is_device(pid) {
+        true => pidfd_kill(process.as_fd()),
         false => Ok(()),
     });
     match ended {
-        // It was faster.
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        ended => ended.map_err(|source| InsideError::End { pid, source }),
+        // The process ended by itself.
+        Err(Errno::ESRCH) => Ok(()),
+        ended => ended.map_err(|error| InsideError::End { pid, source: error.into() }),
     }
-}
-
-fn handle(pid: i32) -> io::Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
@@ -189,7 +189,7 @@ fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
 #[derive(Debug)]
 struct InsideKeeper {
     pid: i32,
-    /// Its socket, as it knows it and as it is called.
+    /// Its socket: the number of the keeper's descriptor, and the name.
     fd: i32,
     name: String,
 }
@@ -224,20 +224,19 @@ fn find_keeper(process: &Process, members: &[i32], inode: &str, name: String) ->
 }
 
 impl InsideKeeper {
-    /// Has a process outside the tree take its place; it ends then.
+    /// Has a process outside the tree take the keeper's place; the keeper then ends.
     fn relieve(&self, process: &Process) -> Result<(), InsideError> {
         let connection = socket_of(process)?;
-        let reach = || {
-            let listener = pidfd_getfd(handle(self.pid)?, self.fd, PidfdGetfdFlags::empty())?;
-            rustix::io::ioctl_fionbio(&connection, false)?;
-            set_socket_timeout(&connection, Timeout::Recv, Some(ENDING))?;
-            connect(&connection, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
-            let owner = Pid::from_raw(process.pid).ok_or(io::ErrorKind::InvalidInput)?;
-            Ok((listener, owner))
+        let reach = || -> io::Result<OwnedFd> {
+            let listener = pidfd_getfd(pidfd_open(Pid::from_raw(self.pid))?.as_fd(), self.fd)?;
+            set_nonblocking(&connection, false)?;
+            set_receive_timeout(&connection, ENDING)?;
+            connect(connection.as_raw_fd(), &UnixAddr::new_abstract(self.name.as_bytes())?)?;
+            Ok(listener)
         };
         let (keeper, pid) = (self.pid, process.pid);
-        let (listener, owner) = reach().map_err(|source| InsideError::Keeper { keeper, pid, source })?;
-        succeed_keeper(&listener, &connection, owner).map_err(|source| InsideError::Succeed {
+        let listener = reach().map_err(|source| InsideError::Keeper { keeper, pid, source })?;
+        succeed_keeper(&listener, &connection, process.pid).map_err(|source| InsideError::Succeed {
             keeper,
             pid,
             source,
@@ -253,6 +252,10 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::Mutex;
 
+    use nix::libc;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::wait::waitpid;
+
     /// A child that has the device's name.
     fn device(directory: &Path) -> Child {
         let program = directory.join(PROGRAM);
@@ -260,7 +263,7 @@ mod tests {
         Command::new(program).arg("1000").spawn().unwrap()
     }
 
-    /// Both have all of this process's children for a tree.
+    /// Serialises tests whose tree is all children of this process.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -270,7 +273,7 @@ mod tests {
         let mut child = device(directory.path());
         let pid = child.id().cast_signed();
         let mut bystander = Command::new("sleep").arg("1000").spawn().unwrap();
-        // Not in a tree that it does not belong to.
+        // A device of another tree is not ended.
         clear(bystander.id().cast_signed(), std::iter::empty()).unwrap();
         assert!(is_device(pid));
         clear(std::process::id().cast_signed(), std::iter::empty()).unwrap();
@@ -286,7 +289,7 @@ mod tests {
         let _alone = ALONE.lock().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let mut child = device(directory.path());
-        let held = rustix::fs::memfd_create("softgpu:vram", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let held = memfd_create("softgpu:vram", MFdFlags::MFD_CLOEXEC).unwrap();
         let own = std::process::id().cast_signed();
         let error = clear(own, std::iter::empty()).unwrap_err();
         assert!(matches!(error, InsideError::Held { pid, .. } if pid == own), "{error}");
@@ -303,14 +306,14 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id().cast_signed();
         assert_eq!(clients_of(own), [0; 0]);
-        let _pidfd = handle(pid).unwrap();
+        let _pidfd = pidfd_open(Pid::from_raw(pid)).unwrap();
         assert_eq!(clients_of(own), [pid]);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(clients_of(own), [0; 0]);
     }
 
-    /// How long a headless process goes on, as its thread takes it.
+    /// How long a process goes on after its leader has ended.
     static LINGERS: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 400_000_000 };
 
     /// A thread that outlives its leader.
@@ -349,10 +352,9 @@ mod tests {
         assert_eq!(threads(pid).count(), 2, "the thread goes on");
         assert!(programs(pid).next().is_some() && !has_ended(pid) && !is_ending(pid));
         wait_for_the_end_of(pid).unwrap();
-        // What CRIU looks at: it refuses a zombie with a second thread.
+        // CRIU refuses a zombie with a second thread.
         assert_eq!(threads(pid).count(), 1);
-        let process = Pid::from_raw(pid).unwrap();
-        rustix::process::waitpid(Some(process), rustix::process::WaitOptions::empty()).unwrap();
+        waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
         assert!(has_ended(pid), "buried, too");
     }
 

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A CRIU plugin that is only a trigger: it has the processes of ours in a tree let go of their device before
-//! `criu dump` freezes any of them, and tells them at `criu restore` where their contents are now.
+//! A CRIU plugin that is only a trigger. Before `criu dump` freezes any process of a tree, the plugin has the processes
+//! with an agent close their devices. At `criu restore` it tells them where their contents are now.
 //!
-//! INVARIANT: it never dumps or restores anything of a device itself. What it asks for is what `stasis checkpoint` asks
-//! for, so its images restore without it, too; and to a process that has no Stasis agent it does nothing at all.
+//! INVARIANT: the plugin itself never dumps or restores any state of a device. It sends the same orders as `stasis
+//! checkpoint`, so its images also restore without the plugin. It does nothing to a process that has no Stasis agent.
 //!
 //! ```text
-//! criu dump                                       our processes (all running)
-//!   init            sees whether any are about
+//! criu dump                                       processes with an agent (all running)
+//!   init            looks whether there are any
 //!   PAUSE, first    walks the tree, orders a     lock, write stasis-PID/, close the device
 //!                   checkpoint of each at once   (together, in parallel)
 //!                   moves keepers out, ends a    (of a container: what process 1 inherited)
 //!                   software device inside
 //!   PAUSE, later    nothing                      ancestors are frozen by now
-//!   CHECKPOINT      looks for device files       all frozen
+//!   CHECKPOINT      looks for device files       (all are frozen)
 //!   exit            nothing
-//!   criu's end      orders those let go to       take the device back (by themselves if criu
+//!   criu's end      orders those that run to     take the device back (by themselves if criu
 //!                   resume, waits for them       was killed)
 //! criu restore
 //!   init            checks that contents are there
 //!   RESUME_LATE     leaves an order              find it, or their contents where they wrote them
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The marker `stasis.json` among CRIU's images: which processes have contents beside them.
 //!
-//! INVARIANT: it is there only beside images whose processes have closed their devices, and is read before a restore has
-//! done anything. So contents that were left behind (a copy of the files alone, without the directories) or that are
-//! spoilt are found while the restore can still be refused: afterwards CRIU asks nobody any more.
+//! INVARIANT: the marker exists only beside images whose processes have closed their devices, and is read before a
+//! restore has done anything. So contents that are missing (because only the files were copied, without the
+//! directories) or damaged are found while the plugin can still refuse the restore. Afterwards CRIU does not ask the
+//! plugins any more.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 use stasis::checkpoint::{IMAGE_FILE, Metadata};
 use stasis::image::{Image, ImageError};
@@ -20,7 +23,7 @@ use thiserror::Error;
 
 /// Its name.
 pub(crate) const MARKER: &str = "stasis.json";
-/// What it is called while it is written.
+/// The marker's name while it is written.
 const UNFINISHED: &str = "stasis.json.new";
 /// Version of its layout.
 const LAYOUT: u32 = 1;
@@ -30,11 +33,11 @@ const LONGEST: u64 = 16 << 20;
 /// A process with contents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// The pid it knows itself by.
+    /// The process's pid in its innermost pid namespace.
     pub pid: i32,
     /// Name of the directory of its contents, beside the marker.
     pub name: String,
-    /// Where that was when they were written.
+    /// Where that directory was when the contents were written.
     pub written_to: PathBuf,
 }
 
@@ -74,19 +77,20 @@ pub(crate) enum MarkerError {
     },
 }
 
-/// Marks a directory of images, if there is anything to mark; else makes sure that no earlier dump's marker is left.
+/// Writes the marker into a directory of images, if there are processes with contents. Otherwise removes the marker of
+/// an earlier dump.
 pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<(), MarkerError> {
     if processes.is_empty() {
-        return match unlinkat(directory, MARKER, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+        return match unlinkat(directory, MARKER, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(error) => Err(MarkerError::Write(error.into())),
         };
     }
     let marker = Marker { layout: LAYOUT, processes: processes.to_vec() };
     let text = serde_json::to_vec_pretty(&marker).map_err(|error| MarkerError::Write(error.into()))?;
     let put = || -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat(directory, UNFINISHED, flags, Mode::RUSR | Mode::WUSR)?);
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(directory, UNFINISHED, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         file.write_all(&text)?;
         file.sync_all()?;
         Ok(renameat(directory, UNFINISHED, directory, MARKER)?)
@@ -94,7 +98,7 @@ pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<()
     put().map_err(MarkerError::Write)
 }
 
-/// Makes sure that all contents that belong to these images are there; images without a marker need none.
+/// Checks that all contents that belong to these images are there. Images without a marker need no contents.
 pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<(), MarkerError> {
     let at = path.join(MARKER);
     let mut file = match open_at(directory, Path::new(MARKER), &at) {
@@ -111,7 +115,7 @@ pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<(), Marker
 
 impl Entry {
     fn check(&self, images: &Path) -> Result<(), MarkerError> {
-        // A name of several parts would lead out of the directory; no process would be sent there either.
+        // Only the last part of the name counts: a name of several parts would lead out of the directory.
         let name = Path::new(&self.name).file_name().unwrap_or_default();
         let here = images.join(name);
         let written_to = self.written_to.clone();
@@ -164,7 +168,7 @@ mod tests {
         let error = check(fd.as_fd(), directory.path()).unwrap_err();
         assert!(matches!(error, MarkerError::Missing { pid: 7, .. }), "{error}");
         assert!(error.to_string().contains("cp -a"), "{error}");
-        // Wherever they are looked for.
+        // In both places where they are looked for.
         fs::create_dir(directory.path().join("stasis-7")).unwrap();
         for place in [elsewhere.path().to_path_buf(), directory.path().join("stasis-7")] {
             fs::write(place.join(IMAGE_FILE), "no image").unwrap();
@@ -191,8 +195,8 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", directory.path().join(MARKER)).unwrap();
         assert!(matches!(check(fd.as_fd(), directory.path()), Err(MarkerError::Read(_))));
         fs::remove_file(directory.path().join(MARKER)).unwrap();
-        // No process writes to this FIFO: an open that waits would wait for ever.
-        rustix::fs::mknodat(&fd, MARKER, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        // No process writes to this FIFO: an open that blocks would never return.
+        nix::unistd::mkfifoat(&fd, MARKER, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let error = check(fd.as_fd(), directory.path()).unwrap_err();
         assert!(error.to_string().contains("stasis.json is a FIFO"), "{error}");
     }

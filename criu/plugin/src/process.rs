@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes are ours: those whose agent has an inbox among their descriptors.
+//! Finds processes with an agent: they have the agent's inbox among their descriptors.
 //!
-//! INVARIANT: whether a process is ours is read in `/proc`; only one that is ours is ever spoken to. No namespace plays a
-//! part in that: containers are no exception.
+//! INVARIANT: whether a process has an agent is read in `/proc`, and no other process gets an order. Namespaces make no
+//! difference: processes of containers are found too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use stasis::checkpoint::contact::Contact;
 /// A process with an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// As CRIU, that is `/proc`, knows it.
+    /// The pid in CRIU's pid namespace, which is also the one of `/proc`.
     pub pid: i32,
-    /// As it knows itself: in the innermost pid namespace.
+    /// The pid in the process's innermost pid namespace.
     pub own_pid: i32,
     /// Its effective user.
     pub uid: u32,
     /// Its effective group.
     pub gid: u32,
-    /// It lives in another network namespace than CRIU.
+    /// Whether its network namespace is another than CRIU's.
     pub is_elsewhere: bool,
 }
 
-/// What `/proc/PID/status` says of identity.
+/// The pids and users in `/proc/PID/status`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Identity {
     own_pid: Option<i32>,
@@ -39,9 +39,9 @@ impl Identity {
             let Some((key, values)) = line.split_once(':') else { continue };
             let mut values = values.split_ascii_whitespace();
             match key {
-                // One number a namespace, innermost last.
+                // One pid for each namespace, innermost last.
                 "NSpid" => identity.own_pid = values.next_back().and_then(|pid| pid.parse().ok()),
-                // Real, effective, saved, for files.
+                // The real, effective, saved and file system id.
                 "Uid" => identity.uid = values.nth(1).and_then(|id| id.parse().ok()),
                 "Gid" => identity.gid = values.nth(1).and_then(|id| id.parse().ok()),
                 _ => {}
@@ -56,7 +56,8 @@ pub(crate) fn proc_directory(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// The process behind `pid`, if it has an agent. One that is gone, or that we may not look at, has none.
+/// The process behind `pid`, if it has an agent. A process that has ended, or that may not be looked at, counts as one
+/// without an agent.
 pub(crate) fn find(pid: i32) -> Option<Process> {
     let directory = proc_directory(pid);
     Contact::find(pid).ok().flatten()?;
@@ -68,7 +69,7 @@ pub(crate) fn find(pid: i32) -> Option<Process> {
     Some(Process { pid, own_pid, uid, gid, is_elsewhere })
 }
 
-/// Whether any process that is to be seen from here has an agent.
+/// Whether any visible process has an agent.
 pub(crate) fn is_any() -> bool {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `criu restore`: tells a process where its contents are now.
 //!
-//! The process comes back by itself and looks where it wrote them. Only if the images were moved does it need to be
-//! told, and all that can be done in this hook is to leave a message: the process does not run yet, and CRIU ignores
-//! what the hook answers. It waits for nobody: processes that share memory wait for each other once all of them run, and
-//! here none does.
+//! A restored process rebuilds its device by itself and looks for its contents where it wrote them. Only if the images
+//! were moved must the process be told. This hook can only leave a message: the process does not run yet, and CRIU
+//! ignores the hook's answer. The hook does not wait: processes that share memory wait for each other when all of them
+//! run, and here none runs.
 
 use std::convert::Infallible;
 
@@ -16,16 +16,16 @@ use crate::images::Images;
 use crate::marker::{self, MarkerError};
 use crate::process::find;
 
-/// Before anything else of a restore: whether all contents are there.
+/// The first hook of a restore: checks that all contents are there.
 pub(crate) fn prepare() -> Result<(), MarkerError> {
     match Images::open() {
         Ok(images) => marker::check(images.fd, &images.path),
-        // CRIU says itself what it is missing.
+        // CRIU itself reports what it is missing.
         Err(_) => Ok(()),
     }
 }
 
-/// Leaves word with a process that is about to run.
+/// Leaves a message for a process that is about to run.
 pub(crate) fn resume(pid: i32) -> Result<(), Infallible> {
     let Some(process) = find(pid) else { return Ok(()) };
     let found = Images::open().ok().and_then(|images| images.find(&process));
@@ -33,7 +33,7 @@ pub(crate) fn resume(pid: i32) -> Result<(), Infallible> {
         log(
             Level::Info,
             &format!(
-                "process {pid} is ours; no contents of it beside these images: it has them itself, or looks where it wrote them"
+                "process {pid} has an agent, but no contents beside these images: they are in its memory, or where it wrote them"
             ),
         );
         return Ok(());

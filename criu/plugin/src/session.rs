@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The processes that let go of their devices together, and find each other's memory again together.
+//! Sessions: processes that close their devices together, and rebuild their shared memory together.
 //!
-//! INVARIANT: a session is of one user's processes, for only they can enter the directory where it meets, which lies
-//! beside those of their contents. Nobody is in two.
+//! INVARIANT: the processes of a session belong to one user, for only that user can enter the directory of the
+//! rendezvous, which is beside the directories of contents. No process is in two sessions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,21 +14,20 @@ use stasis::share::{Member, SessionOrder};
 use crate::images::{Images, Place, PlaceError, name_of};
 use crate::process::Process;
 
-/// Name of the directory where a tree's processes meet.
+/// Name of the directory of the rendezvous.
 const MEETING: &str = "stasis-session";
 
-/// A session that is about to be.
+/// A session that is about to begin.
 #[derive(Debug)]
 pub(crate) struct SessionPlan {
-    /// Where it meets.
+    /// The directory of its rendezvous.
     pub place: Place,
     id: String,
     members: Vec<Process>,
     patience: Duration,
 }
 
-/// The sessions of processes that are told to let go: one, unless they are several users'. A process that is alone is in
-/// none.
+/// The sessions of processes that are ordered to close their devices: one for each user. A single process needs none.
 pub(crate) fn plan(
     processes: &[&Process],
     images: &Images,
@@ -56,7 +55,7 @@ fn id() -> Result<String, PlaceError> {
 }
 
 impl SessionPlan {
-    /// What a process is told of it, if it is a member.
+    /// What the order says of the session, for a process that is a member.
     pub fn order(&self, process: &Process) -> Option<SessionOrder> {
         let member =
             |member: &Process| Member { name: name_of(member), image: Path::new("..").join(name_of(member)) };

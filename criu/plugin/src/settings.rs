@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the plugin may be told. CRIU has no options for plugins, so it is told by CRIU's environment.
+//! The plugin's settings. CRIU has no options for plugins, so they are variables of CRIU's environment.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,14 +9,15 @@ use thiserror::Error;
 
 /// `drain` (the default: kernels run to their end) or `preempt`.
 pub(crate) const MODE: &str = "STASIS_CRIU_MODE";
-/// How long stopping the queues may take, milliseconds.
+/// How long the queues may take to stop, milliseconds.
 pub(crate) const DEADLINE: &str = "STASIS_CRIU_DEADLINE_MS";
 /// How long a process waits to be frozen before it runs on, milliseconds.
 pub(crate) const LEASE: &str = "STASIS_CRIU_LEASE_MS";
-/// Whether processes keep their contents in their own memory: `1` always, `0` never, else who cannot see the images.
+/// Whether processes keep their contents in their own memory: `1` always, `0` never; without the variable, those that
+/// cannot see the images.
 pub(crate) const SELF_CONTAINED: &str = "STASIS_CRIU_SELF_CONTAINED";
 
-/// A variable with a value that means nothing.
+/// A variable has a value that is not valid.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{name} is {value:?}; it must be {wanted}")]
 pub(crate) struct SettingsError {
@@ -31,7 +32,7 @@ pub(crate) struct Settings {
     pub mode: Mode,
     pub deadline_ms: u64,
     pub lease_ms: u64,
-    /// `None`: those that cannot see the directory of the images.
+    /// `None`: only those that cannot see the directory of the images.
     pub self_contained: Option<bool>,
 }
 

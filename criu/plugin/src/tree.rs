@@ -20,7 +20,7 @@ pub(crate) fn members(root: i32) -> Vec<i32> {
     let (mut members, mut seen) = (vec![root], HashSet::from([root]));
     let mut next = 0;
     while let Some(&pid) = members.get(next) {
-        // A pid used again while we look must not lead us in a circle.
+        // A pid that is reused during the walk must not make the walk a circle.
         members.extend(children(pid).into_iter().filter(|child| seen.insert(*child)));
         next += 1;
     }
@@ -46,20 +46,22 @@ mod tests {
     use std::io::Read;
     use std::process::{Command, Stdio};
 
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+
     #[test]
     fn members_are_found_through_any_thread_and_depth() {
         let script = "sleep 1000 & (sleep 1000 & echo; wait) & wait";
         let started = std::thread::spawn(|| {
             let mut shell = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-            // Its grandchild is there when it says so.
+            // The shell prints a line when its grandchild has started.
             shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             shell
         });
         let mut shell = started.join().unwrap();
         let found = members(shell.id().cast_signed());
         for pid in found.iter().rev() {
-            let pid = rustix::process::Pid::from_raw(*pid).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            kill(Pid::from_raw(*pid), Signal::SIGKILL).unwrap();
         }
         shell.wait().unwrap();
         // The shell, its sleep, its subshell and that one's sleep.

@@ -3,6 +3,7 @@
 //! the newest compiler ([`newest`]).
 //!
 //! The compiler is `STASIS_CLANG` or `clang-19`; what is wrong with it is said in one line, with the package.
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![forbid(unsafe_code)]
 
 pub mod newest;
@@ -30,6 +31,35 @@ const FLAGS: [&str; 11] = [
     "-Wl,-s,--build-id=none",
 ];
 
+/// Of an assembly source: instructions alone, at any address.
+const FLAT_FLAGS: [&str; 6] =
+    [TRIPLE, "-xassembler", "-nostdlib", "-Werror", "-Wl,--oformat=binary", "-Wl,-Ttext=0"];
+
+/// What a source is compiled to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// C, to a code object.
+    Object,
+    /// Assembly, to machine code without a file format.
+    Flat,
+}
+
+impl Kind {
+    const fn flags(self) -> &'static [&'static str] {
+        match self {
+            Kind::Object => &FLAGS,
+            Kind::Flat => &FLAT_FLAGS,
+        }
+    }
+
+    const fn table(self) -> &'static str {
+        match self {
+            Kind::Object => "OBJECTS",
+            Kind::Flat => "MACHINE_CODE",
+        }
+    }
+}
+
 /// The device compiler: `STASIS_CLANG`, else `clang-19`.
 #[must_use]
 pub fn clang() -> OsString {
@@ -40,11 +70,44 @@ pub fn clang() -> OsString {
 /// names and ELF files. `included` only triggers a new build.
 #[must_use]
 pub fn embed(name: &str, source: &str, included: &[&str]) -> ExitCode {
+    embed_kind(Kind::Object, name, source, included)
+}
+
+/// Assembles `source` and writes `<name>.rs` into `OUT_DIR`: a table `MACHINE_CODE` of target names and instructions, which
+/// can be anywhere in memory. The source has one section.
+#[must_use]
+pub fn embed_flat(name: &str, source: &str) -> ExitCode {
+    embed_kind(Kind::Flat, name, source, &[])
+}
+
+fn embed_kind(kind: Kind, name: &str, source: &str, included: &[&str]) -> ExitCode {
     for file in [source, "build.rs"].iter().chain(included) {
         println!("cargo::rerun-if-changed={file}");
     }
     println!("cargo::rerun-if-env-changed=STASIS_CLANG");
-    match build(name, source) {
+    report(name, build(kind, name, source))
+}
+
+/// Writes `<name>.rs` with an empty table in place of what [`embed`] writes: for packages whose kernels were not asked for.
+/// It needs no compiler.
+#[must_use]
+pub fn embed_nothing(name: &str) -> ExitCode {
+    embed_none(Kind::Object, name)
+}
+
+/// The same in place of [`embed_flat`].
+#[must_use]
+pub fn embed_nothing_flat(name: &str) -> ExitCode {
+    embed_none(Kind::Flat, name)
+}
+
+fn embed_none(kind: Kind, name: &str) -> ExitCode {
+    println!("cargo::rerun-if-changed=build.rs");
+    report(name, out_dir().and_then(|out| write_table(kind, &out, name, &[])))
+}
+
+fn report(name: &str, built: Result<(), String>) -> ExitCode {
+    match built {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             println!("cargo::error={name}: {why}");
@@ -53,9 +116,13 @@ pub fn embed(name: &str, source: &str, included: &[&str]) -> ExitCode {
     }
 }
 
-fn build(unit: &str, source: &str) -> Result<(), String> {
+fn out_dir() -> Result<PathBuf, String> {
+    Ok(PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo set no OUT_DIR")?))
+}
+
+fn build(kind: Kind, unit: &str, source: &str) -> Result<(), String> {
     let clang = clang();
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo set no OUT_DIR")?);
+    let out = out_dir()?;
     let supported = supported(&clang)?;
     let names: Vec<&str> = TARGETS
         .iter()
@@ -73,7 +140,7 @@ fn build(unit: &str, source: &str) -> Result<(), String> {
         for _ in 0..workers {
             scope.spawn(|| {
                 while let Some(name) = names.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                    if let Err(why) = compile(&clang, name, source, &object(&out, unit, name))
+                    if let Err(why) = compile(kind, &clang, name, source, &object(&out, unit, name))
                         && let Ok(mut failures) = failures.lock()
                     {
                         failures.push(why);
@@ -85,9 +152,14 @@ fn build(unit: &str, source: &str) -> Result<(), String> {
     if let Some(why) = failures.into_inner().unwrap_or_default().into_iter().next() {
         return Err(why);
     }
-    let mut table = String::from("static OBJECTS: &[(&str, &[u8])] = &[\n");
+    write_table(kind, &out, unit, &names)
+}
+
+/// The table of the objects that were compiled for these targets.
+fn write_table(kind: Kind, out: &Path, unit: &str, names: &[&str]) -> Result<(), String> {
+    let mut table = format!("static {}: &[(&str, &[u8])] = &[\n", kind.table());
     for name in names {
-        let path = object(&out, unit, name);
+        let path = object(out, unit, name);
         writeln!(table, "    ({name:?}, include_bytes!({path:?})),").map_err(|error| error.to_string())?;
     }
     table.push_str("];\n");
@@ -121,9 +193,9 @@ fn supported(clang: &OsString) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn compile(clang: &OsString, name: &str, source: &str, object: &Path) -> Result<(), String> {
+fn compile(kind: Kind, clang: &OsString, name: &str, source: &str, object: &Path) -> Result<(), String> {
     let mut command = Command::new(clang);
-    command.args(FLAGS).arg(format!("-mcpu={name}")).arg(source).arg("-o").arg(object);
+    command.args(kind.flags()).arg(format!("-mcpu={name}")).arg(source).arg("-o").arg(object);
     run(&mut command, clang).map(drop)
 }
 

@@ -2,16 +2,16 @@
 // Attention of 16 queries of one sentence and one head, 16 keys at a time: scores, softmax and context never leave the
 // wave's registers.
 //
-// Everything is computed transposed: scores as keys x queries, so that a lane has scores of one query only (number
-// lane % 16; its register r has key 2 r + lane / 16), and a query's maximum needs one exchange between two lanes. Queries
-// carry the factor log2(e) / sqrt(32), put into their weights when they were loaded.
+// All products are computed transposed: scores as keys x queries, so that a lane has scores of one query only (number
+// lane % 16; its register r has key 2 r + lane / 16), and a query's maximum needs one exchange between two lanes.
+// Queries contain the factor log2(e) / sqrt(32), which is part of their weights.
 #define HEAD 32
 
 typedef f16 h2 __attribute__((ext_vector_type(2)));
-// Sentences begin at any row, so a part of a row of transposed values begins at any number.
+// Sentences begin at any row, so a part of a row of transposed values may begin at any number.
 typedef h16 h16_anywhere __attribute__((aligned(2)));
 
-// A line for each group of 16 queries: the first one's row, and their sentence's first row and the row behind its last.
+// A line for each group of 16 queries: the first one's row, and their sentence's first row and the row after its last.
 typedef struct {
     u32 query, begin, end;
 } Tile;
@@ -50,7 +50,7 @@ KERNEL attention_f16(IN Tile *restrict tiles, IN f16 *restrict qk, IN f16 *restr
         s = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(*(IN h16 *)from_k, q0, s);
         s = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(*(IN h16 *)(from_k + 16), q1, s);
         if (tile.end - key < 16) {
-            // What is behind the sentence is another's, or nobody's and maybe no number.
+            // Values after the sentence belong to another sentence, or to none and may be NaN.
             const u32 left = tile.end - key;
             for (u32 r = 0; r < 8; r++)
                 s[r] = 2 * r + HIGH < left ? s[r] : -__builtin_inff();

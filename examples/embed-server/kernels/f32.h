@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The same model in f32, to compare with: products in tiles of 64 x 64 in LDS, attention a query a wave.
 
-// out[row][column] = sum over k of a[row][k] * b[k][column], with an epilogue; b are weights transposed. Tiles of 64 x 64,
-// 4 x 4 numbers a work-item, 16 of k at a time; rows behind the last are computed too, into room nobody reads.
+// out[row][column] = sum over k of a[row][k] * b[k][column], with an epilogue; b are weights transposed. Tiles of 64 x
+// 64, 4 x 4 numbers a work-item, 16 of k at a time; rows after the last are computed too, into memory that is not read.
 #define GEMM_F32(name, EPILOGUE)                                                                                    \
     KERNEL name(IN float *restrict b, IN float *restrict a, IN float *restrict bias, IN float *restrict residual,   \
         GLOBAL float *restrict out, u32 k, u32 width)                                                               \
@@ -41,8 +41,8 @@ GEMM_F32(gemm_bias_f32, (void)residual;)
 GEMM_F32(gemm_gelu_f32, (void)residual; for (u32 i = 0; i < 4; i++) v[i] = gelu(v[i]);)
 GEMM_F32(gemm_residual_f32, v += *(IN f4 *)&residual[row * width + column];)
 
-// A query and a head a wave. Scores: a lane a key; context: a lane a number. Queries, keys and values side by side in a row;
-// queries carry the factor as in f16. Grid: rows, heads; bounds are those of each row's sentence.
+// One wave per query and head. Scores: one lane per key; context: one lane per number. A row has queries, keys and
+// values; queries contain the factor as in f16. Grid: rows, heads; bounds are those of each row's sentence.
 typedef struct {
     u32 begin, end;
 } Bounds;
@@ -55,7 +55,7 @@ KERNEL attention_f32(IN Bounds *restrict bounds, IN float *restrict qkv, GLOBAL 
     float context = 0, most = -__builtin_inff(), total = 0;
     for (u32 first = sentence.begin; first < sentence.end; first += 32) {
         const u32 keys = sentence.end - first < 32 ? sentence.end - first : 32;
-        // Lanes behind the last key take the last one's and drop it.
+        // Lanes after the last key compute the last key's score and drop it.
         IN f4 *key = (IN f4 *)(qkv + (first + (lane < keys ? lane : keys - 1)) * (3 * HIDDEN) + HIDDEN + head * HEAD);
         f4 sum = 0;
         for (u32 d = 0; d < HEAD / 4; d++)

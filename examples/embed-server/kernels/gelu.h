@@ -9,7 +9,7 @@ INLINE float gelu(float v)
     p = __builtin_fmaf(p, t, 1.421413741f);
     p = __builtin_fmaf(p, t, -0.284496736f);
     p = __builtin_fmaf(p, t, 0.254829592f);
-    // exp(-z z): what is below the smallest number becomes 0, and erf 1.
+    // exp(-z z): a value below the smallest number becomes 0, and erf becomes 1.
     const float erf = 1.0f - p * t * __builtin_amdgcn_exp2f(z * z * -1.44269504f);
     return 0.5f * v * (1.0f + __builtin_copysignf(erf, v));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // out[y][x] = sum over k of xs[x][k] * ys[y][k] in f32, with an epilogue; operands f16, both with k numbers a row.
 //
-// One wave computes 64 features of 32 tokens, 4 x 2 products of 16 x 16. Of a 16 x 16 product, lane l has column y = l % 16, and
-// in register r the row x = 2 r + l / 16. Two products side by side in x are exchanged between the lanes l and l ^ 16, after
-// which each lane has 16 numbers that are side by side in memory.
+// One wave computes 64 features of 32 tokens, 4 x 2 products of 16 x 16. Of a 16 x 16 product, lane l has column y = l
+// % 16, and in register r the row x = 2 r + l / 16. Two adjacent products in x are exchanged between the lanes l and l
+// ^ 16; then each lane has 16 numbers that are adjacent in memory.
 #define LANE_Y (X % 16)
 #define HIGH (X / 16)
 #define FEATURES 64
@@ -24,7 +24,7 @@
         }                                                                                                       \
     }
 
-// Of two products side by side, a lane's 16 numbers in their order: those of the first for the lower lanes, of the second
+// A lane's 16 numbers of two adjacent products, in their order: those of the first for the lower lanes, of the second
 // for the upper ones. Even numbers are the lower lane's, odd ones the upper lane's.
 INLINE void side_by_side(f8 first, f8 second, float line[16])
 {
@@ -35,8 +35,8 @@ INLINE void side_by_side(f8 first, f8 second, float line[16])
     }
 }
 
-// The compiler may fuse a product with the conversion of its result, which is then rounded once instead of twice, and does so
-// in one copy of a block and not in another. A sentence's bits must not depend on which block it meets.
+// The compiler may fuse a product with the conversion of its result, which is then rounded once instead of twice, in
+// one copy of a block and not in another. A sentence's bits must not depend on its block.
 INLINE f16 half_of(float v)
 {
     __asm__("" : "+v"(v));
@@ -68,7 +68,7 @@ INLINE void store_halves(GLOBAL f16 *out, const float line[16])
             out[y * width + x + i] = line[i];                                         \
     }
 
-// Everything a wave does for YT x 16 tokens: xs are weights (features), ys activations (tokens).
+// The whole work of a wave for YT x 16 tokens: xs are weights (features), ys activations (tokens).
 #define BLOCK(YT, EPILOGUE)                                                                      \
     {                                                                                            \
         f8 sum[4][YT] = {};                                                                      \
@@ -100,7 +100,7 @@ GEMM(gemm_bias_f16, f16, BIASED(PLAIN))
 GEMM(gemm_gelu_f16, f16, BIASED(gelu))
 GEMM(gemm_residual_f16, float, WITH_RESIDUAL)
 
-// The same with the operands' parts exchanged, so that it comes out transposed: xs are activations, ys weights, and the bias
+// The same with the operands exchanged, so that the result is transposed: xs are activations, ys weights, and the bias
 // is y's. Attention multiplies with values transposed.
 KERNEL gemm_transposed_f16(IN f16 *restrict weights, IN f16 *restrict h, IN float *restrict bias,
     GLOBAL f16 *restrict out, u32 k, u32 width, u32 rows)

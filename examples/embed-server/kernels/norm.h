@@ -4,7 +4,7 @@
 #define HIDDEN 384
 #define PARTS 3
 #define EPSILON 1e-12f
-// Where a lane's part k of a row is.
+// The place of a lane's part k of a row.
 #define AT(row, k) ((row) * (HIDDEN / 4) + (k) * 32 + lane)
 
 INLINE f4 widen(f4 v) { return v; }

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0
-// What the kernels are written in: names for the machine's builtins, sums and maxima over a wave of 32 lanes.
+// SPDX-License-Identifier: MIT OR Apache-2.0 The functions that the kernels use: names for the machine's builtins, sums
+// and maxima over a wave of 32 lanes.
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef _Float16 f16;
@@ -25,7 +25,7 @@ INLINE void barrier(void)
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-// What another lane has: lane ^ mask for masks below 16, and lane ^ 16.
+// The value of another lane: lane ^ mask for masks below 16, and lane ^ 16.
 #define WITHIN(v, mask) \
     __builtin_bit_cast(float, __builtin_amdgcn_update_dpp(0, __builtin_bit_cast(int, v), 0x160 + (mask), 15, 15, 1))
 

@@ -32,7 +32,7 @@ pub struct Args {
     /// Another name that clients may know the model by; can be given several times
     #[arg(long = "alias", value_parser = name, value_name = "NAME")]
     pub aliases: Vec<String>,
-    /// Key that a client may have, several with commas; without any, nobody needs one. Better in the environment:
+    /// Keys that clients may have, separated by commas; without any, no client needs one. Better in the environment:
     /// every user of the machine can see a command line
     #[arg(long = "api-key", env = "EMBED_API_KEY", hide_env_values = true, value_delimiter = ',', value_parser = key, value_name = "KEY")]
     pub api_keys: Vec<String>,
@@ -104,9 +104,9 @@ pub struct Args {
 /// What is done when no agent is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnDeviceLost {
-    /// Answer what was begun with 503 and end with status 69: a supervisor starts the server anew
+    /// Answer pending requests with 503 and end with status 69: a supervisor starts the server again
     Exit,
-    /// Open it again, weights and all, and keep the port
+    /// Open it again, with its weights, and keep the port
     Reopen,
 }
 
@@ -199,7 +199,7 @@ impl Args {
         }
     }
 
-    /// How the server is to be.
+    /// The server's settings.
     #[must_use]
     pub fn service(&self) -> Options {
         Options {
@@ -213,7 +213,7 @@ impl Args {
         }
     }
 
-    /// What the weights are.
+    /// The precision of the weights.
     #[must_use]
     pub fn precision(&self) -> Precision {
         if self.f32 { Precision::F32 } else { Precision::F16 }

@@ -13,7 +13,7 @@ use stasis::{OpenError, Runtime};
 
 use crate::cli::{Args, OnDeviceLost};
 
-/// What engines are made of, and how.
+/// The options for engines.
 #[derive(Clone, Debug)]
 pub struct Device {
     model: PathBuf,
@@ -24,7 +24,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device as the options want it.
+    /// A device with these options.
     pub fn new(args: &Args) -> Self {
         Self {
             model: args.model.clone(),
@@ -60,7 +60,7 @@ impl Device {
         ensure!(!engines.is_empty(), "No agent of {} runs the kernels", runtime.transport_name());
         let loaded = started.elapsed();
         if self.warm_up {
-            // All at once, as they will serve.
+            // All engines at once, as they will serve.
             std::thread::scope(|scope| {
                 let warming: Vec<_> = engines
                     .iter_mut()
@@ -105,13 +105,13 @@ impl Device {
         Ok((config, parameters))
     }
 
-    /// How an agent alone is opened again. The model is read anew: it is needed too rarely to be kept.
+    /// How an agent alone is opened again. The model is read again: it is needed too rarely to be kept.
     fn reopen(&self, agent: usize) -> Reopen {
         let device = self.clone();
         Box::new(move || {
             let runtime = match Runtime::open_default() {
                 Ok(runtime) => runtime,
-                // A process has one runtime, and it is gone.
+                // A process has one runtime, and it is lost.
                 Err(why @ OpenError::Lost(_)) => return Err(ReopenError::Impossible(why.into())),
                 Err(why) => return Err(ReopenError::Failed(why.into())),
             };
@@ -130,5 +130,5 @@ impl Device {
     }
 }
 
-/// How long a device has to serve before a loss is the first of a row.
+/// How long a device has to serve so that its loss counts as the first in a row.
 pub const PROVEN: Duration = Duration::from_secs(300);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stands between the server and the model: token ids in, unit vectors out.
+//! The interface between the server and the model: token ids in, unit vectors out.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Sentence {
         &self.0
     }
 
-    /// How many tokens it has, which is what it costs.
+    /// The number of its tokens, which is its cost.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.0.len()
@@ -32,7 +32,7 @@ impl Sentence {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EmbedError {
-    /// A batch that the embedder has no room for.
+    /// A batch that is larger than the embedder's room.
     #[error(
         "A batch of {sentences} sentences and {tokens} tokens is more than {limit} tokens, the room there is"
     )]
@@ -63,17 +63,17 @@ pub enum EmbedError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The device is lost, or what the embedder had on it: no batch will ever succeed.
+    /// The device, or the embedder's memory on it, is lost: no batch can succeed any more.
     #[error("The device was lost: {act}")]
     Lost {
-        /// What was being done when that was found.
+        /// What was being done when the loss was found.
         act: &'static str,
         /// What the runtime said.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The batch was given up, for nobody wanted it any more.
-    #[error("The batch was given up after {done} of {layers} layers: nobody waits for it")]
+    /// The batch was cancelled, because no client wanted it any more.
+    #[error("The batch was cancelled after {done} of {layers} layers: no request waits for it")]
     Abandoned {
         /// Layers that had been begun.
         done: usize,
@@ -82,26 +82,26 @@ pub enum EmbedError {
     },
 }
 
-/// Why a lost embedder was not made anew.
+/// Why a lost embedder was not opened again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReopenError {
-    /// It may be made later.
+    /// It may be opened again later.
     #[error("The agent could not be opened again")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It can never be made in this process.
+    /// It can never be opened again in this process.
     #[error("The agent cannot be opened again in this process")]
     Impossible(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Makes the embedder of a lost agent anew, weights and all.
+/// Opens the embedder of a lost agent again, with its weights.
 pub type Reopen = Box<dyn FnMut() -> Result<Box<dyn Embedder>, ReopenError> + Send>;
 
 /// An agent to serve from.
 pub struct OpenAgent {
-    /// What embeds on it.
+    /// The agent's embedder.
     pub embedder: Box<dyn Embedder>,
-    /// How it is opened again after a loss; without, it stays lost.
+    /// How the agent is opened again after a loss; without this it stays lost.
     pub reopen: Option<Reopen>,
 }
 
@@ -117,7 +117,7 @@ impl From<Box<dyn Embedder>> for OpenAgent {
     }
 }
 
-/// Embeds batches, one at a time. What a sentence's embedding is does not depend on what else is in its batch.
+/// Embeds batches, one at a time. A sentence's embedding does not depend on the other sentences of its batch.
 pub trait Embedder: Send {
     /// Numbers in an embedding.
     fn dimensions(&self) -> usize;
@@ -132,7 +132,7 @@ pub trait Embedder: Send {
     /// [`EmbedError`]; nothing of a batch that failed is in `out`, and the next batch may succeed.
     fn embed(&mut self, sentences: &[Sentence], out: &mut Vec<f32>) -> Result<(), EmbedError>;
 
-    /// The same as long as the batch is `wanted`. An embedder that cannot stop midway need not look.
+    /// The same, as long as the batch is `wanted`. An embedder that cannot stop in the middle need not check that.
     ///
     /// # Errors
     /// Also [`EmbedError::Abandoned`].
@@ -146,7 +146,7 @@ pub trait Embedder: Send {
         self.embed(sentences, out)
     }
 
-    /// Whether the device is still there, at no cost to it: what is asked of an embedder without work.
+    /// Checks, without using the device, that it is not lost: called for an embedder without work.
     ///
     /// # Errors
     /// [`EmbedError::Lost`].
@@ -155,8 +155,8 @@ pub trait Embedder: Send {
     }
 }
 
-/// Embeds a batch as large as there is room for, of sentences of `longest` tokens, and one short sentence: afterwards
-/// memory has been touched, kernels have run, and no request waits for either.
+/// Embeds the largest possible batch of sentences of `longest` tokens, and one short sentence. Afterwards all memory
+/// has its pages and all kernels are loaded, so no request waits for them.
 ///
 /// # Errors
 /// As for [`Embedder::embed`].

@@ -5,7 +5,7 @@
 //! http ── sentences ──> batch ── batches ──> engine, one an agent ── packets ──> queue
 //! ```
 //!
-//! It knows nothing of checkpoints: that the process may be frozen between any two lines is the point.
+//! The server has no code for checkpoints: the example shows that the process may be frozen between any two lines.
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -16,6 +16,6 @@ pub mod engine;
 pub mod http;
 pub mod model;
 
-// The fake embedder of the tests names this crate as they do, and serves the unit tests too.
+// The fake embedder names this crate as the integration tests do, and serves the unit tests too.
 #[cfg(test)]
 extern crate self as embed_server;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server's process: options, model and agents in; `listening on ADDR` out; everything else is log, on stderr.
+//! The server's process: takes options, opens model and agents, and prints `listening on ADDR`. All else goes to the
+//! log on stderr.
 //!
-//! INVARIANT: SIGTERM, SIGINT and SIGHUP end it with 0 when every request that was begun has its answer, with 1 when
-//! `--shutdown-timeout-s` was too short for that. A lost device ends it with [`DEVICE_LOST`], or has it made anew.
+//! INVARIANT: SIGTERM, SIGINT and SIGHUP end the process: with 0 when every pending request was answered, with 1 when
+//! `--shutdown-timeout-s` was too short for that. After the loss of the device the process ends with [`DEVICE_LOST`],
+//! or executes itself again.
 
 #![forbid(unsafe_code)]
 
@@ -38,19 +40,19 @@ const DEVICE_LOST: u8 = 69;
 enum Start {
     /// They are open.
     Fresh(Vec<OpenAgent>),
-    /// They are to be opened while the socket is served already.
+    /// They are opened while the socket is served already.
     Again(Losses, StdListener, Device),
 }
 
 /// How the server ended.
 enum End {
-    /// In order, with this status.
+    /// After a signal, with this status.
     InOrder(ExitCode),
-    /// Without a device, whose losses are these, with the socket that was listened on.
+    /// After the loss of the device: the number of its losses, and the listening socket.
     Lost(Losses, Option<StdListener>),
 }
 
-/// Why it is to end.
+/// Why the server is to end.
 enum Why {
     Signal,
     Lost { proven: bool },
@@ -76,13 +78,13 @@ fn main() -> anyhow::Result<ExitCode> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.threads)
-        // One is for a device that is opened again, or for the end of the agents' threads.
+        // One thread is for a device that is opened again, or for the end of the agents' threads.
         .max_blocking_threads(args.threads + 1)
         .enable_all()
         .build()
         .context("The threads that serve sockets could not be started")?;
     let end = runtime.block_on(run(&args, tokenizer, start));
-    // What is still tokenized is for a request that was given up.
+    // Work that still runs is for requests that were cancelled.
     runtime.shutdown_background();
     match end? {
         End::InOrder(code) => Ok(code),
@@ -98,7 +100,7 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn run(args: &Args, tokenizer: Tokenizer, start: Start) -> anyhow::Result<End> {
-    // Before the port is open: whoever sees the line on stdout may send a signal.
+    // Before the port is open: a process that sees the line on stdout may send a signal.
     let signals = signals::count()?;
     let metrics = BatchMetrics::default();
     let state = State::new(args.service(), tokenizer, &metrics);
@@ -118,7 +120,7 @@ async fn run(args: &Args, tokenizer: Tokenizer, start: Start) -> anyhow::Result<
             (losses, TcpListener::from_std(listener)?, Some(device))
         }
     };
-    // The process that this one may become takes the listening socket over.
+    // After an execve the process uses the listening socket again.
     let kept = match args.on_device_lost {
         OnDeviceLost::Reopen => Some(StdListener::from(listener.as_fd().try_clone_to_owned()?)),
         OnDeviceLost::Exit => None,
@@ -165,7 +167,7 @@ async fn listen(args: &Args) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Ends a server that was told to: its status.
+/// Ends a server after a signal. Returns its status.
 async fn finish(args: &Args, Served { unanswered }: Served, batcher: Option<Arc<Batcher>>) -> ExitCode {
     if unanswered > 0 {
         tracing::warn!(
@@ -174,13 +176,13 @@ async fn finish(args: &Args, Served { unanswered }: Served, batcher: Option<Arc<
         );
         return ExitCode::FAILURE;
     }
-    // Every answer is out; an agent may still be in a batch that nobody waits for, and is closed in order if that
+    // Every answer was sent. An agent may still run a batch that no request waits for; it is closed in order if that
     // does not take long.
     if let Some(batcher) = batcher {
         let joined = tokio::task::spawn_blocking(move || batcher.join());
         tokio::select! {
             _ = joined => {}
-            () = elapse(args.grace()) => tracing::warn!("shut down in the middle of a batch that nobody waits for"),
+            () = elapse(args.grace()) => tracing::warn!("shut down in the middle of a batch that no request waits for"),
         }
     }
     ExitCode::SUCCESS
@@ -197,7 +199,8 @@ mod common;
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Signal, getpid, kill_process};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::getpid;
 
     use super::*;
     use crate::common::fake::{Control, Fake};
@@ -212,8 +215,8 @@ mod tests {
         let agents = vec![Fake::boxed(&control, DIMENSIONS, LONGEST).into()];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let end = runtime.block_on(async {
-            // The server is polled first, up to where it has handlers for signals and waits.
-            let signalled = async { kill_process(getpid(), name).unwrap() };
+            // The server is polled first, until it has installed its signal handlers and waits.
+            let signalled = async { kill(getpid(), name).unwrap() };
             tokio::join!(biased; run(&args, tokenizer, Start::Fresh(agents)), signalled).0.unwrap()
         });
 
@@ -226,8 +229,8 @@ mod tests {
 
     #[test]
     fn signals_end_the_server_with_0() {
-        ends_after(Signal::TERM);
-        ends_after(Signal::INT);
-        ends_after(Signal::HUP);
+        ends_after(Signal::SIGTERM);
+        ends_after(Signal::SIGINT);
+        ends_after(Signal::SIGHUP);
     }
 }

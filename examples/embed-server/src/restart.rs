@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The process made anew in its place: same pid, same listening socket, a new device.
+//! Restarts the process in place: same pid, same listening socket, a new device.
 //!
-//! A process has one runtime, for it has one context in the driver, which the driver keeps until the process's memory
-//! goes; so a process whose device is lost can never open another one. `execve` gives it new memory. The listening
-//! socket goes along as standard input, which the server does not read, and no client is refused meanwhile.
+//! A process has one runtime, because it has one context in the driver, which the driver keeps until the process's
+//! memory is freed. So a process whose device is lost cannot open another one. `execve` gives the process new memory.
+//! The listening socket becomes its standard input, which the server does not read, so no client is refused meanwhile.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,20 +13,20 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-/// Says that this process was made anew: how often in a row, and how often in all.
+/// Environment variable of a restarted process: how often it was restarted in a row, and in all.
 const VARIABLE: &str = "EMBED_SERVER_REOPENED";
 
 /// How often the device was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// In a row, with no long time between them.
+    /// How often in a row, without a long time in between.
     pub row: u32,
     /// In all.
     pub all: u64,
 }
 
 impl Losses {
-    /// With one more.
+    /// The losses after one more.
     #[must_use]
     pub fn and_another(self, proven: bool) -> Self {
         let row = if proven { 1 } else { self.row.saturating_add(1) };
@@ -39,10 +39,10 @@ impl Losses {
     }
 }
 
-/// What the process was before it was made anew; `None` if it was not.
+/// The losses and the socket of a restarted process; `None` if this process was not restarted.
 ///
 /// # Errors
-/// The variable is there and the listening socket is not.
+/// The variable is set, but there is no listening socket.
 pub fn inherited() -> anyhow::Result<Option<(Losses, TcpListener)>> {
     let Ok(text) = std::env::var(VARIABLE) else {
         return Ok(None);
@@ -57,7 +57,7 @@ pub fn inherited() -> anyhow::Result<Option<(Losses, TcpListener)>> {
     Ok(Some((losses, listener)))
 }
 
-/// Makes the process anew. Returns only if that fails.
+/// Restarts the process. Returns only if that fails.
 pub fn execute(listener: TcpListener, losses: Losses) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,

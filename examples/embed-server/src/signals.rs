@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 /// Counts SIGTERM, SIGINT and SIGHUP from now on.
 ///
-/// SIGHUP is the end of a terminal, and ends the server like the others, unless it was ignored when the process began:
-/// that is how `nohup` asks for the opposite.
+/// SIGHUP comes when a terminal closes, and ends the server as the others do, unless the process was started with
+/// SIGHUP ignored, as `nohup` does.
 ///
 /// # Errors
 /// A handler could not be installed.
@@ -34,7 +34,7 @@ pub fn count() -> io::Result<watch::Receiver<u32>> {
 /// Waits until so many signals have come.
 pub async fn reach(mut signals: watch::Receiver<u32>, count: u32) {
     if signals.wait_for(|now| *now >= count).await.is_err() {
-        // Nobody sends any more: the runtime ends.
+        // The sender was dropped: the runtime ends.
         std::future::pending::<()>().await;
     }
 }

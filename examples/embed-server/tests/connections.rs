@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections as clients should not make them: slow, half closed, too many, and with requests that are none.
+//! Bad connections: slow, half closed, too many, and with invalid requests.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -37,7 +37,7 @@ fn half_closed_client_gets_its_answer() {
     client.post("", body("hello")).half_close();
 
     server.control.await_begun(1);
-    // It is asked whether it is still there before it is answered.
+    // The server tests the connection before it answers.
     let interim = client.expect();
     assert_eq!((interim.status, interim.body.as_str()), (100, ""));
     server.control.release();

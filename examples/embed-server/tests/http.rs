@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server over TCP: every status it has, and what its bodies look like to the letter.
+//! The server over TCP: every status, and the exact form of the bodies.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use self::common::fake::{NAN, PANIC, PATIENCE, row};
 use self::common::{Answer, DIMENSIONS, LONGEST, MODEL, Server, Setup, VOCABULARY, client, post};
 
-/// An error's status and body, the message left to the caller.
+/// Checks an error's status and body. The caller checks the returned message.
 fn assert_error(answer: &Answer, status: u16, kind: &str, param: Option<&str>, code: Option<&str>) -> String {
     assert_eq!(answer.status, status, "{}", answer.text);
     assert_eq!(answer.header("content-type"), "application/json");
@@ -67,7 +67,7 @@ fn input_takes_texts_and_tokens() {
     assert_eq!(rows(json!("hello")), std::slice::from_ref(&hello));
     assert_eq!(rows(json!([1, 3, 2])), std::slice::from_ref(&hello));
     assert_eq!(rows(json!([[1, 3, 2], [9]])), [hello, row(&[9], DIMENSIONS)]);
-    // More than is tokenized and written on the spot.
+    // More than is tokenized and written without another thread.
     let many: Vec<String> = (0..16).map(|i| format!("w{}{}", i + 10, " ".repeat(200))).collect();
     let expected: Vec<_> = (10..26).map(|id| row(&[1, id, 2], DIMENSIONS)).collect();
     assert_eq!(rows(json!(many)), expected);
@@ -174,14 +174,14 @@ fn body_over_the_limit_is_413() {
     assert_eq!(server.post(&format!("{body:4096}")).status, 200);
     let message = assert_error(&server.post(&format!("{body:4097}")), 413, INVALID, None, code);
     assert!(message.contains("4096"), "{message}");
-    // Much more than sockets buffer: the answer comes all the same.
+    // Much more than sockets buffer: the answer comes nevertheless.
     assert_error(&server.post(&(body + &" ".repeat(8_000_000))), 413, INVALID, None, code);
     // Without a length beforehand.
     let chunks = client().post(server.url("/v1/embeddings"));
     let reader = &mut std::io::repeat(b' ').take(100_000);
     let answer = chunks.content_type("application/json").send(ureq::SendBody::from_reader(reader)).unwrap();
     assert_error(&answer.into(), 413, INVALID, None, code);
-    // More than anyone would throw away is refused unread.
+    // A body larger than what is read and thrown away is refused unread.
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream
         .write_all(b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999\r\n\r\n")
@@ -254,7 +254,7 @@ fn late_request_is_504_and_leaves_the_queue() {
     let limits = Limits { time: Duration::from_millis(300), ..Setup::default().limits };
     let server = Server::start(Setup { limits, ..Setup::default() });
     server.control.hold();
-    // Past HTTP, so that this one cannot be late itself.
+    // Without HTTP, so that this request cannot be late itself.
     let _busy = server.batcher.submit(vec![Sentence::new([9])]).unwrap();
     server.control.await_begun(1);
 
@@ -264,7 +264,7 @@ fn late_request_is_504_and_leaves_the_queue() {
     assert!(message.contains("300ms"), "{message}");
     assert_eq!(server.batcher.metrics().queued(), 0);
     server.control.release();
-    // The agent is free again, and nobody embedded what was given up.
+    // The agent is free again, and the cancelled sentences were not embedded.
     server.until("an answer", || server.embed(&json!("w10")).status == 200);
     assert!(!server.control.begun().concat().iter().any(|sentence| sentence.ids() == [1, 4, 2]));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What clients can ask for beside embeddings of texts: fewer numbers, fewer tokens, packed bodies, other names, keys.
+//! Further features for clients: fewer numbers, fewer tokens, packed bodies, other names, keys.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -211,7 +211,7 @@ fn huge_inputs_are_refused_for_what_they_are() {
     assert_eq!(code(&json!(vec![9; 1_000_000])), (400, "context_length_exceeded".to_owned()));
     assert_eq!(code(&json!(vec![[9]; 1_000_000])), (400, "array_above_max_length".to_owned()));
     assert_eq!(code(&json!("a".repeat(1 << 20))), (400, String::new()));
-    // Nothing but spaces is a text of two tokens, however long.
+    // A text of any number of spaces has two tokens.
     assert_eq!(numbers(&server.embed(&json!(" ".repeat(1 << 20)))), row(&[1, 2], DIMENSIONS));
     let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let answer = server.post(&format!("{{\"model\":\"{MODEL}\",\"input\":{nested}}}"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model's files: what texts become, and what is said of files that are not a model's.
+//! The model's files: the tokens of texts, and the errors for files that are not a model's.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use self::corpus::{corpus, model, tokenizer, words};
 
-/// What the model's own tokenizer, in Python, makes of texts.
+/// The tokens of texts by the model's own tokenizer, in Python.
 const KNOWN: [(&str, &[u32]); 18] = [
     ("", &[101, 102]),
     ("   \t\n", &[101, 102]),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a server: nothing new, everything begun is answered, within the time there is.
+//! The end of a server: it accepts nothing new, and answers pending requests within the time limit.
 
 mod common;
 
@@ -122,7 +122,7 @@ fn lost_device_is_503_for_health_and_requests_and_in_flight() {
 
     for client in &mut clients {
         let reply = client.expect();
-        // Whoever was not in the batch that found out may have been embedded before it.
+        // A request that was not in the batch that found the loss may have been embedded before it.
         if reply.status != 200 {
             assert_eq!(reply.error(), (503, "device_lost".to_owned()));
             assert_eq!(reply.header("retry-after"), Some("1"));

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kfd::Errno;
+use kfd::linux::{SealFlag, memfd};
 use softgpu::driver::ledger::{Capacities, Ledger};
 use softgpu::driver::{
     Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory,
@@ -26,6 +27,8 @@ impl Hardware for NoHardware {
 
     fn protect(&self, _: usize, _: u64, _: u64, _: PageAccess) {}
 
+    fn set_trap_handler(&self, _: usize, _: u64, _: u64) {}
+
     fn start_queue(&self, _: usize, _: &HwQueue, _: &Mqd) -> Result<(), Errno> {
         Ok(())
     }
@@ -37,11 +40,7 @@ impl Hardware for NoHardware {
     fn destroy_queue(&self, _: usize, _: u32) {}
 
     fn doorbells(&self, _: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
-        let fd = |bytes| {
-            let fd = rustix::fs::memfd_create("doorbells", rustix::fs::MemfdFlags::CLOEXEC)?;
-            rustix::fs::ftruncate(&fd, bytes)?;
-            Ok(fd)
-        };
+        let fd = |bytes| memfd("doorbells", bytes, SealFlag::empty());
         Ok((fd(8192)?, fd(4096)?))
     }
 
@@ -62,10 +61,10 @@ impl Memory {
 
     fn with<R>(&self, address: u64, length: usize, act: impl FnOnce(&mut [u8]) -> R) -> Result<R, Errno> {
         let mut regions = self.0.borrow_mut();
-        let (start, region) = regions.range_mut(..=address).next_back().ok_or(Errno::FAULT)?;
-        let from = usize::try_from(address - start).map_err(|_| Errno::FAULT)?;
-        let end = from.checked_add(length).ok_or(Errno::FAULT)?;
-        region.get_mut(from..end).map(act).ok_or(Errno::FAULT)
+        let (start, region) = regions.range_mut(..=address).next_back().ok_or(Errno::EFAULT)?;
+        let from = usize::try_from(address - start).map_err(|_| Errno::EFAULT)?;
+        let end = from.checked_add(length).ok_or(Errno::EFAULT)?;
+        region.get_mut(from..end).map(act).ok_or(Errno::EFAULT)
     }
 }
 

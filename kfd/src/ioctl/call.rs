@@ -7,7 +7,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use rustix::io::{Errno, FdFlags};
+use nix::errno::Errno;
 
 use super::drm::Render;
 use super::error::IoctlError;
@@ -44,7 +44,7 @@ impl Slice<'_> {
         match self {
             Self::Write(bytes) => Ok(bytes.as_mut_ptr().expose_provenance() as u64),
             Self::Read(bytes) if !writable => Ok(bytes.as_ptr().expose_provenance() as u64),
-            Self::Read(_) => Err(Errno::INVAL),
+            Self::Read(_) => Err(Errno::EINVAL),
         }
     }
 }
@@ -61,7 +61,7 @@ fn point(row: &'static Row, args: &mut [u8], slices: &mut [Slice<'_>]) -> Result
         .filter_map(|part| if let Part::Array(array) = part { Some(*array) } else { None })
         .collect();
     if slices.len() > arrays.len() {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     let mut slices = slices.iter_mut();
     for array in arrays {
@@ -82,7 +82,7 @@ fn point(row: &'static Row, args: &mut [u8], slices: &mut [Slice<'_>]) -> Result
                 let bits = u32::try_from((bytes / 4).saturating_mul(32)).unwrap_or(!31);
                 put(args, count, &bits.to_ne_bytes())?;
             }
-            Length::Product { .. } | Length::Fixed(_) => return Err(Errno::INVAL),
+            Length::Product { .. } | Length::Fixed(_) => return Err(Errno::EINVAL),
         }
     }
     Ok(())
@@ -90,7 +90,7 @@ fn point(row: &'static Row, args: &mut [u8], slices: &mut [Slice<'_>]) -> Result
 
 fn put(args: &mut [u8], at: usize, value: &[u8]) -> Result<(), Errno> {
     let field = args.get_mut(at..).and_then(|rest| rest.get_mut(..value.len()));
-    field.ok_or(Errno::INVAL)?.copy_from_slice(value);
+    field.ok_or(Errno::EINVAL)?.copy_from_slice(value);
     Ok(())
 }
 
@@ -128,8 +128,8 @@ fn until_done<C: Command>(
     let again = sys::ioc_type(C::ROW.command) == sys::DRM_IOCTL_BASE;
     loop {
         match call() {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if again => {}
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if again => {}
             outcome => return outcome.map_err(|errno| failed::<C>(file, errno)),
         }
     }
@@ -174,7 +174,7 @@ pub(super) trait Issue {
         let (outcome, made) = self.call_for_descriptors::<C>(args, &mut [], |_| false);
         outcome?;
         let made = made.into_iter().next().flatten();
-        made.ok_or_else(|| failed::<C>(self.target(), Errno::BADF))
+        made.ok_or_else(|| failed::<C>(self.target(), Errno::EBADF))
     }
 
     /// Issues a command that makes descriptors; `slices` as for [`once_with`]. Answers the outcome and the descriptor
@@ -204,7 +204,7 @@ pub(super) trait Issue {
             let fd = unsafe { OwnedFd::from_raw_fd(number) };
             if close_on_exec == CloseOnExec::Never {
                 // A failure leaves the descriptor inheritable, which is no reason to lose it.
-                let _ = rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC);
+                let _ = crate::linux::set_close_on_exec(&fd, true);
             }
             Some(fd)
         };

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::call::{Issue, NO_FD, Slice, failed};
 use super::error::IoctlError;
@@ -77,7 +77,7 @@ impl Kfd {
     /// [`IoctlError`]; EINVAL if `info` does not describe the process any more, EOPNOTSUPP if the driver cannot
     /// take a queue's state, EMFILE when there are fewer descriptors left than buffer objects.
     pub fn criu_checkpoint(&self, info: &ProcessInfo) -> Result<Checkpoint, IoctlError> {
-        let too_large = || failed::<CriuOp>(self.target(), Errno::NOMEM);
+        let too_large = || failed::<CriuOp>(self.target(), Errno::ENOMEM);
         let mut private = Vec::new();
         let length = usize::try_from(info.private_bytes).map_err(|_| too_large())?;
         private.try_reserve_exact(length).map_err(|_| too_large())?;
@@ -124,7 +124,7 @@ impl Kfd {
         private: &[u8],
     ) -> Result<Vec<Option<OwnedFd>>, IoctlError> {
         if devices.len().max(bos.len()) > u32::MAX as usize {
-            return Err(failed::<CriuOp>(self.target(), Errno::INVAL));
+            return Err(failed::<CriuOp>(self.target(), Errno::EINVAL));
         }
         let mut buckets: Vec<kfd_criu_device_bucket> = devices
             .iter()
@@ -146,7 +146,7 @@ impl Kfd {
         ];
         // A restore that fails does not take back the descriptors that it has made. Only after EFAULT the buckets may
         // hold numbers of descriptors that were never installed.
-        let stays = |errno| errno != Errno::FAULT;
+        let stays = |errno| errno != Errno::EFAULT;
         let (outcome, dmabufs) = self.call_for_descriptors::<CriuOp>(&mut args, &mut arrays, stays);
         outcome.map(|()| dmabufs)
     }

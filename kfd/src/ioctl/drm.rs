@@ -140,7 +140,7 @@ impl Render {
     /// # Errors
     /// [`IoctlError`]; ENOENT if there is no such handle.
     pub fn export(&self, handle: GemHandle) -> Result<OwnedFd, IoctlError> {
-        let flags = (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned();
+        let flags = (nix::libc::O_CLOEXEC | nix::libc::O_RDWR).cast_unsigned();
         let mut args = sys::drm_prime_handle { handle: handle.0, flags, fd: -1 };
         self.call_for_descriptor::<drm_ioctl::PrimeHandleToFd>(&mut args)
     }

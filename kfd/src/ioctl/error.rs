@@ -4,9 +4,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
-use crate::sys::{self, DrmIoctl, Ioctl, KfdIoctl};
+use crate::errno::ENOTSUPP;
+use crate::sys::{DrmIoctl, Ioctl, KfdIoctl};
 
 /// A failed ioctl.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,9 +44,9 @@ struct Number(Errno);
 
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.raw_os_error() {
-            sys::ENOTSUPP => f.write_str("ENOTSUPP (os error 524)"),
-            _ => write!(f, "{}", self.0),
+        match self.0 {
+            ENOTSUPP => f.write_str("ENOTSUPP: Not supported (524)"),
+            errno => write!(f, "{errno}"),
         }
     }
 }
@@ -70,77 +71,77 @@ fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
     use Ioctl::{Drm, Kfd};
     use {DrmIoctl as D, KfdIoctl as K};
     Some(match (ioctl, errno) {
-        (Kfd(K::CreateQueue), Errno::INVAL) => {
+        (Kfd(K::CreateQueue), Errno::EINVAL) => {
             "each of ring, pointers, EOP buffer and save area needs its own mapping of exactly its size, and \
              ctl_stack_size must equal the node's"
         }
-        (Kfd(K::CreateQueue), Errno::NOSPC) => "destroy a queue of this process on this GPU",
-        (Kfd(K::CreateQueue), Errno::PERM) => {
+        (Kfd(K::CreateQueue), Errno::ENOSPC) => "destroy a queue of this process on this GPU",
+        (Kfd(K::CreateQueue), Errno::EPERM) => {
             "the GPU has no queue left; destroy a queue of this or another process"
         }
-        (Kfd(K::CreateQueue), errno) if errno.raw_os_error() == sys::ENOTSUPP => "no such queue type",
-        (Kfd(K::CreateQueue) | Kfd(K::SetMemoryPolicy) | Kfd(K::SetTrapHandler), Errno::SRCH) => {
+        (Kfd(K::CreateQueue), ENOTSUPP) => "no such queue type",
+        (Kfd(K::CreateQueue) | Kfd(K::SetMemoryPolicy) | Kfd(K::SetTrapHandler), Errno::ESRCH) => {
             "call ACQUIRE_VM for this GPU first"
         }
-        (Kfd(K::UpdateQueue), Errno::FAULT) => {
+        (Kfd(K::UpdateQueue), Errno::EFAULT) => {
             "the queue does not exist, or no mapping of the ring's size starts there"
         }
-        (Kfd(K::UpdateQueue), Errno::ACCESS) => "the driver reset this queue; destroy the queue",
-        (Kfd(K::GetQueueWaveState), Errno::INVAL) => "make the compute queue inactive first (percentage 0)",
-        (Kfd(K::GetQueueWaveState) | Kfd(K::SetCuMask), Errno::FAULT) => "the queue does not exist",
-        (Kfd(K::AcquireVm), Errno::BUSY) => {
+        (Kfd(K::UpdateQueue), Errno::EACCES) => "the driver reset this queue; destroy the queue",
+        (Kfd(K::GetQueueWaveState), Errno::EINVAL) => "make the compute queue inactive first (percentage 0)",
+        (Kfd(K::GetQueueWaveState) | Kfd(K::SetCuMask), Errno::EFAULT) => "the queue does not exist",
+        (Kfd(K::AcquireVm), Errno::EBUSY) => {
             "this process acquired this GPU through another open render node; use that open file"
         }
-        (Kfd(K::AcquireVm), Errno::INVAL) => "pass a fresh amdgpu render node and a GPU id of the topology",
-        (Kfd(K::FreeMemoryOfGpu), Errno::BUSY) => "unmap the memory from every GPU first",
-        (Kfd(K::FreeMemoryOfGpu), Errno::PERM) => "the event page lives as long as the process",
-        (Kfd(K::UnmapMemoryFromGpu), Errno::BUSY) => "destroy the queue that uses the memory first",
-        (Kfd(K::UnmapMemoryFromGpu), Errno::INVAL) => "the memory is not mapped on that GPU",
-        (Kfd(K::MapMemoryToGpu), Errno::INVAL) => {
+        (Kfd(K::AcquireVm), Errno::EINVAL) => "pass a fresh amdgpu render node and a GPU id of the topology",
+        (Kfd(K::FreeMemoryOfGpu), Errno::EBUSY) => "unmap the memory from every GPU first",
+        (Kfd(K::FreeMemoryOfGpu), Errno::EPERM) => "the event page lives as long as the process",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::EBUSY) => "destroy the queue that uses the memory first",
+        (Kfd(K::UnmapMemoryFromGpu), Errno::EINVAL) => "the memory is not mapped on that GPU",
+        (Kfd(K::MapMemoryToGpu), Errno::EINVAL) => {
             "the address must be free and aligned to pages, and a peer GPU needs a P2P link"
         }
-        (Kfd(K::MapMemoryToGpu) | Kfd(K::UnmapMemoryFromGpu), Errno::NOMEM) => "there may be no such handle",
-        (Kfd(K::AllocMemoryOfGpu), Errno::NOMEM) => "free memory; AVAILABLE_MEMORY tells what is left",
-        (Kfd(K::AllocMemoryOfGpu), Errno::FAULT) => "the pages at the user address cannot be written",
-        (Kfd(K::AllocMemoryOfGpu), Errno::ADDRINUSE) => "the range is registered as shared virtual memory",
-        (Kfd(K::CreateEvent), Errno::INVAL) => {
+        (Kfd(K::MapMemoryToGpu) | Kfd(K::UnmapMemoryFromGpu), Errno::ENOMEM) => "there may be no such handle",
+        (Kfd(K::AllocMemoryOfGpu), Errno::ENOMEM) => "free memory; AVAILABLE_MEMORY tells what is left",
+        (Kfd(K::AllocMemoryOfGpu), Errno::EFAULT) => "the pages at the user address cannot be written",
+        (Kfd(K::AllocMemoryOfGpu), Errno::EADDRINUSE) => "the range is registered as shared virtual memory",
+        (Kfd(K::CreateEvent), Errno::EINVAL) => {
             "the event page can be given only once in the life of a process"
         }
-        (Kfd(K::CreateEvent), Errno::NOSPC) => "all 4095 signal events are in use; destroy some",
-        (Kfd(K::CreateEvent), Errno::NOMEM) => "pass an event page with the first event",
-        (Kfd(K::WaitEvents), Errno::IO) => "an event was destroyed during the wait",
-        (Kfd(K::RuntimeEnable), Errno::EXIST) => "enable the runtime before the first queue is created",
-        (Kfd(K::RuntimeEnable), Errno::BUSY) => "the runtime is enabled already",
-        (Kfd(K::SetXnackMode), Errno::BUSY) => "destroy all queues first",
-        (Kfd(K::CriuOp), Errno::ACCESS) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
-        (Kfd(K::CriuOp), Errno::OPNOTSUPP) => {
+        (Kfd(K::CreateEvent), Errno::ENOSPC) => "all 4095 signal events are in use; destroy some",
+        (Kfd(K::CreateEvent), Errno::ENOMEM) => "pass an event page with the first event",
+        (Kfd(K::WaitEvents), Errno::EIO) => "an event was destroyed during the wait",
+        (Kfd(K::RuntimeEnable), Errno::EEXIST) => "enable the runtime before the first queue is created",
+        (Kfd(K::RuntimeEnable), Errno::EBUSY) => "the runtime is enabled already",
+        (Kfd(K::SetXnackMode), Errno::EBUSY) => "destroy all queues first",
+        (Kfd(K::CriuOp), Errno::EACCES) => "CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN is needed",
+        (Kfd(K::CriuOp), Errno::EOPNOTSUPP) => {
             "the driver cannot take the queues of this GPU; destroy them first"
         }
-        (Kfd(K::CriuOp), Errno::SRCH) => "there is no such process, or it has not opened the device",
-        (Kfd(K::CriuOp), Errno::MFILE) => {
+        (Kfd(K::CriuOp), Errno::ESRCH) => "there is no such process, or it has not opened the device",
+        (Kfd(K::CriuOp), Errno::EMFILE) => {
             "raise the limit of open files (ulimit -n) above the number of buffers"
         }
-        (Kfd(K::AllocMemoryOfGpu), Errno::MFILE | Errno::NFILE) => {
+        (Kfd(K::AllocMemoryOfGpu), Errno::EMFILE | Errno::ENFILE) => {
             "the software device has an open file for each buffer: raise the limit (ulimit -n)"
         }
-        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::INVAL) => {
+        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::EINVAL) => {
             "the descriptor is no DMABuf, or not one that this GPU can reach"
         }
-        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::BADF) => {
+        (Drm(D::PrimeFdToHandle) | Kfd(K::ImportDmabuf), Errno::EBADF) => {
             "the descriptor is not open, or no DMABuf"
         }
-        (Drm(D::PrimeHandleToFd) | Drm(D::GemMmap), Errno::NOENT) => {
+        (Drm(D::PrimeHandleToFd) | Drm(D::GemMmap), Errno::ENOENT) => {
             "there is no such handle on this open file"
         }
-        (Drm(D::GemClose), Errno::INVAL) => "there is no such handle on this open file",
-        (Drm(D::GemVa), Errno::NOENT) => {
+        (Drm(D::GemClose), Errno::EINVAL) => "there is no such handle on this open file",
+        (Drm(D::GemVa), Errno::ENOENT) => {
             "there is no such handle on this open file, or no mapping of it starts there"
         }
-        (Drm(D::GemVa), Errno::INVAL) => {
+        (Drm(D::GemVa), Errno::EINVAL) => {
             "address, offset and size must be whole pages inside the object, and the range must be free"
         }
-        (Drm(D::GemVa) | Drm(D::GemClose), Errno::BUSY) => "destroy the queue that uses the memory first",
-        (Drm(D::GemMmap), Errno::PERM) => "the memory cannot be mapped by the CPU",
+        (Drm(D::GemVa) | Drm(D::GemClose), Errno::EBUSY) => "destroy the queue that uses the memory first",
+        (Drm(D::GemMmap), Errno::EPERM) => "the memory cannot be mapped by the CPU",
         _ => return None,
     })
 }
@@ -148,10 +149,10 @@ fn by_ioctl(ioctl: Ioctl, errno: Errno) -> Option<&'static str> {
 /// What an errno means for every ioctl.
 fn by_errno(errno: Errno) -> Option<&'static str> {
     Some(match errno {
-        Errno::NODEV => "the GPU is gone, or ACQUIRE_VM was not called for it",
-        Errno::BADF => "the file was opened by the parent of this process, or is closed; open it again",
-        Errno::NOTTY => "the driver is too old for this ioctl",
-        Errno::IO | Errno::TIME => "the GPU does not answer; see the kernel log",
+        Errno::ENODEV => "the GPU is gone, or ACQUIRE_VM was not called for it",
+        Errno::EBADF => "the file was opened by the parent of this process, or is closed; open it again",
+        Errno::ENOTTY => "the driver is too old for this ioctl",
+        Errno::EIO | Errno::ETIME => "the GPU does not answer; see the kernel log",
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::call::{Issue, Slice, failed, once_with};
 use super::error::IoctlError;
@@ -138,7 +138,7 @@ impl Kfd {
         let mut array = [Slice::Write(bytemuck::cast_slice_mut(events))];
         loop {
             match once_with::<Command>(self.target(), &mut args, &mut array) {
-                Err(Errno::INTR) => {
+                Err(Errno::EINTR) => {
                     // TIMEOUT: the driver leaves the remaining time in `args`. The caller's deadline also limits a
                     // driver that leaves it unchanged.
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -151,7 +151,7 @@ impl Kfd {
         match args.wait_result {
             sys::KFD_IOC_WAIT_RESULT_COMPLETE => Ok(WaitOutcome::Complete),
             sys::KFD_IOC_WAIT_RESULT_TIMEOUT => Ok(WaitOutcome::Timeout),
-            _ => Err(failed::<Command>(self.target(), Errno::IO)),
+            _ => Err(failed::<Command>(self.target(), Errno::EIO)),
         }
     }
 }

@@ -114,7 +114,7 @@ impl Kfd {
     /// # Errors
     /// [`IoctlError`].
     pub fn export_dmabuf(&self, handle: MemoryHandle) -> Result<OwnedFd, IoctlError> {
-        let flags = (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned();
+        let flags = (nix::libc::O_CLOEXEC | nix::libc::O_RDWR).cast_unsigned();
         let mut args = sys::kfd_ioctl_export_dmabuf_args { handle: handle.0, flags, dmabuf_fd: NO_FD };
         self.call_for_descriptor::<kfd_ioctl::ExportDmabuf>(&mut args)
     }

@@ -6,6 +6,7 @@ use super::error::IoctlError;
 use super::file::Kfd;
 use crate::ids::{GpuId, QueueId};
 use crate::sys::{self, kfd_ioctl};
+use queues::words::words;
 
 /// What packets a queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -87,8 +88,7 @@ impl CreatedQueue {
 
     /// The doorbell's byte offset in the slice.
     pub fn doorbell_byte(&self) -> u32 {
-        // CAST: below 8192.
-        (self.doorbell_offset & (sys::DOORBELL_SLICE_BYTES as u64 - 1)) as u32
+        words(self.doorbell_offset & (sys::DOORBELL_SLICE_BYTES as u64 - 1))[0]
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::call::{Issue, Slice};
 use super::*;
@@ -46,11 +46,11 @@ impl File for Fake {
     }
 
     unsafe fn mmap_fixed(&self, _: *mut u8, _: usize, _: ProtFlags, _: u64) -> Result<(), Errno> {
-        Err(Errno::NODEV)
+        Err(Errno::ENODEV)
     }
 
     unsafe fn map_doorbells(&self, _: *mut u8, _: usize, _: u64) -> Result<DoorbellSlice, Errno> {
-        Err(Errno::NODEV)
+        Err(Errno::ENODEV)
     }
 }
 
@@ -85,7 +85,7 @@ fn interrupted_calls_are_repeated() {
     let kfd = kfd(move |cmd, arg| {
         calls += 1;
         if calls < 4 {
-            return Err(Errno::INTR);
+            return Err(Errno::EINTR);
         }
         assert_eq!(cmd, AMDKFD_IOC_AVAILABLE_MEMORY);
         edit(arg, |args: &mut kfd_ioctl_get_available_memory_args| {
@@ -115,7 +115,7 @@ fn interrupted_wait_goes_on_with_what_remains() {
             }
         });
         let args: kfd_ioctl_wait_events_args = bytemuck::pod_read_unaligned(arg);
-        if args.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT { Ok(0) } else { Err(Errno::INTR) }
+        if args.wait_result == KFD_IOC_WAIT_RESULT_TIMEOUT { Ok(0) } else { Err(Errno::EINTR) }
     });
     let outcome = kfd.wait_events(&mut [kfd_event_data::new(1, 0)], true, Some(Duration::from_secs(1)));
     assert_eq!(outcome.unwrap(), WaitOutcome::Timeout);
@@ -142,31 +142,31 @@ fn failed_wait_without_errno_is_eio() {
         edit(arg, |args: &mut kfd_ioctl_wait_events_args| args.wait_result = KFD_IOC_WAIT_RESULT_FAIL);
         Ok(0)
     });
-    assert_eq!(kfd.wait_events(&mut [], true, None).unwrap_err().errno, Errno::IO);
+    assert_eq!(kfd.wait_events(&mut [], true, None).unwrap_err().errno, Errno::EIO);
 }
 
 #[test]
 fn errors_say_which_ioctl_where_and_what_to_do() {
     let text = |errno: i32, call: &dyn Fn(&Kfd) -> IoctlError| {
-        call(&kfd(move |_, _| Err(Errno::from_raw_os_error(errno)))).to_string()
+        call(&kfd(move |_, _| Err(crate::errno::from_raw(errno)))).to_string()
     };
     let create = |kfd: &Kfd| kfd.create_queue(&CreateQueue::default()).unwrap_err();
     assert_eq!(
-        text(libc::ESRCH, &create),
-        "CREATE_QUEUE on /dev/kfd failed with No such process (os error 3); call ACQUIRE_VM for this GPU first"
+        text(nix::libc::ESRCH, &create),
+        "CREATE_QUEUE on /dev/kfd failed with ESRCH: No such process; call ACQUIRE_VM for this GPU first"
     );
     assert_eq!(
         text(ENOTSUPP, &create),
-        "CREATE_QUEUE on /dev/kfd failed with ENOTSUPP (os error 524); no such queue type"
+        "CREATE_QUEUE on /dev/kfd failed with ENOTSUPP: Not supported (524); no such queue type"
     );
     assert!(
-        text(libc::EPERM, &|kfd| kfd.free_memory(MemoryHandle(1)).unwrap_err())
+        text(nix::libc::EPERM, &|kfd| kfd.free_memory(MemoryHandle(1)).unwrap_err())
             .ends_with("as long as the process")
     );
-    assert!(text(libc::ENODEV, &|kfd| kfd.get_version().unwrap_err()).contains("the GPU is gone"));
+    assert!(text(nix::libc::ENODEV, &|kfd| kfd.get_version().unwrap_err()).contains("the GPU is gone"));
     assert_eq!(
-        text(libc::EAGAIN, &|kfd| kfd.get_version().unwrap_err()),
-        "GET_VERSION on /dev/kfd failed with Resource temporarily unavailable (os error 11)"
+        text(nix::libc::EAGAIN, &|kfd| kfd.get_version().unwrap_err()),
+        "GET_VERSION on /dev/kfd failed with EAGAIN: Try again"
     );
 }
 
@@ -174,7 +174,7 @@ fn errors_say_which_ioctl_where_and_what_to_do() {
 fn partial_unmap_reports_how_far_it_came() {
     let kfd = kfd(|_, arg| {
         edit(arg, |args: &mut kfd_ioctl_unmap_memory_from_gpu_args| args.n_success = 1);
-        Err(Errno::BUSY)
+        Err(Errno::EBUSY)
     });
     let error = kfd.unmap_memory(MemoryHandle(7), &[GpuId(1), GpuId(2)]).unwrap_err();
     assert_eq!((error.done, error.wanted, error.source.ioctl), (1, 2, "UNMAP_MEMORY_FROM_GPU"));
@@ -284,7 +284,7 @@ fn version_reads_the_name_as_long_as_the_driver_says() {
 fn import_and_export_carry_descriptors() {
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let number = null.as_raw_fd();
-    let mut made = Some(rustix::io::fcntl_dupfd_cloexec(&null, 3).unwrap());
+    let mut made = Some(null.try_clone().unwrap());
     let node = render(move |cmd, arg| {
         edit(arg, |args: &mut drm_prime_handle| match cmd {
             DRM_IOCTL_PRIME_FD_TO_HANDLE => {
@@ -293,7 +293,7 @@ fn import_and_export_carry_descriptors() {
             }
             _ => {
                 assert_eq!((cmd, args.handle), (DRM_IOCTL_PRIME_HANDLE_TO_FD, 7));
-                assert_eq!(args.flags, (libc::O_CLOEXEC | libc::O_RDWR).cast_unsigned());
+                assert_eq!(args.flags, (nix::libc::O_CLOEXEC | nix::libc::O_RDWR).cast_unsigned());
                 args.fd = made.take().map_or(-1, IntoRawFd::into_raw_fd);
             }
         });
@@ -303,7 +303,7 @@ fn import_and_export_carry_descriptors() {
     node.export(GemHandle(7)).unwrap();
     assert_eq!(
         node.export(GemHandle(7)).unwrap_err().errno,
-        Errno::BADF,
+        Errno::EBADF,
         "a driver that answers without one"
     );
 }
@@ -316,7 +316,7 @@ fn va_operations_say_what_they_do_and_repeat_when_asked_to() {
     let node = render(move |cmd, arg| {
         calls += 1;
         if calls <= 2 {
-            return Err([Errno::AGAIN, Errno::INTR][calls - 1]);
+            return Err([Errno::EAGAIN, Errno::EINTR][calls - 1]);
         }
         let args: drm_amdgpu_gem_va = bytemuck::pod_read_unaligned(arg);
         assert_eq!((cmd, args.pad, args.num_syncobj_handles), (DRM_IOCTL_AMDGPU_GEM_VA, 0, 0));
@@ -342,7 +342,7 @@ fn va_operations_say_what_they_do_and_repeat_when_asked_to() {
 
 #[test]
 fn render_node_errors_name_the_command_and_what_to_do() {
-    let node = || render(|_, _| Err(Errno::NOENT));
+    let node = || render(|_, _| Err(Errno::ENOENT));
     let range = VaRange { va: 0, bytes: 0, handle: GemHandle(1), offset: 0 };
     let error = node().unmap(&range).unwrap_err();
     assert_eq!(error.ioctl, "AMDGPU_GEM_VA");
@@ -354,13 +354,12 @@ fn render_node_errors_name_the_command_and_what_to_do() {
 
 #[test]
 fn map_dmabuf_maps_the_descriptor_at_its_offset() {
-    let fd = rustix::fs::memfd_create("dmabuf", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&fd, 8192).unwrap();
-    rustix::io::pwrite(&fd, b"second page", 4096).unwrap();
+    let fd = crate::linux::memfd("dmabuf", 8192, nix::fcntl::SealFlag::empty()).unwrap();
+    nix::sys::uio::pwrite(&fd, b"second page", 4096).unwrap();
     let page = Mapping::private(4096).unwrap();
     let at = std::ptr::with_exposed_provenance_mut(page.address());
     // SAFETY: the page is this test's, and a mapping as long takes its place.
-    unsafe { map_dmabuf(fd.as_fd(), at, 4096, ProtFlags::READ, 4096) }.unwrap();
+    unsafe { map_dmabuf(fd.as_fd(), at, 4096, ProtFlags::PROT_READ, 4096) }.unwrap();
     let word = page.word().load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(&word.to_ne_bytes(), b"seco");
 }
@@ -375,7 +374,7 @@ fn interrupted_call_names_the_lent_memory_again_whatever_the_driver_left() {
             (args.metadata_ptr, args.metadata_size) = (8, u32::MAX);
         });
         if seen.len() < 3 {
-            return Err(Errno::INTR);
+            return Err(Errno::EINTR);
         }
         assert!(seen[0].0 != 8 && seen.iter().all(|again| *again == seen[0]), "{seen:?}");
         edit(arg, |args: &mut kfd_ioctl_get_dmabuf_info_args| args.metadata_size = 2);
@@ -402,7 +401,7 @@ fn call_without_memory_names_none() {
 #[test]
 fn slices_that_do_not_fit_the_row_are_refused() {
     let kfd = kfd(|_, _| panic!("the driver must not be called"));
-    let refused = |outcome: Result<u32, IoctlError>| assert_eq!(outcome.unwrap_err().errno, Errno::INVAL);
+    let refused = |outcome: Result<u32, IoctlError>| assert_eq!(outcome.unwrap_err().errno, Errno::EINVAL);
     let mut args = kfd_ioctl_wait_events_args::default();
     refused(kfd.call_with::<kfd_ioctl::WaitEvents>(&mut args, &mut [Slice::Read(&[0; 48])]));
     let mut twice = [Slice::Write(&mut [0; 48]), Slice::Write(&mut [0; 48])];
@@ -451,14 +450,13 @@ fn descriptors_of_buckets_are_taken_unless_the_driver_closed_them() {
         checkpoint.bos.iter().all(|bo| bo.dmabuf_fd == u32::MAX),
         "numbers of owned descriptors do not stay"
     );
-    let flags = rustix::io::fcntl_getfd(checkpoint.dmabufs[0].as_ref().unwrap()).unwrap();
-    assert_eq!(flags, rustix::io::FdFlags::CLOEXEC);
+    assert!(crate::linux::closes_on_exec(checkpoint.dmabufs[0].as_ref().unwrap()).unwrap());
 
     let numbers = |bos: &[kfd_criu_bo_bucket]| bos.iter().map(|bo| bo.dmabuf_fd).collect::<Vec<_>>();
     let mut bos = [kfd_criu_bo_bucket::default(); 2];
-    leaves_descriptors(Err(Errno::NOMEM)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
+    leaves_descriptors(Err(Errno::ENOMEM)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
     assert_eq!(numbers(&bos), [u32::MAX; 2], "taken, and closed");
-    leaves_descriptors(Err(Errno::FAULT)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
+    leaves_descriptors(Err(Errno::EFAULT)).criu_restore(&[], &mut bos, 0, &[]).unwrap_err();
     assert!(
         numbers(&bos).iter().all(|number| *number != u32::MAX),
         "left alone: they may never have been installed"

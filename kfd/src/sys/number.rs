@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How an ioctl number is put together from direction, type, number and size (`asm-generic/ioctl.h`).
 
+use queues::words::count;
+
 pub(super) const NONE: u32 = 0;
 pub(super) const WRITE: u32 = 1;
 pub(super) const READ: u32 = 2;
@@ -16,8 +18,7 @@ pub const AMDKFD_COMMAND_END: u32 = 0x29;
 
 pub(super) const fn ioc(direction: u32, base: u32, nr: u32, bytes: usize) -> u32 {
     assert!(bytes < 1 << 14 && nr < 1 << 8 && base < 1 << 8);
-    // CAST: 14 bits, asserted above.
-    direction << 30 | (bytes as u32) << 16 | base << 8 | nr
+    direction << 30 | count(bytes) << 16 | base << 8 | nr
 }
 
 /// The number of a command (`_IOC_NR`).

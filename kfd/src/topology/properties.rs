@@ -215,8 +215,6 @@ pub const HEAP_TYPE_FB_PRIVATE: u32 = 2;
 impl NodeProperties {
     /// What sizes of the context save area depend on.
     pub fn shape(&self) -> NodeShape {
-        // A kernel that computed nothing prints zero, which means the same as an absent key.
-        let known = |bytes: Option<u32>| bytes.filter(|bytes| *bytes != 0);
         NodeShape {
             gfx_target_version: self.gfx_target_version,
             simd_count: self.simd_count,
@@ -226,8 +224,8 @@ impl NodeProperties {
             array_count: self.array_count,
             simd_arrays_per_engine: self.simd_arrays_per_engine,
             lds_size_in_kb: self.lds_size_in_kb,
-            cwsr_size: known(self.cwsr_size),
-            ctl_stack_size: known(self.ctl_stack_size),
+            cwsr_size: self.cwsr_size,
+            ctl_stack_size: self.ctl_stack_size,
         }
     }
 }

@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::thread::futex;
+use nix::errno::Errno;
 
 use super::Mapping;
+use crate::linux;
 
 /// Bytes of the page that holds the soft device's parked word.
 const PARKED_PAGE_BYTES: usize = 4096;
@@ -33,9 +33,8 @@ impl ParkedPage {
         let word = self.0.word();
         if word.load(Ordering::Relaxed) != 0 {
             word.store(0, Ordering::Release);
-            // The futex is not PRIVATE, since the sleeper is another process. If the wake fails, the caller can do
-            // nothing.
-            let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+            // If the wake fails, the caller can do nothing.
+            let _ = linux::wake_futex(word);
         }
     }
 }
@@ -64,7 +63,7 @@ impl DoorbellSlice {
     /// EINVAL unless `bytes` is a power of two from 8 on and `base` is aligned to 8.
     pub(super) fn check(base: *mut u8, bytes: usize) -> Result<(), Errno> {
         let fits = bytes.is_power_of_two() && bytes >= 8 && base.addr().is_multiple_of(8);
-        if fits { Ok(()) } else { Err(Errno::INVAL) }
+        if fits { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// A slice over memory that is mapped already.

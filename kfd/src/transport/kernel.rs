@@ -3,15 +3,17 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::mman::ProtFlags;
+use nix::sys::stat::Mode;
 
 use super::{CloseError, DoorbellSlice, File, OpenError, Transport, map_fixed};
+use crate::linux;
 use crate::topology::{DirSource, SysfsSource};
 
 /// Where KFD shows its topology.
@@ -55,7 +57,7 @@ impl Transport for KernelTransport {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError> {
-        match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        match open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()) {
             Ok(fd) => self.adopt(path, fd),
             Err(errno) => Err(OpenError::File { path: path.to_owned(), transport: "kfd".to_owned(), errno }),
         }
@@ -88,11 +90,7 @@ impl File for KernelFile {
     unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
         // SAFETY: the kernel accesses `arg` for as many bytes as `cmd` encodes, and the memory that pointers in there
         // name. The caller vouches for both.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::c_ulong::from(cmd), arg) };
-        u32::try_from(result).map_err(|_| {
-            let raw = std::io::Error::last_os_error().raw_os_error();
-            raw.map_or(Errno::IO, Errno::from_raw_os_error)
-        })
+        unsafe { linux::ioctl(self.fd.as_fd(), cmd, arg) }
     }
 
     unsafe fn mmap_fixed(&self, at: *mut u8, len: usize, prot: ProtFlags, offset: u64) -> Result<(), Errno> {
@@ -103,7 +101,7 @@ impl File for KernelFile {
     unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
         DoorbellSlice::check(at, len)?;
         // SAFETY: the caller gives up what is mapped in `at..at + len`.
-        unsafe { map_fixed(self.fd.as_fd(), at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
+        unsafe { map_fixed(self.fd.as_fd(), at, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, offset)? };
         // SAFETY: the range was mapped writable just now, and the caller keeps it so while a doorbell is rung.
         unsafe { DoorbellSlice::new(at, len, None) }
     }

@@ -9,13 +9,14 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
-use rustix::time::Timespec;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+
+use crate::linux::poll;
 
 /// How often the check of a limit is evaluated.
 const LOOK: Duration = Duration::from_millis(10);
@@ -118,11 +119,9 @@ impl CallLimit {
 /// # Errors
 /// The errno of poll.
 pub(super) fn is_readable(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<bool, Errno> {
-    // A limit beyond the range of the kernel's clock never ends.
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], limit.as_ref()) {
+    match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], limit) {
         Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
+        Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
@@ -149,7 +148,7 @@ mod tests {
 
     #[test]
     fn check_ends_a_wait_before_its_deadline() {
-        let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+        let (pipe, _writer) = nix::unistd::pipe().unwrap();
         let asked = Arc::new(std::sync::atomic::AtomicU32::new(0));
         let counted = Arc::clone(&asked);
         let limit =

@@ -61,7 +61,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut text = String::new();
     // Without the flag, opening a FIFO waits. For a regular file the flag has no effect.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let flags = nix::libc::O_NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));

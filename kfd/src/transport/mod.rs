@@ -19,8 +19,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-pub use rustix::mm::ProtFlags;
+use nix::errno::Errno;
+pub use nix::sys::mman::ProtFlags;
 
 pub use self::doorbell::{Doorbell, DoorbellSlice};
 pub use self::limit::CallLimit;
@@ -192,11 +192,11 @@ pub enum OpenError {
 
 fn advice(errno: Errno) -> &'static str {
     match errno {
-        Errno::NOENT => "is the amdgpu driver loaded?",
-        Errno::ACCESS | Errno::PERM => "is the user in the render group?",
-        Errno::INVAL => "the driver has no GPU, or it is resetting",
-        Errno::NODEV => "the device is gone",
-        Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+        Errno::ENOENT => "is the amdgpu driver loaded?",
+        Errno::EACCES | Errno::EPERM => "is the user in the render group?",
+        Errno::EINVAL => "the driver has no GPU, or it is resetting",
+        Errno::ENODEV => "the device is gone",
+        Errno::EMFILE | Errno::ENFILE => "raise the limit of open files (ulimit -n)",
         _ => "see the kernel log",
     }
 }
@@ -274,7 +274,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().canonicalize().unwrap().join("machine.toml");
         let of_file = || name_of(&DeviceSpec::SoftFile(file.clone()));
-        assert!(matches!(of_file(), Err(OpenError::File { errno: Errno::NOENT, .. })));
+        assert!(matches!(of_file(), Err(OpenError::File { errno: Errno::ENOENT, .. })));
         std::fs::write(&file, "pcie_p2p = true").unwrap();
         let first = of_file().unwrap();
         assert!(first.starts_with(&format!("soft:{}#", file.display())), "{first}");

@@ -14,18 +14,14 @@
 //! The listener sets SO_PASSCRED before it listens, and accepted sockets inherit the option. If it were set after
 //! accept, a message that arrived before would have no credentials.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, UCred,
-};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, UnixCredentials, getsockopt, recv, setsockopt, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::linux::{self, Message};
 
 /// Version of the protocol; the two sides must agree exactly.
 pub const PROTOCOL: u32 = 3;
@@ -263,7 +259,7 @@ pub enum WireError {
 impl WireError {
     fn system(call: &'static str, errno: Errno) -> Self {
         match errno {
-            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::SHUTDOWN => Self::Closed,
+            Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN | Errno::ESHUTDOWN => Self::Closed,
             _ => Self::System { call, errno },
         }
     }
@@ -277,7 +273,7 @@ pub struct Received<M> {
     /// The descriptors beside it, close-on-exec.
     pub fds: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
-    pub credentials: Option<UCred>,
+    pub credentials: Option<UnixCredentials>,
 }
 
 /// Raises the socket's buffers, as far as the user may, so that a message of [`MAX_MESSAGE_BYTES`] fits. Returns the
@@ -287,11 +283,11 @@ pub struct Received<M> {
 /// [`WireError::System`] if the socket's options cannot be read or set.
 pub fn prepare_socket(socket: BorrowedFd<'_>) -> Result<usize, WireError> {
     // Only CAP_NET_ADMIN allows more than net.core.wmem_max.
-    if sockopt::set_socket_send_buffer_size_force(socket, MAX_MESSAGE_BYTES).is_err() {
-        sockopt::set_socket_send_buffer_size(socket, MAX_MESSAGE_BYTES)
+    if setsockopt(&socket, sockopt::SndBufForce, &MAX_MESSAGE_BYTES).is_err() {
+        setsockopt(&socket, sockopt::SndBuf, &MAX_MESSAGE_BYTES)
             .map_err(|errno| WireError::system("setsockopt(SO_SNDBUF)", errno))?;
     }
-    let bytes = sockopt::socket_send_buffer_size(socket)
+    let bytes = getsockopt(&socket, sockopt::SndBuf)
         .map_err(|errno| WireError::system("getsockopt(SO_SNDBUF)", errno))?;
     // unix_dgram_sendmsg keeps 32 bytes of the buffer for itself.
     Ok(bytes.saturating_sub(32).min(MAX_MESSAGE_BYTES))
@@ -314,21 +310,13 @@ pub fn send<M: Serialize>(
     if fds.len() > MAX_FDS {
         return Err(WireError::TooManyFds { found: fds.len(), limit: MAX_FDS });
     }
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(WireError::TooManyFds { found: fds.len(), limit: MAX_FDS });
-    }
-    loop {
-        match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(Errno::MSGSIZE) => {
-                let limit = sockopt::socket_send_buffer_size(socket).unwrap_or(0).saturating_sub(32);
-                return Err(WireError::TooLarge { bytes: bytes.len(), limit });
-            }
-            Err(errno) => return Err(WireError::system("sendmsg", errno)),
+    match linux::retry(|| linux::send_message(socket, &bytes, fds, MsgFlags::MSG_NOSIGNAL)) {
+        Ok(_) => Ok(()),
+        Err(Errno::EMSGSIZE) => {
+            let limit = getsockopt(&socket, sockopt::SndBuf).unwrap_or(0).saturating_sub(32);
+            Err(WireError::TooLarge { bytes: bytes.len(), limit })
         }
+        Err(errno) => Err(WireError::system("sendmsg", errno)),
     }
 }
 
@@ -361,8 +349,8 @@ impl ReceiveBuffer {
     /// Memory for the next message in `socket`: as much as it needs, but at least one byte, so that a message that is
     /// too large is cut and not taken for the end of the connection. Waits for a message.
     fn fit(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [u8], WireError> {
-        let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
-        let (_, next) = rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut [0u8; 0][..], flags))
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        let next = linux::retry(|| recv(socket.as_raw_fd(), &mut [], flags))
             .map_err(|errno| WireError::system("recv", errno))?;
         let wanted = next.clamp(1, self.most);
         if self.bytes.len() > KEPT_BYTES && wanted <= KEPT_BYTES {
@@ -391,35 +379,20 @@ pub fn receive<M: DeserializeOwned>(
     buffer: &mut ReceiveBuffer,
 ) -> Result<Received<M>, WireError> {
     let buffer = buffer.fit(socket)?;
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let outcome = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Err(Errno::INTR) => {}
-            outcome => break outcome.map_err(|errno| WireError::system("recvmsg", errno))?,
-        }
-    };
-    let mut fds = Vec::new();
-    let mut credentials = None;
-    for message in control.drain() {
-        match message {
-            RecvAncillaryMessage::ScmRights(received) => fds.extend(received),
-            RecvAncillaryMessage::ScmCredentials(sender) => credentials = Some(sender),
-            _ => {}
-        }
-    }
-    if outcome.flags.contains(ReturnFlags::TRUNC) {
+    let Message { bytes, flags, fds, credentials } =
+        linux::retry(|| linux::receive_message(socket, buffer, MAX_FDS, MsgFlags::empty()))
+            .map_err(|errno| WireError::system("recvmsg", errno))?;
+    if flags.contains(MsgFlags::MSG_TRUNC) {
         return Err(WireError::TooLarge { bytes: 0, limit: buffer.len() });
     }
-    if outcome.flags.contains(ReturnFlags::CTRUNC) {
+    if flags.contains(MsgFlags::MSG_CTRUNC) {
         return Err(WireError::LostFds);
     }
     // A message is never empty: zero bytes mean the end of the connection.
-    if outcome.bytes == 0 {
+    if bytes == 0 {
         return Err(WireError::Closed);
     }
-    let message = decode(buffer.get(..outcome.bytes).unwrap_or_default())?;
+    let message = decode(buffer.get(..bytes).unwrap_or_default())?;
     Ok(Received { message, fds, credentials })
 }
 
@@ -438,18 +411,14 @@ pub fn borrow_all(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
     use super::*;
 
     #[test]
     fn buffer_is_as_large_as_the_messages_and_small_again_after_a_large_one() {
-        let flags = rustix::net::SocketFlags::CLOEXEC;
-        let (a, b) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            flags,
-            None,
-        )
-        .unwrap();
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
         let mut buffer = ReceiveBuffer::new();
         let mut held = |bytes: usize| {
             let message = Request::Open { path: "x".repeat(bytes) };

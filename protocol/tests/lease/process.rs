@@ -13,9 +13,9 @@ pub struct Process {
     pub incarnation: u8,
     pub alive: bool,
     pub state: State,
-    /// Who unlocks a locked one.
+    /// The process that may unlock this one while it is locked.
     pub owner: Owner,
-    /// In which incarnation the device was opened, if it is open.
+    /// The incarnation in which the device was opened, if it is open.
     pub device: Option<u8>,
     pub traced: bool,
     pub stopped: bool,

@@ -111,7 +111,7 @@ impl World {
 
     /// Every world that is one step away.
     ///
-    /// Whoever restores waits for the checkpoint's controller to have ended, by itself or not; from then on original
+    /// A restore waits until the checkpoint's controller has ended, by itself or not; from then on original
     /// and copies have nothing in common that changes, so one copy by itself stands for any number of them.
     pub fn next(&self, agent: Agent) -> Steps {
         let last = self.processes.len() - 1;

@@ -104,7 +104,7 @@ impl Fake {
     }
 
     fn unlock(&self) -> Outcome<()> {
-        self.machine.unlock(&Driver(self))
+        self.machine.unlock(&Driver(self), LONGEST_VERB)
     }
 
     fn resume(&self) -> Outcome<u32> {
@@ -146,7 +146,7 @@ impl Steps for Driver<'_> {
         limit.check().map_err(Refusal::Stopped)
     }
 
-    fn resume_queues(&self, closed: &Closed, _mode: Mode) -> Result<(), Refusal> {
+    fn resume_queues(&self, closed: &Closed, _mode: Mode, _limit: &Limit) -> Result<(), Refusal> {
         assert_eq!(self.0.look(closed), Device::Runs);
         if self.0.fails() { Err(Refusal::Planned) } else { Ok(()) }
     }
@@ -355,7 +355,7 @@ fn two_resumes_share_the_work() {
 /// A verb that finds another at work waits for it no longer than its limit.
 #[test]
 fn verb_gives_up_on_another_that_does_not_end() {
-    let world = World { timeouts: 2, ..World::default() };
+    let world = World { timeouts: 4, ..World::default() };
     let runs = check(world, None, || {
         let fake = Fake::with(0, Some(<(Mutex<Told>, Condvar)>::default()));
         fake.lock(LONGEST_VERB).unwrap();
@@ -368,6 +368,8 @@ fn verb_gives_up_on_another_that_does_not_end() {
         drop(talk);
         let late = fake.checkpoint(Duration::from_nanos(1));
         assert!(matches!(late, Err(Failed::AtWork { verb: "checkpoint", .. })), "{late:?}");
+        let late = fake.machine.unlock(&Driver(&fake), Duration::from_nanos(1));
+        assert!(matches!(late, Err(Failed::AtWork { verb: "unlock", .. })), "{late:?}");
         lock.lock().unwrap().told = true;
         changed.notify_all();
         other.join().unwrap();

@@ -90,26 +90,65 @@ fn every_target_has_a_worked_gpu() {
     assert!(TARGETS.iter().all(|target| worked(target.gfx_version)));
 }
 
+fn reporting(ctl_stack_size: Option<u32>, cwsr_size: Option<u32>) -> NodeShape {
+    NodeShape { cwsr_size, ctl_stack_size, ..xtx() }
+}
+
 #[test]
-fn sysfs_disagreement_names_both_numbers() {
-    let node = NodeShape { cwsr_size: Some(46_047_232 + 4096), ctl_stack_size: Some(40_960), ..xtx() };
-    let error = CwsrGeometry::for_node(&node).unwrap_err();
-    assert_eq!(
-        error,
-        GeometryError::Disagreement {
-            property: "cwsr_size",
-            reported: 46_051_328,
-            computed: 46_047_232,
-            gfx_target_version: 110_000,
-        }
-    );
-    insta::assert_snapshot!(error, @"Kernel reports cwsr_size 46051328 B for gfx_target_version 110000, computed 46047232 B: the kernel and the target table disagree, refusing to create queues");
-    for reported in [0, 36_864] {
-        let node = NodeShape { ctl_stack_size: Some(reported), ..xtx() };
-        assert!(matches!(
-            CwsrGeometry::for_node(&node),
-            Err(GeometryError::Disagreement { property: "ctl_stack_size", .. })
-        ));
+fn control_stack_is_the_kernels_and_save_size_the_larger_one() {
+    let computed = CwsrGeometry::computed(&xtx()).unwrap();
+    let (stack, save) = (computed.control_stack_bytes, computed.save_bytes);
+    let area = save - stack;
+    // What the kernel reports, and the control stack and save size that follow.
+    for (reported_stack, reported_save, expected_stack, expected_save) in [
+        (Some(stack), Some(save + 8192), stack, save + 8192),
+        // A kernel that knows too few registers of a chip: the chip saves all of them nevertheless.
+        (Some(stack), Some(save - 0x20_0000), stack, save),
+        (Some(stack + 4096), None, stack + 4096, save + 4096),
+        (Some(stack + 4096), Some(save), stack + 4096, save + 4096),
+        (Some(stack - 4096), Some(save), stack - 4096, save),
+        (Some(4096), None, 4096, 4096 + area),
+        (None, Some(save + 4096), stack, save + 4096),
+    ] {
+        let node = reporting(reported_stack, reported_save);
+        let geometry = CwsrGeometry::for_node(&node).unwrap();
+        assert_eq!((geometry.control_stack_bytes, geometry.save_bytes), (expected_stack, expected_save));
+        assert_eq!(geometry.total_bytes, u64::from(expected_save) + u64::from(computed.debug_bytes));
+        let unchanged = CwsrGeometry {
+            control_stack_bytes: stack,
+            save_bytes: save,
+            total_bytes: computed.total_bytes,
+            ..geometry
+        };
+        assert_eq!(unchanged, computed);
+    }
+}
+
+#[test]
+fn disagreements_name_both_numbers() {
+    let node = reporting(Some(40_960), Some(46_047_232 + 4096));
+    let computed = CwsrGeometry::computed(&node).unwrap();
+    let found: Vec<_> = computed.disagreements(&node).collect();
+    let expected = Disagreement { property: "cwsr_size", reported: 46_051_328, computed: 46_047_232 };
+    assert_eq!(found, [expected]);
+    assert_eq!(computed.disagreements(&xtx()).count(), 0);
+}
+
+#[test]
+fn numbers_that_no_kernel_computes_are_refused() {
+    let error = CwsrGeometry::for_node(&reporting(Some(40_961), None)).unwrap_err();
+    insta::assert_snapshot!(error, @"Kernel reports ctl_stack_size 40961 B for gfx_target_version 110000, which is no whole number of pages above 0 (the formula gives 40960 B), use another kernel");
+    for (node, flawed) in [
+        (reporting(Some(0), None), "ctl_stack_size"),
+        (reporting(None, Some(0)), "cwsr_size"),
+        (reporting(Some(40_960), Some(46_047_233)), "cwsr_size"),
+    ] {
+        let error = CwsrGeometry::for_node(&node).unwrap_err();
+        assert!(matches!(error, GeometryError::Reported { property, .. } if property == flawed), "{error}");
+    }
+    for node in [reporting(Some(u32::MAX - 4095), None), reporting(None, Some(u32::MAX - 4095))] {
+        let error = CwsrGeometry::for_node(&node).unwrap_err();
+        assert!(matches!(error, GeometryError::TooLarge { .. }), "{error}");
     }
 }
 
@@ -219,10 +258,12 @@ proptest! {
     }
 
     #[test]
-    fn reported_numbers_are_matched_or_refused(node in shapes()) {
+    fn reported_numbers_are_met_or_refused(node in shapes()) {
         if let Ok(geometry) = CwsrGeometry::for_node(&node) {
-            prop_assert!(node.cwsr_size.is_none_or(|bytes| bytes == geometry.save_bytes));
+            prop_assert!(node.cwsr_size.is_none_or(|bytes| bytes <= geometry.save_bytes));
             prop_assert!(node.ctl_stack_size.is_none_or(|bytes| bytes == geometry.control_stack_bytes));
+            let parts = (u64::from(geometry.save_bytes) + u64::from(geometry.debug_bytes)) * u64::from(geometry.num_xcc);
+            prop_assert_eq!(geometry.total_bytes, parts.next_multiple_of(4096));
         }
     }
 }

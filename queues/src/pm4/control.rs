@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::field::{aligned, at, at_most, bit, bits, fixed, reserved};
+use super::field::{aligned, at, at_most, bit, bits, bits8, bits16, fixed, reserved};
 use super::{CachePolicy, Pm4Error, reg};
 use crate::words::{double, words};
 
@@ -107,8 +107,7 @@ impl PredExec {
     pub(super) fn decode(body: &[u32]) -> Result<Self, Pm4Error> {
         let &[word] = fixed(PRED_EXEC, body, "1")?;
         reserved(PRED_EXEC, 1, word, 0xff00_3fff)?;
-        // CAST: 14 bits.
-        Ok(Self { dwords: bits(word, 0, 14) as u16, xccs: word.to_le_bytes()[3] })
+        Ok(Self { dwords: bits16(word, 0, 14), xccs: word.to_le_bytes()[3] })
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u32>) -> Result<(), Pm4Error> {
@@ -169,8 +168,7 @@ impl IndirectBuffer {
             chain: bit(control, 20),
             offload_polling: bit(control, 21),
             valid: bit(control, 23),
-            // CAST: 4 bits.
-            vmid: bits(control, 24, 4) as u8,
+            vmid: bits8(control, 24, 4),
             cache_policy: CachePolicy::read(INDIRECT_BUFFER, "cache_policy", bits(control, 28, 2))?,
         })
     }
@@ -247,8 +245,7 @@ impl EventWrite {
             _ => return Err(Pm4Error::Length { packet: EVENT_WRITE, body: body.len(), wanted: "1 or 3" }),
         };
         reserved(EVENT_WRITE, 1, control, 0xf3f)?;
-        // CAST: 6 and 4 bits.
-        Ok(Self { event: bits(control, 0, 6) as u8, index: bits(control, 8, 4) as u8, address })
+        Ok(Self { event: bits8(control, 0, 6), index: bits8(control, 8, 4), address })
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u32>) -> Result<(), Pm4Error> {

@@ -22,6 +22,19 @@ pub(super) const fn bits(word: u32, low: u32, width: u32) -> u32 {
     (word >> low) & (u32::MAX >> (32 - width))
 }
 
+/// A field of at most eight bits.
+pub(super) const fn bits8(word: u32, low: u32, width: u32) -> u8 {
+    debug_assert!(width <= 8);
+    bits(word, low, width).to_le_bytes()[0]
+}
+
+/// A field of at most sixteen bits.
+pub(super) const fn bits16(word: u32, low: u32, width: u32) -> u16 {
+    debug_assert!(width <= 16);
+    let [first, second, ..] = bits(word, low, width).to_le_bytes();
+    u16::from_le_bytes([first, second])
+}
+
 /// Whether a bit is set.
 pub(super) const fn bit(word: u32, bit: u32) -> bool {
     word >> bit & 1 != 0
@@ -193,10 +206,8 @@ pub const fn packet_dwords(header: u32) -> Result<usize, Pm4Error> {
     if header == FILLER || header & !SHADER_TYPE == NOP_SINGLE {
         return Ok(1);
     }
-    match header >> 30 {
-        // CAST: 14 bits, widened.
+    match bits8(header, 30, 2) {
         3 => Ok(bits(header, 16, 14) as usize + 2),
-        // CAST: two bits.
-        kind => Err(Pm4Error::Kind { kind: kind as u8, header }),
+        kind => Err(Pm4Error::Kind { kind, header }),
     }
 }

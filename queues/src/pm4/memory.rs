@@ -7,7 +7,9 @@
 use std::fmt;
 
 use super::Pm4Error;
-use super::field::{CachePolicy, aligned, at, at_most, bit, bits, field_enum, fixed, reserved};
+use super::field::{
+    CachePolicy, aligned, at, at_most, bit, bits, bits8, bits16, field_enum, fixed, reserved,
+};
 use crate::words::{double, words};
 
 const ACQUIRE_MEM: &str = "ACQUIRE_MEM";
@@ -129,8 +131,7 @@ impl AcquireMem {
             caches,
             size: double(size_low, size_high),
             base: double(base_low, base_high),
-            // CAST: 16 bits.
-            poll_interval: bits(poll, 0, 16) as u16,
+            poll_interval: bits16(poll, 0, 16),
         })
     }
 
@@ -268,10 +269,9 @@ impl ReleaseMem {
         reserved(RELEASE_MEM, 2, select, Self::SELECT)?;
         let data_sel = DataSel::read(RELEASE_MEM, "data_sel", bits(select, 29, 3))?;
         Ok(Self {
-            // CAST: 6, 4 and 13 bits.
-            event: bits(control, 0, 6) as u8,
-            index: bits(control, 8, 4) as u8,
-            caches: bits(control, 12, 13) as u16,
+            event: bits8(control, 0, 6),
+            index: bits8(control, 8, 4),
+            caches: bits16(control, 12, 13),
             cache_policy: CachePolicy::read(RELEASE_MEM, "cache_policy", bits(control, 25, 2))?,
             update_status: bit(control, 28),
             scalar_invalidate: bit(control, 30),

@@ -56,7 +56,7 @@ pub use ready::{
 pub use wait::{WaitRegMem, WaitTarget};
 
 use control::RegisterSpace;
-use field::{SHADER_TYPE, aligned, bits, fixed};
+use field::{SHADER_TYPE, aligned, bits8, fixed};
 
 use crate::words::{double, words};
 
@@ -162,8 +162,7 @@ pub fn decode(stream: &[u32]) -> Result<(Packet<'_>, usize), Pm4Error> {
         NOP_SINGLE => return Ok((Packet::Nop(Nop::Single), dwords)),
         _ => {}
     }
-    // CAST: 8 bits.
-    let opcode = bits(header, 8, 8) as u8;
+    let opcode = bits8(header, 8, 8);
     let read = reader(opcode).ok_or(Pm4Error::Opcode { opcode, dwords })?;
     if header & HEADER_ZERO != 0 {
         return Err(Pm4Error::Header { header, bits: header & HEADER_ZERO });

@@ -43,8 +43,8 @@ pub fn push_nops(out: &mut Vec<u32>, dwords: usize) {
     let mut left = dwords;
     while left > 0 {
         let packet = left.min(LONGEST);
-        // CAST: at most 0x3ffe.
-        let header = packet.checked_sub(2).map(|count| 3 << 30 | (count as u32) << 16 | u32::from(NOP) << 8);
+        let count = packet.checked_sub(2).and_then(|count| u32::try_from(count).ok());
+        let header = count.map(|count| 3 << 30 | count << 16 | u32::from(NOP) << 8);
         out.push(header.unwrap_or(NOP_SINGLE));
         out.extend(repeat_n(0, packet - 1));
         left -= packet;

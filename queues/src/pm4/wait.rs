@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::Pm4Error;
-use super::field::{CachePolicy, Compare, aligned, at, bit, bits, fixed, register, reserved};
+use super::field::{CachePolicy, Compare, aligned, at, bit, bits, bits16, fixed, register, reserved};
 use crate::words::{double, words};
 
 const WAIT_REG_MEM: &str = "WAIT_REG_MEM";
@@ -100,8 +100,7 @@ impl WaitRegMem {
             function: Compare::read(WAIT_REG_MEM, "function", bits(control, 0, 3))?,
             reference,
             mask,
-            // CAST: 16 bits.
-            poll_interval: bits(poll, 0, 16) as u16,
+            poll_interval: bits16(poll, 0, 16),
             cache_policy: CachePolicy::read(WAIT_REG_MEM, "cache_policy", bits(control, 25, 2))?,
             offload: bit(poll, 31),
         })

@@ -22,7 +22,7 @@ mod tests;
 
 pub use error::SaveAreaError;
 pub use header::{SaveAreaHeader, WaveState};
-pub use record::{WaveRecord, status};
+pub use record::{Stopped, WaveRecord, status};
 
 pub use crate::cwsr::HEADER_BYTES;
 

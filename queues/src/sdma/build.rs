@@ -37,11 +37,10 @@ pub const MAX_FILL_BYTES: u64 = 1 << 22;
 pub fn push_nops(out: &mut Vec<u32>, dwords: usize) {
     let mut left = dwords;
     while left > 0 {
-        // CAST: 14 bits, both ways.
-        let skip = (left - 1).min(MAX_NOP_SKIP as usize);
-        out.push(header(op::NOP, 0) | (skip as u32) << 16);
-        out.resize(out.len() + skip, 0);
-        left -= 1 + skip;
+        let skip = u32::try_from(left - 1).unwrap_or(u32::MAX).min(MAX_NOP_SKIP);
+        out.push(header(op::NOP, 0) | skip << 16);
+        out.resize(out.len() + skip as usize, 0);
+        left -= 1 + skip as usize;
     }
 }
 
@@ -150,7 +149,6 @@ fn check_range(packet: &'static str, address: u64, bytes: u64) -> Result<(), Sdm
 fn pieces(bytes: u64, most: u64) -> impl Iterator<Item = (u64, u32)> {
     (0..bytes.div_ceil(most)).map(move |piece| {
         let offset = piece * most;
-        // CAST: at most 2^30.
-        (offset, (bytes - offset).min(most) as u32)
+        (offset, u32::try_from((bytes - offset).min(most)).unwrap_or(u32::MAX))
     })
 }

@@ -137,6 +137,10 @@ pub struct Target {
     pub kernarg_preload: bool,
     /// Whether work-group ids are in trap temporaries instead of SGPRs.
     pub workgroup_ids_in_ttmps: bool,
+    /// The trap temporary in which a trap handler keeps the low half of a wave's PC when it halts the wave somewhere else;
+    /// bits 22 to 7 of `ttmp11` have the rest. `None` where a wave is halted where it stands
+    /// ([`crate::save_area::WaveRecord::stopped`]).
+    pub parked_pc: Option<usize>,
     /// How scratch is described, where it is known.
     pub scratch: Option<ScratchFormat>,
 
@@ -165,6 +169,12 @@ pub struct Target {
     pub mes: bool,
     /// Which packets its SDMA engines understand; `None` where [`crate::sdma`] does not know them.
     pub sdma: Option<Generation>,
+    /// Least dwords that its SDMA engines may be told of at once: shorter submissions are padded with no-ops
+    /// (`amd_blit_sdma.cpp`: `min_submission_size_`). ROCr does not say what an engine does with shorter ones.
+    pub sdma_submission_dwords: u32,
+    /// Whether a submission may have its SDMA engine flush the host data path. gfx10.1 has trouble with it, so that ROCr
+    /// writes no such packet there (`amd_blit_sdma.cpp`: `hdp_flush_support_`).
+    pub sdma_hdp_flush: bool,
     /// What KFD's own checkpointing can do with its queues.
     pub criu: CriuSupport,
     privilege: PrivilegeRule,

@@ -72,6 +72,7 @@ const GFX9: Target = Target {
     architected_flat_scratch: false,
     kernarg_preload: false,
     workgroup_ids_in_ttmps: false,
+    parked_pc: Some(7),
     scratch: Some(GFX9_SCRATCH),
     pm4_dispatch: true,
     pgm_rsrc3: None,
@@ -82,6 +83,8 @@ const GFX9: Target = Target {
     max_queues_per_process: 127,
     mes: false,
     sdma: Some(Generation::V4),
+    sdma_submission_dwords: 1,
+    sdma_hdp_flush: true,
     criu: CriuSupport::Full,
     privilege: PrivilegeRule::Never,
 };
@@ -96,7 +99,8 @@ const CDNA2: Target = Target {
     ..GFX9
 };
 
-const CDNA3: Target = Target { architected_flat_scratch: true, max_queues_per_process: 255, ..CDNA2 };
+const CDNA3: Target =
+    Target { architected_flat_scratch: true, parked_pc: None, max_queues_per_process: 255, ..CDNA2 };
 
 const GFX10_1: Target = Target {
     major: 10,
@@ -112,19 +116,23 @@ const GFX10_1: Target = Target {
     scratch: Some(GFX10_SCRATCH),
     cwsr: GFX10_CWSR,
     sdma: Some(Generation::V5),
+    sdma_hdp_flush: false,
     ..GFX9
 };
 
 const GFX10_3: Target = Target {
+    parked_pc: None,
     xnack: false,
     max_waves_per_simd: 16,
     vgprs_wave64: SMALL_WAVE64,
     vgprs_wave32: Some(SMALL_WAVE32),
     sdma: Some(Generation::V5_2),
+    sdma_hdp_flush: true,
     ..GFX10_1
 };
 
 const GFX11_0: Target = Target {
+    parked_pc: Some(7),
     major: 11,
     gfx11_code: true,
     architected_flat_scratch: true,
@@ -139,6 +147,7 @@ const GFX11_0: Target = Target {
 const GFX11_5: Target = Target { ..GFX11_0 };
 
 const GFX12: Target = Target {
+    parked_pc: Some(10),
     major: 12,
     gfx11_code: false,
     pm4_dispatch: false,
@@ -147,7 +156,6 @@ const GFX12: Target = Target {
     vgprs_wave32: Some(LARGE_WAVE32),
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
     workgroup_ids_in_ttmps: true,
-    scratch: None,
     sdma: None,
     criu: CriuSupport::None,
     ..GFX11_0
@@ -161,6 +169,7 @@ pub static TARGETS: &[Target] = &[
         elf_mach: 0x2c,
         sramecc: false,
         asic_name: "vega10",
+        sdma_submission_dwords: 64,
         ..GFX9
     },
     Target { name: "gfx906", gfx_version: 90006, elf_mach: 0x2f, asic_name: "vega20", ..GFX9 },

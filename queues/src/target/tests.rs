@@ -63,6 +63,16 @@ fn rows_are_consistent() {
 }
 
 #[test]
+fn copy_engines_are_driven_as_rocr_drives_them() {
+    for target in TARGETS {
+        // ROCr pads on 9.0.0 to 9.0.4 and 9.0.12, and flushes everywhere but on 10.1.
+        let dwords = if matches!(target.gfx_version, 90_000..=90_004 | 90_012) { 64 } else { 1 };
+        assert_eq!(target.sdma_submission_dwords, dwords, "{target}");
+        assert_eq!(target.sdma_hdp_flush, target.gfx_version / 100 != 1001, "{target}");
+    }
+}
+
+#[test]
 fn vgpr_bytes_follow_from_the_register_files() {
     for target in TARGETS {
         let bytes = |file: VgprFile, lanes: u32| target.simd_per_cu * file.total * lanes * 4;

@@ -100,25 +100,11 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(unsafe_code)]
     fn audit_names_device_memory_and_its_mapping() {
-        let fd = rustix::fs::memfd_create("softgpu:vram", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, 4096).unwrap();
-        // SAFETY: a fresh mapping chosen by the kernel.
-        let address = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                4096,
-                rustix::mm::ProtFlags::READ,
-                rustix::mm::MapFlags::SHARED,
-                &fd,
-                0,
-            )
-        }
-        .unwrap();
+        let fd = kfd::linux::memfd("softgpu:vram", 4096, kfd::linux::SealFlag::empty()).unwrap();
+        let memory = memmap2::MmapOptions::new().len(4096).map_raw_read_only(&fd).unwrap();
         let found = audit().unwrap();
-        // SAFETY: mapped above, used by nobody.
-        unsafe { rustix::mm::munmap(address, 4096) }.unwrap();
+        drop(memory);
         assert!(found.iter().any(|c| c.place.starts_with("fd ") && c.reason == DEVICE_MEMORY), "{found:?}");
         assert!(
             found.iter().any(|c| c.place.starts_with("mapping ") && c.reason == DEVICE_MEMORY),

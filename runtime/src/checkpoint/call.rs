@@ -2,10 +2,11 @@
 //! One order to the agent of a process, and its answer.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, recv, sockopt};
+use kfd::linux::{retry, set_receive_timeout};
+use nix::sys::socket::{MsgFlags, recv};
 use stasis_protocol::State;
 
 use super::contact::reach;
@@ -71,18 +72,16 @@ fn exchange(
     let order = serde_json::to_vec(request).map_err(|source| CallError::Answer { pid, source })?;
     let socket = reach(pid, deadline)?;
     let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(left))
-        .map_err(|e| no_answer(e.into()))?;
+    set_receive_timeout(&socket, left).map_err(|e| no_answer(e.into()))?;
     message::send(&socket, &order, files).map_err(|e| no_answer(e.into()))?;
     let mut answer = vec![0; MAX_MESSAGE];
-    let (length, files) =
-        message::receive(&socket, &mut answer, RecvFlags::empty()).map_err(|e| no_answer(e.into()))?;
+    let (length, files) = message::receive(&socket, &mut answer).map_err(|e| no_answer(e.into()))?;
     if length == 0 {
         return Err(no_answer(io::ErrorKind::UnexpectedEof.into()));
     }
     // The agent closes its end after the answer; CRIU must find neither half.
     let mut rest = [0u8; 1];
-    let _ = rustix::io::retry_on_intr(|| recv(&socket, &mut rest[..], RecvFlags::empty()));
+    let _ = retry(|| recv(socket.as_raw_fd(), &mut rest, MsgFlags::empty()));
     let reply: Reply =
         serde_json::from_slice(&answer[..length]).map_err(|source| CallError::Answer { pid, source })?;
     match reply.done {

@@ -13,15 +13,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags, open};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use kfd::linux::{self, pidfd_open, poll, set_nonblocking};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen};
+use nix::sys::stat::Mode;
+use nix::unistd::Pid;
 
 use super::inbox::{INVITATION, Message, NOTICE_BYTES, NOTICE_LINK, Notice};
 use super::protocol::{CallError, Request};
@@ -51,8 +50,8 @@ fn own_pid(directory: &Path) -> io::Result<i32> {
 }
 
 /// Opens what a process has open, without waiting for anything.
-fn open_again(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    Ok(open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?)
+fn open_again(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+    Ok(open(path, flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?)
 }
 
 /// What a descriptor says, if it is an agent's notice.
@@ -62,7 +61,7 @@ fn notice(path: &Path) -> Option<Notice> {
         return None;
     }
     let mut bytes = [0; NOTICE_BYTES];
-    File::from(open_again(path, OFlags::RDONLY).ok()?).read_exact(&mut bytes).ok()?;
+    File::from(open_again(path, OFlag::O_RDONLY).ok()?).read_exact(&mut bytes).ok()?;
     Notice::decode(&bytes)
 }
 
@@ -72,7 +71,7 @@ fn pipe(path: &Path) -> Option<OwnedFd> {
     let is_pipe =
         fs::read_link(path).is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"pipe:["));
     let is_pipe = is_pipe && fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
-    let opened = File::from(open_again(path, OFlags::WRONLY).ok().filter(|_| is_pipe)?);
+    let opened = File::from(open_again(path, OFlag::O_WRONLY).ok().filter(|_| is_pipe)?);
     opened.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo()).then(|| opened.into())
 }
 
@@ -112,16 +111,16 @@ impl Contact {
     /// Whether nobody reads it any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let mut fds = [PollFd::new(&self.inbox, PollFlags::empty())];
-        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        let mut fds = [PollFd::new(self.inbox.as_fd(), PollFlags::empty())];
+        poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|count| count > 0)
     }
 
     fn write(&self, message: &Message) -> io::Result<()> {
         let text = message.encode()?;
         // Who has the other end open, too, is told by no SIGPIPE that nobody reads.
         let path = format!("/proc/self/fd/{}", self.inbox.as_raw_fd());
-        let both = open_again(Path::new(&path), OFlags::RDWR)?;
-        rustix::io::retry_on_intr(|| rustix::io::write(&both, &text)).map(drop).map_err(Into::into)
+        let both = open_again(Path::new(&path), OFlag::O_RDWR)?;
+        linux::retry(|| nix::unistd::write(&both, &text)).map(drop).map_err(Into::into)
     }
 
     /// Leaves an order with the agent, which need not run yet, and waits for nothing. It takes only [`Request::Resume`]
@@ -153,12 +152,10 @@ impl Invitation {
     /// # Errors
     /// As the system refuses random numbers or the name.
     pub fn on(socket: OwnedFd) -> io::Result<Self> {
-        let mut random = [0; 16];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        let name = format!("{INVITATION}{:032x}", u128::from_ne_bytes(random));
-        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        listen(&socket, BACKLOG)?;
+        let name = format!("{INVITATION}{:032x}", u128::from_ne_bytes(linux::random()?));
+        bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        set_nonblocking(&socket, true)?;
+        listen(&socket, Backlog::new(BACKLOG)?)?;
         Ok(Self { listener: socket, name })
     }
 
@@ -177,13 +174,13 @@ impl Invitation {
     ///
     /// # Errors
     /// As the system answers.
-    pub fn accept(&self, pid: i32, flags: SocketFlags) -> io::Result<Option<OwnedFd>> {
+    pub fn accept(&self, pid: i32) -> io::Result<Option<OwnedFd>> {
         // Who sends strangers without end must not keep us from looking at the clock.
         for _ in 0..BACKLOG {
-            match accept_with(&self.listener, flags | SocketFlags::CLOEXEC) {
+            match linux::accept(&self.listener) {
                 Ok(peer) if Peer::of(&peer).is_ok_and(|who| who.pid == Some(pid)) => return Ok(Some(peer)),
-                Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::AGAIN) => return Ok(None),
+                Ok(_) | Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(Errno::EAGAIN) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -202,14 +199,15 @@ pub(super) fn follow(name: &str) -> io::Result<(OwnedFd, Peer)> {
     if !name.starts_with(INVITATION) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no controller's name"));
     }
-    let socket = socket(SocketFlags::NONBLOCK)?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let socket = socket(SockFlag::SOCK_NONBLOCK)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
     let peer = Peer::of(&socket)?;
     Ok((socket, peer))
 }
 
-fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | flags, None)?)
+fn socket(flags: SockFlag) -> io::Result<OwnedFd> {
+    let flags = flags | SockFlag::SOCK_CLOEXEC;
+    Ok(nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
 }
 
 /// A socket of the network namespace of process `pid`.
@@ -217,12 +215,12 @@ fn socket_beside(pid: i32) -> io::Result<OwnedFd> {
     let theirs = format!("/proc/{pid}/ns/net");
     let is_same = |own: PathBuf| fs::read_link(&theirs).is_ok_and(|theirs| theirs == own);
     if fs::read_link("/proc/thread-self/ns/net").is_ok_and(is_same) {
-        return socket(SocketFlags::empty());
+        return socket(SockFlag::empty());
     }
     // A namespace is a thread's.
     let make = move || {
-        move_into_link_name_space(File::open(theirs)?.as_fd(), Some(LinkNameSpaceType::Network))?;
-        socket(SocketFlags::empty())
+        setns(File::open(theirs)?, CloneFlags::CLONE_NEWNET)?;
+        socket(SockFlag::empty())
     };
     std::thread::scope(|scope| scope.spawn(make).join())
         .unwrap_or_else(|_| Err(io::Error::other("the thread that enters the namespace failed")))
@@ -242,33 +240,35 @@ pub fn reach(pid: i32, deadline: Instant) -> Result<OwnedFd, CallError> {
     let started = Instant::now();
     let contact = match Contact::find(pid) {
         Ok(Some(contact)) => contact,
-        Ok(None) => return by_name(pid)?.ok_or_else(|| no_agent(pid, Errno::CONNREFUSED.into())),
+        Ok(None) => return by_name(pid)?.ok_or_else(|| no_agent(pid, Errno::ECONNREFUSED.into())),
         Err(source) => return Err(CallError::Denied { pid, source }),
     };
     let denied = |source: io::Error| CallError::Denied { pid, source };
     let invitation = socket_beside(pid).and_then(Invitation::on).map_err(denied)?;
-    let process = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let process = pidfd_open(Pid::from_raw(pid)).ok();
     let mut invite_at = started;
     loop {
         let now = Instant::now();
         let waits = |source| CallError::NoAnswer { pid, waited: started.elapsed(), source };
-        if let Some(peer) = invitation.accept(pid, SocketFlags::empty()).map_err(waits)? {
+        if let Some(peer) = invitation.accept(pid).map_err(waits)? {
             return Ok(peer);
         }
         if now >= deadline {
-            return Err(waits(Errno::TIMEDOUT.into()));
+            return Err(waits(Errno::ETIMEDOUT.into()));
         }
         if now >= invite_at {
             let sent = invitation.send(&contact).map_err(|source| no_agent(pid, source))?;
             invite_at = now + if sent { AGAIN } else { PAUSE };
         }
-        let mut fds =
-            vec![PollFd::new(&invitation, PollFlags::IN), PollFd::new(&contact, PollFlags::empty())];
-        fds.extend(process.as_ref().map(|process| PollFd::new(process, PollFlags::IN)));
+        let mut fds = vec![
+            PollFd::new(invitation.as_fd(), PollFlags::POLLIN),
+            PollFd::new(contact.as_fd(), PollFlags::empty()),
+        ];
+        fds.extend(process.as_ref().map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
         let limit = invite_at.min(deadline).saturating_duration_since(Instant::now());
-        let _ = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
-        if fds[1..].iter().any(|fd| !fd.revents().is_empty()) {
-            return Err(no_agent(pid, Errno::CONNREFUSED.into()));
+        let _ = poll(&mut fds, Some(limit));
+        if fds[1..].iter().any(|fd| fd.any().unwrap_or(true)) {
+            return Err(no_agent(pid, Errno::ECONNREFUSED.into()));
         }
     }
 }
@@ -284,10 +284,10 @@ fn no_agent(pid: i32, source: io::Error) -> CallError {
 /// [`CallError::Impostor`]: anybody can take a name of the abstract namespace.
 fn by_name(pid: i32) -> Result<Option<OwnedFd>, CallError> {
     let connection = || -> io::Result<OwnedFd> {
-        let socket = socket(SocketFlags::NONBLOCK)?;
+        let socket = socket(SockFlag::SOCK_NONBLOCK)?;
         let name = format!("stasis-agent.{pid}");
-        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        rustix::io::ioctl_fionbio(&socket, false)?;
+        connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        set_nonblocking(&socket, false)?;
         Ok(socket)
     };
     let Ok(socket) = connection() else { return Ok(None) };
@@ -324,13 +324,13 @@ mod tests {
         assert!(invitation.send(&contact).unwrap());
         let messages = inbox.take();
         let [Message::Invitation(name)] = &messages[..] else { panic!("{messages:?}") };
-        assert!(invitation.accept(own(), SocketFlags::empty()).unwrap().is_none());
+        assert!(invitation.accept(own()).unwrap().is_none());
         let (_agent, peer) = follow(name).unwrap();
         assert_eq!(peer.pid, Some(own()));
         // For an agent of another pid this process is a stranger.
-        assert!(invitation.accept(own() + 1, SocketFlags::empty()).unwrap().is_none());
+        assert!(invitation.accept(own() + 1).unwrap().is_none());
         let (_agent, _) = follow(name).unwrap();
-        assert!(invitation.accept(own(), SocketFlags::empty()).unwrap().is_some());
+        assert!(invitation.accept(own()).unwrap().is_some());
         drop(invitation);
         assert!(follow(name).is_err(), "a controller that has gone is not followed");
         assert!(follow("somebody.else").is_err());
@@ -351,7 +351,11 @@ mod tests {
         let waiting = std::thread::spawn(|| reach(own(), Instant::now() + Duration::from_secs(60)));
         let contact = Contact::find(own()).unwrap().unwrap();
         // Until it is invited.
-        while rustix::io::ioctl_fionread(&inbox).unwrap() == 0 {
+        let is_empty = || {
+            let mut fds = [PollFd::new(inbox.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, Some(Duration::ZERO)).unwrap() == 0
+        };
+        while is_empty() {
             std::thread::yield_now();
         }
         drop((contact, inbox));

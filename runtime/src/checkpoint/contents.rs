@@ -8,6 +8,7 @@ use super::error::CheckpointError;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoKind};
 use crate::image::Extent;
+use queues::words::size;
 
 /// The buffer objects whose bytes are saved, in the order of the image's extents.
 pub(super) fn saved_buffers(registry: &Registry) -> Result<Vec<BoKey>, CheckpointError> {
@@ -31,7 +32,7 @@ pub(super) fn extents(registry: &Registry, keys: &[BoKey]) -> Vec<Extent> {
     keys.iter()
         .filter_map(|&key| {
             let state = &registry.bos.get(key)?.state;
-            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize))?;
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(state.va)))?;
             // SAFETY: the entry is CPU-mapped at `va` for `bytes` (`saved_buffers` has seen to it, or `rebuild` just
             // mapped it), the gate is closed so that nobody frees it, and the queues are drained.
             Some(unsafe { Extent::new(start, state.bytes) })

@@ -248,7 +248,7 @@ pub(crate) fn system(act: &'static str) -> impl FnOnce(std::io::Error) -> Checkp
 
 /// Whether an error says that the device did not answer in time.
 pub(super) fn is_stall(error: &(dyn std::error::Error + 'static)) -> bool {
-    let of_call = error.downcast_ref().is_some_and(|error: &kfd::IoctlError| error.errno == Errno::TIMEDOUT);
+    let of_call = error.downcast_ref().is_some_and(|error: &kfd::IoctlError| error.errno == Errno::ETIMEDOUT);
     let of_connection = matches!(
         error.downcast_ref(),
         Some(kfd::OpenError::Unreachable { .. } | kfd::OpenError::Wire { source: WireError::TimedOut, .. })

@@ -9,12 +9,12 @@ use kfd::Errno;
 
 use super::{Mode, State};
 use crate::linux::incarnation::Incarnation;
-use crate::testing::FakeKernel;
-use crate::testing::faulty::{self, Faults, FaultyTransport, Holdings};
+use crate::testing::TestDriver;
+use crate::testing::faulty::{self, Faults, Holdings};
 use crate::*;
 
 const ERRNOS: [Errno; 7] =
-    [Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::IO, Errno::NOSPC, Errno::NODEV, Errno::TIMEDOUT];
+    [Errno::ENOMEM, Errno::EINTR, Errno::EAGAIN, Errno::EIO, Errno::ENOSPC, Errno::ENODEV, Errno::ETIMEDOUT];
 
 /// TIMEOUT: a generous limit for what takes microseconds.
 const SOON: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ const MANY: u64 = 10_000;
 
 /// Waits for threads that are on their way out, then compares.
 #[track_caller]
-fn assert_holds(kernel: &FakeKernel, before: &Holdings, what: &str) {
+fn assert_holds(kernel: &TestDriver, before: &Holdings, what: &str) {
     let deadline = Instant::now() + SOON;
     let look =
         || Holdings { process: before.process.and(Holdings::of(kernel).process), ..Holdings::of(kernel) };
@@ -39,14 +39,12 @@ fn assert_holds(kernel: &FakeKernel, before: &Holdings, what: &str) {
 /// The causes of an error, which must say what was refused.
 fn assert_named(error: &dyn Error, call: &str, errno: Errno, what: &str) {
     let text = explain(error);
-    if errno == Errno::NOMEM && text.contains("is out of memory") {
+    if errno == Errno::ENOMEM && text.contains("is out of memory") {
         // Said with what was wanted and what there is.
         return;
     }
-    let errno = errno.to_string();
-    let number =
-        errno.rsplit_once("(os error").map_or(errno.as_str(), |(_, number)| number.trim_end_matches(')'));
-    assert!(text.contains(number.trim()), "{what}: {text}");
+    let (name, number) = (format!("{errno:?}"), format!("(os error {})", errno as i32));
+    assert!(text.contains(&name) || text.contains(&number), "{what}: {text}");
     // An ioctl has a name; mmap and open have the path.
     let name = call.rsplit(' ').next().unwrap();
     assert!(text.contains(name), "{what}: {name} is not named: {text}");
@@ -55,7 +53,7 @@ fn assert_named(error: &dyn Error, call: &str, errno: Errno, what: &str) {
 /// Does something under a fault; if it fails, everything must be as before, and doing it again must work. Says whether
 /// it failed.
 fn attempt<T, E: Error>(
-    kernel: &FakeKernel,
+    kernel: &TestDriver,
     faults: &Faults,
     errno: Errno,
     what: &str,
@@ -167,7 +165,7 @@ fn every_call_of_an_opening_can_fail_once() {
     for errno in ERRNOS {
         for n in 0..MANY {
             // A process has one life with a driver; so every opening is another driver's.
-            let (transport, kernel, faults) = FaultyTransport::new(2);
+            let (transport, kernel, faults) = faulty::transport(2);
             let base = Holdings::of(&kernel);
             faults.arm(n, errno);
             let failed = match crate::context::open::open(transport, None) {
@@ -240,7 +238,7 @@ fn every_call_of_making_and_unmaking_can_fail_once() {
         failed
     };
     for _ in 0..5 {
-        round(MANY, Errno::IO);
+        round(MANY, Errno::EIO);
     }
     let (calls, failures) = exhaust(&faults, round);
     drop(warm);

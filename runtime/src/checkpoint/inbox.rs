@@ -20,9 +20,10 @@ use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
+use kfd::linux::{SealFlag, memfd};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::Request;
@@ -117,13 +118,13 @@ impl Inbox {
     /// # Errors
     /// As the system refuses a pipe or a memory file.
     pub fn make() -> io::Result<Self> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let owner = rustix::process::getpid().as_raw_nonzero().get();
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut notice = File::from(memfd_create(NOTICE_NAME, flags)?);
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        let owner = nix::unistd::getpid().as_raw();
+        let mut notice = File::from(memfd(NOTICE_NAME, 0, SealFlag::empty())?);
         notice.write_all(&Notice { owner, writer: writer.as_raw_fd() }.encode())?;
         notice.rewind()?;
-        fcntl_add_seals(&notice, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fixed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        fcntl(&notice, FcntlArg::F_ADD_SEALS(fixed | SealFlag::F_SEAL_SEAL))?;
         Ok(Self { reader, writer, _notice: notice, rest: Vec::new() })
     }
 
@@ -136,10 +137,10 @@ impl Inbox {
     /// Everything that is there, each thing once. What is no message is skipped.
     pub(super) fn take(&mut self) -> Vec<Message> {
         let mut read = vec![0; READ];
-        let length = match rustix::io::retry_on_intr(|| rustix::io::read(&self.reader, &mut read[..])) {
+        let length = match kfd::linux::retry(|| nix::unistd::read(&self.reader, &mut read)) {
             Ok(length) => length,
             // The only other end is our own: there is none.
-            Err(Errno::AGAIN) => 0,
+            Err(Errno::EAGAIN) => 0,
             Err(error) => {
                 tracing::warn!(target: "checkpoint", %error, "the agent's inbox cannot be read");
                 0
@@ -222,7 +223,7 @@ mod tests {
     fn child_that_has_inherited_the_inbox_has_no_agent() {
         let inbox = Inbox::make().unwrap();
         for fd in [inbox._notice.as_fd(), inbox.reader.as_fd(), inbox.writer.as_fd()] {
-            rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).unwrap();
+            kfd::linux::set_close_on_exec(fd, false).unwrap();
         }
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id().cast_signed();
@@ -238,7 +239,7 @@ mod tests {
         let mut inbox = Inbox::make().unwrap();
         assert_eq!(inbox.take(), []);
         for message in [invitation("a"), order(), invitation("a"), invitation("b")] {
-            rustix::io::write(inbox.writer(), &message.encode().unwrap()).unwrap();
+            nix::unistd::write(inbox.writer(), &message.encode().unwrap()).unwrap();
         }
         assert_eq!(inbox.take(), [invitation("a"), order(), invitation("b")]);
         assert_eq!(inbox.take(), []);
@@ -251,15 +252,15 @@ mod tests {
         for noise in [&b"STS"[..], b"\0\0", &long, unknown, b"STS1\x01\0\0\0", &[b'x'; 5000]] {
             let mut inbox = Inbox::make().unwrap();
             for bytes in [noise, &message] {
-                rustix::io::write(inbox.writer(), bytes).unwrap();
+                nix::unistd::write(inbox.writer(), bytes).unwrap();
             }
             assert_eq!(inbox.take(), [invitation("x")], "{noise:?}");
         }
         // What looks like the begin of a message, and is none, is forgotten with the read that it ended.
         let mut inbox = Inbox::make().unwrap();
-        rustix::io::write(inbox.writer(), b"STS1\xff\x0f\0\0").unwrap();
+        nix::unistd::write(inbox.writer(), b"STS1\xff\x0f\0\0").unwrap();
         assert_eq!(inbox.take(), []);
-        rustix::io::write(inbox.writer(), &message).unwrap();
+        nix::unistd::write(inbox.writer(), &message).unwrap();
         assert_eq!(inbox.take(), [invitation("x")]);
     }
 
@@ -269,7 +270,7 @@ mod tests {
         let names = (0..).map(|n| format!("{n:->1999}"));
         let mut written = Vec::new();
         for name in names {
-            if rustix::io::write(inbox.writer(), &invitation(&name).encode().unwrap()).is_err() {
+            if nix::unistd::write(inbox.writer(), &invitation(&name).encode().unwrap()).is_err() {
                 break;
             }
             written.push(invitation(&name));

@@ -264,7 +264,10 @@ mod tests {
         let _queue = Queue::create(&agent, QueueOptions::default()).unwrap();
         let _signal = Signal::new(&runtime, 0).unwrap();
         let info = ProcessInfo::of(runtime.context());
-        assert_eq!((info.state, info.transport.as_str(), info.agents.len()), (State::Running, "fake", 2));
+        assert_eq!(
+            (info.state, info.transport.as_str(), info.agents.len()),
+            (State::Running, "soft:in-process", 2)
+        );
         assert_eq!(info.agents[1].uuid, "GPU-a1b2000000000002");
         let after = info.objects.unwrap();
         assert!(after.buffers["vram"].bytes >= (3 << 20), "{after:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::admit::Admission;
 use crate::share::SessionOrder;
 
-/// TIMEOUT: how long a checkpoint or a restore may take if nothing else is said. Contents of tens of gigabytes are written
+/// TIMEOUT: how long a checkpoint, a restore or an unlock may take if nothing else is said. Contents of tens of gigabytes are written
 /// in that time, and a process whose disk or driver hangs does not stand still for ever.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 

@@ -5,6 +5,7 @@
 //! out the lowest free number, so the same order gives the same numbers; gaps are filled with events that are
 //! destroyed again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::preempt;
 use crate::context::device::Device;
 use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::QueueLive;
+use crate::context::queue::trap::set_trap_handler;
 use crate::context::registry::state::{BoRole, EventKind, EventState, QueueKey};
 use crate::context::registry::{Event, Registry};
 use crate::share;
@@ -91,6 +93,16 @@ fn destroy(on: &Device, fillers: &mut Vec<Event>) {
     }
 }
 
+/// Has the driver know the trap handlers of all agents with queues: it forgets them with the device, and its own checkpoint
+/// does not have them.
+pub(super) fn trap_handlers(registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
+    let agents: BTreeSet<_> = registry.queues.iter().map(|(_, queue)| queue.state.agent).collect();
+    agents
+        .into_iter()
+        .try_for_each(|agent| set_trap_handler(registry, on, agent))
+        .map_err(device("to set a trap handler again"))
+}
+
 /// Makes the queues again over their buffers, whose contents are back, and lets them continue where they were. Those
 /// that a failed tear-down did not reach are in the driver still, and only get their doorbells back.
 pub(super) fn queues(
@@ -99,6 +111,7 @@ pub(super) fn queues(
     closed: &mut Closed,
 ) -> Result<(), CheckpointError> {
     preempt::reattach_doorbells(registry, on, closed)?;
+    trap_handlers(registry, on)?;
     let mut made = Vec::new();
     for key in registry.queues_by_id() {
         let Some(queue) = registry.queues.get(key).filter(|queue| !queue.created) else { continue };

@@ -25,9 +25,10 @@ use super::tear_down::{release_device, take_error};
 use super::{contents, driver_objects, preempt, rebuild};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
-use crate::context::error::{DeviceError, OpenError};
+use crate::context::error::{DeviceError, OpenError, explain};
 use crate::context::handover::try_put_device;
 use crate::context::memory::window;
+use crate::context::queue::code_caches::settle;
 use crate::image::{IMAGE_FILE, Image};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{self, RestoreParticipant};
@@ -79,7 +80,7 @@ fn is_taken(error: &OpenError) -> bool {
     match error {
         OpenError::Known => true,
         OpenError::Bringup(DeviceError::Ioctl { source, .. }) => {
-            (source.ioctl, source.errno) == ("ACQUIRE_VM", kfd::Errno::BUSY)
+            (source.ioctl, source.errno) == ("ACQUIRE_VM", kfd::Errno::EBUSY)
         }
         _ => false,
     }
@@ -132,6 +133,10 @@ fn restore_steps(
     match try_put_device(context, closed, device) {
         Ok(()) => {
             context.set_transport_name(snapshot.transport.name());
+            context.code_caches.mark_all_stale(&context.registry.lock());
+            if snapshot.captured.is_none() {
+                invalidate_code(context, closed);
+            }
             share::keep_coordinator(context, participant.and_then(RestoreParticipant::finish));
             Ok(report)
         }
@@ -140,6 +145,20 @@ fn restore_steps(
                 undo_restore(context, closed, *device, snapshot, same_process, held);
             }
             Err(take_error(error))
+        }
+    }
+}
+
+/// Has the agents forget what they may have fetched from the addresses of loaded code before the restore wrote it. Where
+/// queues were preempted their waves run again already, or the driver holds all queues: there the next load or the next
+/// queue does it.
+fn invalidate_code(context: &Context, closed: &mut Closed) {
+    let pass = closed.pass();
+    for info in &context.agents {
+        if let Err(error) = settle(context, &pass, info) {
+            // The next load or queue tries again. What is there to forget is rare: the restore stands.
+            let error = explain(&error);
+            tracing::warn!(target: "checkpoint", error, "an agent's instruction caches were not invalidated");
         }
     }
 }
@@ -217,7 +236,7 @@ fn open_device(
 /// another one was started. (The kernel's never is.)
 fn is_another_device(error: &CheckpointError) -> bool {
     use kfd::OpenError::Refused;
-    matches!(error, CheckpointError::Open(OpenError::Transport(Refused { errno: kfd::Errno::BADF, .. })))
+    matches!(error, CheckpointError::Open(OpenError::Transport(Refused { errno: kfd::Errno::EBADF, .. })))
 }
 
 /// Opens it with the render files that this process's address spaces are tied to.
@@ -330,6 +349,7 @@ fn reattach_preempted(
     }
     let started = Instant::now();
     preempt::reattach_doorbells(&mut registry, on, closed)?;
+    rebuild::trap_handlers(&mut registry, on)?;
     if !from.same_process {
         on.resume_restored().map_err(device("to let restored queues run"))?;
     }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use rustix::rand::{GetRandomFlags, getrandom};
+use kfd::linux::random;
 use serde::{Deserialize, Serialize};
 
 /// How many names follow from a secret: each restore needs one that no other user has seen and taken.
@@ -17,9 +17,7 @@ pub struct TermsSecret(String);
 impl TermsSecret {
     /// Draws one.
     pub(super) fn draw() -> io::Result<Self> {
-        let mut random = [0u8; 16];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        Ok(Self(format!("{:032x}", u128::from_ne_bytes(random))))
+        Ok(Self(format!("{:032x}", u128::from_ne_bytes(random()?))))
     }
 
     /// The names, of which each restore takes one that no other user has seen.

@@ -196,7 +196,7 @@ fn write_beside(
 ) -> Result<PathBuf, SelfCheckpointError> {
     let manifest = Manifest {
         layout: LAYOUT,
-        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        pid: nix::unistd::getpid().as_raw(),
         command: std::env::args().collect(),
         executable: Executable::of(std::process::id().cast_signed()).ok(),
         criu: program.version().to_owned(),

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kfd::transport::CallLimit;
 use stasis_protocol::gate::{Closed, Gate};
-use stasis_protocol::{Failed, Limit, Mode, Steps, Stopped, Taken};
+use stasis_protocol::{Failed, LONGEST_VERB, Limit, Mode, Steps, Stopped, Taken};
 
 use super::error::{CheckpointError, is_stall};
 use super::machine::CheckpointMachine;
@@ -49,14 +50,15 @@ impl<'a> Steps for Driver<'a> {
         }
     }
 
-    fn resume_queues(&self, closed: &Closed, mode: Mode) -> Result<(), Self::Error> {
+    fn resume_queues(&self, closed: &Closed, mode: Mode, limit: &Limit) -> Result<(), Self::Error> {
         let pass = closed.pass();
-        match (mode, self.0.device(&pass)) {
-            (Mode::Preempt, Some(on)) => {
-                preempt::resume_queues(&mut self.0.registry.lock(), on).map_err(Box::new)
-            }
-            _ => Ok(()),
-        }
+        let (Mode::Preempt, Some(on)) = (mode, self.0.device(&pass)) else { return Ok(()) };
+        let calls = CallLimit::until(limit.deadline(LONGEST_VERB));
+        let resumed = calls.hold(|| preempt::resume_queues(&mut self.0.registry.lock(), on));
+        resumed.map_err(|error| match is_stall(&error) {
+            true => Box::new(CheckpointError::Stalled { verb: "unlock", source: Box::new(error) }),
+            false => Box::new(error),
+        })
     }
 
     fn tear_down(
@@ -109,8 +111,8 @@ pub fn lock(context: &Arc<Context>, mode: Mode, within: Duration) -> Result<Dura
 }
 
 /// LOCKED → RUNNING.
-pub fn unlock(context: &Arc<Context>) -> Result<(), CheckpointError> {
-    Ok(CheckpointMachine::of(context).machine.unlock(&Driver(context))?)
+pub fn unlock(context: &Arc<Context>, within: Duration) -> Result<(), CheckpointError> {
+    Ok(CheckpointMachine::of(context).machine.unlock(&Driver(context), within)?)
 }
 
 /// LOCKED → CHECKPOINTED: writes the image into `directory`, takes everything down, closes the device, audits.

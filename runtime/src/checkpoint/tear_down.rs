@@ -90,6 +90,11 @@ pub(super) fn release_device(
     let gone = driver_objects::destroy_all(&mut registry, &device, closed);
     if gone.is_err() {
         driver_objects::detach_doorbells(&registry, &device, closed);
+        drop(registry);
+        // Exception reporting stays on: while a queue is left in the driver, the next device could not begin it again
+        // (`kfd_ioctl_runtime_enable`: EEXIST).
+        let (renders, transport) = device.leave();
+        return (gone, renders, transport);
     }
     drop(registry);
     let (renders, transport, disabled) = device.close();
@@ -237,14 +242,14 @@ fn write_image(
         names.push(name);
         extents.push(extent);
     }
-    let mut random = [0u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| system("draw an image id")(e.into()))?;
+    let random = kfd::linux::random().map_err(|e| system("draw an image id")(e.into()))?;
     let image_id = format!("{:032x}", u128::from_ne_bytes(random));
     let metadata = Metadata {
         image_id: image_id.clone(),
-        written_unix_ms: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_millis() as u64),
-        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        written_unix_ms: SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX)),
+        pid: nix::unistd::getpid().as_raw(),
         transport: context.transport_name().to_string(),
         agents: saved.agents.to_vec(),
         preempted: saved.captured.is_some(),

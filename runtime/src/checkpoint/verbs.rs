@@ -7,7 +7,7 @@ use std::time::Duration;
 use stasis_protocol::{Activity, Mode, State};
 
 use super::error::CheckpointError;
-use super::options::{CheckpointOptions, RestoreOptions};
+use super::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
 use super::report::{CheckpointReport, RestoreReport};
 use super::steps;
 use crate::checkpoint::machine::CheckpointMachine;
@@ -83,12 +83,23 @@ impl Runtime {
         CheckpointMachine::of(self.context()).cancel()
     }
 
-    /// LOCKED → RUNNING. Preempted queues go on at their waves' next instructions.
+    /// LOCKED → RUNNING. Preempted queues go on at their waves' next instructions. It may take [`DEFAULT_DEADLINE`].
     ///
     /// # Errors
-    /// [`CheckpointError::State`] in any other state; [`CheckpointError::Device`] when a queue cannot go on: the process
-    /// stays LOCKED.
+    /// As [`Runtime::unlock_with`].
     pub fn unlock(&self) -> Result<(), CheckpointError> {
-        steps::unlock(self.context())
+        self.unlock_with(DEFAULT_DEADLINE)
+    }
+
+    /// The same within `deadline`, which is the longest it waits for another thread's verb and for the device to take the
+    /// preempted queues back. A call that the device has begun is waited for, and [`Runtime::cancel`] does not end an
+    /// unlock.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`] in any other state; [`CheckpointError::AtWork`]; [`CheckpointError::Stalled`] when the
+    /// device does not answer in time, [`CheckpointError::Device`] when a queue cannot go on. The process stays LOCKED, and
+    /// the call can be tried again.
+    pub fn unlock_with(&self, deadline: Duration) -> Result<(), CheckpointError> {
+        steps::unlock(self.context(), deadline)
     }
 }

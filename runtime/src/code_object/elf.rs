@@ -286,7 +286,7 @@ impl<'data> Dynamic<'data> {
             if length % RELA_BYTES != 0 || (length > 0 && data.is_empty()) {
                 return Err(invalid);
             }
-            let count = data.len() / RELA_BYTES as usize;
+            let count = data.len() / queues::words::size(RELA_BYTES);
             let (entries, _) = object::pod::slice_from_bytes::<elf::Rela64<LittleEndian>>(data, count)
                 .map_err(|()| invalid)?;
             relas.extend(entries);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What can be wrong with a code object, with the arguments of a kernel and with a launch.
 
+use super::bundle::BundleError;
 use super::isa::Feature;
 use thiserror::Error;
 
@@ -8,6 +9,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CodeObjectError {
+    /// The file is an offload bundle, and a wrong one or one for other agents.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The file does not start as an ELF file does.
     #[error("Not an ELF file: {bytes} bytes that start with {start:02x?}, wanted 7f 45 4c 46")]
     NotElf {

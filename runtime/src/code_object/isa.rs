@@ -59,7 +59,7 @@ impl Feature {
         }
     }
 
-    fn accepts(self, setting: bool) -> bool {
+    pub(super) fn accepts(self, setting: bool) -> bool {
         match self {
             Self::Unsupported | Self::Any => true,
             Self::Off => !setting,
@@ -184,14 +184,20 @@ impl Isa {
 /// The target identifier as in `amdhsa.target`: features in alphabetical order, those left open not named.
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
-        for (name, feature) in [("sramecc", self.sramecc), ("xnack", self.xnack)] {
-            if let Some(suffix) = feature.suffix() {
-                write!(f, ":{name}{suffix}")?;
-            }
-        }
-        Ok(())
+        f.write_str(&id_text(self.name, self.sramecc.suffix(), self.xnack.suffix()))
     }
+}
+
+/// A processor and its features, each with a sign or left open.
+pub(super) fn id_text(processor: &str, sramecc: Option<char>, xnack: Option<char>) -> String {
+    let mut id = processor.to_owned();
+    for (name, sign) in [("sramecc", sramecc), ("xnack", xnack)] {
+        if let Some(sign) = sign {
+            id.extend([":", name]);
+            id.push(sign);
+        }
+    }
+    id
 }
 
 /// The processors a generic target stands for.

@@ -6,6 +6,7 @@
 
 use super::elf::{Elf, Load, Referent, Symbol};
 use super::error::CodeObjectError;
+use queues::words::size;
 use std::collections::BTreeMap;
 
 /// The largest image that is accepted, zero-initialised data included.
@@ -260,7 +261,7 @@ impl LoadPlan {
         };
         let bytes = relocation.field.bytes();
         if let Some(place) = range(image, relocation.offset, bytes) {
-            place.copy_from_slice(&value.to_le_bytes()[..bytes as usize]);
+            place.copy_from_slice(&value.to_le_bytes()[..size(bytes)]);
         }
         Ok(())
     }

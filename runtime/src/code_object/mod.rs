@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code objects: ELF files with kernels for one GPU target, versions 4 to 6 of AMD's format.
+//! Code objects: ELF files with kernels for one GPU target, versions 4 to 6 of AMD's format; and [`bundle`]s of them.
 //!
 //! INVARIANT: everything a file claims is checked in [`CodeObject::parse`], so that what follows (placing the
 //! image, building kernargs, filling packets) works on numbers that fit together. No byte sequence makes this
-//! module panic or allocate more than a bounded multiple of the file plus [`MAX_IMAGE_BYTES`].
+//! module panic or allocate more than a bounded multiple of the file plus [`MAX_IMAGE_BYTES`] (and, of a compressed bundle, the
+//! decoder's window of at most 128 MiB).
 //!
 //! ```text
+//! file -- bundle --> the agent's entry, if it is a bundle: bytes
 //! bytes -- elf --> header, segments, symbols, relocations -+-> LoadPlan -- relocate(va) --> image bytes
 //!            \-- note -- metadata --> kernels, arguments --+-> Kernel --> KernargLayout --> kernarg bytes
 //! ```
 
+pub mod bundle;
 mod elf;
 mod error;
 mod isa;
@@ -21,6 +24,8 @@ mod target_id;
 #[cfg(test)]
 mod tests;
 
+pub use bundle::Bundle;
+pub use bundle::BundleError;
 pub use error::CodeObjectError;
 pub use error::KernargError;
 pub use error::LaunchError;

@@ -14,7 +14,7 @@
 //! of its `AMDGPUTargetParser.cpp`: a subarchitecture with all digits (`11.00`) is one processor; one with fewer (`11`,
 //! `10.3`) is a family, and compatible with each of its processors and with the family's generic processor.
 
-use super::isa::{Feature, members};
+use super::isa::{AgentFeatures, Feature, members};
 
 /// A target identifier, split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,13 +27,34 @@ pub(super) struct TargetId<'a> {
     xnack: Option<Feature>,
 }
 
+/// How well code suits a processor: better ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fit {
+    /// It is for this processor alone, not for a family's generic one.
+    is_exact: bool,
+    /// Settings that it names.
+    settings: usize,
+}
+
 impl<'a> TargetId<'a> {
     /// Splits `text`; `None` if it is not a target identifier for HSA.
     pub fn parse(text: &'a str) -> Option<Self> {
         // The processor may have dashes itself: `gfx11-generic`.
         let mut parts = text.splitn(5, '-');
         let (arch, _vendor, os, _environment) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let mut named = parts.next()?.split(':');
+        Self::of(arch, os, parts.next()?)
+    }
+
+    /// The same of an entry of an offload bundle, whose triple may have no environment: `amdgcn-amd-amdhsa-gfx906`.
+    pub fn parse_in_bundle(text: &'a str) -> Option<Self> {
+        let mut parts = text.splitn(4, '-');
+        let (arch, _vendor, os, rest) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let named = if rest.starts_with("gfx") { rest } else { rest.split_once('-')?.1 };
+        Self::of(arch, os, named)
+    }
+
+    fn of(arch: &'a str, os: &str, named: &'a str) -> Option<Self> {
+        let mut named = named.split(':');
         let subarch = match arch.strip_prefix("amdgpu") {
             Some("") => None,
             Some(subarch) => Some(subarch).filter(|subarch| is_subarch(subarch)).map(Some)?,
@@ -58,6 +79,24 @@ impl<'a> TargetId<'a> {
             }
         }
         Some(target)
+    }
+
+    /// How well code for it suits a processor with these settings; `None` if it does not run there.
+    pub fn fit(&self, processor: &str, features: AgentFeatures) -> Option<Fit> {
+        let is_exact = match self.processor {
+            "" => self.subarch?.split_once('.').is_some_and(|(_, rest)| rest.len() == 2),
+            named => named == processor,
+        };
+        let is_member = match self.processor {
+            "" => true,
+            named => members(named).is_some_and(|all| all.contains(&processor)),
+        };
+        let is_family = self.subarch.is_none_or(|subarch| is_compatible(subarch, processor));
+        let settings = [(self.sramecc, features.sramecc), (self.xnack, features.xnack)];
+        let mut named = settings.into_iter().filter_map(|(named, found)| Some((named?, found)));
+        let runs = (is_exact || is_member) && is_family && named.all(|(named, found)| named.accepts(found));
+        let settings = [self.sramecc, self.xnack].into_iter().flatten().count();
+        runs.then_some(Fit { is_exact, settings })
     }
 
     /// Whether it names what a header of this processor with these settings does.

@@ -14,6 +14,7 @@ use super::Context;
 use super::device::Device;
 use super::error::DeviceError;
 use super::events::start;
+use super::memory::host_writes::Written;
 
 /// Stops the event thread, gets every sleeper out of the device and takes the device away from all calls. The
 /// wake event stays set.
@@ -38,6 +39,7 @@ pub fn take_device(
         })?;
     }
     context.device.set(closed, None);
+    context.host_writes.set_pages(closed, Vec::new());
     match Device::reclaim(device, context.wake.id.load(Ordering::Relaxed), deadline) {
         Ok(device) => Ok(device),
         Err((device, stalled)) => {
@@ -61,16 +63,20 @@ pub fn try_put_device(
     let device = Arc::new(device);
     put_device(context, closed, Arc::clone(&device)).map_err(|error| {
         context.device.set(closed, None);
+        context.host_writes.set_pages(closed, Vec::new());
         (Arc::into_inner(device).map(Box::new), error)
     })
 }
 
-/// Gives calls a device, lowers the wake event and starts the event thread.
+/// Gives calls a device and the registers of its agents, lowers the wake event and starts the event thread.
 ///
 /// # Errors
 /// [`TakeError`]; the device is in use nevertheless.
 pub fn put_device(context: &Arc<Context>, closed: &mut Closed, device: Arc<Device>) -> Result<(), TakeError> {
     context.device.set(closed, Some(Arc::clone(&device)));
+    context.host_writes.set_pages(closed, device.hdp_pages()?);
+    // Whoever had the device last may have written, as a restore does.
+    context.host_writes.note(Written::ANY);
     device.reset_event(context.wake.id.load(Ordering::Relaxed))?;
     start(context, device).map(|watch| *context.watch.lock() = Some(watch)).map_err(TakeError::Thread)
 }

@@ -10,10 +10,11 @@
 //! Lock order, outermost first:
 //! 1. the staged copies, then an agent's copy engines (both in `copy`);
 //! 2. the gate;
-//! 3. a raw queue's producer;
-//! 4. the slot of the event thread;
-//! 5. the registry, under which nothing is waited for but ioctls that cannot block on a client;
-//! 6. the list of deferred frees, and the table of layers.
+//! 3. an agent's instruction caches, while they are invalidated;
+//! 4. a raw queue's producer;
+//! 5. the slot of the event thread;
+//! 6. the registry, under which nothing is waited for but ioctls that cannot block on a client;
+//! 7. the list of deferred frees, the table of layers, and a flush of host writes.
 //!
 //! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
 
@@ -44,6 +45,8 @@ use self::error::Lost;
 use self::events::thread_handle::Watch;
 pub use self::layers::Layer;
 use self::layers::Layers;
+use self::memory::host_writes::HostWrites;
+use self::queue::code_caches::CodeCaches;
 use self::registry::Registry;
 use self::registry::state::BoKey;
 use self::signal::event::EventLive;
@@ -68,6 +71,10 @@ pub struct Context {
     pub wake: Arc<EventLive>,
     /// Buffers dropped while packets might still use them, with the queues that might.
     pub deferred: Mutex<Vec<(BoKey, u64)>>,
+    /// Host writes to agents' memory that packets may not see yet.
+    pub host_writes: Arc<HostWrites>,
+    /// What the agents' instruction caches may hold.
+    pub code_caches: CodeCaches,
     /// What the layers above keep.
     layers: Layers,
     device: GatedCell<Option<Arc<Device>>>,

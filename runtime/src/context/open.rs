@@ -17,8 +17,10 @@ use super::device::Device;
 use super::error::{AllocError, DeviceError, OpenError};
 use super::events::start;
 use super::layers::Layers;
+use super::memory::host_writes::HostWrites;
 use super::memory::request::Request;
 use super::memory::window;
+use super::queue::code_caches::CodeCaches;
 use super::registry::arena::Window;
 use super::registry::state::{BoRole, EventKey, EventKind, EventState};
 use super::registry::{Event, Registry};
@@ -58,6 +60,9 @@ fn with_window(
     let event_page_va = page.ok_or_else(|| fixture("the event page"))?.state.va;
     let wake = registry.fixtures.wake.and_then(|wake| registry.events.get(wake));
     let wake = Arc::clone(&wake.ok_or_else(|| fixture("the wake event"))?.live);
+    let pages = device.hdp_pages()?;
+    let host_writes = HostWrites::new(&gate, pages);
+    let code_caches = CodeCaches::new(agents.len());
     let context = Arc::new(Context {
         device: GatedCell::new(&gate, Some(Arc::clone(&device))),
         gate,
@@ -69,6 +74,8 @@ fn with_window(
         event_page_va,
         wake,
         deferred: Mutex::new(Vec::new()),
+        host_writes,
+        code_caches,
         layers: Layers::default(),
         watch: Mutex::new(None),
     });

@@ -63,6 +63,14 @@ impl Engine {
         }
     }
 
+    /// Whether its queue has failed.
+    pub fn has_failed(&self) -> bool {
+        match self {
+            Engine::Shader(shader) => shader.has_failed(),
+            Engine::Sdma(queue) => queue.fault().is_some(),
+        }
+    }
+
     /// Submits a copy within `buffers` after `after`, and the completion of `done` behind it.
     pub fn copy(
         &self,

@@ -8,6 +8,7 @@ use super::STAGE_BYTES;
 use crate::context::error::CopyError;
 use crate::pool::Buffer;
 use crate::runtime::Runtime;
+use queues::words::size;
 
 impl Buffer {
     /// Copies `from` into it at `offset`, through the CPU's mapping or, where there is none, through system memory
@@ -22,7 +23,7 @@ impl Buffer {
         self.checked_range(offset, from.len() as u64)?;
         let runtime = Runtime::from_context(&self.0.context);
         let stage = self.stage(&runtime, from.len() as u64)?;
-        for (part, at) in from.chunks(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
+        for (part, at) in from.chunks(size(STAGE_BYTES)).zip((offset..).step_by(size(STAGE_BYTES))) {
             let bytes = part.len() as u64;
             stage.write(0, part)?;
             runtime.copy(self.span(at, bytes), stage.span(0, bytes), &[])?.wait(None)?;
@@ -41,7 +42,7 @@ impl Buffer {
         self.checked_range(offset, to.len() as u64)?;
         let runtime = Runtime::from_context(&self.0.context);
         let stage = self.stage(&runtime, to.len() as u64)?;
-        for (part, at) in to.chunks_mut(STAGE_BYTES as usize).zip((offset..).step_by(STAGE_BYTES as usize)) {
+        for (part, at) in to.chunks_mut(size(STAGE_BYTES)).zip((offset..).step_by(size(STAGE_BYTES))) {
             let bytes = part.len() as u64;
             runtime.copy(stage.span(0, bytes), self.span(at, bytes), &[])?.wait(None)?;
             stage.read(0, part)?;

@@ -12,9 +12,10 @@ use crate::executable::{Executable, Kernel};
 use crate::pool::Buffer;
 use crate::queue::{Handle, Queue, QueueOptions};
 use crate::signal::Signal;
+use queues::words::words;
 
 /// Packets of the queue: a staged copy, of two packets a chunk, and as many again.
-const PACKETS: u32 = 4 * MAX_CHUNKS as u32;
+const PACKETS: u32 = 4 * words(MAX_CHUNKS)[0];
 
 /// An agent's queue for copies and the kernels that do them.
 #[derive(Debug)]

@@ -19,6 +19,7 @@
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use queues::words::size;
 
 use super::chunks::{SLOTS, chunk_bytes};
 use super::engines;
@@ -38,6 +39,8 @@ use crate::signal::Signal;
 /// A staged copy under way.
 #[derive(Debug)]
 pub(super) struct UnderWay {
+    /// Who fills the stage, and who empties it.
+    engines: [Engine; 2],
     _stage: Buffer,
     /// In and out of each chunk.
     signals: Vec<[Signal; 2]>,
@@ -61,8 +64,11 @@ impl UnderWay {
         self.failed.get()
     }
 
+    /// Whether no packet of it is left. When one queue has failed, the other one goes on, and still waits for signals of
+    /// the copy and completes others.
     fn is_done(&self) -> bool {
-        self.signals.last().is_none_or(|[_, out]| out.live().load() <= 0 || out.live().fault().is_some())
+        let is_past = |(signal, engine): (&Signal, &Engine)| signal.live().load() <= 0 || engine.has_failed();
+        self.signals.last().is_none_or(|last| last.iter().zip(&self.engines).all(is_past))
     }
 
     /// Completes what no packet will complete, for the packets that wait for it. What a queue still completes is left to
@@ -156,7 +162,8 @@ pub(super) fn copy(
     let signals = (0..chunks).map(|_| Ok([signal()?, signal()?])).collect::<Result<Vec<_>, CopyError>>()?;
     let Some([_, last]) = signals.last() else { return Err(CopyError::Length { to: bytes, from: bytes }) };
     let transfer_signal = last.clone();
-    let under_way = Arc::new(UnderWay { _stage: stage.clone(), signals, failed: OnceLock::new() });
+    let engines = [into.engine.clone(), out_of.engine.clone()];
+    let under_way = Arc::new(UnderWay { engines, _stage: stage.clone(), signals, failed: OnceLock::new() });
 
     let staged = context.layer::<Staging>();
     let mut staging = staged.0.lock();
@@ -167,7 +174,7 @@ pub(super) fn copy(
         let part = chunk.min(bytes - at.min(bytes));
         // The slot's last chunk must be out of it. The first chunks wait for what the caller waits for, all others
         // thereby.
-        let free = n.checked_sub(SLOTS).and_then(|before| under_way.signals.get(before as usize));
+        let free = n.checked_sub(SLOTS).and_then(|before| under_way.signals.get(size(before)));
         let free = free.map(|[_, emptied]| [emptied]);
         let wait = free.as_ref().map_or(after, |free| free.as_slice());
         let piece = Piece { to: slot, from: into.va + at, bytes: part };

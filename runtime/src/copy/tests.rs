@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transfers by copy engines against the fake driver.
+//! Transfers by copy engines.
 
-use crate::testing::{FakeTransport, runtime, runtime_on};
+use crate::testing::{TestTransport, runtime, runtime_on};
 use crate::*;
 
 const SOON: Option<std::time::Duration> = Some(std::time::Duration::from_secs(10));
@@ -88,27 +88,43 @@ fn transfers_beyond_the_ring_all_arrive() {
     }
 }
 
+/// Takes a buffer from its agent, or gives it back, without the runtime's knowledge.
+fn hide(runtime: &Runtime, buffer: &Buffer, hidden: bool) {
+    let context = runtime.context();
+    let pass = context.gate.enter().unwrap();
+    let device = context.device(&pass).unwrap();
+    let registry = context.registry.lock();
+    let bo = registry.bos.get(buffer.key()).unwrap();
+    let handle = kfd::MemoryHandle(bo.kernel.unwrap().handle);
+    let gpu = [context.agents[bo.state.agent.at()].gpu()];
+    match hidden {
+        true => device.kfd().unmap_memory(handle, &gpu).unwrap(),
+        false => device.kfd().map_memory(handle, &gpu).unwrap(),
+    }
+}
+
 #[test]
 fn copy_engine_that_faults_breaks_its_transfers_and_is_replaced() {
-    let (runtime, kernel) = runtime(1);
+    let (runtime, _) = runtime(1);
     let (to, from) = (runtime.gtt().alloc(64).unwrap(), runtime.gtt().alloc(64).unwrap());
     // An idle compute queue is not suspected.
     let innocent = Queue::create(&runtime.agent(0).unwrap(), QueueOptions::default()).unwrap();
-    kernel.raise_on_dispatch(5, Some(0xdead_b000));
+    hide(&runtime, &from, true);
     let copy = runtime.copy_by(CopyEngine::Sdma, to.all(), from.all(), &[]).unwrap();
     let CopyError::Wait(error) = copy.wait(SOON).unwrap_err() else { panic!("it was to fail in the wait") };
     let WaitError::Queue(fault) = *error else { panic!("{error}") };
-    assert_eq!(fault.memory.unwrap().address, 0xdead_b000);
+    assert_eq!(fault.memory.unwrap().address, from.va());
     assert!(fault.packet.as_ref().unwrap().contains("copy"), "{fault}");
     assert!(innocent.fault().is_none());
     innocent.barrier(&[], None).unwrap();
     innocent.wait_idle(SOON).unwrap();
+    hide(&runtime, &from, false);
     runtime.copy_by(CopyEngine::Sdma, to.all(), from.all(), &[]).unwrap().wait(SOON).unwrap();
 }
 
 /// Two agents with these links: first to second, second to first.
 fn pair(there: bool, back: bool) -> (Runtime, Buffer, Buffer, Vec<u8>) {
-    let transport = FakeTransport::new(2);
+    let transport = TestTransport::new(2);
     for (is_there, list) in [(there, "nodes/1/p2p_links/2"), (back, "nodes/2/p2p_links/1")] {
         if !is_there {
             transport.sysfs.remove(list);
@@ -199,14 +215,17 @@ fn staged_copy_waits_for_what_it_is_told_to_and_outlives_its_handle() {
 
 #[test]
 fn staged_copy_whose_queue_fails_says_so_and_holds_nobody_up() {
-    let transport = FakeTransport::new(2);
+    let transport = TestTransport::new(2);
     transport.sysfs.remove("nodes/1/p2p_links/2");
     transport.sysfs.remove("nodes/2/p2p_links/1");
-    let (runtime, kernel) = runtime_on(transport);
+    let (runtime, _) = runtime_on(transport);
     let [to, from] = [0, 1].map(|n| runtime.agent(n).unwrap().vram().alloc(5 << 20).unwrap());
-    // The first dispatch is the source's: the destination's queue waits for what will never come.
-    kernel.raise_on_dispatch(queues::aql::ExceptionCode::WaveMemoryViolation as u32, Some(0xdead_b000));
-    let copy = runtime.copy_by(CopyEngine::Shader, to.all(), from.all(), &[]).unwrap();
+    // The source's dispatch fails: the destination's queue waits for what will never come.
+    hide(&runtime, &from, true);
+    // It runs when all packets are submitted: a queue that has failed takes no more of them.
+    let hold = Signal::new(&runtime, 1).unwrap();
+    let copy = runtime.copy_by(CopyEngine::Shader, to.all(), from.all(), &[&hold]).unwrap();
+    hold.store(0).unwrap();
     let error = copy.wait(SOON).unwrap_err();
     assert!(matches!(&error, CopyError::Wait(why) if matches!(**why, WaitError::Queue(_))), "{error}");
     assert!(copy.wait(SOON).is_err(), "it failed, and stays so");
@@ -215,5 +234,6 @@ fn staged_copy_whose_queue_fails_says_so_and_holds_nobody_up() {
     let copy = runtime.copy_by(CopyEngine::Shader, to.span(0, 4096), host.all(), &[]).unwrap();
     copy.wait(SOON).unwrap();
     // The failed queue is made again.
+    hide(&runtime, &from, false);
     runtime.copy_by(CopyEngine::Shader, to.all(), from.all(), &[]).unwrap().wait(SOON).unwrap();
 }

@@ -11,7 +11,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use nix::libc::O_NOFOLLOW;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::error::ManifestError;
 use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED};
@@ -81,11 +83,10 @@ impl CommitGate {
     pub fn write(directory: &Path, sealer: Option<&Sealer>) -> Result<Self, ManifestError> {
         let images = directory.join(CRIU_DIRECTORY);
         let gate = images.join(GATE);
-        let mode = Mode::RUSR | Mode::WUSR;
-        mknodat(CWD, &gate, FileType::Fifo, mode, 0).map_err(|e| failed("make", &gate)(e.into()))?;
+        mkfifo(&gate, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed("make", &gate)(e.into()))?;
         // Read and write: so it opens before the script does. The script sees the end of it when this process has ended.
         let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+        let options = options.read(true).write(true).custom_flags(O_NOFOLLOW);
         let held = options.open(&gate).map_err(failed("open", &gate))?;
         // Opened for both first: an open for reading alone would wait for somebody who writes.
         let wait = format!(
@@ -124,7 +125,7 @@ impl CommitGate {
     }
 
     fn say(&self, word: &str) -> Result<(), ManifestError> {
-        let written = rustix::io::retry_on_intr(|| rustix::io::write(&self.held, word.as_bytes()));
+        let written = kfd::linux::retry(|| nix::unistd::write(&self.held, word.as_bytes()));
         written.map(drop).map_err(|error| failed("write to", &self.images.join(GATE))(error.into()))
     }
 }

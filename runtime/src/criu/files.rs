@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 use std::thread;
 
-use rustix::fs::FileType;
+use nix::sys::stat::SFlag;
 use serde::Serialize;
 
 use super::directory::{ListedFile, Manifest};
@@ -51,10 +51,10 @@ fn find_criu(directory: &OpenDirectory, found: &mut Found) -> Result<(), Manifes
     for Entry { name, kind, bytes } in images.list()? {
         let strange = |found| ManifestError::Strange { path: images.path().join(&name), found };
         match kind {
-            FileType::RegularFile if is_passing(&name) => {}
-            FileType::RegularFile if name == PARENT => return Err(strange("a file")),
-            FileType::RegularFile => drop(found.insert(format!("{CRIU_DIRECTORY}/{name}"), bytes)),
-            FileType::Directory if name == NO_PLUGINS => {
+            SFlag::S_IFREG if is_passing(&name) => {}
+            SFlag::S_IFREG if name == PARENT => return Err(strange("a file")),
+            SFlag::S_IFREG => drop(found.insert(format!("{CRIU_DIRECTORY}/{name}"), bytes)),
+            SFlag::S_IFDIR if name == NO_PLUGINS => {
                 let plugins = images.enter(&name)?;
                 if let Some(Entry { name, kind, .. }) = plugins.list()?.into_iter().next() {
                     let (path, found) = (plugins.path().join(name), called(kind));
@@ -62,7 +62,7 @@ fn find_criu(directory: &OpenDirectory, found: &mut Found) -> Result<(), Manifes
                 }
             }
             // What a controller that was killed has left; nobody opens it.
-            FileType::Fifo if name == GATE => {}
+            SFlag::S_IFIFO if name == GATE => {}
             kind => return Err(strange(called(kind))),
         }
     }
@@ -72,7 +72,7 @@ fn find_criu(directory: &OpenDirectory, found: &mut Found) -> Result<(), Manifes
 /// The files of a directory with images of ours.
 fn find_own(directory: &OpenDirectory, prefix: &str, found: &mut Found) -> Result<(), ManifestError> {
     for Entry { name, kind, bytes } in directory.list()? {
-        if kind == FileType::RegularFile && ![MANIFEST_FILE, PENDING_FILE].contains(&name.as_str()) {
+        if kind == SFlag::S_IFREG && ![MANIFEST_FILE, PENDING_FILE].contains(&name.as_str()) {
             found.insert(format!("{prefix}{name}"), bytes);
         }
     }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use queues::words::size;
 use stasis_protocol::Limit;
 
 use super::error::ManifestError;
@@ -36,7 +37,7 @@ fn pieces(files: &[Wanted]) -> Vec<Piece> {
     let of = |(file, wanted): (usize, &Wanted)| {
         let bytes = wanted.bytes;
         // An empty file has one piece, too.
-        let offsets = (0..bytes.max(1)).step_by(CHUNK_BYTES as usize);
+        let offsets = (0..bytes.max(1)).step_by(size(CHUNK_BYTES));
         offsets.map(move |offset| Piece {
             file,
             offset,

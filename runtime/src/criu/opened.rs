@@ -9,8 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
-use rustix::process::geteuid;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::unistd::{geteuid, syncfs};
 
 use super::error::ManifestError;
 use crate::linux::regular::{open_at, read_rest};
@@ -59,7 +62,8 @@ impl Trust {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub name: String,
-    pub kind: FileType,
+    /// Its type, of the bits of `S_IFMT`.
+    pub kind: SFlag,
     /// Length of a file.
     pub bytes: u64,
 }
@@ -74,7 +78,7 @@ pub struct OpenDirectory {
     is_private: bool,
 }
 
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> ManifestError {
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(Errno) -> ManifestError {
     move |error| ManifestError::Io { act, path: path.into(), source: error.into() }
 }
 
@@ -84,7 +88,7 @@ impl OpenDirectory {
     /// # Errors
     /// [`ManifestError::Io`], [`ManifestError::Owner`], [`ManifestError::Writable`].
     pub fn open(path: &Path, trust: Trust) -> Result<Self, ManifestError> {
-        Self::enter_at(CWD, path, path.into(), trust, false)
+        Self::enter_at(AT_FDCWD, path, path.into(), trust, false)
     }
 
     fn enter_at(
@@ -94,7 +98,7 @@ impl OpenDirectory {
         trust: Trust,
         is_in_private: bool,
     ) -> Result<Self, ManifestError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(at, name, flags, Mode::empty()).map_err(failed("open the directory", &path))?;
         let status = fstat(&fd).map_err(failed("stat", &path))?;
         trust.check(&path, (status.st_uid, status.st_mode), is_in_private)?;
@@ -149,17 +153,19 @@ impl OpenDirectory {
     pub(super) fn list(&self) -> Result<Vec<Entry>, ManifestError> {
         let io = |act| failed(act, &self.path);
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&self.fd).map_err(io("read"))? {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut directory = Dir::openat(&self.fd, ".", flags, Mode::empty()).map_err(io("read"))?;
+        for entry in directory.iter() {
             let entry = entry.map_err(io("read"))?;
             if matches!(entry.file_name().to_bytes(), b"." | b"..") {
                 continue;
             }
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = self.path.join(&name);
-            let status = statat(&self.fd, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            let status = fstatat(&self.fd, entry.file_name(), AtFlags::AT_SYMLINK_NOFOLLOW)
                 .map_err(failed("stat", &path))?;
-            let kind = FileType::from_raw_mode(status.st_mode);
-            if kind == FileType::RegularFile {
+            let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;
+            if kind == SFlag::S_IFREG {
                 self.trust.check(&path, (status.st_uid, status.st_mode), self.is_private)?;
             }
             let bytes = u64::try_from(status.st_size).unwrap_or(0);
@@ -171,18 +177,18 @@ impl OpenDirectory {
 
     /// Writes the file system's files that are here to the disk.
     pub(super) fn sync(&self) -> Result<(), ManifestError> {
-        rustix::fs::syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
+        syncfs(&self.fd).map_err(failed("sync the file system of", &self.path))
     }
 }
 
 /// What something that is no regular file is called.
-pub(super) fn called(kind: FileType) -> &'static str {
+pub(super) fn called(kind: SFlag) -> &'static str {
     match kind {
-        FileType::RegularFile => "a file",
-        FileType::Directory => "a directory",
-        FileType::Symlink => "a symbolic link",
-        FileType::Fifo => "a FIFO",
-        FileType::Socket => "a socket",
+        SFlag::S_IFREG => "a file",
+        SFlag::S_IFDIR => "a directory",
+        SFlag::S_IFLNK => "a symbolic link",
+        SFlag::S_IFIFO => "a FIFO",
+        SFlag::S_IFSOCK => "a socket",
         _ => "a device",
     }
 }

@@ -6,15 +6,15 @@
 //! socket pair. In the restored copy CRIU plants the answer in a new socket pair, and the same `recv` returns there.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kfd::linux::{retry, set_receive_timeout};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use prost::Message;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
-};
 use thiserror::Error;
 
 use super::layout::MANIFEST_FILE;
@@ -180,7 +180,7 @@ done"#;
 /// Starts `criu swrk` outside this process's tree, for a dump that may take `limit`, and after which there is the file
 /// `complete`; returns our end of its socket.
 fn serve(program: &Program, limit: Duration, complete: &Path) -> Result<OwnedFd, RpcError> {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let (ours, theirs) = pair.map_err(|error| start("make a socket pair")(error.into()))?;
     let status = Command::new("/bin/sh")
         .args(["-c", LAUNCHER])
@@ -234,13 +234,12 @@ pub fn dump_self(
     };
     let complete = images.with_file_name(MANIFEST_FILE);
     let socket = serve(program, timeout + GRACE / 2, &complete)?;
-    let lost = |error: rustix::io::Errno| RpcError::NoAnswer { log: log.clone(), source: error.into() };
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout + GRACE)).map_err(lost)?;
-    send(&socket, &request.encode_to_vec(), SendFlags::NOSIGNAL).map_err(lost)?;
+    let lost = |error: Errno| RpcError::NoAnswer { log: log.clone(), source: error.into() };
+    set_receive_timeout(&socket, timeout + GRACE).map_err(lost)?;
+    send(socket.as_raw_fd(), &request.encode_to_vec(), MsgFlags::MSG_NOSIGNAL).map_err(lost)?;
     let mut answer = [0u8; MAX_ANSWER];
     // A restored copy comes out of this call too, interrupted or answered.
-    let (length, _) =
-        rustix::io::retry_on_intr(|| recv(&socket, &mut answer[..], RecvFlags::empty())).map_err(lost)?;
+    let length = retry(|| recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())).map_err(lost)?;
     if length == 0 {
         return Err(RpcError::NoAnswer { log, source: io::ErrorKind::UnexpectedEof.into() });
     }

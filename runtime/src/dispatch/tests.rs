@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arguments and submission against the fake driver.
+//! Arguments and submission.
 
 use std::time::{Duration, Instant};
 
@@ -54,16 +54,17 @@ fn small_value_for_a_word_is_refused_by_its_size() {
 
 #[test]
 fn span_counts_as_a_use_of_its_buffer() {
-    let (runtime, kernel_driver) = runtime(1);
+    let (runtime, _) = runtime(1);
     let agent = runtime.agent(0).unwrap();
     let queue = Queue::create(&agent, QueueOptions::default()).unwrap();
     let (kernel, buffer) = (copy_kernel(&agent), agent.vram().alloc(4096).unwrap());
     let arguments =
         [Arg::Span(buffer.span(0, 64)), Arg::Span(buffer.span(64, 64)), Arg::U64(64), Arg::U64(1)];
-    kernel_driver.hold_dispatches(true);
+    let hold = Signal::new(&runtime, 1).unwrap();
+    queue.barrier(&[&hold], None).unwrap();
     submit(&queue, &kernel, &arguments).unwrap();
     assert!(matches!(buffer.free(), Err(FreeError::Pending { .. })));
-    kernel_driver.hold_dispatches(false);
+    hold.store(0).unwrap();
     queue.wait_idle(Some(LONG)).unwrap();
     buffer.free().unwrap();
 }
@@ -107,28 +108,35 @@ fn span_of_a_freed_or_foreign_buffer_is_refused() {
     assert!(matches!(error, SubmitError::FreedBuffer { index: 0, .. }), "{error}");
 }
 
-/// A queue of 64 packets that the fake driver holds back, filled to its end.
-fn full_queue(agent: &Agent, driver: &crate::testing::FakeKernel) -> (Queue, Kernel) {
-    let queue = Queue::create(agent, QueueOptions { packets: 64, ..QueueOptions::default() }).unwrap();
-    let kernel = copy_kernel(agent);
-    driver.hold_dispatches(true);
+/// A queue of 64 packets, filled to its end: the first one waits until the signal is 0, `second` is copied by the next.
+fn full_queue(runtime: &Runtime, second: &device_lib::CopyArguments) -> (Queue, Kernel, Signal) {
+    let (agent, hold) = (runtime.agent(0).unwrap(), Signal::new(runtime, 1).unwrap());
+    let queue = Queue::create(&agent, QueueOptions { packets: 64, ..QueueOptions::default() }).unwrap();
+    let kernel = copy_kernel(&agent);
+    queue.barrier(&[&hold], None).unwrap();
+    let arguments = second.to_bytes();
+    queue.dispatch(&kernel).grid([64, 1, 1]).block([64, 1, 1]).raw_kernarg(&arguments).submit().unwrap();
     loop {
         match blank(&queue, &kernel).submit() {
             Ok(_) => {}
-            Err(SubmitError::WouldBlock { .. }) => return (queue, kernel),
+            Err(SubmitError::WouldBlock { .. }) => return (queue, kernel, hold),
             Err(error) => panic!("{error}"),
         }
     }
 }
 
+const NOTHING: device_lib::CopyArguments =
+    device_lib::CopyArguments { destination: 0, source: 0, bytes: 0, groups: 1 };
+
+/// A dispatch that copies nothing.
 fn blank<'a>(queue: &'a Queue, kernel: &'a Kernel) -> Dispatch<'a> {
     queue.dispatch(kernel).grid([64, 1, 1]).block([64, 1, 1]).raw_kernarg(&[0; 32])
 }
 
 #[test]
 fn submit_timeout_on_a_full_queue_says_how_long_it_waited() {
-    let (runtime, driver) = runtime(1);
-    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let (runtime, _) = runtime(1);
+    let (queue, kernel, hold) = full_queue(&runtime, &NOTHING);
     let before = queue.write_index().unwrap();
     let timeout = Duration::from_millis(30);
     let error = blank(&queue, &kernel).submit_timeout(timeout).unwrap_err();
@@ -136,20 +144,20 @@ fn submit_timeout_on_a_full_queue_says_how_long_it_waited() {
     let error = blank(&queue, &kernel).submit_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, SubmitError::Timeout { .. }), "{error}");
     assert_eq!(queue.write_index().unwrap(), before);
-    driver.hold_dispatches(false);
+    hold.store(0).unwrap();
     queue.wait_idle(Some(LONG)).unwrap();
 }
 
 #[test]
 fn submit_timeout_goes_on_when_there_is_room() {
-    let (runtime, driver) = runtime(1);
-    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let (runtime, _) = runtime(1);
+    let (queue, kernel, hold) = full_queue(&runtime, &NOTHING);
     let next = queue.write_index().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| blank(&queue, &kernel).submit_timeout(LONG));
         std::thread::sleep(Duration::from_millis(20));
         assert!(!waiter.is_finished());
-        driver.hold_dispatches(false);
+        hold.store(0).unwrap();
         assert_eq!(waiter.join().unwrap().unwrap(), next);
     });
     queue.wait_idle(Some(LONG)).unwrap();
@@ -157,11 +165,12 @@ fn submit_timeout_goes_on_when_there_is_room() {
 
 #[test]
 fn submit_timeout_ends_when_the_queue_stops() {
-    let (runtime, driver) = runtime(1);
-    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let (runtime, _) = runtime(1);
+    let nowhere = device_lib::CopyArguments { destination: 0x1000, source: 0x2000, bytes: 64, groups: 1 };
+    let (queue, kernel, hold) = full_queue(&runtime, &nowhere);
     let start = Instant::now();
     std::thread::scope(|scope| {
-        // The packet that stops the queue may leave room for one more first.
+        // The packet before the one that stops the queue leaves room for one more.
         let waiter = scope.spawn(|| {
             loop {
                 if let Err(error) = blank(&queue, &kernel).submit_timeout(LONG) {
@@ -170,8 +179,7 @@ fn submit_timeout_ends_when_the_queue_stops() {
             }
         });
         std::thread::sleep(Duration::from_millis(20));
-        driver.raise_on_dispatch(queues::aql::ExceptionCode::WaveMemoryViolation as u32, Some(0x1000));
-        driver.hold_dispatches(false);
+        hold.store(0).unwrap();
         let error = waiter.join().unwrap();
         assert!(matches!(error, SubmitError::Queue(_)), "{error}");
     });
@@ -183,7 +191,7 @@ fn submit_timeout_ends_when_the_queue_stops() {
 #[test]
 fn submit_timeout_ends_when_the_device_is_lost() {
     let (runtime, driver) = runtime(1);
-    let (queue, kernel) = full_queue(&runtime.agent(0).unwrap(), &driver);
+    let (queue, kernel, _hold) = full_queue(&runtime, &NOTHING);
     let start = Instant::now();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| blank(&queue, &kernel).submit_timeout(LONG));

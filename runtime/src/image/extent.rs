@@ -4,19 +4,20 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use kfd::linux;
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::sys::mman::{MmapAdvise, madvise};
+use queues::words::size;
 
 use super::CHUNK_BYTES;
 
 /// Bytes hashed at a time: they stay in a core's cache between the copy and the hash, and fill all lanes of BLAKE3.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
-
-/// Gives shared memory its pages, writable ones too: a read fault maps sixteen that are there already, a write fault one.
-const POPULATE: Advice = Advice::LinuxPopulateRead;
 
 /// A range of process memory that is written to or filled from an image: one buffer's host mapping.
 ///
@@ -57,7 +58,7 @@ impl Extent {
     /// When they do not: what is done with the address would touch memory that nobody promised.
     fn at(&self, offset: u64, length: usize) -> *mut u8 {
         assert!(offset.checked_add(length as u64).is_some_and(|end| end <= self.bytes));
-        self.address.as_ptr().wrapping_add(offset as usize)
+        self.address.as_ptr().wrapping_add(size(offset))
     }
 
     pub(super) fn copy_out(&self, offset: u64, into: &mut [u8]) {
@@ -72,7 +73,7 @@ impl Extent {
     }
 
     pub(super) fn zero(&self, offset: u64, bytes: u64) {
-        let bytes = bytes as usize;
+        let bytes = size(bytes);
         // SAFETY: `new` promises that the range is writable, and `at` that it is kept to.
         unsafe { ptr::write_bytes(self.at(offset, bytes), 0, bytes) }
     }
@@ -81,8 +82,8 @@ impl Extent {
     pub(super) fn is_zero(&self, offset: u64, bytes: u64) -> bool {
         /// Words OR-ed together before a look at the result: that vectorises.
         const GROUP: usize = 64;
-        let start = self.at(offset, bytes as usize);
-        let (words, tail) = (bytes as usize / 8, bytes as usize % 8);
+        let start = self.at(offset, size(bytes));
+        let (words, tail) = (size(bytes) / 8, size(bytes) % 8);
         for group in (0..words).step_by(GROUP) {
             let mut any = 0;
             for word in group..words.min(group + GROUP) {
@@ -110,31 +111,28 @@ impl Extent {
     pub(super) fn read_from(&self, file: &File, place: u64, offset: u64, bytes: usize) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
-            let into = self.at(offset + done as u64, bytes - done).cast();
+            let into = self.at(offset + done as u64, bytes - done);
             // SAFETY: `new` promises that the range is writable; the kernel checks it besides.
-            let got =
-                unsafe { libc::pread64(file.as_raw_fd(), into, bytes - done, (place + done as u64) as i64) };
-            match usize::try_from(got) {
+            match unsafe { linux::pread(file.as_fd(), into, bytes - done, place + done as u64) } {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(got) => done += got,
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
             }
         }
         Ok(())
     }
 
-    /// Has the kernel give the whole pages of this range their memory at once instead of fault by fault. Only advice:
-    /// kernels before 5.14 and device memory know it not.
+    /// Has the kernel give the whole pages of this range their memory at once instead of fault by fault, writable ones
+    /// too: a read fault maps sixteen that are there already, a write fault one. Only advice: kernels before 5.14 and
+    /// device memory know it not.
     pub(super) fn populate(&self, offset: u64, bytes: u64) {
-        let start = self.at(offset, bytes as usize);
-        if start.addr().is_multiple_of(super::worker::PAGE as usize) {
+        let start = NonNull::new(self.at(offset, size(bytes)).cast());
+        if let Some(start) =
+            start.filter(|start| start.addr().get().is_multiple_of(size(super::worker::PAGE)))
+        {
             // SAFETY: gives memory to pages that `new` promises; their contents stay.
-            let advised = unsafe { madvise(start.cast(), bytes as usize, POPULATE) };
+            let advised = unsafe { madvise(start, size(bytes), MmapAdvise::MADV_POPULATE_READ) };
             if let Err(error) = advised {
                 tracing::trace!(target: "checkpoint", %error, "pages are given their memory one by one");
             }
@@ -155,16 +153,10 @@ impl Extent {
 /// error and no signal; and every byte is taken once.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
+    memory: MmapRaw,
     /// Where the next bytes are taken.
     end: AtomicU64,
 }
-
-// SAFETY: owned shared memory without thread affinity, handed out in disjoint parts.
-unsafe impl Send for Mapping {}
-// SAFETY: bytes are handed out once each, by an atomic count.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `bytes` of `file`, which is as long and this process's alone; bytes are taken from `end` on.
@@ -173,11 +165,8 @@ impl Mapping {
     /// What `mmap` says.
     pub(super) fn of(file: &File, bytes: u64, end: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { start, bytes, end: AtomicU64::new(end) })
+        let memory = MmapOptions::new().len(bytes).map_raw(file)?;
+        Ok(Self { memory, end: AtomicU64::new(end) })
     }
 
     /// The next `bytes` bytes: their offset in the file, and they themselves with memory behind them.
@@ -193,15 +182,16 @@ impl Mapping {
     fn populated(&self, place: u64, bytes: usize) -> io::Result<&mut [u8]> {
         let within = usize::try_from(place)
             .ok()
-            .filter(|place| place.checked_add(bytes).is_some_and(|end| end <= self.bytes))
+            .filter(|place| place.checked_add(bytes).is_some_and(|end| end <= self.memory.len()))
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let start = self.start.as_ptr().wrapping_add(within);
-        // SAFETY: within our mapping; gives memory to its pages.
-        match unsafe { madvise(start.cast(), bytes, POPULATE) } {
+        match self.memory.advise_range(Advice::PopulateRead, within, bytes) {
             // What would have been SIGBUS.
-            Err(rustix::io::Errno::FAULT) => return Err(rustix::io::Errno::NOSPC.into()),
+            Err(error) if error.raw_os_error() == Some(Errno::EFAULT as i32) => {
+                return Err(Errno::ENOSPC.into());
+            }
             other => other?,
         }
+        let start = self.memory.as_mut_ptr().wrapping_add(within);
         // SAFETY: within our mapping, populated, and `take` gives no byte out twice; the file is ours alone.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
@@ -209,15 +199,5 @@ impl Mapping {
     /// Where the next bytes would be taken.
     pub(super) fn end(&self) -> u64 {
         self.end.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `of`, and nothing taken outlives the borrow.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-        if let Err(error) = unmapped {
-            tracing::warn!(target: "checkpoint", %error, "an image stays mapped");
-        }
     }
 }

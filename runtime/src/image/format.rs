@@ -18,6 +18,7 @@
 
 use std::path::PathBuf;
 
+use queues::words::halves;
 use thiserror::Error;
 
 use stasis_protocol::Stopped;
@@ -25,7 +26,7 @@ use stasis_protocol::Stopped;
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
 /// Additions a reader of the same major can live without; a reader refuses a newer one.
-pub const MINOR: u16 = 2;
+pub const MINOR: u16 = 3;
 
 pub(super) const MAGIC: [u8; 8] = *b"STASISIM";
 pub(super) const HEADER_BYTES: usize = 64;
@@ -262,8 +263,7 @@ pub(super) fn decode_front(
         return Err(too_short());
     }
     let version = u32_at(front, 8);
-    // CAST: the two halves of the version word.
-    let (major, minor) = (version as u16, (version >> 16) as u16);
+    let [major, minor] = halves(version);
     if major != MAJOR || minor > MINOR {
         return Err(ImageError::Version { path: path.into(), major, minor });
     }

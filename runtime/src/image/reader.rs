@@ -6,10 +6,14 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nix::unistd::geteuid;
+use queues::words::{count, size};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stasis_protocol::Limit;
@@ -54,7 +58,7 @@ impl Image {
     /// # Errors
     /// Every way an image can be wrong has its [`ImageError`], naming section and offset.
     pub fn open(path: &Path) -> Result<Self, ImageError> {
-        let us = rustix::process::geteuid().as_raw();
+        let us = geteuid().as_raw();
         Self::open_owned(path, |owner| owner == 0 || owner == us)
     }
 
@@ -77,16 +81,13 @@ impl Image {
 
     fn open_owned(path: &Path, trusted: impl Fn(u32) -> bool) -> Result<Self, ImageError> {
         // A FIFO would otherwise be waited for.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
+        let flags =
+            OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        match open(path, flags, Mode::empty()) {
             Ok(file) => Self::checked(file.into(), path, trusted),
-            Err(rustix::io::Errno::LOOP) => {
-                Err(ImageError::NotAFile { path: path.into(), found: "a symbolic link" })
-            }
+            Err(Errno::ELOOP) => Err(ImageError::NotAFile { path: path.into(), found: "a symbolic link" }),
             // What open says of a socket.
-            Err(rustix::io::Errno::NXIO) => {
-                Err(ImageError::NotAFile { path: path.into(), found: "a socket" })
-            }
+            Err(Errno::ENXIO) => Err(ImageError::NotAFile { path: path.into(), found: "a socket" }),
             Err(source) => Err(ImageError::Io { act: "open", path: path.into(), source: source.into() }),
         }
     }
@@ -96,21 +97,21 @@ impl Image {
         let corrupt =
             |section, offset, what| ImageError::Corrupt { path: path.into(), section, offset, what };
         let status = file.metadata().map_err(io("stat"))?;
-        let found = match FileType::from_raw_mode(status.mode()) {
-            FileType::RegularFile => None,
-            FileType::Directory => Some("a directory"),
-            FileType::Fifo => Some("a FIFO"),
+        let found = match status.file_type() {
+            kind if kind.is_file() => None,
+            kind if kind.is_dir() => Some("a directory"),
+            kind if kind.is_fifo() => Some("a FIFO"),
             _ => Some("a device or socket"),
         };
         if let Some(found) = found {
             return Err(ImageError::NotAFile { path: path.into(), found });
         }
         if !trusted(status.uid()) {
-            let us = rustix::process::geteuid().as_raw();
+            let us = geteuid().as_raw();
             return Err(ImageError::Owner { path: path.into(), owner: status.uid(), us });
         }
         let file_bytes = status.len();
-        let mut front = vec![0; CONTENTS_OFFSET.min(file_bytes) as usize];
+        let mut front = vec![0; size(CONTENTS_OFFSET.min(file_bytes))];
         file.read_exact_at(&mut front, 0).map_err(io("read"))?;
         let tables = (HEADER_BYTES + 3 * SECTION_BYTES).min(front.len());
         let [contents, table, metadata] = decode_front(path, &front[..tables], file_bytes)?;
@@ -127,9 +128,9 @@ impl Image {
         }
         let read = |section: &Section| -> Result<_, ImageError> {
             let mut bytes = Vec::new();
-            let reserved = bytes.try_reserve_exact(section.length as usize);
+            let reserved = bytes.try_reserve_exact(size(section.length));
             reserved.map_err(|_| io("find memory to read")(std::io::ErrorKind::OutOfMemory.into()))?;
-            bytes.resize(section.length as usize, 0);
+            bytes.resize(size(section.length), 0);
             file.read_exact_at(&mut bytes, section.offset).map_err(io("read"))?;
             Ok((*blake3::hash(&bytes).as_bytes() == section.hash).then_some(bytes))
         };
@@ -268,7 +269,7 @@ impl Image {
         let mut gaps = Vec::new();
         for (n, extent) in extents.iter().enumerate() {
             for (offset, length) in extent.chunk_ranges() {
-                let stored = self.chunks.binary_search_by_key(&(n as u32, offset), |c| (c.extent, c.offset));
+                let stored = self.chunks.binary_search_by_key(&(count(n), offset), |c| (c.extent, c.offset));
                 let stored = stored.map_or(0, |index| self.chunks[index].length);
                 if stored < length {
                     gaps.push((extent, offset + stored, length - stored));
@@ -325,11 +326,11 @@ impl Image {
         // A copy is hashed while it is in the cache; a disk wants large transfers.
         let step = if self.bulk.in_memory() { PIECE_BYTES as u64 } else { CHUNK_BYTES };
         let mut hasher = blake3::Hasher::new();
-        for at in (0..chunk.length).step_by(step as usize) {
+        for at in (0..chunk.length).step_by(size(step)) {
             let (to, bytes) = (chunk.offset + at, step.min(chunk.length - at));
-            match extent.read_from(self.bulk.file(), chunk.file_offset + at, to, bytes as usize) {
+            match extent.read_from(self.bulk.file(), chunk.file_offset + at, to, size(bytes)) {
                 Ok(()) => buffer.hash(&mut hasher, extent, to, bytes).map_err(|e| self.unbuffered(e))?,
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINVAL)) => {
+                Err(error) if matches!(error.raw_os_error(), Some(nix::libc::EFAULT | nix::libc::EINVAL)) => {
                     return Ok(false);
                 }
                 Err(source) => return Err(self.unread(source)),
@@ -350,11 +351,11 @@ impl Image {
         let end = |chunk: &Chunk| chunk.file_offset + chunk.length.next_multiple_of(PAGE);
         let start = chunk_at(run.start).file_offset;
         let bytes = buffer.bytes().map_err(|error| self.unbuffered(error))?;
-        let bytes = &mut bytes[..(end(chunk_at(run.end - 1)) - start) as usize];
+        let bytes = &mut bytes[..size(end(chunk_at(run.end - 1)) - start)];
         self.bulk.read(bytes, start).map_err(|source| self.unread(source))?;
         for chunk in run.map(chunk_at) {
-            let padded = &bytes[(chunk.file_offset - start) as usize..(end(chunk) - start) as usize];
-            let (bytes, padding) = padded.split_at(chunk.length as usize);
+            let padded = &bytes[size(chunk.file_offset - start)..size(end(chunk) - start)];
+            let (bytes, padding) = padded.split_at(size(chunk.length));
             self.compare(chunk, blake3::Hasher::new().update(bytes))?;
             if let Some(at) = first_nonzero(padding) {
                 let offset = chunk.file_offset + chunk.length + at as u64;
@@ -387,7 +388,7 @@ impl Image {
 
 /// Where in less than a page the first byte is that is not zero.
 fn first_nonzero(bytes: &[u8]) -> Option<usize> {
-    const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+    const ZEROS: [u8; size(PAGE)] = [0; size(PAGE)];
     if ZEROS.starts_with(bytes) { None } else { bytes.iter().position(|byte| *byte != 0) }
 }
 
@@ -434,7 +435,7 @@ fn place(path: &Path, chunks: &[Chunk], table: &Section, contents: &Section) -> 
         Err(ImageError::Corrupt { path: path.into(), section: "chunks", offset, what })
     };
     // CAST: MAX_CHUNKS is below 2^32.
-    let mut placed: Vec<u32> = (0..chunks.len() as u32).collect();
+    let mut placed: Vec<u32> = (0..count(chunks.len())).collect();
     placed.sort_unstable_by_key(|&index| chunks[index as usize].file_offset);
     let mut end = contents.offset;
     for &index in &placed {

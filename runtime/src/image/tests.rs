@@ -111,7 +111,7 @@ fn image_in_memory_is_of_the_same_bytes_and_has_no_name() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     let name = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
     assert_eq!(name, Path::new("/memfd:stasis-image (deleted)"));
-    assert!(rustix::io::fcntl_getfd(&file).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    assert!(kfd::linux::closes_on_exec(&file).unwrap());
     assert_holds(&Image::of_file(file, Path::new("memory")).unwrap(), &sample());
 }
 
@@ -231,7 +231,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     let fifo = directory.path().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
     for (name, what) in [
         ("link", "a symbolic link"),
@@ -251,7 +251,7 @@ fn another_users_image_is_only_looked_at() {
     if std::os::unix::fs::chown(&path, Some(4321), None).is_err() {
         return; // Only root can give a file away.
     }
-    let us = rustix::process::geteuid().as_raw();
+    let us = nix::unistd::geteuid().as_raw();
     let error = Image::open(&path).unwrap_err();
     assert!(matches!(error, ImageError::Owner { owner: 4321, us: found, .. } if found == us), "{error}");
     assert_holds(&Image::inspect(&path).unwrap(), &sample());

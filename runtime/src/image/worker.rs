@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The workers that move chunks, each with one page-aligned buffer made when first needed, and the file they move them
 //! to or from.
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
-use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use rustix::process::{Resource, getrlimit};
+use memmap2::MmapMut;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use queues::words::size;
 use stasis_protocol::{Limit, Stopped};
 
 use super::CHUNK_BYTES;
@@ -23,17 +24,12 @@ pub(super) const PAGE: u64 = 4096;
 const SPARE: usize = 1 << 20;
 /// With less memory than this, by a limit, a process has no threads but those that it cannot do without.
 const AMPLE: u64 = 256 << 20;
-/// `TMPFS_MAGIC` of linux/magic.h, which memfds have too.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A page-aligned buffer of one chunk, as O_DIRECT wants it.
 #[derive(Default)]
 pub(crate) struct ChunkBuffer {
-    start: Option<NonNull<u8>>,
+    memory: Option<MmapMut>,
 }
-
-// SAFETY: the buffer is owned memory without thread affinity.
-unsafe impl Send for ChunkBuffer {}
 
 impl ChunkBuffer {
     /// The buffer; a page of it costs nothing before it is used, which an aligned allocation would.
@@ -42,21 +38,15 @@ impl ChunkBuffer {
     /// When there is no memory: a limit (RLIMIT_DATA, RLIMIT_AS) may leave the process less than a buffer for each
     /// worker.
     pub(crate) fn bytes(&mut self) -> io::Result<&mut [u8]> {
-        let start = match self.start {
-            Some(start) => start,
-            None => {
-                let (bytes, access) = (CHUNK_BYTES as usize, ProtFlags::READ | ProtFlags::WRITE);
-                // SAFETY: a new mapping where the kernel likes.
-                let start =
-                    unsafe { mmap_anonymous(ptr::null_mut(), bytes + SPARE, access, MapFlags::PRIVATE) }?;
-                // SAFETY: the end of the mapping just made, which nobody knows yet.
-                unsafe { munmap(start.cast::<u8>().add(bytes).cast(), SPARE) }?;
-                let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-                *self.start.insert(start)
+        let memory = match &mut self.memory {
+            Some(memory) => memory,
+            none => {
+                let memory = MmapMut::map_anon(size(CHUNK_BYTES))?;
+                drop(MmapMut::map_anon(SPARE)?);
+                none.insert(memory)
             }
         };
-        // SAFETY: `start` owns CHUNK_BYTES initialised bytes and `self` is borrowed uniquely.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES as usize) })
+        Ok(memory)
     }
 
     /// The hash of a part of an extent, through a piece of this buffer: memory that is not ours is never borrowed.
@@ -69,23 +59,11 @@ impl ChunkBuffer {
     ) -> io::Result<()> {
         let piece = &mut self.bytes()?[..PIECE_BYTES];
         for at in (0..bytes).step_by(PIECE_BYTES) {
-            let piece = &mut piece[..(PIECE_BYTES as u64).min(bytes - at) as usize];
+            let piece = &mut piece[..size((PIECE_BYTES as u64).min(bytes - at))];
             extent.copy_out(offset + at, piece);
             hasher.update(piece);
         }
         Ok(())
-    }
-}
-
-impl Drop for ChunkBuffer {
-    fn drop(&mut self) {
-        if let Some(start) = self.start {
-            // SAFETY: mapped in `bytes`, and no borrow is left.
-            let unmapped = unsafe { munmap(start.as_ptr().cast(), CHUNK_BYTES as usize) };
-            if let Err(error) = unmapped {
-                tracing::warn!(target: "checkpoint", %error, "a buffer stays mapped");
-            }
-        }
     }
 }
 
@@ -104,8 +82,8 @@ pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u
 /// Whether no limit (RLIMIT_DATA, RLIMIT_AS) makes memory so scarce that a thread's stack would be missed elsewhere.
 #[must_use]
 pub fn memory_is_ample() -> bool {
-    let limits = [Resource::Data, Resource::As].map(|resource| getrlimit(resource).current);
-    limits.into_iter().flatten().all(|bytes| bytes >= AMPLE)
+    let limits = [Resource::RLIMIT_DATA, Resource::RLIMIT_AS].map(getrlimit);
+    limits.into_iter().flatten().all(|(bytes, _)| bytes >= AMPLE)
 }
 
 /// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core, or on as many as there
@@ -156,8 +134,8 @@ pub(super) struct Bulk {
 
 impl Bulk {
     pub(super) fn new(file: File) -> io::Result<Self> {
-        // CAST: the word's type differs between architectures, the number is positive.
-        let in_memory = fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
+        // Memfds are of tmpfs, too.
+        let in_memory = fstatfs(&file)?.filesystem_type() == TMPFS_MAGIC;
         Ok(Self { file, in_memory, direct: AtomicBool::new(false) })
     }
 
@@ -185,18 +163,19 @@ impl Bulk {
 
     /// From now on past the page cache, or through it.
     pub(super) fn set_direct(&self, direct: bool) -> io::Result<()> {
-        let flags = fcntl_getfl(&self.file)?;
-        let wanted = if direct && !self.in_memory { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
-        let set = if wanted == flags { Ok(()) } else { fcntl_setfl(&self.file, wanted) };
-        let refused = set == Err(rustix::io::Errno::INVAL) && direct;
-        self.direct.store(wanted.contains(OFlags::DIRECT) && !refused, Ordering::Relaxed);
-        if refused { Ok(()) } else { Ok(set?) }
+        let flags = OFlag::from_bits_retain(fcntl(&self.file, FcntlArg::F_GETFL)?);
+        let mut wanted = flags;
+        wanted.set(OFlag::O_DIRECT, direct && !self.in_memory);
+        let set = if wanted == flags { Ok(0) } else { fcntl(&self.file, FcntlArg::F_SETFL(wanted)) };
+        let refused = set == Err(Errno::EINVAL) && direct;
+        self.direct.store(wanted.contains(OFlag::O_DIRECT) && !refused, Ordering::Relaxed);
+        if refused { Ok(()) } else { Ok(set.map(drop)?) }
     }
 
     /// Does a transfer; once more through the page cache if the file system takes O_DIRECT but not this transfer.
     fn transfer<T>(&self, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match act() {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && self.is_direct() => {
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) && self.is_direct() => {
                 self.set_direct(false)?;
                 act()
             }

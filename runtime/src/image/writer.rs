@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use queues::words::{count, size};
 use serde::Serialize;
 use stasis_protocol::Limit;
 
@@ -114,7 +116,7 @@ impl ImageWriter {
             _ => {}
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
         let file = match options.open(&temporary) {
             Ok(file) => file,
             Err(source) => return Err(ImageError::Io { act: "create", path: temporary, source }),
@@ -131,7 +133,7 @@ impl ImageWriter {
     /// # Errors
     /// [`ImageError::Io`] when there can be no such file.
     pub fn in_memory() -> Result<Self, ImageError> {
-        let memory = memfd_create(IN_MEMORY, MemfdFlags::CLOEXEC).map_err(io::Error::from);
+        let memory = memfd_create(IN_MEMORY, MFdFlags::MFD_CLOEXEC).map_err(io::Error::from);
         Self::over(Place::Memory, memory.and_then(|fd| Bulk::new(fd.into())), "make the memory of")
     }
 
@@ -227,7 +229,7 @@ impl ImageWriter {
             ],
         );
         // An earlier image's bytes may be there.
-        front.resize(CONTENTS_OFFSET as usize, 0);
+        front.resize(size(CONTENTS_OFFSET), 0);
         let file = self.bulk.file();
         let write = |bytes: &[u8], at| file.write_all_at(bytes, at).map_err(|e| self.io("write", e));
         write(&table, chunks_at)?;
@@ -276,8 +278,8 @@ fn runs(extents: &[Extent]) -> Vec<Vec<Part>> {
     let mut bytes = CHUNK_BYTES;
     for (n, extent) in extents.iter().enumerate() {
         for (offset, length) in extent.chunk_ranges() {
-            // CAST: the format has 32 bits for an extent, and so few have the buffers of a process.
-            let part = Part { extent: n as u32, offset, length };
+            // The format has 32 bits for an extent, and so few have the buffers of a process.
+            let part = Part { extent: count(n), offset, length };
             bytes += part.padded();
             match runs.last_mut() {
                 Some(run) if bytes <= CHUNK_BYTES => run.push(part),
@@ -314,14 +316,14 @@ impl Sink<'_> {
         }
         let place = match &self.mapping {
             None => self.end.fetch_add(bytes, Ordering::Relaxed),
-            Some(mapping) => match mapping.take(bytes as usize) {
+            Some(mapping) => match mapping.take(size(bytes)) {
                 (place, Ok(into)) => return Ok(self.fill(&stored, place, into)),
                 // A kernel that does not know the advice.
-                (place, Err(error)) if error.raw_os_error() == Some(libc::EINVAL) => place,
+                (place, Err(error)) if error.raw_os_error() == Some(nix::libc::EINVAL) => place,
                 (_, Err(error)) => return Err(error),
             },
         };
-        let into = &mut buffer.bytes()?[..bytes as usize];
+        let into = &mut buffer.bytes()?[..size(bytes)];
         let chunks = self.fill(&stored, place, into);
         self.take_space(place + bytes);
         self.bulk.write(into, place)?;
@@ -333,8 +335,8 @@ impl Sink<'_> {
         let mut file_offset = place;
         let mut chunks = Vec::with_capacity(parts.len());
         for part in parts {
-            let (bytes, rest) = into.split_at_mut(part.padded() as usize);
-            let (bytes, padding) = bytes.split_at_mut(part.length as usize);
+            let (bytes, rest) = into.split_at_mut(size(part.padded()));
+            let (bytes, padding) = bytes.split_at_mut(size(part.length));
             let hash = copy_and_hash(&self.extents[part.extent as usize], part.offset, bytes);
             padding.fill(0);
             let &&Part { extent, offset, length } = part;
@@ -351,7 +353,9 @@ impl Sink<'_> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken < end {
             let bytes = AHEAD_BYTES.min(self.most - *taken);
-            if fallocate(self.bulk.file(), FallocateFlags::empty(), *taken, bytes).is_err() {
+            // CAST: no file is longer than i64 says.
+            let (from, length) = (*taken as i64, bytes as i64);
+            if fallocate(self.bulk.file(), FallocateFlags::empty(), from, length).is_err() {
                 *taken = u64::MAX;
                 return;
             }

@@ -12,8 +12,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, MemfdFlags, SealFlags, StatxFlags, fcntl_add_seals, memfd_create, statx};
-use rustix::process::{Pid, getpid};
+use kfd::linux::{SealFlag, memfd, statx};
+use nix::libc::{STATX_BTIME, STATX_CTIME, STATX_INO};
+use nix::unistd::{Pid, getpid};
 
 /// Made once a process; a forked child has its parent's, and another pid.
 static WITNESS: OnceLock<OwnedFd> = OnceLock::new();
@@ -40,9 +41,8 @@ impl Incarnation {
                 WITNESS.get_or_init(|| made)
             }
         };
-        let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::CTIME;
-        let found = statx(witness.as_fd(), "", AtFlags::EMPTY_PATH, wanted)?;
-        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        let found = statx(witness.as_fd(), STATX_INO | STATX_BTIME | STATX_CTIME)?;
+        let has_birth = found.stx_mask & STATX_BTIME != 0;
         // Before Linux 5.18 tmpfs keeps no time of birth. Nothing changes the witness, so its last change is its first.
         let time = if has_birth { found.stx_btime } else { found.stx_ctime };
         Ok(Self { pid: getpid(), inode: found.stx_ino, born: (time.tv_sec, time.tv_nsec) })
@@ -50,9 +50,8 @@ impl Incarnation {
 }
 
 fn make_witness() -> io::Result<OwnedFd> {
-    let witness = memfd_create("stasis-witness", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    fcntl_add_seals(&witness, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(witness)
+    let fixed = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    Ok(memfd("stasis-witness", 0, fixed | SealFlag::F_SEAL_SEAL)?)
 }
 
 #[cfg(test)]

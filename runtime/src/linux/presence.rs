@@ -3,30 +3,31 @@
 //!
 //! INVARIANT: nothing here opens a file. A process asks this while CRIU may freeze it at any instant, and a file of
 //! `/proc/PID` that it had open then could not be opened at the restore, when that process is long gone.
-#![allow(unsafe_code)]
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use std::io::IoSliceMut;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 
 /// Whether the process `pid` has ended, reaped or not. One whose first thread has ended counts as ended.
 ///
 /// A later process of the same pid is taken for it. Where a filter forbids `process_vm_readv`, a process that has ended
 /// counts as there until it is reaped. A caller that needs to know better reads `/proc` ([`super::process::Process`]).
 pub fn has_ended(pid: i32) -> bool {
-    let Some(process) = Pid::from_raw(pid) else { return true };
-    test_kill_process(process) == Err(Errno::SRCH) || has_no_memory(pid)
+    // Other numbers stand for groups of processes.
+    pid <= 0 || kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH) || has_no_memory(pid)
 }
 
 /// A process gives its memory back when it ends, before anybody reaps it: then `process_vm_readv` answers `ESRCH`,
 /// whoever asks (`mm_access` in the kernel's `kernel/fork.c`).
 fn has_no_memory(pid: i32) -> bool {
-    let mut byte = 0u8;
-    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut byte = [0u8];
     // Nothing is mapped there, so that nothing of the process is read.
-    let remote = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
-    // SAFETY: `local` is one byte of this frame, which the call may write; the remote address is only looked up.
-    let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
-    read < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    let remote = RemoteIoVec { base: 0, len: 1 };
+    let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut byte)], &[remote]);
+    read == Err(Errno::ESRCH)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::{fs, io};
 
-use rustix::process::geteuid;
+use nix::errno::Errno;
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 /// A process as it was seen once.
@@ -64,8 +65,7 @@ impl<'a> Stat<'a> {
 
 /// Whether a file of `/proc/PID` cannot be read because there is no such process, at the open or at the read.
 fn is_no_process(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-        || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 impl Process {

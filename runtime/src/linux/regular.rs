@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat};
+use nix::sys::stat::Mode;
 use thiserror::Error;
 
 /// What is done with a symbolic link at the end of the path.
@@ -88,7 +89,7 @@ impl RegularError {
 /// # Errors
 /// [`RegularError::Io`], [`RegularError::NotRegular`].
 pub fn open(path: &Path, links: Links) -> Result<File, RegularError> {
-    open_in(CWD, path, path, links)
+    open_in(AT_FDCWD, path, path, links)
 }
 
 /// Opens the regular file `name` in a directory as [`open`] does, and follows no link; `path` is what errors call it.
@@ -103,15 +104,15 @@ fn open_in(directory: BorrowedFd<'_>, name: &Path, path: &Path, links: Links) ->
     let not = |found| RegularError::NotRegular { path: path.into(), found };
     let io = |act| move |source| RegularError::Io { act, path: path.into(), source };
     // NONBLOCK: an open of a FIFO waits otherwise. It means nothing to a regular file.
-    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     if links == Links::Refuse {
-        flags |= OFlags::NOFOLLOW;
+        flags |= OFlag::O_NOFOLLOW;
     }
     let file: File = match openat(directory, name, flags, Mode::empty()) {
         Ok(file) => file.into(),
-        Err(Errno::LOOP) if links == Links::Refuse => return Err(not("a symbolic link")),
+        Err(Errno::ELOOP) if links == Links::Refuse => return Err(not("a symbolic link")),
         // What open says of a socket, and of a device that nobody drives.
-        Err(Errno::NXIO) => return Err(not("a socket or an absent device")),
+        Err(Errno::ENXIO) => return Err(not("a socket or an absent device")),
         Err(errno) => return Err(io("open")(errno.into())),
     };
     let kind = file.metadata().map_err(io("stat"))?.file_type();
@@ -177,7 +178,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
-    use rustix::fs::{FileType, mknodat};
+    use nix::unistd::mkfifo;
 
     use super::*;
 
@@ -211,7 +212,7 @@ mod tests {
     fn open_refuses_what_is_no_regular_file_and_waits_for_nobody() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mkfifo(&path("fifo"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let _listener = UnixListener::bind(path("socket")).unwrap();
         fs::write(path("file"), "").unwrap();
         symlink(path("file"), path("link")).unwrap();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use queues::words::size;
 use stasis_protocol::gate::Pass;
 
 use crate::agent::Agent;
@@ -16,6 +17,7 @@ use crate::context::Context;
 use crate::context::agent::agents;
 use crate::context::error::{AllocError, CopyError, FreeError};
 use crate::context::memory::free::{free_bo, free_deferred, release_bo};
+use crate::context::memory::host_writes::{WriteGuard, Written};
 use crate::context::memory::make::bo_view;
 use crate::context::memory::mapped::Mapped;
 use crate::context::registry::Registry;
@@ -39,6 +41,8 @@ pub(crate) struct BufferShared {
     pub va: u64,
     pub bytes: u64,
     mapped: Option<Mapped>,
+    /// Whose memory the host writes when it writes here.
+    written: Written,
     alive: AtomicBool,
     /// Queues that were given it since it was last known idle: bit = key index mod 64.
     uses: AtomicU64,
@@ -70,6 +74,7 @@ impl Drop for BufferShared {
 /// Keeps the process from being locked while it is held, so that pointers into buffers may be used.
 #[derive(Debug)]
 pub struct HostGuard<'b> {
+    _writes: WriteGuard<'b>,
     _pass: Pass<'b>,
     buffer: &'b Buffer,
     mapped: Mapped,
@@ -77,7 +82,8 @@ pub struct HostGuard<'b> {
 
 impl HostGuard<'_> {
     /// The buffer's memory. Valid while the guard is held and the buffer is not freed; agents may write it at any
-    /// time, so do not make references of it.
+    /// time, so do not make references of it. What is written through it before a packet is submitted, or a signal
+    /// stored to, is seen by what these start.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapped.as_ptr()
     }
@@ -91,13 +97,16 @@ impl HostGuard<'_> {
 impl Buffer {
     pub(crate) fn new(context: &Arc<Context>, registry: &Registry, key: BoKey, bytes: u64) -> Self {
         let mapped = bo_view(registry, key);
-        let va = registry.bos.get(key).map_or(0, |bo| bo.state.va);
+        let bo = registry.bos.get(key);
+        let va = bo.map_or(0, |bo| bo.state.va);
+        let written = bo.map_or(Written::NONE, |bo| Written::in_object(&bo.state));
         Buffer(Arc::new(BufferShared {
             context: Arc::clone(context),
             key,
             va,
             bytes,
             mapped,
+            written,
             alive: AtomicBool::new(true),
             uses: AtomicU64::new(0),
         }))
@@ -179,6 +188,7 @@ impl Buffer {
         let _pass = self.0.context.gate.enter()?;
         self.range(offset, from.len() as u64)?;
         self.visible()?.write(offset, from);
+        self.0.context.host_writes.note(self.0.written);
         Ok(())
     }
 
@@ -198,8 +208,7 @@ impl Buffer {
     /// # Errors
     /// As for [`Buffer::write`].
     pub fn to_vec(&self) -> Result<Vec<u8>, CopyError> {
-        // CAST: u64 and usize are the same here.
-        let mut bytes = vec![0; self.0.bytes as usize];
+        let mut bytes = vec![0; size(self.0.bytes)];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
@@ -211,7 +220,9 @@ impl Buffer {
     pub fn host(&self) -> Result<HostGuard<'_>, CopyError> {
         let pass = self.0.context.gate.enter()?;
         self.range(0, 0)?;
-        Ok(HostGuard { mapped: self.visible()?, _pass: pass, buffer: self })
+        let mapped = self.visible()?;
+        let writes = self.0.context.host_writes.guard(self.0.written);
+        Ok(HostGuard { mapped, _writes: writes, _pass: pass, buffer: self })
     }
 
     /// Lets one more agent address it. System memory every agent may address, another agent's only one that reaches it

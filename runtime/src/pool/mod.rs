@@ -8,6 +8,7 @@ mod buffer;
 mod pointer;
 mod registered;
 pub mod stats;
+mod typed;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 pub use self::buffer::{Buffer, HostGuard};
 pub use self::pointer::{PointerInfo, PointerKind};
 pub use self::registered::Registered;
+pub use self::typed::TypedBuffer;
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::context::device::flags;

@@ -41,6 +41,8 @@ pub enum PointerKind {
     EventPage,
     /// Doorbells.
     Doorbells,
+    /// The code of a trap handler.
+    TrapHandler,
     /// A loaded code object.
     CodeObject(Option<ExecutableKey>),
 }
@@ -116,6 +118,7 @@ fn of_object(registry: &Registry, key: BoKey, state: &BoState, base: u64, addres
         (BoRole::Signals | BoRole::SharedSignal, ..) => PointerKind::Signals,
         (BoRole::EventPage, ..) => PointerKind::EventPage,
         (BoRole::Doorbell, ..) => PointerKind::Doorbells,
+        (BoRole::TrapHandler, ..) => PointerKind::TrapHandler,
         (BoRole::Image, _, Some(BoUse::Executable(executable))) => PointerKind::CodeObject(Some(executable)),
         (BoRole::Image, ..) => PointerKind::CodeObject(None),
         (role, _, Some(BoUse::Queue(queue))) => PointerKind::Queue { queue: Some(queue), role },

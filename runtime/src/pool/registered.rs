@@ -14,6 +14,7 @@ use crate::context::registry::arena::PAGE;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoRole};
 use crate::pool::{Buffer, make_buffer};
 use crate::runtime::Runtime;
+use queues::words::size;
 
 /// Registered memory. Clones name the same registration, which ends with [`Registered::unregister`] or the last handle.
 #[derive(Clone, Debug)]
@@ -86,8 +87,7 @@ impl Registered {
 
     /// Its address for the CPU, as registered.
     pub fn as_ptr(&self) -> *mut u8 {
-        // CAST: u64 and usize are the same here.
-        std::ptr::with_exposed_provenance_mut(self.address as usize)
+        std::ptr::with_exposed_provenance_mut(size(self.address))
     }
 
     /// Its length in bytes, whole pages.

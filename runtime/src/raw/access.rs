@@ -30,7 +30,9 @@ pub struct Access<'q> {
 
 impl<'q> Access<'q> {
     pub(super) fn new(live: &'q QueueLive, pass: Pass<'q>) -> Self {
-        Access { _producer: live.produce(), live, pass }
+        let access = Access { _producer: live.produce(), live, pass };
+        live.flush_host_writes(&access.pass);
+        access
     }
 
     /// The words of the ring.
@@ -176,6 +178,7 @@ impl Doorbell<'_> {
     /// Says that everything before `position` is in the ring, whatever the kind. (The hardware's doorbell of an AQL
     /// queue takes the last packet's index; this is one more, like the write pointer.)
     pub fn ring(&self, position: u64) {
+        self.live.flush_host_writes(self.pass);
         self.live.tell_up_to(self.pass, self.live.hardware(position));
     }
 }

@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use queues::aql::PacketKind;
+use queues::words::halves;
 use stasis_protocol::gate::Pass;
 
 pub use self::access::{Access, Doorbell, ReadPointer, Ring, WritePointer};
@@ -188,7 +189,9 @@ impl RawQueue {
     /// Appends packets, publishes them and rings the doorbell; the position behind them. Never waits for room.
     ///
     /// PM4 packets may lie around the ring's end. Packets of a copy engine may not: all of `words` is kept together,
-    /// behind no-ops up to the ring's start if it must be. AQL packets are published one by one, body first.
+    /// behind no-ops up to the ring's start if it must be, and no-ops follow it if the engine must not be told of so
+    /// little at once ([`sdma_submission_dwords`](queues::target::Target::sdma_submission_dwords)). AQL packets are
+    /// published one by one, body first.
     ///
     /// # Errors
     /// [`RawError::Full`] (try again later), [`RawError::TooLong`], [`RawError::Empty`], [`RawError::Packets`] and
@@ -219,8 +222,8 @@ impl RawQueue {
             return Err(RawError::Packets { dwords: words.len() });
         }
         for (index, packet) in packets.iter().enumerate() {
-            // CAST: the header is the low half.
-            let header = packet[0] as u16;
+            // The header is the low half.
+            let header = halves(packet[0])[0];
             if PacketKind::of(header) == Some(PacketKind::Invalid) {
                 return Err(RawError::Unpublished { index, header });
             }

@@ -4,6 +4,7 @@
 //! INVARIANT: what the driver would refuse for its size, its numbers or its kind is refused here, before the ioctl.
 
 use queues::sdma::Generation;
+use queues::words::count;
 
 use crate::context::agent::info::AgentInfo;
 use crate::context::error::QueueError;
@@ -15,7 +16,7 @@ pub const MIN_RING_BYTES: u32 = 4096;
 /// Most bytes of a ring of words.
 pub const MAX_RING_BYTES: u32 = 1 << 30;
 /// Most bytes of a ring of AQL packets (HSA's limit on these chips: 131072 packets).
-pub const MAX_AQL_RING_BYTES: u32 = crate::queue::MAX_PACKETS * queues::aql::PACKET_BYTES as u32;
+pub const MAX_AQL_RING_BYTES: u32 = crate::queue::MAX_PACKETS * count(queues::aql::PACKET_BYTES);
 /// Interface 1.x of the driver from which a copy engine can be chosen (`kfd_ioctl.h`).
 const ENGINE_MINOR: u32 = 17;
 

@@ -14,7 +14,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use stasis_protocol::{Limit, Stopped};
 use thiserror::Error;
@@ -145,8 +144,7 @@ pub(super) fn publish(path: &Path, contents: &[u8]) -> Result<File, SessionError
     let mut options = OpenOptions::new();
     let made = options.write(true).create(true).truncate(true).mode(0o600).open(&pending);
     let mut file = made.map_err(io_error("create", &pending))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|error| io_error("lock", &pending)(error.into()))?;
+    file.try_lock().map_err(|error| io_error("lock", &pending)(error.into()))?;
     file.write_all(contents).map_err(io_error("write", &pending))?;
     fs::rename(&pending, path).map_err(io_error("name", path))?;
     Ok(file)
@@ -244,7 +242,7 @@ impl SessionOrder {
     fn has_died(&self, name: &str) -> bool {
         let Ok(table) = regular::open(&self.file(name, "table"), Links::Refuse) else { return false };
         // Ready ones let go of it.
-        flock(&table, FlockOperation::NonBlockingLockShared).is_ok() && !self.file(name, "ready").exists()
+        table.try_lock_shared().is_ok() && !self.file(name, "ready").exists()
     }
 }
 

@@ -12,12 +12,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
-use rustix::fs::MemfdFlags;
-use rustix::io::FdFlags;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use kfd::linux::closes_on_exec;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::dup3_raw;
 
 use crate::context::device::identify;
 use crate::context::registry::state::DmabufId;
@@ -102,7 +105,7 @@ pub(crate) fn replace_with_placeholders() -> io::Result<()> {
             std::collections::btree_map::Entry::Occupied(made) => made.into_mut(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let name = format!("stasis-dmabuf:{}", descriptor.dmabuf);
-                free.insert(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?)
+                free.insert(memfd_create(name.as_str(), MFdFlags::MFD_CLOEXEC)?)
             }
         };
         replace(descriptor.number, placeholder.as_fd())?;
@@ -142,25 +145,22 @@ fn parse(name: &str) -> Option<DmabufId> {
 /// Has a number name another file; whether it is inherited through exec stays as it was.
 fn replace(number: RawFd, file: BorrowedFd<'_>) -> io::Result<()> {
     let was = Descriptor { number, dmabuf: DmabufId { device: 0, inode: 0 } };
-    let flags = match rustix::io::fcntl_getfd(was.borrow()) {
+    let closes = match closes_on_exec(was.borrow()) {
         // Closed meanwhile.
-        Err(rustix::io::Errno::BADF) => return Ok(()),
-        flags => flags?,
+        Err(Errno::EBADF) => return Ok(()),
+        closes => closes?,
     };
-    let flags = if flags.contains(FdFlags::CLOEXEC) { libc::O_CLOEXEC } else { 0 };
+    let flags = if closes { OFlag::O_CLOEXEC } else { OFlag::empty() };
     // SAFETY: both are open; what the number named before is closed by the system in the same step.
-    match unsafe { libc::dup3(file.as_raw_fd(), number, flags) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    let replaced = unsafe { dup3_raw(file, number, flags) }?;
+    // The number is its owner's, as before.
+    let _ = replaced.into_raw_fd();
+    Ok(())
 }
 
 /// A mapping of a DMABuf for as long as its bytes are saved or filled.
 #[derive(Debug)]
-pub(crate) struct View {
-    start: NonNull<u8>,
-    bytes: usize,
-}
+pub(crate) struct View(MmapRaw);
 
 impl View {
     /// Maps `bytes` of `dmabuf`.
@@ -169,25 +169,14 @@ impl View {
     /// What mmap(2) says.
     pub fn of(dmabuf: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
-        let start = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, dmabuf, 0) }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?, bytes })
+        MmapOptions::new().len(bytes).map_raw(dmabuf.as_raw_fd()).map(Self)
     }
 
     /// Its memory, which is to be used no longer than the view lives.
     pub fn extent(&self) -> Extent {
+        let start = NonNull::new(self.0.as_mut_ptr()).expect("INVARIANT: no mapping begins at address 0");
         // SAFETY: mapped for reading and writing until drop; the queues of everybody who shares it are drained.
-        unsafe { Extent::new(self.start, self.bytes as u64) }
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `of`; extents of it are not used any more.
-        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) } {
-            tracing::warn!(target: "checkpoint", %error, "shared memory stays mapped");
-        }
+        unsafe { Extent::new(start, self.0.len() as u64) }
     }
 }
 
@@ -196,7 +185,7 @@ mod tests {
     use super::*;
 
     fn memfd(name: &str) -> OwnedFd {
-        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap()
+        memfd_create(name, MFdFlags::MFD_CLOEXEC).unwrap()
     }
 
     #[test]
@@ -223,11 +212,11 @@ mod tests {
     fn descriptors_keep_numbers_and_flags_through_a_stand_in() {
         let memory = memfd("softgpu:vram:7");
         let id = identify(&memory).unwrap();
-        let twin = rustix::io::dup(&memory).unwrap();
+        let twin = nix::unistd::dup(&memory).unwrap();
         let numbers = [memory.as_raw_fd(), twin.as_raw_fd()];
-        let cloexec = |fd: &OwnedFd| rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC);
+        let cloexec = |fd: &OwnedFd| closes_on_exec(fd).unwrap();
         assert_eq!((cloexec(&memory), cloexec(&twin)), (true, false));
-        let kept = rustix::io::dup(&memory).unwrap();
+        let kept = nix::unistd::dup(&memory).unwrap();
         // What another test of this process has does not count.
         let ours = |found: Vec<Descriptor>| found.into_iter().filter(|d| d.dmabuf == id).count();
         assert_eq!(ours(scan().unwrap()), 3);
@@ -235,10 +224,10 @@ mod tests {
             let placeholder = memfd(&format!("stasis-dmabuf:{id}"));
             replace(number, placeholder.as_fd()).unwrap();
         }
-        let late = rustix::io::dup(&twin).unwrap();
+        let late = nix::unistd::dup(&twin).unwrap();
         assert_eq!((ours(scan().unwrap()), ours(placeholders().unwrap())), (1, 3));
         assert_eq!((cloexec(&memory), cloexec(&twin)), (true, false));
-        restore_descriptors(|wanted| (wanted == id).then(|| rustix::io::dup(&kept).unwrap())).unwrap();
+        restore_descriptors(|wanted| (wanted == id).then(|| nix::unistd::dup(&kept).unwrap())).unwrap();
         assert_eq!((ours(scan().unwrap()), ours(placeholders().unwrap())), (4, 0));
         assert_eq!(identify(&late).unwrap(), id);
         assert_eq!((cloexec(&memory), cloexec(&twin)), (true, false));

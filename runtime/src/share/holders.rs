@@ -92,17 +92,17 @@ fn by_mapping(process: &Path, wanted: &BTreeMap<u64, DmabufId>) -> Option<(Strin
 mod tests {
     use std::process::{Command, Stdio};
 
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
     use crate::context::device::identify;
 
     #[test]
     fn holder_is_named_unless_it_is_a_member() {
-        let memory = memfd_create("softgpu:gtt:1", MemfdFlags::CLOEXEC).unwrap();
+        let memory = memfd_create("softgpu:gtt:1", MFdFlags::MFD_CLOEXEC).unwrap();
         let id = identify(&memory).unwrap();
         assert_eq!(outsiders(&[id], &[]).unwrap(), []);
-        let copy = rustix::io::dup(&memory).unwrap();
+        let copy = nix::unistd::dup(&memory).unwrap();
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

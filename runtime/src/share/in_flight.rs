@@ -3,20 +3,16 @@
 //!
 //! The queues are looked at without taking anything out (`MSG_PEEK`, from `SO_PEEK_OFF` on): who waits for a message
 //! gets it as if nobody had looked.
-#![allow(unsafe_code)]
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use kfd::linux::{MAX_MESSAGE_FDS, peek_offset, receive_message, set_peek_offset};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockaddrLike, SockaddrStorage, getsockname};
 
 use super::descriptors::{Descriptor, is_dmabuf, sockets};
 use crate::context::device::identify;
 use crate::context::registry::state::DmabufId;
 
-/// Most descriptors in one message (`SCM_MAX_FD`).
-const MOST: usize = 253;
 /// Bytes looked at at a time.
 const PIECE: usize = 16 << 10;
 
@@ -35,69 +31,29 @@ pub(crate) struct InFlight {
 /// When `/proc/self` cannot be read.
 pub(crate) fn in_flight() -> std::io::Result<Vec<InFlight>> {
     let look = |socket: Descriptor| {
-        let is_unix =
-            sockopt::socket_domain(socket.borrow()).is_ok_and(|domain| domain == AddressFamily::UNIX);
+        let name = getsockname::<SockaddrStorage>(socket.number);
+        let is_unix = name.is_ok_and(|name| name.family() == Some(AddressFamily::Unix));
         let dmabuf = if is_unix { first_in(socket.borrow())? } else { return None };
         Some(InFlight { socket: socket.number, dmabuf })
     };
     Ok(sockets()?.into_iter().filter_map(look).collect())
 }
 
-/// Where the socket peeks from; none if it cannot be told to.
-fn peek_offset(socket: BorrowedFd<'_>) -> Option<i32> {
-    let mut offset = -1i32;
-    let mut length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into a local of that size.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEEK_OFF,
-            (&raw mut offset).cast(),
-            &raw mut length,
-        )
-    };
-    (result == 0).then_some(offset)
-}
-
-fn set_peek_offset(socket: BorrowedFd<'_>, offset: i32) -> bool {
-    let length = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes of a local of that size.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEEK_OFF,
-            (&raw const offset).cast(),
-            length,
-        )
-    };
-    result == 0
-}
-
 fn first_in(socket: BorrowedFd<'_>) -> Option<DmabufId> {
-    let before = peek_offset(socket)?;
-    if !set_peek_offset(socket, 0) {
-        return None;
-    }
+    // None if it cannot be told where to peek from.
+    let before = peek_offset(socket).ok()?;
+    set_peek_offset(socket, 0).ok()?;
     let mut bytes = vec![0; PIECE];
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let found = loop {
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         // A listening socket, the end of a connection, or of the queue.
-        let Ok(received) = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) else {
-            break None;
-        };
-        let dmabuf = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut files) => files.find_map(|file| dmabuf_of(file.as_fd())),
-            _ => None,
-        });
+        let Ok(received) = receive_message(socket, &mut bytes, MAX_MESSAGE_FDS, flags) else { break None };
+        let dmabuf = received.fds.iter().find_map(|file| dmabuf_of(file.as_fd()));
         if dmabuf.is_some() || received.bytes == 0 {
             break dmabuf;
         }
     };
-    set_peek_offset(socket, before);
+    let _ = set_peek_offset(socket, before);
     found
 }
 
@@ -108,21 +64,17 @@ fn dmabuf_of(file: BorrowedFd<'_>) -> Option<DmabufId> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{IoSlice, Read, Write};
+    use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
-    use rustix::fs::{MemfdFlags, memfd_create};
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use kfd::linux::send_message;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
 
     use super::*;
 
     fn send(on: impl AsFd, bytes: &[u8], file: &OwnedFd) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let files = [file.as_fd()];
-        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-        sendmsg(on, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+        send_message(on.as_fd(), bytes, &[file.as_fd()], MsgFlags::empty()).unwrap();
     }
 
     fn on(socket: &impl AsRawFd) -> Vec<DmabufId> {
@@ -132,8 +84,8 @@ mod tests {
 
     #[test]
     fn dmabuf_behind_other_messages_is_found_and_nothing_is_taken() {
-        let memory = memfd_create("softgpu:gtt:7", MemfdFlags::CLOEXEC).unwrap();
-        let other = memfd_create("harmless", MemfdFlags::CLOEXEC).unwrap();
+        let memory = memfd_create("softgpu:gtt:7", MFdFlags::MFD_CLOEXEC).unwrap();
+        let other = memfd_create("harmless", MFdFlags::MFD_CLOEXEC).unwrap();
         let id = identify(&memory).unwrap();
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"first ").unwrap();

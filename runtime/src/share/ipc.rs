@@ -4,15 +4,13 @@
 //! A message is a header of eight bytes with the DMABufs beside it (`SCM_RIGHTS`), then a line of JSON that says what
 //! each is. The same bytes do for stream and sequenced-packet sockets.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recv, recvmsg, send, sendmsg,
-};
+use kfd::linux::{receive_message, retry, send_message};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use queues::words::count;
 use serde::{Deserialize, Serialize};
 
 use super::ShareError;
@@ -83,21 +81,14 @@ impl Runtime {
         let mut header = [0; 8];
         header[..4].copy_from_slice(&MAGIC);
         // CAST: at most MOST short words.
-        header[4..].copy_from_slice(&(text.len() as u32).to_le_bytes());
-        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
+        header[4..].copy_from_slice(&count(text.len()).to_le_bytes());
         let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
-            return Err(ShareError::TooMany { count: items.len(), most: MOST });
-        }
-        let sent =
-            retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&header)], &mut control, SendFlags::NOSIGNAL));
-        let sent = sent.map_err(refused(act))?;
+        let (socket, flags) = (socket.as_fd(), MsgFlags::MSG_NOSIGNAL);
+        let sent = retry(|| send_message(socket, &header, &files, flags)).map_err(refused(act))?;
         let rest = header[sent..].iter().chain(&text).copied().collect::<Vec<u8>>();
         let mut done = 0;
         while done < rest.len() {
-            done +=
-                retry_on_intr(|| send(&socket, &rest[done..], SendFlags::NOSIGNAL)).map_err(refused(act))?;
+            done += retry(|| send(socket.as_raw_fd(), &rest[done..], flags)).map_err(refused(act))?;
         }
         Ok(())
     }
@@ -123,17 +114,8 @@ fn invalid(what: &str) -> io::Error {
 
 fn read(socket: impl AsFd) -> io::Result<(Vec<Kind>, Vec<OwnedFd>)> {
     let mut header = [0; 8];
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut files = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            files.extend(rights);
-        }
-    }
+    let received = retry(|| receive_message(socket.as_fd(), &mut header, MOST, MsgFlags::empty()))?;
+    let files = received.fds;
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -154,7 +136,7 @@ fn read(socket: impl AsFd) -> io::Result<(Vec<Kind>, Vec<OwnedFd>)> {
 
 fn read_rest(socket: impl AsFd, mut into: &mut [u8]) -> io::Result<()> {
     while !into.is_empty() {
-        let (done, _) = retry_on_intr(|| recv(&socket, &mut *into, RecvFlags::empty()))?;
+        let done = retry(|| recv(socket.as_fd().as_raw_fd(), into, MsgFlags::empty()))?;
         if done == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -52,6 +52,7 @@ use crate::pool::Buffer;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
 use crate::vmem::Memory;
+use queues::words::count;
 
 impl Buffer {
     /// A DMABuf of its memory, close-on-exec: for another process, another agent, or another driver. The memory lives
@@ -170,7 +171,7 @@ impl Runtime {
         let fd = dmabuf.as_fd();
         let found = device.describe_dmabuf(fd)?;
         // CAST: there are at most 64 agents.
-        let agents = (0..context.agents.len() as u32).map(AgentIndex).collect();
+        let agents = (0..count(context.agents.len())).map(AgentIndex).collect();
         let to = Import { role: BoRole::SharedSignal, agent: AgentIndex(0), mapped: agents };
         let page = import_bo(context, &mut registry, device, fd, &found, to)?;
         let slot = bo_view(&registry, page).filter(|page| page.holds(0, SLOT_BYTES));

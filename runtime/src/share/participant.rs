@@ -61,7 +61,7 @@ impl<'a> Participant<'a> {
         let name = order.map_or(ALONE, |order| &order.name).to_owned();
         let table = Table {
             name: name.clone(),
-            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            pid: nix::unistd::getpid().as_raw(),
             holdings: graph::holdings(registry, on, &context.agents, &descriptors)?,
         };
         let own: Vec<DmabufId> = table.holdings.iter().map(|holding| holding.dmabuf).collect();

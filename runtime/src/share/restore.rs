@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
+use queues::words::count;
 use serde::Deserialize;
 use stasis_protocol::Limit;
 
@@ -171,8 +172,8 @@ fn make(
     let Object { bytes, flags, home, .. } = piece.object;
     let at_home = home.as_ref().and_then(|home| from.homes.iter().position(|uuid| uuid == home));
     let imported = piece.keys.first().and_then(|key| registry.bos.get(*key)).map(|bo| bo.state.agent);
-    // CAST: there are at most 64 agents.
-    let agent = at_home.map(|at| AgentIndex(at as u32)).or(imported).unwrap_or(AgentIndex(0));
+    // There are at most 64 agents.
+    let agent = at_home.map(|at| AgentIndex(count(at))).or(imported).unwrap_or(AgentIndex(0));
     let kind = if flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 { BoKind::Vram } else { BoKind::Gtt };
     let mut bo = Bo::new(BoState {
         kind,

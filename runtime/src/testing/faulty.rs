@@ -6,6 +6,7 @@
 //! same (a queue that did not stop in time is gone).
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -19,8 +20,9 @@ use kfd::topology::SysfsSource;
 use kfd::transport::CloseError;
 use kfd::{DoorbellSlice, Errno, File, OpenError, ProtFlags, Transport};
 use parking_lot::Mutex;
+use softgpu::in_process::MEMORY_NAMES;
 
-use super::{FakeKernel, FakeTransport};
+use super::{TestDriver, TestTransport};
 use crate::runtime::Runtime;
 
 /// Which call is to fail.
@@ -75,18 +77,17 @@ impl Faults {
     }
 }
 
-/// A fake driver behind faults.
+/// A transport behind faults.
 #[derive(Debug)]
 pub(crate) struct FaultyTransport {
-    below: Arc<FakeTransport>,
+    below: Arc<dyn Transport>,
     faults: Arc<Faults>,
 }
 
 impl FaultyTransport {
-    pub fn new(gpus: u32) -> (Arc<Self>, Arc<FakeKernel>, Arc<Faults>) {
-        let (below, faults) = (FakeTransport::new(gpus), Arc::<Faults>::default());
-        let kernel = Arc::clone(&below.kernel);
-        (Arc::new(Self { below, faults: Arc::clone(&faults) }), kernel, faults)
+    pub fn over(below: Arc<dyn Transport>) -> (Arc<Self>, Arc<Faults>) {
+        let faults = Arc::<Faults>::default();
+        (Arc::new(Self { below, faults: Arc::clone(&faults) }), faults)
     }
 
     fn wrap(&self, file: Arc<dyn File>) -> Arc<dyn File> {
@@ -103,9 +104,17 @@ impl FaultyTransport {
     }
 }
 
-/// A runtime on a fake driver whose calls can fail.
-pub(crate) fn runtime(gpus: u32) -> (Runtime, Arc<FakeKernel>, Arc<Faults>) {
-    let (transport, kernel, faults) = FaultyTransport::new(gpus);
+/// A device of the test's own whose calls can fail.
+pub(crate) fn transport(gpus: u32) -> (Arc<FaultyTransport>, Arc<TestDriver>, Arc<Faults>) {
+    let below = TestTransport::new(gpus);
+    let kernel = Arc::clone(&below.kernel);
+    let (transport, faults) = FaultyTransport::over(below);
+    (transport, kernel, faults)
+}
+
+/// A runtime on a device whose calls can fail.
+pub(crate) fn runtime(gpus: u32) -> (Runtime, Arc<TestDriver>, Arc<Faults>) {
+    let (transport, kernel, faults) = transport(gpus);
     let context = crate::context::open::open(transport, None).unwrap();
     (Runtime::from_context(&context), kernel, faults)
 }
@@ -153,7 +162,7 @@ impl File for FaultyFile {
         let fault = self.faults.strike(|| command_name(cmd).to_string());
         let is_done = match fault {
             None => true,
-            Some(errno) => cmd == AMDKFD_IOC_DESTROY_QUEUE && matches!(errno, Errno::IO | Errno::TIME),
+            Some(errno) => cmd == AMDKFD_IOC_DESTROY_QUEUE && matches!(errno, Errno::EIO | Errno::ETIME),
         };
         let result = match is_done {
             // SAFETY: the caller's contract.
@@ -180,33 +189,42 @@ impl File for FaultyFile {
     }
 }
 
-/// What a process has of a fake driver.
+/// What a process has of its device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holdings {
     /// In the driver: buffer objects, events, queues.
     pub driver: (usize, usize, usize),
-    /// Descriptors of its files.
+    /// Files of it that are open.
     pub files: usize,
-    /// Mappings of its memory.
-    pub mappings: usize,
-    /// Threads and descriptors of the process, where nothing else runs in it.
-    pub process: Option<(usize, usize)>,
+    /// Threads, descriptors and mappings of device memory that the process has, where nothing else runs in it. Not counted
+    /// are the descriptors that the driver keeps, one for every file and memory.
+    pub process: Option<[usize; 3]>,
 }
 
 impl Holdings {
-    pub fn of(kernel: &FakeKernel) -> Self {
-        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
-        let own = [inode(&kernel.ram), inode(&kernel.doorbells)];
-        let list = |path: &str| std::fs::read_dir(path).unwrap().flatten();
-        let files = list("/proc/self/fd")
-            .filter(|fd| std::fs::metadata(fd.path()).is_ok_and(|file| own.contains(&file.ino())))
-            .count();
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let inode = |line: &str| line.split_ascii_whitespace().nth(4)?.parse::<u64>().ok();
-        let mappings = maps.lines().filter(|line| inode(line).is_some_and(|at| own.contains(&at))).count();
+    pub fn of(kernel: &TestDriver) -> Self {
         // nextest runs every test in a process of its own.
         let alone = std::env::var_os("NEXTEST").is_some();
-        let process = alone.then(|| (list("/proc/self/task").count(), list("/proc/self/fd").count()));
-        Self { driver: kernel.counts(), files, mappings, process }
+        let process = alone.then(|| {
+            let memory = format!("/memfd:{MEMORY_NAMES}");
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let mappings = maps.lines().filter(|line| line.contains(&memory)).count();
+            [std::fs::read_dir("/proc/self/task").unwrap().count(), descriptors(), mappings]
+        });
+        Self { driver: kernel.counts(), files: kernel.files(), process }
     }
+}
+
+/// Descriptors of the process but for those that drivers in it keep, one for every file and memory.
+pub(crate) fn descriptors() -> usize {
+    let memory = format!("/memfd:{MEMORY_NAMES}");
+    let (mut all, mut kept) = (0, BTreeSet::new());
+    for fd in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let Ok(name) = std::fs::read_link(fd.path()) else { continue };
+        all += 1;
+        if name.to_string_lossy().starts_with(&memory) {
+            kept.extend(std::fs::metadata(fd.path()).map(|file| file.ino()));
+        }
+    }
+    all - kept.len()
 }

@@ -3,9 +3,11 @@
 //!
 //! INVARIANT: nothing of a range is touched but under the registry's lock, which whoever unmaps holds too.
 
+use queues::words::size;
 use stasis_protocol::gate::Pass;
 
 use super::{Range, VmemError};
+use crate::context::memory::host_writes::{WriteGuard, Written};
 use crate::context::memory::mapped;
 use crate::context::registry::Registry;
 
@@ -15,6 +17,7 @@ const CHUNK: u64 = 64 << 10;
 /// Keeps the process from being locked while it is held, so that pointers into a range may be used.
 #[derive(Debug)]
 pub struct RangeGuard<'r> {
+    _writes: WriteGuard<'r>,
     _pass: Pass<'r>,
     va: u64,
     bytes: u64,
@@ -24,8 +27,7 @@ impl RangeGuard<'_> {
     /// The first byte of the part that was asked for. Valid while the guard is held and the part stays mapped; agents may
     /// write it at any time, so do not make references of it.
     pub fn as_ptr(&self) -> *mut u8 {
-        // CAST: u64 and usize are the same here.
-        std::ptr::with_exposed_provenance_mut(self.va as usize)
+        std::ptr::with_exposed_provenance_mut(size(self.va))
     }
 
     /// Bytes of the part.
@@ -49,11 +51,12 @@ impl Range {
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), VmemError> {
         let _pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, from.len() as u64)?;
-        for (part, at) in from.chunks(CHUNK as usize).zip((offset..).step_by(CHUNK as usize)) {
+        for (part, at) in from.chunks(size(CHUNK)).zip((offset..).step_by(size(CHUNK))) {
             let registry = self.0.0.context.registry.lock();
             self.visible(&registry, at, part.len() as u64)?;
             if let Some(view) = mapped::view(self.va() + at, part.len() as u64) {
                 view.write(0, part);
+                self.0.0.context.host_writes.note(Written::ANY);
             }
         }
         Ok(())
@@ -66,7 +69,7 @@ impl Range {
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), VmemError> {
         let _pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, to.len() as u64)?;
-        for (part, at) in to.chunks_mut(CHUNK as usize).zip((offset..).step_by(CHUNK as usize)) {
+        for (part, at) in to.chunks_mut(size(CHUNK)).zip((offset..).step_by(size(CHUNK))) {
             let registry = self.0.0.context.registry.lock();
             self.visible(&registry, at, part.len() as u64)?;
             if let Some(view) = mapped::view(self.va() + at, part.len() as u64) {
@@ -85,7 +88,8 @@ impl Range {
         let pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, bytes)?;
         self.visible(&self.0.0.context.registry.lock(), offset, bytes)?;
-        Ok(RangeGuard { _pass: pass, va: self.va() + offset, bytes })
+        let writes = self.0.0.context.host_writes.guard(Written::ANY);
+        Ok(RangeGuard { _writes: writes, _pass: pass, va: self.va() + offset, bytes })
     }
 
     fn bounded(&self, offset: u64, bytes: u64) -> Result<(), VmemError> {

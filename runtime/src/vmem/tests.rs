@@ -76,9 +76,9 @@ fn mapped_memory_and_mapped_ranges_are_not_freed() {
 
 #[test]
 fn driver_that_cannot_map_parts_is_named() {
-    let transport = crate::testing::FakeTransport::new(1);
+    let transport = crate::testing::TestTransport::new(1);
     let kernel = std::sync::Arc::clone(&transport.kernel);
-    kernel.set_version(1, 14);
+    kernel.set_version(Some((1, 14)));
     let runtime = Runtime::from_context(&crate::context::open::open(transport, None).unwrap());
     let agent = runtime.agent(0).unwrap();
     let (range, memory) = (runtime.reserve(PAGE, 0).unwrap(), runtime.gtt().physical(PAGE).unwrap());
@@ -116,7 +116,7 @@ fn one_handle_serves_all_mappings_of_a_memory_on_an_agent() {
 
 #[test]
 fn another_agents_memory_is_refused_by_name_where_there_is_no_link() {
-    let transport = crate::testing::FakeTransport::new(2);
+    let transport = crate::testing::TestTransport::new(2);
     transport.sysfs.remove("nodes/1/p2p_links");
     transport.sysfs.remove("nodes/2/p2p_links");
     let kernel = std::sync::Arc::clone(&transport.kernel);
@@ -147,7 +147,7 @@ fn every_call_of_the_driver_can_be_refused_once() {
     let (first, second) = (runtime.agent(0).unwrap(), runtime.agent(1).unwrap());
     let (begin, mut refused, mut rounds) = (Holdings::of(&kernel), 0, 0);
     for n in 0.. {
-        faults.arm(n, Errno::IO);
+        faults.arm(n, Errno::EIO);
         let mut attempt =
             |what: &str, act: &dyn Fn() -> Result<(), VmemError>, look: &dyn Fn() -> Vec<Mapping>| {
                 let (before, parts) = (look(), kernel.parts());
@@ -177,7 +177,7 @@ fn every_call_of_the_driver_can_be_refused_once() {
         let range = runtime.reserve(1 << 20, 0).unwrap();
         faults.disarm();
         let memory = runtime.gtt().physical(8 * PAGE).unwrap();
-        faults.arm(n, Errno::IO);
+        faults.arm(n, Errno::EIO);
         let look = || range.mappings();
         attempt("map", &|| range.map(0, &memory, 0, 8 * PAGE).map(drop), &look);
         let both = [(&first, Access::ReadWrite), (&second, Access::Read)];

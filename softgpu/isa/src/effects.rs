@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which registers an instruction reads and writes.
 //!
-//! INVARIANT: a superset of the truth: a predicated or half-register write also counts as a read of the old value.
-//! Indexed moves (`Flags::READS_M0` on vector operations) name only the registers in the word.
+//! INVARIANT: the sets never miss a register; they may name more. A predicated or half-register write also counts as a
+//! read of the old value. Indexed moves (`Flags::READS_M0` on vector operations) name only the registers in the word.
 
 use crate::info::{Class, Flags, Slot};
 use crate::inst::{Enc, Inst, Operand, WaveSize};
@@ -98,7 +98,7 @@ impl Inst {
         if masked || row.any(Flags::READS_EXEC) {
             effects.reads.add(Operand::ExecLo, mask_dwords(wave));
         }
-        // Lanes that are off, and the half that is not selected, keep the old value.
+        // Inactive lanes, and the half that is not selected, keep the old value.
         if masked && let Operand::Vgpr(_) = self.dst {
             effects.reads.add(self.dst, destination);
         }
@@ -155,7 +155,7 @@ fn half(effects: &mut Effects, op: Op, dst: Operand, sdst: Operand, src: &[Opera
     if row.any(Flags::WRITES_EXEC) {
         effects.writes.add(Operand::ExecLo, lanes);
     }
-    // The stack address is brought forward in place.
+    // The instruction updates the stack address in its register.
     if matches!(op, Op::V_SWAP_B32 | Op::V_SWAP_B16 | Op::V_SWAPREL_B32 | Op::DS_BVH_STACK_RTN_B32) {
         effects.writes.add(src.first().copied().unwrap_or_default(), 1);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What one table row says: operand slots, flags and the opcode columns of each family.
 //!
-//! INVARIANT: plain constant data; every fact about an operation that the decoder, the printer or an engine's def/use
-//! analysis needs is in its row, not in code.
+//! INVARIANT: a row is constant data. It holds every fact about its operation that the decoder, the printer or an
+//! engine's def/use analysis needs; code holds none.
 
 use std::ops::BitOr;
 
@@ -79,7 +79,7 @@ pub struct Column {
     pub codes: &'static [Code],
 }
 
-/// What may stand in an operand position.
+/// What may stand in an operand position (legend: the head of `table/mod.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Nothing: the position is kept so that the others keep their index.
@@ -246,7 +246,7 @@ flags! {
     LOAD = 15;
     /// Writes memory.
     STORE = 16;
-    /// Reads and writes memory as one act.
+    /// Reads and writes memory as one atomic operation.
     ATOMIC = 17;
     /// The memory is LDS.
     LDS = 18;
@@ -268,7 +268,7 @@ flags! {
     DPP = 26;
     /// Long form may carry DPP.
     DPP64 = 27;
-    /// Works in all lanes, or in one, whatever EXEC says.
+    /// Works in all lanes, or in one, independently of EXEC.
     IGNORES_EXEC = 28;
     /// Has no GDS form.
     NO_GDS = 29;

@@ -33,7 +33,7 @@ pub enum Enc {
     Mtbuf,
 }
 
-/// A register, constant or special value. A wider operand is named by its first register.
+/// A register, a constant or a special value. An operand of several registers is named by its first register.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Operand {
     /// Nothing here.
@@ -120,8 +120,9 @@ pub struct Second {
 /// A decoded instruction.
 ///
 /// Source order is the assembler's: VOP2 carry-in and select mask are `src[2]`. Memory: `src[0]` address, `src[1]`
-/// data, `src[2]` scalar address (DS: second data; MUBUF and MTBUF: resource, then `src[3]` scalar offset); SMEM: `src[0]` base,
-/// `src[1]` offset register. Absent operands are `None`; FLAT-like addresses that are off are `None` too.
+/// data, `src[2]` scalar address (DS: second data; MUBUF and MTBUF: resource, then `src[3]` scalar offset); SMEM:
+/// `src[0]` base, `src[1]` offset register. Absent operands are `None`; FLAT-like addresses that are "off" are `None`
+/// too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Inst {
     /// Operation.
@@ -159,7 +160,7 @@ pub struct Inst {
     pub slc: bool,
     /// Device coherent.
     pub dlc: bool,
-    /// DS: global data share. Not present in a compute device's useful repertoire, but encodable.
+    /// DS: the operation is on the global data share. Compute kernels do not use it, but the encoding exists.
     pub gds: bool,
     /// MUBUF: the vector address holds an offset.
     pub offen: bool,

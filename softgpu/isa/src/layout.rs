@@ -10,10 +10,30 @@ pub(crate) struct Field {
     width: u8,
 }
 
+/// The first dword.
+pub(crate) const fn low(bits: u64) -> u32 {
+    let [a, b, c, d, ..] = bits.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
 impl Field {
     /// The field's value in `bits`.
     pub(crate) const fn of(self, bits: u64) -> u32 {
-        ((bits >> self.lsb) & ((1 << self.width) - 1)) as u32
+        debug_assert!(self.width <= 32);
+        low((bits >> self.lsb) & ((1 << self.width) - 1))
+    }
+
+    /// The value of a field of at most eight bits.
+    pub(crate) const fn of8(self, bits: u64) -> u8 {
+        debug_assert!(self.width <= 8);
+        self.of(bits).to_le_bytes()[0]
+    }
+
+    /// The value of a field of at most sixteen bits.
+    pub(crate) const fn of16(self, bits: u64) -> u16 {
+        debug_assert!(self.width <= 16);
+        let [a, b, ..] = self.of(bits).to_le_bytes();
+        u16::from_le_bytes([a, b])
     }
 
     /// Whether a one-bit field is set.
@@ -91,7 +111,7 @@ pub(crate) const DPP8: u32 = 233;
 pub(crate) const DPP8_FI: u32 = 234;
 /// Source code of DPP16.
 pub(crate) const DPP16: u32 = 250;
-/// Scalar register code of null, which also says "off" in addresses.
+/// Scalar register code of null, which also means "off" in addresses.
 pub(crate) const NULL: u32 = 124;
 /// First code of the vector registers in a 9-bit source field.
 pub(crate) const VGPR0: u32 = 256;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! gfx machine code: one declarative table of operations, and the decoder, disassembler and def/use sets made from it.
 //!
-//! INVARIANT: a slot that is not in the table never decodes; what decodes prints as LLVM's assembler prints it.
+//! INVARIANT: an opcode that is not in the table never decodes; an instruction prints as LLVM's disassembler prints it.
 //! The crate is pure: no state, no I/O, no unsafe code, and no input makes it panic.
 //!
 //! ```
 //! let inst = softgpu_isa::decode(&[0x0602_0501]).expect("a VOP2 word");
 //! assert_eq!(inst.to_string(), "v_add_f32_e32 v1, v1, v2");
 //! ```
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

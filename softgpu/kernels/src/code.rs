@@ -73,6 +73,8 @@ impl Code {
             };
             image.write(offset as usize, &value.to_le_bytes());
         }
+        // The host may have given the memory of a code object that is gone.
+        vm.invalidate_instructions();
         let mut kernels = HashMap::new();
         for symbol in elf.dynamic_symbols() {
             if let Some(name) = symbol.name()?.strip_suffix(".kd") {

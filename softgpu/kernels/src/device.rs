@@ -23,7 +23,7 @@ static GPU_32: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpu-32.so"));
 static GPU_64: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpu-64.so"));
 
 /// Scratch of the device: room for 32 waves of 64 lanes with 8 KB an item.
-const SCRATCH_BYTES: usize = 16 << 20;
+const SCRATCH_BYTES: u64 = 16 << 20;
 /// Stack of a work-item whose kernel's need the compiler could not tell (recursion, calls by pointer).
 const DYNAMIC_STACK_BYTES: u32 = 4096;
 
@@ -122,7 +122,7 @@ impl Device {
     /// [`DeviceError::Memory`] or [`DeviceError::NoTarget`].
     pub fn empty(workers: Workers) -> Result<Device, DeviceError> {
         let vm = Vm::new();
-        let scratch = Allocation::new(&vm, SCRATCH_BYTES, Access::READ_WRITE)?;
+        let scratch = Allocation::new(&vm, SCRATCH_BYTES as usize, Access::READ_WRITE)?;
         let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
         Ok(Device { vm, workers, codes: Vec::new(), scratch, target })
     }
@@ -229,7 +229,14 @@ impl Device {
         let mut launch = dispatch::launch(self.target, descriptor, descriptor.entry(kernel_object), packet);
         launch.packet_address = ring.address();
         launch.queue_address = ring.address();
-        launch.scratch = Some(Scratch { base: self.scratch.address(), bytes: SCRATCH_BYTES as u64 });
+        let wave_bytes =
+            u64::from(packet.private_segment_bytes.next_multiple_of(4)) * u64::from(descriptor.lanes());
+        launch.scratch = SCRATCH_BYTES.checked_div(wave_bytes).map(|waves| Scratch {
+            base: self.scratch.address(),
+            wave_bytes,
+            waves: u32::try_from(waves).unwrap_or(u32::MAX),
+            engines: 1,
+        });
         Ok(Launched { launch, buffers: Vec::new(), _kernarg: kernarg, _packet: ring })
     }
 

@@ -126,6 +126,7 @@ pub(crate) fn launch(
         scratch: None,
         doorbell: 0,
         priority: 7,
+        privileged: false,
     }
 }
 
@@ -168,7 +169,9 @@ impl Assembly {
     /// [`MemoryFault`] if there are more than there is room for.
     pub fn write(&self, words: &[u32]) -> Result<(), MemoryFault> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.vm.write_bytes(self.code.address(), &bytes)
+        self.vm.write_bytes(self.code.address(), &bytes)?;
+        self.vm.invalidate_instructions();
+        Ok(())
     }
 
     /// A launch of the instructions, whose arguments are at `arguments`.

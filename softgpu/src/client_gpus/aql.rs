@@ -11,11 +11,11 @@
 
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use queues::aql::{
     BarrierValue, KernelDispatch, PACKET_BYTES, Packet, PacketError, PacketKind, Pm4Ib, RawPacket,
 };
 use queues::save_area::WaveRecord;
-use rustix::io::Errno;
 use softgpu_waves::{Launch, MemoryFault};
 
 use super::backoff::Backoff;
@@ -76,7 +76,7 @@ impl AqlContext {
                 let machine = Box::new(pm4::Machine::load(reader, gpu, config, waves)?);
                 Inside::Buffer { machine, completion, start }
             }
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::EINVAL),
         };
         Ok(Self { next, rung, inside, spin: Duration::ZERO })
     }
@@ -213,6 +213,7 @@ impl AqlRun<'_> {
             scratch,
             doorbell: self.config.doorbell_offset / 8,
             priority: self.config.priority,
+            privileged: gpu.chip.privileged(self.config.kind, descriptor.compute_pgm_rsrc1),
         };
         let job = Box::new(Job::new(gpu, launch)?);
         self.run_job(job)

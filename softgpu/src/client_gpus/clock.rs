@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The GPU clock counter: 100 MHz ticks of `CLOCK_MONOTONIC_RAW`, so that every executor reads the same clock.
 
-use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::hardware::CLOCK_HZ;
 
@@ -9,10 +11,9 @@ const NANOSECONDS_PER_TICK: u64 = 1_000_000_000 / CLOCK_HZ;
 
 /// The counter now, in ticks of [`CLOCK_HZ`].
 pub(super) fn ticks() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicRaw);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
-    seconds.wrapping_mul(CLOCK_HZ).wrapping_add(nanoseconds / NANOSECONDS_PER_TICK)
+    // The kernel has this clock.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_RAW).map_or(Duration::ZERO, Duration::from);
+    now.as_secs().wrapping_mul(CLOCK_HZ).wrapping_add(u64::from(now.subsec_nanos()) / NANOSECONDS_PER_TICK)
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 //!
 //! INVARIANT: a [`Job`] holds all that is needed to resume an interrupted dispatch; the packet is read once.
 
+use nix::errno::Errno;
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
 use queues::hsa::KernelDescriptor;
 use queues::save_area::WaveRecord;
-use rustix::io::Errno;
+use queues::words::{double, words};
 use softgpu_waves::{Control, GridState, Launch, Outcome, Scratch, run};
 
 use super::clock;
@@ -14,6 +15,16 @@ use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
 use crate::hardware::HwQueue;
+
+/// What a descriptor says of a dispatch's scratch memory: there is none; its bytes, as descriptors did that know of no
+/// engines and gave each wave what it needed; or its slots.
+const NO_SCRATCH: u32 = 0;
+const SCRATCH_BYTES: u32 = 1;
+const SCRATCH_SLOTS: u32 = 2;
+const OLD_WAVE_GRANULE: u64 = 1024;
+/// Slots of an engine in the low half, engines in the high one.
+const SLOTS_WAVES: u32 = 0xffff;
+const SLOTS_ENGINES_SHIFT: u32 = 16;
 
 /// VGPRs that a lane can have.
 const VGPRS: u32 = 256;
@@ -89,7 +100,7 @@ impl Job {
     /// Writes everything but the waves.
     pub(super) fn store(&self, writer: &mut Writer) {
         let launch = &self.launch;
-        writer.put_all(&words(&launch.descriptor.to_bytes()));
+        writer.put_all(&descriptor_words(&launch.descriptor.to_bytes()));
         writer.put_all(&Packet::KernelDispatch(launch.packet).encode());
         for value in [
             launch.kernel_object,
@@ -103,10 +114,13 @@ impl Job {
             writer.put64(value);
         }
         writer.put(u32::from(self.grid.is_some()));
-        writer.put(u32::from(launch.scratch.is_some()));
-        let scratch = launch.scratch.unwrap_or(Scratch { base: 0, bytes: 0 });
-        writer.put64(scratch.base);
-        writer.put64(scratch.bytes);
+        let none = Scratch { base: 0, wave_bytes: 0, waves: 0, engines: 0 };
+        let Scratch { base, wave_bytes, waves, engines } = launch.scratch.unwrap_or(none);
+        writer.put(if launch.scratch.is_some() { SCRATCH_SLOTS } else { NO_SCRATCH });
+        writer.put64(base);
+        // CAST: a field of 15 bits times its unit; WAVES has 12 bits.
+        writer.put(words(wave_bytes)[0]);
+        writer.put(waves & SLOTS_WAVES | engines << SLOTS_ENGINES_SHIFT);
         writer.put(u32::from(launch.user_data.is_some()));
         writer.put_all(&launch.user_data.unwrap_or_default());
         writer.put_all(&launch.first_workgroup);
@@ -124,12 +138,12 @@ impl Job {
     ) -> Result<Self, Errno> {
         let descriptor = KernelDescriptor::from_bytes(&bytes(reader.take_all()));
         let Ok(Packet::KernelDispatch(packet)) = Packet::decode(&reader.take_all()) else {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         };
         let [kernel_object, entry, packet_address, queue_address, dispatch_id, start, next_workgroup] =
             std::array::from_fn(|_| reader.take64());
-        let (started, has_scratch) = (reader.take() != 0, reader.take() != 0);
-        let scratch = Scratch { base: reader.take64(), bytes: reader.take64() };
+        let started = reader.take() != 0;
+        let scratch = load_scratch(reader, descriptor.lanes(), packet.private_segment_bytes);
         let has_user_data = reader.take() != 0;
         let user_data = reader.take_all();
         let first_workgroup = reader.take_all();
@@ -144,17 +158,38 @@ impl Job {
             packet_address,
             queue_address,
             dispatch_id,
-            scratch: has_scratch.then_some(scratch),
+            scratch,
             doorbell: config.doorbell_offset / 8,
             priority: config.priority,
+            privileged: gpu.chip.privileged(config.kind, descriptor.compute_pgm_rsrc1),
         };
         let lanes = descriptor.lanes();
         let fits = started || waves.is_empty();
         if check(gpu, &launch).is_err() || !fits || waves.iter().any(|wave| wave.lanes != lanes) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let grid = started.then(|| Box::new(GridState { next_workgroup, waves }));
         Ok(Self { launch, grid, start })
+    }
+}
+
+/// The scratch memory that [`Job::store`] wrote.
+fn load_scratch(reader: &mut Reader<'_>, lanes: u32, private_segment_bytes: u32) -> Option<Scratch> {
+    let (kind, base, [low, high]) = (reader.take(), reader.take64(), reader.take_all());
+    match kind {
+        NO_SCRATCH => None,
+        SCRATCH_BYTES => {
+            let private = u64::from(private_segment_bytes.checked_next_multiple_of(4)?);
+            let wave_bytes = (private * u64::from(lanes)).next_multiple_of(OLD_WAVE_GRANULE);
+            let waves = double(low, high).checked_div(wave_bytes)?;
+            Some(Scratch { base, wave_bytes, waves: u32::try_from(waves).ok()?, engines: 1 })
+        }
+        _ => Some(Scratch {
+            base,
+            wave_bytes: u64::from(low),
+            waves: high & SLOTS_WAVES,
+            engines: high >> SLOTS_ENGINES_SHIFT,
+        }),
     }
 }
 
@@ -174,7 +209,7 @@ fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
     Ok(())
 }
 
-fn words(bytes: &[u8; KernelDescriptor::BYTES]) -> [u32; KernelDescriptor::BYTES / 4] {
+fn descriptor_words(bytes: &[u8; KernelDescriptor::BYTES]) -> [u32; KernelDescriptor::BYTES / 4] {
     let words = bytes.as_chunks::<4>().0;
     std::array::from_fn(|at| words.get(at).copied().map_or(0, u32::from_le_bytes))
 }
@@ -206,4 +241,29 @@ pub(super) fn descriptor(gpu: &Gpu, packet: &KernelDispatch) -> Result<KernelDes
 /// The exception of a dispatch that needs scratch memory in a queue that has none and cannot ask for it.
 pub(super) fn no_scratch() -> Raised {
     Raised::packet(ExceptionCode::WaveApertureViolation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_gpus::tests::some_queue;
+    use crate::hardware::HwQueueKind;
+
+    #[test]
+    fn scratch_of_older_descriptors_keeps_its_waves_where_they_were() {
+        let load = |kind: u32, size: u64| {
+            let mut writer = Writer::new(&some_queue(HwQueueKind::Aql));
+            writer.put(kind);
+            writer.put64(0x7f00_0000_0000);
+            writer.put64(size);
+            let mqd = writer.finish();
+            load_scratch(&mut Reader::new(&mqd, HwQueueKind::Aql).unwrap(), 32, 98)
+        };
+        let scratch =
+            |wave_bytes, waves, engines| Some(Scratch { base: 0x7f00_0000_0000, wave_bytes, waves, engines });
+        // 100 B of 32 lanes are 3200 B, which were rounded up to 4 KiB.
+        assert_eq!(load(SCRATCH_BYTES, 1 << 20), scratch(4096, 256, 1));
+        assert_eq!(load(SCRATCH_SLOTS, 6 << 48 | 512 << 32 | 3328), scratch(3328, 512, 6));
+        assert_eq!(load(NO_SCRATCH, 0), None);
+    }
 }

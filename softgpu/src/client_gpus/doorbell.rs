@@ -21,8 +21,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use rustix::io::Errno;
-use rustix::thread::futex;
+use kfd::linux;
+use nix::errno::Errno;
 
 use super::shared::SharedPages;
 
@@ -59,10 +59,7 @@ impl Doorbells {
     /// # Errors
     /// `EMFILE` when this process has no descriptor left.
     pub(super) fn descriptors(&self) -> Result<(OwnedFd, OwnedFd), Errno> {
-        Ok((
-            rustix::io::fcntl_dupfd_cloexec(self.slots.fd(), 3)?,
-            rustix::io::fcntl_dupfd_cloexec(self.parked.fd(), 3)?,
-        ))
+        Ok((linux::duplicate(self.slots.fd())?, linux::duplicate(self.parked.fd())?))
     }
 
     /// What was last rung at a byte offset ([`NEVER_RUNG`] also for an offset that is no slot).
@@ -91,7 +88,7 @@ impl Doorbells {
             return;
         }
         // After any error (EAGAIN, EINTR) the caller checks again.
-        let _ = futex::wait(word, futex::Flags::empty(), ticket, None);
+        let _ = linux::wait_futex(word, ticket, None);
     }
 
     /// Wakes every parked queue, as a ring does.
@@ -100,7 +97,7 @@ impl Doorbells {
         // ORDERING: pairs with the fence in `park`; a queue that checks again sees what the caller stored before.
         fence(Ordering::SeqCst);
         word.store(0, Ordering::SeqCst);
-        if let Err(error) = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned()) {
+        if let Err(error) = linux::wake_futex(word) {
             tracing::error!(target: "processor", %error, "parked queues not woken");
         }
     }
@@ -113,7 +110,7 @@ impl Doorbells {
         let word = self.parked.u32_at(0).unwrap();
         if word.load(Ordering::Relaxed) != 0 {
             word.store(0, Ordering::Release);
-            futex::wake(word, futex::Flags::empty(), u32::MAX >> 1).unwrap();
+            linux::wake_futex(word).unwrap();
         }
     }
 }

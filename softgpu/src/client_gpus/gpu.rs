@@ -4,11 +4,11 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use queues::target::{Target, privileged_dispatch};
-use softgpu_waves::{Vm, Workers};
+use softgpu_waves::{AccessKind, Vm, Workers};
 
 use super::backoff::SignalWaiters;
 use super::doorbell::Doorbells;
-use crate::hardware::{HwQueueKind, Interrupts};
+use crate::hardware::{HwQueueKind, Interrupts, VmFault};
 
 /// The receiver of interrupts: set once the driver exists, and weak because the driver owns the hardware.
 pub(super) type InterruptLine = Arc<OnceLock<Weak<dyn Interrupts>>>;
@@ -30,6 +30,15 @@ pub struct Chip {
 }
 
 impl Chip {
+    /// Whether the waves of a dispatch are privileged: as its packets say, and on an AQL queue where the firmware has to set
+    /// the bit.
+    pub(super) fn privileged(&self, kind: HwQueueKind, rsrc1: u32) -> bool {
+        match kind {
+            HwQueueKind::Aql => privileged_dispatch(self.target, self.arrays),
+            _ => rsrc1 & PRIV != 0,
+        }
+    }
+
     /// Whether preempting a wave of such a dispatch hangs the chip: a wave of a PM4 dispatch that lacks `PRIV` where
     /// the trap handler needs it, and any that has it where the chip cannot take it ([`privileged_dispatch`]). On AQL
     /// queues the firmware sets the bit, so only the second can happen there.
@@ -37,6 +46,17 @@ impl Chip {
         let (set, needed) = (rsrc1 & PRIV != 0, privileged_dispatch(self.target, self.arrays));
         self.errata && (set && !needed || kind == HwQueueKind::Compute && needed && !set)
     }
+}
+
+/// What the interrupt tells of an access that was refused.
+pub(super) fn vm_fault(address: u64, access: AccessKind, not_present: bool) -> VmFault {
+    let kind = match access {
+        AccessKind::Read => VmFault::READ,
+        AccessKind::Write => VmFault::WRITE,
+        AccessKind::Execute => VmFault::EXECUTE,
+    };
+    let valid = if not_present { VmFault::VALID } else { 0 };
+    VmFault { address, permission_faults: kind | valid }
 }
 
 /// What a queue needs of its GPU.
@@ -58,10 +78,46 @@ pub(super) struct Gpu {
     pub(super) line: InterruptLine,
 }
 
+fn driver(line: &InterruptLine) -> Option<Arc<dyn Interrupts>> {
+    line.get().and_then(Weak::upgrade)
+}
+
+/// Passes the messages of a GPU's waves to the driver.
+pub(super) struct Messages {
+    gpu: usize,
+    line: InterruptLine,
+}
+
+impl Messages {
+    pub(super) fn new(gpu: usize, line: InterruptLine) -> Self {
+        Self { gpu, line }
+    }
+}
+
+impl std::fmt::Debug for Messages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Messages").field("gpu", &self.gpu).finish_non_exhaustive()
+    }
+}
+
+impl softgpu_waves::Messages for Messages {
+    fn memory_fault(&self, address: u64, access: AccessKind, not_present: bool) {
+        if let Some(interrupts) = driver(&self.line) {
+            interrupts.memory_fault(self.gpu, vm_fault(address, access, not_present));
+        }
+    }
+
+    fn interrupt(&self, m0: u32, privileged: bool) {
+        if let Some(interrupts) = driver(&self.line) {
+            interrupts.wave_message(self.gpu, m0, privileged);
+        }
+    }
+}
+
 impl Gpu {
     /// The driver, as long as it exists.
     pub(super) fn interrupts(&self) -> Option<Arc<dyn Interrupts>> {
-        self.line.get().and_then(Weak::upgrade)
+        driver(&self.line)
     }
 
     /// Raises an end-of-pipe interrupt.

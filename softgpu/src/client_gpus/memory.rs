@@ -8,14 +8,17 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 
+use nix::errno::Errno;
+use nix::fcntl::SealFlag;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use parking_lot::Mutex;
-use rustix::fs::SealFlags;
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 use softgpu_waves::{Access, Vm};
 
+use super::with_client;
 use crate::hardware::GpuMapping;
 
 const PAGE: u64 = 4096;
@@ -50,9 +53,16 @@ type Ranges = BTreeMap<u64, Range>;
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
     ranges: Mutex<Ranges>,
+    /// Whether the client is this process.
+    with_client: bool,
 }
 
 impl HostMemory {
+    /// For a client in this process, whose own mappings and reservations are at the same addresses.
+    pub(super) fn with_client() -> Self {
+        Self { ranges: Mutex::default(), with_client: true }
+    }
+
     /// Maps a buffer where its GPU address says, and lets the GPU of `vm` have `access` to it.
     ///
     /// # Errors
@@ -65,7 +75,7 @@ impl HostMemory {
         let granted = unsafe { vm.map(range, access) };
         granted.map_err(|_| {
             self.release(mapping.va, mapping.bytes);
-            Errno::INVAL
+            Errno::EINVAL
         })
     }
 
@@ -87,14 +97,14 @@ impl HostMemory {
         let mut before =
             ranges.range(..end).rev().take_while(|(start, range)| **start + range.piece.bytes > va);
         if !before.all(|(start, range)| range.piece.agrees(*start, &piece, va)) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         cut(&mut ranges, va);
         cut(&mut ranges, end);
         let gaps = gaps(&ranges, va, end);
         for (done, &(start, bytes)) in gaps.iter().enumerate() {
-            if let Err(error) = map_gap(start, bytes, mapping) {
-                gaps[..done].iter().for_each(|&(start, bytes)| unmap_at(start, bytes));
+            if let Err(error) = self.map_gap(start, bytes, mapping) {
+                gaps[..done].iter().for_each(|&(start, bytes)| self.unmap(start, bytes));
                 return Err(error);
             }
         }
@@ -119,7 +129,7 @@ impl HostMemory {
             released += range.piece.bytes;
         }
         for (start, range) in ranges.extract_if(va..end, |_, range| range.users == 0) {
-            unmap_at(start, range.piece.bytes);
+            self.unmap(start, range.piece.bytes);
         }
         if released != bytes {
             tracing::error!(target: "processor", va, bytes, released, "release of a range that is not mapped");
@@ -156,22 +166,35 @@ fn gaps(ranges: &Ranges, va: u64, end: u64) -> Vec<(u64, u64)> {
     found
 }
 
-/// Maps the part of a buffer that belongs at `start`.
-fn map_gap(start: u64, bytes: u64, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
-    let length = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
-    let address = usize::try_from(start).map_err(|_| Errno::INVAL)?;
-    let offset = mapping.offset + (start - mapping.va);
-    map_at(address, length, mapping.backing, offset).map_err(|error| match error {
-        // An address that is taken or impossible is an invalid argument of the client.
-        Errno::EXIST | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW => Errno::INVAL,
-        other => other,
-    })
+impl HostMemory {
+    /// Maps the part of a buffer that belongs at `start`.
+    fn map_gap(&self, start: u64, bytes: u64, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
+        let length = usize::try_from(bytes).map_err(|_| Errno::EINVAL)?;
+        let address = usize::try_from(start).map_err(|_| Errno::EINVAL)?;
+        let offset = mapping.offset + (start - mapping.va);
+        let mapped = match self.with_client {
+            true => with_client::map(address, length, mapping.backing, offset),
+            false => map_at(address, length, mapping.backing, offset),
+        };
+        mapped.map_err(|error| match error {
+            // An address that is taken or impossible is an invalid argument of the client.
+            Errno::EEXIST | Errno::EPERM | Errno::EACCES | Errno::EOVERFLOW => Errno::EINVAL,
+            other => other,
+        })
+    }
+
+    fn unmap(&self, va: u64, bytes: u64) {
+        match self.with_client {
+            true => with_client::unmap(va, bytes),
+            false => unmap_at(va, bytes),
+        }
+    }
 }
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        for (&va, range) in self.ranges.get_mut().iter() {
-            unmap_at(va, range.piece.bytes);
+        for (va, range) in std::mem::take(self.ranges.get_mut()) {
+            self.unmap(va, range.piece.bytes);
         }
     }
 }
@@ -180,40 +203,38 @@ impl Drop for HostMemory {
 fn examine(mapping: &GpuMapping<'_>) -> Result<Piece, Errno> {
     let &GpuMapping { va, bytes, offset, .. } = mapping;
     let aligned = va.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && offset.is_multiple_of(PAGE);
-    let end = offset.checked_add(bytes).ok_or(Errno::INVAL)?;
+    let end = offset.checked_add(bytes).ok_or(Errno::EINVAL)?;
     if !aligned || bytes == 0 || va == 0 || va.checked_add(bytes).is_none() {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
-    let stat = rustix::fs::fstat(mapping.backing)?;
+    let stat = nix::sys::stat::fstat(mapping.backing)?;
     // Without the seal the client could truncate its memfd under a running wave: SIGBUS here.
-    let seals = rustix::fs::fcntl_get_seals(mapping.backing).map_err(|_| Errno::INVAL)?;
-    if !seals.contains(SealFlags::SHRINK) || u64::try_from(stat.st_size).map_or(true, |size| size < end) {
-        return Err(Errno::INVAL);
+    let seals = kfd::linux::seals(mapping.backing).map_err(|_| Errno::EINVAL)?;
+    if !seals.contains(SealFlag::F_SEAL_SHRINK) || u64::try_from(stat.st_size).map_or(true, |size| size < end)
+    {
+        return Err(Errno::EINVAL);
     }
     Ok(Piece { device: stat.st_dev, inode: stat.st_ino, offset, bytes })
 }
 
 fn map_at(address: usize, length: usize, backing: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE | MapFlags::MAP_NORESERVE;
+    let wanted = Some(NonZeroUsize::new(address).ok_or(Errno::EINVAL)?);
+    let length = NonZeroUsize::new(length).ok_or(Errno::EINVAL)?;
+    let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
     // SAFETY: MAP_FIXED_NOREPLACE never replaces an existing mapping, so no other mapping of this process is changed.
-    let mapped = unsafe {
-        rustix::mm::mmap(
-            std::ptr::without_provenance_mut(address),
-            length,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE,
-            backing,
-            offset,
-        )
-    }?;
-    debug_assert_eq!(mapped.addr(), address, "kernels since 4.17 know MAP_FIXED_NOREPLACE");
+    let mapped = unsafe { mmap(wanted, length, rw, flags, backing, offset) }?;
+    debug_assert_eq!(mapped.addr().get(), address, "kernels since 4.17 know MAP_FIXED_NOREPLACE");
     Ok(())
 }
 
 fn unmap_at(va: u64, bytes: u64) {
     let (Ok(address), Ok(length)) = (usize::try_from(va), usize::try_from(bytes)) else { return };
+    let Some(start) = NonNull::new(std::ptr::without_provenance_mut(address)) else { return };
     // SAFETY: only ranges that `map_at` made are passed here, once; the owner of the `Vm`s has removed them there
     // first, so no wave and no command processor can reach them.
-    if let Err(error) = unsafe { rustix::mm::munmap(std::ptr::without_provenance_mut(address), length) } {
+    if let Err(error) = unsafe { munmap(start, length) } {
         tracing::error!(target: "processor", %error, va, bytes, "range not unmapped");
     }
 }
@@ -222,18 +243,13 @@ fn unmap_at(va: u64, bytes: u64) {
 mod tests {
     use std::os::fd::{AsFd, OwnedFd};
 
-    use rustix::fs::MemfdFlags;
-
     use super::*;
     use crate::hardware::PageAccess;
 
     const BASE: u64 = 17 << 40;
 
-    fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
-        let fd = rustix::fs::memfd_create("t", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&fd, bytes).unwrap();
-        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
-        fd
+    fn memfd(bytes: u64, seals: SealFlag) -> OwnedFd {
+        kfd::linux::memfd("t", bytes, seals).unwrap()
     }
 
     fn mapping(fd: &OwnedFd, va: u64, bytes: u64, offset: u64) -> GpuMapping<'_> {
@@ -248,18 +264,18 @@ mod tests {
 
     #[test]
     fn acquire_same_piece_twice_is_one_mapping() {
-        let (memory, fd) = (HostMemory::default(), memfd(8192, SealFlags::SHRINK));
+        let (memory, fd) = (HostMemory::default(), memfd(8192, SealFlag::F_SEAL_SHRINK));
         memory.acquire(&mapping(&fd, BASE, 8192, 0)).unwrap();
         memory.acquire(&mapping(&fd, BASE, 8192, 0)).unwrap();
         memory.release(BASE, 8192);
-        assert_eq!(memory.acquire(&mapping(&fd, BASE, 4096, 4096)), Err(Errno::INVAL), "still there");
+        assert_eq!(memory.acquire(&mapping(&fd, BASE, 4096, 4096)), Err(Errno::EINVAL), "still there");
         memory.release(BASE, 8192);
         memory.acquire(&mapping(&fd, BASE, 4096, 4096)).unwrap();
     }
 
     #[test]
     fn acquire_taken_or_impossible_address_is_einval() {
-        let (memory, fd) = (HostMemory::default(), memfd(8192, SealFlags::SHRINK));
+        let (memory, fd) = (HostMemory::default(), memfd(8192, SealFlag::F_SEAL_SHRINK));
         let ours = (std::ptr::from_ref(&memory).addr() as u64) & !(PAGE - 1);
         for (va, bytes, offset) in [
             (ours, 4096, 0),
@@ -271,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(
                 memory.acquire(&mapping(&fd, va, bytes, offset)),
-                Err(Errno::INVAL),
+                Err(Errno::EINVAL),
                 "{va:#x} {bytes} {offset}"
             );
         }
@@ -279,8 +295,8 @@ mod tests {
 
     #[test]
     fn acquire_unsealed_memory_is_einval() {
-        let (memory, fd) = (HostMemory::default(), memfd(4096, SealFlags::GROW));
-        assert_eq!(memory.acquire(&mapping(&fd, BASE + (1 << 31), 4096, 0)), Err(Errno::INVAL));
+        let (memory, fd) = (HostMemory::default(), memfd(4096, SealFlag::F_SEAL_GROW));
+        assert_eq!(memory.acquire(&mapping(&fd, BASE + (1 << 31), 4096, 0)), Err(Errno::EINVAL));
     }
 
     /// Each range's first page from `BASE`, its pages and its users.
@@ -295,16 +311,16 @@ mod tests {
 
     #[test]
     fn parts_of_a_mapping_are_acquired_and_released_on_their_own() {
-        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlags::SHRINK));
+        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlag::F_SEAL_SHRINK));
         memory.acquire(&mapping(&fd, BASE_2, 3 * PAGE, 0)).unwrap();
         memory.acquire(&mapping(&fd, BASE_2 + PAGE, 3 * PAGE, PAGE)).unwrap();
         assert_eq!(shape(&memory), [(0, 1, 1), (1, 2, 2), (3, 1, 1)]);
-        assert_eq!(memory.acquire(&mapping(&fd, BASE_2 + 2 * PAGE, PAGE, 0)), Err(Errno::INVAL));
+        assert_eq!(memory.acquire(&mapping(&fd, BASE_2 + 2 * PAGE, PAGE, 0)), Err(Errno::EINVAL));
         memory.release(BASE_2 + PAGE, PAGE);
         memory.release(BASE_2 + 2 * PAGE, 2 * PAGE);
         assert_eq!(shape(&memory), [(0, 1, 1), (1, 1, 1), (2, 1, 1)]);
         memory.release(BASE_2 + PAGE, PAGE);
-        let other = memfd(PAGE, SealFlags::SHRINK);
+        let other = memfd(PAGE, SealFlag::F_SEAL_SHRINK);
         memory.acquire(&mapping(&other, BASE_2 + PAGE, PAGE, 0)).unwrap();
         memory.release(BASE_2, 3 * PAGE);
         assert_eq!(shape(&memory), []);
@@ -312,11 +328,11 @@ mod tests {
 
     #[test]
     fn acquire_that_fails_half_way_leaves_nothing() {
-        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlags::SHRINK));
+        let (memory, fd) = (HostMemory::default(), memfd(4 * PAGE, SealFlag::F_SEAL_SHRINK));
         let (in_the_way, at) = (HostMemory::default(), BASE_2 + (1 << 20));
         in_the_way.acquire(&mapping(&fd, at + 2 * PAGE, PAGE, 0)).unwrap();
         memory.acquire(&mapping(&fd, at + PAGE, PAGE, PAGE)).unwrap();
-        assert_eq!(memory.acquire(&mapping(&fd, at, 3 * PAGE, 0)), Err(Errno::INVAL));
+        assert_eq!(memory.acquire(&mapping(&fd, at, 3 * PAGE, 0)), Err(Errno::EINVAL));
         assert_eq!(shape(&memory), [(257, 1, 1)]);
         in_the_way.acquire(&mapping(&fd, at, PAGE, 0)).expect("free again");
     }

@@ -31,21 +31,22 @@ mod shared;
 mod signal;
 #[cfg(test)]
 mod tests;
+mod with_client;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
 use queues::sdma::Generation;
-use rustix::io::Errno;
-use softgpu_waves::{Access, AccessKind, Level, Vm, Workers};
+use softgpu_waves::{Access, AccessKind, Level, TrapHandler, Vm, Workers};
 
 use self::backoff::SignalWaiters;
 use self::doorbell::Doorbells;
 pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
 pub use self::gpu::Chip;
-use self::gpu::{Gpu, InterruptLine};
+use self::gpu::{Gpu, InterruptLine, Messages};
 use self::memory::HostMemory;
 use self::queue::Queue;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
@@ -73,6 +74,18 @@ impl ClientGpus {
     /// # Errors
     /// `ENOMEM` or `EMFILE` when doorbells or host threads cannot be had.
     pub fn new(chips: &[Chip]) -> Result<Self, Errno> {
+        Self::over(chips, HostMemory::default())
+    }
+
+    /// GPUs whose client is this process. It keeps the addresses of its buffers reserved, or maps the buffers there.
+    ///
+    /// # Errors
+    /// As [`ClientGpus::new`].
+    pub fn with_client(chips: &[Chip]) -> Result<Self, Errno> {
+        Self::over(chips, HostMemory::with_client())
+    }
+
+    fn over(chips: &[Chip], memory: HostMemory) -> Result<Self, Errno> {
         let line = InterruptLine::default();
         let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
@@ -86,10 +99,11 @@ impl ClientGpus {
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
             };
+            gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line))));
             Ok(GpuQueues { gpu: Arc::new(gpu), queues: Mutex::default() })
         };
         let gpus = chips.iter().enumerate().map(entry).collect::<Result<_, Errno>>()?;
-        Ok(Self { gpus, memory: HostMemory::default(), line, workers })
+        Ok(Self { gpus, memory, line, workers })
     }
 
     /// Sets the receiver of the interrupts; only the first call has an effect. Interrupts raised before are lost.
@@ -107,7 +121,7 @@ impl ClientGpus {
     }
 
     fn entry(&self, gpu: usize) -> Result<&GpuQueues, Errno> {
-        self.gpus.get(gpu).ok_or(Errno::NODEV)
+        self.gpus.get(gpu).ok_or(Errno::ENODEV)
     }
 
     /// Takes the queue out of its table, so that the table's lock is not held while the queue stops.
@@ -153,6 +167,11 @@ impl Hardware for ClientGpus {
         entry.gpu.vm.protect(va..va.saturating_add(bytes), access_of(access));
     }
 
+    fn set_trap_handler(&self, gpu: usize, code: u64, data: u64) {
+        let Ok(entry) = self.entry(gpu) else { return };
+        entry.gpu.vm.set_trap_handler(TrapHandler { code, data });
+    }
+
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
         let entry = self.entry(gpu)?;
         let chip = &entry.gpu.chip;
@@ -163,13 +182,13 @@ impl Hardware for ClientGpus {
                 gpu, chip = name, ?kind,
                 "queue refused: gfx11 is what this device executes; on other chips it has memory, events and topology"
             );
-            return Err(Errno::OPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP);
         }
         if !is_mapped(&entry.gpu.vm, queue) {
-            return Err(Errno::IO);
+            return Err(Errno::EIO);
         }
         if entry.queues.lock().contains_key(&queue.id) {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         let started = Queue::new(Arc::clone(&entry.gpu), *queue, mqd)?;
         entry.queues.lock().insert(queue.id, started);

@@ -11,7 +11,8 @@
 //! INVARIANT: reading accepts any words and returns plain numbers; the caller checks them, because a descriptor may come
 //! from a checkpoint image that was written by anyone.
 
-use rustix::io::Errno;
+use nix::errno::Errno;
+use queues::words::words;
 
 use crate::hardware::{HwQueue, HwQueueKind, MQD_BYTES, Mqd, SavedWaves, mqd_field};
 
@@ -92,9 +93,7 @@ impl Writer {
 
     /// Appends two words.
     pub(super) fn put64(&mut self, value: u64) {
-        // CAST: the two halves.
-        self.put(value as u32);
-        self.put((value >> 32) as u32);
+        self.put_all(&words(value));
     }
 
     /// Appends all of them.
@@ -124,7 +123,7 @@ impl<'a> Reader<'a> {
         let (header, _) = place(kind);
         let expected = [MAGIC, VERSION | kind_code(kind) << 8];
         if [mqd.word(header), mqd.word(header + 1)] != expected {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         Ok(Self { mqd, next: header + 2 })
     }
@@ -190,7 +189,10 @@ mod tests {
     #[test]
     fn descriptor_of_another_kind_or_of_nobody_is_refused() {
         let mqd = Writer::new(&some_queue(HwQueueKind::Sdma)).finish();
-        assert_eq!(Reader::new(&mqd, HwQueueKind::Aql).unwrap_err(), Errno::INVAL);
-        assert_eq!(Reader::new(&Mqd::from_bytes(&[0xab; 2048]), HwQueueKind::Aql).unwrap_err(), Errno::INVAL);
+        assert_eq!(Reader::new(&mqd, HwQueueKind::Aql).unwrap_err(), Errno::EINVAL);
+        assert_eq!(
+            Reader::new(&Mqd::from_bytes(&[0xab; 2048]), HwQueueKind::Aql).unwrap_err(),
+            Errno::EINVAL
+        );
     }
 }

@@ -13,9 +13,9 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use nix::errno::Errno;
 use parking_lot::{Condvar, Mutex};
 use queues::aql::ExceptionCode;
-use rustix::io::Errno;
 use softgpu_waves::Control;
 
 use super::core::{Core, Exit};
@@ -107,7 +107,7 @@ impl Queue {
         let core = Core::new(gpu, config, control, leave);
         let shared = Arc::new(Shared { core, left: Mutex::default(), changed: Condvar::new() });
         if let Some(Halt { code, waves }) = halted {
-            let halted = Some(Raised { code, fault: None, waves });
+            let halted = Some(Raised { code, by_wave: false, fault: None, waves });
             *shared.left.lock() = Some(Left { context, halted });
             return Ok(Self { shared, thread: None });
         }
@@ -117,7 +117,7 @@ impl Queue {
                 let shared = Arc::clone(&shared);
                 move || shared.work(context)
             })
-            .map_err(|_| Errno::NOMEM)?;
+            .map_err(|_| Errno::ENOMEM)?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -136,7 +136,7 @@ impl Queue {
             }
             left.take()
         };
-        let Left { context, halted } = left.ok_or(Errno::TIME)?;
+        let Left { context, halted } = left.ok_or(Errno::ETIME)?;
         let Core { gpu, config, .. } = &self.shared.core;
         let waves = match &halted {
             Some(raised) => raised.waves.clone(),
@@ -148,11 +148,11 @@ impl Queue {
         {
             tracing::error!(target: "processor", gpu = gpu.index, queue = config.id, rsrc1,
                 "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");
-            return Err(Errno::TIME);
+            return Err(Errno::ETIME);
         }
         let saved = save::save(&gpu.vm, config, &waves).map_err(|error| {
             tracing::error!(target: "processor", queue = config.id, %error, waves = waves.len(), "waves not saved");
-            Errno::TIME
+            Errno::ETIME
         })?;
         let mut writer = mqd::Writer::new(config);
         if saved.is_some() {

@@ -4,9 +4,9 @@
 //! INVARIANT: `load` of what `store` wrote, with the same waves, is the same state; any other
 //! input of `load` is refused, or runs as a queue that can harm only its own client.
 
+use nix::errno::Errno;
 use queues::aql::ExceptionCode;
 use queues::save_area::WaveRecord;
-use rustix::io::Errno;
 
 use super::core::{Core, Exit};
 use super::gpu::Gpu;
@@ -57,7 +57,7 @@ impl QueueContext {
         let mut reader = Reader::new(mqd, config.kind)?;
         let code = match reader.take() {
             0 => None,
-            code => Some(ExceptionCode::from_code(code).ok_or(Errno::INVAL)?),
+            code => Some(ExceptionCode::from_code(code).ok_or(Errno::EINVAL)?),
         };
         // The waves of a halted queue are kept for debuggers; they do not run again.
         let (waves, halted) = match code {

@@ -7,7 +7,7 @@ use queues::aql::{ExceptionCode, PacketError};
 use queues::save_area::WaveRecord;
 use softgpu_waves::{Cause, MemoryFault, WaveException};
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, vm_fault};
 use crate::hardware::VmFault;
 
 /// Why a queue halted, with the waves that are left in it.
@@ -15,6 +15,8 @@ use crate::hardware::VmFault;
 pub(super) struct Raised {
     /// The queue's exception.
     pub(super) code: ExceptionCode,
+    /// Whether a wave raised it, which only a trap handler can report.
+    pub(super) by_wave: bool,
     /// The VM fault that comes with it.
     pub(super) fault: Option<VmFault>,
     /// The waves to be found in the save area.
@@ -24,7 +26,7 @@ pub(super) struct Raised {
 impl Raised {
     /// An exception that left no wave behind.
     pub(super) fn packet(code: ExceptionCode) -> Self {
-        Self { code, fault: None, waves: Vec::new() }
+        Self { code, by_wave: false, fault: None, waves: Vec::new() }
     }
 
     /// Reports the exception to the driver. The queue must already be off the hardware, because the driver may stop it
@@ -36,7 +38,9 @@ impl Raised {
         if let Some(fault) = self.fault {
             interrupts.memory_fault(gpu.index, fault);
         }
-        interrupts.queue_exception(gpu.index, queue, self.code);
+        if !self.by_wave {
+            interrupts.queue_exception(gpu.index, queue, self.code);
+        }
     }
 }
 
@@ -50,9 +54,8 @@ impl From<PacketError> for Raised {
 /// A fault of the command processor's own memory access.
 impl From<MemoryFault> for Raised {
     fn from(fault: MemoryFault) -> Self {
-        let MemoryFault { address, not_present, read_only, no_execute, .. } = fault;
-        let fault = VmFault { address, not_present, read_only, no_execute };
-        Self { code: ExceptionCode::WaveMemoryViolation, fault: Some(fault), waves: Vec::new() }
+        let fault = Some(vm_fault(fault.address, fault.access, fault.not_present));
+        Self { code: ExceptionCode::WaveMemoryViolation, by_wave: false, fault, waves: Vec::new() }
     }
 }
 
@@ -60,16 +63,16 @@ impl From<Box<WaveException>> for Raised {
     fn from(exception: Box<WaveException>) -> Self {
         tracing::debug!(target: "processor", cause = ?exception.cause, pc = exception.pc,
             workgroup = ?exception.workgroup, wave = exception.wave_in_group, "wave exception");
-        let (code, fault) = match exception.cause {
-            Cause::IllegalInstruction { .. } => (ExceptionCode::WaveIllegalInstruction, None),
-            Cause::MemoryViolation { address, not_present, read_only, no_execute, .. } => {
-                let fault = VmFault { address, not_present, read_only, no_execute };
-                (ExceptionCode::WaveMemoryViolation, Some(fault))
-            }
-            Cause::Trap(_) => (ExceptionCode::WaveTrap, None),
-            Cause::ScratchTooSmall { .. } => (ExceptionCode::WaveApertureViolation, None),
-            _ => (ExceptionCode::WaveAbort, None),
+        let code = match exception.cause {
+            Cause::IllegalInstruction { .. } => ExceptionCode::WaveIllegalInstruction,
+            Cause::MemoryViolation { .. } => ExceptionCode::WaveMemoryViolation,
+            Cause::Trap(_) => ExceptionCode::WaveTrap,
+            Cause::ScratchTooSmall { .. } => ExceptionCode::WaveApertureViolation,
+            _ => ExceptionCode::WaveAbort,
         };
-        Self { code, fault, waves: vec![exception.record] }
+        // That one is the processor's, which starts no wave then.
+        let by_wave = !matches!(exception.cause, Cause::ScratchTooSmall { .. });
+        // A fault was reported when it happened.
+        Self { code, by_wave, fault: None, waves: vec![exception.record] }
     }
 }

@@ -5,8 +5,8 @@
 //! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back comes from the client's memory: its
 //! layout is checked, and nothing more is assumed about it.
 
+use nix::errno::Errno;
 use queues::save_area::{HEADER_BYTES, WaveRecord, WaveState, read_waves, write_waves};
-use rustix::io::Errno;
 use softgpu_waves::Vm;
 
 use crate::hardware::{HwQueue, SavedWaves};
@@ -21,20 +21,20 @@ pub(super) fn save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> Result<Opt
     }
     // The area is client memory, so no Rust slice of it may exist: the waves are written to a copy, of which only the
     // pages with waves are touched.
-    let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).map_err(|_| Errno::NOMEM)?];
+    let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).map_err(|_| Errno::ENOMEM)?];
     let state =
         write_waves(&mut area, queue.control_stack_bytes, queue.cwsr_bytes, waves).map_err(|error| {
             tracing::error!(target: "processor", queue = queue.id, %error, "waves do not fit the save area");
-            Errno::NOSPC
+            Errno::ENOSPC
         })?;
     let copy = |offset: u32, bytes: u32| {
         let begin = usize::try_from(offset).ok()?;
         let part = area.get(begin..begin.checked_add(usize::try_from(bytes).ok()?)?)?;
         vm.write_bytes(queue.cwsr_va.checked_add(u64::from(offset))?, part).ok()
     };
-    copy(state.control_stack_offset, state.control_stack_size).ok_or(Errno::FAULT)?;
+    copy(state.control_stack_offset, state.control_stack_size).ok_or(Errno::EFAULT)?;
     copy(state.wave_state_offset.saturating_sub(state.wave_state_size), state.wave_state_size)
-        .ok_or(Errno::FAULT)?;
+        .ok_or(Errno::EFAULT)?;
     Ok(Some(SavedWaves {
         control_stack_offset: state.control_stack_offset,
         control_stack_bytes: state.control_stack_size,
@@ -55,14 +55,14 @@ pub(super) fn load(vm: &Vm, queue: &HwQueue, saved: &SavedWaves) -> Result<Vec<W
         || saved.control_stack_offset.checked_add(saved.control_stack_bytes)
             != Some(queue.control_stack_bytes)
     {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
-    let length = usize::try_from(saved.wave_state_offset).map_err(|_| Errno::INVAL)?;
-    let begin = usize::try_from(saved.control_stack_offset).map_err(|_| Errno::INVAL)?;
+    let length = usize::try_from(saved.wave_state_offset).map_err(|_| Errno::EINVAL)?;
+    let begin = usize::try_from(saved.control_stack_offset).map_err(|_| Errno::EINVAL)?;
     let mut area = vec![0_u8; length.max(HEADER_BYTES)];
-    let used = area.get_mut(begin..length).ok_or(Errno::INVAL)?;
-    let va = queue.cwsr_va.checked_add(u64::from(saved.control_stack_offset)).ok_or(Errno::FAULT)?;
-    vm.read_bytes(va, used).map_err(|_| Errno::FAULT)?;
+    let used = area.get_mut(begin..length).ok_or(Errno::EINVAL)?;
+    let va = queue.cwsr_va.checked_add(u64::from(saved.control_stack_offset)).ok_or(Errno::EFAULT)?;
+    vm.read_bytes(va, used).map_err(|_| Errno::EFAULT)?;
     let state = WaveState {
         control_stack_offset: saved.control_stack_offset,
         control_stack_size: saved.control_stack_bytes,
@@ -74,6 +74,6 @@ pub(super) fn load(vm: &Vm, queue: &HwQueue, saved: &SavedWaves) -> Result<Vec<W
     }
     read_waves(&area).map_err(|error| {
         tracing::error!(target: "processor", queue = queue.id, %error, "the save area is not one");
-        Errno::INVAL
+        Errno::EINVAL
     })
 }

@@ -10,15 +10,23 @@ use std::mem::offset_of;
 
 use queues::aql::inactive;
 use queues::hsa::{AmdQueue, AmdSignal};
+use queues::target::ScratchFormat;
 use softgpu_waves::{MemoryFault, Scratch};
 
 use super::backoff::Backoff;
 use super::core::{Core, Exit};
 use super::dispatch::no_scratch;
-use super::gpu::Gpu;
+use super::gpu::{Chip, Gpu};
 use super::raised::Raised;
 use super::signal;
 use crate::hardware::HwQueue;
+
+/// `COMPUTE_TMPRING_SIZE`: waves in bits 0..12, size of a wave above.
+const TMPRING_WAVES: u32 = 0xfff;
+const TMPRING_WAVE_SIZE_SHIFT: u32 = 12;
+const TMPRING_WAVE_SIZE: u32 = 0x7fff;
+/// Lanes of the waves that `scratch_wave64_lane_byte_size` is about.
+const WAVE_LANES: u64 = 64;
 
 /// The scratch memory that a dispatch needs.
 #[derive(Clone, Copy, Debug)]
@@ -37,30 +45,49 @@ pub(super) fn queue_address(config: &HwQueue) -> Option<u64> {
     (read == config.read_ptr_va && queue.is_multiple_of(align_of::<AmdQueue>() as u64)).then_some(queue)
 }
 
+/// The slots that a `COMPUTE_TMPRING_SIZE` describes. Chips that count waves of the whole device give each shader engine its
+/// part, and forget the rest.
+pub(super) fn slots(chip: &Chip, format: &ScratchFormat, base: u64, tmpring_size: u32) -> Scratch {
+    let wave_bytes = u64::from(tmpring_size >> TMPRING_WAVE_SIZE_SHIFT & TMPRING_WAVE_SIZE);
+    let (waves, engines) = (tmpring_size & TMPRING_WAVES, chip.engines.max(1));
+    Scratch {
+        base,
+        wave_bytes: wave_bytes * u64::from(format.wave_size_unit),
+        waves: if format.waves_per_engine { waves } else { waves / engines },
+        engines,
+    }
+}
+
 const fn field(queue: u64, offset: usize) -> u64 {
     // CAST: an offset within 256 bytes.
     queue.wrapping_add(offset as u64)
 }
 
-/// The queue's scratch memory, if it is enough.
+/// The queue's scratch memory, if the fields say that it is enough for a wave. What they say is not compared with what is
+/// mapped: waves whose slots lie elsewhere fault. `scratch_resource_descriptor` is for waves of chips that have no
+/// architected flat scratch, and this device executes none of those.
 ///
 /// # Errors
 /// A violation if nothing describes scratch memory, the fault if the description is not mapped.
 pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Option<Scratch>, Raised> {
     let queue = queue.ok_or_else(no_scratch)?;
-    let unit = gpu.chip.target.scratch.ok_or_else(no_scratch)?.wave_size_unit;
+    let format = gpu.chip.target.scratch.ok_or_else(no_scratch)?;
     let vm = &gpu.vm;
-    let read = || -> Result<(u64, u64, u32), MemoryFault> {
+    let read = || -> Result<(u64, u64, u32, u32), MemoryFault> {
         let base = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_location)))?;
         let bytes = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_byte_size)))?;
         let ring = vm.read_u32(field(queue, offset_of!(AmdQueue, compute_tmpring_size)))?;
-        Ok((base, bytes, ring))
+        let lane = vm.read_u32(field(queue, offset_of!(AmdQueue, scratch_wave64_lane_byte_size)))?;
+        Ok((base, bytes, ring, lane))
     };
-    let (base, bytes, ring) = read()?;
-    let wave_bytes = u64::from(ring >> 12 & 0x7fff) * u64::from(unit);
+    let (base, bytes, ring, lane_bytes) = read()?;
+    let slots = slots(&gpu.chip, &format, base, ring);
     let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
-    let enough = base != 0 && wave_bytes >= needed && bytes >= needed;
-    Ok(enough.then_some(Scratch { base, bytes }))
+    // The bytes of a lane are what the firmware judges by: ROCr takes memory back from a queue by a 0 there
+    // (`AqlQueue::AsyncReclaimMainScratch`). The rest is what the shader engines are given.
+    let told = u64::from(lane_bytes) * WAVE_LANES >= needed && bytes >= needed;
+    let enough = told && base != 0 && slots.waves != 0 && slots.wave_bytes >= needed;
+    Ok(enough.then_some(slots))
 }
 
 /// Asks the process for scratch memory and waits for its answer; the dispatch then begins anew.
@@ -92,9 +119,24 @@ pub(super) fn ask(core: &Core, queue: Option<u64>, wanted: Wanted) -> Result<(),
 
 #[cfg(test)]
 mod tests {
+    use queues::target::Target;
+
     use super::*;
     use crate::client_gpus::tests::some_queue;
     use crate::hardware::HwQueueKind;
+
+    #[test]
+    fn slots_are_counted_for_an_engine_or_for_the_device() {
+        let slots = |name, engines| {
+            let target = Target::by_name(name).unwrap();
+            let chip = Chip { target, arrays: engines, engines, errata: true };
+            slots(&chip, &target.scratch.unwrap(), 0x1000, 3 << 12 | 26)
+        };
+        let scratch = |wave_bytes, waves, engines| Scratch { base: 0x1000, wave_bytes, waves, engines };
+        assert_eq!(slots("gfx1100", 6), scratch(3 * 256, 26, 6));
+        assert_eq!(slots("gfx90a", 8), scratch(3 * 1024, 3, 8));
+        assert_eq!(slots("gfx1030", 4), scratch(3 * 1024, 6, 4));
+    }
 
     #[test]
     fn queue_address_needs_both_pointers_of_one_queue() {

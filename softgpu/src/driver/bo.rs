@@ -6,11 +6,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::PAGE;
 use super::ledger::{LedgerSlot, Resource};
 use super::memfd::{self, Identity};
+use crate::names;
 use kfd::sys::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ impl Domain {
 
     /// What a DMABuf's memfd name says: its domain and the GPU id of its exporter.
     pub(super) fn of_dmabuf(name: &str) -> Option<(Self, u32)> {
-        let (domain, gpu_id) = name.strip_prefix("softgpu:")?.split_once(':')?;
+        let (domain, gpu_id) = name.strip_prefix(names::prefix())?.strip_prefix(':')?.split_once(':')?;
         let domain = match domain {
             "vram" => Self::Vram { public: false },
             "vram-public" => Self::Vram { public: true },

@@ -4,6 +4,7 @@
 //! INVARIANT: the mask is stored in the memory descriptor and nowhere else, because a checkpoint takes the descriptor.
 
 use queues::cwsr::NodeShape;
+use queues::words::count;
 
 use crate::hardware::Mqd;
 
@@ -33,8 +34,7 @@ pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
     let arrays = shape.simd_arrays_per_engine.clamp(1, 2);
     let engines = (shape.array_count / arrays).clamp(1, 8);
     let units = shape.simd_count / shape.simd_per_cu.max(1) / (engines * arrays);
-    // CAST: at most 1024 bits.
-    let bits = (mask.len() as u32).saturating_mul(32);
+    let bits = count(mask.len()).saturating_mul(32);
     let mut masks = [0u32; 8];
     let mut bit = 0;
     for unit in (0..units.min(SECOND_ARRAY)).step_by(PAIR as usize) {

@@ -3,9 +3,12 @@
 //!
 //! INVARIANT: these ioctls store or return values. None of them changes how queues run.
 
+use queues::words::count;
+use std::time::Duration;
+
 use kfd::sys::*;
-use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 
 use super::mmap::acquired_file;
 use super::process::{KfdProcess, MemoryPolicy};
@@ -43,8 +46,8 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         // An unknown GPU is no error: only its counter stays 0.
         args.gpu_clock_counter = if self.gpu_by_id(args.gpu_id).is_ok() { self.hardware.clock() } else { 0 };
-        args.cpu_clock_counter = nanoseconds(ClockId::MonotonicRaw);
-        args.system_clock_counter = nanoseconds(ClockId::Boottime);
+        args.cpu_clock_counter = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW);
+        args.system_clock_counter = nanoseconds(ClockId::CLOCK_BOOTTIME);
         args.system_clock_freq = NS;
         Ok(())
     }
@@ -67,15 +70,14 @@ impl KfdProcess {
         args: &mut kfd_ioctl_get_process_apertures_new_args,
         call: &Call<'_>,
     ) -> Result<(), Errno> {
-        // CAST: at most sixteen GPUs.
-        let gpus = self.gpus.len() as u32;
+        let gpus = count(self.gpus.len());
         if args.num_of_nodes == 0 {
             args.num_of_nodes = gpus;
             return Ok(());
         }
         // Topology devices: the GPUs and the CPU.
         if args.num_of_nodes > gpus + 1 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let wanted = args.num_of_nodes.min(gpus);
         let entries: Vec<_> =
@@ -90,19 +92,19 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         const DRM_FD: u16 = KfdIoctl::AcquireVm.row().descriptor_field();
-        let fd = call.fds.take_in(FdPlace::Field(DRM_FD)).ok_or(Errno::INVAL)?;
+        let fd = call.fds.take_in(FdPlace::Field(DRM_FD)).ok_or(Errno::EINVAL)?;
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
         let file = acquired_file(&state, &fd);
         if let Some(acquired) = state.pdds[gpu].render {
-            return if file.is_some_and(|(file, _)| file == acquired) { Ok(()) } else { Err(Errno::BUSY) };
+            return if file.is_some_and(|(file, _)| file == acquired) { Ok(()) } else { Err(Errno::EBUSY) };
         }
         match file {
             Some((file, of_gpu)) if of_gpu == gpu => {
                 state.pdds[gpu].render = Some(file);
                 Ok(())
             }
-            _ => Err(Errno::INVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 
@@ -114,11 +116,11 @@ impl KfdProcess {
         let known =
             |policy| matches!(policy, KFD_IOC_CACHE_POLICY_COHERENT | KFD_IOC_CACHE_POLICY_NONCOHERENT);
         if !known(args.default_policy) || !known(args.alternate_policy) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
-        state.bound(gpu).map_err(|_| Errno::SRCH)?.settings.memory_policy = MemoryPolicy {
+        state.bound(gpu).map_err(|_| Errno::ESRCH)?.settings.memory_policy = MemoryPolicy {
             default: args.default_policy,
             alternate: args.alternate_policy,
             alternate_base: args.alternate_aperture_base,
@@ -134,8 +136,9 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
-        let pdd = state.bound(gpu).map_err(|_| Errno::SRCH)?;
+        let pdd = state.bound(gpu).map_err(|_| Errno::ESRCH)?;
         pdd.settings.trap_handler = (args.tba_addr, args.tma_addr);
+        self.hardware.set_trap_handler(gpu, args.tba_addr, args.tma_addr);
         Ok(())
     }
 
@@ -161,13 +164,13 @@ impl KfdProcess {
         args.num_tile_configs = args.num_tile_configs.min(TILE_CONFIGS);
         if call.memory.write(args.tile_config_ptr, &vec![0; 4 * args.num_tile_configs as usize]).is_err() {
             args.num_tile_configs = 0;
-            return Err(Errno::FAULT);
+            return Err(Errno::EFAULT);
         }
         args.num_macro_tile_configs = args.num_macro_tile_configs.min(MACRO_TILE_CONFIGS);
         let zeros = vec![0; 4 * args.num_macro_tile_configs as usize];
         if call.memory.write(args.macro_tile_config_ptr, &zeros).is_err() {
             args.num_macro_tile_configs = 0;
-            return Err(Errno::FAULT);
+            return Err(Errno::EFAULT);
         }
         Ok(())
     }
@@ -181,9 +184,9 @@ impl KfdProcess {
         if args.xnack_enabled < 0 {
             args.xnack_enabled = 0;
         } else if !self.state.lock().queues.is_empty() {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         } else if args.xnack_enabled != 0 {
-            return Err(Errno::PERM);
+            return Err(Errno::EPERM);
         }
         Ok(())
     }
@@ -199,10 +202,10 @@ impl KfdProcess {
             return Ok(());
         }
         if state.runtime.enabled {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         if state.pdds.iter().any(|pdd| pdd.queue_count > 0) {
-            return Err(Errno::EXIST);
+            return Err(Errno::EEXIST);
         }
         state.runtime.enabled = true;
         state.runtime.r_debug = args.r_debug;
@@ -212,7 +215,7 @@ impl KfdProcess {
 
     /// The debugger interface before KFD 1.13, which KFD refuses since.
     pub(super) fn removed_debug_command<T>(&self, _args: &mut T, _call: &Call<'_>) -> Result<(), Errno> {
-        Err(Errno::PERM)
+        Err(Errno::EPERM)
     }
 
     /// The debugger interface is not modelled; the answer is that of a kernel without a hardware scheduler.
@@ -221,28 +224,28 @@ impl KfdProcess {
         _args: &mut kfd_ioctl_dbg_trap_args,
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
-        Err(Errno::INVAL)
+        Err(Errno::EINVAL)
     }
 
     /// Answers like a kernel built without HSA_AMD_SVM; the topology's capability word says the same.
     pub(super) fn svm(&self, _args: &mut kfd_ioctl_svm_args, _call: &Call<'_>) -> Result<(), Errno> {
-        Err(Errno::PERM)
+        Err(Errno::EPERM)
     }
 
     /// Secondary contexts are not modelled; the answer is the one for a file that already is a secondary context.
     pub(super) fn create_process(&self, _args: &mut [u8; 0], _call: &Call<'_>) -> Result<(), Errno> {
-        Err(Errno::INVAL)
+        Err(Errno::EINVAL)
     }
 
     /// The profiler's version. Its locks need `perfmon_capable`, which no client has here.
     pub(super) fn profiler(&self, args: &mut kfd_ioctl_profiler_args, _call: &Call<'_>) -> Result<(), Errno> {
         match args.op {
-            KFD_IOC_PROFILER_PMC => Err(Errno::PERM),
+            KFD_IOC_PROFILER_PMC => Err(Errno::EPERM),
             KFD_IOC_PROFILER_VERSION => {
                 args.args[0] = PROFILER_VERSION;
                 Ok(())
             }
-            _ => Err(Errno::INVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 
@@ -253,7 +256,7 @@ impl KfdProcess {
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
         self.gpu_by_id(args.gpuid)?;
-        Err(Errno::NOMEM)
+        Err(Errno::ENOMEM)
     }
 }
 
@@ -271,8 +274,7 @@ fn apertures(gpu_id: u32) -> kfd_process_device_apertures {
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    // These clocks count from boot, so that no part is negative.
-    let part = |value: i64| u64::try_from(value).unwrap_or(0);
-    part(time.tv_sec).saturating_mul(NS).saturating_add(part(time.tv_nsec))
+    // The kernel has these clocks, which count from boot, so that no part is negative.
+    let time = clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
+    time.as_secs().saturating_mul(NS).saturating_add(time.subsec_nanos().into())
 }

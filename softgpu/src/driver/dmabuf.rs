@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::{Backing, Bo, Charge, Domain};
 use super::process::{KfdProcess, State, split_handle};
@@ -33,11 +33,11 @@ impl KfdProcess {
         // KFD compares the handle's upper half with the hardware's own id here, and nowhere else.
         let gpu = self.gpu_by_actual_id(gpu_id)?;
         let state = self.state.lock();
-        let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
+        let bo = state.bo(gpu, index).ok_or(Errno::EINVAL)?;
         match bo.backing.domain {
             Domain::Vram { .. } | Domain::Gtt => {}
-            Domain::Userptr => return Err(Errno::PERM),
-            Domain::Doorbell | Domain::Mmio => return Err(Errno::INVAL),
+            Domain::Userptr => return Err(Errno::EPERM),
+            Domain::Doorbell | Domain::Mmio => return Err(Errno::EINVAL),
         }
         let fd = if bo.writable() {
             memfd::duplicate(&bo.backing.fd)?
@@ -57,7 +57,7 @@ impl KfdProcess {
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let mut state = self.state.lock();
         state.bound(gpu)?;
-        let fd = call.fds.take_in(FdPlace::Field(IMPORT_FD)).ok_or(Errno::BADF)?;
+        let fd = call.fds.take_in(FdPlace::Field(IMPORT_FD)).ok_or(Errno::EBADF)?;
         let backing = self.backing_of(&mut state, gpu, fd)?;
         // KFD attaches the memory of another GPU as system memory, whatever its domain is.
         let home = if backing.gpu == gpu { backing.domain.flag() } else { Domain::Gtt.flag() };
@@ -99,10 +99,10 @@ impl KfdProcess {
     /// # Errors
     /// `EINVAL` when this device did not export it.
     fn describe(&self, fd: BorrowedFd<'_>) -> Result<(Domain, usize, u64), Errno> {
-        let name = memfd::name(fd).ok_or(Errno::INVAL)?;
-        let (domain, gpu_id) = Domain::of_dmabuf(&name).ok_or(Errno::INVAL)?;
+        let name = memfd::name(fd).ok_or(Errno::EINVAL)?;
+        let (domain, gpu_id) = Domain::of_dmabuf(&name).ok_or(Errno::EINVAL)?;
         let bytes = memfd::sealed_bytes(fd).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(super::PAGE));
-        Ok((domain, self.gpu_by_actual_id(gpu_id)?, bytes.ok_or(Errno::INVAL)?))
+        Ok((domain, self.gpu_by_actual_id(gpu_id)?, bytes.ok_or(Errno::EINVAL)?))
     }
 
     pub(super) fn get_dmabuf_info(
@@ -111,9 +111,9 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if self.gpus.is_empty() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
-        let fd = call.fds.take_in(FdPlace::Field(INFO_FD)).ok_or(Errno::BADF)?;
+        let fd = call.fds.take_in(FdPlace::Field(INFO_FD)).ok_or(Errno::EBADF)?;
         let (domain, gpu, bytes) = self.describe(fd.as_fd())?;
         args.size = bytes;
         // Only graphics drivers attach metadata (tiling); buffers made here have none.

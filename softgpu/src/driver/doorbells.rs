@@ -4,6 +4,8 @@
 //! INVARIANT: no compute queue gets a doorbell of the range that belongs to SDMA engines and fixed functions, or of
 //! that range's mirror 512 doorbells higher. The number of an SDMA queue alone determines its doorbell.
 
+use queues::words::count;
+
 /// Doorbells of a slice, 8 bytes each.
 pub(super) const DOORBELLS: usize = 1024;
 /// Bytes of one doorbell.
@@ -67,8 +69,7 @@ impl DoorbellMap {
 /// The doorbell of SDMA queue `id` on a GPU with `engines` engines: queues alternate between them.
 pub(super) fn sdma_doorbell(id: u32, engines: u32) -> u32 {
     let (engine, queue) = (id % engines.max(1), id / engines.max(1));
-    // CAST: the two halves of the reserved range.
-    RESERVED.0 as u32 + SDMA_ENGINE_STRIDE * engine + (queue & 1) * MIRROR as u32 + (queue >> 1)
+    count(RESERVED.0) + SDMA_ENGINE_STRIDE * engine + (queue & 1) * count(MIRROR) + (queue >> 1)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::shared::SharedWords;
 
@@ -107,7 +107,7 @@ impl EventState {
     /// `ENOSPC` when all ids of its kind are taken.
     pub(super) fn create(&mut self, event_type: u32, auto_reset: bool) -> Result<u32, Errno> {
         let id = if has_slot(event_type) {
-            let usable = self.page.as_ref().ok_or(Errno::NOMEM)?.usable;
+            let usable = self.page.as_ref().ok_or(Errno::ENOMEM)?.usable;
             // Id 0 is never given out.
             self.lowest_free(1, usable.min(KFD_FIRST_NONSIGNAL_EVENT_ID))?
         } else {
@@ -137,7 +137,7 @@ impl EventState {
             }
             free += 1;
         }
-        if free < end { Ok(free) } else { Err(Errno::NOSPC) }
+        if free < end { Ok(free) } else { Err(Errno::ENOSPC) }
     }
 
     /// Restores an event from a checkpoint, with its payload and whether it is signalled. Its age begins at 0 and its
@@ -161,7 +161,7 @@ impl EventState {
         let last = match saved.event_type {
             slotted if has_slot(slotted) => {
                 if self.page.is_none() {
-                    return Err(Errno::NOMEM);
+                    return Err(Errno::ENOMEM);
                 }
                 KFD_SIGNAL_EVENT_LIMIT - 1
             }
@@ -173,13 +173,13 @@ impl EventState {
                 event.hw_exception = payload.hw_exception_data();
                 i32::MAX.unsigned_abs()
             }
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::EINVAL),
         };
         if id > last {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if self.events.contains_key(&id) {
-            return Err(Errno::NOSPC);
+            return Err(Errno::ENOSPC);
         }
         if let Some(page) = self.page.as_ref().filter(|_| has_slot(saved.event_type)) {
             page.acknowledge(id);
@@ -237,7 +237,7 @@ impl EventState {
     /// # Errors
     /// `EINVAL`.
     pub(super) fn destroy(&mut self, id: u32) -> Result<(), Errno> {
-        self.events.remove(&id).ok_or(Errno::INVAL)?;
+        self.events.remove(&id).ok_or(Errno::EINVAL)?;
         for waiter in self.waits.values_mut().flatten().filter(|waiter| waiter.event == Some(id)) {
             waiter.event = None;
         }
@@ -298,8 +298,8 @@ impl EventState {
     /// # Errors
     /// `EINVAL` for an unknown event.
     pub(super) fn add_waiter(&mut self, wait: u64, id: u32, last_age: u64) -> Result<(), Errno> {
-        let event = self.events.get_mut(&id).ok_or(Errno::INVAL)?;
-        let waiters = self.waits.get_mut(&wait).ok_or(Errno::INVAL)?;
+        let event = self.events.get_mut(&id).ok_or(Errno::EINVAL)?;
+        let waiters = self.waits.get_mut(&wait).ok_or(Errno::EINVAL)?;
         let compares_age = event.event_type == KFD_IOC_EVENT_SIGNAL && last_age != 0;
         let activated = event.signaled || (compares_age && event.age != last_age);
         event.signaled = event.signaled && !event.auto_reset;

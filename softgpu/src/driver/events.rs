@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::Domain;
 use super::event_state::{EventPage, EventState, has_slot};
@@ -47,16 +47,16 @@ impl KfdProcess {
         handle: u64,
     ) -> Result<(), Errno> {
         if events.page.is_some() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let (gpu_id, index) = split_handle(handle);
         let gpu = self.gpu_by_id(gpu_id)?;
         state.bound(gpu)?;
-        let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
+        let bo = state.bo(gpu, index).ok_or(Errno::EINVAL)?;
         if bo.backing.bytes < EVENT_PAGE_BYTES as u64 || bo.backing.domain != Domain::Gtt {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
-        let words = usize::try_from(bo.backing.bytes / 8).map_err(|_| Errno::NOMEM)?;
+        let words = usize::try_from(bo.backing.bytes / 8).map_err(|_| Errno::ENOMEM)?;
         events.page = Some(EventPage::of_client(SharedWords::map(bo.backing.fd.as_fd(), words)?));
         state.event_page = Some(handle);
         Ok(())
@@ -100,7 +100,7 @@ impl KfdProcess {
 fn signal_event(events: &EventState, id: u32) -> Result<(), Errno> {
     match events.get(id) {
         Some(event) if event.event_type == KFD_IOC_EVENT_SIGNAL => Ok(()),
-        _ => Err(Errno::INVAL),
+        _ => Err(Errno::EINVAL),
     }
 }
 

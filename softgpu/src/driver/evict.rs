@@ -4,7 +4,7 @@
 //! INVARIANT: each GPU counts the reasons for eviction. Its queues run again when the count is zero. The memory
 //! descriptor of a queue and its own buffers hold everything that the queue needs to continue.
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::cu_mask;
 use super::process::{KfdProcess, Pdd, State};

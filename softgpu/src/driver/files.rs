@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::memfd::{self, Identity};
 use crate::sysfs::GpuModel;
@@ -38,10 +38,12 @@ impl OpenFile {
     }
 }
 
-/// All files the process ever opened.
+/// All files the process ever opened, but for those that it is known to have closed.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     by_token: BTreeMap<Identity, (OpenFile, OwnedFd)>,
+    /// How many there ever were.
+    opened: u64,
 }
 
 impl Files {
@@ -50,13 +52,18 @@ impl Files {
     /// # Errors
     /// `ENOENT` for any other path.
     pub(super) fn open(&mut self, path: &str, gpus: &[GpuModel]) -> Result<(OpenFile, OwnedFd), Errno> {
-        let node = parse(path, gpus).ok_or(Errno::NOENT)?;
+        let node = parse(path, gpus).ok_or(Errno::ENOENT)?;
         let token = memfd::create("softgpu:file", 0)?;
         let for_client = memfd::duplicate(&token)?;
-        // CAST: usize to u64 on a 64-bit target.
-        let file = OpenFile { id: self.by_token.len() as u64 + 1, node };
+        self.opened += 1;
+        let file = OpenFile { id: self.opened, node };
         self.by_token.insert(memfd::identity(token.as_fd())?, (file, token));
         Ok((file, for_client))
+    }
+
+    /// Forgets a file of `/dev/kfd` that was closed.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.by_token.retain(|_, (file, _)| file.id != id || file.node != Node::Kfd);
     }
 
     /// The open file that a descriptor refers to.
@@ -89,7 +96,7 @@ mod tests {
         assert_eq!(files.find(token.as_fd()), Some(kfd));
         assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap().0.node(), Node::Render { gpu: 1 });
         for path in ["/dev/dri/renderD130", "/dev/dri/renderD127", "/dev/dri/renderDx", "/dev/null", ""] {
-            assert_eq!(files.open(path, &gpus).unwrap_err(), Errno::NOENT, "{path}");
+            assert_eq!(files.open(path, &gpus).unwrap_err(), Errno::ENOENT, "{path}");
         }
     }
 
@@ -99,7 +106,7 @@ mod tests {
         let (mut files, gpus) = (Files::default(), Machine::of_file(text).unwrap().into_gpus());
         assert_eq!(files.open("/dev/dri/renderD200", &gpus).unwrap().0.node(), Node::Render { gpu: 0 });
         assert_eq!(files.open("/dev/dri/renderD128", &gpus).unwrap().0.node(), Node::Render { gpu: 1 });
-        assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap_err(), Errno::NOENT);
+        assert_eq!(files.open("/dev/dri/renderD129", &gpus).unwrap_err(), Errno::ENOENT);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! is copied back even when the handler fails. A call that is refused before the handler copies nothing back.
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::files::{Node, OpenFile};
 use super::process::KfdProcess;
@@ -98,15 +98,15 @@ pub(super) fn ioctl(
     }
     let nr = ioc_nr(cmd);
     if nr == 0 || nr >= process.kernel.command_end() {
-        return Err(Errno::NOTTY);
+        return Err(Errno::ENOTTY);
     }
-    let ioctl = KfdIoctl::from_number(nr).ok_or(Errno::INVAL)?;
+    let ioctl = KfdIoctl::from_number(nr).ok_or(Errno::EINVAL)?;
     may_call(memory.caller(), needs_checkpoint_restore(ioctl))?;
     let row = ioctl.row();
     let user_bytes = ioc_size(cmd);
     let mut buffer = vec![0u8; row.argument_bytes().max(user_bytes)];
     if ioc_dir(row.command) & 1 != 0 {
-        buffer[..user_bytes].copy_from_slice(arg.get(..user_bytes).ok_or(Errno::FAULT)?);
+        buffer[..user_bytes].copy_from_slice(arg.get(..user_bytes).ok_or(Errno::EFAULT)?);
     }
     if ioctl == KfdIoctl::Svm {
         validate_svm_size(&buffer, user_bytes)?;
@@ -114,7 +114,7 @@ pub(super) fn ioctl(
     let result = handler(ioctl)(process, &mut buffer, &Call { memory, fds });
     if ioc_dir(row.command) & 2 != 0 {
         // If the copy to the user fails, the answer is EFAULT, even if the handler succeeded and made an object.
-        arg.get_mut(..user_bytes).ok_or(Errno::FAULT)?.copy_from_slice(&buffer[..user_bytes]);
+        arg.get_mut(..user_bytes).ok_or(Errno::EFAULT)?.copy_from_slice(&buffer[..user_bytes]);
     }
     result
 }
@@ -124,7 +124,7 @@ fn validate_svm_size(buffer: &[u8], user_bytes: usize) -> Result<(), Errno> {
     let fixed = size_of::<kfd_ioctl_svm_args>();
     let args: kfd_ioctl_svm_args = bytemuck::pod_read_unaligned(&buffer[..fixed]);
     let wanted = (args.nattr as usize).checked_mul(8).and_then(|attributes| attributes.checked_add(fixed));
-    if wanted.is_some_and(|wanted| user_bytes >= wanted) { Ok(()) } else { Err(Errno::INVAL) }
+    if wanted.is_some_and(|wanted| user_bytes >= wanted) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 impl KfdProcess {
@@ -144,7 +144,7 @@ impl KfdProcess {
         let result = ioctl(self, file, cmd, arg, memory, fds);
         if let Err(errno) = result {
             let name = kfd::sys::command_name(cmd);
-            tracing::debug!(target: "driver", ioctl = name, errno = errno.raw_os_error(), "ioctl refused");
+            tracing::debug!(target: "driver", ioctl = name, errno = kfd::errno::to_raw(errno), "ioctl refused");
         }
         result
     }
@@ -154,8 +154,8 @@ impl KfdProcess {
 fn may_call(caller: Caller, checkpoint_restore: bool) -> Result<(), Errno> {
     // The kernel lets a ptracer issue CRIU_OP on a descriptor of the traced process, if it has the capability.
     match (caller.same_process, checkpoint_restore, caller.checkpoint_restore) {
-        (false, false, _) | (false, true, false) => Err(Errno::BADF),
-        (true, true, false) => Err(Errno::ACCESS),
+        (false, false, _) | (false, true, false) => Err(Errno::EBADF),
+        (true, true, false) => Err(Errno::EACCES),
         (true, ..) | (false, true, true) => Ok(()),
     }
 }

@@ -4,13 +4,14 @@
 //! INVARIANT: a callback takes only the event lock and never waits for the hardware. A thread does work that needs more
 //! (evicting queues, reporting through a queue's save area), as the kernel defers such work to a work queue.
 
-use std::os::fd::AsFd;
+use queues::words::words;
 use std::sync::Arc;
 
 use kfd::sys::*;
 use queues::aql::ExceptionCode;
 
 use super::PAGE;
+use super::doorbells::DOORBELL_BYTES;
 use super::process::{KfdProcess, State};
 use super::queue_table::Queue;
 use crate::hardware::{Interrupts, VmFault};
@@ -31,10 +32,12 @@ impl Interrupts for KfdProcess {
         if gpu >= self.gpus.len() {
             return;
         }
+        // What `event_interrupt_wq_v9`, `_v10` and `_v11` (gfx12 has that one, too) make of the interrupt: they look at
+        // neither the read bit nor the execute bit, and nothing sets `prot_exec`.
         let failure = kfd_memory_exception_failure {
-            NotPresent: u32::from(fault.not_present),
-            ReadOnly: u32::from(fault.read_only),
-            NoExecute: u32::from(fault.no_execute),
+            NotPresent: u32::from(fault.permission_faults & VmFault::VALID != 0),
+            ReadOnly: u32::from(fault.permission_faults & VmFault::WRITE != 0),
+            NoExecute: 0,
             imprecise: 0,
         };
         let data = kfd_hsa_memory_exception_data {
@@ -65,10 +68,27 @@ impl Interrupts for KfdProcess {
         }
     }
 
+    fn wave_message(&self, gpu: usize, m0: u32, privileged: bool) {
+        if !privileged {
+            self.signal_message(m0);
+            return;
+        }
+        self.defer(move |process| {
+            if !process.report_message(gpu, m0) {
+                process.signal_message(m0);
+            }
+        });
+    }
+
     fn queue_exception(&self, gpu: usize, queue_id: u32, code: ExceptionCode) {
         self.defer(move |process| process.report_exception(gpu, queue_id, code));
     }
 }
+
+/// What a privileged message says (`kfd_int_process_v11.c`, `KFD_CTXID0_*`): the doorbell of the wave's queue below the
+/// exceptions, as an exception mask.
+const DOORBELL_BITS: u32 = 10;
+const MESSAGE_MASK: u32 = (1 << 24) - 1;
 
 impl KfdProcess {
     fn signal_memory_fault(&self, data: kfd_hsa_memory_exception_data) {
@@ -118,41 +138,56 @@ impl KfdProcess {
     /// the word at the payload address, then signals the named event (`kfd_send_exception_to_runtime`). Only for
     /// processes that enabled their runtime; others read what the firmware wrote.
     fn report_exception(&self, gpu: usize, queue_id: u32, code: ExceptionCode) {
+        self.report_to_queue(gpu, |id, _| id == queue_id, code.mask());
+    }
+
+    /// Reports what a privileged wave said; whether somebody is there to be told.
+    fn report_message(&self, gpu: usize, m0: u32) -> bool {
+        let doorbell = m0 & ((1 << DOORBELL_BITS) - 1);
+        let is_it = |_, queue: &Queue| queue.doorbell.byte_offset() / DOORBELL_BYTES == doorbell;
+        self.report_to_queue(gpu, is_it, u64::from((m0 & MESSAGE_MASK) >> DOORBELL_BITS))
+    }
+
+    fn report_to_queue(&self, gpu: usize, is_it: impl Fn(u32, &Queue) -> bool, mask: u64) -> bool {
         let state = self.state.lock();
         if !state.runtime.enabled {
-            return;
+            return false;
         }
-        let Some(queue) = state.queues.get(queue_id).filter(|queue| queue.gpu == gpu && queue.is_compute())
-        else {
-            return;
-        };
-        let event_id = report(&state, queue, code);
+        let wanted =
+            |(id, queue): &(u32, &Queue)| queue.gpu == gpu && queue.is_compute() && is_it(*id, queue);
+        let Some((_, queue)) = state.queues.iter().find(wanted) else { return false };
+        let event_id = report(&state, queue, mask);
         drop(state);
         if let Some(event_id) = event_id {
             self.events.change(|events| events.set(event_id));
         }
+        true
+    }
+
+    /// A message that is no exception signals the event that it names (`kfd_signal_event_interrupt` with 24 bits).
+    fn signal_message(&self, m0: u32) {
+        self.events.change(|events| events.interrupt(m0 & MESSAGE_MASK));
     }
 }
 
-/// Sets the exception's bit in the runtime's word. Answers the event to signal, or `None` when the runtime gave
+/// Sets the exceptions' bits in the runtime's word. Answers the event to signal, or `None` when the runtime gave
 /// neither.
-fn report(state: &State, queue: &Queue, code: ExceptionCode) -> Option<u32> {
+fn report(state: &State, queue: &Queue, mask: u64) -> Option<u32> {
     let payload = read_u64(state, queue.gpu, queue.cwsr_va + HEADER_PAYLOAD_ADDRESS)?;
-    // CAST: the id is the low word of the last eight bytes.
-    let event_id = read_u64(state, queue.gpu, queue.cwsr_va + HEADER_EVENT_ID)? as u32;
+    let [event_id, _] = words(read_u64(state, queue.gpu, queue.cwsr_va + HEADER_EVENT_ID)?);
     if payload == 0 || event_id == 0 {
         return None;
     }
-    let pending = read_u64(state, queue.gpu, payload)? | code.mask();
+    let pending = read_u64(state, queue.gpu, payload)? | mask;
     let (backing, offset) = state.pdds.get(queue.gpu)?.vm.resolve(payload, 8)?;
     // Read and written back without atomicity, as the kernel does with user memory.
-    rustix::io::pwrite(backing.fd.as_fd(), &pending.to_le_bytes(), offset).ok()?;
+    nix::sys::uio::pwrite(&backing.fd, &pending.to_le_bytes(), i64::try_from(offset).ok()?).ok()?;
     Some(event_id)
 }
 
 fn read_u64(state: &State, gpu: usize, va: u64) -> Option<u64> {
     let (backing, offset) = state.pdds.get(gpu)?.vm.resolve(va, 8)?;
     let mut bytes = [0u8; 8];
-    let read = rustix::io::pread(backing.fd.as_fd(), &mut bytes, offset).ok()?;
+    let read = nix::sys::uio::pread(&backing.fd, &mut bytes, i64::try_from(offset).ok()?).ok()?;
     (read == 8).then(|| u64::from_le_bytes(bytes))
 }

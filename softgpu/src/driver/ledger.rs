@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 use thiserror::Error;
 
 use super::memfd;
@@ -260,15 +260,15 @@ impl LedgerSlot {
     /// `ENOMEM` when the device has not that much left.
     pub fn reserve(&self, resource: Resource, amount: u64) -> Result<(), Errno> {
         let capacity = self.ledger.capacity(resource);
-        let counter = self.counter(resource).ok_or(Errno::NOMEM)?;
+        let counter = self.counter(resource).ok_or(Errno::ENOMEM)?;
         if amount > capacity {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         // ORDERING: SeqCst add, then SeqCst sum: of two racing reservations at least one sees the other.
         counter.fetch_add(amount, Ordering::SeqCst);
         if self.ledger.used(resource) > capacity {
             counter.fetch_sub(amount, Ordering::SeqCst);
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         Ok(())
     }
@@ -325,7 +325,7 @@ mod tests {
         let ledger = ledger();
         let (first, second) = (ledger.claim(1).unwrap(), ledger.claim(2).unwrap());
         first.reserve(Resource::Vram(0), 60).unwrap();
-        assert_eq!(second.reserve(Resource::Vram(0), 41), Err(Errno::NOMEM));
+        assert_eq!(second.reserve(Resource::Vram(0), 41), Err(Errno::ENOMEM));
         second.reserve(Resource::Vram(0), 40).unwrap();
         assert_eq!(ledger.used(Resource::Vram(0)), 100);
         assert_eq!(ledger.used(Resource::Vram(1)), 0);
@@ -360,7 +360,7 @@ mod tests {
         let slot = ledger.claim(1).unwrap();
         slot.release(Resource::Ttm, 5);
         assert_eq!(ledger.used(Resource::Ttm), 0);
-        assert_eq!(slot.reserve(Resource::Ttm, u64::MAX), Err(Errno::NOMEM));
+        assert_eq!(slot.reserve(Resource::Ttm, u64::MAX), Err(Errno::ENOMEM));
     }
 
     #[test]

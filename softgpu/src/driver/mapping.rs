@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::{Backing, Domain};
 use super::process::{KfdProcess, State, split_handle};
@@ -36,7 +36,7 @@ impl KfdProcess {
         let (owner_id, index) = split_handle(args.handle);
         let owner = self.gpu_by_id(owner_id)?;
         state.bound(owner)?;
-        state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        state.bo(owner, index).ok_or(Errno::ENOMEM)?;
         for id in &ids[args.n_success as usize..] {
             let gpu = self.gpu_by_id(*id)?;
             state.bound(gpu)?;
@@ -54,17 +54,17 @@ impl KfdProcess {
         index: u32,
         gpu: usize,
     ) -> Result<(), Errno> {
-        let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        let bo = state.bo(owner, index).ok_or(Errno::ENOMEM)?;
         if bo.is_mapped_on(gpu) {
             return Ok(());
         }
         if !self.peer_accessible(&bo.backing, gpu) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let parts = parts(bo.va, bo.backing.bytes, bo.copies())?;
         let vm = &state.pdds[gpu].vm;
         if parts.iter().any(|part| vm.overlaps(part.va, part.bytes)) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let execute = bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
         let access = PageAccess { read: true, write: bo.writable(), execute };
@@ -109,7 +109,7 @@ impl KfdProcess {
         let mut state = self.state.lock();
         let (owner_id, index) = split_handle(args.handle);
         let owner = self.gpu_by_id(owner_id)?;
-        state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        state.bo(owner, index).ok_or(Errno::ENOMEM)?;
         for id in &ids[args.n_success as usize..] {
             let gpu = self.gpu_by_id(*id)?;
             self.unmap_on(&mut state, owner, index, gpu)?;
@@ -119,13 +119,13 @@ impl KfdProcess {
     }
 
     fn unmap_on(&self, state: &mut State, owner: usize, index: u32, gpu: usize) -> Result<(), Errno> {
-        let bo = state.bo(owner, index).ok_or(Errno::NOMEM)?;
+        let bo = state.bo(owner, index).ok_or(Errno::ENOMEM)?;
         // The same answer is given for a GPU whose address space was not acquired, since nothing can be mapped there.
         if !bo.is_mapped_on(gpu) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if state.pdds[gpu].vm.is_held(bo.backing.identity) {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         for part in parts(bo.va, bo.backing.bytes, bo.copies())? {
             self.hardware.unmap(gpu, part.va, part.bytes);
@@ -141,17 +141,17 @@ impl KfdProcess {
 /// Reads the array of GPU ids, after the checks that come before it.
 fn device_ids(n_devices: u32, n_success: u32, pointer: u64, call: &Call<'_>) -> Result<Vec<u32>, Errno> {
     if n_devices == 0 || n_success > n_devices {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     call.read_u32s(pointer, n_devices)
 }
 
 /// The mappings of a buffer at its recorded address (`amdgpu_vm_bo_map`'s checks).
 fn parts(va: u64, bytes: u64, copies: u64) -> Result<Vec<Part>, Errno> {
-    let total = bytes.checked_mul(copies).ok_or(Errno::INVAL)?;
-    let end = va.checked_add(total).ok_or(Errno::INVAL)?;
+    let total = bytes.checked_mul(copies).ok_or(Errno::EINVAL)?;
+    let end = va.checked_add(total).ok_or(Errno::EINVAL)?;
     if va == 0 || !va.is_multiple_of(PAGE) || end > VA_END {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     Ok((0..copies).map(|copy| Part { va: va + copy * bytes, bytes }).collect())
 }

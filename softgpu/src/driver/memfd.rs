@@ -6,11 +6,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, ftruncate,
-    memfd_create, open,
-};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use kfd::linux;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
+use nix::sys::stat::{Mode, fstat};
+
+use crate::names;
 
 /// What identifies a file while a descriptor of it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,14 +26,11 @@ pub(super) struct Identity {
 /// `ENOMEM` when there is no memory of this size. Also `EMFILE` and `ENFILE`, which KFD does not answer, since there a
 /// buffer needs no descriptor: `ENOMEM` would be misleading for them.
 pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let fd =
-        memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|errno| match errno {
-            Errno::MFILE | Errno::NFILE => errno,
-            _ => Errno::NOMEM,
-        })?;
-    ftruncate(&fd, bytes).map_err(|_| Errno::NOMEM)?;
-    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
-    Ok(fd)
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+    linux::memfd(&names::of_memory(name), bytes, seals).map_err(|errno| match errno {
+        Errno::EMFILE | Errno::ENFILE => errno,
+        _ => Errno::ENOMEM,
+    })
 }
 
 /// The identity of an open file.
@@ -46,8 +44,8 @@ pub(super) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
 
 /// Bytes of a memfd that cannot shrink; `None` for every other file.
 pub(crate) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
-    let seals = fcntl_get_seals(fd).ok()?;
-    if !seals.contains(SealFlags::SHRINK) {
+    let seals = linux::seals(fd).ok()?;
+    if !seals.contains(SealFlag::F_SEAL_SHRINK) {
         return None;
     }
     u64::try_from(fstat(fd).ok()?.st_size).ok()
@@ -55,12 +53,14 @@ pub(crate) fn sealed_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
 
 /// Whether the file is a memfd that is sealed against writing, now or for future mappings.
 pub(super) fn is_write_sealed(fd: BorrowedFd<'_>) -> bool {
-    fcntl_get_seals(fd).is_ok_and(|seals| seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE))
+    linux::seals(fd)
+        .is_ok_and(|seals| seals.intersects(SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_FUTURE_WRITE))
 }
 
 /// Whether the descriptor cannot write.
 pub(super) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
-    fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
+    let flags = fcntl(fd, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
+    flags.is_ok_and(|flags| flags & OFlag::O_ACCMODE == OFlag::O_RDONLY)
 }
 
 /// Another descriptor of the same file, close-on-exec.
@@ -68,7 +68,7 @@ pub(super) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
 /// # Errors
 /// `EMFILE`.
 pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
-    fcntl_dupfd_cloexec(fd, 0)
+    linux::duplicate(fd)
 }
 
 /// A descriptor of the same file that cannot be mapped for writing.
@@ -76,7 +76,8 @@ pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// The errno of opening `/proc/self/fd`.
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
 }
 
 /// The name a memfd was created with; `None` for other files.

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::{Backing, Bo, Charge, Domain, VRAM_UNIT, vram_charge};
 use super::ledger::Resource;
@@ -28,13 +28,13 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if args.size == 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         // SVM ranges would be compared here (EADDRINUSE); this kernel is built without SVM, so there are none.
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let public = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC != 0;
         if public && args.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 && !self.gpus[gpu].large_bar() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut state = self.state.lock();
         state.bound(gpu)?;
@@ -81,12 +81,12 @@ impl KfdProcess {
     fn charge(&self, gpu: usize, wanted: &Wanted) -> Result<Charge, Errno> {
         match wanted.domain {
             Domain::Vram { .. } => {
-                let bytes = vram_charge(wanted.bytes).ok_or(Errno::NOMEM)?;
+                let bytes = vram_charge(wanted.bytes).ok_or(Errno::ENOMEM)?;
                 let charge = Charge::take(&self.slot, &[(Resource::Vram(gpu), bytes)])?;
                 let limit = self.gpus[gpu].vram_bytes().saturating_sub(self.page_table_estimate());
                 // Checked after the reservation, so that racing processes see each other's.
                 if self.slot.ledger().used(Resource::Vram(gpu)) > limit {
-                    return Err(Errno::NOMEM);
+                    return Err(Errno::ENOMEM);
                 }
                 Ok(charge)
             }
@@ -111,22 +111,23 @@ impl KfdProcess {
             }
             Domain::Userptr => {
                 // get_user_pages fails where nothing is mapped: no descriptor came, or one that is too short.
-                let fd = userptr().ok_or(Errno::FAULT)?;
-                let bytes = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::FAULT)?;
-                if bytes < wanted.bytes { Err(Errno::FAULT) } else { Ok(fd) }
+                let fd = userptr().ok_or(Errno::EFAULT)?;
+                let bytes = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::EFAULT)?;
+                if bytes < wanted.bytes { Err(Errno::EFAULT) } else { Ok(fd) }
             }
             Domain::Doorbell => Ok(self.hardware.doorbells(gpu)?.0),
             Domain::Mmio => self.mmio_page(state, gpu),
         }
     }
 
-    /// The remapped HDP flush registers of a GPU: this device's memory is coherent, so writing them does nothing.
+    /// The remapped HDP flush registers of a GPU: this device's memory is coherent, so writing them does nothing. The page
+    /// keeps what a client stores there, by which tests see that it flushed; a real register reads as 0.
     pub(super) fn mmio_page(&self, state: &mut State, gpu: usize) -> Result<OwnedFd, Errno> {
         let page = &mut state.pdds[gpu].mmio_page;
         if page.is_none() {
             *page = Some(memfd::create(&Domain::Mmio.memfd_name(self.gpus[gpu].gpu_id()), PAGE)?);
         }
-        page.as_ref().ok_or(Errno::NOMEM).and_then(memfd::duplicate)
+        page.as_ref().ok_or(Errno::ENOMEM).and_then(memfd::duplicate)
     }
 
     pub(super) fn free_memory(
@@ -136,13 +137,13 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if state.event_page == Some(args.handle) {
-            return Err(Errno::PERM);
+            return Err(Errno::EPERM);
         }
         let (gpu_id, index) = split_handle(args.handle);
         let gpu = self.gpu_by_id(gpu_id)?;
-        let bo = state.bo(gpu, index).ok_or(Errno::INVAL)?;
+        let bo = state.bo(gpu, index).ok_or(Errno::EINVAL)?;
         if bo.mapped != 0 {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         state.pdds[gpu].bos.remove(index);
         Ok(())
@@ -175,13 +176,13 @@ pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted
     let flags = args.flags;
     let has = |flag: u32| flags & flag != 0;
     if has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL) && args.size != DOORBELL_SLICE_BYTES as u64 {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     if !has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL)
         && has(KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP)
         && args.size != MMIO_REMAP_BYTES as u64
     {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     let domain = if has(KFD_IOC_ALLOC_MEM_FLAGS_VRAM) {
         Domain::Vram { public: has(KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC) }
@@ -189,7 +190,7 @@ pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted
         Domain::Gtt
     } else if has(KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) {
         if args.mmap_offset == 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         Domain::Userptr
     } else if has(KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL) {
@@ -197,12 +198,12 @@ pub(super) fn wanted(args: &kfd_ioctl_alloc_memory_of_gpu_args) -> Result<Wanted
     } else if has(KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP) {
         Domain::Mmio
     } else {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     };
     let size = if has(KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM) { args.size / 2 } else { args.size };
     if size == 0 {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     // A size that cannot be rounded up exceeds every limit.
-    Ok(Wanted { domain, bytes: page_align(size).ok_or(Errno::NOMEM)? })
+    Ok(Wanted { domain, bytes: page_align(size).ok_or(Errno::ENOMEM)? })
 }

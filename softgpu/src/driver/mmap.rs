@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::{Bo, Domain};
 use super::files::{Node, OpenFile};
@@ -40,7 +40,7 @@ impl KfdProcess {
     /// no buffer starts at the offset or it is shorter, `EACCES` when the file is not the acquired one, `EPERM` for
     /// memory that the CPU cannot map.
     pub fn mmap(&self, file: &OpenFile, length: u64, offset: u64) -> Result<Mapped, Errno> {
-        let length = page_align(length).filter(|length| *length > 0).ok_or(Errno::INVAL)?;
+        let length = page_align(length).filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
         match file.node() {
             Node::Kfd => self.mmap_kfd(length, offset),
             Node::Render { .. } => self.mmap_render(file, length, offset),
@@ -56,13 +56,13 @@ impl KfdProcess {
             } else {
                 self.gpu_by_id(id)
             };
-            found.map_err(|_| Errno::NODEV)
+            found.map_err(|_| Errno::ENODEV)
         };
         match offset & KFD_MMAP_TYPE_MASK {
             KFD_MMAP_TYPE_DOORBELL => {
                 let gpu = gpu()?;
                 if length != DOORBELL_SLICE_BYTES as u64 {
-                    return Err(Errno::INVAL);
+                    return Err(Errno::EINVAL);
                 }
                 let (fd, parked) = self.hardware.doorbells(gpu)?;
                 Ok(Mapped { fd, offset: 0, parked: Some(parked) })
@@ -71,25 +71,25 @@ impl KfdProcess {
             KFD_MMAP_TYPE_MMIO => {
                 let gpu = gpu()?;
                 if length != MMIO_REMAP_BYTES as u64 {
-                    return Err(Errno::INVAL);
+                    return Err(Errno::EINVAL);
                 }
                 Ok(Mapped::plain(self.mmio_page(&mut self.state.lock(), gpu)?))
             }
             // The reserved type was the trap page of gfx8 APUs; this device models none.
-            _ => gpu().and(Err(Errno::INVAL)),
+            _ => gpu().and(Err(Errno::EINVAL)),
         }
     }
 
     /// The event page that the driver made for a client that gave none. Linux 6.12 lets the client map it.
     fn mmap_events(&self, length: u64) -> Result<Mapped, Errno> {
         if length > EVENT_PAGE_BYTES as u64 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut events = self.events.lock();
-        let page = events.page.as_mut().ok_or(Errno::INVAL)?;
-        let fd = page.own.as_ref().ok_or(Errno::INVAL).and_then(memfd::duplicate)?;
+        let page = events.page.as_mut().ok_or(Errno::EINVAL)?;
+        let fd = page.own.as_ref().ok_or(Errno::EINVAL).and_then(memfd::duplicate)?;
         // From now on ids are limited to the slots that the client can see.
-        page.usable = u32::try_from(length / 8).map_err(|_| Errno::INVAL)?;
+        page.usable = u32::try_from(length / 8).map_err(|_| Errno::EINVAL)?;
         Ok(Mapped::plain(fd))
     }
 
@@ -98,22 +98,22 @@ impl KfdProcess {
         let (allowed, backing) = match find_by_offset(&state, offset) {
             Some((gpu, bo)) => (state.pdds[gpu].render == Some(*file), &bo.backing),
             None => {
-                let (owner, gem) = state.gem_by_offset(offset).ok_or(Errno::INVAL)?;
+                let (owner, gem) = state.gem_by_offset(offset).ok_or(Errno::EINVAL)?;
                 (owner == file.id(), &gem.backing)
             }
         };
         if !allowed {
-            return Err(Errno::ACCESS);
+            return Err(Errno::EACCES);
         }
         if length > backing.bytes {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         match backing.domain {
             Domain::Gtt | Domain::Vram { public: true } => Ok(Mapped::plain(memfd::duplicate(&backing.fd)?)),
             // Memory that was allocated without CPU access, or the client's own memory.
-            Domain::Vram { public: false } | Domain::Userptr => Err(Errno::PERM),
+            Domain::Vram { public: false } | Domain::Userptr => Err(Errno::EPERM),
             // Device registers; `/dev/kfd` maps them.
-            Domain::Doorbell | Domain::Mmio => Err(Errno::INVAL),
+            Domain::Doorbell | Domain::Mmio => Err(Errno::EINVAL),
         }
     }
 }

@@ -45,7 +45,7 @@ mod tests;
 
 use std::os::fd::OwnedFd;
 
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 pub use files::OpenFile;
 pub use kernel::{KernelModel, KernelModelError};
@@ -53,7 +53,7 @@ pub use kfd::transport::wire::FdPlace;
 pub use ledger::{Ledger, LedgerError, LedgerSlot};
 pub(crate) use memfd::sealed_bytes;
 pub use mmap::Mapped;
-pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ProcessOptions, Runtime};
+pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ObjectCounts, ProcessOptions, Runtime};
 
 /// The CPU's page size, which is also the GPU's smallest.
 pub(crate) const PAGE: u64 = 4096;
@@ -132,7 +132,7 @@ impl Call<'_> {
     /// `EFAULT`, and `ENOMEM` for more than the kernel would allocate (4 MiB).
     fn read_u32s(&self, address: u64, count: u32) -> Result<Vec<u32>, Errno> {
         if count > 1 << 20 {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         let mut words = vec![0u32; count as usize];
         self.memory.read(address, bytemuck::cast_slice_mut(&mut words))?;

@@ -4,14 +4,15 @@
 //! INVARIANT: the process sees every GPU of the machine from its first ioctl to its end (`kfd_process_device`). A GPU
 //! takes memory and queues only after a render node's address space was acquired for it.
 
+use queues::words::words;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::bo::{Backing, Bo, Slots};
 use super::criu::CriuState;
@@ -147,6 +148,21 @@ pub struct Runtime {
     pub ttmp_setup: bool,
 }
 
+/// What a process has of the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObjectCounts {
+    /// Buffer objects.
+    pub buffers: usize,
+    /// Events.
+    pub events: usize,
+    /// Queues.
+    pub queues: usize,
+    /// Handles of buffers on render files.
+    pub handles: usize,
+    /// Mappings made with them (GEM_VA).
+    pub mappings: usize,
+}
+
 /// First offset DRM gives to a buffer (`DRM_FILE_PAGE_OFFSET_START`), bytes.
 const FIRST_MMAP_OFFSET: u64 = 0x10_0000 * super::PAGE;
 
@@ -183,11 +199,17 @@ impl KfdProcess {
     /// # Errors
     /// `EBADF` when the descriptor is no token of this process, `EINVAL` when it is one of another path.
     pub fn adopt(&self, path: &str, token: BorrowedFd<'_>) -> Result<OpenFile, Errno> {
-        let file = self.state.lock().files.find(token).ok_or(Errno::BADF)?;
+        let file = self.state.lock().files.find(token).ok_or(Errno::EBADF)?;
         match super::files::parse(path, &self.gpus) {
             Some(node) if node == file.node() => Ok(file),
-            _ => Err(Errno::INVAL),
+            _ => Err(Errno::EINVAL),
         }
+    }
+
+    /// The process has closed a file. One of `/dev/kfd` is forgotten; the open file of a render node may be kept by
+    /// somebody else, to be adopted later.
+    pub fn closed(&self, file: u64) {
+        self.state.lock().files.forget(file);
     }
 
     /// A handle that can end waiting ioctls when the client is gone.
@@ -198,6 +220,19 @@ impl KfdProcess {
     /// What the client set for a GPU.
     pub fn gpu_settings(&self, gpu: usize) -> Option<GpuSettings> {
         self.state.lock().pdds.get(gpu).map(|pdd| pdd.settings)
+    }
+
+    /// How many objects of each kind the process has.
+    pub fn object_counts(&self) -> ObjectCounts {
+        let state = self.state.lock();
+        let events = self.events.lock().len();
+        ObjectCounts {
+            buffers: state.pdds.iter().map(|pdd| pdd.bos.len()).sum(),
+            events,
+            queues: state.queues.slots.len(),
+            handles: state.gems.values().map(GemTable::len).sum(),
+            mappings: state.pdds.iter().map(|pdd| pdd.vm.made_with_handles()).sum(),
+        }
     }
 
     /// What RUNTIME_ENABLE set.
@@ -215,7 +250,7 @@ impl KfdProcess {
     /// # Errors
     /// `EINVAL`; 0 is never an id.
     pub(super) fn gpu_by_id(&self, gpu_id: u32) -> Result<usize, Errno> {
-        self.user_ids.iter().position(|id| id.load(Ordering::Relaxed) == gpu_id).ok_or(Errno::INVAL)
+        self.user_ids.iter().position(|id| id.load(Ordering::Relaxed) == gpu_id).ok_or(Errno::EINVAL)
     }
 
     /// The GPU whose own id this is (`kfd_device_by_id`).
@@ -223,7 +258,7 @@ impl KfdProcess {
     /// # Errors
     /// `EINVAL`.
     pub(super) fn gpu_by_actual_id(&self, gpu_id: u32) -> Result<usize, Errno> {
-        self.gpus.iter().position(|gpu| gpu.gpu_id() == gpu_id).ok_or(Errno::INVAL)
+        self.gpus.iter().position(|gpu| gpu.gpu_id() == gpu_id).ok_or(Errno::EINVAL)
     }
 
     /// The id by which the process knows a GPU; 0 if there is none.
@@ -246,7 +281,7 @@ impl State {
     /// # Errors
     /// `ENODEV` before ACQUIRE_VM.
     pub(super) fn bound(&mut self, gpu: usize) -> Result<&mut Pdd, Errno> {
-        self.pdds.get_mut(gpu).filter(|pdd| pdd.render.is_some()).ok_or(Errno::NODEV)
+        self.pdds.get_mut(gpu).filter(|pdd| pdd.render.is_some()).ok_or(Errno::ENODEV)
     }
 
     /// The buffer object behind the low half of a handle.
@@ -279,8 +314,8 @@ impl State {
 
 /// Splits a handle into GPU id and index (`kfd_priv.h`).
 pub(super) fn split_handle(handle: u64) -> (u32, u32) {
-    // CAST: the two halves.
-    ((handle >> 32) as u32, handle as u32)
+    let [index, gpu_id] = words(handle);
+    (gpu_id, index)
 }
 
 /// Ends the waits of a process whose client is gone.

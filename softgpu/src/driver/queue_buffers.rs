@@ -6,7 +6,7 @@
 //! with one mapping cannot serve as several buffers of a queue.
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::bo::Domain;
 use super::memfd::Identity;
@@ -43,7 +43,7 @@ pub(super) fn find(
         exact(vm, args.read_pointer_address, 4096)?.backing.identity,
     ];
     // metadata_ring_size exists since 1.22; for the modelled kernel the word is padding.
-    let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::INVAL)?;
+    let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::EINVAL)?;
     let ring = exact(vm, args.ring_base_address, ring_bytes)?.backing.identity;
     let compute = matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
     if compute {
@@ -61,25 +61,25 @@ fn find_compute(
 ) -> Result<(), Errno> {
     if args.eop_buffer_address != 0 {
         if args.eop_buffer_size < MIN_EOP_BYTES {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
-        let bytes = page_align(args.eop_buffer_size).ok_or(Errno::INVAL)?;
+        let bytes = page_align(args.eop_buffer_size).ok_or(Errno::EINVAL)?;
         others.push(exact(vm, args.eop_buffer_address, bytes)?.backing.identity);
     }
     let geometry = model.geometry();
     if args.ctl_stack_size != geometry.control_stack_bytes || args.ctx_save_restore_size < geometry.save_bytes
     {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     let per_xcc = u64::from(args.ctx_save_restore_size) + u64::from(geometry.debug_bytes);
-    let bytes = per_xcc.checked_mul(u64::from(geometry.num_xcc)).and_then(page_align).ok_or(Errno::INVAL)?;
+    let bytes = per_xcc.checked_mul(u64::from(geometry.num_xcc)).and_then(page_align).ok_or(Errno::EINVAL)?;
     // The modelled kernel is built without SVM; otherwise SVM ranges could cover the area.
     others.push(exact(vm, args.ctx_save_restore_address, bytes)?.backing.identity);
     Ok(())
 }
 
 fn exact(vm: &Vm, va: u64, bytes: u64) -> Result<&VmMapping, Errno> {
-    vm.exact(va, bytes).ok_or(Errno::INVAL)
+    vm.exact(va, bytes).ok_or(Errno::EINVAL)
 }
 
 /// Finds the ring that UPDATE_QUEUE names. A ring smaller than a page is compared by its start only.
@@ -88,7 +88,7 @@ fn exact(vm: &Vm, va: u64, bytes: u64) -> Result<&VmMapping, Errno> {
 /// `EFAULT`, where CREATE_QUEUE says `EINVAL`.
 pub(super) fn find_ring(state: &State, gpu: usize, va: u64, ring_bytes: u32) -> Result<Identity, Errno> {
     let whole_pages = u64::from(ring_bytes) / super::PAGE * super::PAGE;
-    let mapping = state.pdds[gpu].vm.exact(va, whole_pages).ok_or(Errno::FAULT)?;
+    let mapping = state.pdds[gpu].vm.exact(va, whole_pages).ok_or(Errno::EFAULT)?;
     Ok(mapping.backing.identity)
 }
 
@@ -100,7 +100,7 @@ pub(super) fn find_ring(state: &State, gpu: usize, va: u64, ring_bytes: u32) -> 
 pub(super) fn check_write_pointer(state: &State, gpu: usize, va: u64) -> Result<(), Errno> {
     let backing = &exact(&state.pdds[gpu].vm, va, 4096)?.backing;
     let system = matches!(backing.domain, Domain::Gtt | Domain::Userptr);
-    if system && backing.gpu == gpu { Ok(()) } else { Err(Errno::INVAL) }
+    if system && backing.gpu == gpu { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 impl QueueBuffers {

@@ -4,10 +4,8 @@
 //! INVARIANT: when the ioctl returns, a parked queue (ring 0 or percentage 0) is off the hardware and its waves are
 //! saved. It still holds its ring.
 
-use std::os::fd::AsFd;
-
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::cu_mask;
 use super::process::{KfdProcess, State};
@@ -32,10 +30,10 @@ impl KfdProcess {
         )?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let gpu = state.queues.get(args.queue_id).ok_or(Errno::FAULT)?.gpu;
+        let gpu = state.queues.get(args.queue_id).ok_or(Errno::EFAULT)?.gpu;
         if args.ring_base_address != 0 {
             let ring = find_ring(state, gpu, args.ring_base_address, ring_bytes)?;
-            let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+            let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::EFAULT)?;
             let vm = &mut state.pdds[gpu].vm;
             // A restored queue may hold no ring until UPDATE_QUEUE gives it one.
             if let Some(old) = queue.buffers.ring.replace(ring) {
@@ -43,13 +41,13 @@ impl KfdProcess {
             }
             vm.hold(ring);
         }
-        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::EFAULT)?;
         queue.ring_va = args.ring_base_address;
         queue.ring_bytes = ring_bytes;
         queue.percent = args.queue_percentage & 0xff;
         queue.priority = args.queue_priority;
         if queue.reset {
-            return Err(Errno::ACCESS);
+            return Err(Errno::EACCES);
         }
         // New properties need a new hardware queue, so that a queue comes off the hardware even to be changed. The
         // descriptor stays unchanged, also for another ring: its pointers are counts.
@@ -63,19 +61,19 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if args.num_cu_mask == 0 || !args.num_cu_mask.is_multiple_of(32) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let bits = args.num_cu_mask.min(KFD_MAX_CU_MASK_BITS);
         let mask = call.read_u32s(args.cu_mask_ptr, bits / 32)?;
         let mut state = self.state.lock();
-        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::FAULT)?;
+        let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::EFAULT)?;
         let pairs = self.gpus[queue.gpu].shape().gfx_target_version >= FIRST_WGP_TARGET;
         // Both CUs of a pair are allowed, or neither: bit 2k must equal bit 2k + 1.
         if pairs && mask.iter().any(|word| (word ^ word >> 1) & 0x5555_5555 != 0) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if queue.reset {
-            return Err(Errno::ACCESS);
+            return Err(Errno::EACCES);
         }
         // The descriptor of an SDMA queue has no such words.
         if queue.is_compute() {
@@ -91,9 +89,9 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let state = self.state.lock();
-        let queue = state.queues.get(args.queue_id).ok_or(Errno::FAULT)?;
+        let queue = state.queues.get(args.queue_id).ok_or(Errno::EFAULT)?;
         if !queue.is_compute() || queue.running || queue.is_active(state.pdds[queue.gpu].evicted) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let saved = queue.mqd.waves();
         let words = [
@@ -120,13 +118,14 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         // CAST: a header of a few words.
         if !access_ok(address, bytes.len() as u64) {
-            return Err(Errno::FAULT);
+            return Err(Errno::EFAULT);
         }
         match call.memory.write(address, bytes) {
-            Err(Errno::FAULT) => {
+            Err(Errno::EFAULT) => {
                 let memory = state.pdds[gpu].vm.resolve(address, bytes.len() as u64);
-                let (backing, offset) = memory.ok_or(Errno::FAULT)?;
-                rustix::io::pwrite(backing.fd.as_fd(), bytes, offset).map(drop).map_err(|_| Errno::FAULT)
+                let (backing, offset) = memory.ok_or(Errno::EFAULT)?;
+                let offset = i64::try_from(offset).map_err(|_| Errno::EFAULT)?;
+                nix::sys::uio::pwrite(&backing.fd, bytes, offset).map(drop).map_err(|_| Errno::EFAULT)
             }
             answer => answer,
         }
@@ -139,15 +138,15 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let gpu = state.queues.get(args.queue_id).ok_or(Errno::INVAL)?.gpu;
+        let gpu = state.queues.get(args.queue_id).ok_or(Errno::EINVAL)?.gpu;
         if !self.gpus[gpu].has_gws() {
-            return Err(Errno::NODEV);
+            return Err(Errno::ENODEV);
         }
         let holder = &mut state.pdds[gpu].gws_queue;
         match (args.num_gws, *holder) {
-            (0, None) => return Err(Errno::INVAL),
+            (0, None) => return Err(Errno::EINVAL),
             (0, Some(_)) => *holder = None,
-            (_, Some(_)) => return Err(Errno::BUSY),
+            (_, Some(_)) => return Err(Errno::EBUSY),
             (_, None) => *holder = Some(args.queue_id),
         }
         args.first_gws = 0;

@@ -5,8 +5,9 @@
 //! not evicted, and no reset lost it. Ids are process-wide; a new queue gets the lowest free one.
 
 use kfd::sys::*;
+use nix::errno::Errno;
 use queues::target::Target;
-use rustix::io::Errno;
+use queues::words::words;
 
 use super::cu_mask;
 use super::doorbells::sdma_doorbell;
@@ -27,13 +28,13 @@ pub(super) fn check_properties(
     ring_bytes: u32,
 ) -> Result<u32, Errno> {
     if percent & 0xff > KFD_MAX_QUEUE_PERCENTAGE || priority > KFD_MAX_QUEUE_PRIORITY {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     if ring != 0 && !access_ok(ring, 8) {
-        return Err(Errno::FAULT);
+        return Err(Errno::EFAULT);
     }
     if ring_bytes != 0 && !ring_bytes.is_power_of_two() {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     Ok(ring_bytes.max(KFD_MIN_QUEUE_RING_SIZE))
 }
@@ -52,15 +53,15 @@ impl KfdProcess {
         )?;
         check_addresses(args)?;
         if args.queue_type > KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID {
-            return Err(Errno::from_raw_os_error(ENOTSUPP));
+            return Err(kfd::errno::ENOTSUPP);
         }
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let model = &self.gpus[gpu];
         let mut state = self.state.lock();
-        state.bound(gpu).map_err(|_| Errno::SRCH)?;
+        state.bound(gpu).map_err(|_| Errno::ESRCH)?;
         let engines = model.sdma_engines() + model.sdma_xgmi_engines();
         if args.queue_type == KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID && args.sdma_engine_id >= engines {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         // Creates the slice if there is none. mmap asks for its descriptors again.
         self.hardware.doorbells(gpu)?;
@@ -86,12 +87,12 @@ impl KfdProcess {
     pub(super) fn count_queue(&self, state: &State, gpu: usize) -> Result<Counted<'_>, Errno> {
         let limit = self.target(gpu).map_or(FEW_QUEUES, |target| target.max_queues_per_process);
         if state.pdds[gpu].queue_count >= limit {
-            return Err(Errno::NOSPC);
+            return Err(Errno::ENOSPC);
         }
         if state.queues.slots.len() >= MAX_QUEUES {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
-        self.slot.reserve(Resource::Queues(gpu), 1).map_err(|_| Errno::PERM)?;
+        self.slot.reserve(Resource::Queues(gpu), 1).map_err(|_| Errno::EPERM)?;
         Ok(Counted { process: self, gpu, kept: false })
     }
 
@@ -112,11 +113,11 @@ impl KfdProcess {
             // The topology lists XGMI engines, but this device executes none.
             KFD_IOC_QUEUE_TYPE_SDMA_XGMI => None,
             _ => {
-                let id = state.pdds[gpu].doorbells.take().ok_or(Errno::BUSY)?;
+                let id = state.pdds[gpu].doorbells.take().ok_or(Errno::EBUSY)?;
                 return Ok(Doorbell::Compute { id });
             }
         };
-        let id = id.ok_or(Errno::NOMEM)?;
+        let id = id.ok_or(Errno::ENOMEM)?;
         Ok(Doorbell::Sdma { id, doorbell: sdma_doorbell(id, engines) })
     }
 
@@ -154,7 +155,7 @@ impl KfdProcess {
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        let queue = state.queues.slots.remove(args.queue_id).ok_or(Errno::INVAL)?;
+        let queue = state.queues.slots.remove(args.queue_id).ok_or(Errno::EINVAL)?;
         let gpu = queue.gpu;
         if queue.running {
             self.hardware.destroy_queue(gpu, args.queue_id);
@@ -201,7 +202,7 @@ fn check_addresses(args: &kfd_ioctl_create_queue_args) -> Result<(), Errno> {
         args.eop_buffer_address,
         args.ctx_save_restore_address,
     ];
-    if all.into_iter().all(given) { Ok(()) } else { Err(Errno::FAULT) }
+    if all.into_iter().all(given) { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 fn new_queue(
@@ -220,8 +221,8 @@ fn new_queue(
         read_pointer_va: args.read_pointer_address,
         write_pointer_va: args.write_pointer_address,
         eop_va: args.eop_buffer_address,
-        // CAST: the kernel keeps 32 bits of it too (`queue_properties.eop_ring_buffer_size`).
-        eop_bytes: args.eop_buffer_size as u32,
+        // The kernel keeps 32 bits of it too (`queue_properties.eop_ring_buffer_size`).
+        eop_bytes: words(args.eop_buffer_size)[0],
         cwsr_va: args.ctx_save_restore_address,
         cwsr_bytes: args.ctx_save_restore_size,
         control_stack_bytes: args.ctl_stack_size,

@@ -69,6 +69,11 @@ impl Vm {
         }
     }
 
+    /// How many mappings GEM_VA made.
+    pub(super) fn made_with_handles(&self) -> usize {
+        self.mappings.values().filter(|mapping| mapping.gem.is_some()).count()
+    }
+
     /// Address and bytes of every mapping made with a handle of the render node.
     pub(super) fn of_gem(&self, handle: u32) -> Vec<(u64, u64)> {
         let made = self.mappings.iter().filter(|(_, mapping)| mapping.gem == Some(handle));

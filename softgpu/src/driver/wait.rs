@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::Call;
 use super::event_state::{EventState, Waiter};
@@ -39,12 +39,12 @@ impl KfdProcess {
             Ok(Condition::Pending) => args.wait_result = KFD_IOC_WAIT_RESULT_TIMEOUT,
             Ok(Condition::Failed) | Err(_) => args.wait_result = KFD_IOC_WAIT_RESULT_FAIL,
         }
-        if answer? == Condition::Failed { Err(Errno::IO) } else { Ok(()) }
+        if answer? == Condition::Failed { Err(Errno::EIO) } else { Ok(()) }
     }
 
     fn wait(&self, args: &mut kfd_ioctl_wait_events_args, call: &Call<'_>) -> Result<Condition, Errno> {
         if args.num_events > KFD_SIGNAL_EVENT_LIMIT {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         let deadline = match args.timeout {
             u32::MAX => None,
@@ -59,7 +59,7 @@ impl KfdProcess {
                     return Ok(condition);
                 }
                 if events.cancelled {
-                    return Err(Errno::INTR);
+                    return Err(Errno::EINTR);
                 }
                 match deadline {
                     None => self.events.changed.wait(&mut events),
@@ -74,7 +74,7 @@ impl KfdProcess {
             Ok(Condition::Complete) => copy_payloads(&events, wait, args, call).map(|()| Condition::Complete),
             other => other,
         };
-        events.end_wait(wait, answer == Err(Errno::INTR));
+        events.end_wait(wait, answer == Err(Errno::EINTR));
         answer
     }
 }
@@ -98,7 +98,7 @@ fn add_all(
 fn entry_address(args: &kfd_ioctl_wait_events_args, at: u32) -> Result<u64, Errno> {
     // CAST: 48.
     let offset = u64::from(at) * size_of::<kfd_event_data>() as u64;
-    args.events_ptr.checked_add(offset).ok_or(Errno::FAULT)
+    args.events_ptr.checked_add(offset).ok_or(Errno::EFAULT)
 }
 
 /// Tests the entries in array order (`test_event_condition`), so that a wait for any event completes if an activated
@@ -127,7 +127,7 @@ fn copy_payloads(
     call: &Call<'_>,
 ) -> Result<(), Errno> {
     for (at, waiter) in (0..).zip(events.waiters(wait)) {
-        let event = waiter.event.and_then(|id| events.get(id)).ok_or(Errno::INVAL)?;
+        let event = waiter.event.and_then(|id| events.get(id)).ok_or(Errno::EINVAL)?;
         if !waiter.activated {
             continue;
         }

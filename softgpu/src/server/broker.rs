@@ -10,17 +10,19 @@
 //!
 //! INVARIANT: the broker reads no byte that a client sent, and never waits for a client or an executor.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kfd::transport::wire::{self, Reply};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::Timespec;
+use kfd::{errno, linux};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, socketpair, sockopt,
+};
+use nix::unistd::{Pid, chdir, geteuid};
 
 use super::devices::Devices;
 use super::error::ServeError;
@@ -90,7 +92,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     // The client that started softgpud waits for the end of its output, which means that it listens, or for its working
     // directory to be released.
     sys::null_stdio(log::is_wanted()).map_err(ServeError::system("dup2"))?;
-    rustix::process::chdir("/").map_err(ServeError::system("chdir"))?;
+    chdir("/").map_err(ServeError::system("chdir"))?;
     window::limit_stack()?;
     let deadline = Instant::now() + PATIENCE;
     tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
@@ -99,19 +101,19 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
 
 /// Binds the name; `None` when it is taken.
 pub(super) fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
+    let address = UnixAddr::new_abstract(name.as_bytes())
         .map_err(|errno| ServeError::SocketName { name: name.to_owned(), errno })?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
         .map_err(ServeError::system("socket"))?;
     // Set before any client connects: a first message may be sent before its connection is accepted.
-    rustix::net::sockopt::set_socket_passcred(&listener, true)
-        .map_err(ServeError::system("setsockopt(SO_PASSCRED)"))?;
-    match rustix::net::bind(&listener, &address) {
-        Err(Errno::ADDRINUSE) => return Ok(None),
+    setsockopt(&listener, sockopt::PassCred, &true).map_err(ServeError::system("setsockopt(SO_PASSCRED)"))?;
+    match bind(listener.as_raw_fd(), &address) {
+        Err(Errno::EADDRINUSE) => return Ok(None),
         bound => bound.map_err(ServeError::system("bind"))?,
     }
-    rustix::net::listen(&listener, BACKLOG).map_err(ServeError::system("listen"))?;
+    let backlog = Backlog::new(BACKLOG).map_err(ServeError::system("listen"))?;
+    nix::sys::socket::listen(&listener, backlog).map_err(ServeError::system("listen"))?;
     Ok(Some(listener))
 }
 
@@ -130,13 +132,13 @@ impl Broker {
 
     /// Waits until a client connects, an executor ends, or the deadline passes.
     fn sleep(&self) -> Result<(), ServeError> {
-        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        fds.extend(self.executors.iter().map(|executor| PollFd::new(&executor.exit, PollFlags::IN)));
+        let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        fds.extend(
+            self.executors.iter().map(|executor| PollFd::new(executor.exit.as_fd(), PollFlags::POLLIN)),
+        );
         let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let left =
-            Timespec::try_from(left).map_err(|_| ServeError::System { what: "poll", errno: Errno::INVAL })?;
-        match poll(&mut fds, self.executors.is_empty().then_some(&left)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+        match linux::poll(&mut fds, self.executors.is_empty().then_some(left)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(ServeError::System { what: "poll", errno }),
         }
     }
@@ -164,13 +166,13 @@ impl Broker {
     fn accept_all(&mut self) -> bool {
         let mut any = false;
         loop {
-            match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            match linux::accept(&self.listener) {
                 Ok(connection) => {
                     any = true;
                     self.route(connection);
                 }
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::AGAIN) => return any,
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(Errno::EAGAIN) => return any,
                 Err(error) => {
                     tracing::error!(target: "server", %error, "accept");
                     // Probably out of descriptors; the connection stays in the backlog.
@@ -189,9 +191,9 @@ impl Broker {
                 return;
             }
         };
-        if peer.uid != rustix::process::geteuid().as_raw() {
+        if peer.uid != geteuid().as_raw() {
             tracing::warn!(target: "server", uid = peer.uid, pid = %peer.pid, "connection of another user refused");
-            refuse(&connection, Errno::PERM, "softgpud serves its own user only");
+            refuse(&connection, Errno::EPERM, "softgpud serves its own user only");
             return;
         }
         let pid = peer.pid;
@@ -207,7 +209,7 @@ impl Broker {
             wire::send(self.executors[index].control.as_fd(), &CONNECTION, &[connection.as_fd()])
         {
             tracing::error!(target: "server", %error, %pid, "executor does not take connections");
-            refuse(&connection, Errno::IO, "the executor is gone or overwhelmed");
+            refuse(&connection, Errno::EIO, "the executor is gone or overwhelmed");
         }
     }
 
@@ -224,15 +226,12 @@ impl Broker {
     }
 
     fn start(&self, client: Peer) -> Result<Executor, ServeError> {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(ServeError::system("socketpair"))?;
         // CAST: a pid is positive.
-        let slot = self
-            .ledger
-            .claim(client.pid.as_raw_nonzero().get().cast_unsigned())
-            .map_err(ServeError::Ledger)?
-            .index();
+        let slot =
+            self.ledger.claim(client.pid.as_raw().cast_unsigned()).map_err(ServeError::Ledger)?.index();
         let executor = self.spawn(client, ours, theirs, slot);
         if executor.is_err()
             && let Err(error) = self.ledger.clear(slot)
@@ -259,7 +258,7 @@ impl Broker {
         let seed = (slot, self.devices.source());
         let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
         let sent = wire::send(control.as_fd(), &seed, &fds).map_err(ServeError::Control).and_then(|()| {
-            rustix::io::ioctl_fionbio(&control, true).map_err(ServeError::system("ioctl(FIONBIO)"))?;
+            linux::set_nonblocking(&control, true).map_err(ServeError::system("fcntl(F_SETFL)"))?;
             pidfd_of(&child).map_err(ServeError::system("pidfd_open"))
         });
         match sent {
@@ -278,13 +277,12 @@ impl Broker {
 }
 
 fn pidfd_of(child: &Child) -> Result<OwnedFd, Errno> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    pidfd_open(pid, PidfdFlags::empty())
+    linux::pidfd_open(Pid::from_raw(child.id().cast_signed()))
 }
 
 /// Answers the client's first request before it is read, and closes.
 pub(super) fn refuse(connection: &OwnedFd, errno: Errno, message: &str) {
-    let reply = Reply::Error { errno: errno.raw_os_error(), message: message.to_owned() };
+    let reply = Reply::Error { errno: errno::to_raw(errno), message: message.to_owned() };
     if let Err(error) = wire::send(connection.as_fd(), &reply, &[] as &[BorrowedFd<'_>]) {
         tracing::debug!(target: "server", %error, "refusal not delivered");
     }

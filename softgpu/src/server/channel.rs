@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use kfd::transport::wire::{self, ReceiveBuffer, Received, Reply, Request, WireError};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{setsockopt, sockopt};
 
 use super::broker::refuse;
 use super::host::{Answer, Host, error};
@@ -29,8 +30,9 @@ impl Channel {
     /// Takes a connection over. `None` if no file descriptor is left for the claim; the client is
     /// told so.
     pub(super) fn new(socket: OwnedFd, host: Arc<Host>) -> Option<Self> {
-        match eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
-            Ok(claim) => Some(Self { socket, host, greeted: false, claim, left: Vec::new() }),
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        match EventFd::from_value_and_flags(1, flags) {
+            Ok(claim) => Some(Self { socket, host, greeted: false, claim: claim.into(), left: Vec::new() }),
             Err(errno) => {
                 refuse(&socket, errno, "no open file is left for a connection; raise the limit (ulimit -n)");
                 None
@@ -41,7 +43,7 @@ impl Channel {
     /// Answers requests until the client closes the connection or makes an error that ends it.
     pub(super) fn run(mut self) {
         let socket = self.socket.as_fd();
-        let prepared = rustix::net::sockopt::set_socket_passcred(socket, true)
+        let prepared = setsockopt(&socket, sockopt::PassCred, &true)
             .map_err(|errno| WireError::System { call: "setsockopt(SO_PASSCRED)", errno })
             .and_then(|()| wire::prepare_socket(socket));
         if let Err(error) = prepared {
@@ -80,12 +82,12 @@ impl Channel {
 
     /// Whether the request that has come is still wanted; from now on it cannot be withdrawn.
     fn take_claim(&self) -> bool {
-        rustix::io::read(&self.claim, &mut [0; 8][..]).is_ok()
+        nix::unistd::read(&self.claim, &mut [0; 8]).is_ok()
     }
 
     /// After the reply: a client that takes the claim and finds no reply must know that nothing was done.
     fn return_claim(&self) {
-        if let Err(errno) = rustix::io::write(&self.claim, &1u64.to_ne_bytes()) {
+        if let Err(errno) = nix::unistd::write(&self.claim, &1u64.to_ne_bytes()) {
             tracing::warn!(target: "server", %errno, "the client has spoilt its claim");
         }
     }
@@ -94,7 +96,7 @@ impl Channel {
     fn answer(&mut self, received: Received<Request>) -> (Answer, bool) {
         let Received { message, fds, credentials } = received;
         // The kernel fills in these credentials; without them another process could send requests for the client.
-        let same_process = credentials.is_some_and(|sender| sender.pid == self.host.client());
+        let same_process = credentials.is_some_and(|sender| sender.pid() == self.host.client().as_raw());
         match message {
             Request::Hello { protocol, devices } => {
                 let (mut answer, greeted) = self.host.hello(protocol, &devices);
@@ -108,7 +110,7 @@ impl Channel {
                 }
                 (answer, greeted)
             }
-            _ if !self.greeted => (error(Errno::PROTO, "the first request must be Hello"), false),
+            _ if !self.greeted => (error(Errno::EPROTO, "the first request must be Hello"), false),
             Request::MoreFds if same_process && !self.left.is_empty() => {
                 let fds = std::mem::take(&mut self.left);
                 (Answer { reply: Reply::Fds, fds }, true)
@@ -140,9 +142,9 @@ impl Channel {
 
 fn errno_of(error: &WireError) -> Errno {
     match error {
-        WireError::TooLarge { .. } | WireError::TooManyFds { .. } => Errno::MSGSIZE,
-        WireError::LostFds => Errno::MFILE,
+        WireError::TooLarge { .. } | WireError::TooManyFds { .. } => Errno::EMSGSIZE,
+        WireError::LostFds => Errno::EMFILE,
         WireError::System { errno, .. } => *errno,
-        _ => Errno::BADMSG,
+        _ => Errno::EBADMSG,
     }
 }

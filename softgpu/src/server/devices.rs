@@ -55,6 +55,14 @@ impl Devices {
         Self::again(source)
     }
 
+    /// The machine that a topology file with this text would describe.
+    ///
+    /// # Errors
+    /// As [`Devices::parse`].
+    pub(super) fn of_text(text: &str) -> Result<Self, ServeError> {
+        Self::again(Source { spec: "a topology file's text".to_owned(), text: Some(text.to_owned()) })
+    }
+
     /// The machine that a broker has.
     ///
     /// # Errors

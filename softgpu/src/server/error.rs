@@ -2,7 +2,7 @@
 //! Why softgpud cannot start or must end.
 
 use kfd::transport::wire::WireError;
-use rustix::io::Errno;
+use nix::errno::Errno;
 use thiserror::Error;
 
 use super::settings::SettingError;
@@ -105,8 +105,8 @@ impl ServeError {
     pub(super) fn errno(&self) -> Errno {
         match self {
             Self::System { errno, .. } | Self::Control(WireError::System { errno, .. }) => *errno,
-            Self::Spawn(source) => Errno::from_io_error(source).unwrap_or(Errno::NOMEM),
-            _ => Errno::NOMEM,
+            Self::Spawn(source) => kfd::errno::of_io(source).unwrap_or(Errno::ENOMEM),
+            _ => Errno::ENOMEM,
         }
     }
 

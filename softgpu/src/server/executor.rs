@@ -11,9 +11,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use kfd::linux;
 use kfd::transport::wire::{self, ReceiveBuffer, WireError};
-use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::Pid;
 
 use super::channel::Channel;
 use super::devices::{Devices, Source};
@@ -31,8 +33,7 @@ const MAX_CHANNELS: usize = 1024;
 /// # Errors
 /// [`ServeError`] when the broker's first message or the device it describes is invalid.
 pub fn execute() -> Result<(), ServeError> {
-    let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)
-        .map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
+    let control = linux::duplicate(std::io::stdin()).map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;
     raise_descriptor_limit();
@@ -49,7 +50,7 @@ pub fn execute() -> Result<(), ServeError> {
     std::thread::Builder::new()
         .name("client".to_owned())
         .spawn({
-            let pidfd = rustix::io::fcntl_dupfd_cloexec(&pidfd, 3).map_err(ServeError::system("fcntl"))?;
+            let pidfd = linux::duplicate(&pidfd).map_err(ServeError::system("fcntl"))?;
             move || {
                 peer::wait_gone(pidfd.as_fd());
                 tracing::info!(target: "server", %client, "client gone");
@@ -65,8 +66,8 @@ pub fn execute() -> Result<(), ServeError> {
 
 /// Allows as many open files as the user may have: each buffer is one here, and one more while it is checkpointed.
 fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(errno) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+    let files = Resource::RLIMIT_NOFILE;
+    if let Err(errno) = getrlimit(files).and_then(|(_, most)| setrlimit(files, most, most)) {
         tracing::warn!(target: "server", %errno, "limit of open files not raised");
     }
 }
@@ -124,7 +125,7 @@ impl Drop for Left {
 fn pid_of(pidfd: &OwnedFd) -> Result<Pid, Errno> {
     use std::os::fd::AsRawFd;
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))
-        .map_err(|_| Errno::SRCH)?;
+        .map_err(|_| Errno::ESRCH)?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
-    pid.and_then(Pid::from_raw).ok_or(Errno::SRCH)
+    pid.filter(|pid| *pid > 0).map(Pid::from_raw).ok_or(Errno::ESRCH)
 }

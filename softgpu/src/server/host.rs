@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use kfd::errno::to_raw;
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
 use kfd::transport::wire::{ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request};
+use nix::errno::Errno;
+use nix::unistd::Pid;
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::process::Pid;
 
 use super::devices::Devices;
 use super::error::ServeError;
@@ -36,7 +37,7 @@ impl From<Reply> for Answer {
 
 /// The answer to a request that failed as such.
 pub(super) fn error(errno: Errno, message: impl Into<String>) -> Answer {
-    Reply::Error { errno: errno.raw_os_error(), message: message.into() }.into()
+    Reply::Error { errno: to_raw(errno), message: message.into() }.into()
 }
 
 /// Everything an executor holds for its client.
@@ -61,8 +62,19 @@ impl Host {
         let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let processor =
             ClientGpus::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
-        let processor = Arc::new(processor);
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
+        Ok(Self::with(devices, slot, client, processor, kernel))
+    }
+
+    /// A device of these GPUs, behind this kernel's driver.
+    pub(super) fn with(
+        devices: &Devices,
+        slot: LedgerSlot,
+        client: Pid,
+        processor: ClientGpus,
+        kernel: KernelModel,
+    ) -> Self {
+        let processor = Arc::new(processor);
         let options = ProcessOptions {
             gpus: devices.gpus().into(),
             hardware: Arc::clone(&processor) as _,
@@ -74,14 +86,25 @@ impl Host {
         let interrupts: Weak<dyn Interrupts> = Arc::downgrade(&process) as _;
         processor.connect(interrupts);
         let engine = processor.engine();
-        Ok(Self {
+        Self {
             engine,
             client,
             spec: devices.spec().to_owned(),
             process,
             topology: devices.topology(),
             files: Mutex::default(),
-        })
+        }
+    }
+
+    /// The client has closed a file.
+    pub(super) fn closed(&self, file: u64) {
+        self.files.lock().remove(&file);
+        self.process.closed(file);
+    }
+
+    /// The driver.
+    pub(super) fn process(&self) -> &Arc<KfdProcess> {
+        &self.process
     }
 
     /// The process this is for.
@@ -94,7 +117,7 @@ impl Host {
     pub(super) fn hello(&self, protocol: u32, devices: &str) -> (Answer, bool) {
         if protocol == PROTOCOL && devices != self.spec {
             return (
-                error(Errno::NODEV, format!("this softgpud serves {}, not {devices}", self.spec)),
+                error(Errno::ENODEV, format!("this softgpud serves {}, not {devices}", self.spec)),
                 false,
             );
         }
@@ -105,22 +128,22 @@ impl Host {
     /// Answers any request but Hello. `same_process` says whether the client itself sent it, according to the kernel.
     pub(super) fn answer(&self, request: Request, fds: Vec<OwnedFd>, same_process: bool) -> Answer {
         match request {
-            Request::Hello { .. } => error(Errno::PROTO, "Hello twice"),
+            Request::Hello { .. } => error(Errno::EPROTO, "Hello twice"),
             Request::ReadSysfs { path } if path == ENGINE_FILE => {
                 Reply::Sysfs(Ok(self.engine.clone())).into()
             }
             Request::ReadSysfs { path } => {
-                Reply::Sysfs(self.topology.read_file(&path).map_err(Errno::raw_os_error)).into()
+                Reply::Sysfs(self.topology.read_file(&path).map_err(to_raw)).into()
             }
             Request::ReadSysfsFiles { paths } => Reply::SysfsFiles(self.read_files(&paths)).into(),
             Request::ListSysfs { path } => {
-                Reply::List(self.topology.list_directory(&path).map_err(Errno::raw_os_error)).into()
+                Reply::List(self.topology.list_directory(&path).map_err(to_raw)).into()
             }
             Request::Ioctl { file, cmd, arg, segments, shared, fd_places } => {
-                let Some(file) = self.file(file) else { return failed_ioctl(Errno::BADF) };
+                let Some(file) = self.file(file) else { return failed_ioctl(Errno::EBADF) };
                 if arg.len() != ioc_size(cmd) {
                     return error(
-                        Errno::BADMSG,
+                        Errno::EBADMSG,
                         format!("{} argument bytes for command {cmd:#x}", arg.len()),
                     );
                 }
@@ -133,14 +156,14 @@ impl Host {
                     Err(errno) => error(errno, "descriptors and their places do not match"),
                 }
             }
-            Request::MoreFds => error(Errno::PROTO, "no descriptors are left"),
-            _ if !same_process => error(Errno::BADF, "the connection belongs to another process"),
+            Request::MoreFds => error(Errno::EPROTO, "no descriptors are left"),
+            _ if !same_process => error(Errno::EBADF, "the connection belongs to another process"),
             Request::Open { path } => match self.process.open(&path) {
                 Ok((file, token)) => Answer { reply: self.opened(file), fds: vec![token] },
                 Err(errno) => error(errno, path),
             },
             Request::Adopt { path } => {
-                let Some(token) = fds.first() else { return error(Errno::BADF, "no token came with Adopt") };
+                let Some(token) = fds.first() else { return error(Errno::EBADF, "no token came with Adopt") };
                 match self.process.adopt(&path, token.as_fd()) {
                     Ok(file) => self.opened(file).into(),
                     Err(errno) => error(errno, path),
@@ -156,7 +179,7 @@ impl Host {
         let mut bytes = 0;
         let mut texts = Vec::new();
         for path in paths.iter().take(MAX_SYSFS_FILES) {
-            let text = self.topology.read_file(path).map_err(Errno::raw_os_error);
+            let text = self.topology.read_file(path).map_err(to_raw);
             bytes += text.as_ref().map_or(0, String::len);
             if bytes > MAX_INLINE_BYTES && !texts.is_empty() {
                 break;
@@ -192,7 +215,7 @@ impl Host {
         };
         let result = match outcome {
             Ok(value) => i32::try_from(value).unwrap_or(i32::MAX),
-            Err(errno) => -errno.raw_os_error(),
+            Err(errno) => -to_raw(errno),
         };
         // The driver leaves the argument alone where the kernel would copy nothing back.
         let copy_back = arg != before || !fd_places.is_empty();
@@ -201,7 +224,7 @@ impl Host {
     }
 
     fn mmap(&self, file: u64, length: u64, offset: u64) -> Answer {
-        let Some(file) = self.file(file) else { return error(Errno::BADF, "no such file") };
+        let Some(file) = self.file(file) else { return error(Errno::EBADF, "no such file") };
         match self.process.mmap(&file, length, offset) {
             Ok(mapped) => {
                 let fds = std::iter::once(mapped.fd).chain(mapped.parked).collect();
@@ -219,24 +242,24 @@ impl Host {
 
 fn failed_ioctl(errno: Errno) -> Answer {
     let (arg, segments, written, fd_places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let result = -errno.raw_os_error();
+    let result = -to_raw(errno);
     Reply::Ioctl { result, arg, segments, written, fd_places, copy_back: false }.into()
 }
 
 /// The process's number in the innermost PID namespace it is in, which is the number that it sees itself.
 fn own_number(pid: Pid) -> u32 {
-    let pid = pid.as_raw_nonzero();
+    let pid = pid.as_raw();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    innermost.unwrap_or(pid.get().unsigned_abs())
+    innermost.unwrap_or(pid.unsigned_abs())
 }
 
 /// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`, in this process's user namespace.
 fn has_checkpoint_capability(pid: Pid) -> bool {
     const WANTED: u64 = 1 << 40 | 1 << 21;
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
-    let pid = pid.as_raw_nonzero().to_string();
+    let pid = pid.to_string();
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

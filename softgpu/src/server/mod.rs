@@ -14,6 +14,7 @@ mod devices;
 mod error;
 mod executor;
 mod host;
+pub mod in_process;
 mod log;
 mod peer;
 mod refusal;

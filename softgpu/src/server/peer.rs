@@ -4,13 +4,13 @@
 //! INVARIANT: a [`Peer`] is a process, not a number: its pidfd names it even when the number is reused.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::Timespec;
-
-use super::sys;
+use kfd::linux::{pidfd_open, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::Pid;
 
 /// The process that connected.
 #[derive(Debug)]
@@ -29,13 +29,18 @@ impl Peer {
     /// # Errors
     /// What the socket says; `ESRCH` when the process is gone already.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
-        let pidfd = match sys::peer_pidfd(socket) {
+        let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
+        // A process of a PID namespace that cannot be seen from here has the number 0.
+        if credentials.pid() <= 0 {
+            return Err(Errno::ESRCH);
+        }
+        let pid = Pid::from_raw(credentials.pid());
+        let pidfd = match getsockopt(&socket, sockopt::PeerPidfd) {
             // Before Linux 6.5 only the number is known; a reused one is another process of the same user at worst.
-            Err(Errno::NOPROTOOPT) => pidfd_open(credentials.pid, PidfdFlags::empty())?,
+            Err(Errno::ENOPROTOOPT) => pidfd_open(pid)?,
             other => other?,
         };
-        Ok(Self { pid: credentials.pid, uid: credentials.uid.as_raw(), pidfd })
+        Ok(Self { pid, uid: credentials.uid(), pidfd })
     }
 
     /// Whether the process has ended.
@@ -46,13 +51,12 @@ impl Peer {
 
 /// Whether a descriptor is readable right now; a pidfd is when its process has ended.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut fds, Some(&now)), Ok(ready) if ready > 0)
+    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+    matches!(poll(&mut fds, Some(Duration::ZERO)), Ok(ready) if ready > 0)
 }
 
 /// Sleeps until the process of this pidfd has ended.
 pub(super) fn wait_gone(pidfd: BorrowedFd<'_>) {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    let mut fds = [PollFd::new(pidfd, PollFlags::POLLIN)];
     while !matches!(poll(&mut fds, None), Ok(ready) if ready > 0) {}
 }

@@ -8,13 +8,11 @@ use std::error::Error;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use kfd::linux::{self, set_receive_timeout};
 use kfd::transport::wire::{self, Reply, Request};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{FileType, Stat, fstat, major, minor};
-use rustix::io::Errno;
-use rustix::net::SocketFlags;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::time::Timespec;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::stat::{FileStat, SFlag, fstat, major, minor};
 
 use super::broker::{PATIENCE, listen};
 use super::error::ServeError;
@@ -41,14 +39,14 @@ pub(super) fn tell(socket: &str, devices: &str, reason: &ServeError) -> Result<(
     let deadline = Instant::now() + PATIENCE;
     let mut told = false;
     loop {
-        match rustix::net::accept_with(&listener, SocketFlags::CLOEXEC) {
+        match linux::accept(&listener) {
             Ok(connection) => {
                 answer(&connection, devices, &message);
                 told = true;
             }
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(Errno::AGAIN) if told || Instant::now() >= deadline => return Ok(()),
-            Err(Errno::AGAIN) => wait(&listener, deadline)?,
+            Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+            Err(Errno::EAGAIN) if told || Instant::now() >= deadline => return Ok(()),
+            Err(Errno::EAGAIN) => wait(&listener, deadline)?,
             Err(errno) => return Err(ServeError::System { what: "accept", errno }),
         }
     }
@@ -56,17 +54,15 @@ pub(super) fn tell(socket: &str, devices: &str, reason: &ServeError) -> Result<(
 
 /// Whether a descriptor is `/dev/null`, character device 1:3.
 fn is_null(fd: BorrowedFd<'_>) -> bool {
-    let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    let is_device = |stat: &FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFCHR.bits();
     fstat(fd).is_ok_and(|stat| is_device(&stat) && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3))
 }
 
 /// Waits until a client connects or the deadline passes.
 fn wait(listener: &OwnedFd, deadline: Instant) -> Result<(), ServeError> {
     let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-    let left =
-        Timespec::try_from(left).map_err(|_| ServeError::System { what: "poll", errno: Errno::INVAL })?;
-    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&left)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+    match linux::poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], Some(left)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(ServeError::System { what: "poll", errno }),
     }
 }
@@ -74,9 +70,9 @@ fn wait(listener: &OwnedFd, deadline: Instant) -> Result<(), ServeError> {
 /// Takes the greeting first: a connection that is closed with unread data also loses what was sent. A client
 /// that asks for other devices, by a socket name that is shared, finds this process gone and tries again.
 fn answer(connection: &OwnedFd, devices: &str, message: &str) {
-    let reply = Reply::Error { errno: Errno::INVAL.raw_os_error(), message: message.to_owned() };
+    let reply = Reply::Error { errno: Errno::EINVAL as i32, message: message.to_owned() };
     // A missing or malformed greeting is answered, too.
-    if let Err(errno) = set_socket_timeout(connection, Timeout::Recv, Some(GREETING)) {
+    if let Err(errno) = set_receive_timeout(connection, GREETING) {
         tracing::debug!(target: "server", %errno, "waiting for a greeting without limit");
     }
     match wire::receive::<Request>(connection.as_fd(), &mut wire::ReceiveBuffer::new()) {

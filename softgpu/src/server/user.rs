@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::transport::wire::{FdPlace, Segment, SharedSegment};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::uio::{pread, pwrite};
 
 use crate::driver::{Caller, FdTable, UserMemory, sealed_bytes};
 
@@ -89,11 +90,12 @@ impl Segments {
     fn write_shared(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut writable = self.shared.iter().filter(|shared| shared.segment.writable);
         let found = writable.find_map(|shared| Some((shared, shared.place(address, bytes.len())?)));
-        let (shared, mut offset) = found.ok_or(Errno::FAULT)?;
+        let (shared, mut offset) = found.ok_or(Errno::EFAULT)?;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let done = rustix::io::pwrite(&shared.fd, rest, offset).map_err(|_| Errno::FAULT)?;
-            rest = rest.get(done..).filter(|_| done > 0).ok_or(Errno::FAULT)?;
+            let at = i64::try_from(offset).map_err(|_| Errno::EFAULT)?;
+            let done = pwrite(&shared.fd, rest, at).map_err(|_| Errno::EFAULT)?;
+            rest = rest.get(done..).filter(|_| done > 0).ok_or(Errno::EFAULT)?;
             offset += done as u64;
         }
         self.record_shared(address, bytes.len() as u64);
@@ -102,10 +104,11 @@ impl Segments {
 
     fn read_shared(&self, address: u64, mut buf: &mut [u8]) -> Result<(), Errno> {
         let found = self.shared.iter().find_map(|shared| Some((shared, shared.place(address, buf.len())?)));
-        let (shared, mut offset) = found.ok_or(Errno::FAULT)?;
+        let (shared, mut offset) = found.ok_or(Errno::EFAULT)?;
         while !buf.is_empty() {
-            let done = rustix::io::pread(&shared.fd, &mut *buf, offset).map_err(|_| Errno::FAULT)?;
-            buf = buf.get_mut(done..).filter(|_| done > 0).ok_or(Errno::FAULT)?;
+            let at = i64::try_from(offset).map_err(|_| Errno::EFAULT)?;
+            let done = pread(&shared.fd, buf, at).map_err(|_| Errno::EFAULT)?;
+            buf = buf.get_mut(done..).filter(|_| done > 0).ok_or(Errno::EFAULT)?;
             offset += done as u64;
         }
         Ok(())
@@ -177,7 +180,7 @@ impl Descriptors {
     ) -> Result<(Self, Vec<(SharedSegment, OwnedFd)>), Errno> {
         let wanted = places.len().saturating_add(shared.len());
         if fds.len() != wanted && fds.len() != wanted.saturating_add(1) {
-            return Err(Errno::BADMSG);
+            return Err(Errno::EBADMSG);
         }
         let mut fds = fds.into_iter();
         let incoming = places.iter().copied().zip(fds.by_ref()).collect();
@@ -210,16 +213,12 @@ impl FdTable for Descriptors {
 mod tests {
     use std::fs::File;
 
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use nix::fcntl::SealFlag;
 
     use super::*;
 
     fn memfd(bytes: u64) -> OwnedFd {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("test", flags).unwrap();
-        ftruncate(&fd, bytes).unwrap();
-        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        fd
+        kfd::linux::memfd("test", bytes, SealFlag::F_SEAL_SHRINK).unwrap()
     }
 
     fn shared(address: u64, bytes: u64) -> (SharedSegment, OwnedFd) {
@@ -237,14 +236,14 @@ mod tests {
         let mut byte = [0; 2];
         assert_eq!(memory.read(114, &mut byte), Ok(()));
         for address in [0, 99, 115, 116, u64::MAX] {
-            assert_eq!(memory.read(address, &mut byte), Err(Errno::FAULT), "{address}");
+            assert_eq!(memory.read(address, &mut byte), Err(Errno::EFAULT), "{address}");
         }
     }
 
     #[test]
     fn write_to_read_only_segment_is_efault() {
         let memory = segments();
-        assert_eq!(memory.write(100, &[1]), Err(Errno::FAULT));
+        assert_eq!(memory.write(100, &[1]), Err(Errno::EFAULT));
         assert_eq!(memory.into_written().segments, []);
     }
 
@@ -271,8 +270,8 @@ mod tests {
         let mut bytes = [9; 4];
         memory.read(301, &mut bytes).unwrap();
         assert_eq!(bytes, [0, 1, 2, 3]);
-        assert_eq!(memory.read(313, &mut bytes), Err(Errno::FAULT));
-        assert_eq!(memory.write(316, &[1]), Err(Errno::FAULT));
+        assert_eq!(memory.read(313, &mut bytes), Err(Errno::EFAULT));
+        assert_eq!(memory.write(316, &[1]), Err(Errno::EFAULT));
         assert_eq!(memory.into_written().shared, [(302, 3), (310, 1)]);
     }
 
@@ -282,8 +281,8 @@ mod tests {
         let all = SharedSegment { address: 100, bytes: 8, writable: true };
         for hostile in [shared(100, 17), (all, null)] {
             let memory = Segments::new(vec![], vec![hostile], Caller::default());
-            assert_eq!(memory.read(100, &mut [0]), Err(Errno::FAULT));
-            assert_eq!(memory.write(100, &[0]), Err(Errno::FAULT));
+            assert_eq!(memory.read(100, &mut [0]), Err(Errno::EFAULT));
+            assert_eq!(memory.write(100, &[0]), Err(Errno::EFAULT));
         }
     }
 

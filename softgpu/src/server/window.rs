@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
 use super::error::ServeError;
 
@@ -23,13 +23,12 @@ const STACK_BYTES: u64 = 8 << 20;
 /// # Errors
 /// [`ServeError::System`] when the limit cannot be set.
 pub(super) fn limit_stack() -> Result<(), ServeError> {
-    let limit = getrlimit(Resource::Stack);
-    if limit.current.is_some() {
+    let stack = Resource::RLIMIT_STACK;
+    let (limit, most) = getrlimit(stack).map_err(ServeError::system("getrlimit(RLIMIT_STACK)"))?;
+    if limit != RLIM_INFINITY {
         return Ok(());
     }
-    let limit =
-        Rlimit { current: Some(limit.maximum.map_or(STACK_BYTES, |most| most.min(STACK_BYTES))), ..limit };
-    setrlimit(Resource::Stack, limit).map_err(ServeError::system("setrlimit(RLIMIT_STACK)"))
+    setrlimit(stack, most.min(STACK_BYTES), most).map_err(ServeError::system("setrlimit(RLIMIT_STACK)"))
 }
 
 /// Checks that the window is free in this process.

@@ -48,6 +48,8 @@ pub(super) struct Gpu {
     pub render_minor: Option<u32>,
     pub hive: Option<Wide>,
     pub pcie_bandwidth: Option<Bandwidth>,
+    pub cwsr_size: Option<u32>,
+    pub ctl_stack_size: Option<u32>,
 }
 
 /// What a link is made of; PCIe needs no entry.

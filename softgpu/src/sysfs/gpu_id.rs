@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: ids are non-zero and distinct within one machine, and the same machine always gets the same ids.
 
+use queues::words::words;
+
 /// What the id is computed from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
@@ -18,15 +20,16 @@ pub(super) struct Identity {
 
 /// The id, given those already taken.
 pub(super) fn generate(identity: &Identity, taken: &[u32]) -> u32 {
+    // As the kernel splits it.
+    let [vram_low, vram_high] = words(identity.vram_bytes);
     let words = [
         identity.location_id & 0xff,
         identity.subsystem,
         identity.domain,
         identity.device_id,
         identity.location_id >> 8 & 0xff,
-        // CAST: low and high halves, as the kernel splits them.
-        identity.vram_bytes as u32,
-        (identity.vram_bytes >> 32) as u32,
+        vram_low,
+        vram_high,
         // First XCC 0, XCC count above.
         identity.num_xcc << 16,
     ];

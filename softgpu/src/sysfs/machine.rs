@@ -8,6 +8,7 @@ mod checks;
 #[cfg(test)]
 mod tests;
 
+use queues::words::count;
 use std::collections::BTreeMap;
 
 use queues::cwsr::CwsrGeometry;
@@ -161,8 +162,7 @@ impl GpuModel {
 fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
     let name = &described.chip;
     let chip = Chip::by_name(name).ok_or_else(|| SpecError::Unknown { name: name.clone() })?;
-    let geometry = CwsrGeometry::for_node(&chip.shape)
-        .map_err(|source| SpecError::Geometry { name: chip.name, source })?;
+    let geometry = geometry(chip, described)?;
     let vram_bytes = described.vram_bytes.map_or(chip.vram_bytes, |bytes| bytes.0);
     let visible_bytes = match described.bar.unwrap_or(Bar::Large) {
         Bar::Large => vram_bytes,
@@ -170,8 +170,8 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
         Bar::Small => vram_bytes.min(SMALL_BAR_BYTES),
         Bar::Visible(bytes) => bytes,
     };
-    // CAST: at most MAX_SPEC_GPUS. Every card behind its own bridge, three buses apart.
-    let slot = Slot { domain: 0, location_id: (3 + 3 * index as u32) << 8 };
+    // Every card behind its own bridge, three buses apart.
+    let slot = Slot { domain: 0, location_id: (3 + 3 * count(index)) << 8 };
     Ok(GpuModel {
         chip,
         index,
@@ -186,11 +186,24 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
             || FIRST_SERIAL.wrapping_add((index as u64).wrapping_mul(SERIAL_STEP)),
             |serial| serial.0,
         ),
-        // CAST: as above.
-        render_minor: described.render_minor.unwrap_or(128 + index as u32),
+        render_minor: described.render_minor.unwrap_or(128 + count(index)),
         hive: described.hive.map_or(0, |hive| hive.0),
         pcie: described.pcie_bandwidth.unwrap_or(PCIE),
         reach: Reach::default(),
+    })
+}
+
+/// The kernel's sizes of save areas: its formula's, or those that the description gives it, which it demands then.
+fn geometry(chip: &'static Chip, described: &Gpu) -> Result<CwsrGeometry, SpecError> {
+    let computed = CwsrGeometry::computed(&chip.shape)
+        .map_err(|source| SpecError::Geometry { name: chip.name, source })?;
+    let save_bytes = described.cwsr_size.unwrap_or(computed.save_bytes);
+    let per_xcc = u64::from(save_bytes) + u64::from(computed.debug_bytes);
+    Ok(CwsrGeometry {
+        control_stack_bytes: described.ctl_stack_size.unwrap_or(computed.control_stack_bytes),
+        save_bytes,
+        total_bytes: (per_xcc * u64::from(computed.num_xcc)).next_multiple_of(4096),
+        ..computed
     })
 }
 

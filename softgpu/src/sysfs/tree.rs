@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use kfd::topology::SysfsSource;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::caches;
 use super::host::Host;
@@ -59,8 +59,8 @@ impl SysfsTree {
     pub fn read_file(&self, path: &str) -> Result<String, Errno> {
         match self.files.get(path) {
             Some(text) => Ok(text.clone()),
-            None if self.list_directory(path).is_ok() => Err(Errno::ISDIR),
-            None => Err(Errno::NOENT),
+            None if self.list_directory(path).is_ok() => Err(Errno::EISDIR),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -71,13 +71,13 @@ impl SysfsTree {
     pub fn list_directory(&self, path: &str) -> Result<Vec<String>, Errno> {
         let path = path.trim_end_matches('/');
         if self.files.contains_key(path) {
-            return Err(Errno::NOTDIR);
+            return Err(Errno::ENOTDIR);
         }
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let inside = self.files.keys().filter_map(|file| file.strip_prefix(&prefix));
         let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
         if names.is_empty() && !self.is_empty_list(path) {
-            return Err(Errno::NOENT);
+            return Err(Errno::ENOENT);
         }
         Ok(names.into_iter().map(str::to_owned).collect())
     }
@@ -251,8 +251,8 @@ mod tests {
         for (gpu, node) in gpus.iter().zip(topology.gpus()) {
             assert_eq!(node.gpu_id.0, gpu.gpu_id());
             let shape = node.properties.shape();
-            // `for_node` refuses sysfs numbers that differ from the formula.
             let geometry = CwsrGeometry::for_node(&shape).unwrap();
+            assert_eq!(geometry.disagreements(&shape).count(), 0);
             assert_eq!((shape.cwsr_size, shape.ctl_stack_size), (Some(46_047_232), Some(40_960)));
             assert_eq!(geometry.total_bytes, 46_145_536);
             assert_eq!(&geometry, gpu.geometry());
@@ -317,11 +317,11 @@ mod tests {
         assert_eq!(tree.list_directory("").unwrap(), ["generation_id", "nodes", "system_properties"]);
         assert_eq!(tree.list_directory("nodes").unwrap(), ["0", "1"]);
         assert_eq!(tree.list_directory("nodes/1/p2p_links").unwrap(), Vec::<String>::new());
-        assert_eq!(tree.list_directory("nodes/2"), Err(Errno::NOENT));
-        assert_eq!(tree.list_directory("nodes/2/caches"), Err(Errno::NOENT));
-        assert_eq!(tree.list_directory("generation_id"), Err(Errno::NOTDIR));
-        assert_eq!(tree.read_file("nodes"), Err(Errno::ISDIR));
-        assert_eq!(tree.read_file("../etc/passwd"), Err(Errno::NOENT));
+        assert_eq!(tree.list_directory("nodes/2"), Err(Errno::ENOENT));
+        assert_eq!(tree.list_directory("nodes/2/caches"), Err(Errno::ENOENT));
+        assert_eq!(tree.list_directory("generation_id"), Err(Errno::ENOTDIR));
+        assert_eq!(tree.read_file("nodes"), Err(Errno::EISDIR));
+        assert_eq!(tree.read_file("../etc/passwd"), Err(Errno::ENOENT));
     }
 
     #[test]

@@ -107,7 +107,12 @@ impl Client {
         let at = std::ptr::with_exposed_provenance_mut(va as usize);
         // SAFETY: the TiB that begins at its first address is this client's alone.
         unsafe {
-            self.render.mmap_fixed(at, bytes, ProtFlags::READ | ProtFlags::WRITE, allocation.mmap_offset)
+            self.render.mmap_fixed(
+                at,
+                bytes,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                allocation.mmap_offset,
+            )
         }
         .unwrap();
         Buffer { va, handle: allocation.handle, bytes }
@@ -167,7 +172,8 @@ impl Client {
         render.map(&range, VaAccess::READ_WRITE).unwrap();
         let at = std::ptr::with_exposed_provenance_mut(va as usize);
         // SAFETY: the caller's address lies in the TiB that is this client's alone.
-        unsafe { kfd::map_dmabuf(dmabuf, at, bytes, ProtFlags::READ | ProtFlags::WRITE, offset) }.unwrap();
+        unsafe { kfd::map_dmabuf(dmabuf, at, bytes, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, offset) }
+            .unwrap();
         Buffer { va, handle: MemoryHandle::default(), bytes }
     }
 

@@ -8,8 +8,8 @@ use kfd::blob::Blob;
 use kfd::ioctl::{AllocMemory, Checkpoint, CreateQueue, QueueKind, RestoreDevice, UpdateQueue};
 use kfd::sys::*;
 use kfd::{Errno, Kfd, QueueId, Transport};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use queues::cwsr::CwsrGeometry;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Client, Server};
 
@@ -19,9 +19,9 @@ const GTT: u32 = KFD_IOC_ALLOC_MEM_FLAGS_GTT | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
 
 /// The client has a descriptor for each buffer.
 fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    assert!(limit.maximum.is_none_or(|most| most >= 2 * BUFFERS + 1000), "raise the hard limit (ulimit -Hn)");
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    assert!(most >= 2 * BUFFERS + 1000, "raise the hard limit (ulimit -Hn)");
 }
 
 fn open_descriptors() -> usize {
@@ -36,7 +36,7 @@ fn may_checkpoint(kfd: &Kfd) -> bool {
             true
         }
         Err(error) => {
-            assert_eq!(error.errno, Errno::ACCESS);
+            assert_eq!(error.errno, Errno::EACCES);
             eprintln!("not tested: {error}");
             false
         }
@@ -63,7 +63,7 @@ fn restore(kfd: &Kfd, transport: &dyn Transport, taken: &mut Checkpoint) {
     for (at, (bucket, fd)) in taken.bos.iter().zip(&memory).enumerate() {
         let fd = fd.as_ref().unwrap();
         // The descriptor in a bucket is that buffer's: sizes tell most of them apart.
-        assert_eq!(u64::try_from(rustix::fs::fstat(fd).unwrap().st_size), Ok(bucket.size), "{at}");
+        assert_eq!(u64::try_from(nix::sys::stat::fstat(fd).unwrap().st_size), Ok(bucket.size), "{at}");
     }
 }
 
@@ -123,7 +123,7 @@ fn a_large_process_is_taken_from_one_device_and_restored_into_another() {
     let again = take(&heir.kfd);
     assert_eq!(again.private, taken.private);
     drop(again);
-    assert_eq!(heir.kfd.criu_resume(u32::MAX).unwrap_err().errno, Errno::SRCH);
+    assert_eq!(heir.kfd.criu_resume(u32::MAX).unwrap_err().errno, Errno::ESRCH);
     heir.kfd.criu_resume(std::process::id()).unwrap();
     let parked = UpdateQueue { id: QueueId(16), ring: 0, ring_bytes: 4096, percentage: 0, priority: 0 };
     heir.kfd.update_queue(&parked).unwrap();
@@ -144,7 +144,7 @@ fn failed_checkpoint_leaves_no_descriptor_behind() {
     let before = open_descriptors();
     for _ in 0..20 {
         let more = kfd::ioctl::ProcessInfo { bos: info.bos + 1, ..info };
-        assert_eq!(client.kfd.criu_checkpoint(&more).unwrap_err().errno, Errno::INVAL);
+        assert_eq!(client.kfd.criu_checkpoint(&more).unwrap_err().errno, Errno::EINVAL);
         drop(client.kfd.criu_checkpoint(&info).unwrap());
     }
     assert_eq!(open_descriptors(), before);

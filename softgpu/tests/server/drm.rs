@@ -9,8 +9,7 @@ use std::time::Duration;
 use kfd::ioctl::{DrmVersion, WaitOutcome};
 use kfd::sys::{DRM_CAP_PRIME, kfd_event_data};
 use kfd::{Errno, GemHandle, ProtFlags, Render, VaAccess, VaRange};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::FdFlags;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use super::client::{Buffer, Client, Queue};
 use super::{Server, assemble};
@@ -62,15 +61,13 @@ fn halves_of_a_buffer_and_foreign_memory_are_mapped_and_written_by_a_kernel() {
     triple(&client, &queue, &kernel, &arguments, lower.va, &done);
     assert_triples(|lane| lower.u32(4 * lane).load(Ordering::SeqCst));
 
-    let foreign =
-        rustix::fs::memfd_create("camera", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&foreign, 8192).unwrap();
-    assert_eq!(render.import(foreign.as_fd()).unwrap_err().errno, Errno::INVAL);
-    rustix::fs::fcntl_add_seals(&foreign, SealFlags::SHRINK).unwrap();
+    let foreign = kfd::linux::memfd("camera", 8192, SealFlag::empty()).unwrap();
+    assert_eq!(render.import(foreign.as_fd()).unwrap_err().errno, Errno::EINVAL);
+    fcntl(&foreign, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
     let frame = client.part(&render, foreign.as_fd(), 4096, 4096);
     triple(&client, &queue, &kernel, &arguments, frame.va, &done);
     let mut bytes = [0; 128];
-    rustix::io::pread(&foreign, &mut bytes, 4096).unwrap();
+    nix::sys::uio::pread(&foreign, &mut bytes, 4096).unwrap();
     let words = bytes.as_chunks::<4>().0;
     assert_triples(|lane| u32::from_le_bytes(words[lane]));
 }
@@ -89,9 +86,9 @@ fn render_node_answers_as_amdgpu_does() {
     assert_eq!(render.import(dmabuf.as_fd()).unwrap(), handle);
     let again = render.export(handle).unwrap();
     for fd in [&dmabuf, &again] {
-        assert!(rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC));
+        assert!(kfd::linux::closes_on_exec(fd).unwrap());
     }
-    let (first, second) = (rustix::fs::fstat(&dmabuf).unwrap(), rustix::fs::fstat(&again).unwrap());
+    let (first, second) = (nix::sys::stat::fstat(&dmabuf).unwrap(), nix::sys::stat::fstat(&again).unwrap());
     assert_eq!((first.st_dev, first.st_ino), (second.st_dev, second.st_ino));
 
     let part = client.part(&render, dmabuf.as_fd(), 4096, 4096);
@@ -99,18 +96,19 @@ fn render_node_answers_as_amdgpu_does() {
     let at = std::ptr::with_exposed_provenance_mut(shadow.va as usize);
     let offset = render.mmap_offset(handle).unwrap();
     // SAFETY: replaces the mapping of a buffer that nothing else uses.
-    unsafe { render.file().mmap_fixed(at, 8192, ProtFlags::READ | ProtFlags::WRITE, offset) }.unwrap();
+    unsafe { render.file().mmap_fixed(at, 8192, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, offset) }
+        .unwrap();
     part.u64(8).store(0x1234, Ordering::SeqCst);
     assert_eq!(shadow.u64(4096 + 8).load(Ordering::SeqCst), 0x1234);
 
     let range = VaRange { va: part.va, bytes: 4096, handle, offset: 4096 };
-    assert_eq!(render.map(&range, VaAccess::READ_WRITE).unwrap_err().errno, Errno::INVAL);
+    assert_eq!(render.map(&range, VaAccess::READ_WRITE).unwrap_err().errno, Errno::EINVAL);
     render.replace(&range, VaAccess { read: true, ..VaAccess::default() }).unwrap();
     render.unmap(&range).unwrap();
-    assert_eq!(render.unmap(&range).unwrap_err().errno, Errno::NOENT);
+    assert_eq!(render.unmap(&range).unwrap_err().errno, Errno::ENOENT);
     render.map(&range, VaAccess::READ_WRITE).unwrap();
     render.clear(part.va, 4096).unwrap();
     render.close(handle).unwrap();
-    assert_eq!(render.close(handle).unwrap_err().errno, Errno::INVAL);
-    assert_eq!(render.close(GemHandle(0)).unwrap_err().errno, Errno::INVAL);
+    assert_eq!(render.close(handle).unwrap_err().errno, Errno::EINVAL);
+    assert_eq!(render.close(GemHandle(0)).unwrap_err().errno, Errno::EINVAL);
 }

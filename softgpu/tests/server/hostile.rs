@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes that no honest client sends.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use kfd::transport::wire::{self, FdPlace, PROTOCOL, Reply, Request, Segment, WireError};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, send, socket};
 
 use super::{Client, Server};
 
 fn connect(server: &Server) -> OwnedFd {
-    let address = SocketAddrUnix::new_abstract_name(server.socket.as_bytes()).unwrap();
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .unwrap();
-    rustix::net::connect(&socket, &address).unwrap();
+    let address = UnixAddr::new_abstract(server.socket.as_bytes()).unwrap();
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    nix::sys::socket::connect(socket.as_raw_fd(), &address).unwrap();
     socket
 }
 
@@ -57,7 +56,7 @@ fn garbage_earns_an_error_or_the_end_and_nothing_else() {
                 (seed >> 32) as u8 & if round % 3 == 0 { 0xff } else { 0x07 }
             })
             .collect();
-        rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
+        send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).unwrap();
         // Some of it may well be a request; any reply will do, a hang or a crash will not.
         if let Err(error) = reply(&socket) {
             assert!(matches!(error, WireError::Closed), "{error:?}");

@@ -7,14 +7,16 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+use std::time::Duration;
+
 use common::Device;
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 use softgpu_kernels::Arguments;
 use softgpu_waves::{Launch, Level};
 
 fn cpu_seconds() -> f64 {
-    let t = clock_gettime(ClockId::ProcessCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+    // A process has this clock.
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(0.0, |t| Duration::from(t).as_secs_f64())
 }
 
 fn measure(name: &str, d: &Device, launch: &Launch, times: usize) {

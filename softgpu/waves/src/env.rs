@@ -85,6 +85,13 @@ impl<'a> Env<'a> {
         Env { map, lds, identity, hot, executed: 0 }
     }
 
+    /// Sends a message to the host.
+    pub(crate) fn interrupt(&self, m0: u32, privileged: bool) {
+        if let Some(messages) = &self.map.messages {
+            messages.interrupt(m0, privileged);
+        }
+    }
+
     /// Whether `lo..hi` lies in one readable or writable range; remembers the range.
     #[inline(always)]
     pub(crate) fn allows(&mut self, lo: u64, hi: u64, kind: AccessKind) -> bool {

@@ -38,8 +38,8 @@ pub enum Cause {
     },
     /// `s_trap` with its id.
     Trap(u8),
-    /// `s_sendmsg INTERRUPT`: the kernel aborted itself; the value is M0.
-    Aborted(u32),
+    /// The wave halted itself, `s_sethalt`.
+    Halted,
     /// The dispatch needs more private memory than the queue's scratch holds.
     ScratchTooSmall {
         /// Bytes one workgroup needs.

@@ -35,11 +35,45 @@ struct Progress {
     resident: VecDeque<Box<Group>>,
     /// Workgroups that have started and not finished, resident or held by a worker.
     started: usize,
-    slots: Vec<usize>,
+    free: FreePlaces,
     active: usize,
     closed: bool,
     exception: Option<Box<WaveException>>,
     prefer_fresh: bool,
+}
+
+/// Places in the scratch that no workgroup has.
+#[derive(Debug, Default)]
+struct FreePlaces {
+    /// Those of each shader engine, the next one last.
+    of_engine: Vec<Vec<usize>>,
+    /// The engine that has the next workgroup: they take turns, and one without a free place is left out.
+    turn: usize,
+}
+
+impl FreePlaces {
+    fn new(engines: usize, count: usize, used: &[usize]) -> FreePlaces {
+        let mut free = FreePlaces { of_engine: vec![Vec::new(); engines.max(1)], turn: 0 };
+        (0..count).rev().filter(|place| !used.contains(place)).for_each(|place| free.put(place));
+        free
+    }
+
+    fn is_empty(&self) -> bool {
+        self.of_engine.iter().all(Vec::is_empty)
+    }
+
+    fn take(&mut self) -> Option<usize> {
+        let engines = self.of_engine.len();
+        let mut turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
+        let (engine, place) = turns.find_map(|engine| Some((engine, self.of_engine[engine].pop()?)))?;
+        self.turn = engine + 1;
+        Some(place)
+    }
+
+    fn put(&mut self, place: usize) {
+        let engines = self.of_engine.len();
+        self.of_engine[place % engines].push(place);
+    }
 }
 
 /// One dispatch in flight.
@@ -89,7 +123,7 @@ impl Grid {
         }
         progress.started = progress.resident.len();
         // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
-        progress.slots = (0..plan.max_resident).rev().filter(|s| !used.contains(s)).collect();
+        progress.free = FreePlaces::new(plan.engines(), plan.max_resident, &used);
         Grid {
             plan,
             vm,
@@ -119,7 +153,7 @@ impl Grid {
     fn take(&self, spare: &mut Option<Box<Group>>) -> Option<Box<Group>> {
         let mut p = self.progress.lock();
         let fresh_left = self.next.load(Ordering::Relaxed) < self.plan.total;
-        let can_start = fresh_left && p.started < self.plan.max_resident && !p.slots.is_empty();
+        let can_start = fresh_left && p.started < self.plan.max_resident && !p.free.is_empty();
         p.prefer_fresh = !p.prefer_fresh;
         if (!can_start || !p.prefer_fresh)
             && let Some(group) = p.resident.pop_front()
@@ -129,7 +163,7 @@ impl Grid {
         if !can_start {
             return None;
         }
-        let slot = p.slots.pop()?;
+        let slot = p.free.take()?;
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         p.started += 1;
         drop(p);
@@ -141,7 +175,7 @@ impl Grid {
     fn finish(&self, group: Box<Group>, spare: &mut Option<Box<Group>>) {
         let mut p = self.progress.lock();
         p.started -= 1;
-        p.slots.push(group.slot);
+        p.free.put(group.slot);
         drop(p);
         *spare = Some(group);
     }
@@ -177,10 +211,10 @@ impl Grid {
         let leave = Instant::now() + GRID_TIME;
         let mut map = self.vm.lock();
         let level = Level::current();
-        let main = workers.cache().get(&map, level, self.plan.shape, self.plan.entry);
+        let main = self.vm.programs().get(&map, level, self.plan.shape, self.plan.entry);
         let mut watch = self.observation.as_ref().map(Observation::watch);
         let mut code = Code {
-            cache: workers.cache(),
+            cache: self.vm.programs(),
             level,
             shape: self.plan.shape,
             programs: vec![main],
@@ -300,4 +334,21 @@ pub fn run_counted(
 thread_local! {
     /// The workgroup memory in which this thread runs grids of one workgroup itself.
     static SPARE: RefCell<Option<Box<Group>>> = const { RefCell::new(None) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_take_turns_as_long_as_they_have_places() {
+        let mut free = FreePlaces::new(3, 7, &[1]);
+        let mut take = |count| (0..count).map(|_| free.take()).collect::<Vec<_>>();
+        assert_eq!(take(4), [Some(0), Some(4), Some(2), Some(3)]);
+        free.put(0);
+        let mut take = |count| (0..count).map(|_| free.take()).collect::<Vec<_>>();
+        // The second engine's are used up.
+        assert_eq!(take(4), [Some(5), Some(0), Some(6), None]);
+        assert!(free.is_empty());
+    }
 }

@@ -12,10 +12,11 @@ use queues::save_area::WaveRecord;
 use crate::code::{Code, WaveStop};
 use crate::control::Control;
 use crate::env::{Env, Hot, Lds};
-use crate::exception::WaveException;
+use crate::exception::{Cause, WaveException};
 use crate::interp::run_wave;
 use crate::launch::Plan;
 use crate::observe::Watch;
+use crate::trap;
 use crate::vm::Map;
 use crate::wave::{Wave, WaveStatus};
 
@@ -28,7 +29,7 @@ pub(crate) struct Group {
     pub id: [u32; 3],
     pub waves: Vec<Wave>,
     pub lds: Box<Lds>,
-    /// Number of its scratch slot (each slot holds `max_waves` waves).
+    /// Its place in the scratch.
     pub slot: usize,
     /// Waves in `waves` that belong to this workgroup; the rest are left over from a larger one.
     live: usize,
@@ -83,7 +84,7 @@ impl Group {
         self.slot = slot;
         self.lds[..plan.lds_bytes as usize / 4].fill(0);
         for (k, w) in self.waves[..waves].iter_mut().enumerate() {
-            plan.start(w, id, k, (slot * plan.max_waves + k) as u64);
+            plan.start(w, id, k, slot);
         }
     }
 
@@ -101,9 +102,7 @@ impl Group {
         }
         if let Some(w) = group.waves.first() {
             group.id = w.group;
-            let base = plan.scratch.map_or(0, |s| s.base);
-            let wave = w.flat_scratch.wrapping_sub(base).checked_div(plan.wave_scratch).unwrap_or(0);
-            group.slot = (wave / plan.max_waves.max(1) as u64) as usize;
+            group.slot = plan.place_of(w);
         }
         group
     }
@@ -158,18 +157,25 @@ impl Group {
                             Some(watch) if watch.wants(w) => watch.run(w, &mut env, code, control, QUANTUM),
                             _ => run_wave(w, &mut env, code, control, QUANTUM),
                         };
+                        let pc = w.pc;
+                        let halted = match stop {
+                            WaveStop::Exception => trap::handle(w, &mut env, code),
+                            _ => None,
+                        };
                         **executed += env.executed;
                         match stop {
                             WaveStop::Ended => ended += 1,
                             WaveStop::Barrier => waiting += 1,
-                            WaveStop::Quantum => {
+                            WaveStop::Exception if let Some(cause) = halted => {
+                                return Turn::Exception(Box::new(self.exception(k, cause, pc)));
+                            }
+                            WaveStop::Quantum | WaveStop::Exception => {
                                 RwLockReadGuard::bump(map);
                                 if Instant::now() >= *deadline {
                                     return Turn::Again;
                                 }
                             }
                             WaveStop::Interrupted => return Turn::Interrupted,
-                            WaveStop::Exception => return Turn::Exception(Box::new(self.exception(k))),
                         }
                     }
                 }
@@ -187,12 +193,11 @@ impl Group {
         }
     }
 
-    fn exception(&mut self, k: usize) -> WaveException {
-        let w = &mut self.waves[k];
-        let cause = w.cause.take().unwrap_or(crate::exception::Cause::Trap(0));
+    fn exception(&self, k: usize, cause: Cause, pc: u64) -> WaveException {
+        let w = &self.waves[k];
         let mut record = w.record();
         record.first_in_group = k == 0;
         record.last_in_group = k + 1 == self.live;
-        WaveException { cause, pc: w.pc, workgroup: self.id, wave_in_group: w.wave_in_group, record }
+        WaveException { cause, pc, workgroup: self.id, wave_in_group: w.wave_in_group, record }
     }
 }

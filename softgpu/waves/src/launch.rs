@@ -10,10 +10,8 @@ use queues::target::Target;
 use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
 use crate::predecode::Shape;
-use crate::wave::{Row, TTMP, Wave};
+use crate::wave::{Row, TTMP, Wave, status};
 
-/// Bytes one wave's scratch is rounded up to.
-const SCRATCH_GRANULE: u64 = 1024;
 /// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
 const MAX_RESIDENT: usize = 256;
 /// STATUS bits of a running wave: SCRATCH_EN 29, VALID 16, IN_TG 11.
@@ -21,13 +19,67 @@ const STATUS_VALID: u32 = 1 << 16;
 const STATUS_IN_GROUP: u32 = 1 << 11;
 const STATUS_SCRATCH: u32 = 1 << 29;
 
-/// Scratch memory of a queue, mapped in the dispatch's address space.
+/// Scratch memory as `COMPUTE_TMPRING_SIZE` describes it: every shader engine has its slots, one behind another, and the
+/// engines' slots follow each other (ROCdbgapi `gfx11_architecture_t::scratch_memory_region`).
+///
+/// Nothing says how much memory is there. A wave whose slot is not mapped gets it all the same, and faults where it accesses
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
-    /// GPU address.
+    /// GPU address of the first slot.
     pub base: u64,
-    /// Bytes.
-    pub bytes: u64,
+    /// Bytes of a slot.
+    pub wave_bytes: u64,
+    /// Slots of a shader engine.
+    pub waves: u32,
+    /// Shader engines.
+    pub engines: u32,
+}
+
+/// How the slots of a launch's scratch memory are shared by its workgroups. A workgroup runs on one engine, and has as many
+/// neighbouring slots as a workgroup can need; it waits until they are free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    scratch: Scratch,
+    /// Slots of a workgroup, not 0.
+    group: u64,
+    /// Workgroups of an engine, not 0.
+    per_engine: u64,
+    /// The engine of the first workgroup.
+    first: u64,
+}
+
+impl Places {
+    /// `None` if a workgroup of `group` waves does not fit one engine.
+    fn new(scratch: Scratch, group: usize, dispatch_id: u64) -> Option<Places> {
+        let group = (group as u64).max(1);
+        let engines = u64::from(scratch.engines.max(1));
+        let per_engine = u64::from(scratch.waves) / group;
+        let scratch = Scratch { engines: scratch.engines.max(1), ..scratch };
+        (per_engine > 0).then_some(Places { scratch, group, per_engine, first: dispatch_id % engines })
+    }
+
+    /// Workgroups that have slots at a time.
+    fn count(&self) -> u64 {
+        self.per_engine.saturating_mul(u64::from(self.scratch.engines))
+    }
+
+    /// The address of wave `index` of the workgroup at a place. Places go round the engines, and successive dispatches
+    /// begin with successive engines, so that each is used although few workgroups run at a time.
+    fn address(&self, place: usize, index: usize) -> u64 {
+        let engines = u64::from(self.scratch.engines);
+        let (engine, group) = ((place as u64 + self.first) % engines, place as u64 / engines);
+        let slot = engine * u64::from(self.scratch.waves) + group * self.group + index as u64;
+        self.scratch.base.wrapping_add(slot.wrapping_mul(self.scratch.wave_bytes))
+    }
+
+    /// The place of a workgroup of which a wave has its slot at `address`. The numbers may be anybody's: then it is any.
+    fn place(&self, address: u64) -> usize {
+        let slot = address.wrapping_sub(self.scratch.base).checked_div(self.scratch.wave_bytes).unwrap_or(0);
+        let (engines, waves) = (u64::from(self.scratch.engines), u64::from(self.scratch.waves));
+        let (engine, group) = (slot / waves % engines, slot % waves / self.group);
+        (group * engines + (engine + engines - self.first) % engines) as usize
+    }
 }
 
 /// Everything a kernel dispatch needs.
@@ -59,6 +111,8 @@ pub struct Launch {
     pub doorbell: u32,
     /// KFD priority of the queue; workers serve the highest first.
     pub priority: u32,
+    /// Whether its waves have `STATUS.PRIV` (`COMPUTE_PGM_RSRC1.PRIV`).
+    pub privileged: bool,
 }
 
 /// What all workgroups of a launch share, computed once.
@@ -70,12 +124,13 @@ pub(crate) struct Plan {
     pub total: u64,
     pub lds_bytes: u32,
     pub private_bytes: u32,
-    pub wave_scratch: u64,
-    pub scratch: Option<Scratch>,
+    /// If waves have private memory.
+    places: Option<Places>,
     pub max_resident: usize,
     pub max_waves: usize,
     pub identity: Identity,
     pub priority: u32,
+    status: u32,
     first: [u32; 3],
     grid: [u32; 3],
     group: [u32; 3],
@@ -98,13 +153,14 @@ impl Plan {
         let items: u64 = packet.workgroup_items();
         let max_waves = items.div_ceil(lanes) as usize;
         let private_bytes = packet.private_segment_bytes.div_ceil(4) * 4;
-        let wave_scratch = (u64::from(private_bytes) * lanes).div_ceil(SCRATCH_GRANULE) * SCRATCH_GRANULE;
-        let group_scratch = wave_scratch * max_waves as u64;
-        let available = launch.scratch.map_or(0, |s| s.bytes);
-        if group_scratch > available {
-            return Err(Cause::ScratchTooSmall { needed: group_scratch, available });
-        }
-        let by_scratch = available.checked_div(group_scratch).map_or(MAX_RESIDENT, |n| n as usize);
+        // A wave that starts without SCRATCH_EN has no slot, whatever the packet says.
+        let places = match private_bytes {
+            bytes if bytes > 0 && d.enable_private_segment() => {
+                Some(places(launch, u64::from(bytes) * lanes, max_waves)?)
+            }
+            _ => None,
+        };
+        let by_scratch = places.map_or(MAX_RESIDENT as u64, |places| places.count());
         Ok(Plan {
             entry: launch.entry,
             shape: Shape { halves, vgprs: d.vgpr_count(wave32) as usize },
@@ -113,12 +169,12 @@ impl Plan {
             total: workgroups.iter().fold(1, |total: u64, &n| total.saturating_mul(u64::from(n))),
             lds_bytes: (packet.group_segment_bytes.div_ceil(512) * 512).min(LDS_DWORDS as u32 * 4),
             private_bytes,
-            wave_scratch,
-            scratch: launch.scratch,
-            max_resident: by_scratch.clamp(1, MAX_RESIDENT),
+            places,
+            max_resident: by_scratch.clamp(1, MAX_RESIDENT as u64) as usize,
             max_waves,
             identity: Identity { doorbell: launch.doorbell, dispatch_id: launch.dispatch_id, trap_memory: 0 },
             priority: launch.priority,
+            status: STATUS_VALID | STATUS_IN_GROUP | if launch.privileged { status::PRIV } else { 0 },
             first: launch.first_workgroup,
             grid: packet.grid,
             group: packet.workgroup.map(u32::from),
@@ -152,12 +208,24 @@ impl Plan {
         items.div_ceil(self.shape.halves as u64 * 32) as usize
     }
 
-    /// Puts `w` into the state wave `index` of workgroup `id` starts in; `slot` is its place in the scratch. VGPRs that are
-    /// not part of that state keep what the last wave of this process left in them, as in hardware.
-    pub(crate) fn start(&self, w: &mut Wave, id: [u32; 3], index: usize, slot: u64) {
+    /// Shader engines, as far as they matter: places follow each other round them.
+    pub(crate) fn engines(&self) -> usize {
+        self.places.map_or(1, |places| places.scratch.engines as usize)
+    }
+
+    /// The place in the scratch of a workgroup of which this is a wave.
+    pub(crate) fn place_of(&self, w: &Wave) -> usize {
+        self.places.map_or(0, |places| places.place(w.flat_scratch))
+    }
+
+    /// Puts `w` into the state wave `index` of workgroup `id` starts in; `place` is the workgroup's in the scratch. VGPRs
+    /// that are not part of that state keep what the last wave of this process left in them, as in hardware.
+    pub(crate) fn start(&self, w: &mut Wave, id: [u32; 3], index: usize, place: usize) {
         w.s.fill(0);
         w.scc = 0;
         w.cause = None;
+        w.leave = None;
+        w.in_handler = false;
         w.hint = 0;
         w.pc = self.entry;
         w.mode = self.mode;
@@ -166,12 +234,11 @@ impl Plan {
         w.group = id;
         w.wave_in_group = index as u32;
         w.lds_bytes = self.lds_bytes;
-        w.private_bytes = self.private_bytes;
-        w.status = STATUS_VALID | STATUS_IN_GROUP;
+        w.status = self.status;
         w.flat_scratch = 0;
-        if let (Some(scratch), true) = (self.scratch, self.private_bytes > 0) {
+        if let Some(places) = self.places {
             w.status |= STATUS_SCRATCH;
-            w.flat_scratch = scratch.base.wrapping_add(slot * self.wave_scratch);
+            w.flat_scratch = places.address(place, index);
         }
         w.s[..16].copy_from_slice(&self.sgprs);
         for (place, value) in self.layout.workgroup_id.iter().zip(id) {
@@ -237,6 +304,15 @@ impl Plan {
             }
         }
     }
+}
+
+/// The places of a launch whose waves need `wave_bytes`, and its workgroups `group` waves.
+fn places(launch: &Launch, wave_bytes: u64, group: usize) -> Result<Places, Cause> {
+    let fitting = launch.scratch.filter(|scratch| scratch.wave_bytes >= wave_bytes);
+    fitting.and_then(|scratch| Places::new(scratch, group, launch.dispatch_id)).ok_or_else(|| {
+        let available = launch.scratch.map_or(0, |s| s.wave_bytes.saturating_mul(u64::from(s.waves)));
+        Cause::ScratchTooSmall { needed: wave_bytes.saturating_mul(group as u64), available }
+    })
 }
 
 /// `first` and the numbers behind it, a lane each.
@@ -312,8 +388,47 @@ impl Wave {
         self.group = [r.ttmp[8], r.ttmp[9], r.ttmp[10]];
         self.wave_in_group = r.ttmp[11] & 0x3F;
         self.lds_bytes = plan.lds_bytes;
-        self.private_bytes = plan.private_bytes;
         self.state = crate::wave::WaveStatus::Ready;
         self.cause = None;
+        self.leave = None;
+        self.in_handler = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRATCH: Scratch = Scratch { base: 0x10_0000, wave_bytes: 256, waves: 7, engines: 3 };
+
+    #[test]
+    fn workgroups_go_round_the_engines_and_every_wave_has_its_own_slot() {
+        // Two workgroups of 3 waves on each engine; the 7th slot is of no use.
+        let places = Places::new(SCRATCH, 3, 4).unwrap();
+        assert_eq!(places.count(), 6);
+        let slot = |place, index| (places.address(place, index) - SCRATCH.base) / 256;
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|place| slot(place, 0)), [7, 14, 0, 10, 17, 3]);
+        assert_eq!(slot(1, 2), 16);
+        for place in 0..6 {
+            for index in 0..3 {
+                assert_eq!(places.place(places.address(place, index)), place);
+            }
+        }
+    }
+
+    #[test]
+    fn workgroups_that_fit_no_engine_have_no_place() {
+        assert!(Places::new(SCRATCH, 8, 0).is_none());
+        assert!(Places::new(Scratch { waves: 0, ..SCRATCH }, 0, 0).is_none());
+        let whole = Places::new(SCRATCH, 7, 0).unwrap();
+        assert_eq!((whole.count(), whole.address(2, 6)), (3, 0x10_0000 + 20 * 256));
+    }
+
+    #[test]
+    fn any_address_has_some_place() {
+        let places = Places::new(SCRATCH, 3, 1).unwrap();
+        for address in [0, 1, SCRATCH.base - 1, u64::MAX] {
+            assert!(places.place(address) < 9, "{address:x}");
+        }
     }
 }

@@ -38,6 +38,7 @@ mod salu;
 #[cfg(test)]
 mod semantics;
 mod step;
+mod trap;
 mod valu;
 mod vm;
 mod wave;
@@ -51,6 +52,7 @@ pub use launch::{Launch, Scratch};
 pub use level::Level;
 pub use observe::Observe;
 pub use outcome::{GridState, Outcome};
+pub use trap::{Messages, TrapHandler};
 pub use vm::{Access, MemoryFault, Overlap, Vm};
 pub use wave::{Lanes, Row, Wave, WaveStatus};
 pub use workers::Workers;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use softgpu_isa::{Flags, Inst, WaveSize, info};
 
 use crate::env::Env;
-use crate::exception::Cause;
+use crate::exception::{AccessKind, Cause};
 use crate::level::Level;
 use crate::predecode::{Lowered, Shape, blank, lower};
 use crate::step::{Flow, Step, stop};
@@ -245,6 +245,19 @@ impl Predecoded {
                 (Gap::Fault(old), Fetched::Gap(Gap::Fault(new))) => *old == new,
                 (Gap::Illegal(old), Fetched::Gap(Gap::Illegal(new))) => old.is_empty() || *old == new,
                 _ => false,
+            })
+    }
+
+    /// Whether what this was made from may be executed, and nothing more, whatever memory holds.
+    pub(crate) fn is_allowed(&self, map: &Map) -> bool {
+        let words = self.words.iter().all(|(start, run)| {
+            let bytes = run.len() as u64 * 4;
+            map.check(*start, bytes, AccessKind::Execute).is_ok()
+        });
+        words
+            && self.gaps.iter().all(|(&pc, gap)| match gap {
+                Gap::Fault(old) => map.check(pc, 4, AccessKind::Execute).is_err_and(|new| new == *old),
+                Gap::Illegal(_) => true,
             })
     }
 }

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs: predecoded code with what was learnt and generated while it ran.
 //!
-//! INVARIANT: a program is used only while memory still holds the words it was made from, which is compared at every
-//! dispatch. Generated code names the steps of its own program, which owns both.
+//! They stand for what a GPU has in its instruction caches. Stores to memory do not reach those (LLVM's
+//! `AMDGPUAsmPrinter::doFinalization` pads code against stale prefetched lines), a flush of the TLB names page table entries
+//! only (`gfxhub_v3_0.c:gfxhub_v3_0_get_invalidate_req`), and AMD's runtime invalidates them by a packet for every code
+//! object that it loads (`amd_gpu_agent.cpp:InvalidateCodeCaches`). So a program is kept although memory changes, and runs
+//! as it was, until [`Cache::invalidate`].
+//!
+//! INVARIANT: a program runs only while all its code may be executed; after an invalidation only if memory still holds the
+//! words it was made from, which is compared once. Generated code names the steps of its own program, which owns both.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -27,6 +33,10 @@ pub(crate) struct Program {
     code: Predecoded,
     /// Instructions executed by waves that this is the main program of.
     executed: AtomicU64,
+    /// The cache's epoch in which it was last compared with memory.
+    compared_in: AtomicU64,
+    /// The generation of the map in which all its code was last found to be executable.
+    allowed_in: AtomicU64,
     /// Generated code, made when it is first wanted; none where there cannot be any.
     #[cfg(target_arch = "x86_64")]
     compiled: OnceLock<Option<Compiled>>,
@@ -42,10 +52,12 @@ impl Deref for Program {
 }
 
 impl Program {
-    fn build(map: &Map, level: Level, shape: Shape, entry: u64) -> Program {
+    fn build(map: &Map, epoch: u64, level: Level, shape: Shape, entry: u64) -> Program {
         Program {
             code: Predecoded::build(map, level, shape, entry),
             executed: AtomicU64::new(0),
+            compared_in: AtomicU64::new(epoch),
+            allowed_in: AtomicU64::new(map.generation),
             #[cfg(target_arch = "x86_64")]
             compiled: OnceLock::new(),
         }
@@ -67,35 +79,59 @@ impl Program {
         }
     }
 
+    /// Whether it may run under `map` in the cache's `epoch`.
+    fn is_valid(&self, map: &Map, epoch: u64) -> bool {
+        let is_compared = self.compared_in.load(Ordering::Relaxed) >= epoch;
+        if is_compared && self.allowed_in.load(Ordering::Relaxed) == map.generation {
+            return true;
+        }
+        let valid = if is_compared { self.code.is_allowed(map) } else { self.code.is_current(map) };
+        if valid {
+            self.allowed_in.store(map.generation, Ordering::Relaxed);
+            self.compared_in.fetch_max(epoch, Ordering::Relaxed);
+        }
+        valid
+    }
+
     /// Instructions executed so far.
     pub(crate) fn executed(&self) -> u64 {
         self.executed.load(Ordering::Relaxed)
     }
 }
 
-/// Programs by entry address and register shape.
+/// Programs by entry address and register shape, of one address space on one GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     programs: Mutex<HashMap<(u64, Shape), Arc<Program>>>,
+    /// Invalidations so far.
+    epoch: AtomicU64,
 }
 
 /// Programs kept before the cache starts over.
 const MAX_PROGRAMS: usize = 1024;
 
 impl Cache {
-    /// The program for `entry`, predecoded now if it is new or its code changed.
+    /// The program for `entry`: the one that is kept, or, if there is none that may run, what memory holds now.
     pub(crate) fn get(&self, map: &Map, level: Level, shape: Shape, entry: u64) -> Arc<Program> {
         let key = (entry, shape);
+        // ORDERING: Acquire pairs with the invalidation, before which the code was written. Read before the words are: what
+        // is written and invalidated meanwhile is compared the next time.
+        let epoch = self.epoch.load(Ordering::Acquire);
         let known = self.programs.lock().get(&key).cloned();
-        if let Some(program) = known.filter(|p| p.is_current(map)) {
+        if let Some(program) = known.filter(|p| p.is_valid(map, epoch)) {
             return program;
         }
-        let program = Arc::new(Program::build(map, level, shape, entry));
+        let program = Arc::new(Program::build(map, epoch, level, shape, entry));
         let mut programs = self.programs.lock();
         if programs.len() >= MAX_PROGRAMS {
             programs.clear();
         }
         programs.insert(key, program.clone());
         program
+    }
+
+    /// Has every program compared with memory before it is used the next time.
+    pub(crate) fn invalidate(&self) {
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 }

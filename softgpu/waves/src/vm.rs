@@ -13,6 +13,8 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::exception::{AccessKind, Cause};
 use crate::mem::raw;
+use crate::program::Cache;
+use crate::trap::{Messages, TrapHandler};
 
 /// What a GPU may do with an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,10 @@ pub(crate) struct Map {
     intervals: Vec<Interval>,
     /// Grows with every change.
     pub(crate) generation: u64,
+    /// Where waves of this address space go that trap.
+    pub(crate) trap: TrapHandler,
+    /// Who is told of what they send and where they fault.
+    pub(crate) messages: Option<Arc<dyn Messages>>,
 }
 
 impl Map {
@@ -176,6 +182,8 @@ const PIECE: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Vm {
     map: RwLock<Map>,
+    /// What the GPU has in its instruction caches.
+    programs: Cache,
 }
 
 impl Vm {
@@ -258,8 +266,28 @@ impl Vm {
         self.map.read().check(address, len, kind)
     }
 
+    /// Invalidates the GPU's instruction caches: from here on it executes what memory holds. Until then code that it has
+    /// executed may run as it was, whatever was written to it since.
+    pub fn invalidate_instructions(&self) {
+        self.programs.invalidate();
+    }
+
+    pub(crate) fn programs(&self) -> &Cache {
+        &self.programs
+    }
+
     pub(crate) fn lock(&self) -> RwLockReadGuard<'_, Map> {
         self.map.read()
+    }
+
+    /// Sets who is told of messages and faults of waves of this address space from now on.
+    pub fn set_messages(&self, messages: Arc<dyn Messages>) {
+        self.map.write().messages = Some(messages);
+    }
+
+    /// Sets where waves of this address space go that trap from now on.
+    pub fn set_trap_handler(&self, handler: TrapHandler) {
+        self.map.write().trap = handler;
     }
 
     /// Copies bytes out of GPU memory.

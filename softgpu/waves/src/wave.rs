@@ -62,6 +62,14 @@ pub(crate) mod mode {
     pub const IEEE: u32 = 1 << 9;
 }
 
+/// STATUS bits as numbered by gfx11.
+pub(crate) mod status {
+    /// Instructions of a trap handler may be executed.
+    pub const PRIV: u32 = 1 << 5;
+    /// The wave executes nothing, but in a trap handler.
+    pub const HALT: u32 = 1 << 13;
+}
+
 /// All architectural state of a wave of 32 or 64 lanes.
 #[derive(Clone, Debug)]
 pub struct Wave {
@@ -78,8 +86,6 @@ pub struct Wave {
     pub(crate) trapsts: u32,
     pub(crate) pc: u64,
     pub(crate) flat_scratch: u64,
-    /// Bytes of private memory per lane; bounds FLAT and SCRATCH accesses.
-    pub(crate) private_bytes: u32,
     /// Bytes of LDS that the workgroup was given.
     pub(crate) lds_bytes: u32,
     pub(crate) wave_in_group: u32,
@@ -87,8 +93,12 @@ pub struct Wave {
     pub(crate) state: WaveStatus,
     /// EXEC while a DPP instruction runs with some lanes masked off.
     pub(crate) dpp_exec: [u32; 2],
-    /// Set by the handler that returns `Flow::Stop`.
+    /// Set by the handler that returns `Flow::Stop`, unless the wave halts itself or leaves a trap handler.
     pub(crate) cause: Option<Cause>,
+    /// Where the wave goes on that halts itself or leaves a trap handler.
+    pub(crate) leave: Option<u64>,
+    /// Whether it executes a trap handler.
+    pub(crate) in_handler: bool,
     /// Step index that `pc` had in the program it last ran in; only a hint.
     pub(crate) hint: usize,
 }
@@ -107,13 +117,14 @@ impl Wave {
             trapsts: 0,
             pc: 0,
             flat_scratch: 0,
-            private_bytes: 0,
             lds_bytes: 0,
             wave_in_group: 0,
             group: [0; 3],
             state: WaveStatus::Ready,
             dpp_exec: [0; 2],
             cause: None,
+            leave: None,
+            in_handler: false,
             hint: 0,
         }
     }

@@ -9,7 +9,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::grid::Grid;
 use crate::observe::Observe;
-use crate::program::Cache;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -22,7 +21,6 @@ struct Queue {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
-    cache: Cache,
     engine: Engine,
     observe: Option<Arc<Observe>>,
 }
@@ -54,13 +52,7 @@ impl Workers {
     /// grids are interpreted, whatever `engine` is.
     pub fn with_observer(count: usize, engine: Engine, observe: Observe) -> Workers {
         let observe = observe.is_on().then(|| Arc::new(observe));
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            wake: Condvar::new(),
-            cache: Cache::default(),
-            engine,
-            observe,
-        });
+        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Condvar::new(), engine, observe });
         let threads = (0..count.max(1))
             .filter_map(|k| {
                 let view = Workers { shared: shared.clone(), threads: Vec::new() };
@@ -83,10 +75,6 @@ impl Workers {
     /// What is to be recorded, if anything.
     pub(crate) fn observe(&self) -> Option<&Arc<Observe>> {
         self.shared.observe.as_ref()
-    }
-
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.shared.cache
     }
 
     pub(crate) fn add(&self, grid: Arc<Grid>) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Freezes kernels behind every instruction, and anywhere, and compares what they leave with an uninterrupted run.
+//! Freezes kernels after every instruction, and at random points, and compares their results with an uninterrupted run.
 //!
-//! Each freeze goes through the save area's bytes, so that what the layout does not carry is lost.
+//! Each freeze goes through the save area's bytes, so that state which the layout does not contain is lost.
 
 mod common;
 
@@ -13,7 +13,7 @@ use softgpu_waves::{Control, GridState, Launch, Outcome};
 const CONTROL_STACK: u32 = 0xa000;
 const SAVE_BYTES: u32 = 0x0100_0000;
 
-/// Through the bytes of a save area and back.
+/// Saves a wave to the bytes of a save area and restores it from them.
 fn through_bytes(state: &GridState, area: &mut [u8]) -> Box<GridState> {
     write_waves(area, CONTROL_STACK, SAVE_BYTES, &state.waves).expect("the waves fit");
     let waves = read_waves(area).expect("the area is whole");
@@ -21,7 +21,7 @@ fn through_bytes(state: &GridState, area: &mut [u8]) -> Box<GridState> {
     Box::new(GridState { next_workgroup: state.next_workgroup, waves })
 }
 
-/// Runs `launch`, frozen once behind `instructions` of them; whether it got that far.
+/// Runs `launch`, frozen once after `instructions` instructions. Returns whether it got so far.
 fn frozen_after(d: &Device, launch: &Launch, instructions: u64, area: &mut [u8]) -> bool {
     let control = Control::new();
     control.pause_after(instructions);
@@ -64,7 +64,7 @@ impl Case {
         (data.get(), instructions)
     }
 
-    /// Freezes behind instruction `at`, all of them if it steps by one.
+    /// Freezes after instruction `at`; with steps of one, after every instruction.
     fn check(&self, d: &Device, points: impl Iterator<Item = u64>, area: &mut [u8]) -> u64 {
         let (whole, _) = self.whole(d);
         let mut frozen = 0;
@@ -105,7 +105,7 @@ fn every_boundary_of_small_kernels_is_a_place_to_stop() {
     for case in &SMALL {
         let (_, instructions) = case.whole(&d);
         let frozen = case.check(&d, 0..instructions, &mut area);
-        // Waits and hints change no state and are no places of their own; more than half is none of them.
+        // Waits and hints change no state and cannot be frozen at; more than half of the instructions are others.
         assert!(frozen > 20 && 2 * frozen > instructions, "{}: {frozen} of {instructions}", case.name);
     }
 }

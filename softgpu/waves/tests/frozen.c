@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0
-// Kernels to freeze: each changes its buffer in a way that loses or doubles nothing unseen.
+// SPDX-License-Identifier: MIT OR Apache-2.0 Kernels to freeze: each changes its buffer so that a lost or repeated
+// operation shows in the result.
 typedef unsigned int u32;
 #define KERNEL __attribute__((amdgpu_kernel, visibility("protected"), used))
 #define LOCAL __attribute__((address_space(3)))
@@ -7,14 +7,14 @@ typedef unsigned int u32;
 
 static u32 item(void) { return __builtin_amdgcn_workitem_id_x(); }
 static u32 group(void) { return __builtin_amdgcn_workgroup_id_x(); }
-// The host's launches put the group counts first and the sizes behind them, as code object v5 does.
+// The host's launches put the group counts first and the sizes after them, as code object v5 does.
 static u32 size(void) {
     const __attribute__((address_space(4))) unsigned short *hidden =
         (const __attribute__((address_space(4))) unsigned short *)__builtin_amdgcn_implicitarg_ptr();
     return hidden[6];
 }
 
-// Every item passes a value round its workgroup through LDS.
+// Every item passes a value to the next item of its workgroup through LDS, in a ring.
 KERNEL void frozen_lds(GLOBAL u32 *data, u32 rounds) {
     static LOCAL __attribute__((loader_uninitialized)) u32 ring[256];
     u32 me = item(), n = size(), at = group() * n + me, value = data[at];
@@ -45,7 +45,7 @@ KERNEL void frozen_divergent(GLOBAL u32 *data, u32 limit) {
     data[at] = value + n;
 }
 
-// A private array with a variable index lives in scratch.
+// A private array with a variable index is in scratch.
 KERNEL void frozen_scratch(GLOBAL u32 *data, u32 rounds) {
     u32 at = group() * size() + item(), value = data[at];
     volatile u32 table[16];
@@ -59,7 +59,7 @@ KERNEL void frozen_scratch(GLOBAL u32 *data, u32 rounds) {
     data[at] = sum;
 }
 
-// Two waves take turns by a word that each spins on; the last words of the buffer are the turns.
+// Two waves run alternately by a word that each polls; the last words of the buffer count the turns.
 KERNEL void frozen_spin(GLOBAL u32 *data, u32 rounds) {
     u32 me = item(), wave = me / 32, n = size();
     GLOBAL u32 *turn = data + n + 3, *total = data + n;
@@ -85,7 +85,7 @@ KERNEL void frozen_sleep(GLOBAL u32 *data, u32 rounds) {
     }
 }
 
-// Uniform all through: one item, scalar loads and arithmetic.
+// All instructions are uniform: one item, scalar loads and arithmetic.
 KERNEL void frozen_scalar(GLOBAL u32 *data, u32 rounds) {
     u32 sum = 1;
     for (u32 k = 0; k < rounds; k++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is written down about assembled kernels whose instructions can be counted by hand.
+//! The observation of assembled kernels whose instructions can be counted by hand.
 
 #![allow(clippy::unwrap_used)]
 
@@ -166,7 +166,7 @@ fn flat_bytes_are_counted_where_they_go() {
 fn a_paused_grid_leaves_its_parts() {
     let files = Files::new("paused");
     let d = device(files.wish(true, 1000));
-    // Each pause lies somewhere else; the parts are always the whole.
+    // Each pause is at another place; the sum of the parts is always the same.
     for pause in [1, 17, 30, 60] {
         let out = d.buffer(&words());
         let code = d.assemble(COUNTED);
@@ -180,7 +180,7 @@ fn a_paused_grid_leaves_its_parts() {
     assert_eq!(lines.len(), 8);
     for parts in lines.chunks(2) {
         assert!(parts[0].contains("\"paused\"") && parts[1].contains("\"completed\""));
-        // A barrier that a wave waited at is executed again.
+        // A wave that waited at a barrier executes the barrier again.
         let total: u64 = parts.iter().map(|line| number(line, "total")).sum();
         let barriers: u64 = parts.iter().map(|line| number(line, "other")).sum();
         assert_eq!(total - barriers, 96, "{parts:#?}");
@@ -229,7 +229,7 @@ fn a_trace_ends_with_the_instruction_that_stopped_the_wave() {
     let lines = files.lines("trace");
     assert_eq!(lines.len(), 4);
     assert!(lines[3].ends_with("exec=ffffffff stopped: Read of 0x10 is not allowed"), "{}", lines[3]);
-    // What stopped the wave was not done.
+    // The instruction that stopped the wave was not executed.
     let stats = &files.lines("stats")[0];
     assert!(stats.contains("\"exception\"") && stats.contains("\"total\":2,"), "{stats}");
     assert!(stats.contains("\"vmem_load\":0") && stats.contains("\"waves\":0"), "{stats}");

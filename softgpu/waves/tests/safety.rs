@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Code that nobody would write, by every engine: the device stays in charge.
+//! Malicious and broken code, by every engine: the device stays in control.
 
 mod common;
 
@@ -35,7 +35,7 @@ impl Setup {
         self.device.run(&self.launch(), &Control::new(), None)
     }
 
-    /// Stops what does not stop by itself, by pause and by abort, within a second each.
+    /// Stops code that does not stop by itself, by pause and by abort, within a second each.
     fn can_be_stopped(&self) {
         for abort in [false, true] {
             let control = Control::new();
@@ -114,8 +114,8 @@ fn run_off_the_end_of_the_code_is_a_fault() {
 }
 
 #[test]
-fn code_that_overwrites_itself_ends_and_the_next_dispatch_runs_what_it_wrote() {
-    // The first word becomes "s_endpgm": the next dispatch stores nothing.
+fn code_that_overwrites_itself_ends_and_what_it_wrote_runs_after_an_invalidation() {
+    // The first word becomes "s_endpgm": a dispatch that fetches it stores nothing.
     let text = "s_nop 5\ns_getpc_b64 s[4:5]\nhere: s_sub_u32 s4, s4, 8\ns_subb_u32 s5, s5, 0\n\
                 v_mov_b32 v1, 0xbfb00000\nv_mov_b32 v2, 0\nglobal_store_b32 v2, v1, s[4:5]\n\
                 v_lshlrev_b32 v0, 2, v0\nv_mov_b32 v3, 7\nglobal_store_b32 v0, v3, s[0:1]\ns_endpgm\n";
@@ -126,6 +126,12 @@ fn code_that_overwrites_itself_ends_and_the_next_dispatch_runs_what_it_wrote() {
         for k in 0..256 {
             setup.out.set(k, 1);
         }
+        assert!(matches!(setup.run(), Outcome::Completed));
+        assert_eq!(setup.out.get(), [7; 256], "{engine:?} fetched code that is in the instruction caches");
+        for k in 0..256 {
+            setup.out.set(k, 1);
+        }
+        setup.device.vm().invalidate_instructions();
         assert!(matches!(setup.run(), Outcome::Completed));
         assert_eq!(setup.out.get(), [1; 256], "{engine:?} ran the old code");
     }

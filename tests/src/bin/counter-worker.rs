@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Computes on the GPU and checks every value on the CPU, until it is told to stop: what the tests freeze and thaw.
+//! Computes on the GPU and checks every value on the CPU, until it is asked to stop. The tests freeze and thaw this
+//! program.
 //!
-//! It knows nothing of checkpoints. Whatever it finds wrong ends it with `Error` and without `done`.
+//! The program has no code for checkpoints. If a value is wrong it ends with `Error` and without `done`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -18,7 +19,7 @@ use stasis_tests::gpu::{Numbers, compute_object};
 const CELLS: u32 = 4096;
 const BALLAST_BYTES: usize = 3 << 20;
 
-/// What the command line says.
+/// The command line's settings.
 #[derive(Debug, Default)]
 struct Args {
     until: PathBuf,
@@ -50,7 +51,7 @@ fn args() -> Result<Args> {
     Ok(args)
 }
 
-/// Memory that nothing touches after it was filled.
+/// Memory that is not written after it was filled.
 struct Ballast {
     buffer: Buffer,
     expected: Vec<u8>,
@@ -74,7 +75,7 @@ impl Ballast {
     }
 }
 
-/// One thread's cells, with the CPU's opinion of them.
+/// One thread's cells, with their values as the CPU computes them.
 struct Lane<'a> {
     runtime: &'a Runtime,
     queue: Queue,
@@ -103,7 +104,7 @@ impl<'a> Lane<'a> {
         Ok(lane)
     }
 
-    /// Three steps on the GPU and on the CPU, and what else must never change.
+    /// Three steps on the GPU and on the CPU, and checks of all that must not change.
     fn round(&mut self) -> Result<()> {
         const STEPS: u32 = 3;
         let before = self.queue.write_index()?;
@@ -139,12 +140,12 @@ impl<'a> Lane<'a> {
 fn hold_io_uring() -> Result<()> {
     let mut parameters = [0u8; 120];
     // SAFETY: the structure io_uring_setup takes has 120 bytes, all zero for no options; the descriptor is kept.
-    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
+    let fd = unsafe { nix::libc::syscall(nix::libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
     ensure!(fd >= 0, "io_uring_setup: {}", std::io::Error::last_os_error());
     Ok(())
 }
 
-/// Serves any number of TCP clients: every line comes back.
+/// Serves any number of TCP clients: sends every line back.
 fn echo() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("port {}", listener.local_addr()?.port());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Holds one thing that CRIU cannot dump, or dumps only if told to, and sleeps: what `stasis preflight` must find.
+//! Holds one resource that CRIU cannot dump, or dumps only with an option, and sleeps: `stasis preflight` must find it.
 //!
 //! Prints `ready PID` once it holds it; ends with status 77 where the kernel does not have such a thing.
 
@@ -7,24 +7,33 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
+use kfd::linux::pidfd_open;
+use memmap2::MmapOptions;
+use nix::fcntl::{Flock, FlockArg};
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::unistd::{ForkResult, fork, ftruncate, getppid, pause};
 
-/// Exit status that says: not on this kernel.
+/// Exit status: this kernel does not have the resource.
 const UNAVAILABLE: u8 = 77;
 
-/// A descriptor the kernel has just given, to be kept for good.
+/// Takes ownership of a descriptor that the kernel has just given.
 fn keep(given: libc::c_long) -> Result<OwnedFd> {
     ensure!(given >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    // SAFETY: the kernel has just made the descriptor, and no other code knows its number.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(given)?) })
 }
 
-/// Forgets an owner, so that the thing stays.
+/// Forgets an owner, so that the resource stays.
 fn leak(fd: impl IntoRawFd) {
     let _ = fd.into_raw_fd();
 }
@@ -52,23 +61,20 @@ fn perf_event() -> Result<()> {
 }
 
 fn map_shared(fd: &OwnedFd) -> Result<()> {
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a fresh mapping where the kernel likes.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, flags, fd.as_raw_fd(), 0) };
-    ensure!(address != libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    std::mem::forget(MmapOptions::new().len(4096).map_raw(fd)?);
     Ok(())
 }
 
 fn secret_memory() -> Result<()> {
     // SAFETY: takes flags only.
     let fd = keep(unsafe { libc::syscall(libc::SYS_memfd_secret, 0) })?;
-    rustix::fs::ftruncate(&fd, 4096)?;
+    ftruncate(&fd, 4096)?;
     map_shared(&fd)
 }
 
 fn memfd(close: bool) -> Result<()> {
-    let fd = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, 4096)?;
+    let fd = memfd_create("shared", MFdFlags::MFD_CLOEXEC)?;
+    ftruncate(&fd, 4096)?;
     map_shared(&fd)?;
     if !close {
         leak(fd);
@@ -112,33 +118,27 @@ fn bpf_map() -> Result<()> {
     Ok(())
 }
 
-/// Nothing is left of a culprit whose test is over; and a process that is traced is not buried before its tracer ends.
+/// The process ends with its test; a traced process cannot be reaped before its tracer has ended.
 fn end_with_parent() {
-    // SAFETY: takes numbers only.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let _ = set_pdeathsig(Signal::SIGKILL);
 }
 
-/// Has a child of ours trace us.
+/// Has a child of this process trace it.
 fn traced() -> Result<()> {
     let (mut ready, told) = std::io::pipe()?;
     // SAFETY: the child makes only system calls.
-    match unsafe { libc::fork() } {
-        -1 => bail!("{}", std::io::Error::last_os_error()),
-        0 => {
+    match unsafe { fork() }? {
+        ForkResult::Child => {
             end_with_parent();
-            // SAFETY: seizes the parent, says so, and sleeps.
-            unsafe {
-                let none = std::ptr::null_mut::<libc::c_void>();
-                let seized = libc::ptrace(libc::PTRACE_SEIZE, libc::getppid(), none, none);
-                libc::write(told.as_raw_fd(), (&raw const seized).cast(), 1);
-                libc::close(told.as_raw_fd());
-                libc::close(ready.as_raw_fd());
-                loop {
-                    libc::pause();
-                }
+            // Seizes the parent, says whether it could, and sleeps.
+            let failed = ptrace::seize(getppid(), ptrace::Options::empty()).is_err();
+            let _ = nix::unistd::write(&told, &[u8::from(failed)]);
+            drop((told, ready));
+            loop {
+                pause();
             }
         }
-        _ => {
+        ForkResult::Parent { .. } => {
             let mut seized = [1u8];
             std::io::Read::read_exact(&mut ready, &mut seized)?;
             ensure!(seized == [0], "the child may not trace us");
@@ -175,13 +175,11 @@ fn hold(thing: &str, argument: &Path) -> Result<()> {
         "traced" => traced()?,
         "device" => leak(OpenOptions::new().read(true).write(true).open(argument)?),
         "pidfd" => {
-            let parent = rustix::process::getppid().context("no parent")?;
-            leak(rustix::process::pidfd_open(parent, rustix::process::PidfdFlags::empty())?);
+            leak(pidfd_open(getppid())?);
         }
         "lock" => {
             let file = File::create(argument.join("locked"))?;
-            rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-            leak(file);
+            std::mem::forget(Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)?);
         }
         "large-deleted-file" => leak(deleted(argument, 2 << 20)?),
         "small-deleted-file" => leak(deleted(argument, 4096)?),
@@ -218,7 +216,7 @@ fn hold(thing: &str, argument: &Path) -> Result<()> {
             leak(listener);
         }
         "child" => {
-            // A tree: the child holds the thing, the parent nothing.
+            // A tree: the child holds the resource, the parent nothing.
             std::process::Command::new(std::env::current_exe()?)
                 .arg(argument)
                 .stdout(std::process::Stdio::null())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A process that allocates, shares and looks at memory as it is told (`stasis_tests::sharer`). It has one socket, bound
-//! to a path and connected to nobody, so that CRIU can take it at any moment between two orders.
+//! A process that allocates, shares, reads and writes memory by orders (`stasis_tests::sharer`). It has one socket,
+//! bound to a path and not connected, so that CRIU can dump the process at any moment between two orders.
 //!
-//! `share-worker SOCKET [NAME=NUMBER]...`: the descriptors that it inherited, by the names they are to have.
+//! `share-worker SOCKET [NAME=NUMBER]...`: the inherited descriptors and their names.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -14,8 +14,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::FdFlags;
+use nix::fcntl::SealFlag;
+use nix::sys::signal::{SigHandler, signal};
+use nix::sys::stat::fstat;
+use nix::unistd::{dup, setsid};
 use stasis::share::{Item, Received};
 use stasis::{Buffer, Condition, Queue, QueueOptions, Runtime, Signal, WaitMode};
 use stasis_tests::sharer::language::{Answer, Ask, By, Order, Seen, receive, send};
@@ -53,7 +55,7 @@ impl Worker {
                 self.buffers.insert(buffer, pool.alloc(bytes)?);
             }
             Ask::Export { buffer, fd } => drop(self.fds.insert(fd, self.buffer(&buffer)?.export()?)),
-            Ask::Dup { fd, to } => drop(self.fds.insert(to, rustix::io::dup(self.fd(&fd)?)?)),
+            Ask::Dup { fd, to } => drop(self.fds.insert(to, dup(self.fd(&fd)?)?)),
             Ask::Close { fd } => drop(self.fds.remove(&fd).ok_or("no such descriptor")?),
             Ask::Send { fd, to } => {
                 let take = Order { reply: None, ask: Ask::Take { fd: fd.clone() } };
@@ -93,8 +95,8 @@ impl Worker {
                 let seen = |fd: &OwnedFd| -> Result<Seen> {
                     Ok(Seen {
                         number: fd.as_raw_fd(),
-                        inode: rustix::fs::fstat(fd)?.st_ino,
-                        is_cloexec: rustix::io::fcntl_getfd(fd)?.contains(FdFlags::CLOEXEC),
+                        inode: fstat(fd)?.st_ino,
+                        is_cloexec: kfd::linux::closes_on_exec(fd)?,
                     })
                 };
                 let all = self.fds.iter().map(|(name, fd)| Ok((name.clone(), seen(fd)?)));
@@ -105,7 +107,7 @@ impl Worker {
                 command.arg(socket).stdin(Stdio::null());
                 let mut inherited = Vec::new();
                 for name in inherit {
-                    let fd = rustix::io::dup(self.fd(&name)?)?;
+                    let fd = dup(self.fd(&name)?)?;
                     command.arg(format!("{name}={}", fd.as_raw_fd()));
                     inherited.push(fd);
                 }
@@ -113,12 +115,12 @@ impl Worker {
                 return Ok(Answer::Pid(pid));
             }
             Ask::Memfd { fd, bytes, is_sealed } => {
-                let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-                let file = rustix::fs::memfd_create("another-driver", flags)?;
-                rustix::fs::ftruncate(&file, bytes)?;
-                if is_sealed {
-                    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-                }
+                let seals = if is_sealed {
+                    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW
+                } else {
+                    SealFlag::empty()
+                };
+                let file = kfd::linux::memfd("another-driver", bytes, seals)?;
                 self.fds.insert(fd, file);
             }
             Ask::Pair { one, other } => {
@@ -145,7 +147,7 @@ impl Worker {
                     }
                 }
             }
-            Ask::Lead => drop(rustix::process::setsid()?),
+            Ask::Lead => drop(setsid()?),
             Ask::Speak { over, bytes } => {
                 fs::File::from(self.fd(&over)?.try_clone()?).write_all(&bytes)?;
             }
@@ -154,7 +156,7 @@ impl Worker {
         Ok(Answer::Done)
     }
 
-    /// What has to do with signals.
+    /// The orders that concern signals.
     fn signalling(&mut self, ask: Ask) -> Result<Answer> {
         match ask {
             Ask::Signal { signal, value, is_shared } => {
@@ -204,27 +206,23 @@ impl Worker {
     }
 }
 
-/// A descriptor that the parent left open for us.
+/// A descriptor that the parent has left open for this process.
 fn inherited(argument: &str) -> Result<(String, OwnedFd)> {
     let (name, number) = argument.split_once('=').ok_or("NAME=NUMBER is wanted")?;
-    // SAFETY: the parent has left it open for this process, where nobody else knows of it.
+    // SAFETY: the parent has left it open for this process, and no other code of this process knows its number.
     #[allow(unsafe_code)]
     let fd = unsafe { OwnedFd::from_raw_fd(number.parse()?) };
     Ok((name.to_owned(), fd))
 }
 
-/// Closes what was inherited by chance.
+/// Closes all other inherited descriptors.
 fn close_others(mut kept: Vec<i32>) {
     kept.extend([0, 1, 2]);
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| !kept.contains(number)) {
-        // SAFETY: nothing in this process owns it yet; the listing's own is closed already, which is an error of no
-        // consequence.
-        #[allow(unsafe_code)]
-        unsafe {
-            libc::close(number);
-        }
+        // Nothing in this process owns it yet. The listing's own is closed already; that error has no consequence.
+        let _ = nix::unistd::close(number);
     }
 }
 
@@ -233,16 +231,16 @@ fn run() -> Result<()> {
     let path = arguments.next().ok_or("where is the socket to be?")?;
     let fds: BTreeMap<_, _> = arguments.map(|argument| inherited(&argument)).collect::<Result<_>>()?;
     close_others(fds.values().map(AsRawFd::as_raw_fd).collect());
-    // Children that have ended are nobody's business.
+    // The kernel reaps ended children by itself.
     // SAFETY: changes a disposition before there are threads or children.
     #[allow(unsafe_code)]
     unsafe {
-        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        signal(nix::sys::signal::Signal::SIGCHLD, SigHandler::SigIgn)?;
     }
     let runtime = Runtime::open_default()?;
     let (buffers, signals) = (BTreeMap::new(), BTreeMap::new());
     let mut worker = Worker { runtime, buffers, fds, signals, queue: None };
-    // Who finds the socket finds a runtime.
+    // The socket appears only when the runtime is open.
     let socket = UnixDatagram::bind(Path::new(&path))?;
     loop {
         let (Order { reply, ask }, beside) = receive(&socket)?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A container of runc alone.
+//! A container of runc, without an engine above it.
 //!
-//! INVARIANT: its bundle, its state and its images lie in one temporary directory; it ends with its handle.
+//! INVARIANT: the container's bundle, state and images are in one temporary directory; the container ends with its
+//! handle.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use super::{Tools, fill_root, run};
 
-/// A bundle of runc's: a root directory and what is to run in it.
+/// A bundle for runc: a root directory and the command that runs in it.
 #[derive(Debug)]
 pub struct Bundle {
     tools: Tools,
@@ -62,7 +63,7 @@ impl Bundle {
     /// # Panics
     /// With CRIU's log when it does not succeed.
     pub fn start(&self, arguments: &[&str], log: &Path) {
-        // A pipe, for a file of the host's is none of the container's, and CRIU would look for it there.
+        // A pipe, because CRIU would look in the container for a file of the host.
         let file = fs::OpenOptions::new().create(true).append(true).open(log).expect("a log");
         let mut drain = Command::new("cat").stdin(Stdio::piped()).stdout(file).spawn().expect("cat");
         let pipe = OwnedFd::from(drain.stdin.take().expect("a pipe"));
@@ -71,15 +72,15 @@ impl Bundle {
         command.args(["--detach", "--bundle"]).arg(bundle).arg(&self.id);
         command.stderr(pipe.try_clone().expect("a pipe")).stdout(pipe);
         let status = command.status().expect("runc");
-        // The pipe's ends that this process has.
+        // This process's ends of the pipe are closed.
         drop(command);
         let said = || fs::read_to_string(log).unwrap_or_default() + &self.criu_logs();
         assert!(status.success(), "{arguments:?}: {}", said());
-        // It ends when nobody has the other end any more; whoever waits for that waits for the container.
+        // The output ends when no process has the other end any more; who waits for that end waits for the container.
         std::thread::spawn(move || drain.wait());
     }
 
-    /// What CRIU said.
+    /// CRIU's log.
     #[must_use]
     pub fn criu_logs(&self) -> String {
         let logs = ["dump.log", "restore.log"].map(|log| self.path("work").join(log));

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Containers of the engines that Debian has, podman and runc, with our CRIU and our plugin.
+//! Containers of Debian's engines, podman and runc, with the CRIU of `cargo xtask setup` and the plugin of this
+//! repository.
 //!
-//! INVARIANT: an engine here has storage, state and settings of its own in one temporary directory. Nothing is fetched:
-//! an image is what cargo built and the libraries that it is linked with. What an engine started ends with it.
+//! INVARIANT: an engine of a test has its own storage, state and settings in one temporary directory. Nothing is
+//! downloaded: an image has programs that cargo built, and the libraries that they are linked with. The processes that
+//! an engine started end with its handle.
 
 mod bundle;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use nix::sched::{CloneFlags, setns};
+use nix::sys::resource::{Resource, getrlimit};
 use tempfile::TempDir;
 
 pub use self::bundle::Bundle;
@@ -25,15 +26,15 @@ use crate::{criu, program};
 
 /// Open files, and processes, that a container may have.
 const LIMIT: u64 = 4096;
-/// Podman's storage, the state of what is mounted, and its own.
+/// The directories of podman's storage, of its mounts' state, and of its own state.
 const DIRECTORIES: [&str; 3] = ["storage", "run", "state"];
-/// How long an engine is left alone before it is asked again: it is a process each time.
+/// The pause before an engine is asked again: each question starts a process.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs a command that has to succeed.
 ///
 /// # Panics
-/// With what it said, when it did not.
+/// With the command's output, when it fails.
 pub fn run(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().expect("a program of the setup step");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -50,7 +51,7 @@ pub fn fill_root(root: &Path, programs: &[&str]) {
     }
     for name in programs.iter().chain(&["softgpud"]) {
         let built = program(name);
-        // Symbols make half a gigabyte of what is copied and packed several times.
+        // With symbols half a gigabyte would be copied and packed several times.
         run(Command::new("llvm-strip-19").arg("-o").arg(root.join("app").join(name)).arg(&built));
         for library in run(Command::new("ldd").arg(&built)).split_ascii_whitespace() {
             let inside = root.join(library.trim_start_matches('/'));
@@ -62,7 +63,7 @@ pub fn fill_root(root: &Path, programs: &[&str]) {
     }
 }
 
-/// What every engine needs: CRIU on its path, our plugin in CRIU's settings.
+/// The environment of every engine: CRIU on its path, the plugin in CRIU's settings.
 #[derive(Debug)]
 struct Tools {
     directory: TempDir,
@@ -95,7 +96,7 @@ impl Tools {
     }
 }
 
-/// A podman that shares nothing with the machine's: one host of several.
+/// A podman that shares nothing with the machine's podman. It stands for one of several hosts.
 #[derive(Debug)]
 pub struct Podman {
     tools: Tools,
@@ -109,12 +110,14 @@ impl Podman {
     #[must_use]
     pub fn new() -> Self {
         let tools = Tools::new();
-        // Whoever may not raise a limit may not start a container with podman's usual ones; it lowers its own processes'.
+        // A user who may not raise limits cannot start a container with podman's default limits; these settings lower
+        // them.
         let limit = |name: &str, which| {
-            let most = getrlimit(which).maximum.map_or(LIMIT, |most| most.min(LIMIT));
+            let most = getrlimit(which).map_or(LIMIT, |(_, most)| most.min(LIMIT));
             format!("\"{name}={most}:{most}\"")
         };
-        let limits = [limit("nofile", Resource::Nofile), limit("nproc", Resource::Nproc)].join(", ");
+        let limits =
+            [limit("nofile", Resource::RLIMIT_NOFILE), limit("nproc", Resource::RLIMIT_NPROC)].join(", ");
         let settings = format!(
             "[containers]\ndefault_ulimits = [{limits}]\n\
              [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\nlock_type = \"file\"\n"
@@ -155,7 +158,7 @@ impl Podman {
         fs::remove_file(archive).expect("an archive");
     }
 
-    /// Becomes another host with the same directories: all that it keeps is this image, as it was.
+    /// Becomes another host with the same directories, which has only this image, unchanged.
     ///
     /// # Panics
     /// When podman does not.
@@ -174,7 +177,7 @@ impl Podman {
         let _ = self.command(&["rm", "--all", "--force", "--time", "0"]).output();
     }
 
-    /// Starts a container, in a network of its own, with `shared` as its `/out`. `criu_settings` are for who freezes it.
+    /// Starts a container, in a network of its own, with `shared` as its `/out`. `criu_settings` are settings for CRIU.
     ///
     /// # Panics
     /// When it does not start.
@@ -211,7 +214,7 @@ impl Podman {
         assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), self.criu_logs());
     }
 
-    /// What CRIU has to say where it failed.
+    /// CRIU's log of a failure.
     #[must_use]
     pub fn criu_logs(&self) -> String {
         let containers = fs::read_dir(self.path("storage/vfs-containers")).into_iter().flatten().flatten();
@@ -272,7 +275,7 @@ impl Container<'_> {
         self.ask(&["inspect", "--format", "{{.State.Pid}}"]).trim().parse().expect("a pid")
     }
 
-    /// All its processes that are not dead, as the host knows them.
+    /// The pids, in the host's namespace, of all its processes that have not ended.
     #[must_use]
     pub fn processes(&self) -> Vec<i32> {
         let first = self.pid();
@@ -280,16 +283,15 @@ impl Container<'_> {
         all.filter(|pid| *pid > 0 && is_alive(*pid)).collect()
     }
 
-    /// Does something from within its network.
+    /// Does something in its network namespace.
     ///
     /// # Panics
     /// When it does not run.
     pub fn inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let network = fs::File::open(format!("/proc/{}/ns/net", self.pid())).expect("its network");
-        // A network belongs to a thread.
+        // A network namespace belongs to a thread.
         let enter = move || {
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(network.as_fd(), kind).expect("a way into its network");
+            setns(network, CloneFlags::CLONE_NEWNET).expect("a way into its network");
             act()
         };
         let done = std::thread::scope(|scope| scope.spawn(enter).join());
@@ -332,7 +334,7 @@ impl Container<'_> {
         });
     }
 
-    /// Has it told to end: SIGTERM, and nothing worse for a while.
+    /// Asks it to end: SIGTERM, without SIGKILL for a while.
     ///
     /// # Panics
     /// When podman does not.
@@ -358,7 +360,7 @@ impl Container<'_> {
     }
 }
 
-/// The rounds that a worker's log tells of.
+/// The rounds in a worker's log.
 #[must_use]
 pub fn rounds(log: &str) -> Vec<u64> {
     log.lines().filter_map(|line| line.strip_prefix("round ")?.parse().ok()).collect()

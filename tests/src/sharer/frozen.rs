@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Workers frozen by CRIU and thawed again.
+//! Workers that CRIU dumps and restores.
 //!
-//! INVARIANT: whoever uses this has called [`Sharers::adopt`] before, so that the workers' ends are ours to collect: a
-//! zombie would keep the pid that a restored process needs.
+//! INVARIANT: a test calls [`Sharers::adopt`] first, so that the test process can reap the workers: a zombie would keep
+//! the pid that a restored process needs.
 
 use std::path::Path;
 use std::process::Output;
 
-use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
 use super::Sharers;
 use crate::criu;
@@ -23,7 +25,7 @@ impl Sharers {
     /// # Panics
     /// When the system refuses.
     pub fn adopt(&self) {
-        set_child_subreaper(Some(getpid())).expect("a subreaper");
+        set_child_subreaper(true).expect("a subreaper");
     }
 
     /// `stasis checkpoint` of the tree whose root is `name`.
@@ -54,14 +56,14 @@ impl Sharers {
         stasis(&["restore", "--json", text(directory)], &criu())
     }
 
-    /// Waits until all workers that have been frozen are gone, pids and all.
+    /// Waits until all dumped workers have ended and were reaped.
     ///
     /// # Panics
     /// When one is not.
     pub fn bury(&self) {
         for (name, pid) in &self.pids {
             wait_until(&format!("the end of the frozen {name}"), || {
-                let _ = waitpid(Pid::from_raw(*pid), WaitOptions::NOHANG);
+                let _ = waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG));
                 !Path::new(&format!("/proc/{pid}")).exists()
             });
         }

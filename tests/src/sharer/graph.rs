@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random graphs of processes, buffers, DMABufs and imports, and the model that says what each alias has to show.
+//! Random graphs of processes, buffers, DMABufs and imports, and a model of the contents of each alias.
 //!
-//! INVARIANT: the model knows who holds which memory, and nothing about how; after a checkpoint all that held memory
-//! together hold it together, nobody else does, and every descriptor has its number.
+//! INVARIANT: the model knows which worker holds which memory, but not how. After a checkpoint the workers that shared
+//! memory share it again, no other worker does, and every descriptor has its number.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::{PATIENCE, Sharers};
 use crate::gpu::Numbers;
 use crate::worker::open_files;
 
-/// Bytes of every buffer: several pages, so that the last one counts.
+/// Bytes of every buffer: several pages, so that a missing last page is found.
 const BYTES: u64 = 3 * 4096;
 /// Bytes that are compared, at the end of the buffer.
 const MARK: usize = 8;
@@ -33,7 +33,7 @@ impl Dice {
     /// # Panics
     /// For 0.
     pub fn roll(&mut self, sides: usize) -> usize {
-        // The lowest bits of the generator are its worst.
+        // The lowest bits of the generator are the least random.
         (self.0.next().expect("numbers do not end") >> 7) as usize % sides
     }
 
@@ -42,10 +42,10 @@ impl Dice {
     }
 }
 
-/// A worker's thing, by its name there.
+/// A worker's object, by its name in the worker.
 type Held = (String, String);
 
-/// Who holds which memory.
+/// Which worker holds which memory.
 #[derive(Debug, Default)]
 pub struct Graph {
     seed: u64,
@@ -58,13 +58,13 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Nothing yet. Names differ from those of graphs of other seeds, whose workers may live on.
+    /// An empty graph. Its names differ from those of graphs of other seeds, whose workers may live on.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// Nothing yet, and whoever has children never ends: what comes of it is one tree, as CRIU takes it.
+    /// An empty graph in which no worker with children ever ends: its processes are one tree, as CRIU requires.
     #[must_use]
     pub fn of_one_tree(seed: u64) -> Self {
         Self { is_one_tree: true, ..Self::new(seed) }
@@ -75,7 +75,7 @@ impl Graph {
         format!("{kind}{}-{}", self.seed, self.names)
     }
 
-    /// Does `steps` random things with the workers `who`, of which some may end; the first, the root, does not.
+    /// Does `steps` random operations with the workers `who`. Some of them may end; the first, the root, does not.
     pub fn grow(&mut self, on: &mut Sharers, dice: &mut Dice, steps: usize, agents: usize) {
         for _ in 0..steps {
             let names = on.names();
@@ -99,7 +99,7 @@ impl Graph {
                 6..=8 => {
                     let Some(held) = dice.pick(&fds) else { continue };
                     let to = names[dice.roll(names.len())].clone();
-                    // A name that is new everywhere.
+                    // A name that is new in all workers.
                     let fd = self.name('f');
                     on.ask(&worker, Ask::Dup { fd: held.1.clone(), to: fd.clone() });
                     if to == worker {
@@ -108,7 +108,7 @@ impl Graph {
                     }
                     on.ask(&worker, Ask::Send { fd: fd.clone(), to: on.socket_of(&to) });
                     on.ask(&worker, Ask::Close { fd: fd.clone() });
-                    // It has taken it when it answers something that came later.
+                    // The worker has taken the descriptor when it answers a later order.
                     on.ask(&to, Ask::Descriptors);
                     self.fds.insert((to, fd), self.fds[held]);
                 }
@@ -150,7 +150,7 @@ impl Graph {
         }
     }
 
-    /// Writes through every alias, by the CPU and by agents in turns, and reads through every other.
+    /// Writes through every alias, by the CPU and by agents alternately, and reads through all other aliases.
     ///
     /// # Panics
     /// When one shows something else.
@@ -174,7 +174,7 @@ impl Graph {
                 }
             }
         }
-        // No two memories have become one: the last mark of each is still there.
+        // Separate memories are still separate: the last mark of each is still there.
         for ((worker, buffer), memory) in &self.buffers {
             let (offset, bytes, by) = (BYTES - MARK as u64, MARK, By::Cpu);
             let read = on.ask(worker, Ask::Read { buffer: buffer.clone(), offset, bytes, by });
@@ -225,7 +225,7 @@ impl Graph {
         found
     }
 
-    /// Ends all that there is, and makes sure that nothing is left.
+    /// Ends all objects, and checks that none is left.
     ///
     /// # Panics
     /// When something is.
@@ -246,7 +246,7 @@ impl Graph {
                 };
                 open_files(pid).into_iter().filter(is_memory).collect()
             };
-            // The thread that leads a restore's rendezvous lets go of what it handed out when the last has it.
+            // The coordinator's thread of a restore releases its descriptors when the last participant has them.
             let deadline = Instant::now() + PATIENCE;
             while !left().is_empty() {
                 assert!(Instant::now() < deadline, "{worker} has descriptors left: {:?}", left());

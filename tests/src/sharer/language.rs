@@ -1,33 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a `share-worker` can be told, and what it answers: one JSON datagram each, a descriptor beside it where one is
-//! passed on.
+//! The orders and answers of a `share-worker`: one JSON datagram each, with a descriptor beside it where one is passed.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, recvmsg, sendmsg_addr,
-};
+use kfd::linux::{receive_message, retry};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest datagram, bytes.
 const LONGEST: usize = 64 << 10;
 
-/// An order, with the socket that wants the answer.
+/// An order, with the socket for the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Where the answer goes; none is given without.
+    /// The socket for the answer; without it the worker does not answer.
     pub reply: Option<PathBuf>,
     /// What to do.
     pub ask: Ask,
 }
 
-/// Who touches memory.
+/// What accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum By {
     /// The CPU.
@@ -36,20 +32,20 @@ pub enum By {
     Device,
 }
 
-/// What to do. Buffers and descriptors go by names of the worker's own.
+/// What to do. Buffers and descriptors have names in the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// A buffer of an agent's memory, or of system memory.
     Alloc { buffer: String, bytes: u64, agent: Option<usize> },
     /// A DMABuf of a buffer.
     Export { buffer: String, fd: String },
-    /// Another descriptor of the same.
+    /// A duplicate of a descriptor.
     Dup { fd: String, to: String },
     /// Ends a descriptor.
     Close { fd: String },
     /// Sends a descriptor to another worker's socket, which gives it the same name.
     Send { fd: String, to: PathBuf },
-    /// Takes the descriptor beside this.
+    /// Takes the descriptor beside this message.
     Take { fd: String },
     /// A buffer of a DMABuf.
     Import { fd: String, buffer: String, agent: usize },
@@ -67,7 +63,7 @@ pub enum Ask {
     Pair { one: String, other: String },
     /// Sends buffers, then signals, by the runtime's own messages over a connected socket.
     Pass { over: String, buffers: Vec<String>, signals: Vec<String> },
-    /// Receives such a message; what comes has these names.
+    /// Receives such a message; the received objects get these names.
     Receive { over: String, agent: usize, names: Vec<String> },
     /// Sends bytes over a connected socket.
     Speak { over: String, bytes: Vec<u8> },
@@ -83,7 +79,7 @@ pub enum Ask {
     Store { signal: String, value: i64 },
     /// Says a signal's value.
     Load { signal: String },
-    /// Waits until a signal is below a value; a file says that it has begun to.
+    /// Waits until a signal is below a value. A file says that the wait has begun.
     Await { signal: String, below: i64, begun: PathBuf },
     /// Has agent 0 write bytes, and then complete a signal.
     Produce { buffer: String, offset: u64, bytes: Vec<u8>, signal: String },
@@ -93,7 +89,7 @@ pub enum Ask {
     Spawn { socket: PathBuf, inherit: Vec<String> },
     /// Leads a session of its own from now on, as the root of a tree has to.
     Lead,
-    /// Listens to nothing until a file exists.
+    /// Reads no order until a file exists.
     Deaf { until: PathBuf },
     /// Ends.
     Exit,
@@ -110,7 +106,7 @@ pub struct Seen {
     pub is_cloexec: bool,
 }
 
-/// What became of it.
+/// The result of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Done.
@@ -138,16 +134,11 @@ pub fn send<T: Serialize>(
     fd: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds: Vec<_> = fd.into_iter().collect();
-    if !fds.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for one");
-    }
-    let to = SocketAddrUnix::new(to)?;
-    rustix::io::retry_on_intr(|| {
-        sendmsg_addr(&from, &to, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)
-    })?;
+    let rights: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
+    let control = [ControlMessage::ScmRights(&rights)];
+    let control = if rights.is_empty() { &[] } else { &control[..] };
+    let (from, to) = (from.as_fd().as_raw_fd(), UnixAddr::new(to)?);
+    retry(|| sendmsg(from, &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, Some(&to)))?;
     Ok(())
 }
 
@@ -157,14 +148,6 @@ pub fn send<T: Serialize>(
 /// As recvmsg(2).
 pub fn receive<T: DeserializeOwned>(on: impl AsFd) -> io::Result<(T, Option<OwnedFd>)> {
     let mut text = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(&on, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let rights = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    });
-    Ok((serde_json::from_slice(&text[..received.bytes])?, rights))
+    let mut received = retry(|| receive_message(on.as_fd(), &mut text, 1, MsgFlags::empty()))?;
+    Ok((serde_json::from_slice(&text[..received.bytes])?, received.fds.pop()))
 }

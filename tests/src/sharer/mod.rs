@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Several `share-worker`s, one process tree on one software device, and what is done to them from outside.
+//! Several `share-worker`s in one process tree on one software device, and the operations of a test on them.
 //!
-//! INVARIANT: workers do nothing unless they are told, and answer when it is done; so a test knows at every moment who
-//! holds what.
+//! INVARIANT: workers act only on orders, and answer when an order is done; so a test always knows which worker holds
+//! which object.
 
 mod frozen;
 pub mod graph;
@@ -115,7 +115,7 @@ impl Sharers {
         self.path(&format!("{name}.sock"))
     }
 
-    /// What all have said.
+    /// The log of all workers.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
@@ -130,7 +130,7 @@ impl Sharers {
         self.pids[name]
     }
 
-    /// The name of the first, which the others come from.
+    /// The name of the first worker, which started the others.
     #[must_use]
     pub fn root_name(&self) -> &str {
         &self.root_name
@@ -188,7 +188,7 @@ impl Sharers {
         let _ = fs::remove_file(self.socket_of(name));
     }
 
-    /// What a worker's runtime has.
+    /// The objects of a worker's runtime.
     ///
     /// # Panics
     /// When it does not say.
@@ -227,16 +227,16 @@ impl Sharers {
         names.iter().map(order).collect()
     }
 
-    /// Checkpoints workers together, as they live on, and has them take everything back.
+    /// Checkpoints workers together while their processes live on, and has them resume.
     ///
     /// # Errors
-    /// What the processes say; those that were checkpointed have come back all the same.
+    /// The processes' errors; those that were checkpointed have resumed nevertheless.
     pub fn around(&mut self, names: &[String]) -> Result<(), Vec<CallError>> {
         let orders = self.orders(names, 60_000);
         let mut failed = at_once(&orders, |(pid, order)| {
             call(*pid, &Request::Checkpoint(order.clone()), PATIENCE).map(drop)
         });
-        // One that was never checkpointed runs in any case.
+        // A process that was not checkpointed runs in any case.
         failed.extend(at_once(&orders, |(pid, _)| {
             call(*pid, &Request::Resume { directory: None, admission: None }, PATIENCE).map(drop)
         }));
@@ -244,7 +244,7 @@ impl Sharers {
     }
 }
 
-/// Does something for all at the same time; the failures.
+/// Does something for all at the same time. Returns the failures.
 fn at_once<T: Sync, E: Send>(all: &[T], act: impl Fn(&T) -> Result<(), E> + Sync) -> Vec<E> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.iter().map(|one| scope.spawn(|| act(one))).collect();
@@ -254,7 +254,7 @@ fn at_once<T: Sync, E: Send>(all: &[T], act: impl Fn(&T) -> Result<(), E> + Sync
 
 impl Drop for Sharers {
     fn drop(&mut self) {
-        // Restored ones are not our children; nobody else has these pids while their log is ours.
+        // Restored workers are not children of the test; no other process has these pids while the test has their log.
         for pid in self.pids.values() {
             let ours = fs::read_link(format!("/proc/{pid}/fd/1"));
             if ours.is_ok_and(|log| log == self.path("log")) {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Orders whose answer is not waited for at once: a worker that waits for another.
 //!
-//! INVARIANT: each has a reply socket of its own, so that no other answer is taken for its.
+//! INVARIANT: each order has its own reply socket, so no other answer is taken for its answer.
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::language::{Answer, Ask, Order, receive, send};
 use super::{PATIENCE, Sharers};
@@ -15,7 +18,7 @@ pub struct Pending {
 }
 
 impl Sharers {
-    /// Has a worker do something that others may have to do something for.
+    /// Gives a worker an order whose end may need orders to other workers.
     ///
     /// # Panics
     /// When it does not listen.
@@ -40,9 +43,8 @@ impl Pending {
     /// When the socket cannot be looked at.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)).expect("a look") > 0
+        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut socket, PollTimeout::ZERO).expect("a look") > 0
     }
 
     /// The answer.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Heat diffuses on the GPU, is frozen in the middle, thawed, and ends as if nothing had happened.
+//! Heat diffuses on the GPU; the process is frozen in the middle and thawed, and its result is that of an undisturbed
+//! run.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::PathBuf;
@@ -58,14 +59,14 @@ impl Run<'_> {
         Ok((step, text.lines().any(|l| l == "done")))
     }
 
-    /// Follows the run until `until` steps are done; `alive` tells whether the process still is.
+    /// Follows the run until `until` steps are done; `alive` tells whether the process still lives.
     fn follow(&self, bar: &ProgressBar, until: u32, alive: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut said = 0;
         loop {
             let was_alive = alive();
             let (step, done) = self.progress()?;
             bar.set_position(u64::from(step));
-            // Without a terminal there is no bar; a line now and then does.
+            // Without a terminal there is no progress bar, but a line at intervals.
             if bar.is_hidden() && step >= said + self.args.steps.div_ceil(4) {
                 said = step;
                 println!("   step {step} of {}", self.args.steps);
@@ -119,7 +120,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     println!("   process {pid} runs on softgpud {device_before:?}");
     let image_text = image.to_string_lossy().into_owned();
     let checkpoint = stasis(&built.stasis, installed, &["checkpoint", &pid.to_string(), &image_text])?;
-    // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
+    // CRIU killed the process; it must be reaped, or its pid would not be free.
     child.wait()?;
     wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
         !exists(pid) && devices(instance).is_empty()

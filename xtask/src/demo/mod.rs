@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask demo`: a real process on the GPU, frozen in the middle, gone, thawed, and right in the end.
+//! `cargo xtask demo`: a real process on the GPU is frozen in the middle, ends, is thawed, and gives the right result.
 //!
-//! Three stories: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped; with
-//! `--server` a server in mid-traffic, whose clients notice a pause.
+//! Three demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
+//! with `--server` a server under traffic, whose clients notice a pause.
 
 mod heat;
 mod preempt;
@@ -31,7 +31,7 @@ pub struct DemoArgs {
     /// Clients of the server.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
-    /// How long they drive it before the freeze, and again after the thaw, in seconds.
+    /// How long the clients send requests before the freeze, and again after the thaw, in seconds.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Reset the clients' connections even where CRIU could keep them.
@@ -54,7 +54,7 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     if args.server {
         return server::run(args, &workspace::build_server(installed)?, installed);
     }
-    let built = workspace::build_release(installed)?;
+    let built = workspace::build_demo(installed)?;
     if args.preempt { preempt::run(args, &built, installed) } else { heat::run(args, &built, installed) }
 }
 

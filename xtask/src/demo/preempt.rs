@@ -56,7 +56,7 @@ impl Counter {
     }
 }
 
-/// Runs the story; the last line it prints is the verdict.
+/// Runs the demo; the last line it prints is the verdict.
 pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Result<()> {
     let image = fresh_directory(args, "preempted")?;
     let counter = Counter { log: args.out.join("endless.log"), stop: args.out.join("endless.stop") };
@@ -75,7 +75,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     let image_text = image.to_string_lossy().into_owned();
     let checkpoint =
         stasis(&built.stasis, installed, &["checkpoint", "--preempt", &pid.to_string(), &image_text])?;
-    // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
+    // CRIU killed the process; it must be reaped, or its pid would not be free.
     child.wait()?;
     wait_until("the end of the frozen process and its softgpud", Duration::from_secs(5), || {
         !exists(pid) && devices(INSTANCE).is_empty()

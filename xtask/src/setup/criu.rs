@@ -46,7 +46,7 @@ pub struct Criu {
 /// Finds a CRIU that works, or installs one under `private`/criu.
 ///
 /// # Errors
-/// What is wrong with the one that `STASIS_CRIU` names, or why a private one could not be had.
+/// What is wrong with the one that `STASIS_CRIU` names, or why a private one could not be installed.
 pub fn find_or_install(private: &Path) -> Result<Criu> {
     if let Some(path) = std::env::var_os("STASIS_CRIU") {
         return verify(Path::new(&path), "STASIS_CRIU")
@@ -63,7 +63,7 @@ pub fn find_or_install(private: &Path) -> Result<Criu> {
     if program.is_file() {
         match verify(&program, "private prefix") {
             Ok(criu) => return Ok(criu),
-            // A broken prefix is rebuilt; a kernel that CRIU cannot serve is not mended by a download.
+            // A broken prefix is rebuilt; a download does not help where CRIU does not support the kernel.
             Err(why) if version(&program).is_ok_and(|found| found >= FLOOR) => {
                 return Err(why).context("The CRIU in the private prefix runs but does not work here");
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask setup`: brings a Debian machine to where everything here builds and runs.
+//! `cargo xtask setup`: installs on a Debian machine all that is needed to build and run this repository.
 //!
 //! INVARIANT: nothing is installed unannounced, nothing of the system is replaced, and a second run
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
@@ -35,7 +35,7 @@ pub struct Options {
     /// Leave CRIU out (enough for a build without checkpoint tests).
     #[arg(long)]
     pub without_criu: bool,
-    /// Leave out what only tests need: cargo-nextest, headers and their reader, an assembler, container engines.
+    /// Leave out what only tests need: cargo-nextest, headers, libclang, an assembler, container engines.
     #[arg(long)]
     pub without_tests: bool,
     /// Leave the embedding server's model and its Python client out (enough for all but its own tests).
@@ -46,7 +46,7 @@ pub struct Options {
     pub without_triton: bool,
 }
 
-/// Where everything is, once it is there.
+/// The paths of all that was found or installed.
 #[derive(Debug, Clone)]
 pub struct Installed {
     /// The C compiler for device code.
@@ -68,7 +68,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Gives a child process what later steps look for in the environment.
+    /// Sets the environment variables that later steps read for a child process.
     pub fn export(&self, command: &mut Command) {
         command.env("STASIS_CLANG", &self.clang);
         if let Some(criu) = &self.criu {
@@ -94,7 +94,7 @@ impl Installed {
     pub fn add_peers(&mut self) -> Result<()> {
         let private = repository().join(".stasis");
         let _lock = lock(&private.join("setup.lock"))?;
-        // Neither needs the other.
+        // The two installations are independent.
         let debian = packages::install_peers();
         self.bench_python = Some(python::bench(&private)?);
         debian
@@ -122,13 +122,23 @@ impl fmt::Display for Installed {
     }
 }
 
+/// The spelling checker, installed if it is not there.
+///
+/// # Errors
+/// It cannot be installed.
+pub fn typos() -> Result<PathBuf> {
+    let private = repository().join(".stasis");
+    let _lock = lock(&private.join("setup.lock"))?;
+    python::typos(&private)
+}
+
 /// The root of this repository.
 pub fn repository() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// Installs what is missing and says where everything is.
+/// Installs what is missing and returns the paths of everything.
 ///
 /// # Errors
 /// Names the packages that are missing and cannot be installed (no root, no package manager, no network),
@@ -185,7 +195,7 @@ fn install_nextest() -> Result<()> {
     announce("installing cargo-nextest with `cargo install --locked cargo-nextest` (takes some minutes)");
     let status = Command::new("cargo")
         .args(["install", "--locked", "cargo-nextest"])
-        // The caller's target directory may be locked by the cargo that runs us.
+        // The cargo that runs this program may have locked the caller's target directory.
         .env_remove("CARGO_TARGET_DIR")
         .status()
         .context("Could not start cargo")?;

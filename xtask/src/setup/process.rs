@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running other programs: a failure always says which command, how it ended and the last it printed.
+//! Runs other programs: an error always has the command, how it ended, and its last lines.
 
 use super::announce;
 use anyhow::Context;
@@ -21,7 +21,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Whether we may install system packages.
+/// Whether this process may install system packages.
 pub fn is_root() -> bool {
     // The effective uid is the second number of the `Uid:` line.
     std::fs::read_to_string("/proc/self/status").ok().and_then(|status| {
@@ -87,7 +87,7 @@ pub fn remove(dir: &Path) -> Result<()> {
     }
 }
 
-/// The command as a person would type it; apt's `-o=` settings would bury it.
+/// The command as a user would type it, without apt's `-o=` settings.
 fn describe(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args().map(|argument| argument.to_string_lossy()) {

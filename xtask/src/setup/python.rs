@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Private Pythons: virtual environments with pinned packages, for the clients and peers that are written in Python.
 //!
-//! INVARIANT: nothing is installed whose hash is not in a file of this repository, nothing of the system's Python is
-//! written, and an environment counts as made only when its stamp, written last, names its requirements and its Python.
+//! INVARIANT: every installed file has its hash in a file of this repository, the system's Python is not changed, and
+//! an environment counts as complete only when its stamp, which is written last, names its requirements and its Python.
 
 use super::announce;
 use super::packages;
@@ -14,14 +14,16 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the embedding server is tested with.
+/// The client that tests the embedding server.
 const CLIENT: &str = include_str!("pinned/client.txt");
 /// The newest compiler that kernels are tested with.
 const TRITON: &str = include_str!("pinned/triton.txt");
-/// What the embedding server is measured against.
+/// The peers in the benchmarks of the embedding server.
 const BENCH: &str = include_str!("pinned/bench.txt");
+/// What looks for misspelt words.
+const CHECKS: &str = include_str!("pinned/checks.txt");
 
-/// Written when all else is there.
+/// The stamp, which is written last.
 const STAMP: &str = "stasis-stamp";
 
 /// Prints the version, or fails where a virtual environment cannot be made or the pinned packages do not run.
@@ -35,7 +37,7 @@ const PROBE: &str = "import sys, venv, ensurepip\n\
 /// No Python 3.11 or newer can be had, or a package could not be fetched or has another hash.
 pub fn client(private: &Path) -> Result<PathBuf> {
     let what = "the client openai and what it needs, 14 packages, 6 MB";
-    environment(&private.join("python"), CLIENT, what, "--without-model")
+    environment(&private.join("python"), CLIENT, what, "with --without-model")
 }
 
 /// The Python with the newest compiler, made at `private`/triton if it is not there.
@@ -44,7 +46,7 @@ pub fn client(private: &Path) -> Result<PathBuf> {
 /// As [`client`].
 pub fn triton(private: &Path) -> Result<PathBuf> {
     let what = "the compiler triton, 1 package, 286 MB (1.1 GB unpacked)";
-    environment(&private.join("triton"), TRITON, what, "--without-triton")
+    environment(&private.join("triton"), TRITON, what, "with --without-triton")
 }
 
 /// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
@@ -56,8 +58,18 @@ pub fn bench(private: &Path) -> Result<PathBuf> {
         &private.join("bench-python"),
         BENCH,
         "the peer onnxruntime and what it needs, 8 packages, 49 MB",
-        "--without-model",
+        "with --without-model",
     )
+}
+
+/// The program `typos`, in an environment made at `private`/checks if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn typos(private: &Path) -> Result<PathBuf> {
+    let what = "the spelling checker typos, 1 package, 8 MB";
+    let python = environment(&private.join("checks"), CHECKS, what, "without `cargo xtask check`")?;
+    Ok(python.with_file_name("typos"))
 }
 
 /// Downloads the wheel that a file of requirements pins into `directory`.
@@ -70,7 +82,7 @@ pub fn download(python: &Path, requirements: &Path, directory: &Path) -> Result<
     process::retried(|| process::output(&mut pip)).map(drop)
 }
 
-/// pip with nothing but pinned wheels; where it fetches them from is the machine's business.
+/// pip with only pinned wheels; the machine's settings say where it fetches them from.
 fn pip(python: &Path, verb: &str) -> Command {
     let mut command = Command::new(python);
     command.args(["-I", "-m", "pip", verb, "--quiet", "--no-input", "--disable-pip-version-check"]);
@@ -78,8 +90,8 @@ fn pip(python: &Path, verb: &str) -> Command {
     command
 }
 
-/// The Python of a virtual environment with these packages, which `option` leaves out; what an earlier or interrupted run
-/// left is replaced.
+/// The Python of a virtual environment with these packages, which `option` leaves out. Remains of an earlier or
+/// interrupted run are replaced.
 fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -> Result<PathBuf> {
     let python = directory.join("bin/python");
     if is_made(directory, &python, requirements) {
@@ -88,7 +100,7 @@ fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -
     packages::install_python()?;
     let (base, version) = base().context("python3 vanished after its installation")?;
     announce(format_args!("installing {what}, into {}", directory.display()));
-    // It holds its own path, so that it cannot be made elsewhere and renamed.
+    // An environment contains its own path, so it cannot be made elsewhere and renamed.
     process::remove(directory)?;
     process::output(Command::new(&base).args(["-I", "-m", "venv"]).arg(directory))?;
     let list = directory.join("requirements.txt");
@@ -96,7 +108,7 @@ fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -
     let mut pip = pip(&python, "install");
     pip.arg("-r").arg(&list);
     process::retried(|| process::output(&mut pip))
-        .with_context(|| format!("Could not install {what}; run again, or with {option}"))?;
+        .with_context(|| format!("Could not install {what}; run again, or {option}"))?;
     let stamp = directory.join(STAMP);
     fs::write(&stamp, stamp_text(requirements, &version))
         .with_context(|| format!("Could not write {}", stamp.display()))?;
@@ -104,7 +116,7 @@ fn environment(directory: &Path, requirements: &str, what: &str, option: &str) -
 }
 
 fn is_made(directory: &Path, python: &Path, requirements: &str) -> bool {
-    // Its own version: a system that goes on to the next Python leaves an environment without packages.
+    // The version is in the stamp: after an upgrade of the system's Python an environment has no packages.
     version(python).is_ok_and(|version| {
         fs::read_to_string(directory.join(STAMP)).is_ok_and(|text| text == stamp_text(requirements, &version))
     })

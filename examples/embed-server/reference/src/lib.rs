@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The embedding server's model as somebody else wrote it: candle's BERT on the CPU, in f32.
+//! The embedding server's model by another implementation: candle's BERT on the CPU, in f32.
 //!
-//! INVARIANT: nothing here comes from the server, its kernels or the runtime: the same files, read by other code, and
-//! the same token ids. What both agree on is right, or wrong in two programs that share nothing.
+//! INVARIANT: this crate uses no code of the server, its kernels or the runtime. It reads the same files with other
+//! code and takes the same token ids. A result that both agree on is right, unless two programs without common code
+//! have the same error.
 //!
 //! It computes with rayon's threads; the environment's `RAYON_NUM_THREADS` says how many.
 
@@ -18,7 +19,7 @@ use candle_core::{D, DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::bert::{BertModel, Config, HiddenAct};
 
-/// What fills a row of a batch up to its longest sentence; the attention mask hides it.
+/// The token that pads a row of a batch up to the longest sentence; the attention mask hides it.
 const PADDING: u32 = 0;
 
 /// all-MiniLM-L6-v2, or another BERT whose sentences are the mean of their tokens.
@@ -46,7 +47,8 @@ impl Reference {
         };
         let config: Config =
             serde_json::from_slice(&read("config.json")?).context("config.json is not a BERT's")?;
-        // candle computes `Gelu` with erf; its approximation by tanh is 1e-3 off, which would hide the server's.
+        // candle computes `Gelu` with erf. The approximation by tanh has an error of 1e-3, which would hide the
+        // server's error.
         ensure!(config.hidden_act == HiddenAct::Gelu, "hidden_act is {:?}, not gelu", config.hidden_act);
         let device = Device::Cpu;
         let weights = VarBuilder::from_buffered_safetensors(read("model.safetensors")?, DType::F32, &device)
@@ -78,7 +80,7 @@ impl Reference {
         Ok(all)
     }
 
-    /// The same of all sentences in one batch, as the usual servers compute it: each is padded to the longest.
+    /// The same for all sentences in one batch, as most servers compute it: each is padded to the longest.
     ///
     /// # Errors
     /// As [`Reference::embed`].

@@ -15,7 +15,7 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Whether nothing can be embedded, now or ever.
+    /// Whether nothing can be embedded, now or later.
     #[must_use]
     pub fn are_lost(&self) -> bool {
         self.serving == 0 && self.reopening == 0
@@ -40,7 +40,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The time before the attempt with this number, counted from 0; `None` when there were enough.
+    /// The time before the attempt with this number, counted from 0; `None` after the last attempt.
     #[must_use]
     pub fn before(&self, attempt: u32) -> Option<Duration> {
         let doubled = self.first.saturating_mul(2_u32.saturating_pow(attempt));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A request's rows as its batches bring them.
+//! Collects a request's rows from its batches.
 //!
-//! INVARIANT: the sender is used once: when the last row is in, or at the first error.
+//! INVARIANT: the sender is used once: when the last row has come, or at the first error.
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::BatchError;
 
-/// A request's embeddings, a row a sentence in the request's order.
+/// A request's embeddings: one row per sentence, in the request's order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embeddings {
     numbers: Vec<f32>,
@@ -24,7 +24,7 @@ impl Embeddings {
 
 type Sender = oneshot::Sender<Result<Embeddings, BatchError>>;
 
-/// Where a request's rows are gathered.
+/// Collects the rows of one request.
 #[derive(Debug)]
 pub(super) struct Answer {
     dimensions: usize,
@@ -52,7 +52,7 @@ impl Answer {
         (answer, receiver)
     }
 
-    /// Takes the rows from `first` on, and answers when none is missing. Rows for a failed request go nowhere.
+    /// Takes the rows from `first` on, and answers when none is missing. Rows for a failed request are dropped.
     pub(super) fn fill(&self, first: usize, rows: &[f32]) {
         let mut open = self.open.lock();
         let Some(state) = open.as_mut() else {
@@ -66,12 +66,12 @@ impl Answer {
         if state.missing == 0
             && let Some(Open { sender, numbers, .. }) = open.take()
         {
-            // A receiver that is gone has withdrawn its request.
+            // A receiver that was dropped has withdrawn its request.
             let _ = sender.send(Ok(Embeddings { numbers, dimensions: self.dimensions }));
         }
     }
 
-    /// Whether somebody waits for the rows.
+    /// Whether a receiver waits for the rows.
     pub(super) fn is_wanted(&self) -> bool {
         self.open.lock().as_ref().is_some_and(|open| !open.sender.is_closed())
     }

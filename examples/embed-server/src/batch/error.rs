@@ -9,13 +9,13 @@ use crate::embedder::EmbedError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Nobody to embed anything.
+    /// There are no embedders.
     #[error("There is no agent to serve from: the device gave none")]
     NoEmbedders,
     /// Embeddings without numbers.
     #[error("The agents' embeddings have no numbers")]
     NoDimensions,
-    /// Embedders of different models, whose rows could not stand in one answer.
+    /// Embedders of different models, whose rows cannot be in one answer.
     #[error("The agents disagree about an embedding's length: {first} numbers and {other}")]
     Dimensions {
         /// The first embedder's.
@@ -38,7 +38,7 @@ pub enum StartError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// No room now; there will be when what waits has been embedded.
+    /// The queue is full; there will be room when waiting sentences have been embedded.
     #[error(
         "The queue has no room for {sentences} sentences of {tokens} tokens: {waiting_sentences} of \
          {queue_sentences} sentences and {waiting_tokens} of {queue_tokens} tokens wait already, try again later"
@@ -106,7 +106,7 @@ pub enum BatchError {
         /// Tokens of the batch.
         tokens: usize,
     },
-    /// The embedder returned what are no unit vectors.
+    /// The embedder did not return unit vectors.
     #[error("The embedder returned {found} for a batch of {sentences} sentences")]
     Wrong {
         /// What it returned.
@@ -117,7 +117,7 @@ pub enum BatchError {
     /// The last agent was lost while sentences of the request waited.
     #[error("The last agent was lost while the request waited")]
     NoAgent,
-    /// The batcher went away without an answer.
+    /// The batcher ended without an answer.
     #[error("The batcher ended without an answer")]
     Lost,
 }

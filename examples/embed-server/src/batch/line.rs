@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The line of requests, and the rule by which a batch is cut from its front.
+//! The FIFO of requests, and the rule by which a batch is taken from its front.
 //!
 //! INVARIANT: sentences leave in the order in which they came, each once; a batch is the longest prefix within its
-//! budget. So nothing overtakes, and nothing starves. The counts are those of the sentences still in line.
+//! budget. So no sentence overtakes another, and none starves. The counts are those of the sentences that are still in
+//! line.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::embedder::Sentence;
 
-/// Requests in line, each with an owner that is told of its rows.
+/// Requests in line, each with an owner that gets its rows.
 #[derive(Debug)]
 pub(super) struct Line<T> {
     /// Ids ascend.
@@ -34,7 +35,7 @@ struct Waiting<T> {
 pub(super) struct Share<T> {
     /// The request.
     pub(super) id: u64,
-    /// Whose they are.
+    /// The owner of the request.
     pub(super) owner: T,
     /// Index in the request of the first of them.
     pub(super) first: usize,
@@ -47,7 +48,7 @@ pub(super) struct Share<T> {
 pub(super) struct Batch<T> {
     /// Sentences of all shares, in their order.
     pub(super) sentences: Vec<Sentence>,
-    /// Whose they are.
+    /// The owner of the request.
     pub(super) shares: Vec<Share<T>>,
     /// Tokens of all sentences.
     pub(super) tokens: usize,
@@ -75,7 +76,7 @@ impl<T: Clone> Line<T> {
         self.waiting.front().map(|waiting| waiting.arrived)
     }
 
-    /// A request goes to the end of the line. Its id is what [`Line::remove`] knows it by.
+    /// Puts a request at the end of the line. Its id is the argument of [`Line::remove`].
     pub(super) fn push(&mut self, owner: T, sentences: Vec<Sentence>, arrived: Instant) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -87,7 +88,7 @@ impl<T: Clone> Line<T> {
         id
     }
 
-    /// Cuts a batch of at most `budget` tokens from the front. It is empty only if the line is, or if the first
+    /// Takes a batch of at most `budget` tokens from the front. It is empty only if the line is, or if the first
     /// sentence alone exceeds the budget.
     pub(super) fn take(&mut self, budget: usize) -> Batch<T> {
         let mut batch = Batch { sentences: Vec::new(), shares: Vec::new(), tokens: 0 };
@@ -112,13 +113,13 @@ impl<T: Clone> Line<T> {
         batch
     }
 
-    /// Takes everything out of the line: the owners of the requests that were in it.
+    /// Empties the line. Returns the owners of the requests that were in it.
     pub(super) fn clear(&mut self) -> Vec<T> {
         (self.sentences, self.tokens) = (0, 0);
         self.waiting.drain(..).map(|waiting| waiting.owner).collect()
     }
 
-    /// Takes what is left of a request out of the line. True if there was any.
+    /// Removes the waiting sentences of a request from the line. Returns whether there were any.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Ok(at) = self.waiting.binary_search_by_key(&id, |waiting| waiting.id) else {
             return false;
@@ -156,7 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that keeps every sentence by itself: who comes out, in which order, and what is counted.
+        /// Compares with a model that keeps each sentence separately: which sentences come out, in which order, and the
+        /// counts.
         #[test]
         fn line_takes_longest_prefixes_in_order(acts in prop::collection::vec(act(), 1..60)) {
             let mut line = Line::default();

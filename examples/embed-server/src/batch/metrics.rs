@@ -26,12 +26,12 @@ pub(super) enum Outcome {
     Embedded,
     /// With an error, which its requests got.
     Failed,
-    /// Before its end, for nobody waited for it any more.
+    /// Before its end, because no client waited for it any more.
     Abandoned,
 }
 
 impl Outcome {
-    /// What an error says of it.
+    /// The error of the batch.
     pub(super) fn of(error: Option<&BatchError>) -> Self {
         match error {
             None => Outcome::Embedded,
@@ -43,7 +43,7 @@ impl Outcome {
     }
 }
 
-/// Counters of a [`super::Batcher`]; clones are the same counters.
+/// Counters of a [`super::Batcher`]; clones share the counters.
 #[derive(Clone, Debug)]
 pub struct BatchMetrics {
     queue_sentences: Gauge,
@@ -145,12 +145,12 @@ impl BatchMetrics {
         }
     }
 
-    /// So many agents take batches.
+    /// Sets how many agents take batches.
     pub(super) fn agents(&self, serving: usize) {
         self.agents.set(i64::try_from(serving).unwrap_or(i64::MAX));
     }
 
-    /// Lost devices or agents were opened again so many times more.
+    /// Adds to the number of lost devices or agents that were opened again.
     pub fn reopened(&self, times: u64) {
         self.reopened.inc_by(times);
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dynamic batching: requests of sentences in, batches of a token budget out to one thread an embedder.
+//! Dynamic batching: takes requests of sentences, and gives batches of a token budget to the threads of the embedders.
 //!
 //! ```text
 //! submit ── whole requests ──> Line, bounded ── prefixes ──> worker, one an Embedder ── rows ──> Answer ──> Pending
 //! ```
 //!
-//! INVARIANT: every accepted request is answered exactly once, with all its rows in order or with an error, unless
-//! its [`Pending`] is dropped; then what of it still waits leaves the line at once, and a batch all of whose requests
-//! were dropped is given up. A lost agent takes the requests of its batch along, the last one those in line, too.
+//! INVARIANT: every accepted request is answered exactly once, with all its rows in order or with an error, unless its
+//! [`Pending`] is dropped; then its waiting sentences leave the line at once, and a batch all of whose requests were
+//! dropped is cancelled. When an agent is lost the requests of its batch fail; when the last agent is lost the requests
+//! in line fail too.
 
 mod agents;
 mod answer;
@@ -43,8 +44,8 @@ pub struct BatchOptions {
     pub queue_tokens: usize,
     /// Sentences that may wait. A request of more is never accepted.
     pub queue_sentences: usize,
-    /// How long the oldest sentence waits for a batch to fill while an embedder is idle. With zero a batch is what
-    /// is there at once: under load it fills while the embedders are busy.
+    /// How long the oldest sentence waits for a batch to fill while an embedder is idle. With zero a batch is taken at
+    /// once: under load the queue fills while the embedders are busy.
     pub wait: Duration,
     /// How often a lost agent is opened again.
     pub backoff: Backoff,
@@ -61,7 +62,7 @@ impl Default for BatchOptions {
     }
 }
 
-/// The queue in front of the embedders, and their threads. Dropping it closes the queue and waits for nobody.
+/// The queue of the embedders, and their threads. Dropping the batcher closes the queue without waiting.
 pub struct Batcher {
     queue: Arc<Queue>,
     workers: Mutex<Vec<JoinHandle<()>>>,
@@ -83,7 +84,7 @@ impl Batcher {
         Self::start_counted(agents, options, BatchMetrics::default())
     }
 
-    /// The same with counters that there were before.
+    /// The same with existing counters.
     ///
     /// # Errors
     /// As for [`Batcher::start`].
@@ -106,7 +107,7 @@ impl Batcher {
         let batcher = Self { queue, workers: Mutex::default(), dimensions };
         for (agent, open) in agents.into_iter().enumerate() {
             let queue = batcher.queue.clone();
-            // A thread that does not start leaves through Drop, which ends those that did.
+            // If a thread does not start, Drop ends those that did.
             let worker = std::thread::Builder::new()
                 .name(format!("agent-{agent}"))
                 .spawn(move || worker::run(agent, open, &queue))
@@ -116,7 +117,7 @@ impl Batcher {
         Ok(batcher)
     }
 
-    /// Accepts a request, all of it or nothing of it. Its rows come with the [`Pending`].
+    /// Accepts a whole request, or refuses it. Its rows come with the [`Pending`].
     ///
     /// # Errors
     /// [`SubmitError`]; nothing of a refused request waits.
@@ -126,8 +127,8 @@ impl Batcher {
         Ok(Pending { id, receiver, queue: self.queue.clone(), answered: false })
     }
 
-    /// Whether a request of so many sentences would be accepted now, its tokens aside: what can be known before the
-    /// work of counting them.
+    /// Whether a request of so many sentences would be accepted now, apart from its tokens: this can be known before
+    /// the tokens are counted.
     ///
     /// # Errors
     /// [`SubmitError::Full`], [`SubmitError::TooMany`], [`SubmitError::NoAgent`], [`SubmitError::Closed`].
@@ -173,7 +174,7 @@ impl Batcher {
         self.queue.metrics()
     }
 
-    /// Accepts nothing more. What was accepted is still embedded, after which the threads end.
+    /// Closes the queue. Accepted requests are still embedded, then the threads end.
     pub fn close(&self) {
         self.queue.close();
     }
@@ -196,7 +197,7 @@ impl Drop for Batcher {
     }
 }
 
-/// An accepted request's rows to be. Dropped early, it takes what still waits of the request out of the queue.
+/// The future rows of an accepted request. Dropped early, it removes the request's waiting sentences from the queue.
 #[derive(Debug)]
 pub struct Pending {
     id: u64,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bounded queue that requests enter whole and workers take batches from.
+//! The bounded queue: requests enter it whole, and workers take batches from it.
 //!
-//! INVARIANT: sentences and tokens in line never exceed the bounds. A worker sleeps only while the line is empty or
-//! its batch may still fill, and whoever leaves something in line wakes another. Nothing is in line while no agent
-//! serves.
+//! INVARIANT: sentences and tokens in line never exceed the bounds. A worker sleeps only while the line is empty or its
+//! batch may still fill; a worker that leaves sentences in line wakes another. The line is empty while no agent serves.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use super::line::{Batch, Line};
 use super::{Agents, BatchError, BatchMetrics, BatchOptions, SubmitError};
 use crate::embedder::Sentence;
 
-/// How often a worker without work looks whether its agent is still there.
+/// How often a worker without work checks its agent.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What waits to be embedded.
@@ -43,14 +42,14 @@ struct State {
 pub(super) enum Next {
     /// Embed this.
     Batch(Batch<Arc<Answer>>),
-    /// Look whether the agent is still there.
+    /// Check the agent.
     Look,
     /// End: the queue is closed and empty.
     End,
 }
 
 impl Queue {
-    /// An empty queue in front of so many agents. No sentence may have more than `sentence` tokens.
+    /// An empty queue for so many agents. No sentence may have more than `sentence` tokens.
     pub(super) fn new(options: BatchOptions, sentence: usize, agents: usize, metrics: BatchMetrics) -> Self {
         metrics.agents(agents);
         Self {
@@ -135,7 +134,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for sentences and cuts a batch from the front, or for the time to look after the agent.
+    /// Waits for sentences and takes a batch from the front, or waits for the time to check the agent.
     pub(super) fn next(&self, budget: usize) -> Next {
         let mut state = self.state.lock();
         loop {
@@ -164,7 +163,7 @@ impl Queue {
         Next::Batch(batch)
     }
 
-    /// Takes what still waits of a request out of line.
+    /// Removes the waiting sentences of a request.
     pub(super) fn withdraw(&self, id: u64) {
         let mut state = self.state.lock();
         if state.line.remove(id) {
@@ -173,7 +172,7 @@ impl Queue {
         }
     }
 
-    /// Changes what the agents are doing. When none serves any more, everything in line fails.
+    /// Changes the state of the agents. When none serves any more, all requests in line fail.
     pub(super) fn change(&self, change: impl FnOnce(&mut Agents)) {
         // Under the queue's lock: a request is pushed before the loss and fails with it, or is refused after it.
         let mut state = self.state.lock();
@@ -186,18 +185,18 @@ impl Queue {
         for owner in abandoned {
             owner.fail(&BatchError::NoAgent);
         }
-        // The thread that is not woken any more may have been meant for what is in line.
+        // The worker that ends may have been the one that was woken for the sentences in line.
         self.work.notify_all();
     }
 
-    /// Waits so long, or until the queue is closed. True if it is.
+    /// Waits so long, or until the queue is closed. Returns whether it is closed.
     pub(super) fn is_closed_within(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         self.end.wait_while_for(&mut state, |state| !state.closed, time);
         state.closed
     }
 
-    /// Accepts nothing more; workers end once the line is empty.
+    /// Closes the queue; workers end when the line is empty.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.work.notify_all();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The batcher over fake embedders, which begin and end their batches when the test says so.
+//! The batcher with fake embedders, whose batches begin and end when the test wants.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -20,7 +20,7 @@ fn options() -> BatchOptions {
     BatchOptions { queue_tokens: 64, queue_sentences: 8, wait: Duration::ZERO, backoff: quick() }
 }
 
-/// Attempts enough for a test, without long waits.
+/// Enough attempts for a test, without long waits.
 fn quick() -> Backoff {
     Backoff { attempts: 4, first: Duration::from_millis(1), longest: Duration::from_millis(4) }
 }
@@ -31,7 +31,7 @@ fn start(agents: usize, options: BatchOptions) -> (Batcher, Arc<Control>) {
     (Batcher::start(embedders, options).unwrap(), control)
 }
 
-/// A sentence of so many tokens, unlike others.
+/// A sentence of so many tokens, different from all others.
 fn sentence(name: u32, tokens: usize) -> Sentence {
     Sentence::new(vec![1000 + name; tokens])
 }
@@ -45,7 +45,7 @@ fn assert_rows(embeddings: &Embeddings, sentences: &[Sentence]) {
     assert_eq!(embeddings.rows().collect::<Vec<_>>(), expected);
 }
 
-/// Occupies the one agent: what is submitted next stays in line until a batch passes.
+/// Occupies the only agent: later requests stay in line until a batch has passed.
 fn occupy(batcher: &Batcher, control: &Control) -> Pending {
     control.hold();
     let first = batcher.submit(vec![sentence(999, 1)]).unwrap();
@@ -290,7 +290,7 @@ fn start_needs_embedders_of_one_model() {
     assert!(matches!(odd, Err(StartError::Dimensions { first: 4, other: 8 })));
 }
 
-/// An agent that is opened again when a test's answers say so.
+/// An agent that is opened again with the results that a test gives.
 fn reopened(
     control: &Arc<Control>,
     mut answers: impl FnMut() -> Result<(), ReopenError> + Send + 'static,
@@ -366,7 +366,7 @@ async fn lost_agent_is_opened_again_after_failures_and_panics() {
 
     assert!(batcher.submit(vec![special(LOSE)]).unwrap().await.is_err());
 
-    // The lost embedder is gone before another is made.
+    // The lost embedder is dropped before another is made.
     control.await_dropped(1);
     reach(&batcher, Agents { serving: 1, reopening: 0, ended: 0 }).await;
     assert_rows(&batcher.submit(vec![sentence(1, 3)]).unwrap().await.unwrap(), &[sentence(1, 3)]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An agent's thread: takes a batch, embeds it, hands out its rows; opens a lost agent again.
+//! An agent's thread: takes a batch, embeds it, and delivers its rows; opens a lost agent again.
 //!
-//! INVARIANT: it outlives every failure of its embedder, whose requests alone hear of it. It ends when the queue is
-//! closed and empty, and when its agent is lost for good.
+//! INVARIANT: the thread survives every failure of its embedder; only the requests of the failed batch get the error.
+//! The thread ends when the queue is closed and empty, or when its agent is lost for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::metrics::Outcome;
 use super::queue::{Next, Queue};
 use crate::embedder::{EmbedError, Embedder, OpenAgent, Reopen, ReopenError};
 
-/// Serves from an agent until the queue is closed and empty, or the agent is lost for good.
+/// Serves from an agent until the queue is closed and empty, or the agent is lost for ever.
 pub(super) fn run(agent: usize, open: OpenAgent, queue: &Queue) {
     let OpenAgent { mut embedder, mut reopen } = open;
     while let Some(lost) = serve(agent, embedder.as_mut(), queue) {
@@ -28,7 +28,7 @@ pub(super) fn run(agent: usize, open: OpenAgent, queue: &Queue) {
                 None => agents.ended += 1,
             }
         });
-        // What it had on the device goes before it is opened again.
+        // The embedder's memory on the device is freed before the agent is opened again.
         drop(embedder);
         let Some(reopen) = &mut reopen else {
             return;
@@ -50,7 +50,7 @@ pub(super) fn run(agent: usize, open: OpenAgent, queue: &Queue) {
     }
 }
 
-/// Tries to open a lost agent. None when there were attempts enough, or the server ends.
+/// Tries to open a lost agent. `None` after the last attempt, or when the server ends.
 fn open_again(agent: usize, reopen: &mut Reopen, queue: &Queue) -> Option<Box<dyn Embedder>> {
     let backoff = queue.options().backoff;
     let mut attempt = 0;
@@ -59,7 +59,7 @@ fn open_again(agent: usize, reopen: &mut Reopen, queue: &Queue) -> Option<Box<dy
             return None;
         }
         attempt += 1;
-        // A panic is a failure like any other: whatever it leaves is dropped with the attempt.
+        // A panic counts as a failure: its remains are dropped with the attempt.
         match catch_unwind(AssertUnwindSafe(&mut *reopen)) {
             Ok(Ok(embedder)) => {
                 tracing::info!(target: "batch", agent, attempt, "the agent serves again");
@@ -83,7 +83,7 @@ fn open_again(agent: usize, reopen: &mut Reopen, queue: &Queue) -> Option<Box<dy
     None
 }
 
-/// Embeds batches until the queue is closed and empty, or the agent is lost: then the loss.
+/// Embeds batches until the queue is closed and empty, or the agent is lost. Returns the loss.
 fn serve(agent: usize, embedder: &mut dyn Embedder, queue: &Queue) -> Option<Arc<EmbedError>> {
     let mut rows = Vec::new();
     loop {
@@ -139,8 +139,8 @@ fn embed(
 ) -> Result<(), BatchError> {
     let sentences = batch.sentences.len();
     let wanted = || batch.shares.iter().any(|share| share.owner.is_wanted());
-    // What a panic leaves of `rows` is cleared by the next batch; what it leaves of the embedder is the embedder's
-    // matter, and better than a server that answers nobody any more.
+    // The next batch clears `rows` after a panic. The embedder may be in any state after a panic; that is better than a
+    // server that does not answer any more.
     catch_unwind(AssertUnwindSafe(|| embedder.embed_while(&batch.sentences, rows, &wanted)))
         .map_err(|_| BatchError::Panicked { tokens: batch.tokens })?
         .map_err(|error| BatchError::Failed(Arc::new(error)))?;

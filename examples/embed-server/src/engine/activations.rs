@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a batch needs while it is computed: one buffer, allocated once, used by every batch from its beginning.
+//! The memory of a batch while it is computed: one buffer, allocated once and used by every batch from its beginning.
 
 use half::f16;
 
@@ -7,13 +7,13 @@ use super::layout::Layout;
 use super::precision::Precision;
 use crate::model::Config;
 
-/// Rows behind a batch's last that kernels may touch: tiles of 64 rows are computed whole.
+/// Rows after a batch's last row that kernels may write: tiles of 64 rows are computed whole.
 const SLACK: usize = 64;
 
 /// Offsets of the parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Activations {
-    /// f32: what a layer takes and, at its end, makes.
+    /// f32: a layer's input and, at its end, its output.
     pub x: u64,
     /// f32: a product with its bias and `x` added.
     pub y: u64,
@@ -23,7 +23,7 @@ pub struct Activations {
     pub heads: u64,
     /// f16: values, transposed, `room` numbers a row.
     pub values: u64,
-    /// What attention makes, in the precision.
+    /// The output of attention, in the precision.
     pub context: u64,
     /// The wide numbers, in the precision.
     pub wide: u64,
@@ -48,7 +48,7 @@ impl Activations {
         let context = take(room * hidden);
         let wide = take(room * wide);
         let (h, heads, values) = match precision {
-            // A part of a row of values is read whole, whatever follows.
+            // A part of a row of values is always read whole.
             Precision::F16 => (take(room * hidden), take(room * 2 * hidden), take(room * hidden + SLACK)),
             Precision::F32 => (x, take(room * 3 * hidden), x),
         };

@@ -22,22 +22,22 @@ const WAVE: u16 = 32;
 #[derive(Clone, Copy, Debug)]
 struct Grid(usize, usize, u16);
 
-/// How a packet begins and ends.
+/// When a packet begins, and what its end completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// When everything before it is done.
+    /// It begins when all packets before it are done.
     After,
-    /// Together with the one before it.
+    /// It begins together with the packet before it.
     Beside,
-    /// When everything before it is done, and it is a layer's last: its number.
+    /// It begins when all packets before it are done, and is the last of the layer with this number.
     Layer(usize),
-    /// When everything before it is done, and it is the batch's last.
+    /// It begins when all packets before it are done, and is the last of the batch.
     Last,
 }
 
 /// Why a batch was not submitted to its end.
 pub(super) enum Stopped {
-    /// Nobody wants it any more; so many of its layers were submitted.
+    /// No client wants the batch any more; so many of its layers were submitted.
     Abandoned(usize),
     /// A layer's end could not be waited for.
     Wait(WaitError),
@@ -51,8 +51,8 @@ impl From<SubmitError> for Stopped {
     }
 }
 
-/// Layers that are submitted before the first of them has ended: one is on the device while the next one waits there, so
-/// that the device never waits for the host.
+/// Layers that are submitted before the first of them has ended: while one runs on the device the next one waits in the
+/// queue, so the device never waits for the host.
 pub(super) const AHEAD: usize = 2;
 
 /// A product's result.
@@ -62,7 +62,7 @@ struct Output {
     address: u64,
     /// Numbers a row.
     width: usize,
-    /// What is added besides the bias; 0 where the kernel adds nothing.
+    /// The address of a summand besides the bias; 0 if the kernel adds nothing.
     residual: u64,
 }
 
@@ -215,9 +215,9 @@ impl Engine {
         self.step(&self.kernels.embed, grid, &args, Order::After)
     }
 
-    /// Waits for the end of the layer whose signal this one is to have, and arms it.
+    /// Waits for the end of the earlier layer with the same signal, and sets the signal for this layer.
     fn next_layer(&self, layer: usize, wanted: &dyn Fn() -> bool) -> Result<(), Stopped> {
-        // A profile has the signals for its own.
+        // A profile uses the signals itself.
         if self.profile.is_some() {
             return Ok(());
         }

@@ -4,7 +4,7 @@
 /// Every part begins at a multiple of this: a cache line of the largest agents.
 const ALIGNMENT: u64 = 256;
 
-/// Gives out parts of a buffer, one after the other.
+/// Allocates parts of a buffer, one after the other.
 #[derive(Debug, Default)]
 pub struct Layout {
     end: u64,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The model on an agent: weights, one arena of activations, one queue.
 //!
-//! INVARIANT: everything on the device is allocated when the engine is opened. A batch allocates nothing there and makes no
-//! system call but to wait; what a sentence's embedding is depends on its own rows only, in an order of additions that does
-//! not depend on where in the batch they are.
+//! INVARIANT: everything on the device is allocated when the engine is opened. A batch allocates nothing there and
+//! makes no system call except to wait. A sentence's embedding depends only on the sentence's own rows, in an order of
+//! additions that does not depend on their place in the batch.
 
 mod activations;
 mod error;
@@ -53,7 +53,7 @@ pub struct Engine {
     profile: Option<profile::Profile>,
 }
 
-/// What does not change from batch to batch.
+/// The parts that do not change from batch to batch.
 #[derive(Debug)]
 struct Shape {
     precision: Precision,
@@ -143,7 +143,7 @@ impl Engine {
         self.write_tables().map_err(|why| failed("writing its tables")(why.into()))?;
         self.done.store(1).map_err(|why| failed("arming its signal")(why.into()))?;
         if let Err(stopped) = self.submit(wanted) {
-            // What was submitted still runs, in memory that the next batch will use.
+            // The submitted packets still run, in memory that the next batch will use.
             let _ = self.queue.wait_idle(None);
             return Err(match stopped {
                 Stopped::Abandoned(layers) => Unfinished::Abandoned(layers),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A model's weights as the kernels want them: one block of bytes for an agent's memory, made once for all agents.
+//! A model's weights in the kernels' layout: one block of bytes for an agent's memory, made once for all agents.
 //!
 //! In f16, matrices keep the file's order (a row an output). In f32 they are transposed (a row an input). Queries carry the
 //! softmax's factor, log2(e) / sqrt(numbers a head), so that the kernels take powers of 2 of plain products.
@@ -11,16 +11,16 @@ use super::layout::Layout;
 use super::precision::Precision;
 use crate::model::{Config, HEAD, ModelError, Weights};
 
-/// A matrix product's operand and what is added.
+/// A matrix of weights and its bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
     /// Offset of the matrix.
     pub weights: u64,
     /// Offset of `outputs` f32.
     pub bias: u64,
-    /// Numbers it takes.
+    /// The number of inputs.
     pub inputs: usize,
-    /// Numbers it makes.
+    /// The number of outputs.
     pub outputs: usize,
 }
 
@@ -29,21 +29,21 @@ pub struct Linear {
 pub struct Norm {
     /// Offset of the factors, f32.
     pub weight: u64,
-    /// Offset of what is added, f32.
+    /// Offset of the summands, f32.
     pub bias: u64,
 }
 
 /// How a layer gets queries, keys and values.
 #[derive(Clone, Copy, Debug)]
 pub enum Attention {
-    /// Queries and keys side by side; values apart, because they come out transposed.
+    /// Queries and keys together; values separately, because their product is transposed.
     F16 {
         /// Queries and keys.
         queries_keys: Linear,
         /// Values.
         values: Linear,
     },
-    /// All three side by side.
+    /// All three together.
     F32(Linear),
 }
 
@@ -52,15 +52,15 @@ pub enum Attention {
 pub struct Layer {
     /// Queries, keys and values.
     pub attention: Attention,
-    /// Behind attention.
+    /// The projection after attention.
     pub output: Linear,
-    /// Behind that, with what went into attention added.
+    /// The normalisation after the projection and the addition of attention's input.
     pub attention_norm: Norm,
-    /// To the wide numbers, before GELU.
+    /// The product to the wide numbers, before GELU.
     pub up: Linear,
-    /// And back.
+    /// The product back from the wide numbers.
     pub down: Linear,
-    /// Behind that, with what went up added.
+    /// The normalisation after that product and the addition of its input.
     pub norm: Norm,
 }
 
@@ -77,7 +77,7 @@ pub struct Parameters {
     pub words: u64,
     /// Offset of the positions' embeddings, f32, with the token type's added.
     pub places: u64,
-    /// Behind the embeddings.
+    /// The normalisation after the embeddings.
     pub norm: Norm,
     /// The layers.
     pub layers: Vec<Layer>,
@@ -107,7 +107,7 @@ impl Parameters {
     }
 }
 
-/// A matrix's rows and what is added, as the file has them.
+/// A matrix's rows and its bias, as the file has them.
 struct Rows {
     matrix: Vec<f32>,
     bias: Vec<f32>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the model computes in.
+//! The precision that the model computes in.
 
-/// What the weights and the products' operands are.
+/// The precision of the weights and of the products' operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// Half precision into sums of single precision, by matrix instructions.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the kernels are told of a batch: which tokens, at which positions, of which sentences.
+//! The tables of a batch for the kernels: tokens, their positions, and their sentences.
 //!
-//! Sentences follow each other without padding; rows behind the last token, up to a multiple of 16, are tokens 0 at
+//! Sentences follow each other without padding; rows after the last token, up to a multiple of 16, are tokens 0 at
 //! position 0 that belong to no sentence.
 
 use super::layout::Layout;
@@ -14,13 +14,13 @@ pub const ROWS: usize = 16;
 /// A batch's tables; vectors are reused from batch to batch.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// Token ids, one a row.
+    /// Token ids, one per row.
     pub ids: Vec<u32>,
-    /// Positions within their sentences, one a row.
+    /// Positions within their sentences, one per row.
     pub positions: Vec<u32>,
-    /// First rows of the sentences, and the row behind the last.
+    /// First rows of the sentences, and the row after the last.
     pub bounds: Vec<u32>,
-    /// Of each row its sentence's first row and the row behind its last.
+    /// For each row, its sentence's first row and the row after the sentence's last.
     pub spans: Vec<[u32; 2]>,
     /// Groups of up to 16 rows of a sentence: first row, then their sentence's span.
     pub tiles: Vec<[u32; 3]>,
@@ -65,7 +65,7 @@ impl Tables {
         self.bounds.push(0);
         for (index, sentence) in sentences.iter().enumerate() {
             check(sentence, config).map_err(|why| EmbedError::Sentence { index, why })?;
-            // CAST: a batch has fewer than 2^32 tokens, `limit` sees to it.
+            // CAST: a batch has at most `limit` tokens, which is below 2^32.
             let (begin, length) = (self.ids.len() as u32, sentence.tokens() as u32);
             let span = [begin, begin + length];
             self.ids.extend_from_slice(sentence.ids());
@@ -86,7 +86,7 @@ impl Tables {
         self.spans.len()
     }
 
-    /// Rows of the batch: its tokens, and what makes them a multiple of 16.
+    /// Rows of the batch: its tokens, padded to a multiple of 16.
     pub fn rows(&self) -> usize {
         self.ids.len()
     }

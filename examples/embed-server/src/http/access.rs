@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who may ask: keys, and the origins of browsers' pages.
+//! Access control: keys, and the origins of browsers' pages.
 
 use axum::extract::{Request, State as Extract};
 use axum::http::header::{AUTHORIZATION, RETRY_AFTER};
@@ -11,7 +11,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use super::error::ApiError;
 use super::state::{HEALTH, State};
 
-/// Lets pass who has a key, and whoever asks how the server does.
+/// Accepts requests with a key, and requests for the server's health.
 pub(super) async fn check_key(
     Extract(state): Extract<State>,
     request: Request,
@@ -34,7 +34,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
 }
 
-/// What browsers are told of pages of these origins; `*` is all.
+/// The CORS headers for pages of these origins; `*` means all.
 pub(super) fn cors(origins: &[HeaderValue]) -> CorsLayer {
     let any = origins.iter().any(|origin| origin == "*");
     let origins = if any { AllowOrigin::any() } else { AllowOrigin::list(origins.iter().cloned()) };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work of the CPU's, away from the threads that serve sockets.
+//! CPU work on other threads than those that serve sockets.
 //!
 //! INVARIANT: no more work is done at once than there are threads for it, at most half of it is [`Size::Large`], and
-//! work whose request is gone is told so.
+//! work whose request was dropped can see that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,16 @@ use super::error::ApiError;
 /// How much work it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Less than the way to another thread and back costs.
+    /// Less work than passing it to another thread costs.
     Small,
     /// More than that.
     Medium,
-    /// So much that others must not wait for it.
+    /// So much that other work must not wait for it.
     Large,
 }
 
 impl Size {
-    /// Of work on so many bytes.
+    /// The size of work on so many bytes.
     pub(super) fn of(bytes: usize) -> Self {
         match bytes {
             0..=0x400 => Size::Small,
@@ -33,12 +33,12 @@ impl Size {
     }
 }
 
-/// Whether somebody still waits for what is worked on.
+/// Whether a request still waits for the work.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted(Arc<AtomicBool>);
 
 impl Wanted {
-    /// Whether somebody does.
+    /// Whether one does.
     pub(super) fn is_wanted(&self) -> bool {
         // ORDERING: it is a hint; nothing is published with it.
         self.0.load(Ordering::Relaxed)
@@ -54,7 +54,7 @@ impl Drop for Waiter {
     }
 }
 
-/// The threads that work is done on.
+/// The threads that do the work.
 #[derive(Debug)]
 pub(super) struct Aside {
     all: Arc<Semaphore>,
@@ -62,14 +62,14 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Work is done `threads` at a time.
+    /// `threads` threads.
     pub(super) fn new(threads: usize) -> Self {
         let threads = threads.clamp(1, Semaphore::MAX_PERMITS);
         Self { all: Arc::new(Semaphore::new(threads)), large: Arc::new(Semaphore::new((threads / 2).max(1))) }
     }
 
-    /// Does `work`, on the runtime's blocking threads unless it is small. Dropped early, it waits for no thread any more,
-    /// and the work finds that it is not wanted.
+    /// Does `work`, on the runtime's blocking threads unless it is small. If the future is dropped early it does not
+    /// wait for a thread any more, and the work can see that it is not wanted.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         size: Size,
@@ -86,7 +86,7 @@ impl Aside {
         let one = permit(&self.all).await?;
         let waiter = Waiter(wanted.clone());
         let done = tokio::task::spawn_blocking(move || {
-            // The work has the permits, not the request: it holds its thread also when the request is gone.
+            // The work has the permits, not the request: it occupies its thread also when the request was dropped.
             let _permits = (large, one);
             work(&wanted)
         })
@@ -100,7 +100,7 @@ impl Aside {
 }
 
 async fn permit(of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ApiError> {
-    // Nobody closes it.
+    // The semaphore is never closed.
     of.clone().acquire_owned().await.map_err(|_| ApiError::internal())
 }
 

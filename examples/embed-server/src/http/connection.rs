@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One connection's life: requests one after the other, each part of them within its time.
+//! Serves one connection: requests one after the other, each part within its time limit.
 //!
-//! INVARIANT: no connection waits for its client without a limit, and a request whose client is gone ends. A client that
-//! has shut its sending side down is not gone: it gets its answer.
+//! INVARIANT: no connection waits for its client without a time limit, and a request whose client has closed the
+//! connection ends. A client that has only shut down its sending side gets its answer.
 //!
-//! To a server both look the same, until it sends something: a closed socket answers that with a reset. So whoever shuts
-//! its side down gets an interim response (`100 Continue`), which HTTP/1.1 has clients skip; whoever is gone is found out
-//! by it.
+//! A server cannot distinguish the two until it sends bytes: a closed socket answers them with a reset. So a client
+//! that has shut down its side gets an interim response (`100 Continue`), which HTTP/1.1 clients must skip; a reset
+//! then tells that the client has closed the connection.
 
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,7 +25,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rustix::net::{Shutdown, shutdown};
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::watch::Receiver;
@@ -38,17 +39,17 @@ use super::wire::Wire;
 
 /// Bytes of a request's headers.
 const HEAD: usize = 128 << 10;
-/// How soon a client that sends more than was asked for is looked at again.
+/// The pause before a client that sends more than was asked for is looked at again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How long, and for how many bytes, a client may go on sending when its last answer is out. A socket that is closed with
-/// bytes unread resets the connection, and the client loses the answer.
+/// How long, and how many bytes, a client may go on sending after its last answer was sent. A socket that is closed
+/// with bytes unread resets the connection, and the client loses the answer.
 const LINGER: (Duration, usize) = (Duration::from_secs(2), 8 << 20);
 /// Time that half a request's headers have when the server shuts down.
 const LAST_HEAD: Duration = Duration::from_secs(1);
 
 /// Why a connection ends before its requests do.
 enum End {
-    /// The client is gone.
+    /// The client has closed the connection.
     Gone,
     /// It took too long.
     Late(Phase),
@@ -101,7 +102,7 @@ pub(super) async fn serve(stream: TcpStream, router: Router, state: State, mut d
     }
 }
 
-/// What the library leaves unsaid of a request that it could not read.
+/// Logs and counts a request that the library could not read.
 fn unreported(error: &hyper::Error, link: &Link) -> Option<ApiError> {
     let unread = link.phase() == Phase::Head && link.arrived() > 0 && !link.is_last();
     let of_the_request = error.is_parse() || error.is_incomplete_message();
@@ -119,7 +120,7 @@ async fn handle(
     Ok(response.map(|body| Answer { body, link }))
 }
 
-/// An answer's body, which tells when it was read.
+/// An answer's body that reports when it was read to its end.
 struct Answer {
     body: Body,
     link: Arc<Link>,
@@ -151,7 +152,7 @@ impl Drop for Answer {
     }
 }
 
-/// Waits until the phase has lasted too long, or the client is gone.
+/// Waits until the phase has lasted too long, or the client has closed the connection.
 async fn too_long(stream: &TcpStream, link: &Link, state: &State, drains: bool) -> End {
     let limits = state.0.options.connections;
     let phase = link.phase();
@@ -174,14 +175,14 @@ async fn too_long(stream: &TcpStream, link: &Link, state: &State, drains: bool) 
     End::Late(phase)
 }
 
-/// Waits until the client is gone while a handler is at work.
+/// Waits, while a handler is at work, until the client has closed the connection.
 async fn gone(stream: &TcpStream, link: &Link) -> End {
     let mut byte = [0];
     loop {
         match stream.peek(&mut byte).await {
             Err(_) => return End::Gone,
             Ok(0) => break,
-            // Bytes that nobody reads yet: the end, if there is one, is behind them.
+            // Bytes that are not read yet: an end of the stream would come after them.
             Ok(_) => tokio::time::sleep(AGAIN).await,
         }
     }
@@ -196,7 +197,7 @@ async fn gone(stream: &TcpStream, link: &Link) -> End {
     }
 }
 
-/// Sends a few bytes at once, or not at all.
+/// Sends a few bytes at once, or none.
 fn send_at_once(stream: &TcpStream, bytes: &[u8]) {
     match stream.try_write(bytes) {
         Ok(sent) if sent == bytes.len() => {}
@@ -205,9 +206,9 @@ fn send_at_once(stream: &TcpStream, bytes: &[u8]) {
     }
 }
 
-/// Has the client read its last answer before the socket is closed.
+/// Lets the client read its last answer before the socket is closed.
 async fn linger(stream: &TcpStream) {
-    if let Err(error) = shutdown(stream, Shutdown::Write) {
+    if let Err(error) = shutdown(stream.as_raw_fd(), Shutdown::Write).map_err(io::Error::from) {
         tracing::debug!(target: "http", %error, "already closed");
     }
     let (time, mut bytes) = LINGER;
@@ -228,7 +229,7 @@ async fn linger(stream: &TcpStream) {
     }
 }
 
-/// Refuses a connection: one more than there may be.
+/// Refuses a connection above the limit.
 pub(super) async fn refuse(stream: TcpStream, state: State) {
     let limit = state.0.options.connections.connections;
     send_at_once(&stream, &watch::unread(&state, &ApiError::connections(limit)));

@@ -23,7 +23,7 @@ use crate::batch::{Batcher, Embeddings};
 use crate::embedder::Sentence;
 use crate::model::{Length, TokenizeError};
 
-/// Rows that are written where they are.
+/// Rows that are serialised without a copy.
 const FEW: usize = 8;
 
 struct Prepared {
@@ -54,7 +54,7 @@ pub(super) async fn create(
     let Prepared { sentences, form } = shared.aside.run(size, prepared).await??;
     let tokens = sentences.iter().map(Sentence::tokens).sum();
     let embeddings = batcher.submit(sentences)?.await.inspect_err(|error| {
-        // In the request's span: this line joins its id to the cause.
+        // In the request's span: this line connects the request's id with the cause.
         tracing::error!(target: "http", error = error as &dyn std::error::Error, "request failed");
     })?;
     let size = if embeddings.rows().len() > FEW { Size::Medium } else { Size::Small };
@@ -69,7 +69,7 @@ pub(super) async fn create(
 fn prepare(state: &State, batcher: &Batcher, body: &Packed, wanted: &Wanted) -> Result<Prepared, ApiError> {
     let (limits, tokenizer) = (state.0.limits, &state.0.tokenizer);
     let json = body.unpack(wanted)?;
-    // One id more than a sentence may have tells that there are too many.
+    // One id more than a sentence may have is kept: it tells that there are too many.
     let most = Most { inputs: limits.inputs, ids: tokenizer.limit() + 1 };
     let request = EmbeddingRequest::parse(&json, most)?;
     state.check_model(&request.model)?;
@@ -79,7 +79,7 @@ fn prepare(state: &State, batcher: &Batcher, body: &Packed, wanted: &Wanted) -> 
         return Err(ApiError::inputs(inputs, limits.inputs));
     }
     let length = length(request.truncate, tokenizer.length(), tokenizer.least())?;
-    // A full queue is found out before the work of tokenizing, not only after it.
+    // A full queue is detected before the tokenizing, not only after it.
     batcher.admits(inputs)?;
     let sentences = match &request.input {
         Input::Texts(texts, _) => {
@@ -132,7 +132,8 @@ fn length(asked: Option<Truncate>, length: Length, least: usize) -> Result<Lengt
     Ok(Length { limit, truncate: true })
 }
 
-/// The sentences of a request, or what is wrong with the first that is none. Sentences that no queue takes are not made.
+/// The sentences of a request, or the error of the first item that is not a sentence. If the queue would refuse the
+/// request, the sentences are not made.
 fn all(
     sentences: impl Iterator<Item = Result<Sentence, TokenizeError>>,
     batcher: &Batcher,
@@ -198,7 +199,7 @@ fn shorten(row: &[f32], dimensions: usize) -> Cow<'_, [f32]> {
     match row.get(..dimensions) {
         Some(part) if dimensions < row.len() => {
             let length = part.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-            // CAST: quotients of at most 1, rounded to what rows are made of. A row that begins with zeros has no direction.
+            // CAST: quotients of at most 1, rounded to f32. A row that begins with zeros has no direction.
             let scaled = |x: &f32| if length > 0.0 { (f64::from(*x) / length) as f32 } else { *x };
             Cow::Owned(part.iter().map(scaled).collect())
         }

@@ -49,7 +49,7 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, INVALID, message)
     }
 
-    /// The body did not arrive: 400, for whoever may still be there to read it.
+    /// The body did not arrive: 400, for a client that still reads.
     pub(super) fn unread(why: &dyn std::fmt::Display) -> Self {
         let message = format!("The body of the request could not be read: {why}");
         Self::new(StatusCode::BAD_REQUEST, INVALID, message)
@@ -98,13 +98,13 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, message).code("request_too_large")
     }
 
-    /// A body that says it is no JSON: 415.
+    /// A body whose content type is not JSON: 415.
     pub(super) fn media(found: &str) -> Self {
         let message = format!("The body of the request is '{found}': send 'Content-Type: application/json'");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, message).code("unsupported_media_type")
     }
 
-    /// A body packed as this server does not unpack: 415.
+    /// A body with a content encoding that this server does not support: 415.
     pub(super) fn encoding(found: &str) -> Self {
         let shown: String = found.chars().take(32).collect();
         let message =
@@ -169,7 +169,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message).code("device_opening")
     }
 
-    /// The time of a shutdown was over before the request was answered: 503.
+    /// The time limit of a shutdown passed before the request was answered: 503.
     pub(super) fn given_up() -> Self {
         let message = "The server is shutting down and had no more time for the request: try again, another may \
                        answer";
@@ -201,7 +201,7 @@ impl From<SubmitError> for ApiError {
         match error {
             SubmitError::Full { .. } => {
                 let status = StatusCode::TOO_MANY_REQUESTS;
-                // OpenAI's type says which limit it was, requests or tokens.
+                // OpenAI's type says which limit was exceeded, requests or tokens.
                 Self::new(status, "tokens", message).code("rate_limit_exceeded")
             }
             SubmitError::TooMany { sentences, limit } => Self::inputs(sentences, limit),
@@ -218,7 +218,7 @@ impl From<SubmitError> for ApiError {
 
 impl From<BatchError> for ApiError {
     fn from(error: BatchError) -> Self {
-        // The cause is in the server's log, with the request's id; a client gets what it can act upon.
+        // The cause is in the server's log, with the request's id; a client gets only what helps it.
         match error {
             BatchError::Failed(cause) => match &*cause {
                 EmbedError::Device { .. } => {
@@ -245,7 +245,7 @@ impl ApiError {
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
     }
 
-    /// The headers that say what to do next.
+    /// The headers that say what the client can do next.
     fn advice(&self) -> Option<(HeaderName, HeaderValue)> {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
@@ -259,7 +259,7 @@ impl ApiError {
         }
     }
 
-    /// The whole response, for a connection that nothing else is written to any more.
+    /// The whole response as bytes, for a connection that gets no other response.
     pub(super) fn to_bytes(&self, id: &str) -> Vec<u8> {
         let body = self.body().to_string();
         let advice = self.advice().map_or(String::new(), |(name, value)| {

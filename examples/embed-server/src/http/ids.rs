@@ -11,7 +11,7 @@ pub(super) const HEADER: &str = "x-request-id";
 /// Characters of an id that a client may choose.
 const LONGEST: usize = 128;
 
-/// Makes ids: unlike those of other processes, and ascending.
+/// Makes ids: different from those of other processes, and ascending.
 #[derive(Debug)]
 pub(super) struct Ids {
     prefix: u64,
@@ -26,12 +26,12 @@ impl Default for Ids {
 }
 
 impl Ids {
-    /// The client's own id if it is fit to stand in a log, else a new one.
+    /// The client's own id if it is valid in a log, else a new one.
     pub(super) fn id(&self, headers: &HeaderMap) -> HeaderValue {
         if let Some(own) = headers.get(HEADER).filter(|id| is_sane(id.as_bytes())) {
             return own.clone();
         }
-        // ORDERING: only that no number comes twice matters.
+        // ORDERING: only uniqueness of the number matters.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("req-{:016x}-{number}", self.prefix);
         // INVARIANT: hexadecimal and decimal digits are legal in a header.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The body of a request for embeddings: read within its limit, and unpacked within the same.
+//! The body of a request for embeddings: read and unpacked within the same limit.
 //!
-//! INVARIANT: all bodies that are held at a time have at most `Limits::buffered_bytes` together, packed ones counted as
-//! what they may become; small ones are not counted.
+//! INVARIANT: all bodies that are held at a time have at most `Limits::buffered_bytes` together. A packed body counts
+//! with its largest unpacked size; small bodies are not counted.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -27,10 +27,10 @@ const UNCOUNTED: usize = 16 << 10;
 const UNIT: usize = 1 << 10;
 /// Bytes that are unpacked at once.
 const CHUNK: usize = 64 << 10;
-/// Packings within each other that a body may have.
+/// How many encodings a body may have, one inside the other.
 const LAYERS: usize = 2;
 
-/// Checks that the body calls itself JSON, or nothing at all.
+/// Checks that the content type of the body is JSON, or absent.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return Ok(());
@@ -41,7 +41,7 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     if json { Ok(()) } else { Err(ApiError::media(text)) }
 }
 
-/// How a body is packed.
+/// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// `gzip`.
@@ -50,7 +50,7 @@ pub(super) enum Packing {
     Deflate,
 }
 
-/// How the body is packed, the outermost packing last.
+/// The encodings of the body, the outermost last.
 pub(super) fn packings(headers: &HeaderMap) -> Result<Vec<Packing>, ApiError> {
     let mut packings = Vec::new();
     for value in headers.get_all(CONTENT_ENCODING) {
@@ -83,12 +83,12 @@ impl Room {
             return Ok(None);
         }
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        // Nobody closes it.
+        // The semaphore is never closed.
         self.0.clone().acquire_many_owned(units).await.map(Some).map_err(|_| ApiError::internal())
     }
 }
 
-/// A body as it came, and the room it takes.
+/// A body as it came, and its permits.
 #[derive(Debug)]
 pub(super) struct Packed {
     bytes: Bytes,
@@ -137,19 +137,19 @@ fn number(value: &HeaderValue) -> Option<usize> {
 }
 
 impl Packed {
-    /// About how much work it is: of what is packed nobody knows before it is unpacked.
+    /// The estimated size of the work. The size of a packed body is not known before it is unpacked.
     pub(super) fn weight(&self) -> usize {
         if self.packings.is_empty() { self.bytes.len() } else { self.limit.min(self.bytes.len() << 10) }
     }
 
-    /// What was packed, of at most `limit` bytes, as long as it is wanted.
+    /// Unpacks the body to at most `limit` bytes, as long as the request waits.
     pub(super) fn unpack(&self, wanted: &Wanted) -> Result<Cow<'_, [u8]>, ApiError> {
         let mut bytes = Cow::Borrowed(&self.bytes[..]);
         for packing in self.packings.iter().rev() {
             let from = &bytes[..];
             let unpacked = match packing {
                 Packing::Gzip => drain(MultiGzDecoder::new(from), self.limit, wanted),
-                // RFC 9110 means zlib's format by it; some clients send what is inside of that alone.
+                // RFC 9110 means zlib's format by `deflate`; some clients send the raw deflate stream.
                 Packing::Deflate if is_zlib(from) => drain(ZlibDecoder::new(from), self.limit, wanted),
                 Packing::Deflate => drain(DeflateDecoder::new(from), self.limit, wanted),
             };

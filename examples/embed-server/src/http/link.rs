@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a connection is in its requests, as its socket, its handler and its limits see it.
+//! The state of a connection, which its socket, its handler and its time limits share.
 //!
 //! ```text
 //! Head ── headers are read ──> Handling ── the handler has answered ──> Writing ── all is sent ──> Idle
@@ -34,13 +34,13 @@ struct State {
     unsent: bool,
     /// Whether the answer's body was read to its end.
     whole: bool,
-    /// Whether the client understands interim answers.
+    /// Whether the client's HTTP version has interim responses.
     interim: bool,
-    /// Whether the connection's last answer is out, or on its way.
+    /// Whether the connection's last answer was sent, or is being sent.
     last: bool,
 }
 
-/// What is known of a connection.
+/// The shared state of a connection.
 #[derive(Debug)]
 pub(super) struct Link {
     state: Mutex<State>,
@@ -65,7 +65,7 @@ impl Default for Link {
 impl Link {
     fn enter(&self, state: &mut State, phase: Phase) {
         (state.phase, state.arrived) = (phase, 0);
-        // Kept until somebody waits for it.
+        // A notification is kept until a task waits for it.
         self.changed.notify_one();
     }
 
@@ -88,13 +88,13 @@ impl Link {
         self.state.lock().sent
     }
 
-    /// Whether bytes can be sent besides those of an answer: none has begun, and the client understands what they are.
+    /// Whether interim responses can be sent: no answer has begun, and the client's HTTP version has them.
     pub(super) fn takes_interim(&self) -> bool {
         let state = self.state.lock();
         state.phase == Phase::Handling && state.interim && !state.unsent
     }
 
-    /// Whether the connection's last answer is out, or on its way.
+    /// Whether the connection's last answer was sent, or is being sent.
     pub(super) fn is_last(&self) -> bool {
         self.state.lock().last
     }
@@ -133,7 +133,7 @@ impl Link {
         self.state.lock().whole = true;
     }
 
-    /// Bytes are offered to the socket, which takes so many.
+    /// Notes that bytes were offered to the socket, and how many it took.
     pub(super) fn write(&self, taken: usize) {
         let mut state = self.state.lock();
         state.unsent = true;
@@ -141,7 +141,7 @@ impl Link {
         state.sent += taken as u64;
     }
 
-    /// The socket has taken all there is.
+    /// Notes that the socket has taken all bytes.
     pub(super) fn flushed(&self) {
         let mut state = self.state.lock();
         state.unsent = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is counted of requests, and the text in which Prometheus reads it.
+//! The counters of requests, and their text for Prometheus.
 
 use std::fmt;
 use std::time::Duration;

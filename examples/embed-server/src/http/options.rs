@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a server is told when it is made.
+//! The settings of a server.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// How a server is to be.
+/// The settings of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The name of the model.
@@ -65,6 +65,6 @@ pub struct Options {
     pub keys: Keys,
     /// Origins of pages that browsers may send requests for; `*` is all.
     pub origins: Vec<HeaderValue>,
-    /// What the weights are, `f16` or `f32`, for whoever asks.
+    /// The precision of the weights, `f16` or `f32`, which `/info` reports.
     pub precision: &'static str,
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Time limits for a process that may be frozen.
 //!
-//! The clock goes on while a checkpoint waits to be restored, and a deadline would be over by then: every request
-//! that was taken along would time out at the moment at which it could be answered.
+//! The clock goes on while a checkpoint waits to be restored, so a deadline would have passed by then: every request
+//! that was pending at the checkpoint would time out when it could be answered.
 //!
 //! INVARIANT: a freeze of any length uses up at most one slice in [`SLICES`].
 
 use std::time::Duration;
 
-/// Parts a time limit is slept in.
+/// The number of slices in which a time limit is slept.
 const SLICES: u32 = 32;
 
-/// Waits until the process has been running for this time, give or take a slice of 1/32 of it a freeze.
+/// Waits until the process has been running for this time. Each freeze may shorten it by one slice, 1/32 of the time.
 pub async fn elapse(time: Duration) {
     for _ in 0..SLICES {
         tokio::time::sleep(time / SLICES).await;

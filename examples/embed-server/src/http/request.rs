@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A request for embeddings, taken out of its JSON field by field.
+//! A request for embeddings, parsed from JSON field by field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use super::error::ApiError;
 use super::shallow::{Ids, List, Most, Read, Shallow};
 
-/// What is to be embedded: as many items as are kept, and how many there are.
+/// The input: the items that are kept, and how many the client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input<'a> {
     /// Texts.
@@ -61,7 +61,7 @@ pub(super) struct EmbeddingRequest<'a> {
 }
 
 impl<'a> EmbeddingRequest<'a> {
-    /// Takes a body apart. Fields that are not known, and `user`, are ignored.
+    /// Parses a body. Unknown fields, and `user`, are ignored.
     pub(super) fn parse(body: &'a [u8], most: Most) -> Result<Self, ApiError> {
         let mut json = serde_json::Deserializer::from_slice(body);
         let fields = json.deserialize_map(FieldsVisitor(most)).map_err(|why| ApiError::json(&why))?;

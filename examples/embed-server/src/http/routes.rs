@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server's routes and the handlers that need no more than its state.
+//! The server's routes, and the handlers that need only its state.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State as Extract};

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The listening socket's life: serving, then draining, then gone.
+//! The listening socket: serving, then draining, then closed.
 //!
-//! INVARIANT: a shutdown answers every request that it finds: with what was asked for if the time suffices, else with
-//! 503. No connection is closed in between.
+//! INVARIANT: a shutdown answers every pending request: with its result if the time suffices, else with status 503. No
+//! connection is closed before that.
 
 use std::future::ready;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use nix::sys::socket::{self, Shutdown};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -19,11 +21,11 @@ use super::patience::elapse;
 use super::routes::router;
 use super::state::State;
 
-/// How long the last answers have to be sent when the time of a shutdown is over.
+/// How long the last answers may take to be sent when the time of a shutdown is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// How long nothing is accepted when the process has no descriptor for it.
 const EXHAUSTED: Duration = Duration::from_millis(100);
-/// Refused connections that are told so at a time; more are closed at once.
+/// Refused connections that get a response at a time; further ones are closed at once.
 const REFUSALS: usize = 64;
 
 /// How serving ended.
@@ -33,12 +35,12 @@ pub struct Served {
     pub unanswered: usize,
 }
 
-/// What becomes of the port when serving ends.
+/// What happens to the port when serving ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Nobody listens on it any more, whoever else has the socket.
+    /// It is closed, also if other processes have the socket.
     Close,
-    /// Connections wait in the socket for whoever else has it.
+    /// Connections wait in the socket for another process that has it.
     Keep,
 }
 
@@ -65,12 +67,12 @@ impl Acceptor {
             }
         };
         self.serve(stream);
-        // What has ended is forgotten here, so that it does not pile up.
+        // Ended tasks are removed here, so that they do not accumulate.
         while self.open.try_join_next().is_some() {}
     }
 
     fn serve(&mut self, stream: TcpStream) {
-        // A response is one write; Nagle could only hold it back.
+        // A response is one write; Nagle's algorithm could only delay it.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(target: "http", %error, "no TCP_NODELAY");
         }
@@ -89,7 +91,7 @@ impl Acceptor {
         metrics.connections.inc();
         let (router, draining) = (self.router.clone(), self.draining.subscribe());
         self.open.spawn(async move {
-            // Also when the task is ended from outside.
+            // Dropped also when the task is aborted.
             let _open = Open(state.clone());
             connection::serve(stream, router, state, draining).await;
             drop(permit);
@@ -111,8 +113,8 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Serves until `shutdown`, then accepts no more connections, closes the port if that says so, and gives the requests that were begun `grace` to be
-/// answered. What is not answered by then gets 503.
+/// Serves until `shutdown`. Then accepts no more connections, closes the port if `shutdown` says so, and gives pending
+/// requests the time `grace`. Requests without an answer then get 503.
 pub async fn serve(
     listener: TcpListener,
     state: State,
@@ -138,7 +140,7 @@ pub async fn serve(
     };
     state.drain();
     tracing::info!(target: "http", in_flight = state.in_flight(), "shutting down");
-    // Clients in the socket's backlog have been accepted as far as they know.
+    // Clients in the socket's backlog count themselves as connected.
     loop {
         tokio::select! {
             biased;
@@ -148,7 +150,7 @@ pub async fn serve(
     }
     let Acceptor { listener, mut open, draining, .. } = acceptor;
     if port == Port::Close
-        && let Err(error) = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both)
+        && let Err(error) = socket::shutdown(listener.as_raw_fd(), Shutdown::Both).map_err(io::Error::from)
     {
         tracing::debug!(target: "http", %error, "the listening socket was not shut down");
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! JSON values as deep as the interface has them, and no more of them than a request may have.
 //!
-//! INVARIANT: what is kept of a value is bounded by its own bytes and by [`Most`]: texts are borrowed where they have no
-//! escapes, items beyond the limits are counted and not kept, and of what is of no known shape nothing is kept.
+//! INVARIANT: the memory of a value is bounded by its own bytes and by [`Most`]: texts are borrowed where they have no
+//! escapes, items beyond the limits are only counted, and nothing is kept of a value of an unknown shape.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ pub(super) struct Most {
     pub(super) ids: usize,
 }
 
-/// A list of token ids: as many as are kept, and how many there are.
+/// A list of token ids: those that are kept, and how many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ids {
     /// The first of them.
@@ -75,12 +75,12 @@ pub(super) enum Shallow<'a> {
 }
 
 impl Shallow<'_> {
-    /// The number, if it is one and whole and not negative.
+    /// The number, if the value is a whole number and not negative.
     pub(super) fn as_u64(&self) -> Option<u64> {
         if let Shallow::Number(number) = self { number.as_u64() } else { None }
     }
 
-    /// The number, if it is one and whole.
+    /// The number, if the value is a whole number.
     pub(super) fn as_i64(&self) -> Option<i64> {
         if let Shallow::Number(number) = self { number.as_i64() } else { None }
     }
@@ -128,7 +128,7 @@ impl<'a> List<'a> {
     /// A list of lists with one more.
     fn with(self, list: List<'a>, most: Most) -> Self {
         let ids = match list {
-            // An empty list of tokens is a list; that it is no sentence is the tokenizer's to say.
+            // An empty list of tokens is a list here; the tokenizer refuses it as a sentence.
             List::Empty => Ids::default(),
             List::Ids(ids) => ids,
             _ => return List::Mixed,
@@ -196,7 +196,7 @@ impl<'de> Visitor<'de> for Read {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        // Lists of lists are the deepest there is.
+        // Lists of lists are the deepest nesting.
         if self.depth >= 2 {
             while items.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(Shallow::List(List::Mixed));

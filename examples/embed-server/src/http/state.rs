@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the handlers share.
+//! The state that the handlers share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,10 +17,10 @@ use super::options::{Limits, Options};
 use crate::batch::{BatchMetrics, Batcher};
 use crate::model::Tokenizer;
 
-/// Where health is asked for, by whoever.
+/// The paths for health, which need no key.
 pub(super) const HEALTH: [&str; 2] = ["/health", "/healthz"];
 
-/// What the handlers share. Clones are the same state.
+/// The state that the handlers share. Clones are the same state.
 #[derive(Clone, Debug)]
 pub struct State(pub(super) Arc<Shared>);
 
@@ -68,18 +68,18 @@ impl State {
         state
     }
 
-    /// From now on requests are embedded, by these agents. A second call changes nothing.
+    /// From now on these agents embed requests. A second call changes nothing.
     pub fn open(&self, batcher: Arc<Batcher>) {
         let _ = self.0.batcher.set(batcher);
     }
 
-    /// From now on health is 503 and so are new requests for embeddings; those begun are answered.
+    /// From now on health and new requests for embeddings get 503; pending requests are answered.
     pub fn drain(&self) {
         // ORDERING: it is a flag by itself; nothing else is published with it.
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// From now on every request is answered with 503, also those that were begun.
+    /// From now on every request gets 503, also pending ones.
     pub fn give_up(&self) {
         self.drain();
         self.0.given_up.send_replace(true);
@@ -98,7 +98,7 @@ impl State {
         self.0.metrics.in_flight()
     }
 
-    /// The agents, if they can be asked for anything.
+    /// The agents, if they serve.
     pub(super) fn admits(&self) -> Result<&Arc<Batcher>, ApiError> {
         let batcher = self.0.batcher.get().ok_or_else(ApiError::opening)?;
         if batcher.agents().borrow().serving == 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Around every request: its id, its time limit, a line in the log and its counts.
+//! The middleware of every request: its id, its time limit, a line in the log and its counts.
 //!
-//! INVARIANT: a request is logged and counted once, also when its client goes away before the answer (status 499,
-//! which no client ever sees).
+//! INVARIANT: a request is logged and counted once, also when its client closes the connection before the answer
+//! (status 499, which no client sees).
 
 use std::time::Instant;
 
@@ -17,14 +17,14 @@ use super::ids::HEADER;
 use super::patience::elapse;
 use super::state::State;
 
-/// What is counted when the client is gone.
+/// The status that is counted when the client has closed the connection.
 const GONE: u16 = 499;
 
 /// A response's tokens, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens(pub(super) usize);
 
-/// What is noted of a request when it ends, or is dropped unanswered.
+/// Logs and counts a request when it ends, or is dropped unanswered.
 struct Record {
     state: State,
     id: HeaderValue,
@@ -86,7 +86,7 @@ pub(super) async fn watch(Extract(state): Extract<State>, request: Request, next
     response
 }
 
-/// Logs and counts a request that no handler saw: its response, whole.
+/// Logs and counts a request that no handler saw. Returns the whole response.
 pub(super) fn unread(state: &State, error: &ApiError) -> Vec<u8> {
     let id = state.0.ids.id(&HeaderMap::new());
     state.0.metrics.begin();

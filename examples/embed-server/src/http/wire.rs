@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A connection's socket under the HTTP library: it tells the [`Link`] what passes, and gives the library's own error
-//! responses, which have no bodies, the interface's.
+//! A connection's socket under the HTTP library. It reports the bytes that pass to the [`Link`], and replaces the
+//! library's own error responses, which have no bodies, by the interface's.
 //!
-//! INVARIANT: of an answer of ours no byte is changed. The library's own are known by what ours never are: a status of
-//! 4xx with `content-length: 0`, at the end of what is written.
+//! INVARIANT: no byte of the server's answers is changed. The library's own responses are recognised by a form that the
+//! server's answers never have: a status of 4xx with `content-length: 0`, at the end of the written bytes.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::http::StatusCode;
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -30,7 +32,7 @@ pub(super) struct Wire {
     stream: Arc<TcpStream>,
     link: Arc<Link>,
     state: State,
-    /// What is written instead of a response of the library's, and how much of it was.
+    /// What is written instead of a response of the library, and how much of it was written.
     instead: (Vec<u8>, usize),
 }
 
@@ -53,7 +55,7 @@ impl Wire {
         }
     }
 
-    /// Sends what stands for a response of the library's.
+    /// Sends the replacement of a response of the library.
     fn poll_instead(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.instead.1 < self.instead.0.len() {
             let sent = ready!(self.poll_send(context, &self.instead.0[self.instead.1..]))?;
@@ -63,7 +65,7 @@ impl Wire {
     }
 }
 
-/// Where a response of the library's own begins in what it writes, and its status.
+/// Where a response of the library begins in the bytes that it writes, and its status.
 fn bare(bytes: &[u8]) -> Option<(usize, StatusCode)> {
     const BEGIN: &[u8] = b"HTTP/1.1 4";
     if !bytes.ends_with(b"\r\n\r\n") {
@@ -106,7 +108,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // Also when nothing is taken: there is something to be sent.
+        // Also if the socket takes no byte: there are bytes to be sent.
         self.link.write(0);
         ready!(self.poll_instead(context))?;
         match bare(bytes) {
@@ -116,7 +118,7 @@ impl AsyncWrite for Wire {
                 self.instead = (response, 0);
                 Poll::Ready(Ok(bytes.len()))
             }
-            // First what stands before it.
+            // First the bytes before it.
             Some((at, _)) => self.poll_send(context, &bytes[..at]),
             None => self.poll_send(context, bytes),
         }
@@ -129,9 +131,9 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The sending side ends here and the receiving side with the connection, which lingers.
+        // The sending side ends here; the receiving side ends with the connection, which lingers.
         ready!(self.poll_instead(context))?;
-        Poll::Ready(Ok(rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write)?))
+        Poll::Ready(Ok(shutdown(self.stream.as_raw_fd(), Shutdown::Write)?))
     }
 }
 
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_librarys_own_responses_are_bare() {
+    fn only_responses_of_the_library_are_bare() {
         let own =
             b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
         let ours = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}";

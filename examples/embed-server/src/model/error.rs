@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A file that is not there or cannot be read.
+    /// A file that does not exist or cannot be read.
     #[error("Cannot read {path}: `cargo xtask setup` fetches the model, --model names its directory")]
     Read {
         /// The file.
@@ -28,7 +28,7 @@ pub enum ModelError {
     /// A model that the kernels were not written for.
     #[error("{path}: {field} is {found}, this server's kernels need {needed}")]
     Unsupported {
-        /// The file that says so.
+        /// The file with the field.
         path: PathBuf,
         /// The field of the configuration.
         field: &'static str,

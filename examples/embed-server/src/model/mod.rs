@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model's directory: configuration, weights and vocabulary as sentence-transformers lays them out.
+//! The model's directory: configuration, weights and vocabulary in the layout of sentence-transformers.
 
 mod config;
 mod error;

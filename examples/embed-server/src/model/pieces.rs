@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a long text can be cut so that its pieces have the tokens of the whole.
+//! Cuts a long text so that its pieces have the same tokens as the whole.
 //!
-//! INVARIANT: a cut is made only in front of a character that the tokenizer makes a word boundary of by itself, whatever
-//! stands before it, and that no added token contains. So no word, no added token and no composed letter is on both
-//! sides of it. `Tokenizer`'s tests compare the pieces' tokens with the whole's.
+//! INVARIANT: a cut is made only before a character that is a word boundary for the tokenizer, independently of the
+//! preceding text, and that no added token contains. So no word, added token or composed letter is on both sides of a
+//! cut. `Tokenizer`'s tests compare the pieces' tokens with the whole's.
 
 use serde_json::Value;
 
@@ -15,9 +15,9 @@ enum Rule {
         /// Whether ideographs are words by themselves.
         ideographs: bool,
     },
-    /// White space alone.
+    /// Only white space.
     Spaces,
-    /// No rule that is known here: a text is one piece.
+    /// Unknown rules: a text is one piece.
     Whole,
 }
 
@@ -25,15 +25,15 @@ enum Rule {
 #[derive(Clone, Debug)]
 pub(super) struct Pieces {
     rule: Rule,
-    /// Characters of added tokens, which are looked for before words are.
+    /// Characters of added tokens, which the tokenizer looks for before it looks for words.
     added: String,
-    /// Bytes that a piece has at most, if there is a place to cut.
+    /// The most bytes of a piece, if there is a place to cut.
     target: usize,
     /// Bytes that a piece has at most.
     longest: usize,
 }
 
-/// So many bytes have no place among them at which they could be cut.
+/// A text has so many bytes without a place to cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uncut(pub(super) usize);
 
@@ -55,7 +55,7 @@ impl Pieces {
         Self { rule, added, target, longest }
     }
 
-    /// Takes the next piece off a text: it, and the rest.
+    /// Splits the next piece off a text. Returns the piece and the rest.
     pub(super) fn next<'a>(&self, text: &'a str) -> Result<(&'a str, &'a str), Uncut> {
         if text.len() <= self.target {
             return Ok((text, ""));

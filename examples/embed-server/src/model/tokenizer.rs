@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Text to token ids, with `tokenizer.json`'s own rules.
 //!
-//! INVARIANT: what a text costs is bounded before it is tokenized: it is taken piece by piece, a piece has at most
-//! [`LONGEST_PIECE`] bytes, and no piece is begun when there are tokens enough to cut or refuse the text, or when
-//! nobody wants it any more.
+//! INVARIANT: the cost of a text is bounded before it is tokenized. The text is tokenized piece by piece, a piece has
+//! at most [`LONGEST_PIECE`] bytes, and no further piece is begun when there are enough tokens to cut or refuse the
+//! text, or when no request waits for it.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub enum TokenizeError {
         /// Tokens it may have.
         limit: usize,
     },
-    /// So many more tokens than a sentence may have that they were not counted.
+    /// Far more tokens than a sentence may have, so they were not counted.
     #[error(
         "The text of {bytes} bytes has more than {tokens} tokens, the model's limit is {limit}: shorten it or split it"
     )]
@@ -43,7 +43,7 @@ pub enum TokenizeError {
         /// Tokens it may have.
         limit: usize,
     },
-    /// A run of letters that is no word of any language.
+    /// A run of letters that is too long for a word.
     #[error("The text has more than {bytes} bytes in a row without a space or a punctuation mark")]
     Run {
         /// Bytes there may be.
@@ -66,8 +66,8 @@ pub enum TokenizeError {
         /// What it said.
         why: String,
     },
-    /// Nobody wants the sentence any more.
-    #[error("The text was given up before it was split into tokens")]
+    /// No request waits for the sentence any more.
+    #[error("The text was cancelled before it was split into tokens")]
     Abandoned,
 }
 
@@ -102,7 +102,7 @@ impl Tokenizer {
         let text = fs::read(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
         let failed = |why: &dyn ToString| ModelError::Tokenizer { path: path.clone(), why: why.to_string() };
         let mut inner = tokenizers::Tokenizer::from_bytes(&text).map_err(|why| failed(&why))?;
-        // The file pads and cuts to 128 tokens, which is neither the model's limit nor what a batch needs.
+        // The file pads and cuts to 128 tokens: this is not the model's limit, and batches are not padded.
         inner.with_padding(None).with_truncation(None).map_err(|why| failed(&why))?;
         let rules = serde_json::from_slice(&text).map_err(|why| failed(&why))?;
         let around = around(&inner).map_err(|why| failed(&why))?;
@@ -133,7 +133,7 @@ impl Tokenizer {
         self.around.0.len() + self.around.1.len()
     }
 
-    /// The sentence that a text is. An empty text is one, too: the two tokens that begin and end every sentence.
+    /// The sentence of a text. An empty text is a sentence too: the two tokens that begin and end every sentence.
     ///
     /// # Errors
     /// [`TokenizeError::TooLong`], [`TokenizeError::MuchTooLong`], [`TokenizeError::Run`], [`TokenizeError::Failed`].
@@ -204,7 +204,7 @@ impl Tokenizer {
     }
 }
 
-/// The tokens that the post-processor puts before and behind those of a text.
+/// The tokens that the post-processor puts before and after those of a text.
 fn around(inner: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), String> {
     let ids = |special| {
         let encoding = inner.encode_fast("a", special).map_err(|why| why.to_string())?;
@@ -259,8 +259,8 @@ mod tests {
         small
     }
 
-    /// Texts of what a cut could go wrong at: added tokens whole and in parts, letters with accents that stand by
-    /// themselves, control characters, spaces of all kinds, ideographs, and long words.
+    /// Texts with everything that could make a cut wrong: added tokens whole and in parts, letters with accents that
+    /// stand by themselves, control characters, spaces of all kinds, ideographs, and long words.
     fn texts() -> impl Strategy<Value = String> {
         const PARTS: &[&str] = &[
             "a",

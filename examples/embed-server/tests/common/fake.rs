@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An embedder whose rows are hashes of the ids, and whose batches begin and fail when the test says so.
+//! An embedder whose rows are hashes of the ids, and whose batches begin and fail when the test wants.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -35,7 +35,7 @@ pub fn row(ids: &[u32], dimensions: usize) -> Vec<f32> {
     row.iter().map(|x| x / length).collect()
 }
 
-/// What a test sees and holds of its fakes.
+/// A test's control over its fakes.
 #[derive(Debug, Default)]
 pub struct Control {
     flow: Mutex<Flow>,
@@ -45,7 +45,7 @@ pub struct Control {
 #[derive(Debug, Default)]
 struct Flow {
     held: bool,
-    /// Batches go on until nobody wants them.
+    /// Batches go on until no request wants them.
     watched: bool,
     lost: bool,
     begun: Vec<Vec<Sentence>>,
@@ -62,7 +62,7 @@ impl Control {
         self.flow().held = true;
     }
 
-    /// Batches begin, and end when nobody wants them, or after [`Control::release`].
+    /// Batches begin, and end when no request wants them, or after [`Control::release`].
     pub fn watch(&self) {
         self.flow().watched = true;
     }

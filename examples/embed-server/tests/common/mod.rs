@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server on a port of its own, over fake embedders and a tokenizer of a word a token.
+//! A server on its own port, with fake embedders and a tokenizer of one token per word.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -63,7 +63,7 @@ pub fn write_tokenizer(directory: &Path) {
 #[derive(Debug)]
 pub struct Setup {
     pub limits: Limits,
-    /// All else; its name and limits are the server's own.
+    /// The other settings; name and limits are the server's defaults.
     pub service: Options,
     pub options: BatchOptions,
     pub grace: Duration,
@@ -165,7 +165,7 @@ impl From<ureq::http::Response<ureq::Body>> for Answer {
     }
 }
 
-/// A client that takes every status for an answer.
+/// A client that treats no status as an error.
 pub fn client() -> ureq::Agent {
     let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
     config.build().into()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client that sends bytes as it likes and takes responses apart to the letter.
+//! A client that sends any bytes and parses responses strictly.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 

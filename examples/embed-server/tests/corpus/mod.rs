@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sentences of all kinds and languages, and where the model is that takes them.
+//! Sentences of all kinds and languages, and the directory of the model.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -9,8 +9,11 @@ use std::path::PathBuf;
 
 use embed_server::model::{Config, Tokenizer};
 
-/// Texts by language or kind. Those of [`generated`] are longer than one writes by hand.
+/// Texts by language or kind. Those of [`generated`] are too long to write by hand.
 const WRITTEN: &str = include_str!("sentences.json");
+
+/// The kind of the texts that are generated.
+pub const GENERATED: &str = "generated";
 
 /// The model's directory, which `cargo xtask setup` makes and `cargo xtask test` names.
 pub fn model() -> PathBuf {
@@ -37,7 +40,7 @@ pub fn corpus() -> Vec<(String, String)> {
     for (kind, texts) in written {
         all.extend(texts.into_iter().map(|text| (kind.clone(), text)));
     }
-    all.extend(generated().into_iter().map(|text| ("generated".to_owned(), text)));
+    all.extend(generated().into_iter().map(|text| (GENERATED.to_owned(), text)));
     all
 }
 

@@ -69,8 +69,8 @@ macro_rules! array {
 /// Where a descriptor's number stands.
 macro_rules! place {
     ($base:expr, $args:ty, $field:ident) => {
-        // CAST: an argument has fewer than 2^14 bytes.
-        Place::Argument(($base + field!($args, $field, 4)) as u16)
+        // An argument has fewer than 2^14 bytes.
+        Place::Argument(queues::words::halves(queues::words::count($base + field!($args, $field, 4)))[0])
     };
     ($base:expr, $args:ty, $field:ident in $pointer:ident [$element:ty; $count:ident]) => {
         Place::Element {

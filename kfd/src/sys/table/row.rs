@@ -187,7 +187,7 @@ impl CloseOnExec {
     /// Whether a descriptor made for this argument closes on exec.
     pub fn holds(self, arg: &[u8]) -> bool {
         match self {
-            Self::Flags(at) => u32_at(arg, at) & libc::O_CLOEXEC.cast_unsigned() != 0,
+            Self::Flags(at) => u32_at(arg, at) & nix::libc::O_CLOEXEC.cast_unsigned() != 0,
             Self::Never => false,
         }
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where softgpud listens: an abstract socket named after the user and the instance.
 
-use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
+use nix::errno::Errno;
+use nix::sys::socket::UnixAddr;
 
 use super::start::Start;
 use crate::transport::machine::fnv1a;
@@ -30,12 +30,12 @@ impl Address {
     pub fn new(devices: &str, instance: Option<&str>) -> Self {
         let instance = instance.map(str::to_owned).or_else(|| std::env::var(INSTANCE_VARIABLE).ok());
         let instance = instance.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("soft:{devices}"));
-        let user = rustix::process::geteuid().as_raw();
+        let user = nix::unistd::geteuid().as_raw();
         Self { name: socket_name(user, &instance), devices: devices.to_owned(), start: Start::Softgpud }
     }
 
-    pub fn socket(&self) -> Result<SocketAddrUnix, Errno> {
-        SocketAddrUnix::new_abstract_name(self.name.as_bytes())
+    pub fn socket(&self) -> Result<UnixAddr, Errno> {
+        UnixAddr::new_abstract(self.name.as_bytes())
     }
 }
 

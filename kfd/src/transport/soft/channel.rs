@@ -4,20 +4,18 @@
 //! INVARIANT: an exchange that fails with [`WireError::TimedOut`] has changed nothing at the device, and its channel is
 //! not used again.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
-use rustix::net::sockopt;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, sockopt};
 
 use super::address::Address;
-use crate::sys;
 use crate::transport::OpenError;
 use crate::transport::limit::{CallLimit, is_readable};
 use crate::transport::wire::{self, PROTOCOL, ReceiveBuffer, Received, Reply, Request, WireError};
+use crate::{errno, linux, sys};
 
 /// Longest sleep between two attempts to connect to a listener whose queue is full.
 const LONGEST_NAP: Duration = Duration::from_millis(10);
@@ -34,7 +32,7 @@ pub(super) struct Channel {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum ConnectError {
-    /// Nobody listens, or the listener is about to end.
+    /// No process listens, or the listener is about to end.
     Nobody(Errno),
     /// The listener does not answer.
     TimedOut,
@@ -47,25 +45,25 @@ pub(super) enum ConnectError {
 impl Channel {
     /// Connects and exchanges greetings.
     pub fn connect(address: &Address, limit: &CallLimit) -> Result<Self, ConnectError> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(ConnectError::Local)?;
         let name = address.socket().map_err(ConnectError::Local)?;
         let mut nap = Duration::from_millis(1);
         loop {
-            match rustix::net::connect(&socket, &name) {
+            match nix::sys::socket::connect(socket.as_raw_fd(), &name) {
                 Ok(()) => break,
-                Err(Errno::INTR) => {}
+                Err(Errno::EINTR) => {}
                 // TIMEOUT: the listener's queue is full; the caller's limit ends the attempts.
-                Err(Errno::AGAIN) if limit.is_over() => return Err(ConnectError::TimedOut),
-                Err(Errno::AGAIN) => {
+                Err(Errno::EAGAIN) if limit.is_over() => return Err(ConnectError::TimedOut),
+                Err(Errno::EAGAIN) => {
                     std::thread::sleep(nap);
                     nap = (nap * 2).min(LONGEST_NAP);
                 }
                 Err(errno) => return Err(ConnectError::Nobody(errno)),
             }
         }
-        rustix::io::ioctl_fionbio(&socket, false).map_err(ConnectError::Local)?;
+        linux::set_nonblocking(&socket, false).map_err(ConnectError::Local)?;
         check_peer(socket.as_fd(), address)?;
         wire::prepare_socket(socket.as_fd()).map_err(greeting_error)?;
         let mut channel = Self { socket: Arc::new(socket), buffer: ReceiveBuffer::new(), claim: None };
@@ -85,7 +83,7 @@ impl Channel {
                 Err(ConnectError::Final(OpenError::Protocol { wanted: PROTOCOL, found: protocol }))
             }
             Reply::Error { errno, message } => {
-                let errno = Errno::from_raw_os_error(errno);
+                let errno = errno::from_raw(errno);
                 Err(ConnectError::Final(OpenError::Refused { what: "the connection", errno, message }))
             }
             _ => Err(greeting_error(WireError::UnexpectedReply)),
@@ -150,13 +148,13 @@ impl Channel {
 
     /// Withdraws the request. Answers whether the device had not begun it; it will not begin it any more.
     fn take_claim(&self) -> bool {
-        self.claim.as_ref().is_some_and(|claim| rustix::io::read(claim, &mut [0; 8][..]).is_ok())
+        self.claim.as_ref().is_some_and(|claim| nix::unistd::read(claim, &mut [0; 8]).is_ok())
     }
 
     fn return_claim(&self) {
         if let Some(claim) = &self.claim {
             // The write cannot block, since the counter is 0.
-            let _ = rustix::io::write(claim, &1u64.to_ne_bytes());
+            let _ = nix::unistd::write(claim, &1u64.to_ne_bytes());
         }
     }
 
@@ -168,8 +166,8 @@ impl Channel {
 
 /// Any user can listen on the name. Only a listener of our own user is our softgpud.
 fn check_peer(socket: BorrowedFd<'_>, address: &Address) -> Result<(), ConnectError> {
-    let peer = sockopt::socket_peercred(socket).map_err(ConnectError::Nobody)?;
-    let (wanted, found) = (rustix::process::geteuid().as_raw(), peer.uid.as_raw());
+    let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(ConnectError::Nobody)?;
+    let (wanted, found) = (nix::unistd::geteuid().as_raw(), peer.uid());
     if wanted == found {
         return Ok(());
     }
@@ -193,7 +191,7 @@ fn changes_nothing(request: &Request) -> bool {
 
 fn greeting_error(source: WireError) -> ConnectError {
     match source {
-        WireError::Closed => ConnectError::Nobody(Errno::CONNRESET),
+        WireError::Closed => ConnectError::Nobody(Errno::ECONNRESET),
         WireError::TimedOut => ConnectError::TimedOut,
         source => ConnectError::Final(OpenError::Wire { what: "the connection", source }),
     }

@@ -6,12 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::io::{Errno, FdFlags};
-use rustix::mm::{Advice, ProtFlags};
+use nix::errno::Errno;
+use nix::sys::mman::{MmapAdvise, ProtFlags, madvise};
 
 use super::marshal::{self, Driver, Plan};
 use super::session::Session;
@@ -21,6 +22,7 @@ use crate::sys::{self, KfdIoctl};
 use crate::transport::doorbell::ParkedPage;
 use crate::transport::wire::{FdPlace, Reply, Request, Segment};
 use crate::transport::{DoorbellSlice, File, KFD_PATH, map_fixed};
+use crate::{errno, linux};
 
 /// An open file.
 #[derive(Debug)]
@@ -83,13 +85,13 @@ impl SoftFile {
         match reply {
             Reply::Ioctl { result, arg: new, segments, written, fd_places, copy_back } => {
                 if fd_places.len() != fds.len() || new.len() > arg.len() {
-                    return Err(Errno::PROTO);
+                    return Err(Errno::EPROTO);
                 }
                 let fds = fd_places.into_iter().zip(fds).collect();
                 Ok(Answer { result, arg: copy_back.then_some(new), segments, shared: memory, written, fds })
             }
-            Reply::Error { errno, .. } => Err(Errno::from_raw_os_error(errno)),
-            _ => Err(Errno::PROTO),
+            Reply::Error { errno, .. } => Err(errno::from_raw(errno)),
+            _ => Err(Errno::EPROTO),
         }
     }
 
@@ -156,11 +158,11 @@ impl SoftFile {
                     // Without an argument to write the number into, nobody would know the descriptor.
                     let Some(arg) = &mut arg else { continue };
                     let rest = arg.get_mut(usize::from(offset)..);
-                    *rest.and_then(|rest| rest.first_chunk_mut::<4>()).ok_or(Errno::PROTO)? = number;
+                    *rest.and_then(|rest| rest.first_chunk_mut::<4>()).ok_or(Errno::EPROTO)? = number;
                 }
             }
             if plan.inheritable {
-                rustix::io::fcntl_setfd(&fd, FdFlags::empty())?;
+                linux::set_close_on_exec(&fd, false)?;
             }
             installed.push(fd);
         }
@@ -182,7 +184,7 @@ impl SoftFile {
         for fd in installed {
             let _ = fd.into_raw_fd();
         }
-        u32::try_from(result).map_err(|_| Errno::from_raw_os_error(result.saturating_neg()))
+        u32::try_from(result).map_err(|_| errno::from_raw(result.saturating_neg()))
     }
 
     /// Asks for the memory behind a mapping and maps it at `at`; answers its descriptor and those that came with it.
@@ -196,7 +198,12 @@ impl SoftFile {
         prot: ProtFlags,
         offset: u64,
     ) -> Result<Vec<OwnedFd>, Errno> {
-        let request = Request::Mmap { file: self.number, length: len as u64, offset, prot: prot.bits() };
+        let request = Request::Mmap {
+            file: self.number,
+            length: len as u64,
+            offset,
+            prot: prot.bits().cast_unsigned(),
+        };
         let (reply, fds) = self.session.exchange(&request, &[]).map_err(|error| error.errno())?;
         match (reply, fds.first()) {
             (Reply::Mapped { offset }, Some(memory)) => {
@@ -204,8 +211,8 @@ impl SoftFile {
                 unsafe { map_fixed(memory.as_fd(), at, len, prot, offset)? };
                 Ok(fds)
             }
-            (Reply::Error { errno, .. }, _) => Err(Errno::from_raw_os_error(errno)),
-            _ => Err(Errno::PROTO),
+            (Reply::Error { errno, .. }, _) => Err(errno::from_raw(errno)),
+            _ => Err(Errno::EPROTO),
         }
     }
 }
@@ -222,7 +229,13 @@ impl Answer {
             FdPlace::Memory(address) => offered(*address, 4),
             FdPlace::Field(_) => true,
         });
-        if segments && written && numbers { Ok(()) } else { Err(Errno::PROTO) }
+        if segments && written && numbers { Ok(()) } else { Err(Errno::EPROTO) }
+    }
+}
+
+impl Drop for SoftFile {
+    fn drop(&mut self) {
+        self.session.closed(self.number);
     }
 }
 
@@ -254,11 +267,12 @@ impl File for SoftFile {
     unsafe fn map_doorbells(&self, at: *mut u8, len: usize, offset: u64) -> Result<DoorbellSlice, Errno> {
         DoorbellSlice::check(at, len)?;
         // SAFETY: the caller gives up what is mapped in `at..at + len`.
-        let fds = unsafe { self.map(at, len, ProtFlags::READ | ProtFlags::WRITE, offset)? };
+        let fds = unsafe { self.map(at, len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, offset)? };
+        let start = NonNull::new(at).ok_or(Errno::EINVAL)?.cast();
         // KFD marks doorbells VM_DONTCOPY: a forked child must not ring its parent's queues.
         // SAFETY: the range was mapped just now, and the advice changes nothing for this process.
-        unsafe { rustix::mm::madvise(at.cast(), len, Advice::LinuxDontFork)? };
-        let parked = fds.get(1).ok_or(Errno::PROTO).and_then(ParkedPage::map)?;
+        unsafe { madvise(start, len, MmapAdvise::MADV_DONTFORK)? };
+        let parked = fds.get(1).ok_or(Errno::EPROTO).and_then(ParkedPage::map)?;
         // SAFETY: the range was mapped writable above, and the caller keeps it so while a doorbell is rung.
         unsafe { DoorbellSlice::new(at, len, Some(parked)) }
     }
@@ -282,14 +296,9 @@ fn duplicate(arg: &[u8], place: FdPlace) -> Result<Option<OwnedFd>, Errno> {
         }
     };
     let Some(number) = number else { return Ok(None) };
-    // SAFETY: the call has no pointer; it fails for a number that names no descriptor.
-    let fd = unsafe { libc::fcntl(i32::from_ne_bytes(number), libc::F_DUPFD_CLOEXEC, 3) };
-    if fd >= 0 {
-        // SAFETY: the call made the descriptor just now, so that nothing else owns it.
-        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
-    }
-    match std::io::Error::last_os_error().raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::BADF) => Ok(None),
-        errno => Err(errno.unwrap_or(Errno::MFILE)),
+    match linux::duplicate_number(i32::from_ne_bytes(number)) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::EBADF) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }

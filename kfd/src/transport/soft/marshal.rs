@@ -161,7 +161,7 @@ mod tests {
         assert_eq!((found.fds, found.pointers), (vec![FdPlace::Field(28)], vec![pointer(8, 4, true)]));
         let mut args = sys::kfd_ioctl_export_dmabuf_args::default();
         assert!(kfd_plan(sys::AMDKFD_IOC_EXPORT_DMABUF, &args).inheritable);
-        args.flags = libc::O_CLOEXEC.cast_unsigned();
+        args.flags = nix::libc::O_CLOEXEC.cast_unsigned();
         assert!(!kfd_plan(sys::AMDKFD_IOC_EXPORT_DMABUF, &args).inheritable);
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let mut prime = sys::drm_prime_handle { handle: 1, flags: 0, fd: -1 };
         let export = drm(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, bytemuck::bytes_of(&prime));
         assert_eq!((export.fds, export.inheritable), (vec![], true));
-        prime.flags = libc::O_CLOEXEC.cast_unsigned();
+        prime.flags = nix::libc::O_CLOEXEC.cast_unsigned();
         assert!(!drm(sys::DRM_IOCTL_PRIME_HANDLE_TO_FD, bytemuck::bytes_of(&prime)).inheritable);
         let va = sys::drm_amdgpu_gem_va {
             num_syncobj_handles: 2,

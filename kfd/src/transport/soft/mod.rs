@@ -8,6 +8,7 @@
 mod address;
 mod channel;
 mod file;
+mod local;
 mod marshal;
 mod session;
 mod shared_memory;
@@ -23,17 +24,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use self::address::Address;
 pub use self::address::INSTANCE_VARIABLE;
 use self::file::SoftFile;
+pub use self::local::LocalDevice;
 use self::session::{CallError, Session};
 use self::start::Start;
 pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError};
 use super::wire::{ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
+use crate::errno;
 use crate::topology::SysfsSource;
 
 /// The transport of the software device.
@@ -41,6 +44,7 @@ use crate::topology::SysfsSource;
 pub struct SoftTransport {
     name: String,
     address: Address,
+    local: Option<Arc<dyn LocalDevice>>,
     session: Mutex<Option<Arc<Session>>>,
 }
 
@@ -83,7 +87,14 @@ impl SoftTransport {
     fn connect_to(address: Address) -> Result<Self, OpenError> {
         let name = format!("soft:{}", address.devices);
         let session = Session::connect(&address)?;
-        Ok(Self { name, address, session: Mutex::new(Some(session)) })
+        Ok(Self { name, address, local: None, session: Mutex::new(Some(session)) })
+    }
+
+    /// The transport to a device in this process, which serves `devices`.
+    pub fn local(devices: &str, device: Arc<dyn LocalDevice>) -> Self {
+        let name = format!("soft:{devices}");
+        let address = Address { name: String::new(), devices: devices.to_owned(), start: Start::Never };
+        Self { name, address, local: Some(device), session: Mutex::default() }
     }
 
     /// The current session, or a new one; says whether it is new.
@@ -96,7 +107,10 @@ impl SoftTransport {
             session.abandon();
         }
         // The lock is held, so that concurrent callers share one new session.
-        let session = Session::connect(&self.address)?;
+        let session = match &self.local {
+            Some(device) => Session::local(&self.address, Arc::clone(device)),
+            None => Session::connect(&self.address)?,
+        };
         *current = Some(Arc::clone(&session));
         Ok((session, true))
     }
@@ -112,7 +126,7 @@ impl SoftTransport {
             let (session, fresh) = self.session()?;
             match session.exchange(request, fds) {
                 Ok((Reply::Error { errno, message }, _)) => {
-                    return Err(OpenError::Refused { what, errno: Errno::from_raw_os_error(errno), message });
+                    return Err(OpenError::Refused { what, errno: errno::from_raw(errno), message });
                 }
                 Ok((reply, fds)) => return Ok((session, reply, fds)),
                 Err(CallError::Wire(source)) => return Err(OpenError::Wire { what, source }),
@@ -129,7 +143,7 @@ pub(super) fn machine_name(path: &Path) -> Result<String, OpenError> {
     let text = machine::read(path).map_err(|error| OpenError::File {
         path: path.to_owned(),
         transport: format!("soft:{shown}"),
-        errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL),
+        errno: errno::of_io(&error).unwrap_or(Errno::EINVAL),
     })?;
     Ok(machine::name(&shown, text.as_bytes()))
 }

@@ -6,20 +6,22 @@
 //! answer is alive: a process that was stopped may continue with all its state.
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::Shutdown;
+use nix::unistd::{Pid, getpid};
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::Shutdown;
-use rustix::process::Pid;
 
 use super::address::Address;
 use super::channel::{Channel, ConnectError};
+use super::local::{self, LocalDevice};
 use super::start::{Start, Starting};
 use super::userptr::Lent;
+use crate::linux;
 use crate::transport::wire::{Reply, Request, WireError};
 use crate::transport::{CallLimit, CloseError, OpenError};
 
@@ -69,6 +71,8 @@ struct Idle {
 #[derive(Debug)]
 pub(super) struct Session {
     address: Address,
+    /// The device that answers in place of softgpud.
+    local: Option<Arc<dyn LocalDevice>>,
     owner: Pid,
     state: Mutex<State>,
     /// Pages of USERPTR objects.
@@ -90,13 +94,13 @@ impl CallError {
     /// What an ioctl answers.
     pub fn errno(&self) -> Errno {
         match self {
-            Self::Lost | Self::Wire(WireError::Closed) => Errno::NODEV,
-            Self::Closed => Errno::BADF,
-            Self::Wire(WireError::TooLarge { .. } | WireError::TooManyFds { .. }) => Errno::MSGSIZE,
-            Self::Wire(WireError::LostFds) => Errno::MFILE,
-            Self::Wire(WireError::TimedOut) => Errno::TIMEDOUT,
+            Self::Lost | Self::Wire(WireError::Closed) => Errno::ENODEV,
+            Self::Closed => Errno::EBADF,
+            Self::Wire(WireError::TooLarge { .. } | WireError::TooManyFds { .. }) => Errno::EMSGSIZE,
+            Self::Wire(WireError::LostFds) => Errno::EMFILE,
+            Self::Wire(WireError::TimedOut) => Errno::ETIMEDOUT,
             Self::Wire(WireError::System { errno, .. }) => *errno,
-            Self::Wire(WireError::Codec { .. } | WireError::UnexpectedReply) => Errno::PROTO,
+            Self::Wire(WireError::Codec { .. } | WireError::UnexpectedReply) => Errno::EPROTO,
         }
     }
 }
@@ -105,14 +109,23 @@ impl Session {
     /// Connects, starting softgpud if nobody listens.
     pub fn connect(address: &Address) -> Result<Arc<Self>, OpenError> {
         let channel = first_channel(address)?;
-        let idle = vec![Idle { channel, since: Instant::now() }];
+        Ok(Self::with(address, None, vec![Idle { channel, since: Instant::now() }]))
+    }
+
+    /// A session with a device in this process.
+    pub fn local(address: &Address, device: Arc<dyn LocalDevice>) -> Arc<Self> {
+        Self::with(address, Some(device), Vec::new())
+    }
+
+    fn with(address: &Address, local: Option<Arc<dyn LocalDevice>>, idle: Vec<Idle>) -> Arc<Self> {
         let state = State { status: Status::Live, idle, busy: BTreeMap::new(), calls: 0, next: 0 };
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             address: address.clone(),
-            owner: rustix::process::getpid(),
+            local,
+            owner: getpid(),
             state: Mutex::new(state),
             lent: Mutex::default(),
-        }))
+        })
     }
 
     /// Whether calls may be made: the device lives and this is not a forked child.
@@ -121,7 +134,7 @@ impl Session {
     }
 
     fn is_ours(&self) -> bool {
-        rustix::process::getpid() == self.owner
+        getpid() == self.owner
     }
 
     /// Sends one request and waits for the reply.
@@ -130,6 +143,9 @@ impl Session {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), CallError> {
+        if let Some(device) = &self.local {
+            return self.call(device, request, fds);
+        }
         let (key, mut channel) = self.take()?;
         let outcome = channel.exchange(request, fds);
         let keep = match &outcome {
@@ -156,20 +172,46 @@ impl Session {
         }
     }
 
-    fn take(&self) -> Result<(u64, Channel), CallError> {
+    /// As [`Session::exchange`], with a device in this process.
+    fn call(
+        &self,
+        device: &Arc<dyn LocalDevice>,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), CallError> {
+        self.begin()?;
+        let outcome = local::call(device, request, fds);
+        self.state.lock().calls -= 1;
+        if matches!(outcome, Err(CallError::Lost)) {
+            self.lose();
+        }
+        outcome
+    }
+
+    /// Tells a device in this process that a file is closed.
+    pub fn closed(&self, file: u64) {
+        if let Some(device) = self.local.as_ref().filter(|_| self.is_ours()) {
+            device.closed(file);
+        }
+    }
+
+    /// Counts a call in progress, if calls may be made; the idle channel that was used last, if there is one.
+    fn begin(&self) -> Result<Option<Idle>, CallError> {
         if !self.is_ours() {
             return Err(CallError::Closed);
         }
-        let idle = {
-            let mut state = self.state.lock();
-            match state.status {
-                Status::Live => {}
-                Status::Lost => return Err(CallError::Lost),
-                Status::Closed => return Err(CallError::Closed),
-            }
-            state.calls += 1;
-            state.idle.pop()
-        };
+        let mut state = self.state.lock();
+        match state.status {
+            Status::Live => {}
+            Status::Lost => return Err(CallError::Lost),
+            Status::Closed => return Err(CallError::Closed),
+        }
+        state.calls += 1;
+        Ok(state.idle.pop())
+    }
+
+    fn take(&self) -> Result<(u64, Channel), CallError> {
+        let idle = self.begin()?;
         let connected = match idle {
             Some(idle) => Ok(idle.channel),
             None => Channel::connect(&self.address, &CallLimit::current()),
@@ -190,8 +232,8 @@ impl Session {
                     }
                     // The device closes a new connection at once when it has no descriptor or thread left. It is alive
                     // if the other connections are intact.
-                    ConnectError::Nobody(Errno::CONNRESET) if self.is_connected() => {
-                        Err(CallError::Wire(WireError::System { call: "connect", errno: Errno::MFILE }))
+                    ConnectError::Nobody(Errno::ECONNRESET) if self.is_connected() => {
+                        Err(CallError::Wire(WireError::System { call: "connect", errno: Errno::EMFILE }))
                     }
                     ConnectError::Nobody(_) | ConnectError::Final(_) => {
                         self.lose();
@@ -205,8 +247,8 @@ impl Session {
     /// Whether a connection of a call in progress is intact: all connections end with the device.
     fn is_connected(&self) -> bool {
         let stands = |socket: &Arc<OwnedFd>| {
-            let mut fds = [PollFd::new(&**socket, PollFlags::empty())];
-            poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ended| ended == 0)
+            let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+            linux::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ended| ended == 0)
         };
         self.state.lock().busy.values().any(stands)
     }
@@ -248,7 +290,7 @@ impl Session {
         state.idle.clear();
         for socket in state.busy.values() {
             // The only failure is a socket that is cut already.
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+            let _ = nix::sys::socket::shutdown(socket.as_raw_fd(), Shutdown::Both);
         }
     }
 
@@ -301,12 +343,12 @@ fn first_channel(address: &Address) -> Result<Channel, OpenError> {
                 let source = WireError::System { call: "socket", errno };
                 return Err(OpenError::Wire { what: "the connection", source });
             }
-            Err(ConnectError::TimedOut) => Errno::TIMEDOUT,
+            Err(ConnectError::TimedOut) => Errno::ETIMEDOUT,
             Err(ConnectError::Nobody(errno)) => errno,
         };
         let has_ended = started.as_ref().is_some_and(|(_, starting)| starting.is_over());
         let is_in_vain = has_ended && begun.elapsed() >= IN_VAIN;
-        if address.start == Start::Never || errno == Errno::TIMEDOUT || is_in_vain || limit.is_over() {
+        if address.start == Start::Never || errno == Errno::ETIMEDOUT || is_in_vain || limit.is_over() {
             let seconds = begun.elapsed().as_secs();
             return Err(OpenError::Unreachable { name: address.name.clone(), seconds, errno });
         }

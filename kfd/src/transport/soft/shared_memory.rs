@@ -3,13 +3,15 @@
 //!
 //! INVARIANT: the device sees and changes only the copy. The caller decides which changes are copied back.
 
+use queues::words::size;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::SealFlag;
 
 use super::marshal::Pointer;
 use super::user_memory;
+use crate::linux;
 use crate::transport::wire::SharedSegment;
 
 /// Bytes copied at a time.
@@ -28,13 +30,11 @@ impl SharedMemory {
     /// # Errors
     /// The errno of making the memfd.
     pub fn copy_of(pointer: &Pointer) -> Result<Option<Self>, Errno> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("stasis-arguments", flags)?;
-        rustix::fs::ftruncate(&fd, pointer.bytes)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let fd = linux::memfd("stasis-arguments", pointer.bytes, seals)?;
         match user_memory::copy_to_file(pointer.address, pointer.bytes, &fd) {
             Ok(()) => Ok(Some(Self { pointer: *pointer, fd })),
-            Err(Errno::FAULT) => Ok(None),
+            Err(Errno::EFAULT) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
@@ -60,15 +60,15 @@ impl SharedMemory {
         bytes: u64,
         mut write: impl FnMut(u64, &[u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let mut offset = address.checked_sub(self.pointer.address).ok_or(Errno::PROTO)?;
-        let end = offset.checked_add(bytes).ok_or(Errno::PROTO)?;
+        let mut offset = address.checked_sub(self.pointer.address).ok_or(Errno::EPROTO)?;
+        let end = offset.checked_add(bytes).ok_or(Errno::EPROTO)?;
         let mut buffer = vec![0; CHUNK];
         while offset < end {
-            // CAST: at most CHUNK.
-            let wanted = (end - offset).min(CHUNK as u64) as usize;
-            let read = rustix::io::pread(&self.fd, &mut buffer[..wanted], offset)?;
+            let wanted = size((end - offset).min(CHUNK as u64));
+            let at = i64::try_from(offset).map_err(|_| Errno::EPROTO)?;
+            let read = nix::sys::uio::pread(&self.fd, &mut buffer[..wanted], at)?;
             if read == 0 {
-                return Err(Errno::PROTO);
+                return Err(Errno::EPROTO);
             }
             write(self.pointer.address + offset, &buffer[..read])?;
             offset += read as u64;

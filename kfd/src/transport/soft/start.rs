@@ -4,18 +4,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::Access;
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::time::Timespec;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags};
+use nix::unistd::{AccessFlags, ForkResult, access, fork, pipe2, setsid};
 
 use super::address::Address;
+use crate::linux;
 
 /// The environment variable that names the softgpud to start.
 pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
@@ -37,7 +38,7 @@ pub const SETTINGS: [&str; 7] = [
 pub(super) enum Start {
     /// It is found and started.
     Softgpud,
-    /// Somebody else starts it.
+    /// Another process starts it.
     Never,
 }
 
@@ -85,8 +86,7 @@ impl Starting {
     /// Returns when softgpud listens or has given up, at the latest after `limit`.
     pub fn wait(&mut self, limit: Duration) {
         let Some(silent) = &self.silent else { return std::thread::sleep(limit) };
-        let Ok(limit) = Timespec::try_from(limit) else { return };
-        if let Ok(1..) = poll(&mut [PollFd::new(silent, PollFlags::IN)], Some(&limit)) {
+        if let Ok(1..) = linux::poll(&mut [PollFd::new(silent.as_fd(), PollFlags::POLLIN)], Some(limit)) {
             // softgpud writes nothing to the pipe, so that any event is its end. Later calls wait for a softgpud that
             // another process started.
             self.silent = None;
@@ -101,8 +101,7 @@ pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
         std::env::current_exe().ok().as_deref(),
         std::env::var_os("PATH").as_deref(),
     );
-    let runnable =
-        |path: &&PathBuf| path.is_file() && rustix::fs::access(path.as_path(), Access::EXEC_OK).is_ok();
+    let runnable = |path: &&PathBuf| path.is_file() && access(path.as_path(), AccessFlags::X_OK).is_ok();
     for name in unknown_settings(std::env::vars_os().map(|(name, _)| name)) {
         let known = SETTINGS.join(", ");
         tracing::warn!(target: "kfd::settings", "{name} means nothing to softgpud, which knows {known}");
@@ -136,7 +135,7 @@ fn execute(path: &Path, address: &Address) -> Result<Starting, StartError> {
     let mut command = Command::new(path);
     command.args(["serve", "--devices", &address.devices, "--socket", &address.name]);
     // If there is no descriptor left for a pipe, the client polls whether somebody listens.
-    let pipe = pipe_with(PipeFlags::CLOEXEC).ok();
+    let pipe = pipe2(OFlag::O_CLOEXEC).ok();
     let (silent, output) = pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
     command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
     // SAFETY: `detach` runs between fork and exec, where only async-signal-safe functions may be called: it calls
@@ -155,23 +154,16 @@ fn execute(path: &Path, address: &Address) -> Result<Starting, StartError> {
 
 /// Runs between fork and exec: begins a new session, and forks again so that init adopts softgpud.
 fn detach() -> io::Result<()> {
-    // SAFETY: the call has no arguments and changes only the session of the calling process, which is the intermediate
-    // one.
-    if unsafe { libc::setsid() } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // softgpud must not keep descriptors that the application left inheritable.
-    // SAFETY: the call has no pointers and only marks descriptors from 3 on close-on-exec. A kernel without the flag
-    // refuses the call, and softgpud keeps the descriptors.
-    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC.cast_signed()) };
+    setsid()?;
+    // softgpud must not keep descriptors that the application left inheritable. A kernel without the call refuses it,
+    // and softgpud keeps the descriptors.
+    let _ = linux::close_range_on_exec(3);
     // SAFETY: the process has one thread, since it was forked itself. The child returns to the code that executes
     // softgpud and calls only async-signal-safe functions before.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => Ok(()),
-        // SAFETY: `_exit` has no preconditions. It ends the intermediate process without running destructors or exit
-        // handlers of the application.
-        _ => unsafe { libc::_exit(0) },
+    match unsafe { fork() }? {
+        ForkResult::Child => Ok(()),
+        // The intermediate process must not run destructors or exit handlers of the application.
+        ForkResult::Parent { .. } => linux::exit_now(0),
     }
 }
 

@@ -3,26 +3,23 @@
 //! bad address is an error and not a crash.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
 
+use crate::linux;
 use crate::transport::mapping::progress;
 
-fn vector(address: u64, bytes: usize) -> Result<libc::iovec, Errno> {
-    let address = usize::try_from(address).map_err(|_| Errno::FAULT)?;
-    Ok(libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: bytes })
+fn vector(address: u64, bytes: usize) -> Result<RemoteIoVec, Errno> {
+    let base = usize::try_from(address).map_err(|_| Errno::EFAULT)?;
+    Ok(RemoteIoVec { base, len: bytes })
 }
 
-fn finish(result: isize, wanted: usize) -> Result<(), Errno> {
-    match usize::try_from(result) {
-        Ok(done) if done == wanted => Ok(()),
-        Ok(_) => Err(Errno::FAULT),
-        Err(_) => {
-            let raw = std::io::Error::last_os_error().raw_os_error();
-            Err(raw.map_or(Errno::FAULT, Errno::from_raw_os_error))
-        }
-    }
+fn finish(result: Result<usize, Errno>, wanted: usize) -> Result<(), Errno> {
+    if result? == wanted { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
 /// Fills `into` from `address`.
@@ -33,15 +30,9 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
     if into.is_empty() {
         return Ok(());
     }
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = vector(address, into.len())?;
-    let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: the kernel writes into `into`, which is borrowed mutably. It only reads at `address`, and answers EFAULT
-    // where there is no memory.
-    finish(
-        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) },
-        into.len(),
-    )
+    let wanted = into.len();
+    let remote = vector(address, wanted)?;
+    finish(process_vm_readv(Pid::this(), &mut [IoSliceMut::new(into)], &[remote]), wanted)
 }
 
 /// Copies `bytes` bytes from `address` to the start of a file.
@@ -51,12 +42,9 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
 pub(super) fn copy_to_file(address: u64, bytes: u64, file: &OwnedFd) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes {
-        let source = address.checked_add(done).ok_or(Errno::FAULT)?;
-        let source = vector(source, usize::try_from(bytes - done).map_err(|_| Errno::FAULT)?)?;
-        let offset = libc::off_t::try_from(done).map_err(|_| Errno::OVERFLOW)?;
-        // SAFETY: the kernel only reads the memory, and answers EFAULT where there is none.
-        let written = unsafe { libc::pwrite(file.as_raw_fd(), source.iov_base, source.iov_len, offset) };
-        done += progress(written)? as u64;
+        let source = address.checked_add(done).ok_or(Errno::EFAULT)?;
+        let source = vector(source, usize::try_from(bytes - done).map_err(|_| Errno::EFAULT)?)?;
+        done += progress(linux::pwrite(file.as_fd(), source.base, source.len, done))? as u64;
     }
     Ok(())
 }
@@ -72,15 +60,10 @@ pub(super) unsafe fn write(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     if bytes.is_empty() {
         return Ok(());
     }
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = vector(address, bytes.len())?;
-    let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: the kernel only reads `bytes`. It writes to the memory at `address`, which the caller lets it write, and
-    // answers EFAULT where there is none.
-    finish(
-        unsafe { libc::process_vm_writev(process, &raw const local, 1, &raw const remote, 1, 0) },
-        bytes.len(),
-    )
+    // The kernel writes to the memory at `address`, which the caller lets it write, and answers EFAULT where there is
+    // none.
+    finish(process_vm_writev(Pid::this(), &[IoSlice::new(bytes)], &[remote]), bytes.len())
 }
 
 #[cfg(test)]
@@ -96,9 +79,9 @@ mod tests {
         let mut copy = [0; 8];
         read(address, &mut copy).unwrap();
         assert_eq!((&target, &copy), (b"abcdefgh", b"abcdefgh"));
-        assert_eq!(read(8, &mut copy), Err(Errno::FAULT));
-        assert_eq!(read(u64::MAX - 3, &mut copy), Err(Errno::FAULT));
+        assert_eq!(read(8, &mut copy), Err(Errno::EFAULT));
+        assert_eq!(read(u64::MAX - 3, &mut copy), Err(Errno::EFAULT));
         // SAFETY: no process has memory at address 0.
-        assert_eq!(unsafe { write(0, b"x") }, Err(Errno::FAULT));
+        assert_eq!(unsafe { write(0, b"x") }, Err(Errno::EFAULT));
     }
 }

@@ -7,20 +7,21 @@
 //! replaced meanwhile are left alone. A child that is forked while pages are lent shares them with its parent.
 #![allow(unsafe_code)]
 
-mod maps;
-
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
-use rustix::mm::{MprotectFlags, ProtFlags};
+use nix::errno::Errno;
+use nix::fcntl::SealFlag;
+use nix::sys::mman::{ProtFlags, mprotect};
+use nix::sys::stat::fstat;
+use nix::unistd::{SysconfVar, sysconf};
 
-use self::maps::Vma;
 use super::user_memory;
-use crate::sys;
+use crate::maps::{self, Vma};
 use crate::transport::{CloseError, Mapping, map_fixed};
+use crate::{linux, sys};
 
 /// More stack than the calls below [`Lent::lend`] need.
 const OWN_FRAMES_BYTES: usize = 64 << 10;
@@ -47,7 +48,7 @@ impl Lent {
     /// lent.
     #[inline(never)] // Else this function's locals might lie above `frame`.
     pub fn lend(&mut self, address: u64, bytes: u64, flags: u32, frame: usize) -> Option<Arc<OwnedFd>> {
-        let page = rustix::param::page_size();
+        let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
         let first = usize::try_from(address).ok()?;
         let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
         let range = first / page * page..end;
@@ -132,8 +133,8 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
     let vmas = maps::in_range(range).ok()?;
     let mut next = range.start;
     for vma in &vmas {
-        let fit = vma.private && vma.prot.contains(ProtFlags::READ);
-        if !fit || (writable && !vma.prot.contains(ProtFlags::WRITE)) || vma.range.start != next {
+        let fit = vma.private && vma.prot.contains(ProtFlags::PROT_READ);
+        if !fit || (writable && !vma.prot.contains(ProtFlags::PROT_WRITE)) || vma.range.start != next {
             return None;
         }
         next = vma.range.end;
@@ -142,20 +143,16 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
 }
 
 fn exchange_for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Errno> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory = rustix::fs::memfd_create("stasis-userptr", flags)?;
-    rustix::fs::ftruncate(&memory, range.len() as u64)?;
-    rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK)?;
+    let memory = linux::memfd("stasis-userptr", range.len() as u64, SealFlag::F_SEAL_SHRINK)?;
     user_memory::copy_to_file(range.start as u64, range.len() as u64, &memory)?;
-    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: the memfd was filled from the pages that it replaces, and the contract of ALLOC forbids writes to them
     // meanwhile, so that whoever uses the addresses finds the same bytes.
     unsafe { map_fixed(memory.as_fd(), pointer(range.start), range.len(), rw, 0)? };
     for vma in vmas.iter().filter(|vma| vma.prot != rw) {
+        let start = NonNull::new(pointer(vma.range.start).cast()).ok_or(Errno::EFAULT)?;
         // SAFETY: the range was mapped just now; it gets the protection that the pages there had before.
-        unsafe {
-            rustix::mm::mprotect(pointer(vma.range.start).cast(), vma.range.len(), mprotect_flags(vma.prot))?
-        };
+        unsafe { mprotect(start, vma.range.len(), vma.prot)? };
     }
     Ok(memory)
 }
@@ -163,7 +160,7 @@ fn exchange_for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Err
 impl Loan {
     /// Makes what is still mapped of the loan private again.
     fn take_back(&self) -> Result<(), Errno> {
-        let status = rustix::fs::fstat(&*self.memory)?;
+        let status = fstat(&*self.memory)?;
         for vma in maps::in_range(&self.range)? {
             if vma.inode == status.st_ino && vma.device == maps::device(status.st_dev) {
                 self.privatise(&vma)?;
@@ -182,10 +179,6 @@ impl Loan {
 
 fn pointer(address: usize) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address)
-}
-
-fn mprotect_flags(prot: ProtFlags) -> MprotectFlags {
-    MprotectFlags::from_bits_truncate(prot.bits())
 }
 
 #[cfg(test)]

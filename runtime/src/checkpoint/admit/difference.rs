@@ -47,9 +47,9 @@ pub enum Subject {
     Buffers {
         /// Which ones.
         buffers: PeerBuffers,
-        /// In whose memory.
+        /// The agent in whose memory they are.
         owner: usize,
-        /// Who maps them.
+        /// The agent that maps them.
         peer: usize,
     },
 }

@@ -104,7 +104,8 @@ impl Judge<'_> {
         gpus
     }
 
-    /// Who chooses first: what is given, then who finds its own GPU, then who finds its position.
+    /// The order in which agents choose: those whose GPU is given, then those that find their own GPU, then those that find
+    /// their position.
     fn urgency(&self, agent: usize, given: &[Option<usize>], candidates: &[usize]) -> (bool, Likeness) {
         let best = candidates.iter().map(|&gpu| self.likeness(agent, gpu)).min();
         (given[agent].is_none(), best.unwrap_or(Likeness::None))

@@ -13,16 +13,18 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recv, send, socket_with, sockopt,
+use kfd::linux::{accept, poll, retry, set_nonblocking, set_receive_timeout};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, listen, recv, send,
 };
+use nix::unistd::geteuid;
 use thiserror::Error;
 
 use super::terms::Admission;
@@ -47,8 +49,8 @@ fn names(pid: i32, secret: Option<&TermsSecret>) -> Vec<String> {
     }
 }
 
-fn address(name: &str) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+fn address(name: &str) -> io::Result<UnixAddr> {
+    Ok(UnixAddr::new_abstract(name.as_bytes())?)
 }
 
 /// Why terms cannot be held ready.
@@ -60,7 +62,7 @@ pub enum OfferError {
     UnderWay {
         /// The process to be restored.
         pid: i32,
-        /// Who is at it.
+        /// The process that restores it.
         controller: i32,
     },
     /// The system refuses it.
@@ -74,20 +76,21 @@ pub enum OfferError {
     },
 }
 
-/// Who holds this name, if that is a controller like us: of our user or root, in our pid namespace.
+/// The process that holds this name, if it is a controller like us: of our user or root, in our pid namespace.
 fn other_controller(name: &str) -> Option<i32> {
-    let socket = socket(SocketFlags::NONBLOCK).ok()?;
-    connect(&socket, &address(name).ok()?).ok()?;
+    let socket = socket(SockFlag::SOCK_NONBLOCK).ok()?;
+    connect(socket.as_raw_fd(), &address(name).ok()?).ok()?;
     let peer = Peer::of(&socket).ok()?;
-    let pid = peer.pid.filter(|_| peer.is_trusted_by(rustix::process::geteuid().as_raw()))?;
+    let pid = peer.pid.filter(|_| peer.is_trusted_by(geteuid().as_raw()))?;
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid"));
     let is_here =
         matches!((namespace("self"), namespace(&pid.to_string())), (Ok(own), Ok(its)) if own == its);
     is_here.then_some(pid)
 }
 
-fn socket(more: SocketFlags) -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | more, None)?)
+fn socket(more: SockFlag) -> io::Result<OwnedFd> {
+    let flags = more | SockFlag::SOCK_CLOEXEC;
+    Ok(nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
 }
 
 /// Terms held ready for a process about to be restored; withdrawn when dropped.
@@ -106,8 +109,8 @@ impl TermsOffer {
         let system = |source: io::Error| OfferError::System { pid, source };
         let mut taken = Ok(());
         for name in names(pid, secret) {
-            let listener = socket(SocketFlags::NONBLOCK).map_err(system)?;
-            let bound = address(&name).and_then(|address| Ok(bind(&listener, &address)?));
+            let listener = socket(SockFlag::SOCK_NONBLOCK).map_err(system)?;
+            let bound = address(&name).and_then(|address| Ok(bind(listener.as_raw_fd(), &address)?));
             match bound {
                 Ok(()) => return Self::hold(listener, pid, terms).map_err(system),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => taken = Err(error),
@@ -121,9 +124,9 @@ impl TermsOffer {
     }
 
     fn hold(listener: OwnedFd, pid: i32, terms: &Admission) -> io::Result<Self> {
-        listen(&listener, BACKLOG)?;
+        listen(&listener, Backlog::new(BACKLOG)?)?;
         let text = serde_json::to_vec(terms)?;
-        let ended = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let ended = Arc::new(OwnedFd::from(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?));
         let until = Arc::clone(&ended);
         let serve = move || serve(&listener, until.as_fd(), pid, &text);
         let thread = std::thread::Builder::new().name("stasis-terms".into()).spawn(serve)?;
@@ -134,7 +137,7 @@ impl TermsOffer {
 impl Drop for TermsOffer {
     fn drop(&mut self) {
         // It fails only at 2^64 - 2 unread wake-ups, when it is readable in any case.
-        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
+        let _ = nix::unistd::write(&self.ended, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -143,38 +146,38 @@ impl Drop for TermsOffer {
 
 fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
     loop {
-        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(ended, PollFlags::IN)];
+        let mut fds = [listener.as_fd(), ended].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut fds, None) {
-            Err(Errno::INTR) => continue,
+            Err(Errno::EINTR) => continue,
             Err(_) => return,
             Ok(_) => {}
         }
-        if !fds[1].revents().is_empty() {
+        if fds[1].any().unwrap_or(true) {
             return;
         }
-        let Ok(peer) = accept_with(listener, SocketFlags::CLOEXEC) else { continue };
+        let Ok(peer) = accept(listener) else { continue };
         let is_meant = Peer::of(&peer).is_ok_and(|who| who.pid == Some(pid));
         if is_meant {
             // Who does not listen any more has ended.
-            let _ = send(&peer, text, SendFlags::NOSIGNAL);
+            let _ = send(peer.as_raw_fd(), text, MsgFlags::MSG_NOSIGNAL);
         }
     }
 }
 
 /// A connection to whoever listens under this name, if somebody does and takes it.
 fn connect_to(name: &str) -> io::Result<Option<OwnedFd>> {
-    let socket = socket(SocketFlags::NONBLOCK)?;
+    let socket = socket(SockFlag::SOCK_NONBLOCK)?;
     let until = Instant::now() + BUSY;
     loop {
-        match connect(&socket, &address(name)?) {
+        match connect(socket.as_raw_fd(), &address(name)?) {
             Ok(()) => break,
             // A controller's queue is short of places for a moment only; another's may be full for ever.
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
-            Err(Errno::INTR) => {}
+            Err(Errno::EAGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(Errno::EINTR) => {}
             Err(_) => return Ok(None),
         }
     }
-    rustix::io::ioctl_fionbio(&socket, false)?;
+    set_nonblocking(&socket, false)?;
     Ok(Some(socket))
 }
 
@@ -186,13 +189,13 @@ pub(super) fn ask_for_terms(secret: &TermsSecret) -> io::Result<Option<Admission
     for name in secret.names() {
         let Some(socket) = connect_to(&name)? else { continue };
         let who = Peer::of(&socket)?;
-        if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
+        if !who.is_trusted_by(geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's terms were not taken");
             continue;
         }
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE))?;
+        set_receive_timeout(&socket, PATIENCE)?;
         let mut text = vec![0; MAX_MESSAGE];
-        let (length, _) = rustix::io::retry_on_intr(|| recv(&socket, &mut text[..], RecvFlags::empty()))?;
+        let length = retry(|| recv(socket.as_raw_fd(), &mut text, MsgFlags::empty()))?;
         // Else the controller has just ended, or means another copy, in another pid namespace.
         if length > 0 {
             return Ok(Some(serde_json::from_slice(&text[..length])?));
@@ -208,7 +211,7 @@ mod tests {
 
     #[test]
     fn terms_are_told_to_their_process_only_and_while_they_are_offered() {
-        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let own = nix::unistd::getpid().as_raw();
         let terms = Admission {
             checks: Checks::without(Switch::Numa),
             places: vec!["0=GPU-00000000000000a1".parse().unwrap()],
@@ -234,20 +237,20 @@ mod tests {
 
     #[test]
     fn names_that_were_seen_and_taken_are_passed_over() {
-        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let own = nix::unistd::getpid().as_raw();
         let (secret, terms) = (TermsSecret::draw().unwrap(), Admission::default());
         // Bound, and nobody listens: no controller, whoever it is.
         let taken: Vec<OwnedFd> = secret
             .names()
             .take(crate::checkpoint::secret::NAMES as usize - 1)
             .map(|name| {
-                let socket = socket(SocketFlags::empty()).unwrap();
-                bind(&socket, &address(&name).unwrap()).unwrap();
+                let socket = socket(SockFlag::empty()).unwrap();
+                bind(socket.as_raw_fd(), &address(&name).unwrap()).unwrap();
                 socket
             })
             .collect();
         // One lets its callers wait without end.
-        listen(&taken[0], 0).unwrap();
+        listen(&taken[0], Backlog::new(0).unwrap()).unwrap();
         let seen = secret.names().next().unwrap();
         let _waiting = connect_to(&seen).unwrap().unwrap();
         assert!(connect_to(&seen).unwrap().is_none());

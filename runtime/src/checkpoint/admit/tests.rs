@@ -20,14 +20,15 @@ use crate::checkpoint::{Mode, RestoreOptions, State};
 use crate::context::registry::Persist;
 use crate::runtime::Runtime;
 use crate::signal::Signal;
-use crate::testing::FakeTransport;
+use crate::testing::TestTransport;
+use crate::testing::faulty::descriptors;
 
 /// Checkpoints audit the whole process, so in one process there is one at a time.
 static ALONE: Mutex<()> = parking_lot::const_mutex(());
 
 /// A checkpointed process with two agents on a machine that can be changed.
 struct Frozen {
-    transport: Arc<FakeTransport>,
+    transport: Arc<TestTransport>,
     runtime: Runtime,
     signal: Signal,
     registry: serde_json::Value,
@@ -41,8 +42,8 @@ fn registry(runtime: &Runtime) -> serde_json::Value {
 
 impl Frozen {
     /// On a machine with two GPUs, prepared by `prepare`.
-    fn new(prepare: impl Fn(&FakeTransport)) -> Self {
-        let transport = FakeTransport::new(2);
+    fn new(prepare: impl Fn(&TestTransport)) -> Self {
+        let transport = TestTransport::new(2);
         prepare(&transport);
         let runtime =
             Runtime::from_context(&crate::context::open::open(Arc::clone(&transport) as _, None).unwrap());
@@ -58,7 +59,7 @@ impl Frozen {
     /// Makes the machine what it was.
     fn put_right(&self) {
         self.transport.sysfs.put_back(self.files.clone());
-        self.transport.kernel.set_version(1, 17);
+        self.transport.kernel.set_version(None);
     }
 
     fn restore(&self, checks: &Checks) -> Result<(), CheckpointError> {
@@ -244,7 +245,6 @@ fn all_differences_are_named_at_once_and_each_switch_takes_its_own_away() {
 fn refused_process_holds_nothing_and_its_files_are_still_kept() {
     let _alone = ALONE.lock();
     let frozen = Frozen::new(|_| {});
-    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = descriptors();
     frozen.transport.sysfs.change("nodes/2/properties", "device_id", 7);
     for _ in 0..3 {

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::RecvFlags;
+use kfd::linux::poll;
+use nix::poll::{PollFd, PollFlags};
 use stasis_protocol::State;
 
 use super::shared::{Order, Outcome, Shared, Task, lower, raise};
@@ -119,17 +119,18 @@ impl Listener {
 
     fn wait(&self) -> Woken {
         let (inbox, finished) = (&self.inbox, &self.shared.finished);
-        let mut fds = vec![PollFd::new(inbox, PollFlags::IN), PollFd::new(finished, PollFlags::IN)];
-        fds.extend(self.silent.iter().map(|controller| PollFd::new(&controller.peer, PollFlags::IN)));
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![readable(inbox.as_fd()), readable(finished.as_fd())];
+        fds.extend(self.silent.iter().map(|controller| readable(controller.peer.as_fd())));
         let abandoned = self.serving.as_ref().is_some_and(Serving::is_abandoned);
         let needed = self.serving.as_ref().filter(|serving| serving.needs_controller && !abandoned);
         if let Some(peer) = needed.and_then(|serving| serving.peer.as_ref()) {
             // No events asked for: it is only to be told of the other end's end.
-            fds.push(PollFd::new(peer, PollFlags::empty()));
+            fds.push(PollFd::new(peer.as_fd(), PollFlags::empty()));
         }
         let limit = if abandoned { NAG } else { LOOK };
-        let polled = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
-        let is_ready = |at: usize| polled.is_ok() && fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let polled = poll(&mut fds, Some(limit));
+        let is_ready = |at: usize| polled.is_ok() && fds.get(at).is_some_and(|fd| fd.any().unwrap_or(true));
         let silent = self.silent.len();
         Woken {
             inbox: is_ready(0),
@@ -186,7 +187,7 @@ impl Listener {
     fn connect(&mut self, name: &str) {
         // Whoever has gone by now does not wait; in a restored copy that is everybody from before.
         let Ok((peer, who)) = follow(name) else { return };
-        if !who.is_trusted_by(rustix::process::geteuid().as_raw()) {
+        if !who.is_trusted_by(nix::unistd::geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's order was not taken");
             return;
         }
@@ -200,7 +201,7 @@ impl Listener {
 
     fn receive(&mut self, runtime: &Arc<Context>, controller: Silent) {
         let mut text = vec![0; MAX_MESSAGE];
-        let Ok((length, files)) = message::receive(&controller.peer, &mut text, RecvFlags::empty()) else {
+        let Ok((length, files)) = message::receive(&controller.peer, &mut text) else {
             return;
         };
         let done = match serde_json::from_slice::<Request>(&text[..length]) {
@@ -227,7 +228,10 @@ impl Listener {
             runtimes: 1,
             activity: CheckpointMachine::of(runtime).activity(),
             order: self.serving.as_ref().map(|order| order.what.to_owned()),
-            order_ms: self.serving.as_ref().map_or(0, |order| order.since.elapsed().as_millis() as u64),
+            order_ms: self
+                .serving
+                .as_ref()
+                .map_or(0, |order| u64::try_from(order.since.elapsed().as_millis()).unwrap_or(u64::MAX)),
             last_error: self.shared.last_error.lock().clone(),
             copy_of: CheckpointMachine::of(runtime).copy_of(),
         }

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::checkpoint::options::RestoreOptions;
 use crate::checkpoint::protocol::{CheckpointOrder, Done};
@@ -54,7 +54,8 @@ pub(super) struct Shared {
 
 impl Shared {
     pub fn new() -> io::Result<Self> {
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = || EventFd::from_flags(flags).map(OwnedFd::from);
         Ok(Self {
             order: Mutex::default(),
             ordered: event()?,
@@ -74,11 +75,11 @@ impl Shared {
 /// Makes an eventfd readable.
 pub(super) fn raise(event: &OwnedFd) {
     // It fails only at 2^64 - 2 unread calls, when it is readable in any case.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    let _ = nix::unistd::write(event, &1u64.to_ne_bytes());
 }
 
 /// Makes an eventfd unreadable.
 pub(super) fn lower(event: &OwnedFd) {
     // It fails only if it is so already.
-    let _ = rustix::io::read(event, &mut [0u8; 8]);
+    let _ = nix::unistd::read(event, &mut [0u8; 8]);
 }

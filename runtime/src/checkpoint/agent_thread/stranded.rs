@@ -3,13 +3,13 @@
 //!
 //! Its threads wait at a gate that nobody will open. `exit` runs handlers and destructors, which may wait there too, so
 //! the process ends without them (`_exit`).
-#![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, fstat};
+use kfd::linux::{exit_now, poll};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::stat::{FileStat, SFlag, fstat};
 
 use crate::checkpoint::Rescue;
 
@@ -26,21 +26,21 @@ pub(super) fn end(rescue: &Rescue) -> ! {
         std::io::stderr(),
         &format!("stasis: process {pid} ends with status {STATUS}: its render files are gone; {rescue}\n"),
     );
-    // SAFETY: ends every thread at once and runs nothing of this process.
-    unsafe { libc::_exit(STATUS) }
+    // Every thread ends at once, and nothing of this process runs.
+    exit_now(STATUS)
 }
 
 /// Writes a line where it can be read at once. A file that the process has open must stay as long as it was at the
 /// checkpoint: CRIU would not restore it.
 fn say(to: impl AsFd, line: &str) {
-    let is_file = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_file = |stat: FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
     if fstat(&to).is_ok_and(is_file) {
         return;
     }
-    let mut fds = [PollFd::new(&to, PollFlags::OUT)];
-    if matches!(poll(&mut fds, Timespec::try_from(LAST_LINE).ok().as_ref()), Ok(1)) {
+    let mut fds = [PollFd::new(to.as_fd(), PollFlags::POLLOUT)];
+    if matches!(poll(&mut fds, Some(LAST_LINE)), Ok(1)) {
         // Whether somebody reads it does not matter to the process.
-        let _ = rustix::io::write(&to, line.as_bytes());
+        let _ = nix::unistd::write(&to, line.as_bytes());
     }
 }
 
@@ -60,9 +60,9 @@ mod tests {
         say(&file, "last\n");
         assert_eq!(file.metadata().unwrap().len(), 0);
         // A pipe that is full and not read costs a second, not the end.
-        rustix::io::ioctl_fionbio(&writer, true).unwrap();
-        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
-        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        kfd::linux::set_nonblocking(&writer, true).unwrap();
+        while nix::unistd::write(&writer, &[0; 4096]).is_ok() {}
+        kfd::linux::set_nonblocking(&writer, false).unwrap();
         say(&writer, "last\n");
     }
 }

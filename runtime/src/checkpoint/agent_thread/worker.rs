@@ -3,13 +3,14 @@
 //! its lease, or because it finds itself in another incarnation.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use kfd::linux::poll;
+use nix::poll::{PollFd, PollFlags};
 use stasis_protocol::lease::{Next, OnStranded, Watch, Why, decide};
 use stasis_protocol::{State, Stopped};
 
@@ -71,9 +72,9 @@ impl Worker {
 
     /// Waits for an order, or while there is a lease for the next look at it.
     fn wait(&self) {
-        let limit = self.lease.as_ref().and_then(|_| Timespec::try_from(WATCH).ok());
-        let mut fds = [PollFd::new(&self.shared.ordered, PollFlags::IN)];
-        if matches!(poll(&mut fds, limit.as_ref()), Ok(n) if n > 0) {
+        let limit = self.lease.as_ref().map(|_| WATCH);
+        let mut fds = [PollFd::new(self.shared.ordered.as_fd(), PollFlags::POLLIN)];
+        if matches!(poll(&mut fds, limit), Ok(n) if n > 0) {
             lower(&self.shared.ordered);
         }
     }
@@ -264,7 +265,7 @@ fn lock_and_write(
             // From CHECKPOINTED the worker tries to come back, a while later.
             let is_shut = match CheckpointMachine::of(runtime).state() {
                 State::Running => false,
-                State::Locked => steps::unlock(runtime).is_err_and(|error| {
+                State::Locked => steps::unlock(runtime, DEFAULT_DEADLINE).is_err_and(|error| {
                     tracing::error!(target: "checkpoint", error = explain(&error), "a failed checkpoint left the gate shut");
                     !matches!(error, CheckpointError::State { .. })
                 }),

@@ -15,12 +15,19 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use kfd::linux::{pidfd_open, poll, retry};
+use nix::errno::Errno;
+use queues::words::count;
+// What the forks call is plain libc: async-signal-safe, and without an allocation that a wrapper may make.
+use nix::libc;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
 use super::super::message::MAX_FILES;
 use super::{COUNT, KeeperError, system};
@@ -58,8 +65,8 @@ pub(super) fn fork_keepers(
     if files.len() > MAX_FILES {
         return Err(KeeperError::TooMany { count: files.len() });
     }
-    let original = pidfd_open(owner, PidfdFlags::empty()).map_err(system("watch the process of"))?;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    let original = pidfd_open(owner).map_err(system("watch the process of"))?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
         .map_err(system("make a socket pair for"))?;
     let common = Common { original: original.as_raw_fd(), pair: theirs.as_raw_fd(), owner, is_new };
     let mut setups: Vec<_> =
@@ -74,13 +81,14 @@ pub(super) fn fork_keepers(
     drop(theirs);
     let reported = reports(&ours, setups.len());
     if matches!(reported, Err(KeeperError::Silent { .. })) {
-        // SAFETY: plain system call on a child that was not waited for.
-        unsafe { libc::kill(intermediate, libc::SIGKILL) };
+        // A child that was not waited for is there.
+        let _ = kill(Pid::from_raw(intermediate), Signal::SIGKILL);
     }
-    reap(intermediate);
+    // It ends at once. Any other failure: somebody else reaped it (SIGCHLD ignored), and it is gone all the same.
+    let _ = retry(|| waitpid(Pid::from_raw(intermediate), None));
     let pids = reported?;
     for _ in &pids {
-        rustix::io::retry_on_intr(|| send(&ours, &[BEGIN], SendFlags::NOSIGNAL))
+        retry(|| send(ours.as_raw_fd(), &[BEGIN], MsgFlags::MSG_NOSIGNAL))
             .map_err(system("give the word to"))?;
     }
     Ok(pids)
@@ -92,15 +100,15 @@ fn reports(ours: &OwnedFd, count: usize) -> Result<Vec<i32>, KeeperError> {
     let mut pids = vec![None; count];
     while pids.contains(&None) {
         let left = BEGINNING.saturating_sub(started.elapsed());
-        let mut fds = [PollFd::new(ours, PollFlags::IN)];
-        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+        let mut fds = [PollFd::new(ours.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, Some(left)) {
             Ok(0) => return Err(KeeperError::Silent { waited: started.elapsed() }),
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
+            Err(Errno::EINTR) => continue,
             Err(error) => return Err(system("wait for")(error)),
         }
         let mut bytes = [0u8; size_of::<Report>()];
-        let (length, _) = rustix::io::retry_on_intr(|| recv(ours, &mut bytes[..], RecvFlags::DONTWAIT))
+        let length = retry(|| recv(ours.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT))
             .map_err(system("hear from"))?;
         if length < bytes.len() {
             return Err(KeeperError::Ended);
@@ -118,18 +126,6 @@ fn reports(ours: &OwnedFd, count: usize) -> Result<Vec<i32>, KeeperError> {
         }
     }
     Ok(pids.into_iter().flatten().collect())
-}
-
-/// Waits for a child that ends at once.
-fn reap(child: i32) {
-    let mut status = 0;
-    // SAFETY: plain system call into a local.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            // Somebody else reaped it (SIGCHLD ignored): it is gone all the same.
-            break;
-        }
-    }
 }
 
 /// Runs in the first fork: leaves the session and forks the keepers, all or none.
@@ -194,8 +190,8 @@ impl Setup {
             *slot = file.as_raw_fd();
         }
         kept.sort_unstable();
-        // CAST: `fork_keepers` has seen to it that they are at most MAX_FILES.
-        let fd_bytes = (files.len() * size_of::<RawFd>()) as u32;
+        // `fork_keepers` has seen to it that they are at most MAX_FILES.
+        let fd_bytes = count(files.len() * size_of::<RawFd>());
         let mut control = [0u64; 64];
         // SAFETY: CMSG_LEN/CMSG_SPACE compute sizes; `control` (512 B, 8-byte aligned) holds a header and 64 fds.
         let control_bytes = unsafe {
@@ -211,7 +207,7 @@ impl Setup {
             libc::CMSG_SPACE(fd_bytes) as usize
         };
         let Common { original, pair, owner, is_new } = *common;
-        let (listener, owner) = (listener.as_raw_fd(), owner.as_raw_nonzero().get());
+        let (listener, owner) = (listener.as_raw_fd(), owner.as_raw());
         let count = files.len() + 3;
         Self { at, listener, original, pair, owner, is_new, kept, count, control, control_bytes }
     }
@@ -259,8 +255,8 @@ impl Setup {
     unsafe fn close_others(&self) {
         let mut from: u32 = 0;
         for &fd in &self.kept[..self.count] {
-            // CAST: an open descriptor is not negative.
-            let fd = fd as u32;
+            // An open descriptor is not negative.
+            let fd = fd.cast_unsigned();
             if fd > from {
                 // SAFETY: plain system call; nobody in this process uses those descriptors.
                 unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };

@@ -21,15 +21,13 @@ mod fork;
 mod tests;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, sockopt,
-};
-use rustix::process::{Pid, getpid};
-use rustix::rand::{GetRandomFlags, getrandom};
+use kfd::linux;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send};
+use nix::unistd::{Pid, geteuid, getpid};
 use thiserror::Error;
 
 use self::fork::{END, GIVE, fork_keepers};
@@ -233,39 +231,38 @@ impl Keepers {
 
 /// A socket under a name that nobody can have taken.
 fn bind(owner: Pid) -> Result<(OwnedFd, String), KeeperError> {
-    let mut random = [0u8; 16];
-    getrandom(&mut random, GetRandomFlags::empty()).map_err(system("draw a name for"))?;
-    let name = format!("{KEEPER_NAME}{}.{:032x}", owner.as_raw_nonzero(), u128::from_ne_bytes(random));
+    let random = linux::random().map_err(system("draw a name for"))?;
+    let name = format!("{KEEPER_NAME}{owner}.{:032x}", u128::from_ne_bytes(random));
     let listener = socket().map_err(system("make a socket for"))?;
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes());
-    let bound = address.and_then(|address| rustix::net::bind(&listener, &address));
+    let address = UnixAddr::new_abstract(name.as_bytes());
+    let bound = address.and_then(|address| nix::sys::socket::bind(listener.as_raw_fd(), &address));
     bound.map_err(system("name the socket of"))?;
     Ok((listener, name))
 }
 
-fn socket() -> rustix::io::Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+fn socket() -> Result<OwnedFd, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    nix::sys::socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
 }
 
 impl Keeper {
     /// A connection to the keeper itself.
     fn connect(&self, patience: Duration) -> Result<OwnedFd, KeeperError> {
         let socket = socket().map_err(system("make a socket to reach"))?;
-        let limit = |kind| sockopt::set_socket_timeout(&socket, kind, Some(patience));
-        limit(sockopt::Timeout::Send)
-            .and_then(|()| limit(sockopt::Timeout::Recv))
+        linux::set_send_timeout(&socket, patience)
+            .and_then(|()| linux::set_receive_timeout(&socket, patience))
             .map_err(system("set limits for"))?;
-        let address = SocketAddrUnix::new_abstract_name(self.name.as_bytes()).map_err(system("name"))?;
-        match rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)) {
+        let address = UnixAddr::new_abstract(self.name.as_bytes()).map_err(system("name"))?;
+        match linux::retry(|| connect(socket.as_raw_fd(), &address)) {
             Ok(()) => {}
-            Err(error @ Errno::CONNREFUSED) => {
+            Err(error @ Errno::ECONNREFUSED) => {
                 return Err(KeeperError::Gone { pid: self.pid, source: error.into() });
             }
             Err(error) => return Err(system("reach")(error)),
         }
         let peer = Peer::of(&socket).map_err(system("identify"))?;
         // Who takes the place of a keeper (`succeed_keeper`) has its socket, whose credentials stay the keeper's.
-        if peer.pid == Some(self.pid) && peer.is_trusted_by(rustix::process::geteuid().as_raw()) {
+        if peer.pid == Some(self.pid) && peer.is_trusted_by(geteuid().as_raw()) {
             return Ok(socket);
         }
         let (name, pid) = (self.name.clone(), peer.pid.unwrap_or(0));
@@ -284,13 +281,13 @@ impl Keeper {
         let connection = self.connect(ENDING)?;
         order(&connection, END)?;
         // It closes the connection by its end; what comes of the wait does not matter.
-        let _ = rustix::io::retry_on_intr(|| recv(&connection, &mut [0u8; 1][..], RecvFlags::empty()));
+        let _ = linux::retry(|| recv(connection.as_raw_fd(), &mut [0u8; 1], MsgFlags::empty()));
         Ok(())
     }
 }
 
 fn order(connection: &OwnedFd, order: u8) -> Result<(), KeeperError> {
-    rustix::io::retry_on_intr(|| send(connection, &[order], SendFlags::NOSIGNAL))
+    linux::retry(|| send(connection.as_raw_fd(), &[order], MsgFlags::MSG_NOSIGNAL))
         .map(drop)
         .map_err(system("give an order to"))
 }
@@ -298,7 +295,7 @@ fn order(connection: &OwnedFd, order: u8) -> Result<(), KeeperError> {
 /// Everything that a keeper has, which it goes on holding.
 fn receive(connection: &OwnedFd) -> Result<Vec<OwnedFd>, KeeperError> {
     order(connection, GIVE)?;
-    let received = message::receive(connection, &mut [0u8; 1], RecvFlags::empty());
+    let received = message::receive(connection, &mut [0u8; 1]);
     let (length, files) = received.map_err(system("hear from"))?;
     if length == 0 {
         return Err(system("hear from")(io::Error::from(io::ErrorKind::UnexpectedEof)));
@@ -308,17 +305,17 @@ fn receive(connection: &OwnedFd) -> Result<Vec<OwnedFd>, KeeperError> {
 
 /// Takes the place of a keeper, which ends: a fork of the caller has the files from now on. `listener` is the keeper's
 /// own socket, so that its name is never free; `connection` is connected to it; `owner` is the process that the files
-/// belong to, as the caller knows it.
+/// belong to, by the pid that the caller knows it by.
 ///
 /// # Errors
 /// When the keeper gives nothing, to who is not root, or no fork serves: the keeper goes on then.
-pub fn succeed_keeper(listener: &OwnedFd, connection: &OwnedFd, owner: Pid) -> Result<(), KeeperError> {
+pub fn succeed_keeper(listener: &OwnedFd, connection: &OwnedFd, owner: i32) -> Result<(), KeeperError> {
     let files = receive(connection)?;
     if files.is_empty() {
         return Err(KeeperError::Short { pid: 0, found: 0, wanted: 1 });
     }
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    fork_keepers(&[listener.as_fd()], &files, owner, false)?;
+    fork_keepers(&[listener.as_fd()], &files, Pid::from_raw(owner), false)?;
     order(connection, END)
 }
 

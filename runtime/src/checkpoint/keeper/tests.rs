@@ -3,18 +3,21 @@
 
 use std::time::Instant;
 
-use rustix::process::{Signal, kill_process};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{self, Signal};
+use nix::sys::socket::{Backlog, bind, listen};
 
 use super::*;
 use crate::linux::process::Process;
 
 fn files(names: &[&str]) -> Vec<OwnedFd> {
-    let make = |name: &&str| rustix::fs::memfd_create(*name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let make = |name: &&str| memfd_create(*name, MFdFlags::MFD_CLOEXEC).unwrap();
     names.iter().map(make).collect()
 }
 
 fn inodes(held: &Held) -> Vec<u64> {
-    held.files().iter().map(|file| rustix::fs::fstat(file).unwrap().st_ino).collect()
+    held.files().iter().map(|file| nix::sys::stat::fstat(file).unwrap().st_ino).collect()
 }
 
 fn held(with_image: bool) -> Held {
@@ -22,7 +25,7 @@ fn held(with_image: bool) -> Held {
 }
 
 fn kill(keeper: &Keeper) {
-    kill_process(Pid::from_raw(keeper.pid).unwrap(), Signal::KILL).unwrap();
+    signal::kill(Pid::from_raw(keeper.pid), Signal::SIGKILL).unwrap();
     wait_for_the_end_of(keeper.pid);
 }
 
@@ -87,13 +90,13 @@ fn keepers_that_are_gone_are_known_to_be_gone_for_good() {
 fn keeper_that_stands_still_is_passed_over_and_not_given_up() {
     let held = held(true);
     let keepers = Keepers::hold(&held).unwrap();
-    let signal = |keeper: &Keeper, signal| kill_process(Pid::from_raw(keeper.pid).unwrap(), signal).unwrap();
-    signal(&keepers.keepers[0], Signal::STOP);
+    let signal = |keeper: &Keeper, signal: Signal| signal::kill(Pid::from_raw(keeper.pid), signal).unwrap();
+    signal(&keepers.keepers[0], Signal::SIGSTOP);
     assert_eq!(inodes(&keepers.fetch().unwrap()), inodes(&held));
     kill(&keepers.keepers[1]);
     let error = keepers.fetch().unwrap_err();
     assert!(!error.is_final(), "{error}");
-    signal(&keepers.keepers[0], Signal::CONT);
+    signal(&keepers.keepers[0], Signal::SIGCONT);
     assert_eq!(inodes(&keepers.fetch().unwrap()), inodes(&held));
     keepers.release();
 }
@@ -108,9 +111,9 @@ fn stranger_under_the_name_of_a_dead_keeper_is_not_believed() {
         .iter()
         .map(|keeper| {
             let listener = socket().unwrap();
-            let address = SocketAddrUnix::new_abstract_name(keeper.name.as_bytes()).unwrap();
-            rustix::net::bind(&listener, &address).unwrap();
-            rustix::net::listen(&listener, 4).unwrap();
+            let address = UnixAddr::new_abstract(keeper.name.as_bytes()).unwrap();
+            bind(listener.as_raw_fd(), &address).unwrap();
+            listen(&listener, Backlog::new(4).unwrap()).unwrap();
             listener
         })
         .collect();
@@ -142,20 +145,17 @@ fn too_many_files_are_refused_before_anything_is_forked() {
 
 #[test]
 fn successor_has_the_same_files_in_the_same_order_under_the_same_name() {
-    if !rustix::process::geteuid().is_root() {
+    if !geteuid().is_root() {
         println!("ignored: only root is given another process's files");
         return;
     }
     let held = held(true);
     let keepers = Keepers::hold(&held).unwrap();
     for keeper in &keepers.keepers {
-        let pidfd = rustix::process::pidfd_open(
-            Pid::from_raw(keeper.pid).unwrap(),
-            rustix::process::PidfdFlags::empty(),
-        );
-        let listener = listener_of(keeper, &pidfd.unwrap());
+        let pidfd = linux::pidfd_open(Pid::from_raw(keeper.pid)).unwrap();
+        let listener = listener_of(keeper, &pidfd);
         let connection = keeper.connect(ANSWER).unwrap();
-        succeed_keeper(&listener, &connection, getpid()).unwrap();
+        succeed_keeper(&listener, &connection, getpid().as_raw()).unwrap();
         wait_for_the_end_of(keeper.pid);
     }
     assert_eq!(inodes(&keepers.fetch().unwrap()), inodes(&held));
@@ -179,7 +179,7 @@ fn listener_of(keeper: &Keeper, pidfd: &OwnedFd) -> OwnedFd {
         .flatten()
         .find(|e| std::fs::read_link(e.path()).is_ok_and(|to| to.as_os_str() == link.as_str()));
     let fd = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
-    rustix::process::pidfd_getfd(pidfd, fd, rustix::process::PidfdGetfdFlags::empty()).unwrap()
+    linux::pidfd_getfd(pidfd.as_fd(), fd).unwrap()
 }
 
 /// Processes named `stasis-keeper` that were forked for this one.
@@ -189,6 +189,7 @@ fn keepers_here() -> usize {
     sockets.lines().filter(|line| line.contains(&own)).count()
 }
 
+#[allow(unsafe_code)]
 /// [`Keepers::hold`] in a process of a user of which only 1 to 4 threads may exist.
 #[test]
 fn no_keeper_is_left_when_not_all_can_be_forked() {
@@ -196,10 +197,11 @@ fn no_keeper_is_left_when_not_all_can_be_forked() {
     const CHILD: &str = "STASIS_TEST_KEEPER_LIMIT";
     if let Ok(limit) = std::env::var(CHILD) {
         let (limit, user) = limit.split_once(' ').unwrap();
-        let (limit, user) = (limit.parse().unwrap(), user.parse().unwrap());
-        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(user)).unwrap();
-        let limits = rustix::process::Rlimit { current: Some(limit), maximum: Some(limit) };
-        rustix::process::setrlimit(rustix::process::Resource::Nproc, limits).unwrap();
+        let (limit, user): (u64, u32) = (limit.parse().unwrap(), user.parse().unwrap());
+        // The wrappers of setuid change all threads, and each counts.
+        // SAFETY: the call has no pointer.
+        Errno::result(unsafe { nix::libc::syscall(nix::libc::SYS_setuid, user) }).unwrap();
+        setrlimit(Resource::RLIMIT_NPROC, limit, limit).unwrap();
         let held = held(true);
         match Keepers::hold(&held) {
             Ok(keepers) => {
@@ -220,7 +222,7 @@ fn no_keeper_is_left_when_not_all_can_be_forked() {
         }
         return;
     }
-    if !rustix::process::geteuid().is_root() {
+    if !geteuid().is_root() {
         println!("ignored: only root can become another user");
         return;
     }

@@ -9,6 +9,7 @@ use kfd::blob::Blob;
 use kfd::ioctl::RestoreDevice;
 use kfd::sys::{kfd_criu_bo_bucket, kfd_criu_device_bucket};
 use kfd::{File, GpuId, IoctlError, Kfd};
+use queues::words::{count, size};
 
 use super::error::CaptureError;
 use crate::context::registry::state::{BoKey, BoKind};
@@ -36,7 +37,7 @@ impl Captured {
     pub(crate) fn extents(&self, registry: &Registry) -> Vec<Extent> {
         let extent = |&(key, bytes): &(BoKey, u64)| {
             let state = &registry.bos.get(key)?.state;
-            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize))?;
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(state.va)))?;
             // SAFETY: the entry is CPU-mapped at `va` (`contents` has seen to it, or `reattach` just mapped it) for at
             // least `bytes`, the gate is closed so that nobody frees it, and the queues are off the hardware.
             Some(unsafe { Extent::new(start, bytes) })
@@ -85,8 +86,8 @@ impl Captured {
     /// # Errors
     /// [`CaptureError`].
     pub(crate) fn adopt(&self, registry: &mut Registry) -> Result<(), CaptureError> {
-        // CAST: counts that were u32 when the driver gave them.
-        let blob = Blob::parse(&self.private, self.devices.len() as u32, self.bos.len() as u32)?;
+        // Counts that were u32 when the driver gave them.
+        let blob = Blob::parse(&self.private, count(self.devices.len()), count(self.bos.len()))?;
         for (key, bo) in registry.bos.iter_mut() {
             let state = &bo.state;
             if matches!(state.kind, BoKind::Doorbell | BoKind::Reserved) {

@@ -50,7 +50,7 @@ fn permitted(on: &Device, limit: &Limit) -> Result<(), Unavailable> {
     // What was paused is let go, however long the device takes.
     let asked = call_limit(limit).hold(|| on.kfd().criu_process_info()).and_then(|_| on.kfd().criu_unpause());
     asked.map_err(|error| match error.errno {
-        Errno::ACCESS | Errno::PERM => Unavailable::NotPermitted,
+        Errno::EACCES | Errno::EPERM => Unavailable::NotPermitted,
         _ => Unavailable::Driver(error),
     })
 }

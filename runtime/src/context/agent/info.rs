@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kfd::GpuId;
 use kfd::topology::{HEAP_TYPE_FB_PUBLIC, Node};
 use parking_lot::Mutex;
-use queues::cwsr::CwsrGeometry;
+use queues::cwsr::{CwsrGeometry, Disagreement, GeometryError, NodeShape};
 use queues::target::Target;
 
 use super::placement::Placement;
@@ -42,7 +42,7 @@ impl AgentInfo {
         let Some(target) = Target::from_gfx_version(version) else {
             return Err(OpenError::UnknownTarget { uuid, version });
         };
-        let geometry = CwsrGeometry::for_node(&node.properties.shape())
+        let geometry = geometry(&node.properties.shape(), &uuid)
             .map_err(|source| OpenError::Geometry { uuid: uuid.clone(), source })?;
         Ok(AgentInfo {
             index,
@@ -119,4 +119,16 @@ impl AgentInfo {
     pub fn is_visible(&self) -> bool {
         self.node.mem_banks.iter().any(|bank| bank.heap_type == HEAP_TYPE_FB_PUBLIC)
     }
+}
+
+/// The sizes of a queue's save area, with a warning for each number that the kernel has and the formula does not give:
+/// one of them does not know the chip.
+fn geometry(shape: &NodeShape, uuid: &str) -> Result<CwsrGeometry, GeometryError> {
+    for Disagreement { property, reported, computed } in CwsrGeometry::computed(shape)?.disagreements(shape) {
+        let version = shape.gfx_target_version;
+        tracing::warn!(target: "queues", uuid, version, property, reported, computed,
+            "the kernel sizes save areas otherwise than the table of targets; its control stack and the larger save \
+             size are used");
+    }
+    CwsrGeometry::for_node(shape)
 }

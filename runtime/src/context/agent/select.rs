@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kfd::topology::{Node, Topology};
+use queues::words::count;
 
 use crate::context::agent::info::AgentInfo;
 use crate::context::agent::placement::Placement;
@@ -127,8 +128,8 @@ fn usable(
 fn usable_where(gpus: &[&Node], placements: &[Placement], is_wanted: impl Fn(&str) -> bool) -> Selection {
     let mut selection = Selection::default();
     for (ordinal, (node, placement)) in gpus.iter().zip(placements).enumerate() {
-        // CAST: a topology has far fewer nodes than that.
-        let index = AgentIndex(selection.agents.len() as u32);
+        // A topology has far fewer nodes than that.
+        let index = AgentIndex(count(selection.agents.len()));
         let reason = match AgentInfo::new(index, (*node).clone(), placement.clone()) {
             Ok(info) if is_wanted(info.target().name) => {
                 selection.agents.push(Arc::new(info));
@@ -145,23 +146,23 @@ fn usable_where(gpus: &[&Node], placements: &[Placement], is_wanted: impl Fn(&st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::FakeTransport;
+    use crate::testing::TestSysfs;
 
-    fn read(change: impl FnOnce(&FakeTransport)) -> Topology {
-        let transport = FakeTransport::new(3);
-        change(&transport);
-        Topology::read(&transport.sysfs).unwrap()
+    fn read(change: impl FnOnce(&TestSysfs)) -> Topology {
+        let sysfs = TestSysfs::new(3);
+        change(&sysfs);
+        Topology::read(&sysfs).unwrap()
     }
 
-    fn version(transport: &FakeTransport, node: u32, version: u64) {
-        transport.sysfs.change(&format!("nodes/{node}/properties"), "gfx_target_version", version);
+    fn version(sysfs: &TestSysfs, node: u32, version: u64) {
+        sysfs.change(&format!("nodes/{node}/properties"), "gfx_target_version", version);
     }
 
     #[test]
     fn default_leaves_out_what_cannot_be_used_and_says_why() {
-        let topology = read(|transport| {
-            version(transport, 1, 999_999);
-            version(transport, 2, 110_001);
+        let topology = read(|sysfs| {
+            version(sysfs, 1, 999_999);
+            version(sysfs, 2, 110_001);
         });
         let (gpus, placements) = (topology.gpus().collect::<Vec<_>>(), Placement::all(&topology));
         let selection = usable(&gpus, &placements, |target| target != "gfx1101").unwrap();
@@ -180,27 +181,26 @@ mod tests {
         // Without a choice, agents without copy kernels are better than none.
         let selection = usable(&gpus, &placements, |_| false).unwrap();
         assert_eq!((selection.agents.len(), selection.left_out.len()), (2, 1));
-        let selection = select(&topology, None, "fake").unwrap();
+        let selection = select(&topology, None, "soft").unwrap();
         assert_eq!((selection.agents.len(), selection.left_out.len()), (2, 1));
     }
 
     #[test]
     fn default_without_a_usable_one_says_what_the_first_lacks() {
-        let topology =
-            read(|transport| (1..4).for_each(|node| version(transport, node, 999_990 + u64::from(node))));
-        let error = select(&topology, None, "fake").unwrap_err();
+        let topology = read(|sysfs| (1..4).for_each(|node| version(sysfs, node, 999_990 + u64::from(node))));
+        let error = select(&topology, None, "soft").unwrap_err();
         assert!(matches!(error, OpenError::UnknownTarget { version: 999_991, .. }), "{error}");
     }
 
     #[test]
     fn list_is_kept_to_the_letter() {
-        let topology = read(|transport| version(transport, 1, 999_999));
-        let selection = select(&topology, Some("2,1"), "fake").unwrap();
+        let topology = read(|sysfs| version(sysfs, 1, 999_999));
+        let selection = select(&topology, Some("2,1"), "soft").unwrap();
         let agents: Vec<_> = selection.agents.iter().map(|info| info.uuid()).collect();
         assert_eq!(agents, ["GPU-a1b2000000000003", "GPU-a1b2000000000002"]);
         assert!(
             matches!(&selection.left_out[..], [LeftOut { ordinal: 0, reason: LeftOutReason::NotListed { list }, .. }] if list == "2,1")
         );
-        assert!(matches!(select(&topology, Some("1,0"), "fake"), Err(OpenError::UnknownTarget { .. })));
+        assert!(matches!(select(&topology, Some("1,0"), "soft"), Err(OpenError::UnknownTarget { .. })));
     }
 }

@@ -7,6 +7,7 @@
 
 use kfd::ioctl::AllocMemory;
 use kfd::{MemoryHandle, ProtFlags};
+use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
@@ -46,7 +47,7 @@ pub mod flags {
     pub const EXECUTABLE: u32 = KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
 }
 
-const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 impl Device {
     /// Makes the object of an entry: allocates it, maps it to the agents it names and, if it is to be, for the CPU.
@@ -112,18 +113,17 @@ impl Device {
         }
         let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
         let render = &self.node(state.agent)?.render;
-        let at = std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize);
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(size(state.va));
         // SAFETY: the range belongs to this entry alone (arena), and holds the reservation until this call.
-        // CAST: u64 and usize are the same here.
-        unsafe { render.mmap_fixed(at, state.bytes as usize, READ_WRITE, kernel.mmap_offset) }.map_err(
-            |errno| DeviceError::Mmap {
+        unsafe { render.mmap_fixed(at, size(state.bytes), READ_WRITE, kernel.mmap_offset) }.map_err(|errno| {
+            DeviceError::Mmap {
                 path: render.path().to_owned(),
                 va: state.va,
                 bytes: state.bytes,
                 offset: kernel.mmap_offset,
                 errno,
-            },
-        )
+            }
+        })
     }
 
     /// Takes an object's CPU mapping away and puts the reservation in its place. In the driver the object stays, so that

@@ -10,6 +10,7 @@
 
 mod bo;
 mod event;
+pub mod hdp;
 mod queue;
 mod share;
 mod vm;
@@ -17,12 +18,14 @@ mod vm;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kfd::ioctl::{ClockCounters, MemoryPolicy};
 use kfd::transport::render_node_path;
 use kfd::{DoorbellSlice, Errno, File, GpuId, IoctlError, Kfd, Topology, Transport};
 use parking_lot::Mutex;
+use queues::words::count;
 
 use crate::context::agent::info::AgentInfo;
 pub use crate::context::device::bo::flags;
@@ -47,6 +50,15 @@ pub struct DeviceNode {
     pub scratch_aperture_hi: u32,
     /// What is known of the agent.
     pub info: Arc<AgentInfo>,
+    /// Whether the driver has its trap handler.
+    trap_handler: AtomicBool,
+}
+
+impl DeviceNode {
+    /// Whether the driver has its trap handler.
+    pub fn has_trap_handler(&self) -> bool {
+        self.trap_handler.load(Ordering::Relaxed)
+    }
 }
 
 /// The open device.
@@ -174,6 +186,7 @@ impl Device {
                 lds_aperture_hi: high(aperture.map(|a| a.lds_base)),
                 scratch_aperture_hi: high(aperture.map(|a| a.scratch_base)),
                 info: Arc::clone(info),
+                trap_handler: AtomicBool::new(false),
             });
         }
         let doorbells = Mutex::new(vec![None; nodes.len()]);
@@ -187,7 +200,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Ioctl`].
     pub fn resume_restored(&self) -> Result<(), DeviceError> {
-        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        let pid = nix::unistd::getpid().as_raw().cast_unsigned();
         self.kfd.criu_resume(pid).map_err(ioctl("the end of a restore"))
     }
 
@@ -226,12 +239,23 @@ impl Device {
 
     /// The agent of a GPU id.
     pub fn agent_of(&self, gpu: GpuId) -> Option<AgentIndex> {
-        // CAST: there are at most 64 agents.
-        self.nodes.iter().position(|node| node.gpu == gpu).map(|at| AgentIndex(at as u32))
+        // There are at most 64 agents.
+        self.nodes.iter().position(|node| node.gpu == gpu).map(|at| AgentIndex(count(at)))
     }
 
     fn gpus(&self, agents: &[AgentIndex]) -> Result<Vec<GpuId>, DeviceError> {
         agents.iter().map(|&agent| self.node(agent).map(|node| node.gpu)).collect()
+    }
+
+    /// Has waves of an agent that trap go to the code at `va`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Ioctl`].
+    pub fn set_trap_handler(&self, agent: AgentIndex, va: u64) -> Result<(), DeviceError> {
+        let node = self.node(agent)?;
+        self.kfd.set_trap_handler(node.gpu, va, 0).map_err(ioctl("a trap handler"))?;
+        node.trap_handler.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Bytes that can still be allocated on an agent.
@@ -272,7 +296,7 @@ impl Device {
             let asked = Instant::now();
             if let Err(error) = device.set_event(wake) {
                 tracing::debug!(target: "device", %error, "the wake event could not be set");
-                if matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::TIMEDOUT) {
+                if matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::ETIMEDOUT) {
                     return Err((device, Some(error)));
                 }
             }
@@ -334,7 +358,7 @@ fn enable_exceptions(kfd: &Kfd, agents: &[Arc<AgentInfo>]) -> Result<bool, Devic
     match kfd.runtime_enable(0, true) {
         Ok(()) => Ok(true),
         // Enabled by an earlier life of this process whose close was cut short.
-        Err(error) if error.errno == Errno::BUSY => Ok(true),
+        Err(error) if error.errno == Errno::EBUSY => Ok(true),
         Err(error) => Err(ioctl("exception reporting")(error)),
     }
 }

@@ -10,6 +10,7 @@ use kfd::ioctl::QueueKind as KfdQueueKind;
 use kfd::ioctl::{UpdateQueue, WaveStateSizes};
 use kfd::sys::{DOORBELL_SLICE_BYTES, doorbell_cookie};
 use kfd::{Doorbell, Errno, QueueId};
+use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
@@ -129,8 +130,7 @@ impl Device {
         }
         let node = self.node(agent)?;
         let offset = doorbell_cookie(node.gpu.0);
-        // CAST: u64 and usize are the same here.
-        let at = std::ptr::with_exposed_provenance_mut::<u8>(slice.state.va as usize);
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(size(slice.state.va));
         // SAFETY: the range belongs to the doorbell entry alone and holds the reservation; it stays mapped until
         // `destroy_bo` of that entry, before which every queue has let go of its doorbell.
         let made = unsafe { self.kfd.file().map_doorbells(at, DOORBELL_SLICE_BYTES, offset) };
@@ -244,7 +244,7 @@ impl Device {
         match self.kfd.destroy_queue(QueueId(queue.numbers.id)) {
             Ok(()) => {}
             // The hardware did not answer, but the queue is gone.
-            Err(error) if matches!(error.errno, Errno::TIME | Errno::IO) => {
+            Err(error) if matches!(error.errno, Errno::ETIME | Errno::EIO) => {
                 tracing::warn!(target: "queues", %error, "a queue did not stop in time");
             }
             Err(error) => return Err(ioctl("the end of a queue")(error)),

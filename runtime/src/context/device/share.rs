@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use kfd::sys::*;
 use kfd::{Errno, MemoryHandle, ProtFlags, map_dmabuf};
+use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
@@ -48,7 +49,7 @@ impl Dmabuf {
 /// # Errors
 /// What fstat(2) says.
 pub fn identify(fd: impl AsFd) -> Result<DmabufId, Errno> {
-    let stat = rustix::fs::fstat(fd)?;
+    let stat = nix::sys::stat::fstat(fd)?;
     Ok(DmabufId { device: stat.st_dev, inode: stat.st_ino })
 }
 
@@ -58,7 +59,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError`]; EBADF-like failures for what is no open file.
     pub fn describe_dmabuf(&self, fd: BorrowedFd<'_>) -> Result<Dmabuf, DeviceError> {
-        let stat = rustix::fs::fstat(fd).map_err(|errno| DeviceError::Descriptor { errno })?;
+        let stat = nix::sys::stat::fstat(fd).map_err(|errno| DeviceError::Descriptor { errno })?;
         let id = DmabufId { device: stat.st_dev, inode: stat.st_ino };
         match self.kfd.get_dmabuf_info(fd) {
             Ok(info) => {
@@ -66,7 +67,7 @@ impl Device {
                 Ok(Dmabuf { id, bytes: info.bytes, own: Some(own) })
             }
             // Not of this driver: its length is what its file says.
-            Err(error) if error.errno == Errno::INVAL => {
+            Err(error) if error.errno == Errno::EINVAL => {
                 Ok(Dmabuf { id, bytes: u64::try_from(stat.st_size).unwrap_or(0), own: None })
             }
             Err(error) => Err(ioctl("to say what a DMABuf is")(error)),
@@ -80,7 +81,7 @@ impl Device {
     pub fn export_bo(&self, bo: &Bo) -> Result<OwnedFd, DeviceError> {
         if let Some(file) = &bo.file {
             return file.try_clone().map_err(|error| DeviceError::Descriptor {
-                errno: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
+                errno: kfd::errno::of_io(&error).unwrap_or(Errno::EMFILE),
             });
         }
         let kernel = bo.kernel.ok_or(DeviceError::Absent { what: "the buffer object" })?;
@@ -108,10 +109,10 @@ impl Device {
             if !state.cpu_mapped {
                 return Ok(());
             }
-            let at = std::ptr::with_exposed_provenance_mut::<u8>(state.va as usize);
+            let at = std::ptr::with_exposed_provenance_mut::<u8>(size(state.va));
             // SAFETY: the range belongs to this entry alone (arena), and holds the reservation until this call.
             // CAST: u64 and usize are the same here.
-            unsafe { map_dmabuf(fd, at, state.bytes as usize, ProtFlags::READ | ProtFlags::WRITE, 0) }
+            unsafe { map_dmabuf(fd, at, size(state.bytes), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, 0) }
                 .map_err(|errno| DeviceError::Mmap {
                     path: "a DMABuf".into(),
                     va: state.va,

@@ -11,6 +11,7 @@
 use std::os::fd::AsFd;
 
 use kfd::{GemHandle, ProtFlags, Render, VaAccess, VaRange};
+use queues::words::size;
 
 use crate::context::device::{Device, ioctl};
 use crate::context::error::DeviceError;
@@ -19,7 +20,7 @@ use crate::context::registry::maps::MapEntry;
 use crate::context::registry::state::{Access, AgentIndex, MapState};
 use crate::context::registry::{Bo, Gem};
 
-const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 /// First KFD interface whose address spaces take GEM_VA.
 const MIN_KFD_MINOR_GEM_VA: u32 = 15;
@@ -149,10 +150,9 @@ impl Device {
     fn show_to_cpu(&self, state: &MapState, memory: &Bo) -> Result<(), DeviceError> {
         let MapState { va, bytes, offset, .. } = *state;
         let dmabuf = self.export_bo(memory)?;
-        let at = std::ptr::with_exposed_provenance_mut::<u8>(va as usize);
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(size(va));
         // SAFETY: the addresses belong to this entry alone, and hold the reservation until this call.
-        // CAST: u64 and usize are the same here.
-        unsafe { kfd::map_dmabuf(dmabuf.as_fd(), at, bytes as usize, READ_WRITE, offset) }.map_err(|errno| {
+        unsafe { kfd::map_dmabuf(dmabuf.as_fd(), at, size(bytes), READ_WRITE, offset) }.map_err(|errno| {
             let path = self.kfd.file().path().to_owned();
             DeviceError::Mmap { path, va, bytes, offset, errno }
         })

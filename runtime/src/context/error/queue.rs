@@ -105,9 +105,36 @@ pub enum QueueError {
         /// Which.
         queue: QueueKey,
     },
+    /// Code was loaded before there was a queue, and the agent may still run what was in its place.
+    #[error("The agent's instruction caches could not be invalidated before the queue's first packet")]
+    CodeCaches(#[source] Box<CodeCacheError>),
     /// The driver refused.
     #[error("The driver refused the queue")]
     Device(#[from] DeviceError),
+    /// The device is lost.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// An agent's instruction caches could not be invalidated, so that it may run code that is not in memory any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodeCacheError {
+    /// The queue for it could not be made.
+    #[error("There is no queue for the invalidation")]
+    Queue(#[source] Box<QueueError>),
+    /// The queue did not take the packet.
+    #[error("The packet of the invalidation could not be submitted")]
+    Submit(#[source] Box<SubmitError>),
+    /// The queue stopped.
+    #[error(transparent)]
+    Fault(Arc<QueueFault>),
+    /// The agent did not answer.
+    #[error("The invalidation had not ended after {} ms: the agent hangs, or its queues are suspended", waited.as_millis())]
+    Stalled {
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),

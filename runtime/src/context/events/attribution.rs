@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use kfd::GpuId;
-use kfd::sys::kfd_hsa_memory_exception_data;
 use queues::aql::ExceptionCode;
 use queues::save_area::{WaveRecord, read_waves};
+use queues::words::size;
 
 use crate::context::device::Device;
 use crate::context::memory::mapped::view;
-use crate::context::queue::fault::{Cause, FaultingWave, MemoryViolation, QueueFault};
+use crate::context::queue::fault::{Cause, FaultingWave, QueueFault};
 use crate::context::queue::scratch;
 use crate::context::registry::state::{AgentIndex, QueueKey};
 use crate::context::registry::{Queue, Registry};
@@ -35,15 +35,6 @@ pub(super) const fn bit(code: ExceptionCode) -> u64 {
 
 pub(super) const fn memory_bits() -> u64 {
     bit(ExceptionCode::WaveMemoryViolation) | bit(ExceptionCode::WaveApertureViolation)
-}
-
-pub(super) fn violation(data: kfd_hsa_memory_exception_data) -> MemoryViolation {
-    MemoryViolation {
-        address: data.va,
-        not_present: data.failure.NotPresent != 0,
-        read_only: data.failure.ReadOnly != 0,
-        no_execute: data.failure.NoExecute != 0,
-    }
 }
 
 /// The queues of a GPU that have a wave with a memory violation. The others go on; if there is no such wave at all, it
@@ -89,8 +80,8 @@ fn suspend_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> 
     let Ok(node) = device.node(queue.state.agent) else { return Vec::new() };
     // Only the first XCC's area, up to the end of its records.
     let used = u64::from(node.info.geometry().control_stack_bytes) + u64::from(sizes.wave_state_bytes);
-    // CAST: below the area's size, which fits.
-    let mut bytes = vec![0; used.min(memory.bytes()) as usize];
+    // Below the area's size, which fits.
+    let mut bytes = vec![0; size(used.min(memory.bytes()))];
     memory.read(0, &mut bytes);
     read_waves(&bytes).unwrap_or_else(|error| {
         tracing::warn!(target: "exceptions", %error, %key, "the save area is not readable");
@@ -107,13 +98,19 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     let Some(queue) = registry.queues.get(key) else { return };
     let Some(live) = queue.live.clone() else { return };
     let codes = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
-    let guilty = waves.iter().find(|wave| wave.trapsts & TRAPSTS_FAULTS != 0).or(waves.first());
+    let target = device.node(queue.state.agent).map(|node| node.info.target()).ok();
+    let stopped = |wave: &WaveRecord| target.and_then(|target| wave.stopped(target));
+    let guilty = waves
+        .iter()
+        .find(|wave| wave.trapsts & TRAPSTS_FAULTS != 0)
+        .or_else(|| waves.iter().find(|wave| stopped(wave).is_some()))
+        .or(waves.first());
     let packet = match guilty {
         Some(_) => None,
         None => Some(live.next_packet()),
     };
     let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
-    let wave = guilty.map(|wave| locate(registry, wave));
+    let wave = guilty.map(|wave| locate(registry, wave, stopped(wave).map_or(wave.pc, |stopped| stopped.pc)));
     let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, scratch, wave, packet });
     tracing::error!(target: "exceptions", %fault);
     let fault = live.fail(fault);
@@ -129,18 +126,18 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     }
 }
 
-fn locate(registry: &Registry, wave: &WaveRecord) -> FaultingWave {
-    let at = registry.executable_at(wave.pc);
-    let kernel = at.and_then(|(_, executable, _)| executable.program.as_ref()?.kernel_at(wave.pc));
+fn locate(registry: &Registry, wave: &WaveRecord, pc: u64) -> FaultingWave {
+    let at = registry.executable_at(pc);
+    let kernel = at.and_then(|(_, executable, _)| executable.program.as_ref()?.kernel_at(pc));
     let kernel = kernel.map(|(name, offset)| (name.to_owned(), offset));
     let bytes = at
         .and_then(|(_, executable, base)| {
             let image = &registry.bos.get(executable.image)?.state;
-            let offset = wave.pc - base;
-            let mut bytes = vec![0; INSTRUCTION_BYTES.min(image.bytes - offset) as usize];
+            let offset = pc - base;
+            let mut bytes = vec![0; size(INSTRUCTION_BYTES.min(image.bytes - offset))];
             view(base, image.bytes).filter(|_| image.cpu_mapped)?.read(offset, &mut bytes);
             Some(bytes)
         })
         .unwrap_or_default();
-    FaultingWave { pc: wave.pc, kernel, bytes, workgroup: [wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]] }
+    FaultingWave { pc, kernel, bytes, workgroup: [wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]] }
 }

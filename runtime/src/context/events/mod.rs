@@ -18,12 +18,12 @@ use kfd::sys::{kfd_event_data, kfd_hsa_memory_exception_data};
 use queues::aql::ExceptionCode;
 use stasis_protocol::gate::Lost;
 
-use self::attribution::{bit, diagnose, memory_bits, on_agent, suspects, violation};
+use self::attribution::{bit, diagnose, memory_bits, on_agent, suspects};
 use self::thread_handle::Watch;
 use crate::context::Context;
 use crate::context::device::{Device, DeviceEvents};
 use crate::context::error::DeviceError;
-use crate::context::queue::fault::Cause;
+use crate::context::queue::fault::{Cause, MemoryViolation};
 use crate::context::queue::scratch;
 use crate::context::registry::state::QueueKey;
 use crate::context::signal::event::EventLive;
@@ -166,7 +166,7 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         found = suspects(device, &mut registry, GpuId(memory.gpu_id));
     }
     let cause = |bits| {
-        let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(violation);
+        let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(MemoryViolation::from);
         Cause { bits, memory, scratch: None }
     };
     let found: Vec<_> = found.into_iter().map(|(queue, bits)| (queue, cause(bits))).collect();
@@ -193,7 +193,7 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         let gone: Vec<_> = others.chain(evicted.iter().copied()).collect();
         for queue in gone {
             let bits = bit(ExceptionCode::PreemptionError);
-            let memory = Some(violation(memory));
+            let memory = Some(memory.into());
             diagnose(device, &mut registry, queue, Cause { bits, memory, scratch: None });
         }
     }

@@ -4,6 +4,7 @@
 //! INVARIANT: a failure leaves nothing registered and nothing allocated.
 
 use kfd::Errno;
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::mapped::{self, Mapped};
 use super::request::Request;
@@ -52,11 +53,11 @@ fn alloc_error(
     held: Holdings,
     error: DeviceError,
 ) -> AllocError {
-    if matches!(error.errno(), Some(Errno::MFILE | Errno::NFILE)) {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        return AllocError::Files { limit: limit.current.unwrap_or(u64::MAX), source: error };
+    if matches!(error.errno(), Some(Errno::EMFILE | Errno::ENFILE)) {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit);
+        return AllocError::Files { limit, source: error };
     }
-    let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::NOMEM);
+    let no_memory = matches!(&error, DeviceError::Ioctl { source, .. } if source.errno == Errno::ENOMEM);
     if !no_memory {
         return error.into();
     }

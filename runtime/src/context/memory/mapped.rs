@@ -6,6 +6,7 @@
 //! and nobody who keeps the gate's rule is looking. Nothing ever forms a `&[u8]` or `&mut [u8]` over it.
 #![allow(unsafe_code)]
 
+use queues::words::size;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -35,8 +36,7 @@ impl Mapped {
     /// The range must be mapped readable and writable whenever a method is called (see the module's invariant), and
     /// no Rust reference into it may exist.
     pub unsafe fn new(va: u64, bytes: u64) -> Option<Self> {
-        // CAST: u64 and usize are the same on every target that has this driver.
-        let base = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(va as usize))?;
+        let base = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(va)))?;
         Some(Mapped { base, bytes })
     }
 
@@ -67,7 +67,7 @@ impl Mapped {
     fn at(self, offset: u64, bytes: u64) -> NonNull<u8> {
         assert!(self.holds(offset, bytes), "INVARIANT: accesses stay inside their buffer object");
         // SAFETY: `offset` is inside the range, as just checked. CAST: see `new`.
-        unsafe { self.base.add(offset as usize) }
+        unsafe { self.base.add(size(offset)) }
     }
 
     #[inline]
@@ -160,7 +160,7 @@ impl Mapped {
     pub fn copy_from(self, offset: u64, from: Mapped, from_offset: u64, bytes: u64) {
         let (to, from) = (self.at(offset, bytes), from.at(from_offset, bytes));
         // SAFETY: both are mapped for `bytes`; overlap is allowed. CAST: see `new`.
-        unsafe { to.as_ptr().copy_from(from.as_ptr(), bytes as usize) };
+        unsafe { to.as_ptr().copy_from(from.as_ptr(), size(bytes)) };
     }
 
     /// Sets `bytes` from `offset` to `value`.
@@ -170,7 +170,7 @@ impl Mapped {
     pub fn fill(self, offset: u64, bytes: u64, value: u8) {
         let to = self.at(offset, bytes);
         // SAFETY: mapped for `bytes`. CAST: see `new`.
-        unsafe { to.as_ptr().write_bytes(value, bytes as usize) };
+        unsafe { to.as_ptr().write_bytes(value, size(bytes)) };
     }
 
     /// Its start as a pointer, for callers that want to do it themselves.

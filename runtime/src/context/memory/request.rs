@@ -5,6 +5,7 @@ use crate::context::device::flags;
 use crate::context::registry::arena;
 use crate::context::registry::arena::page_align;
 use crate::context::registry::state::{AgentIndex, BoKind, BoRole, BoState};
+use queues::words::count;
 
 /// Memory to be made for the runtime itself or a buffer.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Request {
     /// System memory mapped to all `agents` agents.
     pub fn shared(role: BoRole, bytes: u64, agents: usize) -> Self {
         // CAST: there are at most 64 agents.
-        let mapped = (0..agents as u32).map(AgentIndex).collect();
+        let mapped = (0..count(agents)).map(AgentIndex).collect();
         Request { mapped, flags: flags::GTT, ..Request::queue_memory(role, bytes, AgentIndex(0)) }
     }
 

@@ -6,10 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::ptr::NonNull;
 
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use queues::words::size;
 
 use crate::context::registry::arena::{WINDOW_BASE, WINDOW_BYTES, WINDOWS, Window};
 
@@ -48,10 +51,10 @@ pub enum WindowError {
 /// # Errors
 /// [`WindowError::Taken`].
 pub fn reserve_any() -> Result<Window, WindowError> {
-    let mut last = Errno::EXIST;
+    let mut last = Errno::EEXIST;
     for k in 0..WINDOWS {
         let window = Window { base: WINDOW_BASE + k * WINDOW_BYTES, bytes: WINDOW_BYTES };
-        match place(window, MapFlags::FIXED_NOREPLACE) {
+        match place(window, MapFlags::MAP_FIXED_NOREPLACE) {
             Ok(()) => return Ok(window),
             Err(errno) => last = errno,
         }
@@ -85,10 +88,9 @@ pub fn check(window: Window, kept: &[Range<u64>]) -> io::Result<Result<(), Windo
 
 /// Gives a window up in which nothing is mapped.
 pub fn release(window: Window) {
-    // CAST: u64 and usize are the same here.
-    let at = std::ptr::without_provenance_mut(window.base as usize);
+    let Some(at) = NonNull::new(std::ptr::without_provenance_mut(size(window.base))) else { return };
     // SAFETY: the caller reserved it and nothing is in it but the reservation; failing leaves addresses unused.
-    let _ = unsafe { rustix::mm::munmap(at, window.bytes as usize) };
+    let _ = unsafe { munmap(at, size(window.bytes)) };
 }
 
 /// Puts the reservation back over `[va, va + bytes)`.
@@ -99,20 +101,21 @@ pub fn release(window: Window) {
 /// # Safety
 /// The range must be inside a window of this process and nothing may use what is mapped there.
 pub unsafe fn put_back(va: u64, bytes: u64) -> Result<(), Errno> {
-    place(Window { base: va, bytes }, MapFlags::FIXED)
+    place(Window { base: va, bytes }, MapFlags::MAP_FIXED)
 }
 
 fn place(window: Window, how: MapFlags) -> Result<(), Errno> {
     // CAST: u64 and usize are the same on every target that has this driver.
-    let (wanted, len) = (std::ptr::without_provenance_mut(window.base as usize), window.bytes as usize);
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | how;
+    let (wanted, length) = (NonZeroUsize::new(size(window.base)), NonZeroUsize::new(size(window.bytes)));
+    let (wanted, length) = wanted.zip(length).ok_or(Errno::EINVAL)?;
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE | how;
     // SAFETY: FIXED_NOREPLACE replaces nothing; for FIXED `put_back`'s caller answers.
-    let found = unsafe { rustix::mm::mmap_anonymous(wanted, len, ProtFlags::empty(), flags) }?;
-    if found != wanted {
+    let found = unsafe { mmap_anonymous(Some(wanted), length, ProtFlags::PROT_NONE, flags) }?;
+    if found.addr() != wanted {
         // A kernel before 4.17 takes FIXED_NOREPLACE for a hint.
         // SAFETY: mapped just now by the call above.
-        unsafe { rustix::mm::munmap(found, len) }?;
-        return Err(Errno::EXIST);
+        unsafe { munmap(found, length.get()) }?;
+        return Err(Errno::EEXIST);
     }
     Ok(())
 }
@@ -127,13 +130,13 @@ mod tests {
         let first = reserve_any().unwrap();
         let second = reserve_any().unwrap();
         assert!(second.base > first.base);
-        assert_eq!(place(first, MapFlags::FIXED_NOREPLACE), Err(Errno::EXIST));
+        assert_eq!(place(first, MapFlags::MAP_FIXED_NOREPLACE), Err(Errno::EEXIST));
         // SAFETY: both windows were reserved here and nothing is in them.
         unsafe {
             put_back(first.base + 4096, 8192).unwrap();
             for window in [first, second] {
-                let at = std::ptr::without_provenance_mut(window.base as usize);
-                rustix::mm::munmap(at, window.bytes as usize).unwrap();
+                let at = NonNull::new(std::ptr::without_provenance_mut(window.base as usize)).unwrap();
+                munmap(at, window.bytes as usize).unwrap();
             }
         }
     }
@@ -143,10 +146,10 @@ mod tests {
         let window = reserve_any().unwrap();
         check(window, &[]).unwrap().unwrap();
         let (from, to) = (window.base + 8192, window.base + 12288);
-        let at = std::ptr::without_provenance_mut(from as usize);
+        let (at, flags) = (NonZeroUsize::new(from as usize), MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED);
+        let page = NonZeroUsize::new(4096).unwrap();
         // SAFETY: a page of the window reserved here, with nothing in it.
-        unsafe { rustix::mm::mmap_anonymous(at, 4096, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED) }
-            .unwrap();
+        unsafe { mmap_anonymous(at, page, ProtFlags::PROT_READ, flags) }.unwrap();
         let found = check(window, &[]).unwrap().unwrap_err();
         assert!(matches!(found, WindowError::Occupied { from: f, to: t, .. } if (f, t) == (from, to)));
         check(window, std::slice::from_ref(&(from..to))).unwrap().unwrap();

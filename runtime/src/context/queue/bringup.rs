@@ -10,6 +10,7 @@ use bytemuck::bytes_of;
 use kfd::Doorbell;
 use queues::hsa::{AmdQueue, AmdSignal, queue_properties, signal_kind};
 use queues::save_area::SaveAreaHeader;
+use queues::words::{count, words};
 
 use crate::context::device::Device;
 use crate::context::error::DeviceError;
@@ -19,7 +20,8 @@ use crate::context::queue::scratch;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, QueueKey, QueueKind, QueueState};
 
-/// Where the queue's page holds its doorbell as a signal, for kernels that enqueue.
+/// Where the queue's page holds its doorbell as a signal, which `amd_queue_t` names. It is for the host only: the
+/// doorbell slice is not mapped to the GPU, so a kernel that rings it has a memory violation.
 const DOORBELL_SIGNAL: u64 = 512;
 
 /// Prepares the memory of a registered queue for a hardware queue that continues at `logical`, creates that queue,
@@ -105,15 +107,13 @@ fn write_page(
         features: 1,
         base_address: live.memory().ring.va(),
         doorbell_signal: page.va() + DOORBELL_SIGNAL,
-        // CAST: 64.
-        size: state.ring_bytes / queues::aql::PACKET_BYTES as u32,
+        size: state.ring_bytes / count(queues::aql::PACKET_BYTES),
 
         group_segment_aperture_base_hi: node.lds_aperture_hi,
         private_segment_aperture_base_hi: node.scratch_aperture_hi,
         max_cu_id: cus.saturating_sub(1),
         max_wave_id: properties.max_waves_per_simd.saturating_mul(properties.simd_per_cu).saturating_sub(1),
-        // CAST: 128.
-        read_dispatch_id_field_base_byte_offset: READ_INDEX as u32,
+        read_dispatch_id_field_base_byte_offset: words(READ_INDEX)[0],
         queue_properties: queue_properties::IS_PTR64 | queue_properties::ENABLE_PROFILING,
         queue_inactive_signal: inactive.map_or(0, |signal| signal.handle()),
         ..AmdQueue::default()

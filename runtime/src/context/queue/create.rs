@@ -18,6 +18,7 @@ use crate::context::memory::request::Request;
 use crate::context::queue::bringup::bring_up;
 use crate::context::queue::live::{QueueLive, QueueMemory};
 use crate::context::queue::scratch;
+use crate::context::queue::trap::set_trap_handler;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{
     AgentIndex, BoKey, BoKind, BoRole, QueueBos, QueueKey, QueueKind, QueueNumbers, QueueState, SignalKey,
@@ -124,6 +125,7 @@ pub fn create_queue(
         entry: None,
     };
     let index = info.index();
+    set_trap_handler(parts.registry, &device, index)?;
     let bos = parts.queue_memory(&recipe, info)?;
     parts.doorbell_slice(index)?;
     let state = QueueState {
@@ -234,7 +236,7 @@ pub fn queue_live(
     };
     let info = context.agents.get(state.agent.at()).ok_or_else(absent)?;
     let ring = Ring::new(u64::from(state.ring_bytes) / state.kind.unit_bytes()).map_err(|_| absent())?;
-    Ok(QueueLive::new(&context.gate, info.target(), ring, views, state))
+    Ok(QueueLive::new(&context.gate, info.target(), ring, views, state).behind(&context.host_writes))
 }
 
 impl Parts<'_> {

@@ -6,21 +6,41 @@
 use std::fmt;
 
 use kfd::Errno;
+use kfd::sys::kfd_hsa_memory_exception_data;
 use queues::aql::ExceptionCode;
 
 use crate::context::registry::state::QueueKey;
 
-/// A memory access that was refused (`kfd_hsa_memory_exception_data`).
+/// What the driver's address of a fault is rounded down to.
+const PAGE_BYTES: u64 = 4096;
+
+/// A memory access that was refused. No flag at all is an access that its mapping does not allow, mostly an instruction
+/// fetch from memory that is not code: kernels up to 7.x never say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryViolation {
     /// Its address; the driver reports the page.
     pub address: u64,
-    /// Nothing is mapped there for the agent.
+    /// Nothing is mapped there for the agent. Whether it would have been a read or a write is not told.
     pub not_present: bool,
     /// It was a write to read-only memory.
     pub read_only: bool,
     /// It was an instruction fetch from memory that is not code.
     pub no_execute: bool,
+}
+
+impl From<kfd_hsa_memory_exception_data> for MemoryViolation {
+    /// KFD copies the interrupt's bits on gfx9 to gfx12 alike (`kfd_int_process_v9.c`, `_v10.c`, `_v11.c`): `ReadOnly`
+    /// is set for every write that no page table entry allows, so it says something of the memory only where there is
+    /// an entry.
+    fn from(data: kfd_hsa_memory_exception_data) -> Self {
+        let not_present = data.failure.NotPresent != 0;
+        MemoryViolation {
+            address: data.va,
+            not_present,
+            read_only: data.failure.ReadOnly != 0 && !not_present,
+            no_execute: data.failure.NoExecute != 0,
+        }
+    }
 }
 
 /// Where a wave stood.
@@ -123,14 +143,7 @@ impl fmt::Display for QueueFault {
             None => {}
         }
         if let Some(memory) = &self.memory {
-            let why = match memory {
-                MemoryViolation { no_execute: true, .. } => {
-                    "instruction fetch from memory that is not executable"
-                }
-                MemoryViolation { read_only: true, .. } => "write to read-only memory",
-                _ => "access to memory that is not mapped",
-            };
-            write!(f, " ({why} at {:#x})", memory.address)?;
+            write!(f, " ({} at {:#x})", self.why_refused(memory), memory.address)?;
         }
         if let Some(wave) = &self.wave {
             match &wave.kernel {
@@ -148,6 +161,22 @@ impl fmt::Display for QueueFault {
             write!(f, ", packet {packet}")?;
         }
         write!(f, "; destroy the queue and make another")
+    }
+}
+
+impl QueueFault {
+    /// What the driver's flags say of an access or, where they say nothing, the wave.
+    fn why_refused(&self, memory: &MemoryViolation) -> &'static str {
+        let page = |address: u64| address & !(PAGE_BYTES - 1);
+        let fetched = self.wave.as_ref().is_some_and(|wave| page(wave.pc) == page(memory.address));
+        match memory {
+            MemoryViolation { not_present: true, .. } => "access to memory that is not mapped",
+            MemoryViolation { read_only: true, .. } => "write to read-only memory",
+            MemoryViolation { no_execute, .. } if *no_execute || fetched => {
+                "instruction fetch from memory that is not executable"
+            }
+            _ => "access that the mapping does not allow",
+        }
     }
 }
 
@@ -193,6 +222,45 @@ mod tests {
             text.contains("0x1000)") && text.contains("axpy+0x40") && text.contains("00 80 fe"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn flags_are_read_as_the_driver_sets_them() {
+        use kfd::sys::kfd_memory_exception_failure;
+        let wave = |pc| Some(FaultingWave { pc, kernel: None, bytes: Vec::new(), workgroup: [0; 3] });
+        // Flags `NotPresent`, `ReadOnly` and `NoExecute`; the wave's place; what is said.
+        for (flags, pc, not_present, read_only, text) in [
+            ([1, 0, 0], 0x9000, true, false, "access to memory that is not mapped"),
+            // A store to memory that is not mapped.
+            ([1, 1, 0], 0x9000, true, false, "access to memory that is not mapped"),
+            ([0, 1, 0], 0x9000, false, true, "write to read-only memory"),
+            ([0, 0, 0], 0x9000, false, false, "access that the mapping does not allow"),
+            // The wave stands where it could not read.
+            ([0, 0, 0], 0x1008, false, false, "instruction fetch from memory that is not executable"),
+            ([1, 0, 0], 0x1008, true, false, "access to memory that is not mapped"),
+            ([0, 0, 1], 0x9000, false, false, "instruction fetch from memory that is not executable"),
+        ] {
+            let [not, read, execute] = flags;
+            let failure = kfd_memory_exception_failure {
+                NotPresent: not,
+                ReadOnly: read,
+                NoExecute: execute,
+                imprecise: 0,
+            };
+            let data = kfd_hsa_memory_exception_data { failure, va: 0x1000, ..Default::default() };
+            let memory = MemoryViolation::from(data);
+            assert_eq!((memory.not_present, memory.read_only), (not_present, read_only), "{flags:?}");
+            let fault = QueueFault {
+                queue: Key::from_raw(1, 0),
+                agent: "gfx1100".into(),
+                codes: vec![ExceptionCode::WaveMemoryViolation],
+                memory: Some(memory),
+                scratch: None,
+                wave: wave(pc),
+                packet: None,
+            };
+            assert!(fault.to_string().contains(&format!("({text} at 0x1000)")), "{flags:?}: {fault}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! before the queue and freed after it.
 
 pub mod bringup;
+pub mod code_caches;
 pub mod create;
 pub mod cu_mask;
 pub mod fault;
@@ -12,3 +13,4 @@ pub mod idle;
 pub mod live;
 pub mod packets;
 pub mod scratch;
+pub mod trap;

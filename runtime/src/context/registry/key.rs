@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 
+use queues::words::count;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
@@ -133,8 +134,8 @@ impl<T: Persist> Table<T> {
         if index >= self.generations.len() {
             self.generations.resize(index + 1, 0);
         }
-        // CAST: a table of 2^32 entries does not fit this process.
-        Key::from_raw(index as u32, self.generations[index])
+        // A table of 2^32 entries does not fit this process.
+        Key::from_raw(count(index), self.generations[index])
     }
 
     /// The entry of a key, `None` if it was removed.
@@ -164,15 +165,13 @@ impl<T: Persist> Table<T> {
 
     /// All entries in index order.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T::State>, &T)> {
-        // CAST: see `insert`.
-        self.slab.iter().map(|(index, entry)| (Key::from_raw(index as u32, self.generations[index]), entry))
+        self.slab.iter().map(|(index, entry)| (Key::from_raw(count(index), self.generations[index]), entry))
     }
 
     /// All entries in index order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key<T::State>, &mut T)> {
         let generations = &self.generations;
-        // CAST: see `insert`.
-        self.slab.iter_mut().map(|(index, entry)| (Key::from_raw(index as u32, generations[index]), entry))
+        self.slab.iter_mut().map(|(index, entry)| (Key::from_raw(count(index), generations[index]), entry))
     }
 
     /// Number of entries.

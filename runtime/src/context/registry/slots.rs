@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use crate::context::registry::state::BoKey;
 use crate::context::signal::live::SLOT_BYTES;
+use queues::words::{count, words};
 
 /// Bytes of a page of signals.
 pub const PAGE_BYTES: u64 = 64 << 10;
 /// Slots of a page of signals.
-pub const PAGE_SLOTS: u32 = (PAGE_BYTES / SLOT_BYTES) as u32;
+pub const PAGE_SLOTS: u32 = words(PAGE_BYTES / SLOT_BYTES)[0];
 
 const WORDS: usize = PAGE_SLOTS as usize / 64;
 
@@ -33,8 +34,8 @@ impl SignalSlots {
             let (index, word) = words.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
             let bit = word.trailing_zeros();
             *word &= *word - 1;
-            // CAST: 16 words.
-            Some((*page, index as u32 * 64 + bit))
+            // 16 words.
+            Some((*page, count(index) * 64 + bit))
         })
     }
 

@@ -111,6 +111,8 @@ pub enum BoRole {
     Scratch,
     /// A loaded code object.
     Image,
+    /// The code of an agent's trap handler.
+    TrapHandler,
     /// Addresses that the caller reserved.
     Range,
     /// Memory of the caller to be mapped into ranges. Agents reach it only there; its own address is its home, where
@@ -148,6 +150,7 @@ impl BoRole {
             BoRole::Kernargs => "kernel arguments",
             BoRole::Scratch => "scratch",
             BoRole::Image => "code objects",
+            BoRole::TrapHandler => "trap handlers",
             BoRole::Range => "reserved ranges",
             BoRole::Physical => "physical memory",
         }
@@ -349,6 +352,9 @@ pub struct Fixtures {
     pub queue_exception: Option<Key<EventState>>,
     /// Doorbell slice of each agent that has had a queue.
     pub doorbells: BTreeMap<AgentIndex, Key<BoState>>,
+    /// Code of the trap handler of each agent that has had a queue; images from before format 1.3 have none.
+    #[serde(default)]
+    pub trap_handlers: BTreeMap<AgentIndex, Key<BoState>>,
 }
 
 /// What the driver called a queue.
@@ -412,8 +418,8 @@ mod hex {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        // CAST: a digit is below 16.
-        let half = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+        // A digit is below 16.
+        let half = |digit: u8| char::from(digit).to_digit(16).map(|value| value.to_le_bytes()[0]);
         let bytes: Option<Vec<u8>> =
             pairs.iter().map(|[high, low]| Some(half(*high)? << 4 | half(*low)?)).collect();
         bytes.filter(|_| rest.is_empty()).ok_or_else(|| D::Error::custom("not a string of hex digits"))

@@ -159,7 +159,9 @@ impl Registry {
                 let is_here = |(_, signal): (SignalKey, &Signal)| signal.state.page == key;
                 self.signals.iter().any(is_here).then_some(BoUse::Signals)
             }
-            state::BoRole::EventPage | state::BoRole::Doorbell => Some(BoUse::Fixture),
+            state::BoRole::EventPage | state::BoRole::Doorbell | state::BoRole::TrapHandler => {
+                Some(BoUse::Fixture)
+            }
             state::BoRole::Image => {
                 self.executables.iter().find(|(_, e)| e.image == key).map(|(k, _)| BoUse::Executable(k))
             }

@@ -132,7 +132,7 @@ pub(crate) fn wait_signal(
         let limit = deadline.map_or(CallLimit::none(), CallLimit::until);
         match limit.hold(|| sleep(context, pass, signal, event, condition, left)) {
             Ok(()) => failures = 0,
-            Err(DeviceError::Ioctl { source, .. }) if source.errno == Errno::TIMEDOUT => {}
+            Err(DeviceError::Ioctl { source, .. }) if source.errno == Errno::ETIMEDOUT => {}
             // The device was let go under the wait, or is dying: the gate knows which. If it lets us pass again
             // and again and only this wait fails, the caller is told.
             Err(error) if failures < FAILURES => {

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rustix::fs::{CWD, Mode, mknodat};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::super::directory::tests::manifest;
 use super::super::directory::{TreeMember, prepare};
@@ -160,7 +161,7 @@ fn what_is_no_file_is_refused_at_once_with_hashes_or_without() {
                 fs::remove_dir(&path).or_else(|_| fs::remove_file(&path)).unwrap();
             };
             fs::remove_file(&path).unwrap();
-            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
             refused_as("a FIFO");
             symlink("/dev/zero", &path).unwrap();
             refused_as("a symbolic link");

@@ -8,7 +8,7 @@ use crate::checkpoint::Metadata;
 use crate::context::registry::Registry;
 use crate::registry::Persist;
 
-/// Written by the last version of format 1.0: two agents of the fake driver, a queue, a signal and the embedded code
+/// Written by the last version of format 1.0: two agents of a driver that only the tests had, a queue, a signal and the embedded code
 /// object; in the first buffer byte `i` is `i * 7 / 8`, the second one starts with a sentence.
 #[test]
 fn golden_image_of_format_1_0_loads_and_verifies() {
@@ -37,6 +37,21 @@ fn golden_image_of_format_1_1_loads_and_verifies() {
     let metadata: Metadata = image.metadata().unwrap();
     assert!(metadata.agents.iter().all(|agent| agent.gpu_id.is_some() && agent.links.is_some()));
     assert_holds_what_was_written(&image, &metadata, b"a golden image of format 1.1");
+}
+
+/// Written by the last version of format 1.2, for a process with signals and many buffers.
+#[test]
+fn golden_image_of_format_1_2_loads_and_verifies() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/image/golden/format-1.2.img");
+    assert_eq!(std::fs::read(&path).unwrap()[8..12], [1, 0, 2, 0]);
+    let image = Image::open(&path).unwrap();
+    image.verify().unwrap();
+    let metadata: Metadata = image.metadata().unwrap();
+    let registry = &metadata.registry;
+    assert_eq!((registry.queues.entries.len(), registry.executables.entries.len()), (2, 1));
+    // What came with 1.3.
+    assert!(registry.fixtures.trap_handlers.is_empty());
+    Registry::restore((), registry).unwrap();
 }
 
 fn assert_holds_what_was_written(image: &Image, metadata: &Metadata, sentence: &[u8]) {

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::super::format::{CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, HEADER_BYTES, SECTION_BYTES};
 use super::*;
@@ -52,7 +52,7 @@ fn section(bytes: &[u8], section: usize) -> std::ops::Range<usize> {
 
 /// Opens, checks and fills; nothing may be filled unless all was right.
 fn take(bytes: &[u8]) -> Result<(), ImageError> {
-    let file = File::from(memfd_create("damaged", MemfdFlags::CLOEXEC).unwrap());
+    let file = File::from(memfd_create("damaged", MFdFlags::MFD_CLOEXEC).unwrap());
     std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).unwrap();
     let image = Image::of_file(file, Path::new("damaged"))?;
     image.verify()?;
@@ -265,7 +265,7 @@ fn truncation_is_refused_at_every_length() {
 #[test]
 fn forged_tables_longer_than_their_contents_are_refused_unread() {
     // A file that is long only in name: what was allocated for its table would be real.
-    let file = File::from(memfd_create("sparse", MemfdFlags::CLOEXEC).unwrap());
+    let file = File::from(memfd_create("sparse", MFdFlags::MFD_CLOEXEC).unwrap());
     let chunk_bytes = 1u64 << 29;
     let mut bytes = whole()[..CONTENTS_OFFSET as usize].to_vec();
     let mut put = |at: usize, n: u64| bytes[at..at + 8].copy_from_slice(&n.to_le_bytes());

@@ -4,7 +4,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use kfd::linux::poll;
+use nix::poll::{PollFd, PollFlags};
 use stasis_protocol::Limit;
 
 use super::error::RendezvousError;
@@ -32,7 +33,7 @@ pub(crate) enum Claim {
 
 impl Client {
     pub(super) fn join(socket: OwnedFd, name: &str) -> Result<Self, RendezvousError> {
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let pid = nix::unistd::getpid().as_raw();
         let client = Self { socket };
         let process = Process::of(pid).unwrap_or(Process { pid, started: 0 });
         client.expect_granted(&Ask::Join { name: name.to_owned(), process }, None)?;
@@ -73,10 +74,10 @@ impl Client {
         limit: &Limit,
     ) -> Result<Claim, RendezvousError> {
         self.send(&Ask::Fetch(dmabuf), None)?;
-        let (pause, patience) = (Timespec::try_from(LOOK).ok(), Limit::within(patience));
+        let patience = Limit::within(patience);
         loop {
-            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-            if matches!(poll(&mut fds, pause.as_ref()), Ok(n) if n > 0) {
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            if matches!(poll(&mut fds, Some(LOOK)), Ok(n) if n > 0) {
                 break;
             }
             limit.check().and_then(|()| patience.check()).map_err(|stopped| RendezvousError::Late {

@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::net::{SocketFlags, accept_with};
+use kfd::linux;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::registrations::{ParticipantId, Registrations, Reply};
 use super::wire;
@@ -36,7 +38,7 @@ impl Coordinator {
         record: PathBuf,
         socket: PathBuf,
     ) -> io::Result<Self> {
-        let ended = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let ended = OwnedFd::from(EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?);
         let until = ended.try_clone()?;
         let registrations = Registrations::new(members);
         let lead = move || {
@@ -58,7 +60,7 @@ impl Coordinator {
 impl Drop for Coordinator {
     fn drop(&mut self) {
         // It fails only at 2^64 - 2 unread wake-ups, when it is readable in any case.
-        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
+        let _ = nix::unistd::write(&self.ended, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -76,14 +78,15 @@ impl Server {
         let mut next = 0;
         while !(self.registrations.is_over() && self.connections.is_empty()) {
             let participants: Vec<ParticipantId> = self.connections.keys().copied().collect();
-            let mut fds = vec![PollFd::new(until, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-            fds.extend(self.connections.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
-            match poll(&mut fds, None) {
-                Err(rustix::io::Errno::INTR) => continue,
+            let wait_for = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = vec![wait_for(until.as_fd()), wait_for(listener.as_fd())];
+            fds.extend(self.connections.values().map(|socket| wait_for(socket.as_fd())));
+            match linux::poll(&mut fds, None) {
+                Err(Errno::EINTR) => continue,
                 Err(_) => return,
                 Ok(_) => {}
             }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
             drop(fds);
             if ready[0] {
                 return;
@@ -92,9 +95,9 @@ impl Server {
                 self.receive_from(*participant);
             }
             if ready[1]
-                && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
+                && let Ok(socket) = linux::accept(listener)
             {
-                let own = rustix::process::geteuid().as_raw();
+                let own = nix::unistd::geteuid().as_raw();
                 if Peer::of(&socket).is_ok_and(|peer| peer.is_trusted_by(own) || peer.uid == own) {
                     self.connections.insert(next, socket);
                     next += 1;

@@ -16,18 +16,16 @@ mod error;
 mod registrations;
 mod wire;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use stasis_protocol::Limit;
 
 pub(crate) use self::client::{Claim, Client};
@@ -66,11 +64,11 @@ impl RendezvousPoint {
     fn with_address<T>(
         &self,
         act: &'static str,
-        with: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno>,
+        with: impl FnOnce(&UnixAddr) -> Result<T, Errno>,
     ) -> Result<T, RendezvousError> {
         let directory = File::open(&self.directory).map_err(io_error("open", &self.directory))?;
         let short = format!("/proc/self/fd/{}/{}.sock", directory.as_raw_fd(), self.stem);
-        let done = SocketAddrUnix::new(&*short).and_then(|address| with(&address));
+        let done = UnixAddr::new(short.as_str()).and_then(|address| with(&address));
         done.map_err(|error| io_error(act, &self.file("sock"))(error.into()))
     }
 
@@ -91,14 +89,14 @@ impl RendezvousPoint {
         loop {
             let mut options = OpenOptions::new();
             // An open of a FIFO for writing would wait for a reader.
-            let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-            options.mode(0o600).custom_flags(flags.bits().cast_signed());
+            let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+            options.mode(0o600).custom_flags(flags.bits());
             let lock = options.write(true).create(true).truncate(false).open(&path);
             let lock = lock.map_err(io_error("open", &path))?;
-            let coordinator = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            let coordinator = match lock.try_lock() {
                 Ok(()) => Some(self.coordinate(lock, members)?),
-                Err(Errno::WOULDBLOCK) => None,
-                Err(error) => return Err(io_error("lock", &path)(error.into())),
+                Err(TryLockError::WouldBlock) => None,
+                Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
             };
             if let Some(socket) = self.connect()? {
                 return Ok((Client::join(socket, name)?, coordinator));
@@ -111,7 +109,7 @@ impl RendezvousPoint {
     fn coordinate(&self, lock: File, members: &[String]) -> Result<Coordinator, RendezvousError> {
         let record = self.file("record");
         // This process itself may have finished before, and been restored in its place.
-        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let own = nix::unistd::getpid().as_raw();
         let others = registrations::read_record(&record)?
             .into_iter()
             .filter(|finished| finished.process.pid != own && finished.process.is_alive());
@@ -127,11 +125,11 @@ impl RendezvousPoint {
                 _ => {}
             }
         }
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let listener = self.with_address("listen on", |address| {
-            let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            bind(&listener, address)?;
-            listen(&listener, 64)?;
+            let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+            bind(listener.as_raw_fd(), address)?;
+            listen(&listener, Backlog::new(64)?)?;
             Ok(listener)
         })?;
         Coordinator::start(lock, listener, members, record, self.file("sock"))
@@ -139,18 +137,19 @@ impl RendezvousPoint {
     }
 
     /// A connection to the coordinator, if there is one that listens.
-    fn connect(&self) -> Result<Option<rustix::fd::OwnedFd>, RendezvousError> {
+    fn connect(&self) -> Result<Option<OwnedFd>, RendezvousError> {
         let connected = self.with_address("connect to", |address| {
-            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-            match connect(&socket, address) {
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+            match connect(socket.as_raw_fd(), address) {
                 Ok(()) => Ok(Some(socket)),
-                Err(Errno::CONNREFUSED | Errno::NOENT | Errno::AGAIN) => Ok(None),
+                Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::EAGAIN) => Ok(None),
                 Err(error) => Err(error),
             }
         })?;
         let Some(socket) = connected else { return Ok(None) };
         let peer = Peer::of(&socket).map_err(io_error("look at", &self.file("sock")))?;
-        if !peer.is_trusted_by(rustix::process::geteuid().as_raw()) {
+        if !peer.is_trusted_by(nix::unistd::geteuid().as_raw()) {
             return Err(RendezvousError::Stranger { path: self.directory.clone(), uid: peer.uid });
         }
         Ok(Some(socket))

@@ -21,7 +21,7 @@ fn memory(inode: u64) -> DmabufId {
 }
 
 fn file() -> OwnedFd {
-    rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap()
+    nix::sys::memfd::memfd_create("memory", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap()
 }
 
 fn names(count: usize) -> Vec<String> {

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The messages of a rendezvous: one JSON message a datagram, at most one descriptor beside it.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use kfd::linux::{receive_message, retry, send_message};
+use nix::sys::socket::MsgFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -59,15 +55,7 @@ pub(super) fn send<T: Serialize>(
     file: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let files: Vec<_> = file.into_iter().collect();
-    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Err(io::ErrorKind::OutOfMemory.into());
-    }
-    rustix::io::retry_on_intr(|| {
-        sendmsg(&socket, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL)
-    })?;
+    retry(|| send_message(socket.as_fd(), &text, file.as_slice(), MsgFlags::MSG_NOSIGNAL))?;
     Ok(())
 }
 
@@ -77,20 +65,8 @@ pub(super) fn send<T: Serialize>(
 /// As recvmsg(2); what is no message of this protocol.
 pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut text = vec![0; MAX_MESSAGE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            received => break received?,
-        }
-    };
-    let mut file = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            file = files.last();
-        }
-    }
+    let mut received = retry(|| receive_message(socket.as_fd(), &mut text, 1, MsgFlags::empty()))?;
+    let file = received.fds.pop();
     if received.bytes == 0 {
         return Ok(None);
     }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words under decode, and how many of them the instruction has claimed.
+//! The words that are decoded, and how many of them the instruction has claimed.
 //!
-//! INVARIANT: a word is read only after it was claimed, and claiming a word that is not there is an error.
+//! INVARIANT: the decoder reads a word only after it has claimed the word; claiming a word past the end is an error.
 
 use crate::info::Fmt;
 use crate::inst::{DecodeError, Inst, WaveSize};
+use crate::layout::low;
 use crate::table::{self, Op};
 
-/// What decides about the fields that the ISA document does not assign to an operation.
+/// How the decoder treats the fields that the ISA document does not assign to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Strictness {
-    /// The document: they are ignored.
+    /// As the ISA document: the fields are ignored.
     Document,
-    /// LLVM 19's disassembler: most of them must be zero.
+    /// As LLVM 19's disassembler: most of the fields must be zero.
     Llvm19,
 }
 
-/// The words under decode and how many of them the instruction has claimed.
+/// The words that are decoded, and how many of them the instruction has claimed.
 pub(super) struct Cursor<'a> {
     words: &'a [u32],
     /// First two dwords (the second is 0 while unclaimed).
@@ -40,7 +41,7 @@ impl<'a> Cursor<'a> {
 
     /// The first word.
     pub(super) fn word(&self) -> u32 {
-        (self.bits & u64::from(u32::MAX)) as u32
+        low(self.bits)
     }
 
     /// The claimed words' first 64 bits.
@@ -74,8 +75,8 @@ impl<'a> Cursor<'a> {
 
     /// Sets the size, which is final only when all operands are read.
     pub(super) fn finish(&self, mut inst: Inst) -> Inst {
-        // CAST: at most 3 dwords are claimed.
-        inst.size = (self.claimed * 4) as u8;
+        // At most 3 dwords are claimed.
+        inst.size = u8::try_from(self.claimed * 4).unwrap_or(u8::MAX);
         inst
     }
 
@@ -89,7 +90,7 @@ impl<'a> Cursor<'a> {
 
     pub(super) fn op(&self, fmt: Fmt, opcode: u32) -> Result<Op, DecodeError> {
         let op = table::lookup(fmt, opcode).ok_or_else(|| self.illegal())?;
-        // LLVM 19 does not know it yet.
+        // LLVM 19 does not know this operation yet.
         self.require_unassigned(op != Op::V_SWAP_B16)?;
         Ok(op)
     }
@@ -99,7 +100,7 @@ impl<'a> Cursor<'a> {
         if condition { Ok(()) } else { Err(self.illegal()) }
     }
 
-    /// `Illegal` unless `condition` or the fields that it speaks of are unassigned and thus ignored.
+    /// `Illegal`, unless `condition` holds or its fields are unassigned and so ignored.
     pub(super) fn require_unassigned(&self, condition: bool) -> Result<(), DecodeError> {
         self.require(condition || self.strictness == Strictness::Document)
     }

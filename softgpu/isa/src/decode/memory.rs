@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SMEM, DS, FLAT, GLOBAL, SCRATCH, MUBUF and MTBUF.
 //!
-//! INVARIANT: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is off is `None`.
+//! INVARIANT: `src[0]` is the address and `src[1]` the data wherever both exist; an address that is "off" is `None`.
 
 use super::cursor::{Cursor, Strictness};
 use crate::info::{Class, Flags, Fmt, Ty};
@@ -156,14 +156,13 @@ pub(super) fn mtbuf(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     cursor.claim()?;
     let bits = cursor.bits();
     let mut inst = Inst::new(op, Enc::Mtbuf, 8);
-    // CAST: a 7-bit field.
-    inst.format = layout::mtbuf::FORMAT.of(bits) as u8;
+    inst.format = layout::mtbuf::FORMAT.of8(bits);
     inst.glc = GLC.is_set(bits);
     inst.slc = SLC.is_set(bits);
     inst.dlc = DLC.is_set(bits);
     inst.offen = OFFEN.is_set(bits);
     inst.idxen = IDXEN.is_set(bits);
-    // LLVM knows no status dword here.
+    // LLVM has no status dword here.
     cursor.require(!TFE.is_set(bits))?;
     buffer(cursor, inst)
 }
@@ -185,7 +184,7 @@ fn buffer(cursor: &mut Cursor<'_>, mut inst: Inst) -> Result<Inst, DecodeError> 
     }
     inst.src[2] = cursor.register(SRSRC.of(bits) << 2, Ty::B128)?;
     inst.src[3] = cursor.scalar_source(SOFFSET.of(bits), Ty::B32)?;
-    // Only a load has a failed fetch to report; LLVM prints the bit of stores too.
+    // Only a load can report a failed fetch; LLVM prints the bit for stores too.
     let takes_status = row.any(Flags::LOAD) && !row.any(Flags::LDS);
     cursor.require_unassigned(!inst.tfe || takes_status || row.any(Flags::STORE))?;
     inst.tfe &= takes_status || cursor.strictness == Strictness::Llvm19;

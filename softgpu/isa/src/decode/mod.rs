@@ -2,9 +2,10 @@
 //! Words to instructions: the format by its leading bits, the operation by its opcode slot, the operands by its row.
 //!
 //! INVARIANT: no input panics; an unknown opcode, an operand of the wrong kind and a register tuple past the end of its
-//! file are `Illegal`. What the ISA document does not assign to an operation (a source field of an operation without that
-//! source, a modifier without meaning) decides nothing: such a word decodes as the one that has zeros there, and a
-//! literal or DPP marker in such a field claims no dword. [`decode_strict`] wants these fields as LLVM 19 does.
+//! file are `Illegal`. Fields that the ISA document does not assign to an operation (a source field of an operation
+//! without that source, a modifier without meaning) are ignored: such a word decodes as the word with zeros there, and
+//! a literal or DPP marker in such a field claims no dword. [`decode_strict`] requires these fields to be as LLVM 19
+//! requires them.
 
 mod cursor;
 mod memory;
@@ -38,8 +39,8 @@ pub fn decode_for(words: &[u32], wave: WaveSize) -> Result<Inst, DecodeError> {
     Ok(inst)
 }
 
-/// As [`decode_for`], but a word is `Illegal` where LLVM 19's disassembler takes it for such, and keeps the modifiers
-/// without meaning that this disassembler prints: for comparing with it, not for executing.
+/// As [`decode_for`], but a word is `Illegal` where LLVM 19's disassembler refuses it, and an instruction keeps the
+/// modifiers without meaning that this disassembler prints. For comparing with the disassembler, not for executing.
 ///
 /// # Errors
 /// As [`decode`].
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn decode_reads_words_of_todays_compilers() {
-        // Unused sources hold the inline constant 0, data and destination fields that are not used hold registers.
+        // Unused source fields hold the inline constant 0; unused data and destination fields hold registers.
         for (words, text) in [
             (&[0xd73c_0000, 0x0202_0482][..], "v_lshlrev_b64 v[0:1], 2, v[2:3]"),
             (&[0xd71c_0003, 0x0202_1103], "v_ldexp_f32 v3, v3, v8"),

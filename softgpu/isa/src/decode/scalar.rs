@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SOP1, SOP2, SOPC, SOPK, SOPP.
 //!
-//! INVARIANT: destination, then sources, in field order; a row without a slot ignores the field.
+//! INVARIANT: operands are the destination, then the sources, in field order; a field for which the row has no slot is
+//! ignored.
 
 use super::cursor::Cursor;
 use crate::info::{Class, Fmt, Ty};

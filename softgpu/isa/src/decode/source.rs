@@ -30,8 +30,7 @@ pub(super) fn scalar_register(code: u32, dwords: u8) -> Option<Operand> {
     };
     let tuple = |first: u32, count: u32| {
         let index = first / align * align;
-        // CAST: index < count <= 106.
-        (index + width <= count).then_some(index as u8)
+        u8::try_from(index).ok().filter(|_| index + width <= count)
     };
     match code {
         0..VCC_LO => tuple(code, VCC_LO).map(Operand::Sgpr),
@@ -62,7 +61,7 @@ fn constant(code: u32) -> Option<Operand> {
         236 => Operand::SharedLimit,
         237 => Operand::PrivateBase,
         238 => Operand::PrivateLimit,
-        240..=248 => Operand::Float(code as u8),
+        240..=248 => Operand::Float(code.to_le_bytes()[0]),
         251 => Operand::Vccz,
         252 => Operand::Execz,
         253 => Operand::Scc,
@@ -95,7 +94,7 @@ impl Cursor<'_> {
     /// A 9-bit vector-format source in `slot`.
     pub(super) fn source(&mut self, code: u32, slot: Slot) -> Result<Operand, DecodeError> {
         let is_vector = code >= layout::VGPR0;
-        // Null and the read-only values are accepted where LLVM's register classes hold them too.
+        // Null and the read-only values are accepted only where LLVM's register classes contain them.
         let is_special = matches!(code, layout::NULL | 235..=238 | 251..=253);
         match slot.class {
             _ if code == LDS_DIRECT => {

@@ -21,7 +21,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Takes out of `inst` what its operation ignores.
+/// Clears the modifiers of `inst` that its operation ignores.
 pub(super) fn clear(inst: &mut Inst) {
     let row = info(inst.op);
     match inst.enc {
@@ -66,14 +66,14 @@ fn clear_packed(inst: &mut Inst, row: &OpInfo) {
     };
     let (neg, neg_hi) = match negation(row) {
         Negation::None => (0, 0),
-        // The bit says that a factor is signed.
+        // Here the bit says that a factor is signed.
         Negation::Signs => (0b011, 0),
         Negation::Floats => (of(&|_| true), of(&|_| true)),
     };
     inst.neg &= neg;
     inst.neg_hi &= neg_hi;
     let selected = if row.src.iter().any(|slot| slot.ty == Ty::ACC) {
-        // Which half of an accumulator register holds the matrix.
+        // Here the bit says which half of an accumulator register holds the matrix.
         if row.any(Flags::OP_SEL) { 0b100 } else { 0 }
     } else {
         of(&|ty| matches!(ty, Ty::P16 | Ty::MIX))
@@ -81,7 +81,7 @@ fn clear_packed(inst: &mut Inst, row: &OpInfo) {
     inst.op_sel &= selected;
     if row.any(Flags::OP_SEL) {
         let halves = of(&|ty| matches!(ty, Ty::P16 | Ty::MIX));
-        // What the assembler puts where nothing is selected.
+        // The assembler's value where nothing is selected.
         inst.op_sel_hi |= of(&|_| true) & !halves;
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! VOP1, VOP2, VOPC and their DPP forms.
 //!
-//! INVARIANT: a 16-bit operand of a short form names v0..v127; its field's top bit selects the high half and becomes the
-//! operand's op_sel bit. (LLVM 19 does so only with `+real-true16`, and otherwise takes the word for illegal.)
+//! INVARIANT: a 16-bit operand of a short form names v0..v127; its field's top bit selects the high half and becomes
+//! the operand's op_sel bit. (LLVM 19 does so only with `+real-true16`; otherwise it refuses the word.)
 
 use super::cursor::Cursor;
 use crate::info::{Class, Flags, Fmt, Slot, Ty};
@@ -103,13 +103,12 @@ fn short_sources(
         _ => cursor.source(src0, first)?,
     };
     let mut vsrc1 = vsrc1;
-    for (i, &slot) in row.src.iter().enumerate().skip(1).take(3) {
-        // CAST: i <= 3.
-        inst.src[i] = match slot.class {
+    for (i, &slot) in (0u8..).zip(row.src).skip(1).take(3) {
+        inst.src[usize::from(i)] = match slot.class {
             Class::M => Operand::Vcc,
             Class::LIT => Operand::Literal(cursor.literal()?),
             _ => match vsrc1.take() {
-                Some(index) => short_vgpr(cursor, inst, index, slot.ty, i as u8)?,
+                Some(index) => short_vgpr(cursor, inst, index, slot.ty, i)?,
                 None => Operand::None,
             },
         };
@@ -121,11 +120,9 @@ fn short_sources(
 fn short_dpp(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo, marker: u32) -> Result<u32, DecodeError> {
     use layout::dpp16::*;
     let bits = cursor.bits();
-    // CAST: one-bit fields.
-    let neg = (NEG0.of(bits) | NEG1.of(bits) << 1) as u8;
-    let abs = (ABS0.of(bits) | ABS1.of(bits) << 1) as u8;
-    // CAST: the upper half of 64 bits.
-    inst.dpp = Some(dpp(cursor, marker, (bits >> 32) as u32)?);
+    let neg = NEG0.of8(bits) | NEG1.of8(bits) << 1;
+    let abs = ABS0.of8(bits) | ABS1.of8(bits) << 1;
+    inst.dpp = Some(dpp(cursor, marker, layout::low(bits >> 32))?);
     if marker == layout::DPP16 {
         for i in 0u8..2 {
             let class = cursor.modified_class(row, usize::from(i));
@@ -157,11 +154,10 @@ pub(super) fn dpp(cursor: &Cursor<'_>, marker: u32, word: u32) -> Result<Dpp, De
     if marker == layout::DPP16 {
         let control = dpp16::CTRL.of(bits);
         cursor.require(is_dpp16_control(control))?;
-        // CAST: fields of at most 9 and 4 bits.
         return Ok(Dpp::Dpp16 {
-            ctrl: control as u16,
-            row_mask: dpp16::ROW_MASK.of(bits) as u8,
-            bank_mask: dpp16::BANK_MASK.of(bits) as u8,
+            ctrl: dpp16::CTRL.of16(bits),
+            row_mask: dpp16::ROW_MASK.of8(bits),
+            bank_mask: dpp16::BANK_MASK.of8(bits),
             bound_ctrl: dpp16::BOUND_CTRL.is_set(bits),
             fi: dpp16::FI.is_set(bits),
         });

@@ -22,11 +22,10 @@ pub(super) fn vinterp(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     for ((&slot, field), source) in row.src.iter().zip([SRC0, SRC1, SRC2]).zip(&mut inst.src) {
         *source = cursor.source(field.of(bits), slot)?;
     }
-    // CAST: fields of at most 4 bits.
     inst.imm = WAIT_EXP.of(bits) as i32;
-    inst.op_sel = OP_SEL.of(bits) as u8;
+    inst.op_sel = OP_SEL.of8(bits);
     cursor.require_unassigned(inst.op_sel == 0 || row.any(Flags::OP_SEL))?;
-    inst.neg = NEG.of(bits) as u8;
+    inst.neg = NEG.of8(bits);
     inst.clamp = CLAMP.is_set(bits);
     Ok(cursor.finish(inst))
 }

@@ -24,7 +24,7 @@ pub(super) fn vop3(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     let mut inst = Inst::new(op, enc, 8);
     match row.dst.first() {
         Some(&slot) => inst.dst = long_destination(cursor, VDST.of(bits), slot)?,
-        // A compare that writes EXEC ignores the field.
+        // A compare that writes EXEC ignores the destination field.
         None => cursor.require_unassigned(VDST.of(bits) == 0 || row.any(Flags::WRITES_EXEC))?,
     }
     if enc == Enc::Vop3sd {
@@ -45,7 +45,7 @@ fn long_destination(cursor: &Cursor<'_>, vdst: u32, slot: Slot) -> Result<Operan
     }
 }
 
-/// Reads the sources and, if source 0 says so, the DPP dword.
+/// Reads the sources, and the DPP dword if source 0 is a DPP marker.
 fn long_sources(
     cursor: &mut Cursor<'_>,
     inst: &mut Inst,
@@ -68,7 +68,7 @@ fn long_sources(
                 cursor.require(!(is_dpp && code == layout::LITERAL))?;
                 let is_vector_only = is_dpp && slot.ty == Ty::MIX && i == 1;
                 let class = if is_vector_only { Class::V } else { slot.class };
-                // Matrices lie in vector registers.
+                // Matrices are in vector registers.
                 let is_matrix = slot.ty.dwords() > 2 && class == Class::X;
                 cursor.require(!is_matrix || code >= layout::NULL)?;
                 cursor.require(!is_matrix || !matches!(code, 125..=127))?;
@@ -83,8 +83,7 @@ fn long_sources(
 fn modifiers(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo) -> Result<(), DecodeError> {
     use layout::vop3::*;
     let bits = cursor.bits();
-    // CAST: fields of at most 4 bits.
-    let (neg, abs) = (NEG.of(bits) as u8, ABS.of(bits) as u8);
+    let (neg, abs) = (NEG.of8(bits), ABS.of8(bits));
     let scalar_destination = inst.enc == Enc::Vop3sd;
     for i in 0u8..3 {
         let class = cursor.modified_class(row, usize::from(i));
@@ -105,21 +104,19 @@ fn modifiers(cursor: &Cursor<'_>, inst: &mut Inst, row: &OpInfo) -> Result<(), D
         }
     }
     if !scalar_destination {
-        // CAST: a 4-bit field.
-        inst.op_sel = OP_SEL.of(bits) as u8 & op_sel_mask(row);
+        inst.op_sel = OP_SEL.of8(bits) & op_sel_mask(row);
     }
     if row.any(Flags::OP_SEL) {
         cursor.require_unassigned(row.src.len() > 2 || inst.op_sel & 4 == 0)?;
     }
     inst.clamp = CLAMP.is_set(bits);
     cursor.require_unassigned(!inst.clamp || row.any(Flags::CLAMP))?;
-    // CAST: a 2-bit field.
-    inst.omod = OMOD.of(bits) as u8;
+    inst.omod = OMOD.of8(bits);
     cursor.require_unassigned(inst.omod == 0 || row.any(Flags::OMOD))
 }
 
 /// The op_sel bits an operation has: those of its 16-bit operands; permutes have fi and bound_ctrl there. Operations
-/// without `Flags::OP_SEL` have them too, but LLVM 19 neither prints them nor wants them zero.
+/// without `Flags::OP_SEL` have these bits too; LLVM 19 neither prints them nor requires them to be zero.
 fn op_sel_mask(row: &OpInfo) -> u8 {
     match row.op {
         Op::V_PERMLANE16_B32 | Op::V_PERMLANEX16_B32 => 0b0011,
@@ -145,11 +142,10 @@ pub(super) fn vop3p(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
         inst.dst = long_destination(cursor, VDST.of(bits), slot)?;
     }
     long_sources(cursor, &mut inst, row, [SRC0.of(bits), SRC1.of(bits), SRC2.of(bits)])?;
-    // CAST: fields of at most 3 bits.
-    inst.neg = NEG.of(bits) as u8;
-    inst.neg_hi = NEG_HI.of(bits) as u8;
-    inst.op_sel = OP_SEL.of(bits) as u8;
-    inst.op_sel_hi = (OP_SEL_HI.of(bits) | OP_SEL_HI2.of(bits) << 2) as u8;
+    inst.neg = NEG.of8(bits);
+    inst.neg_hi = NEG_HI.of8(bits);
+    inst.op_sel = OP_SEL.of8(bits);
+    inst.op_sel_hi = OP_SEL_HI.of8(bits) | OP_SEL_HI2.of8(bits) << 2;
     // CAST: at most 3 sources.
     let sources = (1u8 << row.src.len()) - 1;
     for mask in [inst.neg, inst.neg_hi, inst.op_sel] {

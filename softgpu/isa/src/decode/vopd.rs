@@ -11,7 +11,7 @@ use crate::table::{Op, info};
 
 pub(super) fn vopd(cursor: &mut Cursor<'_>) -> Result<Inst, DecodeError> {
     use layout::vopd::*;
-    // Dual issue is how a SIMD keeps busy with 32 lanes; wave64 does not have it.
+    // Wave64 has no dual issue: with 64 lanes a SIMD is busy without it.
     cursor.require(cursor.wave == WaveSize::W32)?;
     let x = cursor.op(Fmt::DualX, OPX.of(cursor.bits()))?;
     let y = cursor.op(Fmt::DualY, OPY.of(cursor.bits()))?;

@@ -215,7 +215,7 @@ fn hwreg(f: &mut fmt::Formatter<'_>, imm: i32) -> fmt::Result {
 }
 
 fn message(f: &mut fmt::Formatter<'_>, imm: i32) -> fmt::Result {
-    // The bits above the number mean nothing on gfx11.
+    // The bits above the number have no meaning on gfx11.
     let name = match imm & 0xff {
         1 => "MSG_INTERRUPT",
         2 => "MSG_HS_TESSFACTOR",

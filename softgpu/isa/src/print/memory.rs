@@ -181,7 +181,7 @@ pub(super) fn buffer(f: &mut fmt::Formatter<'_>, inst: &Inst) -> fmt::Result {
     if inst.tfe { f.write_str(" tfe") } else { Ok(()) }
 }
 
-/// The data format by name; the assembler's default is not printed, and numbers without a name are.
+/// The data format by name. The assembler's default is not printed; a number without a name prints as the number.
 fn data_format(f: &mut fmt::Formatter<'_>, format: u8) -> fmt::Result {
     const SIX: &[&str] = &["UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT"];
     const SEVEN: &[&str] = &["UNORM", "SNORM", "USCALED", "SSCALED", "UINT", "SINT", "FLOAT"];

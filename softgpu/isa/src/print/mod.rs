@@ -36,8 +36,8 @@ impl Inst {
         Text { inst: self, wave, halves: Halves::Implied }
     }
 
-    /// As [`Inst::text`], with the half of each 16-bit register (`v33.h`), as LLVM prints with `+real-true16`. Only so
-    /// does the text of every instruction say which half its long form selects.
+    /// As [`Inst::text`], with the half of each 16-bit register (`v33.h`), as LLVM prints with `+real-true16`. Only
+    /// this text says for every instruction which half its long form selects.
     pub fn text_with_halves(&self, wave: WaveSize) -> Text<'_> {
         Text { inst: self, wave, halves: Halves::Named }
     }

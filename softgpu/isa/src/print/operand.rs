@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operands as text.
 //!
-//! INVARIANT: a literal whose value an inline constant of its type could give prints as that constant.
+//! INVARIANT: a literal prints as an inline constant if an inline constant of its type has the same value.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ const F32: [u32; 9] = [
 const F64_HIGH: [u32; 8] =
     [0x3fe0_0000, 0xbfe0_0000, 0x3ff0_0000, 0xbff0_0000, 0x4000_0000, 0xc000_0000, 0x4010_0000, 0xc010_0000];
 
-/// As what a constant prints.
+/// The type that a constant prints as.
 #[derive(Clone, Copy)]
 pub(super) enum Constant {
     Of(Ty),
@@ -35,7 +35,7 @@ pub(super) enum Constant {
 }
 
 impl Constant {
-    /// As what a constant in `slot` of `row` prints.
+    /// The type that a constant in `slot` of `row` prints as.
     pub(super) fn in_slot(row: &OpInfo, slot: &Slot) -> Self {
         match slot.ty {
             Ty::P16 if row.any(Flags::PACKED_F16) => Self::PackedF16,
@@ -89,7 +89,7 @@ pub(super) fn operand(
 fn float(f: &mut fmt::Formatter<'_>, code: u8, constant: Constant) -> fmt::Result {
     let index = usize::from(code.wrapping_sub(240)).min(FLOATS.len() - 1);
     match (code, constant) {
-        // A 16-bit integer operation sees the f16 pattern.
+        // A 16-bit integer operation reads the bits of the f16.
         (_, Constant::Of(Ty::B16 | Ty::U16 | Ty::I16)) => write!(f, "{:#x}", F16[index]),
         (248, Constant::Of(ty)) if ty.dwords() > 1 => f.write_str("0.15915494309189532"),
         _ => f.write_str(FLOATS[index]),
@@ -109,8 +109,9 @@ fn is_inline_int(value: i64) -> bool {
 
 fn literal(f: &mut fmt::Formatter<'_>, value: u32, constant: Constant) -> fmt::Result {
     let named = |table: &[u32], value: u32| table.iter().position(|&pattern| pattern == value);
-    // CAST: reinterpretation of the low bits as signed.
-    let (half, whole) = (i64::from(value as i16), i64::from(value as i32));
+    let [a, b, ..] = value.to_le_bytes();
+    let low_half = u16::from_le_bytes([a, b]);
+    let (half, whole) = (i64::from(low_half.cast_signed()), i64::from(value.cast_signed()));
     let (integer, float) = match constant {
         Constant::PackedF16 => (whole, named(&F16, value)),
         Constant::PackedBf16 => (whole, named(&BF16, value)),
@@ -123,9 +124,9 @@ fn literal(f: &mut fmt::Formatter<'_>, value: u32, constant: Constant) -> fmt::R
     match float {
         _ if is_inline_int(integer) => write!(f, "{integer}"),
         Some(index) => f.write_str(FLOATS[index]),
-        // CAST: LLVM prints the half that a 16-bit operation reads.
+        // LLVM prints the half that a 16-bit operation reads.
         None if matches!(constant, Constant::Of(Ty::F16 | Ty::MIX | Ty::B16 | Ty::U16 | Ty::I16)) => {
-            write!(f, "{:#x}", value as u16)
+            write!(f, "{low_half:#x}")
         }
         None => write!(f, "{value:#x}"),
     }

@@ -60,8 +60,8 @@ fn suffix(inst: &Inst, row: &OpInfo) -> &'static str {
     }
 }
 
-/// The `.l` or `.h` of a 16-bit register. Where halves are implied: if a short form names a high one, and on v_mov_b16,
-/// which LLVM 19 always prints so (the long form's choice of half is in its op_sel).
+/// The `.l` or `.h` of a 16-bit register. With implied halves it is printed where a short form names a high half, and
+/// for v_mov_b16, where LLVM 19 always prints it (the long form selects the half with op_sel).
 fn half_suffix(inst: &Inst, slot: &Slot, value: Operand, position: usize, halves: Halves) -> &'static str {
     let is_short = matches!(inst.enc, Enc::Vop1 | Enc::Vop2 | Enc::Vopc);
     let is_named = match halves {
@@ -130,7 +130,7 @@ fn source_bits(f: &mut fmt::Formatter<'_>, name: &str, mask: u8, sources: usize)
 
 fn long_modifiers(f: &mut fmt::Formatter<'_>, inst: &Inst, row: &OpInfo, halves: Halves) -> fmt::Result {
     let is_permute = matches!(inst.op, Op::V_PERMLANE16_B32 | Op::V_PERMLANEX16_B32);
-    // The registers say it.
+    // The names of the registers say which half.
     let is_said = halves == Halves::Named && !is_permute;
     if inst.op_sel != 0 && row.any(Flags::OP_SEL) && !is_said {
         if is_permute {

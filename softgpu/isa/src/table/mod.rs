@@ -2,8 +2,8 @@
 //! The table: every operation, once, and what is generated from it.
 //!
 //! A row reads `NAME [destinations] [sources] {flags} Family {format opcode, ...};` with operand slots written as
-//! [`Class`](crate::Class) and [`Ty`](crate::Ty). Rows live in one file per format; each file's macro hands its rows
-//! on to the next, and `define_ops` makes from the whole list the [`Op`] enum, [`rows`] and the opcode maps.
+//! [`Class`](crate::Class) and [`Ty`](crate::Ty). Rows live in one file per format; each file's macro passes its rows
+//! on to the next, and `define_ops` makes the [`Op`] enum, [`rows`] and the opcode maps from the whole list.
 //!
 //! | class | what may stand in the position |
 //! |---|---|

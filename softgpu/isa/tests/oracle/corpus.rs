@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whole code objects from clang-19: our disassembly is llvm-objdump's for every instruction.
+//! Whole code objects from clang-19: this crate's disassembly equals llvm-objdump's for every instruction.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the table holds and what LLVM knows beyond it: a listing, not a verdict (the sweeps are the verdict).
+//! Lists what the table holds, and what LLVM has beyond it. The listing checks nothing; the sweeps do.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,8 @@ fn table_is_indexed_by_op() {
     }
 }
 
-/// Prints the rows per format and the mnemonics that LLVM's disassembler gives for random words we do not decode.
+/// Prints the rows per format, and the mnemonics that LLVM's disassembler gives for random words that this crate does
+/// not decode.
 #[test]
 fn coverage_listing() {
     println!("{} operations", rows().len());

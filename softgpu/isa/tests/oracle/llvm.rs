@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LLVM 19's gfx1100 disassembler as a process, and the comparison of our decoder with it.
+//! LLVM 19's gfx1100 disassembler as a process, and the comparison of this crate's decoder with it.
 //!
-//! INVARIANT: a missing tool is a failure that says what to install, never a pass.
+//! INVARIANT: without the tool a test fails and says what to install; it never passes.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use std::thread;
 
 use softgpu_isa::{DecodeError, Enc, Inst, Op, WaveSize, decode_strict};
 
-/// `s_nop 0x123`: follows each instruction, so that how many remain tells how many dwords the instruction took.
+/// `s_nop 0x123`: several follow each instruction; the number that remains tells how many dwords the instruction took.
 pub const PAD: u32 = 0xbf80_0123;
 const PADS: usize = 3;
-/// A pair that separates one block's output from the next.
+/// Two instructions that separate the outputs of two blocks.
 const MARK: [u32; 2] = [0xbf80_7ffe, 0xbf82_5a5a];
 const MARK_TEXT: [&str; 2] = ["s_nop 0x7ffe", "s_sethalt 0x5a5a"];
 
@@ -31,7 +31,7 @@ pub fn run(program: &str, package: &str, arguments: &[&str], input: &str) -> Str
     let input = input.to_owned();
     let writer = thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("the child's output is readable");
-    // A child that stops reading early shows in its output.
+    // If the child stops reading early, its output shows that.
     let _ = writer.join();
     String::from_utf8(output.stdout).expect("LLVM prints UTF-8")
 }
@@ -98,23 +98,23 @@ pub struct Mismatch {
     pub theirs: String,
 }
 
-/// How a comparison went.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Words LLVM and we decode alike.
+    /// Words that LLVM and this crate decode alike.
     pub agreed: usize,
     /// Of these, how often each operation occurred in each encoding.
     pub per_op: HashMap<(Enc, Op), usize>,
-    /// Words both refuse.
+    /// Words that both refuse.
     pub refused: usize,
-    /// Words LLVM knows in formats that are not for compute.
+    /// Words that LLVM decodes in formats that are not for compute.
     pub graphics: usize,
     /// Words that name high halves of registers, which LLVM decodes only with `+real-true16`.
     pub true16: usize,
     pub mismatches: Vec<Mismatch>,
 }
 
-/// Compares our decoding of each case with LLVM's.
+/// Compares this crate's decoding of each case with LLVM's.
 pub fn compare(cases: &[[u32; 3]], wave: WaveSize) -> Report {
     let mut report = Report::default();
     let attribute = (wave == WaveSize::W64).then_some("--mattr=+wavefrontsize64");
@@ -160,8 +160,8 @@ fn compare_one(report: &mut Report, words: &[u32; 3], wave: WaveSize, theirs: Op
     }
 }
 
-/// What LLVM accepts and we do not, on purpose: a read-only value as scalar destination, the graphics-only wave id, and
-/// the all-zero word, which LLVM names `v_illegal`; a literal besides DPP, for which the encoding has no room.
+/// What LLVM accepts and this crate refuses on purpose: a read-only value as scalar destination, the graphics-only wave
+/// id, and the all-zero word, which LLVM names `v_illegal`; a literal besides DPP, for which the encoding has no room.
 fn is_exempt(words: &[u32; 3], text: &str) -> bool {
     let has_literal = words[1] >> 9 & 0x1ff == 255 || words[1] >> 18 & 0x1ff == 255;
     if text.contains("_e64_dpp ") && has_literal {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every opcode slot of every format with several operand patterns: our validity, length and text are LLVM's.
+//! Every opcode slot of every format with several operand patterns: validity, length and text equal LLVM's.
 
 use softgpu_isa::{Enc, EncodingFamily, Fmt, Op, WaveSize, decode, decode_strict, rows};
 
@@ -283,7 +283,7 @@ fn case(random: &mut Random, format: &Format, slot: u64) -> [u32; 3] {
         let field = value(random, kind, width);
         bits = bits & !(((1 << width) - 1) << lsb) | field << lsb;
     }
-    // Many operations have fewer than three sources and no modifiers, and want those fields zero.
+    // Many operations have fewer than three sources and no modifiers, and require those fields to be zero.
     if std::ptr::eq(format.fields, VECTOR_LONG) {
         let unused: u64 = random.pick(&[0, 0x1ff << 50, 0x3_ffff << 41, 0x1ff << 50]);
         let modifiers: u64 =
@@ -331,7 +331,7 @@ fn sweep(name: &str, encodings: &[(Fmt, Enc)], patterns: usize) {
     let report = compare(&cases_of(name, patterns), WaveSize::W32);
     println!("{name}: {} agree, {} refused by both", report.agreed, report.refused);
     assert_agrees(&report);
-    // Every row has been seen to agree, not only to be refused together.
+    // For every row both have decoded some word alike; agreeing on refusals is not enough.
     for row in rows() {
         for &(fmt, enc) in encodings.iter().filter(|&&(fmt, _)| row.has(EncodingFamily::Gfx11, fmt)) {
             let seen = report.per_op.get(&(enc, row.op)).copied().unwrap_or(0);
@@ -431,7 +431,7 @@ fn named_halves_agree_with_llvm_true16() {
     assert!(agreed > 500 && high > 150, "{agreed} {high}");
 }
 
-/// What LLVM 19 does not name: every 16-bit operand of every format, as today's assembler reads it.
+/// Names that LLVM 19 does not print: every 16-bit operand of every format, as today's assembler reads it.
 #[test]
 fn halves_of_every_format_are_named() {
     for (words, text) in [

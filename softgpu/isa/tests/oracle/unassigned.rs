@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bits that the ISA document does not assign to an operation decide nothing: for every row in every encoding, garbage
-//! there decodes as zeros do. Which bits these are is said here, field by field, independently of the decoder.
+//! Bits that the ISA document does not assign to an operation are ignored: for every row in every encoding, random
+//! values there decode as zeros do. This file lists these bits, field by field, independently of the decoder.
 
 use softgpu_isa::{Class, Enc, EncodingFamily, Flags, Fmt, Inst, Op, OpInfo, Ty, WaveSize};
 use softgpu_isa::{decode_for, decode_strict, rows};
@@ -132,7 +132,7 @@ fn encoding(row: &OpInfo, fmt: Fmt, opcode: u64) -> Option<(u64, u64)> {
             ))
         }
         Fmt::DualX => {
-            // Beside it a multiplication, which uses its fields.
+            // The other half is a multiplication, which uses its fields.
             let second = field(9, 8, row.op == Op::V_MOV_B32);
             Some((0xc800_0000 | 3 << 17 | opcode << 22, second))
         }
@@ -248,7 +248,7 @@ fn lanes_modify_floats_only() {
     assert!(checked > 1_000, "{checked}");
 }
 
-/// What LLVM 19 decodes, we execute, with the same operands and length.
+/// What LLVM 19 decodes, the lenient decoder decodes too, with the same operands and length.
 #[test]
 fn whatever_llvm_decodes_is_executed() {
     let mut random = Random(0x5354_5249);

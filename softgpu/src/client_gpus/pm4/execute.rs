@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The effect of each PM4 packet.
 //!
-//! Dispatches run to their end before the next packet begins, and memory is coherent: partial flushes and cache packets
-//! have nothing left to do.
+//! Dispatches run to their end before the next packet begins, and memory is coherent: partial flushes have nothing left to
+//! do. Of the cache packets only the invalidation of the instruction caches matters, which are not coherent here either.
 //!
 //! INVARIANT: what a packet that ends in an error has done is harmless to do again when the packet begins anew.
 
 use queues::aql::ExceptionCode;
 use queues::pm4::{
-    self, CopyData, CopySource, DataSel, Destination, EventWrite, IndirectBuffer, Initiator, Packet,
-    PredExec, ReleaseMem, WaitRegMem, WaitTarget, WriteData, reg,
+    self, AcquireCaches, AcquireMem, CopyData, CopySource, DataSel, Destination, EventWrite, IndirectBuffer,
+    Initiator, Packet, PredExec, ReleaseMem, WaitRegMem, WaitTarget, WriteData, coher, gcr, reg,
 };
+use queues::words::{count, words};
 use softgpu_waves::{AccessKind, MemoryFault};
 
 use super::launch;
@@ -43,13 +44,16 @@ impl Machine {
     pub(super) fn execute(&mut self, core: &Core, words: &[u32]) -> Result<Step, Exit> {
         let (packet, dwords) = pm4::decode(words)?;
         tracing::trace!(target: "processor", queue = core.config.id, %packet);
-        // CAST: at most 0x4001.
-        let mut step = Step { dwords: dwords as u32, buffer: None };
+        let mut step = Step { dwords: count(dwords), buffer: None };
         match packet {
             Packet::Nop(_)
-            | Packet::AcquireMem(_)
             | Packet::SetUconfigReg { .. }
             | Packet::EventWrite(EventWrite { address: None, .. }) => {}
+            Packet::AcquireMem(AcquireMem { caches, .. }) => {
+                if invalidates_code(caches) {
+                    core.gpu.vm.invalidate_instructions();
+                }
+            }
             Packet::SetShReg { register, values } => self.set_registers(register, values)?,
             Packet::DispatchDirect { groups, initiator } => self.dispatch(core, initiator, groups)?,
             Packet::DispatchIndirect { address, initiator } => {
@@ -141,8 +145,7 @@ impl Machine {
             CopySource::GpuClock => clock::ticks(),
             CopySource::AtomicReturn | CopySource::SystemClock => return Err(unsupported()),
         };
-        // CAST: the two halves.
-        let (low, high) = (value as u32, (value >> 32) as u32);
+        let [low, high] = words(value);
         match copy.destination {
             Destination::Memory { address } | Destination::L2 { address } => {
                 if copy.wide {
@@ -192,6 +195,16 @@ impl Machine {
     }
 }
 
+/// Whether an `ACQUIRE_MEM` invalidates the instruction caches. Nothing else does: not a fence of an AQL packet, not a
+/// `RELEASE_MEM`, whose cache controls have no such bit (`soc15d.h`, `nvd.h`).
+const fn invalidates_code(caches: AcquireCaches) -> bool {
+    match caches {
+        // A two-bit field (`nvd.h`, PACKET3_ACQUIRE_MEM_GCR_CNTL_GLI_INV): all, a range, or its ends. All of it is done.
+        AcquireCaches::Gcr(bits) => bits & (3 * gcr::GLI_INV) != 0,
+        AcquireCaches::Coherency(bits) => bits & coher::SH_ICACHE_ACTION_ENA != 0,
+    }
+}
+
 /// Polls until `satisfied` holds. When the queue has to leave meanwhile, the packet begins anew later.
 fn poll(core: &Core, mut satisfied: impl FnMut() -> Result<bool, MemoryFault>) -> Result<(), Exit> {
     let mut backoff = Backoff::new(&core.gpu.waiters);
@@ -226,7 +239,7 @@ fn release_mem(core: &Core, release: &ReleaseMem) -> Result<(), Exit> {
     match release.data_sel {
         DataSel::None => {}
         // CAST: the low half is asked for.
-        DataSel::Low32 => vm.write_u32(release.address, release.value as u32)?,
+        DataSel::Low32 => vm.write_u32(release.address, words(release.value)[0])?,
         DataSel::All64 => vm.write_u64(release.address, release.value)?,
         DataSel::GpuClock => vm.write_u64(release.address, clock::ticks())?,
     }

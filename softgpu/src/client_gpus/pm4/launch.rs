@@ -7,21 +7,19 @@
 use queues::aql::{ExceptionCode, Header, KernelDispatch, PacketKind};
 use queues::hsa::KernelDescriptor;
 use queues::pm4::{Initiator, reg};
+use queues::words::{halves, words};
 use softgpu_waves::{Launch, Scratch};
 
 use super::registers::Registers;
 use crate::client_gpus::gpu::Chip;
 use crate::client_gpus::raised::Raised;
+use crate::client_gpus::scratch::slots;
 use crate::hardware::HwQueue;
 
 /// Bytes of one step of `COMPUTE_PGM_RSRC2.LDS_SIZE`.
 const LDS_GRANULE: u32 = 512;
 /// `ENABLE_WAVEFRONT_SIZE32` of a descriptor's properties.
 const PROPERTY_WAVE32: u16 = 1 << 10;
-/// `COMPUTE_TMPRING_SIZE`: waves in bits 0..12, size of a wave above.
-const TMPRING_WAVES: u32 = 0xfff;
-const TMPRING_WAVE_SIZE_SHIFT: u32 = 12;
-const TMPRING_WAVE_SIZE: u32 = 0x7fff;
 
 /// The launch that a dispatch with these sizes is; `None` if it has no work-group.
 ///
@@ -78,6 +76,7 @@ pub(super) fn launch(
         scratch,
         doorbell: config.doorbell_offset / 8,
         priority: config.priority,
+        privileged: chip.privileged(config.kind, descriptor.compute_pgm_rsrc1),
     }))
 }
 
@@ -132,8 +131,7 @@ impl Axis {
     /// A size is the end of a range, not a count: the work-groups from `COMPUTE_START` up to it run (Mesa's RADV adds the base
     /// work-group to the counts).
     fn new(threads: u32, first: u32, end: u32, initiator: Initiator) -> Self {
-        // CAST: the two halves.
-        let (full, partial) = (threads as u16, (threads >> 16) as u16);
+        let [full, partial] = halves(threads);
         let [first, end, size] = [u64::from(first), u64::from(end), u64::from(full)];
         if initiator.use_thread_dimensions() {
             let items = end.saturating_sub(first * size);
@@ -156,18 +154,15 @@ impl Axis {
     }
 }
 
-/// Scratch bytes of a lane, and the memory they come from.
+/// Scratch bytes of a lane, and the slots they come from, which need not lie in any memory.
 fn scratch(chip: &Chip, registers: &Registers, descriptor: &KernelDescriptor) -> (u32, Option<Scratch>) {
     let Some(format) = chip.target.scratch.filter(|_| descriptor.enable_private_segment()) else {
         return (0, None);
     };
-    let size = registers.get(reg::COMPUTE_TMPRING_SIZE);
-    let wave_bytes = (size >> TMPRING_WAVE_SIZE_SHIFT & TMPRING_WAVE_SIZE) * format.wave_size_unit;
-    let engines = if format.waves_per_engine { chip.engines } else { 1 };
-    let waves = u64::from(size & TMPRING_WAVES) * u64::from(engines);
     let base = registers.address(reg::COMPUTE_DISPATCH_SCRATCH_BASE_LO);
-    let memory = Scratch { base, bytes: u64::from(wave_bytes) * waves };
-    (wave_bytes / descriptor.lanes(), Some(memory))
+    let slots = slots(chip, &format, base, registers.get(reg::COMPUTE_TMPRING_SIZE));
+    // CAST: a field of 15 bits times its unit.
+    (words(slots.wave_bytes)[0] / descriptor.lanes(), Some(slots))
 }
 
 #[cfg(test)]
@@ -234,7 +229,8 @@ mod tests {
             kernel_code_properties,
             ..KernelDescriptor::default()
         };
-        let memory = Some(Scratch { base: 0x7f20_0000_0000, bytes: 0x200 * 0x20 * 256 * 6 });
+        let memory =
+            Some(Scratch { base: 0x7f20_0000_0000, wave_bytes: 0x20 * 256, waves: 0x200, engines: 6 });
         assert_eq!(scratch(&chip, &registers, &descriptor(1, PROPERTY_WAVE32)), (256, memory));
         assert_eq!(scratch(&chip, &registers, &descriptor(1, 0)), (128, memory));
         assert_eq!(scratch(&chip, &registers, &descriptor(0, 0)), (0, None));

@@ -9,9 +9,10 @@
 //! INVARIANT: every position is behind the last packet that began, and what such a packet left unfinished is a frame or
 //! the job. So a machine that was stopped resumes by finishing these, innermost first.
 
+use nix::errno::Errno;
 use queues::pm4::{IndirectBuffer, Pm4Error, packet_dwords};
 use queues::save_area::WaveRecord;
-use rustix::io::Errno;
+use queues::words::count;
 use softgpu_waves::{MemoryFault, Vm};
 
 use super::registers::Registers;
@@ -181,7 +182,7 @@ impl Machine {
     pub(in crate::client_gpus) fn store(&self, writer: &mut Writer) {
         self.registers.store(writer);
         // CAST: at most `DEPTH`.
-        writer.put(self.frames.len() as u32);
+        writer.put(count(self.frames.len()));
         for frame in &self.frames {
             writer.put64(frame.address);
             writer.put(frame.dwords);
@@ -207,13 +208,13 @@ impl Machine {
         let count = usize::try_from(reader.take()).ok().filter(|&count| count <= DEPTH);
         let frame = |_| {
             let frame = Frame { address: reader.take64(), dwords: reader.take(), next: reader.take() };
-            if frame.next <= frame.dwords { Ok(frame) } else { Err(Errno::INVAL) }
+            if frame.next <= frame.dwords { Ok(frame) } else { Err(Errno::EINVAL) }
         };
-        let frames = (0..count.ok_or(Errno::INVAL)?).map(frame).collect::<Result<_, _>>()?;
+        let frames = (0..count.ok_or(Errno::EINVAL)?).map(frame).collect::<Result<_, _>>()?;
         let job = match reader.take() {
             0 if waves.is_empty() => None,
             1 => Some(Box::new(Job::load(reader, gpu, config, waves)?)),
-            _ => return Err(Errno::INVAL),
+            _ => return Err(Errno::EINVAL),
         };
         Ok(Self { registers, frames, job, words: Vec::new() })
     }

@@ -15,10 +15,10 @@ mod registers;
 
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use queues::aql::ExceptionCode;
 use queues::pm4::{Pm4Error, packet_dwords};
 use queues::save_area::WaveRecord;
-use rustix::io::Errno;
 
 pub(super) use self::machine::Machine;
 use self::machine::append;
@@ -146,8 +146,8 @@ impl Pm4Run<'_> {
         // to the client.
         let next = if is_ahead(next, limit) { limit } else { next };
         if self.published != Some(next) {
-            // CAST: a ring has at most 2^30 dwords (KFD counts its bytes in 32 bits).
-            gpu.vm.write_u32(config.read_ptr_va, (next % ring_dwords(config)) as u32)?;
+            // A ring has at most 2^30 dwords (KFD counts its bytes in 32 bits).
+            gpu.vm.write_u32(config.read_ptr_va, queues::words::words(next % ring_dwords(config))[0])?;
             self.published = Some(next);
         }
         Ok(())
@@ -215,16 +215,14 @@ impl Ring<'_> {
         // CAST: a packet has at most 0x4001 dwords.
         let dwords = wanted as u64;
         if dwords > size {
-            // CAST: fewer than the packet has.
-            return Err(Pm4Error::Truncated { wanted, available: size as usize }.into());
+            return Err(Pm4Error::Truncated { wanted, available: queues::words::size(size) }.into());
         }
         if is_ahead(dwords, self.limit.wrapping_sub(self.next)) {
             return Ok(false);
         }
         let first = dwords.min(size - place);
-        // CAST: parts of a packet.
-        append(&gpu.vm, address, first as usize, words)?;
-        append(&gpu.vm, config.ring_va, (dwords - first) as usize, words)?;
+        append(&gpu.vm, address, queues::words::size(first), words)?;
+        append(&gpu.vm, config.ring_va, queues::words::size(dwords - first), words)?;
         Ok(true)
     }
 }

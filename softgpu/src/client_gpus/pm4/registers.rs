@@ -5,6 +5,7 @@
 //! hardware loses none of them. Writes to any other register of the chip have no effect, and it reads as 0.
 
 use queues::pm4::reg;
+use queues::words::count;
 
 use crate::client_gpus::mqd::{Reader, Writer};
 
@@ -49,8 +50,7 @@ impl Registers {
 
     /// All user data.
     pub(super) fn user_data(&self) -> [u32; 16] {
-        // CAST: below 16.
-        std::array::from_fn(|at| self.get(reg::COMPUTE_USER_DATA_0 + at as u32))
+        std::array::from_fn(|at| self.get(reg::COMPUTE_USER_DATA_0 + count(at)))
     }
 
     /// An address of which two registers hold bits 8..48.

@@ -20,9 +20,9 @@ mod window;
 
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use queues::aql::ExceptionCode;
 use queues::sdma::{Generation, SdmaError, decode};
-use rustix::io::Errno;
 
 use self::window::Window;
 use super::core::{Core, Exit};
@@ -58,7 +58,7 @@ impl SdmaContext {
     pub(super) fn load(reader: &mut Reader<'_>) -> Result<Self, Errno> {
         let [next, limit, progress] = std::array::from_fn(|_| reader.take64());
         if !next.is_multiple_of(DWORD) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         Ok(Self { next, limit, progress, spin: Duration::ZERO })
     }

@@ -55,7 +55,7 @@ fn page_that_is_taken_out_faults_and_its_neighbours_do_not() {
     machine.run(&queue, 5, part + 4).wait_zero();
     assert_eq!(whole.u32(4096 + 4).load(Ordering::SeqCst), 5);
     machine.run(&queue, 5, part + 4096);
-    let fault = VmFault { address: part + 4096, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: part + 4096, permission_faults: VmFault::VALID | VmFault::WRITE };
     assert_eq!(*machine.driver.faults.lock(), [(0, fault)]);
     machine.gpus.unmap(0, part, 4096);
 }
@@ -72,7 +72,7 @@ fn protected_page_can_be_read_and_not_written_until_it_is_opened_again() {
     machine.run(&queue, 8, part + 4096).wait_zero();
     machine.gpus.protect(0, part + 4096, 4096, READ_ONLY);
     machine.run(&queue, 9, part + 4096);
-    let fault = VmFault { address: part + 4096, not_present: false, read_only: true, no_execute: false };
+    let fault = VmFault { address: part + 4096, permission_faults: VmFault::WRITE };
     assert_eq!(*machine.driver.faults.lock(), [(0, fault)]);
     assert_eq!(whole.u32(4096).load(Ordering::SeqCst), 8);
 }

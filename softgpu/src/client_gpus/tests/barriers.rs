@@ -164,5 +164,5 @@ fn start_without_mapped_ring_is_eio() {
     let queue = machine.queue(1);
     queue.stop();
     machine.gpus.unmap(0, queue.ring.va, 4096);
-    assert_eq!(machine.gpus.start_queue(0, &queue.config(), &Mqd::default()), Err(rustix::io::Errno::IO));
+    assert_eq!(machine.gpus.start_queue(0, &queue.config(), &Mqd::default()), Err(nix::errno::Errno::EIO));
 }

@@ -74,7 +74,7 @@ fn unmapped_kernel_object_is_memory_fault() {
     let packet = KernelDispatch { kernel_object: address, ..dispatch(&kernel, 0, 1, &signal) };
     queue.submit(Packet::KernelDispatch(packet));
     assert_eq!(machine.exceptions(), [(1, WaveMemoryViolation)]);
-    let fault = VmFault { address, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address, permission_faults: VmFault::VALID | VmFault::READ };
     assert_eq!(*machine.driver.faults.lock(), [(0, fault)]);
 }
 
@@ -129,7 +129,7 @@ fn kernel_raises(
         let mut waves = read_waves(&area).unwrap();
         assert_eq!(waves.len(), 1);
         let mut wave = waves.remove(0);
-        wave.pc -= kernel.buffer.va + 256;
+        wave.pc = wave.stopped(chip().target).unwrap().pc - (kernel.buffer.va + 256);
         wave
     };
     (machine, wave)
@@ -142,11 +142,56 @@ fn illegal_instruction_halts_and_leaves_its_wave() {
     assert_eq!((wave.pc, wave.sgprs[7]), (8, 0x1234));
 }
 
+/// A chip whose waves are not privileged on AQL queues, and so do trap.
+fn trapping_chip() -> Chip {
+    Chip { target: Target::by_name("gfx1150").unwrap(), arrays: 2, engines: 1, errata: true }
+}
+
+#[test]
+fn handler_reports_traps_by_their_id_and_steps_over_debug_traps() {
+    for (trap, code) in [(2, WaveAbort), (1, WaveTrap), (200, WaveTrap)] {
+        let machine = Machine::with_chip(trapping_chip());
+        let (queue, signal) = (machine.queue(1), machine.signal(1));
+        // 3 is the debug trap, and nobody debugs.
+        let kernel = machine.kernel(&format!("s_trap 3\n s_trap {trap}\n s_endpgm"));
+        queue.submit(Packet::KernelDispatch(dispatch(&kernel, 0, 1, &signal)));
+        assert_eq!(machine.exceptions(), [(1, code)]);
+        assert_eq!(signal.value(), 1, "never completed");
+    }
+}
+
+#[test]
+fn without_a_handler_traps_are_skipped_and_other_waves_hang_in_silence() {
+    let machine = Machine::without_trap_handler(trapping_chip());
+    let (queue, signal) = (machine.queue(1), machine.signal(1));
+    let kernel = machine.kernel("s_trap 2\n s_endpgm");
+    queue.submit(Packet::KernelDispatch(dispatch(&kernel, 0, 1, &signal)));
+    signal.wait_zero();
+
+    let signal = machine.signal(1);
+    let kernel = machine.kernel(".long 0xffffffff\n s_endpgm");
+    queue.submit(Packet::KernelDispatch(dispatch(&kernel, 0, 1, &signal)));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!((signal.value(), machine.driver.exceptions.lock().len()), (1, 0));
+    queue.destroy();
+}
+
+/// How device code wakes the host: the message names an event.
+#[test]
+fn message_of_a_wave_without_privilege_is_an_event() {
+    let machine = Machine::with_chip(trapping_chip());
+    let (queue, signal) = (machine.queue(1), machine.signal(1));
+    let kernel = machine.kernel("s_movk_i32 m0, 0x123\n s_sendmsg sendmsg(MSG_INTERRUPT)\n s_endpgm");
+    queue.submit(Packet::KernelDispatch(dispatch(&kernel, 0, 1, &signal)));
+    signal.wait_zero();
+    assert_eq!(*machine.driver.messages.lock(), [0x123]);
+}
+
 #[test]
 fn store_to_unmapped_memory_is_a_fault_with_its_address() {
     let assembly = "v_mov_b32 v0, 0\n v_mov_b32 v1, 0x2000\n global_store_b32 v[0:1], v0, off\n s_endpgm";
     let (machine, wave) = kernel_raises(assembly, 0, WaveMemoryViolation);
-    let fault = VmFault { address: 0x2000 << 32, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0x2000 << 32, permission_faults: VmFault::VALID | VmFault::WRITE };
     assert_eq!(*machine.driver.faults.lock(), [(0, fault)]);
     assert_eq!(wave.lanes, 32);
 }
@@ -163,7 +208,7 @@ fn store_to_read_only_memory_is_a_read_only_fault() {
     );
     queue.submit(Packet::KernelDispatch(dispatch(&kernel, arguments.va, 1, &signal)));
     assert_eq!(machine.exceptions(), [(1, WaveMemoryViolation)]);
-    let fault = VmFault { address: target.va, not_present: false, read_only: true, no_execute: false };
+    let fault = VmFault { address: target.va, permission_faults: VmFault::WRITE };
     assert_eq!(*machine.driver.faults.lock(), [(0, fault)]);
 }
 
@@ -177,7 +222,7 @@ fn data_is_not_executable() {
     let packet = KernelDispatch { kernel_object: copy.va, ..dispatch(&kernel, 0, 1, &signal) };
     queue.submit(Packet::KernelDispatch(packet));
     assert_eq!(machine.exceptions(), [(1, WaveMemoryViolation)]);
-    assert!(machine.driver.faults.lock()[0].1.no_execute);
+    assert_eq!(machine.driver.faults.lock()[0].1.permission_faults, VmFault::EXECUTE);
 }
 
 #[test]

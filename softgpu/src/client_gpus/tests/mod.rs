@@ -10,6 +10,7 @@ mod idle;
 mod kernels;
 mod pm4;
 mod preempt;
+mod scratch;
 mod sdma;
 
 use std::collections::HashSet;
@@ -48,7 +49,7 @@ fn queues_of_chips_that_are_not_executed_are_refused() {
         let gpus = ClientGpus::new(&[Chip { target, ..chip() }]).unwrap();
         gpus.start_queue(0, &some_queue(kind), &Mqd::default()).unwrap_err()
     };
-    let refused = rustix::io::Errno::OPNOTSUPP;
+    let refused = nix::errno::Errno::EOPNOTSUPP;
     for name in ["gfx1201", "gfx90a", "gfx942"] {
         assert_eq!(start(name, HwQueueKind::Aql), refused, "{name}");
         assert_eq!(start(name, HwQueueKind::Compute), refused, "{name}");
@@ -58,7 +59,7 @@ fn queues_of_chips_that_are_not_executed_are_refused() {
     for (name, kind) in
         [("gfx90a", HwQueueKind::Sdma), ("gfx1101", HwQueueKind::Aql), ("gfx1102", HwQueueKind::Compute)]
     {
-        assert_eq!(start(name, kind), rustix::io::Errno::IO, "{name}");
+        assert_eq!(start(name, kind), nix::errno::Errno::EIO, "{name}");
     }
 }
 
@@ -85,6 +86,8 @@ struct FakeDriver {
     events: Mutex<Vec<u32>>,
     faults: Mutex<Vec<(usize, VmFault)>>,
     exceptions: Mutex<Vec<(u32, ExceptionCode)>>,
+    /// Of waves without privilege.
+    messages: Mutex<Vec<u32>>,
     hangs: Mutex<Vec<usize>>,
 }
 
@@ -99,6 +102,14 @@ impl Interrupts for FakeDriver {
 
     fn hang(&self, gpu: usize) {
         self.hangs.lock().push(gpu);
+    }
+
+    fn wave_message(&self, _gpu: usize, m0: u32, privileged: bool) {
+        let codes = ExceptionCode::ALL.iter().filter(|code| u64::from(m0 >> 10) & code.mask() != 0);
+        match privileged {
+            true => self.exceptions.lock().extend(codes.map(|code| (m0 & 0x3ff, *code))),
+            false => self.messages.lock().push(m0),
+        }
     }
 
     fn queue_exception(&self, _gpu: usize, queue_id: u32, code: ExceptionCode) {
@@ -153,6 +164,16 @@ impl Machine {
     }
 
     fn with_chip(chip: Chip) -> Self {
+        let machine = Self::without_trap_handler(chip);
+        let code = device_lib::trap_handler_for(chip.target.name).unwrap();
+        let memory = machine.buffer(code.len() + 256, CODE);
+        memory.fill(0, code);
+        machine.gpus.set_trap_handler(0, memory.va, 0);
+        machine
+    }
+
+    /// One whose client set no trap handler.
+    fn without_trap_handler(chip: Chip) -> Self {
         let gpus = ClientGpus::new(&[chip]).unwrap();
         let driver = Arc::new(FakeDriver::default());
         let line: std::sync::Weak<FakeDriver> = Arc::downgrade(&driver);

@@ -5,7 +5,7 @@
 //! client gave.
 
 use kfd::sys::{kfd_criu_bo_priv_data, kfd_ioctl_criu_args};
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::Call;
 
@@ -34,7 +34,7 @@ impl Cursor {
     pub(super) fn expect(&self, count: u64, size: usize) -> Result<(), Errno> {
         // CAST: usize to u64 on a 64-bit target.
         let end = count.checked_mul(size as u64).and_then(|bytes| self.offset.checked_add(bytes));
-        if end.is_some_and(|end| end <= self.bytes) { Ok(()) } else { Err(Errno::INVAL) }
+        if end.is_some_and(|end| end <= self.bytes) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Skips `count` elements of `size` bytes.
@@ -54,7 +54,7 @@ impl Cursor {
     /// `EINVAL` beyond the end, `EFAULT`.
     pub(super) fn peek<T: bytemuck::Pod>(&self, call: &Call<'_>) -> Result<T, Errno> {
         self.expect(1, size_of::<T>())?;
-        let address = self.base.checked_add(self.offset).ok_or(Errno::FAULT)?;
+        let address = self.base.checked_add(self.offset).ok_or(Errno::EFAULT)?;
         let mut value = T::zeroed();
         call.memory.read(address, bytemuck::bytes_of_mut(&mut value))?;
         Ok(value)
@@ -76,7 +76,7 @@ impl Cursor {
     /// As for [`Cursor::peek`].
     pub(super) fn fill(&mut self, buffer: &mut [u8], call: &Call<'_>) -> Result<(), Errno> {
         self.expect(1, buffer.len())?;
-        let address = self.base.checked_add(self.offset).ok_or(Errno::FAULT)?;
+        let address = self.base.checked_add(self.offset).ok_or(Errno::EFAULT)?;
         call.memory.read(address, buffer)?;
         self.skip(1, buffer.len())
     }

@@ -8,7 +8,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::Census;
 use crate::driver::bo::{Bo, Domain};
@@ -30,18 +30,18 @@ pub(super) fn bos(pdd: &Pdd) -> impl Iterator<Item = (u32, &Bo)> {
 /// `EFAULT` when there can be no such address.
 pub(super) fn element(array: u64, index: usize, bytes: usize) -> Result<u64, Errno> {
     // CAST: usize to u64 on a 64-bit target.
-    let offset = (index as u64).checked_mul(bytes as u64).ok_or(Errno::FAULT)?;
-    array.checked_add(offset).ok_or(Errno::FAULT)
+    let offset = (index as u64).checked_mul(bytes as u64).ok_or(Errno::EFAULT)?;
+    array.checked_add(offset).ok_or(Errno::EFAULT)
 }
 
 impl KfdProcess {
     pub(super) fn checkpoint(&self, args: &kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {
         if args.devices == 0 || args.bos == 0 || args.priv_data == 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let state = self.state.lock();
         if self.gpus.is_empty() {
-            return Err(Errno::NODEV);
+            return Err(Errno::ENODEV);
         }
         let asked = Census {
             devices: args.num_devices,
@@ -50,14 +50,14 @@ impl KfdProcess {
             private_bytes: args.priv_data_size,
         };
         if !state.criu.paused || asked != self.census(&state) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut buckets = Vec::new();
         let mut memory = Vec::new();
         let private = self.private_blob(&state, &mut buckets, &mut memory)?;
         // Another thread may have created an event after the events were counted.
         if private.len() as u64 != args.priv_data_size {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         call.memory.write(args.devices, bytemuck::cast_slice(&self.device_buckets()))?;
         call.memory.write(args.priv_data, &private)?;
@@ -66,7 +66,7 @@ impl KfdProcess {
             let bucket = element(args.bos, index, size_of::<kfd_criu_bo_bucket>())?;
             // CAST: an offset in a struct of 48 bytes.
             let field = offset_of!(kfd_criu_bo_bucket, dmabuf_fd) as u64;
-            call.fds.give_out(FdPlace::Memory(bucket.checked_add(field).ok_or(Errno::FAULT)?), fd);
+            call.fds.give_out(FdPlace::Memory(bucket.checked_add(field).ok_or(Errno::EFAULT)?), fd);
         }
         Ok(())
     }

@@ -15,7 +15,8 @@ mod restore;
 mod state;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
+use queues::words::count;
 
 pub(super) use self::state::CriuState;
 use super::Call;
@@ -29,7 +30,7 @@ impl KfdProcess {
             KFD_CRIU_OP_UNPAUSE => self.unpause(),
             KFD_CRIU_OP_RESTORE => self.restore(args, call),
             KFD_CRIU_OP_RESUME => self.resume(args.pid),
-            _ => Err(Errno::INVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 
@@ -37,7 +38,7 @@ impl KfdProcess {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if self.gpus.is_empty() {
-            return Err(Errno::NODEV);
+            return Err(Errno::ENODEV);
         }
         if !state.criu.paused || self.kernel.evicts_again() {
             // When an eviction fails, the kernel undoes it and counts the process as running, even if it was paused
@@ -59,7 +60,7 @@ impl KfdProcess {
     fn unpause(&self) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if !state.criu.paused {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         self.restore_queues(&mut state)?;
         state.criu.paused = false;
@@ -71,11 +72,11 @@ impl KfdProcess {
     /// error of a queue that does not start.
     fn resume(&self, pid: u32) -> Result<(), Errno> {
         if pid != self.pid {
-            return Err(Errno::SRCH);
+            return Err(Errno::ESRCH);
         }
         let mut state = self.state.lock();
         if !std::mem::take(&mut state.criu.blocked) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         self.restore_queues(&mut state)
     }
@@ -105,11 +106,11 @@ impl KfdProcess {
             + bos * size_of::<kfd_criu_bo_priv_data>()
             + queue_bytes
             + events * size_of::<kfd_criu_event_priv_data>();
-        // CAST: every object costs memory or a bit of a bitmap, so that there are fewer than 2^32.
+        // Every object costs memory or a bit of a bitmap, so that there are fewer than 2^32.
         Census {
-            devices: self.gpus.len() as u32,
-            bos: bos as u32,
-            objects: (queues + events) as u32,
+            devices: count(self.gpus.len()),
+            bos: count(bos),
+            objects: count(queues + events),
             private_bytes: bytes as u64,
         }
     }

@@ -5,7 +5,8 @@
 //! blob's entry is checked against the device before it is used.
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
+use queues::words::{count, words};
 
 use super::blob::Cursor;
 use crate::driver::Call;
@@ -35,11 +36,11 @@ impl KfdProcess {
         queue: &Queue,
     ) -> Result<(), Errno> {
         if !self.kernel.dumps_queues(self.target(queue.gpu)) {
-            return Err(Errno::OPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP);
         }
         let pdd = &state.pdds[queue.gpu];
         if queue.running || queue.is_active(pdd.evicted) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let aql = queue.queue_type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
         let (doorbell_id, sdma_id) = match queue.doorbell {
@@ -66,8 +67,7 @@ impl KfdProcess {
             sdma_id,
             eop_ring_buffer_size: queue.eop_bytes,
             ctx_save_restore_area_size: queue.cwsr_bytes,
-            // CAST: 2048 at most.
-            mqd_size: mqd_size as u32,
+            mqd_size: count(mqd_size),
             ..Default::default()
         };
         blob.extend_from_slice(bytemuck::bytes_of(&data));
@@ -90,7 +90,7 @@ impl KfdProcess {
         let geometry = self.gpus[gpu].geometry();
         if data.mqd_size as usize != mqd_bytes(compute) || data.ctl_stack_size > geometry.control_stack_bytes
         {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut mqd = vec![0; mqd_bytes(compute)];
         cursor.fill(&mut mqd, call)?;
@@ -100,13 +100,13 @@ impl KfdProcess {
             sanitise(&mut mqd, geometry.control_stack_bytes, data.ctx_save_restore_area_size);
         }
         if data.q_id as usize >= MAX_QUEUES {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if state.queues.get(data.q_id).is_some() {
-            return Err(Errno::NOSPC);
+            return Err(Errno::ENOSPC);
         }
         if !self.kernel.restores_queues(self.target(gpu)) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         state.bound(gpu)?;
         let counted = self.count_queue(state, gpu)?;
@@ -116,8 +116,8 @@ impl KfdProcess {
             gpu,
             queue_type,
             ring_va: data.q_address,
-            // CAST: `queue_type` has looked.
-            ring_bytes: data.q_size as u32,
+            // `queue_type` has refused longer rings.
+            ring_bytes: words(data.q_size)[0],
             percent: data.q_percent,
             priority: data.priority,
             read_pointer_va: data.read_ptr_addr,
@@ -137,7 +137,7 @@ impl KfdProcess {
         let pdd = &mut state.pdds[gpu];
         if !state.queues.insert_at(data.q_id, queue) {
             self.give_back_doorbell(pdd, gpu, doorbell);
-            return Err(Errno::NOSPC);
+            return Err(Errno::ENOSPC);
         }
         if let Some(queue) = state.queues.get(data.q_id) {
             queue.buffers.hold(&mut pdd.vm);
@@ -164,8 +164,8 @@ impl KfdProcess {
             ring_base_address: data.q_address,
             write_pointer_address: data.write_ptr_addr,
             read_pointer_address: data.read_ptr_addr,
-            // CAST: `queue_type` has looked.
-            ring_size: data.q_size as u32,
+            // `queue_type` has refused longer rings.
+            ring_size: words(data.q_size)[0],
             queue_type,
             eop_buffer_address: data.eop_ring_buffer_address,
             eop_buffer_size: u64::from(data.eop_ring_buffer_size),
@@ -194,14 +194,14 @@ impl KfdProcess {
     ) -> Result<Doorbell, Errno> {
         if compute {
             let taken = state.pdds[gpu].doorbells.take_at(data.doorbell_id);
-            return if taken { Ok(Doorbell::Compute { id: data.doorbell_id }) } else { Err(Errno::INVAL) };
+            return if taken { Ok(Doorbell::Compute { id: data.doorbell_id }) } else { Err(Errno::EINVAL) };
         }
         let ids = self.gpus[gpu].sdma_queue_ids().filter(|id| *id == data.sdma_id);
-        let id = self.slot.reserve_sdma(gpu, ids).ok_or(Errno::BUSY)?;
+        let id = self.slot.reserve_sdma(gpu, ids).ok_or(Errno::EBUSY)?;
         let doorbell = sdma_doorbell(id, self.gpus[gpu].sdma_engines());
         if doorbell != data.doorbell_id {
             self.slot.release_sdma(gpu, id);
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         Ok(Doorbell::Sdma { id, doorbell })
     }
@@ -216,11 +216,11 @@ impl KfdProcess {
             return Ok(());
         }
         if !self.gpus[gpu].has_gws() {
-            return Err(Errno::NODEV);
+            return Err(Errno::ENODEV);
         }
         let holder = &mut state.pdds[gpu].gws_queue;
         if holder.is_some() {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         *holder = Some(data.q_id);
         Ok(())
@@ -230,18 +230,18 @@ impl KfdProcess {
 /// The type by which CREATE_QUEUE knows the entry's queue, if CREATE_QUEUE and UPDATE_QUEUE would accept the entry's
 /// plain numbers. (The kernel does not check them.)
 fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
-    let ring = u32::try_from(data.q_size).map_err(|_| Errno::INVAL)?;
+    let ring = u32::try_from(data.q_size).map_err(|_| Errno::EINVAL)?;
     let numbers = ring.is_power_of_two()
         && ring >= KFD_MIN_QUEUE_RING_SIZE
         && data.q_percent <= KFD_MAX_QUEUE_PERCENTAGE
         && data.priority <= KFD_MAX_QUEUE_PRIORITY;
     match (data.queue_type, data.format) {
-        _ if !numbers => Err(Errno::INVAL),
+        _ if !numbers => Err(Errno::EINVAL),
         (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_PM4) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE),
         (KFD_QUEUE_TYPE_COMPUTE, KFD_QUEUE_FORMAT_AQL) => Ok(KFD_IOC_QUEUE_TYPE_COMPUTE_AQL),
         (KFD_QUEUE_TYPE_SDMA, _) => Ok(KFD_IOC_QUEUE_TYPE_SDMA),
         // This device has no XGMI engines, and no client can create the kernel's own queues.
-        _ => Err(Errno::INVAL),
+        _ => Err(Errno::EINVAL),
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::blob::{BO_BYTES, Cursor};
 use super::dump::element;
@@ -29,7 +29,7 @@ impl KfdProcess {
     pub(super) fn restore(&self, args: &kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {
         let missing = args.devices == 0 || args.bos == 0 || args.priv_data == 0;
         if missing || args.priv_data_size == 0 || args.num_devices == 0 || args.num_bos == 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -38,11 +38,11 @@ impl KfdProcess {
         let mut cursor = Cursor::new(args);
         let process: kfd_criu_process_priv_data = cursor.take(call)?;
         if process.version != KFD_CRIU_PRIV_VERSION {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         // No GPU of this device can retry faults.
         if process.xnack_mode != 0 {
-            return Err(Errno::PERM);
+            return Err(Errno::EPERM);
         }
         self.restore_devices(state, args, &mut cursor, call)?;
         let memory = self.restore_bos(state, args, &mut cursor, call)?;
@@ -50,7 +50,7 @@ impl KfdProcess {
             self.restore_object(state, &mut cursor, call)?;
         }
         if !cursor.at_end() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         // The kernel has installed the descriptors by now, even if a later object failed. Here a failed ioctl installs
         // none, so that the client gets no descriptor that it does not know of.
@@ -68,7 +68,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if args.num_devices as usize != self.gpus.len() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         cursor.skip(u64::from(args.num_devices), size_of::<kfd_criu_device_priv_data>())?;
         for index in 0..args.num_devices as usize {
@@ -76,17 +76,17 @@ impl KfdProcess {
             let mut bucket = kfd_criu_device_bucket::default();
             call.memory.read(address, bytemuck::bytes_of_mut(&mut bucket))?;
             if bucket.user_gpu_id == 0 {
-                return Err(Errno::INVAL);
+                return Err(Errno::EINVAL);
             }
             let gpu = self.gpu_by_actual_id(bucket.actual_gpu_id)?;
             self.set_user_id(gpu, bucket.user_gpu_id);
-            let place = FdPlace::Memory(address.checked_add(DRM_FD).ok_or(Errno::FAULT)?);
-            let fd = call.fds.take_in(place).ok_or(Errno::INVAL)?;
+            let place = FdPlace::Memory(address.checked_add(DRM_FD).ok_or(Errno::EFAULT)?);
+            let fd = call.fds.take_in(place).ok_or(Errno::EINVAL)?;
             if state.pdds[gpu].render.is_some() {
-                return Err(Errno::INVAL);
+                return Err(Errno::EINVAL);
             }
             let file = acquired_file(state, &fd).filter(|(_, of_gpu)| *of_gpu == gpu);
-            state.pdds[gpu].render = Some(file.ok_or(Errno::INVAL)?.0);
+            state.pdds[gpu].render = Some(file.ok_or(Errno::EINVAL)?.0);
             // Creates the doorbell slice, as the first queue would.
             self.hardware.doorbells(gpu)?;
         }
@@ -107,7 +107,7 @@ impl KfdProcess {
         let mut memory = Vec::new();
         for index in 0..args.num_bos as usize {
             let address = element(args.bos, index, BO_BUCKET)?;
-            let place = FdPlace::Memory(address.checked_add(DMABUF_FD).ok_or(Errno::FAULT)?);
+            let place = FdPlace::Memory(address.checked_add(DMABUF_FD).ok_or(Errno::EFAULT)?);
             let mut bucket = kfd_criu_bo_bucket::default();
             call.memory.read(address, bytemuck::bytes_of_mut(&mut bucket))?;
             let private: kfd_criu_bo_priv_data = cursor.take(call)?;
@@ -130,7 +130,7 @@ impl KfdProcess {
         private: &kfd_criu_bo_priv_data,
         pages: impl FnOnce() -> Option<OwnedFd>,
     ) -> Result<Option<OwnedFd>, Errno> {
-        let gpu = self.gpu_by_id(bucket.gpu_id).map_err(|_| Errno::NODEV)?;
+        let gpu = self.gpu_by_id(bucket.gpu_id).map_err(|_| Errno::ENODEV)?;
         let args = kfd_ioctl_alloc_memory_of_gpu_args {
             va_addr: bucket.addr,
             size: bucket.size,
@@ -149,7 +149,7 @@ impl KfdProcess {
         let dmabuf = bucket.alloc_flags & (KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_GTT) != 0;
         let fd = if dmabuf { Some(memfd::duplicate(&bo.backing.fd)?) } else { None };
         if !state.pdds[gpu].bos.insert_at(private.idr_handle, bo) {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         let actual = kfd_mmap_gpu_id(self.gpus[gpu].gpu_id());
         match domain {
@@ -180,7 +180,7 @@ impl KfdProcess {
                 events.restore(&event)
             }
             // The modelled kernel is built without shared virtual memory, so that there can be no ranges.
-            _ => Err(Errno::INVAL),
+            _ => Err(Errno::EINVAL),
         }
     }
 }

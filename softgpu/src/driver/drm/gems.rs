@@ -24,6 +24,11 @@ pub(in super::super) struct GemTable {
 }
 
 impl GemTable {
+    /// How many handles there are.
+    pub(in super::super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(super) fn get(&self, handle: u32) -> Option<&Gem> {
         self.slots.get(handle.checked_sub(1)?)
     }

@@ -4,10 +4,11 @@
 //! INVARIANT: an open file has at most one handle for a memory, however often the memory is imported. The handle keeps
 //! the memory alive after KFD's own handle is freed. A buffer of KFD has no handle here until it is imported.
 
+use queues::words::words;
 use std::os::fd::AsFd;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::super::bo::Domain;
 use super::super::files::{Node, OpenFile};
@@ -28,7 +29,7 @@ impl State {
     /// # Errors
     /// `ENOENT`.
     pub(super) fn gem(&self, file: &OpenFile, handle: u32) -> Result<&Gem, Errno> {
-        self.gems.get(&file.id()).and_then(|table| table.get(handle)).ok_or(Errno::NOENT)
+        self.gems.get(&file.id()).and_then(|table| table.get(handle)).ok_or(Errno::ENOENT)
     }
 
     /// The object that some file maps at this offset, and that file's number.
@@ -49,8 +50,8 @@ impl KfdProcess {
         args: &mut drm_prime_handle,
         call: &Call<'_>,
     ) -> Result<(), Errno> {
-        let Node::Render { gpu } = file.node() else { return Err(Errno::INVAL) };
-        let fd = call.fds.take_in(FdPlace::Field(TAKEN_FD)).ok_or(Errno::BADF)?;
+        let Node::Render { gpu } = file.node() else { return Err(Errno::EINVAL) };
+        let fd = call.fds.take_in(FdPlace::Field(TAKEN_FD)).ok_or(Errno::EBADF)?;
         let read_only = memfd::is_read_only(fd.as_fd());
         let mut state = self.state.lock();
         let backing = self.backing_of(&mut state, gpu, fd)?;
@@ -74,7 +75,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if args.flags & !(CLOEXEC | RDWR) != 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let state = self.state.lock();
         let gem = state.gem(file, args.handle)?;
@@ -100,11 +101,11 @@ impl KfdProcess {
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        let memory = state.gem(file, args.handle).map_err(|_| Errno::INVAL)?.backing.identity;
+        let memory = state.gem(file, args.handle).map_err(|_| Errno::EINVAL)?.backing.identity;
         if let Some(gpu) = state.compute_space(file) {
             let mapped = state.pdds[gpu].vm.of_gem(args.handle);
             if !mapped.is_empty() && state.pdds[gpu].vm.is_held(memory) {
-                return Err(Errno::BUSY);
+                return Err(Errno::EBUSY);
             }
             for (va, bytes) in mapped {
                 self.hardware.unmap(gpu, va, bytes);
@@ -124,12 +125,12 @@ impl KfdProcess {
         args: &mut drm_amdgpu_gem_mmap,
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
-        // CAST: the handle is the lower half of the union; the upper one is padding.
-        let handle = args.addr_ptr as u32;
+        // The handle is the lower half of the union; the upper one is padding.
+        let [handle, _] = words(args.addr_ptr);
         let state = self.state.lock();
         let gem = state.gem(file, handle)?;
         if gem.backing.domain == (Domain::Vram { public: false }) {
-            return Err(Errno::PERM);
+            return Err(Errno::EPERM);
         }
         args.addr_ptr = gem.mmap_offset;
         Ok(())

@@ -12,7 +12,7 @@ mod query;
 mod va;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 pub(super) use self::gems::GemTable;
 use super::Call;
@@ -74,14 +74,14 @@ pub(super) fn ioctl(
     call: &Call<'_>,
 ) -> Result<u32, Errno> {
     if ioc_type(cmd) != DRM_IOCTL_BASE {
-        return Err(Errno::NOTTY);
+        return Err(Errno::ENOTTY);
     }
     let nr = ioc_nr(cmd);
     if is_for_the_primary_node(nr) {
-        return Err(Errno::ACCESS);
+        return Err(Errno::EACCES);
     }
-    let ioctl = DrmIoctl::from_number(nr).ok_or(Errno::INVAL)?;
-    let handler = handler(ioctl).ok_or(Errno::INVAL)?;
+    let ioctl = DrmIoctl::from_number(nr).ok_or(Errno::EINVAL)?;
+    let handler = handler(ioctl).ok_or(Errno::EINVAL)?;
     let row = ioctl.row();
     // KFD copies by its own table. DRM copies in a direction only if the user's command and its own command both have
     // that direction.
@@ -89,11 +89,11 @@ pub(super) fn ioctl(
     let user_bytes = ioc_size(cmd);
     let mut buffer = vec![0u8; row.argument_bytes().max(user_bytes)];
     if directions & 1 != 0 {
-        buffer[..user_bytes].copy_from_slice(arg.get(..user_bytes).ok_or(Errno::FAULT)?);
+        buffer[..user_bytes].copy_from_slice(arg.get(..user_bytes).ok_or(Errno::EFAULT)?);
     }
     let result = handler(process, file, &mut buffer, call);
     if directions & 2 != 0 {
-        arg.get_mut(..user_bytes).ok_or(Errno::FAULT)?.copy_from_slice(&buffer[..user_bytes]);
+        arg.get_mut(..user_bytes).ok_or(Errno::EFAULT)?.copy_from_slice(&buffer[..user_bytes]);
     }
     result
 }

@@ -2,7 +2,8 @@
 //! What the render node says of itself: VERSION, GET_CAP, AMDGPU_INFO.
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
+use queues::words::size;
 
 use super::super::Call;
 use super::super::files::OpenFile;
@@ -36,7 +37,7 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         args.value = 0;
         if args.capability != DRM_CAP_PRIME {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         args.value = DRM_PRIME_CAP_IMPORT | DRM_PRIME_CAP_EXPORT;
         Ok(())
@@ -51,11 +52,11 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         if args.return_size == 0 || args.return_pointer == 0 || args.query != AMDGPU_INFO_ACCEL_WORKING {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let answer = 1u32.to_le_bytes();
         let wanted = answer.len().min(args.return_size as usize);
-        call.memory.write(args.return_pointer, &answer[..wanted]).map_err(|_| Errno::FAULT)
+        call.memory.write(args.return_pointer, &answer[..wanted]).map_err(|_| Errno::EFAULT)
     }
 }
 
@@ -66,5 +67,5 @@ fn copy_field(call: &Call<'_>, address: u64, length: &mut u64, value: &str) -> R
     if wanted == 0 || address == 0 {
         return Ok(());
     }
-    call.memory.write(address, &value.as_bytes()[..wanted as usize]).map_err(|_| Errno::FAULT)
+    call.memory.write(address, &value.as_bytes()[..size(wanted)]).map_err(|_| Errno::EFAULT)
 }

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::super::bo::Backing;
 use super::super::files::{Node, OpenFile};
@@ -58,37 +58,37 @@ impl KfdProcess {
         let &mut drm_amdgpu_gem_va { operation, flags, handle, va_address: va, map_size: bytes, .. } = args;
         // GEM_VA also allows the upper half of the address space, above the hole; this device has no upper half.
         if va < AMDGPU_VA_RESERVED_BOTTOM || va.checked_add(bytes).is_none_or(|end| end > VA_END) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if flags & !VALID_FLAGS != 0 && flags & !PRT_FLAGS != 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if !(AMDGPU_VA_OP_MAP..=AMDGPU_VA_OP_REPLACE).contains(&operation) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let mut state = self.state.lock();
         if operation == AMDGPU_VA_OP_CLEAR {
             self.check_sync_objects(args, call)?;
             // Only the file that KFD acquired has an address space here; the graphics address spaces of other files are
             // not modelled.
-            let gpu = state.compute_space(file).ok_or(Errno::INVAL)?;
+            let gpu = state.compute_space(file).ok_or(Errno::EINVAL)?;
             check_pages(va, 0, bytes)?;
             return self.clear(&mut state, gpu, va, bytes);
         }
         // Mappings without an object are for textures.
         if flags & AMDGPU_VM_PAGE_PRT != 0 {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let backing = Arc::clone(&state.gem(file, handle)?.backing);
         self.check_sync_objects(args, call)?;
-        let gpu = state.compute_space(file).ok_or(Errno::INVAL)?;
+        let gpu = state.compute_space(file).ok_or(Errno::EINVAL)?;
         if operation == AMDGPU_VA_OP_UNMAP {
             return self.unmap_gem(&mut state, gpu, handle, va);
         }
         let offset = args.offset_in_bo;
         check_pages(va, offset, bytes)?;
         if offset.checked_add(bytes).is_none_or(|end| end > backing.bytes) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         let has = |flag| flags & flag != 0;
         let access = PageAccess {
@@ -101,7 +101,7 @@ impl KfdProcess {
             return self.replace(&mut state, gpu, part);
         }
         if state.pdds[gpu].vm.overlaps(va, bytes) {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         self.map_gem(&mut state, gpu, part)
     }
@@ -113,9 +113,9 @@ impl KfdProcess {
         }
         if args.num_syncobj_handles > 0 {
             call.read_u32s(args.input_fence_syncobj_handles, args.num_syncobj_handles)?;
-            return Err(Errno::NOENT);
+            return Err(Errno::ENOENT);
         }
-        if args.vm_timeline_syncobj_out == 0 { Ok(()) } else { Err(Errno::NOENT) }
+        if args.vm_timeline_syncobj_out == 0 { Ok(()) } else { Err(Errno::ENOENT) }
     }
 
     fn map_gem(&self, state: &mut State, gpu: usize, part: Part) -> Result<(), Errno> {
@@ -129,9 +129,9 @@ impl KfdProcess {
     fn unmap_gem(&self, state: &mut State, gpu: usize, handle: u32, va: u64) -> Result<(), Errno> {
         let va = va & !(PAGE - 1);
         let vm = &mut state.pdds[gpu].vm;
-        let mapping = vm.exact(va, 0).filter(|mapping| mapping.gem == Some(handle)).ok_or(Errno::NOENT)?;
+        let mapping = vm.exact(va, 0).filter(|mapping| mapping.gem == Some(handle)).ok_or(Errno::ENOENT)?;
         if vm.is_held(mapping.backing.identity) {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
         self.hardware.unmap(gpu, va, mapping.bytes);
         vm.remove(va);
@@ -169,7 +169,7 @@ impl KfdProcess {
 /// Whole pages, and at least one (`amdgpu_vm_verify_parameters`).
 fn check_pages(va: u64, offset: u64, bytes: u64) -> Result<(), Errno> {
     let whole = [va, offset, bytes].iter().all(|number| number.is_multiple_of(PAGE));
-    if whole && bytes > 0 { Ok(()) } else { Err(Errno::INVAL) }
+    if whole && bytes > 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// Whether GEM_VA may unmap what lies in the range. Real kernels allow this for KFD's mappings too, and KFD fails later
@@ -180,10 +180,10 @@ fn check_pages(va: u64, offset: u64, bytes: u64) -> Result<(), Errno> {
 fn check_clearable(vm: &Vm, va: u64, bytes: u64) -> Result<(), Errno> {
     for (_, mapping) in vm.touching(va, bytes) {
         if mapping.gem.is_none() {
-            return Err(Errno::INVAL);
+            return Err(Errno::EINVAL);
         }
         if vm.is_held(mapping.backing.identity) {
-            return Err(Errno::BUSY);
+            return Err(Errno::EBUSY);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::{KernelModel, MemoryPolicy};
 
@@ -18,7 +18,7 @@ fn larger_and_smaller_structs_work() {
     let mut small = [0xffu8; 4];
     client.process.ioctl(&client.kfd, 0x8004_4b01, &mut small, &memory, &fds).unwrap();
     assert_eq!(small, [1, 0, 0, 0]);
-    assert_eq!(client.process.ioctl(&client.kfd, 0xc028_4b05, &mut small, &memory, &fds), Err(Errno::FAULT));
+    assert_eq!(client.process.ioctl(&client.kfd, 0xc028_4b05, &mut small, &memory, &fds), Err(Errno::EFAULT));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn apertures_are_counted_filled_and_limited() {
         (answer, args.num_of_nodes, memory.bytes(ARRAY))
     };
     assert_eq!(call(0, 0).1, 2);
-    assert_eq!(call(4, 2).0, Err(Errno::INVAL));
+    assert_eq!(call(4, 2).0, Err(Errno::EINVAL));
     let (answer, count, bytes) = call(3, 3);
     assert_eq!((answer, count), (Ok(0), 2), "CPU node included in the limit, not in the answer");
     let entries: Vec<kfd_process_device_apertures> =
@@ -44,7 +44,7 @@ fn apertures_are_counted_filled_and_limited() {
     assert_eq!(entries[1].gpu_id, client.id(1));
     assert_eq!((entries[0].lds_base, entries[0].lds_limit), (1 << 48, 1 << 48 | 0xffff_ffff));
     assert_eq!((entries[0].gpuvm_base, entries[0].gpuvm_limit), (0x1_0000, 0x7fff_ffff_ffff));
-    assert_eq!(call(2, 1).0, Err(Errno::FAULT));
+    assert_eq!(call(2, 1).0, Err(Errno::EFAULT));
     let mut legacy = kfd_ioctl_get_process_apertures_args::default();
     client.call(AMDKFD_IOC_GET_PROCESS_APERTURES, &mut legacy).unwrap();
     assert_eq!(legacy.num_of_nodes, 2);
@@ -70,9 +70,9 @@ fn policies_and_handlers_want_an_address_space() {
         kfd_ioctl_set_memory_policy_args { gpu_id: client.id(0), alternate_policy: 1, ..Default::default() };
     let mut trap = kfd_ioctl_set_trap_handler_args { tba_addr: 1, tma_addr: 2, gpu_id: client.id(0), pad: 0 };
     let mut scratch = kfd_ioctl_set_scratch_backing_va_args { va_addr: 3, gpu_id: client.id(0), pad: 0 };
-    assert_eq!(client.call(AMDKFD_IOC_SET_MEMORY_POLICY, &mut policy), Err(Errno::SRCH));
-    assert_eq!(client.call(AMDKFD_IOC_SET_TRAP_HANDLER, &mut trap), Err(Errno::SRCH));
-    assert_eq!(client.call(AMDKFD_IOC_SET_SCRATCH_BACKING_VA, &mut scratch), Err(Errno::NODEV));
+    assert_eq!(client.call(AMDKFD_IOC_SET_MEMORY_POLICY, &mut policy), Err(Errno::ESRCH));
+    assert_eq!(client.call(AMDKFD_IOC_SET_TRAP_HANDLER, &mut trap), Err(Errno::ESRCH));
+    assert_eq!(client.call(AMDKFD_IOC_SET_SCRATCH_BACKING_VA, &mut scratch), Err(Errno::ENODEV));
     client.acquire(0);
     assert_eq!(client.call(AMDKFD_IOC_SET_MEMORY_POLICY, &mut policy), Ok(0));
     assert_eq!(client.call(AMDKFD_IOC_SET_TRAP_HANDLER, &mut trap), Ok(0));
@@ -81,10 +81,10 @@ fn policies_and_handlers_want_an_address_space() {
     assert_eq!(settings.memory_policy, MemoryPolicy { alternate: 1, ..MemoryPolicy::default() });
     assert_eq!((settings.trap_handler, settings.scratch_va), ((1, 2), 3));
     policy.default_policy = 2;
-    assert_eq!(client.call(AMDKFD_IOC_SET_MEMORY_POLICY, &mut policy), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_SET_MEMORY_POLICY, &mut policy), Err(Errno::EINVAL));
     (trap.gpu_id, scratch.gpu_id) = (0, 0);
-    assert_eq!(client.call(AMDKFD_IOC_SET_TRAP_HANDLER, &mut trap), Err(Errno::INVAL));
-    assert_eq!(client.call(AMDKFD_IOC_SET_SCRATCH_BACKING_VA, &mut scratch), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_SET_TRAP_HANDLER, &mut trap), Err(Errno::EINVAL));
+    assert_eq!(client.call(AMDKFD_IOC_SET_SCRATCH_BACKING_VA, &mut scratch), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -102,10 +102,10 @@ fn tile_config_clips_its_tables() {
     client.call_with(AMDKFD_IOC_GET_TILE_CONFIG, &mut args, &memory, &Fds::default()).unwrap();
     assert_eq!((args.num_tile_configs, args.num_macro_tile_configs), (32, 3));
     assert_eq!(memory.bytes(ARRAY)[127..129], [0, 0xff]);
-    assert_eq!(client.call(AMDKFD_IOC_GET_TILE_CONFIG, &mut args), Err(Errno::FAULT));
+    assert_eq!(client.call(AMDKFD_IOC_GET_TILE_CONFIG, &mut args), Err(Errno::EFAULT));
     assert_eq!(args.num_tile_configs, 0);
     args.gpu_id = 0;
-    assert_eq!(client.call(AMDKFD_IOC_GET_TILE_CONFIG, &mut args), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_GET_TILE_CONFIG, &mut args), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -115,24 +115,24 @@ fn xnack_is_off_and_stays_off() {
         let mut args = kfd_ioctl_set_xnack_mode_args { xnack_enabled: mode };
         client.call(AMDKFD_IOC_SET_XNACK_MODE, &mut args).map(|_| args.xnack_enabled)
     };
-    assert_eq!((call(-1), call(0), call(1)), (Ok(0), Ok(0), Err(Errno::PERM)));
+    assert_eq!((call(-1), call(0), call(1)), (Ok(0), Ok(0), Err(Errno::EPERM)));
     let mut parts = client.queue_parts(0, 0x1_0000_0000);
     client.create(&mut parts.args).unwrap();
-    assert_eq!((call(-1), call(0), call(1)), (Ok(0), Err(Errno::BUSY), Err(Errno::BUSY)));
+    assert_eq!((call(-1), call(0), call(1)), (Ok(0), Err(Errno::EBUSY), Err(Errno::EBUSY)));
 }
 
 #[test]
 fn what_is_not_there_answers_as_a_kernel_without_it() {
     let client = Client::new("gfx1100");
-    assert_eq!(client.call(AMDKFD_IOC_DBG_REGISTER, &mut [0u32; 2]), Err(Errno::PERM));
-    assert_eq!(client.call(AMDKFD_IOC_DBG_UNREGISTER, &mut [0u32; 2]), Err(Errno::PERM));
-    assert_eq!(client.call(AMDKFD_IOC_DBG_ADDRESS_WATCH, &mut [0u32; 4]), Err(Errno::PERM));
-    assert_eq!(client.call(AMDKFD_IOC_DBG_WAVE_CONTROL, &mut [0u32; 4]), Err(Errno::PERM));
-    assert_eq!(client.call(AMDKFD_IOC_DBG_TRAP, &mut kfd_ioctl_dbg_trap_args::default()), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_DBG_REGISTER, &mut [0u32; 2]), Err(Errno::EPERM));
+    assert_eq!(client.call(AMDKFD_IOC_DBG_UNREGISTER, &mut [0u32; 2]), Err(Errno::EPERM));
+    assert_eq!(client.call(AMDKFD_IOC_DBG_ADDRESS_WATCH, &mut [0u32; 4]), Err(Errno::EPERM));
+    assert_eq!(client.call(AMDKFD_IOC_DBG_WAVE_CONTROL, &mut [0u32; 4]), Err(Errno::EPERM));
+    assert_eq!(client.call(AMDKFD_IOC_DBG_TRAP, &mut kfd_ioctl_dbg_trap_args::default()), Err(Errno::EINVAL));
     let mut smi = kfd_ioctl_smi_events_args { gpuid: client.id(0), anon_fd: 0 };
-    assert_eq!(client.call(AMDKFD_IOC_SMI_EVENTS, &mut smi), Err(Errno::NOMEM));
+    assert_eq!(client.call(AMDKFD_IOC_SMI_EVENTS, &mut smi), Err(Errno::ENOMEM));
     smi.gpuid = 0;
-    assert_eq!(client.call(AMDKFD_IOC_SMI_EVENTS, &mut smi), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_SMI_EVENTS, &mut smi), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn versions_and_commands_grow_with_the_kernel() {
         assert_eq!((version.major_version, version.minor_version), (1, minor));
         let old = kernel == KernelModel::V6_12;
         let create = client.call(AMDKFD_IOC_CREATE_PROCESS, &mut [0u8; 0]);
-        assert_eq!(create, Err(if old { Errno::NOTTY } else { Errno::INVAL }));
+        assert_eq!(create, Err(if old { Errno::ENOTTY } else { Errno::EINVAL }));
         let profiler = |op| {
             let mut args = kfd_ioctl_profiler_args { op, args: [9; 3] };
             client.call(AMDKFD_IOC_PROFILER, &mut args).map(|_| args.args)
         };
         let ops = [KFD_IOC_PROFILER_PMC, KFD_IOC_PROFILER_VERSION, KFD_IOC_PROFILER_PTL_CONTROL, 1];
-        let answers = [Err(Errno::PERM), Ok([1, 9, 9]), Err(Errno::INVAL), Err(Errno::INVAL)];
-        assert_eq!(ops.map(profiler), if old { [Err(Errno::NOTTY); 4] } else { answers });
+        let answers = [Err(Errno::EPERM), Ok([1, 9, 9]), Err(Errno::EINVAL), Err(Errno::EINVAL)];
+        assert_eq!(ops.map(profiler), if old { [Err(Errno::ENOTTY); 4] } else { answers });
     }
 }
 
@@ -161,6 +161,6 @@ fn render_nodes_know_no_kfd_ioctl() {
     let client = Client::new("gfx1100");
     let (render, _) = client.render(0);
     let ioctl = |cmd| client.process.ioctl(&render, cmd, &mut [0; 64], &Memory::default(), &Fds::default());
-    assert_eq!(ioctl(AMDKFD_IOC_GET_VERSION), Err(Errno::NOTTY));
-    assert_eq!(ioctl(0xc040_64ff), Err(Errno::INVAL));
+    assert_eq!(ioctl(AMDKFD_IOC_GET_VERSION), Err(Errno::ENOTTY));
+    assert_eq!(ioctl(0xc040_64ff), Err(Errno::EINVAL));
 }

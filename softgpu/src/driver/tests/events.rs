@@ -6,7 +6,7 @@ use std::thread;
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::memfd;
 use crate::hardware::{Interrupts, VmFault};
@@ -28,13 +28,13 @@ pub fn with_event() -> (Client, u32) {
 fn write_slot(client: &Client, id: u32, value: u64) {
     let state = client.process.state.lock();
     let page = memfd::duplicate(&state.bo(0, 0).unwrap().backing.fd).unwrap();
-    rustix::io::pwrite(&page, &value.to_le_bytes(), u64::from(id) * 8).unwrap();
+    nix::sys::uio::pwrite(&page, &value.to_le_bytes(), i64::from(id) * 8).unwrap();
 }
 
 pub fn read_slot(client: &Client, id: u32) -> u64 {
     let state = client.process.state.lock();
     let mut bytes = [0; 8];
-    rustix::io::pread(&state.bo(0, 0).unwrap().backing.fd, &mut bytes, u64::from(id) * 8).unwrap();
+    nix::sys::uio::pread(&state.bo(0, 0).unwrap().backing.fd, &mut bytes, i64::from(id) * 8).unwrap();
     u64::from_le_bytes(bytes)
 }
 
@@ -45,9 +45,9 @@ fn event_page_refusals() {
     let small = client.alloc(0, 0, 28672, GTT).unwrap();
     let vram = client.alloc(0, 0, 32768, VRAM).unwrap();
     for page in [small, vram, vram + 1, 5, u64::from(client.id(0) ^ 1) << 32] {
-        assert_eq!(client.create_event(SIGNAL, false, page), Err(Errno::INVAL), "{page:#x}");
+        assert_eq!(client.create_event(SIGNAL, false, page), Err(Errno::EINVAL), "{page:#x}");
     }
-    assert_eq!(client.create_event(SIGNAL, false, u64::from(client.id(1)) << 32), Err(Errno::NODEV));
+    assert_eq!(client.create_event(SIGNAL, false, u64::from(client.id(1)) << 32), Err(Errno::ENODEV));
 }
 
 #[test]
@@ -73,19 +73,19 @@ fn slots_run_out() {
     for id in 2..4096 {
         assert_eq!(client.create_event(SIGNAL, false, 0), Ok(id));
     }
-    assert_eq!(client.create_event(SIGNAL, false, 0), Err(Errno::NOSPC));
+    assert_eq!(client.create_event(SIGNAL, false, 0), Err(Errno::ENOSPC));
     assert!(client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).is_ok());
 }
 
 #[test]
 fn without_page_the_driver_makes_one_that_can_be_mapped() {
     let client = Client::new("gfx1100");
-    assert_eq!(client.process.mmap(&client.kfd, 32768, 2 << 62).unwrap_err(), Errno::INVAL);
+    assert_eq!(client.process.mmap(&client.kfd, 32768, 2 << 62).unwrap_err(), Errno::EINVAL);
     assert_eq!(client.create_event(SIGNAL, false, 0), Ok(1));
     assert!(client.process.mmap(&client.kfd, 32768, 2 << 62).is_ok());
-    assert_eq!(client.process.mmap(&client.kfd, 65536, 2 << 62).unwrap_err(), Errno::INVAL);
+    assert_eq!(client.process.mmap(&client.kfd, 65536, 2 << 62).unwrap_err(), Errno::EINVAL);
     client.acquire(0);
-    assert_eq!(client.create_event(SIGNAL, false, client.event_page()), Err(Errno::INVAL));
+    assert_eq!(client.create_event(SIGNAL, false, client.event_page()), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -93,14 +93,14 @@ fn wait_refusals() {
     let (client, event) = with_event();
     client.wait(&[], false, 0).is(Ok(0), COMPLETE);
     client.wait(&[], true, 0).is(Ok(0), COMPLETE);
-    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::INVAL), FAIL);
-    client.wait(&vec![(event, 0); 4097], false, 0).is(Err(Errno::NOMEM), FAIL);
+    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::EINVAL), FAIL);
+    client.wait(&vec![(event, 0); 4097], false, 0).is(Err(Errno::ENOMEM), FAIL);
     client.wait(&vec![(event, 0); 4096], false, 0).is(Ok(0), TIMEOUT);
     let mut args = kfd_ioctl_wait_events_args { events_ptr: 8, num_events: 1, ..Default::default() };
-    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::EFAULT));
     assert_eq!(args.wait_result, FAIL);
     (args.events_ptr, args.num_events) = (u64::MAX - 50, 2);
-    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+    assert_eq!(client.call(AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::EFAULT));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn auto_reset_event_satisfies_one_wait() {
     client.wait(&[(event, 0), (event, 0)], true, 0).is(Ok(0), TIMEOUT);
     // The event is consumed even though a later entry is invalid.
     client.set(event).unwrap();
-    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::INVAL), FAIL);
+    client.wait(&[(event, 0), (999, 0)], false, 0).is(Err(Errno::EINVAL), FAIL);
     client.wait(&[(event, 0)], false, 0).is(Ok(0), TIMEOUT);
 }
 
@@ -187,7 +187,7 @@ fn destroying_a_waited_event_fails_the_wait_with_eio() {
     let waited = while_waiting(&client, vec![(event, 0)], false, |client| {
         client.destroy_event(event).unwrap();
     });
-    waited.is(Err(Errno::IO), FAIL);
+    waited.is(Err(Errno::EIO), FAIL);
     assert_eq!(client.create_event(SIGNAL, false, 0), Ok(event), "the id is free at once");
 }
 
@@ -200,9 +200,9 @@ fn cancelled_wait_answers_eintr_and_undoes_what_it_consumed() {
     let waited = while_waiting(&client, vec![(consumed, 0), (never, 0)], true, |client| {
         client.process.canceller().cancel();
     });
-    waited.is(Err(Errno::INTR), FAIL);
+    waited.is(Err(Errno::EINTR), FAIL);
     client.wait(&[(consumed, 0)], false, 0).is(Ok(0), COMPLETE);
-    client.wait(&[(never, 0)], false, u32::MAX).is(Err(Errno::INTR), FAIL);
+    client.wait(&[(never, 0)], false, u32::MAX).is(Err(Errno::EINTR), FAIL);
 }
 
 #[test]
@@ -256,13 +256,22 @@ fn new_event_finds_its_slot_unsignaled() {
 fn memory_fault_signals_memory_events_with_the_page() {
     let (client, _) = with_event();
     let event = client.create_event(KFD_IOC_EVENT_MEMORY, true, 0).unwrap();
-    let fault = VmFault { address: 0x1234_5678, not_present: false, read_only: true, no_execute: false };
-    client.process.memory_fault(0, fault);
-    let waited = client.wait(&[(event, 0)], false, 0);
-    waited.is(Ok(0), COMPLETE);
-    let data = waited.data[0].memory_exception_data();
-    assert_eq!((data.va, data.gpu_id, data.ErrorType), (0x1234_5000, client.id(0), 0));
-    assert_eq!((data.failure.NotPresent, data.failure.ReadOnly, data.failure.NoExecute), (0, 1, 0));
+    // Permission faults of the interrupt, and what KFD makes of them: not present, read only.
+    for (permission_faults, expected) in [
+        (VmFault::WRITE, (0, 1)),
+        (VmFault::VALID | VmFault::WRITE, (1, 1)),
+        (VmFault::VALID | VmFault::READ, (1, 0)),
+        (VmFault::VALID | VmFault::EXECUTE, (1, 0)),
+        (VmFault::EXECUTE, (0, 0)),
+    ] {
+        client.process.memory_fault(0, VmFault { address: 0x1234_5678, permission_faults });
+        let waited = client.wait(&[(event, 0)], false, 0);
+        waited.is(Ok(0), COMPLETE);
+        let data = waited.data[0].memory_exception_data();
+        assert_eq!((data.va, data.gpu_id, data.ErrorType), (0x1234_5000, client.id(0), 0));
+        assert_eq!((data.failure.NotPresent, data.failure.ReadOnly), expected, "{permission_faults}");
+        assert_eq!((data.failure.NoExecute, data.failure.imprecise), (0, 0));
+    }
 }
 
 #[test]

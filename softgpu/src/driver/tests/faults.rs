@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use super::harness::*;
 use super::queues::{BASE, update, wave_state};
 use kfd::sys::*;
+use nix::errno::Errno;
 use queues::aql::ExceptionCode;
-use rustix::io::Errno;
 
 use crate::driver::KernelModel;
 use crate::hardware::{Interrupts, VmFault};
@@ -30,7 +30,7 @@ fn memory_fault_leaves_the_other_queues_alone() {
     let mut args = client.queue_parts(0, BASE).args;
     client.create(&mut args).unwrap();
     client.hardware.take();
-    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, permission_faults: VmFault::VALID | VmFault::READ };
     client.process.memory_fault(0, fault);
     client.wait(&[(event, 0)], false, 5000).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
     assert_eq!(client.hardware.take(), []);
@@ -43,7 +43,7 @@ fn memory_fault_on_6_12_takes_the_gpus_queues_off_for_good() {
     let mut second = client.queue_parts(1, BASE).args;
     let (victim, other) = (client.create(&mut first).unwrap(), client.create(&mut second).unwrap());
     client.hardware.take();
-    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, permission_faults: VmFault::VALID | VmFault::READ };
     client.process.memory_fault(0, fault);
     eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
     update(&client, victim, BASE + 0x1_0000, 0x4000, 100).unwrap();
@@ -60,7 +60,7 @@ fn memory_fault_on_7_3_takes_queues_off_as_on_6_12() {
     let mut args = client.queue_parts(0, BASE).args;
     let victim = client.create(&mut args).unwrap();
     client.hardware.take();
-    let fault = VmFault { address: 0xdead_beef, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_beef, permission_faults: VmFault::VALID | VmFault::READ };
     client.process.memory_fault(0, fault);
     eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id: victim }]);
 }
@@ -76,7 +76,7 @@ fn hang_loses_the_queues_of_the_gpu_and_tells_of_the_reset() {
     client.hardware.take();
     client.hardware.hang.store(true, Ordering::Relaxed);
     let ring = BASE + 0x1_0000;
-    assert_eq!(update(&client, stuck, ring, 0x4000, 0), Err(Errno::TIME));
+    assert_eq!(update(&client, stuck, ring, 0x4000, 0), Err(Errno::ETIME));
     client.hardware.hang.store(false, Ordering::Relaxed);
     // The hardware reports this during the call that waits for it.
     let guard = client.process.state.lock();
@@ -93,7 +93,7 @@ fn hang_loses_the_queues_of_the_gpu_and_tells_of_the_reset() {
         [Step::Stop { gpu: 0, id: stuck }, Step::Destroy { gpu: 0, id: beside }]
     );
     for id in [stuck, beside] {
-        assert_eq!(update(&client, id, ring, 0x4000, 100), Err(Errno::ACCESS));
+        assert_eq!(update(&client, id, ring, 0x4000, 100), Err(Errno::EACCES));
         client.destroy(id).unwrap();
     }
     assert_eq!(client.hardware.take(), [], "they were off already");
@@ -116,12 +116,12 @@ fn exception_reaches_the_runtime_through_the_save_areas_header() {
     };
     let (area, pointers) = (memory_of(parts.cwsr), memory_of(parts.pointers));
     let payload = BASE + 0x100;
-    rustix::io::pwrite(&area, &payload.to_le_bytes(), 24).unwrap();
-    rustix::io::pwrite(&area, &event.to_le_bytes(), 32).unwrap();
-    rustix::io::pwrite(&pointers, &1u64.to_le_bytes(), 0x100).unwrap();
+    nix::sys::uio::pwrite(&area, &payload.to_le_bytes(), 24).unwrap();
+    nix::sys::uio::pwrite(&area, &event.to_le_bytes(), 32).unwrap();
+    nix::sys::uio::pwrite(&pointers, &1u64.to_le_bytes(), 0x100).unwrap();
     client.process.queue_exception(0, id, ExceptionCode::PacketDispatchDimInvalid);
     client.wait(&[(event, 0)], false, 5000).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
     let mut word = [0; 8];
-    rustix::io::pread(&pointers, &mut word, 0x100).unwrap();
+    nix::sys::uio::pread(&pointers, &mut word, 0x100).unwrap();
     assert_eq!(u64::from_le_bytes(word), 1 | 1 << 15);
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
 use kfd::sys::*;
+use nix::errno::Errno;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use crate::driver::ledger::{Capacities, Ledger};
 use crate::driver::{
@@ -23,7 +23,7 @@ pub const VRAM: u32 =
     KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
 pub const GTT: u32 = KFD_IOC_ALLOC_MEM_FLAGS_GTT | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
 /// `errno` 524.
-pub const NOTSUPP: Errno = Errno::from_raw_os_error(ENOTSUPP);
+pub const NOTSUPP: Errno = kfd::errno::ENOTSUPP;
 
 /// One thing the driver asked of the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,7 @@ pub enum Step {
     Start { gpu: usize, queue: HwQueue },
     Stop { gpu: usize, id: u32 },
     Destroy { gpu: usize, id: u32 },
+    TrapHandler { gpu: usize, code: u64, data: u64 },
 }
 
 /// An entry of the fake hardware's page tables.
@@ -87,7 +88,7 @@ fn pages(va: u64, bytes: u64) -> impl Iterator<Item = u64> {
 impl Hardware for Diary {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
         if self.refuse_map.load(Ordering::Relaxed) {
-            return Err(Errno::NOMEM);
+            return Err(Errno::ENOMEM);
         }
         let (write, execute) = (mapping.access.write, mapping.access.execute);
         let memory = memfd::identity(mapping.backing)?;
@@ -113,9 +114,13 @@ impl Hardware for Diary {
         self.write(Step::Protect { gpu, va, bytes, access });
     }
 
+    fn set_trap_handler(&self, gpu: usize, code: u64, data: u64) {
+        self.write(Step::TrapHandler { gpu, code, data });
+    }
+
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
         if self.refuse_start.load(Ordering::Relaxed) {
-            return Err(Errno::IO);
+            return Err(Errno::EIO);
         }
         self.write(Step::Start { gpu, queue: *queue });
         let before = self.running.lock().insert((gpu, queue.id), mqd.clone());
@@ -127,7 +132,7 @@ impl Hardware for Diary {
         self.write(Step::Stop { gpu, id });
         let Some(mut mqd) = self.running.lock().remove(&(gpu, id)) else { return Ok(None) };
         if self.hang.load(Ordering::Relaxed) {
-            return Err(Errno::TIME);
+            return Err(Errno::ETIME);
         }
         mqd.set_word(STOPS, mqd.word(STOPS) + 1);
         if let Some(saved) = self.saved.lock().take() {
@@ -194,19 +199,19 @@ impl Memory {
 impl UserMemory for Memory {
     fn read(&self, address: u64, buf: &mut [u8]) -> Result<(), Errno> {
         let regions = self.regions.borrow();
-        let (start, region) = regions.range(..=address).next_back().ok_or(Errno::FAULT)?;
-        let from = usize::try_from(address - start).map_err(|_| Errno::FAULT)?;
-        let end = from.checked_add(buf.len()).ok_or(Errno::FAULT)?;
-        buf.copy_from_slice(region.get(from..end).ok_or(Errno::FAULT)?);
+        let (start, region) = regions.range(..=address).next_back().ok_or(Errno::EFAULT)?;
+        let from = usize::try_from(address - start).map_err(|_| Errno::EFAULT)?;
+        let end = from.checked_add(buf.len()).ok_or(Errno::EFAULT)?;
+        buf.copy_from_slice(region.get(from..end).ok_or(Errno::EFAULT)?);
         Ok(())
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut regions = self.regions.borrow_mut();
-        let (start, region) = regions.range_mut(..=address).next_back().ok_or(Errno::FAULT)?;
-        let from = usize::try_from(address - start).map_err(|_| Errno::FAULT)?;
-        let end = from.checked_add(bytes.len()).ok_or(Errno::FAULT)?;
-        region.get_mut(from..end).ok_or(Errno::FAULT)?.copy_from_slice(bytes);
+        let (start, region) = regions.range_mut(..=address).next_back().ok_or(Errno::EFAULT)?;
+        let from = usize::try_from(address - start).map_err(|_| Errno::EFAULT)?;
+        let end = from.checked_add(bytes.len()).ok_or(Errno::EFAULT)?;
+        region.get_mut(from..end).ok_or(Errno::EFAULT)?.copy_from_slice(bytes);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::ledger::Resource;
 use crate::driver::memfd;
@@ -14,30 +14,30 @@ const VA: u64 = 0x1000_0000;
 fn alloc_refuses_in_the_kernels_order() {
     let client = Client::ready();
     let alloc = |size, flags| client.alloc(0, VA, size, flags);
-    assert_eq!(alloc(0, VRAM), Err(Errno::INVAL));
-    assert_eq!(alloc(4096, 0), Err(Errno::INVAL));
-    assert_eq!(alloc(4096, KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE), Err(Errno::INVAL));
-    assert_eq!(alloc(8192, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP), Err(Errno::INVAL));
+    assert_eq!(alloc(0, VRAM), Err(Errno::EINVAL));
+    assert_eq!(alloc(4096, 0), Err(Errno::EINVAL));
+    assert_eq!(alloc(4096, KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE), Err(Errno::EINVAL));
+    assert_eq!(alloc(8192, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP), Err(Errno::EINVAL));
     assert!(alloc(4096, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP).is_ok());
-    assert_eq!(alloc(4096, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR), Err(Errno::INVAL));
-    assert_eq!(alloc(1, GTT | KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM), Err(Errno::INVAL));
+    assert_eq!(alloc(4096, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR), Err(Errno::EINVAL));
+    assert_eq!(alloc(1, GTT | KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM), Err(Errno::EINVAL));
     for size in [1 << 40, u64::MAX, u64::MAX - 4096] {
-        assert_eq!(alloc(size, VRAM), Err(Errno::NOMEM));
-        assert_eq!(alloc(size, GTT), Err(Errno::NOMEM));
+        assert_eq!(alloc(size, VRAM), Err(Errno::ENOMEM));
+        assert_eq!(alloc(size, GTT), Err(Errno::ENOMEM));
     }
     let mut unknown = client.alloc_args(0, VA, 4096, VRAM);
     for gpu_id in [0, client.id(0) ^ 1, u32::MAX] {
         unknown.gpu_id = gpu_id;
-        assert_eq!(client.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut unknown), Err(Errno::INVAL));
+        assert_eq!(client.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut unknown), Err(Errno::EINVAL));
     }
 }
 
 #[test]
 fn alloc_before_acquire_vm_is_enodev_and_checked_before_flags() {
     let client = Client::new("gfx1100");
-    assert_eq!(client.alloc(0, VA, 4096, VRAM), Err(Errno::NODEV));
-    assert_eq!(client.alloc(0, VA, 4096, 0), Err(Errno::NODEV));
-    assert_eq!(client.alloc(0, VA, 0, 0), Err(Errno::INVAL));
+    assert_eq!(client.alloc(0, VA, 4096, VRAM), Err(Errno::ENODEV));
+    assert_eq!(client.alloc(0, VA, 4096, 0), Err(Errno::ENODEV));
+    assert_eq!(client.alloc(0, VA, 0, 0), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -49,15 +49,15 @@ fn handles_start_at_zero_and_reuse_the_lowest_free() {
     assert_eq!(client.alloc(1, VA, 4096, GTT), Ok(u64::from(client.id(1)) << 32));
     client.free(handles[1]).unwrap();
     assert_eq!(client.alloc(0, VA, 4096, VRAM), Ok(gpu | 1));
-    assert_eq!(client.free(gpu | 3), Err(Errno::INVAL));
-    assert_eq!(client.free(7), Err(Errno::INVAL));
+    assert_eq!(client.free(gpu | 3), Err(Errno::EINVAL));
+    assert_eq!(client.free(7), Err(Errno::EINVAL));
 }
 
 #[test]
 fn alloc_without_address_is_legal_but_cannot_be_mapped() {
     let client = Client::ready();
     let handle = client.alloc(0, 0, 4096, VRAM).unwrap();
-    assert_eq!(client.map(handle, 0), Err(Errno::INVAL));
+    assert_eq!(client.map(handle, 0), Err(Errno::EINVAL));
     client.free(handle).unwrap();
 }
 
@@ -65,13 +65,13 @@ fn alloc_without_address_is_legal_but_cannot_be_mapped() {
 fn map_refusals() {
     let client = Client::pair();
     let handle = client.alloc(0, VA, 4096, GTT).unwrap();
-    assert_eq!(client.map_list(handle, &[], 0), (Err(Errno::INVAL), 0));
-    assert_eq!(client.map_list(handle, &[client.id(0)], 2), (Err(Errno::INVAL), 2));
+    assert_eq!(client.map_list(handle, &[], 0), (Err(Errno::EINVAL), 0));
+    assert_eq!(client.map_list(handle, &[client.id(0)], 2), (Err(Errno::EINVAL), 2));
     let mut args =
         kfd_ioctl_map_memory_to_gpu_args { handle, device_ids_array_ptr: 8, n_devices: 1, n_success: 0 };
-    assert_eq!(client.call(AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args), Err(Errno::FAULT));
+    assert_eq!(client.call(AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args), Err(Errno::EFAULT));
     args.n_devices = u32::MAX;
-    assert_eq!(client.call(AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args), Err(Errno::NOMEM));
+    assert_eq!(client.call(AMDKFD_IOC_MAP_MEMORY_TO_GPU, &mut args), Err(Errno::ENOMEM));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn map_on_a_gpu_without_address_space_is_enodev_and_unmap_einval() {
     let client = Client::new("gfx1100*2");
     client.acquire(0);
     let handle = client.alloc(0, VA, 4096, GTT).unwrap();
-    assert_eq!(client.map_list(handle, &[client.id(0), client.id(1)], 0), (Err(Errno::NODEV), 1));
-    assert_eq!(client.unmap_list(handle, &[client.id(0), client.id(1)], 0), (Err(Errno::INVAL), 1));
+    assert_eq!(client.map_list(handle, &[client.id(0), client.id(1)], 0), (Err(Errno::ENODEV), 1));
+    assert_eq!(client.unmap_list(handle, &[client.id(0), client.id(1)], 0), (Err(Errno::EINVAL), 1));
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn map_checks_the_address_in_each_gpus_space() {
     for va in [1, VA + 1, 0x8000_0000_0000, 0x7fff_ffff_f000 + 0x1000, 0xffff_8000_0000_0000, u64::MAX - 4095]
     {
         let handle = client.alloc(0, va, 8192, GTT).unwrap();
-        assert_eq!(client.map(handle, 0), Err(Errno::INVAL), "{va:#x}");
+        assert_eq!(client.map(handle, 0), Err(Errno::EINVAL), "{va:#x}");
     }
     client.buffer(0, VA, 0x3000, GTT);
     for va in [VA - 0x1000, VA, VA + 0x1000, VA + 0x2000] {
         let handle = client.alloc(0, va, 0x2000, GTT).unwrap();
-        assert_eq!(client.map(handle, 0), Err(Errno::INVAL), "{va:#x}");
+        assert_eq!(client.map(handle, 0), Err(Errno::EINVAL), "{va:#x}");
         assert_eq!(client.map(handle, 1), Ok(0), "another GPU's space is free");
         client.unmap(handle, 1).unwrap();
     }
@@ -128,7 +128,7 @@ fn map_that_the_hardware_refuses_leaves_nothing_behind() {
     let client = Client::ready();
     let handle = client.alloc(0, VA, 4096, GTT).unwrap();
     client.hardware.refuse_map.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(client.map(handle, 0), Err(Errno::NOMEM));
+    assert_eq!(client.map(handle, 0), Err(Errno::ENOMEM));
     client.hardware.refuse_map.store(false, std::sync::atomic::Ordering::Relaxed);
     client.map(handle, 0).unwrap();
 }
@@ -144,11 +144,10 @@ fn userptr_takes_the_clients_memory_only_when_it_cannot_shrink() {
         (answer, args.mmap_offset)
     };
     assert_eq!(alloc(memfd::create("user", 8192).unwrap()), (Ok(0), 0x5000_0000));
-    assert_eq!(alloc(memfd::create("user", 4096).unwrap()).0, Err(Errno::FAULT));
-    let unsealed = rustix::fs::memfd_create("user", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&unsealed, 8192).unwrap();
-    assert_eq!(alloc(unsealed).0, Err(Errno::FAULT));
-    assert_eq!(alloc(std::fs::File::open("/dev/null").unwrap().into()).0, Err(Errno::FAULT));
+    assert_eq!(alloc(memfd::create("user", 4096).unwrap()).0, Err(Errno::EFAULT));
+    let unsealed = kfd::linux::memfd("user", 8192, nix::fcntl::SealFlag::empty()).unwrap();
+    assert_eq!(alloc(unsealed).0, Err(Errno::EFAULT));
+    assert_eq!(alloc(std::fs::File::open("/dev/null").unwrap().into()).0, Err(Errno::EFAULT));
 }
 
 #[test]
@@ -167,10 +166,10 @@ fn available_memory_shrinks_in_two_mebibyte_steps() {
     assert_eq!(available().unwrap(), before);
     let all = client.alloc(0, VA, before, VRAM).unwrap();
     assert_eq!(available().unwrap(), 0);
-    assert_eq!(client.alloc(0, VA, 4096, VRAM), Err(Errno::NOMEM));
+    assert_eq!(client.alloc(0, VA, 4096, VRAM), Err(Errno::ENOMEM));
     client.free(all).unwrap();
     let mut args = kfd_ioctl_get_available_memory_args::default();
-    assert_eq!(client.call(AMDKFD_IOC_AVAILABLE_MEMORY, &mut args), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_AVAILABLE_MEMORY, &mut args), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -179,7 +178,7 @@ fn vram_is_shared_by_processes_and_comes_back_when_one_dies() {
     let second = Client::beside(first.gpus.clone(), first.ledger.clone());
     second.acquire(0);
     first.alloc(0, VA, 20 << 30, VRAM).unwrap();
-    assert_eq!(second.alloc(0, VA, 10 << 30, VRAM), Err(Errno::NOMEM));
+    assert_eq!(second.alloc(0, VA, 10 << 30, VRAM), Err(Errno::ENOMEM));
     assert_eq!(first.ledger.used(Resource::Vram(0)), 20 << 30);
     first.ledger.clear(0).unwrap();
     second.alloc(0, VA, 20 << 30, VRAM).unwrap();
@@ -189,7 +188,7 @@ fn vram_is_shared_by_processes_and_comes_back_when_one_dies() {
 fn system_memory_is_limited_and_given_back() {
     let client = Client::ready();
     let big = client.alloc(0, VA, 7 << 30, GTT).unwrap();
-    assert_eq!(client.alloc(0, VA, 2 << 30, GTT), Err(Errno::NOMEM));
+    assert_eq!(client.alloc(0, VA, 2 << 30, GTT), Err(Errno::ENOMEM));
     assert_eq!(client.ledger.used(Resource::System), 7 << 30, "a refused allocation keeps nothing");
     client.free(big).unwrap();
     assert_eq!((client.ledger.used(Resource::System), client.ledger.used(Resource::Ttm)), (0, 0));
@@ -208,12 +207,12 @@ fn render_mmap_is_for_the_acquired_file_only() {
     assert_eq!(memfd::sealed_bytes(std::os::fd::AsFd::as_fd(&mapped.fd)), Some(12288));
     assert!(client.process.mmap(&acquired, 4096, offset).is_ok());
     for (file, length, at, errno) in [
-        (&other, 12288, offset, Errno::ACCESS),
-        (&of_peer, 12288, offset, Errno::ACCESS),
-        (&acquired, 16384, offset, Errno::INVAL),
-        (&acquired, 0, offset, Errno::INVAL),
-        (&acquired, 4096, offset + 4096, Errno::INVAL),
-        (&acquired, 4096, 0, Errno::INVAL),
+        (&other, 12288, offset, Errno::EACCES),
+        (&of_peer, 12288, offset, Errno::EACCES),
+        (&acquired, 16384, offset, Errno::EINVAL),
+        (&acquired, 0, offset, Errno::EINVAL),
+        (&acquired, 4096, offset + 4096, Errno::EINVAL),
+        (&acquired, 4096, 0, Errno::EINVAL),
     ] {
         assert_eq!(client.process.mmap(file, length, at).unwrap_err(), errno);
     }
@@ -225,7 +224,7 @@ fn render_mmap_refuses_memory_without_cpu_access() {
     let acquired = client.acquire(0);
     let mut args = client.alloc_args(0, VA, 4096, KFD_IOC_ALLOC_MEM_FLAGS_VRAM);
     client.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args).unwrap();
-    assert_eq!(client.process.mmap(&acquired, 4096, args.mmap_offset).unwrap_err(), Errno::PERM);
+    assert_eq!(client.process.mmap(&acquired, 4096, args.mmap_offset).unwrap_err(), Errno::EPERM);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Which GPU can map which GPU's memory: by hive, by PCIe and its direction, by the size of the BAR.
 
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::harness::*;
 
@@ -40,7 +40,7 @@ fn matrix(client: &Client, flags: u32, bytes: u64) -> Vec<String> {
             if mapped.is_ok() {
                 client.unmap(handle, gpu).unwrap();
             } else {
-                assert_eq!(mapped, Err(Errno::INVAL));
+                assert_eq!(mapped, Err(Errno::EINVAL));
             }
             client.free(handle).unwrap();
             if mapped.is_ok() { 'x' } else { '.' }
@@ -74,11 +74,11 @@ fn list_of_gpus_is_mapped_up_to_the_one_without_a_path() {
     let client = Client::on_machine(MACHINE);
     let handle = client.alloc(2, VA, 4096, HIDDEN).unwrap();
     let ids: Vec<u32> = [2, 0, 3, 1].map(|gpu| client.id(gpu)).to_vec();
-    assert_eq!(client.map_list(handle, &ids, 0), (Err(Errno::INVAL), 2));
+    assert_eq!(client.map_list(handle, &ids, 0), (Err(Errno::EINVAL), 2));
     // GPUs that are done stay done, and the call continues from `n_success`.
-    assert_eq!(client.map_list(handle, &ids, 2), (Err(Errno::INVAL), 2));
+    assert_eq!(client.map_list(handle, &ids, 2), (Err(Errno::EINVAL), 2));
     assert_eq!(client.map_list(handle, &ids, 3), (Ok(0), 4));
-    assert_eq!(client.unmap_list(handle, &ids[..3], 0), (Err(Errno::INVAL), 2));
+    assert_eq!(client.unmap_list(handle, &ids[..3], 0), (Err(Errno::EINVAL), 2));
     client.unmap(handle, 1).unwrap();
     client.free(handle).unwrap();
 }
@@ -86,10 +86,10 @@ fn list_of_gpus_is_mapped_up_to_the_one_without_a_path() {
 #[test]
 fn vram_behind_a_small_bar_is_not_for_the_cpu() {
     let all = Client::on_machine(MACHINE);
-    assert_eq!(all.alloc(1, VA, 4096, VRAM), Err(Errno::INVAL));
+    assert_eq!(all.alloc(1, VA, 4096, VRAM), Err(Errno::EINVAL));
     let client = Client::beside(all.gpus.clone(), all.ledger.clone());
     let render = client.acquire(1);
-    for (flags, outcome) in [(HIDDEN, Err(Errno::PERM)), (GTT, Ok(()))] {
+    for (flags, outcome) in [(HIDDEN, Err(Errno::EPERM)), (GTT, Ok(()))] {
         let mut args = client.alloc_args(1, VA, 4096, flags);
         client.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args).unwrap();
         assert_eq!(client.process.mmap(&render, 4096, args.mmap_offset).map(drop), outcome);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::ledger::Resource;
 use crate::hardware::{HwQueue, HwQueueKind, Mqd, SavedWaves};
@@ -73,14 +73,14 @@ fn create_checks_its_numbers() {
         client.create(&mut args).unwrap_err()
     };
     assert_eq!(refused(&|args| args.queue_type = 5), NOTSUPP);
-    assert_eq!(refused(&|args| args.gpu_id = 0), Errno::INVAL);
+    assert_eq!(refused(&|args| args.gpu_id = 0), Errno::EINVAL);
     let beyond = 0x7fff_ffff_f000;
-    assert_eq!(refused(&|args| args.ring_base_address = beyond), Errno::FAULT);
-    assert_eq!(refused(&|args| args.read_pointer_address = beyond), Errno::FAULT);
-    assert_eq!(refused(&|args| args.write_pointer_address = u64::MAX), Errno::FAULT);
-    assert_eq!(refused(&|args| args.eop_buffer_address = beyond), Errno::FAULT);
-    assert_eq!(refused(&|args| args.ctx_save_restore_address = beyond), Errno::FAULT);
-    assert_eq!(refused(&|args| args.ring_base_address = 0), Errno::INVAL);
+    assert_eq!(refused(&|args| args.ring_base_address = beyond), Errno::EFAULT);
+    assert_eq!(refused(&|args| args.read_pointer_address = beyond), Errno::EFAULT);
+    assert_eq!(refused(&|args| args.write_pointer_address = u64::MAX), Errno::EFAULT);
+    assert_eq!(refused(&|args| args.eop_buffer_address = beyond), Errno::EFAULT);
+    assert_eq!(refused(&|args| args.ctx_save_restore_address = beyond), Errno::EFAULT);
+    assert_eq!(refused(&|args| args.ring_base_address = 0), Errno::EINVAL);
 }
 
 #[test]
@@ -94,18 +94,18 @@ fn create_checks_in_the_kernels_order() {
     args.write_pointer_address = u64::MAX;
     args.queue_type = 9;
     args.gpu_id = 0;
-    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
     args.queue_percentage = 0x1_ff00 + 100;
-    assert_eq!(client.create(&mut args), Err(Errno::FAULT));
+    assert_eq!(client.create(&mut args), Err(Errno::EFAULT));
     args.ring_base_address = BASE + 0x1_0000;
-    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
     args.ring_size = 0;
-    assert_eq!(client.create(&mut args), Err(Errno::FAULT));
+    assert_eq!(client.create(&mut args), Err(Errno::EFAULT));
     assert_eq!(args.ring_size, 1024, "the raised ring size is written back even by a failing call");
     args.write_pointer_address = BASE + 8;
     assert_eq!(client.create(&mut args), Err(NOTSUPP));
     args.queue_type = KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
-    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn create_wants_every_buffer_mapped_exactly() {
     let refused = |change: &dyn Fn(&mut kfd_ioctl_create_queue_args)| {
         let mut args = good;
         change(&mut args);
-        assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+        assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
     };
     client.buffer(0, BASE + 0x3_0000, 8192, GTT);
     refused(&|args| args.write_pointer_address = BASE + 0x3_0000);
@@ -145,11 +145,11 @@ fn create_wants_the_write_pointer_in_system_memory_of_the_same_gpu() {
     let mut args = client.queue_parts(0, BASE).args;
     client.buffer(0, BASE + 0x3_0000, 4096, VRAM);
     args.write_pointer_address = BASE + 0x3_0000;
-    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
     let of_peer = client.alloc(1, BASE + 0x4_0000, 4096, GTT).unwrap();
     client.map(of_peer, 0).unwrap();
     args.write_pointer_address = BASE + 0x4_0000;
-    assert_eq!(client.create(&mut args), Err(Errno::INVAL));
+    assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn two_queues_on_one_buffer_are_counted_separately() {
     let first = client.create(&mut parts.args).unwrap();
     let second = client.create(&mut parts.args).unwrap();
     client.destroy(first).unwrap();
-    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::BUSY));
+    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::EBUSY));
     client.destroy(second).unwrap();
     client.unmap(parts.ring, 0).unwrap();
 }
@@ -179,7 +179,7 @@ fn refused_queue_holds_nothing() {
     let client = Client::ready();
     let mut parts = client.queue_parts(0, BASE);
     client.hardware.refuse_start.store(true, Ordering::Relaxed);
-    assert_eq!(client.create(&mut parts.args), Err(Errno::IO));
+    assert_eq!(client.create(&mut parts.args), Err(Errno::EIO));
     assert_eq!(client.ledger.used(Resource::Queues(0)), 0);
     client.unmap(parts.cwsr, 0).unwrap();
     client.map(parts.cwsr, 0).unwrap();
@@ -211,7 +211,7 @@ fn a_process_has_as_many_queues_on_a_gpu_as_its_chip_allows() {
         for id in 0..most {
             assert_eq!(client.create(&mut parts.args), Ok(id), "{chip}");
         }
-        assert_eq!(client.create(&mut parts.args), Err(Errno::NOSPC), "{chip}");
+        assert_eq!(client.create(&mut parts.args), Err(Errno::ENOSPC), "{chip}");
         client.destroy(5).unwrap();
         assert_eq!(client.create(&mut parts.args), Ok(5), "{chip}");
         assert_eq!(client.ledger.used(Resource::Queues(0)), u64::from(most), "{chip}");
@@ -224,7 +224,7 @@ fn a_full_device_refuses_with_eperm() {
     let mut parts = client.queue_parts(0, BASE);
     let other = client.ledger.claim(9).unwrap();
     other.reserve(Resource::Queues(0), 4096).unwrap();
-    assert_eq!(client.create(&mut parts.args), Err(Errno::PERM));
+    assert_eq!(client.create(&mut parts.args), Err(Errno::EPERM));
     client.ledger.clear(other.index()).unwrap();
     client.create(&mut parts.args).unwrap();
 }
@@ -242,14 +242,14 @@ fn sdma_queues_alternate_engines_and_run_out() {
         offsets.push((args.doorbell_offset & 0x1fff) / 8);
     }
     assert_eq!(offsets[..4], [0x101, 0x10b, 0x301, 0x30b]);
-    assert_eq!(client.create(&mut args), Err(Errno::NOMEM));
+    assert_eq!(client.create(&mut args), Err(Errno::ENOMEM));
     args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA_XGMI;
-    assert_eq!(client.create(&mut args), Err(Errno::NOMEM));
+    assert_eq!(client.create(&mut args), Err(Errno::ENOMEM));
     assert_eq!(client.ledger.used(Resource::Queues(0)), 12);
     client.destroy(3).unwrap();
     args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID;
     args.sdma_engine_id = 0;
-    assert_eq!(client.create(&mut args), Err(Errno::NOMEM), "the free one is on engine 1");
+    assert_eq!(client.create(&mut args), Err(Errno::ENOMEM), "the free one is on engine 1");
     args.sdma_engine_id = 1;
     assert_eq!(client.create(&mut args), Ok(3));
     assert_eq!((args.doorbell_offset & 0x1fff) / 8, 0x30b);
@@ -269,7 +269,7 @@ fn update_parks_and_resumes() {
     update(&client, id, 0, 0x4000, 100).unwrap();
     assert_eq!(client.hardware.take(), [Step::Stop { gpu: 0, id }]);
     // A queue that is parked with ring 0 still holds its ring.
-    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::BUSY));
+    assert_eq!(client.unmap(parts.ring, 0), Err(Errno::EBUSY));
     update(&client, id, ring, 0x4000, 100).unwrap();
     client.destroy(id).unwrap();
     client.unmap(parts.ring, 0).unwrap();
@@ -301,7 +301,7 @@ fn update_exchanges_the_ring() {
     let other = client.buffer(0, BASE + 0x5_0000, 0x2000, GTT);
     update(&client, id, BASE + 0x5_0000, 0x2000, 100).unwrap();
     client.unmap(parts.ring, 0).unwrap();
-    assert_eq!(client.unmap(other, 0), Err(Errno::BUSY));
+    assert_eq!(client.unmap(other, 0), Err(Errno::EBUSY));
     client.destroy(id).unwrap();
     client.unmap(other, 0).unwrap();
 }
@@ -312,10 +312,10 @@ fn update_refusals() {
     let mut parts = client.queue_parts(0, BASE);
     let id = client.create(&mut parts.args).unwrap();
     let ring = BASE + 0x1_0000;
-    assert_eq!(update(&client, id, ring, 0x2000, 100), Err(Errno::FAULT));
-    assert_eq!(update(&client, id, ring, 3000, 100), Err(Errno::INVAL));
-    assert_eq!(update(&client, id, ring, 0x4000, 101), Err(Errno::INVAL));
-    assert_eq!(update(&client, id, u64::MAX, 0x4000, 100), Err(Errno::FAULT));
+    assert_eq!(update(&client, id, ring, 0x2000, 100), Err(Errno::EFAULT));
+    assert_eq!(update(&client, id, ring, 3000, 100), Err(Errno::EINVAL));
+    assert_eq!(update(&client, id, ring, 0x4000, 101), Err(Errno::EINVAL));
+    assert_eq!(update(&client, id, u64::MAX, 0x4000, 100), Err(Errno::EFAULT));
     // For a ring smaller than a page only the start is compared.
     assert_eq!(update(&client, id, ring, 2048, 100), Ok(0));
 }
@@ -338,7 +338,7 @@ fn wave_state_of_a_parked_queue() {
     let mut parts = client.queue_parts(0, BASE);
     let id = client.create(&mut parts.args).unwrap();
     let area = BASE + 0x10_0000;
-    assert_eq!(wave_state(&client, id + 1, area).0, Err(Errno::FAULT));
+    assert_eq!(wave_state(&client, id + 1, area).0, Err(Errno::EFAULT));
     *client.hardware.saved.lock() = Some(SavedWaves {
         control_stack_offset: 40_900,
         control_stack_bytes: 60,
@@ -354,10 +354,10 @@ fn wave_state_of_a_parked_queue() {
     let memory = client.process.mmap(&acquired, 4096, offset).unwrap();
     let mut header = [0u32; 4];
     let bytes: &mut [u8] = bytemuck::bytes_of_mut(&mut header);
-    rustix::io::pread(&memory.fd, bytes, 0).unwrap();
+    nix::sys::uio::pread(&memory.fd, bytes, 0).unwrap();
     assert_eq!(header, [40_900, 60, 50_000, 9_040]);
-    assert_eq!(wave_state(&client, id, 0x10).0, Err(Errno::FAULT));
-    assert_eq!(wave_state(&client, id, u64::MAX).0, Err(Errno::FAULT));
+    assert_eq!(wave_state(&client, id, 0x10).0, Err(Errno::EFAULT));
+    assert_eq!(wave_state(&client, id, u64::MAX).0, Err(Errno::EFAULT));
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn wave_state_of_a_copy_queue_is_einval() {
     args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
     args.queue_percentage = 0;
     let id = client.create(&mut args).unwrap();
-    assert_eq!(wave_state(&client, id, BASE).0, Err(Errno::INVAL));
+    assert_eq!(wave_state(&client, id, BASE).0, Err(Errno::EINVAL));
 }
 
 #[test]
@@ -379,10 +379,10 @@ fn gws_belongs_to_one_queue() {
         let mut args = kfd_ioctl_alloc_queue_gws_args { queue_id, num_gws, first_gws: 7, pad: 0 };
         client.call(AMDKFD_IOC_ALLOC_QUEUE_GWS, &mut args).map(|_| args.first_gws)
     };
-    assert_eq!(alloc(9, 1), Err(Errno::INVAL));
-    assert_eq!(alloc(first, 0), Err(Errno::INVAL));
+    assert_eq!(alloc(9, 1), Err(Errno::EINVAL));
+    assert_eq!(alloc(first, 0), Err(Errno::EINVAL));
     assert_eq!(alloc(first, 64), Ok(0));
-    assert_eq!(alloc(second, 64), Err(Errno::BUSY));
+    assert_eq!(alloc(second, 64), Err(Errno::EBUSY));
     client.destroy(first).unwrap();
     assert_eq!(alloc(second, 64), Ok(0));
     assert_eq!(alloc(second, 0), Ok(0));

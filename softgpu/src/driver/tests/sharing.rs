@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::ledger::Resource;
 use crate::driver::{FdPlace, memfd};
@@ -78,9 +78,9 @@ fn import_by_another_process_sees_the_same_bytes() {
     second.map(theirs, 0).unwrap();
     let offset = second.process.state.lock().bo(0, 0).unwrap().mmap_offset;
     let mapped = second.process.mmap(&render, 4096, offset).unwrap();
-    rustix::io::pwrite(&fd, b"hello", 0).unwrap();
+    nix::sys::uio::pwrite(&fd, b"hello", 0).unwrap();
     let mut seen = [0; 5];
-    rustix::io::pread(&mapped.fd, &mut seen, 0).unwrap();
+    nix::sys::uio::pread(&mapped.fd, &mut seen, 0).unwrap();
     assert_eq!(&seen, b"hello");
 }
 
@@ -89,7 +89,7 @@ fn read_only_buffer_is_exported_read_only() {
     let client = Client::ready();
     let handle = client.alloc(0, VA, 4096, KFD_IOC_ALLOC_MEM_FLAGS_GTT).unwrap();
     let fd = export(&client, handle).unwrap();
-    assert!(rustix::io::pwrite(&fd, b"x", 0).is_err());
+    assert!(nix::sys::uio::pwrite(&fd, b"x", 0).is_err());
     import(&client, 0, VA, &fd).unwrap();
 }
 
@@ -99,24 +99,24 @@ fn sharing_refusals() {
     client.acquire(0);
     let handle = client.alloc(0, VA, 4096, GTT).unwrap();
     let fd = export(&client, handle).unwrap();
-    assert_eq!(export(&client, handle + 1).unwrap_err(), Errno::INVAL);
-    assert_eq!(export(&client, 3).unwrap_err(), Errno::INVAL);
+    assert_eq!(export(&client, handle + 1).unwrap_err(), Errno::EINVAL);
+    assert_eq!(export(&client, 3).unwrap_err(), Errno::EINVAL);
     let doorbell = client.alloc(0, VA, 8192, KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL).unwrap();
-    assert_eq!(export(&client, doorbell).unwrap_err(), Errno::INVAL);
-    assert_eq!(import(&client, 1, VA, &fd), Err(Errno::NODEV));
+    assert_eq!(export(&client, doorbell).unwrap_err(), Errno::EINVAL);
+    assert_eq!(import(&client, 1, VA, &fd), Err(Errno::ENODEV));
     for not_ours in ["softgpu:gtt:1", "softgpu:userptr:1", "softgpu-parked", "stasis-userptr"] {
         let not_ours = memfd::create(not_ours, 4096).unwrap();
-        assert_eq!(import(&client, 0, VA, &not_ours), Err(Errno::INVAL));
-        assert_eq!(info(&client, &not_ours).unwrap_err(), Errno::INVAL);
+        assert_eq!(import(&client, 0, VA, &not_ours), Err(Errno::EINVAL));
+        assert_eq!(info(&client, &not_ours).unwrap_err(), Errno::EINVAL);
     }
     let null = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(info(&client, &null).unwrap_err(), Errno::INVAL);
+    assert_eq!(info(&client, &null).unwrap_err(), Errno::EINVAL);
     let mut bad = kfd_ioctl_import_dmabuf_args { gpu_id: client.id(0), ..Default::default() };
-    assert_eq!(client.call(AMDKFD_IOC_IMPORT_DMABUF, &mut bad), Err(Errno::BADF));
+    assert_eq!(client.call(AMDKFD_IOC_IMPORT_DMABUF, &mut bad), Err(Errno::EBADF));
     bad.gpu_id = 0;
-    assert_eq!(client.call(AMDKFD_IOC_IMPORT_DMABUF, &mut bad), Err(Errno::INVAL));
+    assert_eq!(client.call(AMDKFD_IOC_IMPORT_DMABUF, &mut bad), Err(Errno::EINVAL));
     let mut bad = kfd_ioctl_get_dmabuf_info_args::default();
-    assert_eq!(client.call(AMDKFD_IOC_GET_DMABUF_INFO, &mut bad), Err(Errno::BADF));
+    assert_eq!(client.call(AMDKFD_IOC_GET_DMABUF_INFO, &mut bad), Err(Errno::EBADF));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn userptr_cannot_be_exported() {
     args.mmap_offset = 0x5000_0000;
     let fds = Fds::memory(memfd::create("user", 4096).unwrap());
     client.call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &fds).unwrap();
-    assert_eq!(export(&client, args.handle).unwrap_err(), Errno::PERM);
+    assert_eq!(export(&client, args.handle).unwrap_err(), Errno::EPERM);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn queue_holds_memory_through_every_handle_of_it() {
     let twin = import(&client, 0, VA, export(&client, parts.ring).unwrap()).unwrap();
     client.map(twin, 0).unwrap();
     client.create(&mut parts.args).unwrap();
-    assert_eq!(client.unmap(twin, 0), Err(Errno::BUSY));
+    assert_eq!(client.unmap(twin, 0), Err(Errno::EBUSY));
     client.destroy(0).unwrap();
     client.unmap(twin, 0).unwrap();
 }

@@ -18,6 +18,8 @@ const CORES: RangeInclusive<u32> = 1..=4096;
 const RAM_BYTES: RangeInclusive<u64> = 1 << 30..=1 << 44;
 /// What a card may have; a MI300X has 192 GiB.
 const VRAM_BYTES: RangeInclusive<u64> = 64 << 20..=1 << 40;
+/// What a kernel may want of one XCC's part of a save area; real ones want whole pages below 100 MiB.
+const SAVE_BYTES: RangeInclusive<u32> = 0..=1 << 28;
 /// Minors of render nodes.
 const RENDER_MINORS: RangeInclusive<u32> = 128..=255;
 const HOPS: RangeInclusive<u32> = 1..=8;
@@ -75,6 +77,9 @@ pub(super) fn numbers(description: &Description) -> Result<(), MachineError> {
         entry.within("render_minor", gpu.render_minor.unwrap_or(*RENDER_MINORS.start()), &RENDER_MINORS)?;
         if gpu.hive.is_some_and(|hive| hive.0 == 0) {
             return Err(entry.refuse("hive", 0, "a number from 1; leave it out for a GPU without XGMI"));
+        }
+        for (key, bytes) in [("cwsr_size", gpu.cwsr_size), ("ctl_stack_size", gpu.ctl_stack_size)] {
+            entry.within(key, bytes.unwrap_or(0), &SAVE_BYTES)?;
         }
         if let Some(pcie) = gpu.pcie_bandwidth.filter(|pcie| pcie.min > pcie.max) {
             let found = format_args!("[{}, {}]", pcie.min, pcie.max).to_string();

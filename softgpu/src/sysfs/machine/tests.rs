@@ -229,6 +229,7 @@ fn refusals_name_table_position_key_and_value() {
     for (text, said) in [
         (format!("{one}numa_node = 1"), "[[gpu]] 0: numa_node is 1, expected one of the 1 NUMA nodes"),
         (format!("{two}render_minor = 128"), "[[gpu]] 1: render_minor is 128, which [[gpu]] 0 has already"),
+        (format!("{one}cwsr_size = 268435457"), "[[gpu]] 0: cwsr_size is 268435457, expected 0 to 268435456"),
         (format!("{one}render_minor = 5"), "[[gpu]] 0: render_minor is 5, expected 128 to 255"),
         (format!("{two}pci = \"03:00.0\""), "[[gpu]] 1: pci is 0000:03:00.0, which [[gpu]] 0 has already"),
         (format!("{one}unique_id = 9\n{one}unique_id = 9"), "[[gpu]] 1: unique_id is 0x0000000000000009"),
@@ -258,6 +259,16 @@ fn refusals_name_table_position_key_and_value() {
         let found = refusal(&text);
         assert!(found.starts_with(said), "{text}\nwanted {said}\nfound {found}");
     }
+}
+
+#[test]
+fn kernel_prints_and_demands_the_save_area_that_the_file_gives_it() {
+    let (machine, tree) = tree("[[gpu]]\nchip = \"gfx1100\"\nctl_stack_size = 45056\ncwsr_size = 46055424");
+    let topology = Topology::read(&tree).unwrap();
+    let shape = topology.gpus().next().unwrap().properties.shape();
+    assert_eq!((shape.ctl_stack_size, shape.cwsr_size), (Some(45_056), Some(46_055_424)));
+    // What it demands is what a client makes of what it prints.
+    assert_eq!(Ok(*machine.gpus()[0].geometry()), CwsrGeometry::for_node(&shape));
 }
 
 #[test]

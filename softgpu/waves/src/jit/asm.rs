@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A growing piece of x86-64 code: instructions through `iced-x86`, labels, and a pool of constants.
+//! A piece of x86-64 code that is being emitted: instructions through `iced-x86`, labels, and a pool of constants.
 //!
-//! INVARIANT: position-independent apart from [`POOL`], which points at the constants while the code runs. An
-//! instruction that cannot be encoded makes the whole piece void: [`Asm::finish`] says so, nothing of it is run.
+//! INVARIANT: position-independent apart from [`POOL`], which points at the constants while the code runs. If an
+//! instruction cannot be encoded, [`Asm::finish`] fails and no code of the piece runs.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub(super) const POOL: Register = Register::R14;
 /// The control's state byte.
 pub(super) const FLAG: Register = Register::R15;
 
-/// How far [`ROWS`] points into the rows, so that more of them are within reach of one-byte displacements.
+/// How far [`ROWS`] points into the rows: with this bias one-byte displacements reach more rows.
 pub(super) const ROW_BIAS: i64 = 64 * 128;
 
 /// A place to jump to.
@@ -61,7 +61,7 @@ pub(super) struct Asm {
     encoder: Encoder,
     at: usize,
     labels: Vec<Option<usize>>,
-    /// End of a four-byte displacement, and where it leads.
+    /// End of a four-byte displacement, and its target.
     fixups: Vec<(usize, Label)>,
     pool: Vec<u32>,
     words: HashMap<u32, usize>,
@@ -122,7 +122,7 @@ impl Asm {
         self.put(build(code, &[a.into(), b.into(), c.into(), d.into()]));
     }
 
-    /// Any of the above under mask register `mask`: lanes that are off keep what the destination has.
+    /// Any of the above under mask register `mask`: inactive lanes keep the destination's value.
     pub(super) fn masked(&mut self, code: Code, mask: Register, operands: &[Arg]) {
         self.put(build(code, operands).map(|mut i| {
             i.set_op_mask(mask);
@@ -130,7 +130,7 @@ impl Asm {
         }));
     }
 
-    /// As [`Asm::masked`], but lanes that are off become zero.
+    /// As [`Asm::masked`], but inactive lanes become zero.
     pub(super) fn zeroed(&mut self, code: Code, mask: Register, operands: &[Arg]) {
         self.put(build(code, operands).map(|mut i| {
             i.set_op_mask(mask);
@@ -139,7 +139,7 @@ impl Asm {
         }));
     }
 
-    /// An instruction on registers that rounds as said, whatever MXCSR says.
+    /// An instruction on registers with its own rounding mode instead of MXCSR's.
     pub(super) fn rounded(&mut self, code: Code, rounding: RoundingControl, operands: &[Arg]) {
         self.put(build(code, operands).map(|mut i| {
             i.set_rounding_control(rounding);
@@ -163,17 +163,17 @@ impl Asm {
         self.fixups.push((self.at, label));
     }
 
-    /// Where in memory `value` is in all lanes: a broadcast operand.
+    /// The memory operand that gives `value` in all lanes: a broadcast.
     pub(super) fn constant(&mut self, value: u32) -> MemoryOperand {
         memory(POOL, 4 * self.constant_index(value) as i64, true)
     }
 
-    /// Where in memory `value` is once.
+    /// The memory operand of one `value`.
     pub(super) fn constant_once(&mut self, value: u32) -> MemoryOperand {
         memory(POOL, 4 * self.constant_index(value) as i64, false)
     }
 
-    /// Where in memory the eight bytes of `value` are; as a broadcast operand if `broadcast`.
+    /// The memory operand of the eight bytes of `value`; a broadcast if `broadcast`.
     pub(super) fn constant64(&mut self, value: u64, broadcast: bool) -> MemoryOperand {
         // CAST: its two halves.
         let place = self.block(&[value as u32, (value >> 32) as u32]);
@@ -188,12 +188,12 @@ impl Asm {
         })
     }
 
-    /// Where in memory these eight words are.
+    /// The memory operand of these eight words.
     pub(super) fn constants(&mut self, values: [u32; 8]) -> MemoryOperand {
         self.block(&values)
     }
 
-    /// Where in memory these sixteen words are.
+    /// The memory operand of these sixteen words.
     pub(super) fn constants16(&mut self, values: [u32; 16]) -> MemoryOperand {
         self.block(&values)
     }
@@ -204,11 +204,11 @@ impl Asm {
             pool.extend(values);
             pool.len() - values.len()
         });
-        // The pool is not aligned beyond a dword.
+        // The pool is aligned to dwords only.
         memory(POOL, 4 * index as i64, false)
     }
 
-    /// The code with all jumps joined.
+    /// The code with all jump targets filled in.
     pub(super) fn finish(mut self) -> Result<Finished, AsmError> {
         if let Some(error) = self.failed {
             return Err(error.into());
@@ -220,7 +220,7 @@ impl Asm {
             let short = i32::try_from(distance).map_err(|_| AsmError::Far(distance))?;
             code[end - 4..end].copy_from_slice(&short.to_le_bytes());
         }
-        // A label without a jump to it may have no place.
+        // A label without a jump to it may have no position.
         let places = self.labels.into_iter().map(|place| place.unwrap_or(0)).collect();
         Ok(Finished { code, pool: self.pool, places })
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! More inline integer operations (AVX-512).
 //!
-//! INVARIANT: as of [`super::integer`], whose operations are those of both widths and the commonest of AVX-512.
+//! INVARIANT: as for [`super::integer`], which has the operations of both widths and the commonest of AVX-512.
 
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
@@ -20,7 +20,7 @@ const MULTIPLY: Code = Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32;
 /// Predicates of vpcmpub.
 const NOT_LESS: i32 = 5;
 const GREATER: i32 = 6;
-/// Byte 0 of each dword's place in its 128 bits, in all its bytes.
+/// The index of each dword's byte 0 within 128 bits, in all four bytes of the dword.
 const PLACES: [u32; 4] = [0, 0x0404_0404, 0x0808_0808, 0x0C0C_0C0C];
 
 fn constant(s: &Src) -> Option<u32> {
@@ -104,8 +104,9 @@ fn field_mask(g: &mut Gen, s: &Step, c: usize) {
     g.result(s.dst, 0, c, mask);
 }
 
-/// What `(high : low) >> by` has of `low`, and of `high`, in its low dword. `by` is 0 to 32: a host's shift by 32 leaves
-/// nothing. (One instruction would do it with VBMI2, which Skylake and Cascade Lake servers do not have.)
+/// The parts of the low dword of `(high : low) >> by` that come from `low` and from `high`. `by` is 0 to 32: a host's
+/// shift by 32 gives zero. (One instruction would do it with VBMI2, which Skylake and Cascade Lake servers do not
+/// have.)
 pub(super) fn parts(g: &mut Gen, high: Register, low: Register, by: i32) -> (Register, Register) {
     let (below, above) = (g.temporary(), g.temporary());
     g.asm.op3(SHIFT_RIGHT, below, low, by);
@@ -135,7 +136,7 @@ fn shift_right64(g: &mut Gen, s: &Step, c: usize, signed: bool) {
         g.asm.op3(shift, u, high, by);
     } else {
         g.asm.op3(shift, t, high, by - 32);
-        // Counts of 32 leave the sign, or nothing.
+        // Shift counts of 32 give the sign, or zero.
         g.asm.op3(shift, u, high, 32);
     }
     g.result(s.dst, 0, c, t);
@@ -144,7 +145,7 @@ fn shift_right64(g: &mut Gen, s: &Step, c: usize, signed: bool) {
 
 /// Bits that are set, in every dword of the temporary `t`.
 fn population(g: &mut Gen, t: Register) {
-    // Of a nibble, in the bytes that vpshufb picks from.
+    // The counts of all nibbles, as a table for vpshufb.
     const COUNTS: [u32; 4] = [0x0201_0100, 0x0302_0201, 0x0302_0201, 0x0403_0302];
     let (u, counts) = (g.temporary(), g.temporary());
     let (nibbles, table) =
@@ -200,10 +201,10 @@ fn count_below(g: &mut Gen, s: &Step, c: usize, word: usize) {
     g.finish(codes::ADD, s.dst, 0, c, &[t.into(), b]);
 }
 
-/// vpshufb's choice of bytes in every dword; 0x80 gives zero.
+/// vpshufb's selector of bytes in every dword; 0x80 gives zero.
 fn choice(g: &mut Gen, t: Register, bytes: [u8; 4]) {
     let words = std::array::from_fn(|k| {
-        // Bytes that are chosen are so within their dword.
+        // The selected bytes are counted within their dword.
         let place = |b: u8| if b & 0x80 != 0 { b } else { b + 4 * (k % 4) as u8 };
         u32::from_le_bytes(bytes.map(place))
     });
@@ -229,8 +230,8 @@ fn permute_by(g: &mut Gen, s: &Step, c: usize) {
     g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
 }
 
-/// v_perm_b32 by any selector. Bytes: 0 to 7 choose, 8 to 11 give the sign of byte 1, 3, 5, 7, 12 gives zero, above that
-/// all ones.
+/// v_perm_b32 by any selector. Values of its bytes: 0 to 7 select a byte, 8 to 11 give the sign of byte 1, 3, 5, 7, 12
+/// gives zero, and values above 12 give all ones.
 fn permute(g: &mut Gen, s: &Step, c: usize) {
     let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let selector = g.source(&s.src[2], 0, c);
@@ -242,14 +243,14 @@ fn permute(g: &mut Gen, s: &Step, c: usize) {
     };
     bytes(g, t, 8);
     g.asm.op4(COMPARE_BYTES, signs, selector, t, NOT_LESS);
-    // Of 8 + k, byte 2k + 1; bits that a byte sends to the next one are masked off.
+    // For 8 + k, byte 2k + 1; bits that the shift moves into the next byte are masked off.
     g.asm.op3(codes::ADD.z, n, selector, selector);
     let (ones, sevens) = (g.asm.constant(0x0101_0101), g.asm.constant(0x0707_0707));
     g.asm.op3(codes::OR.z, n, n, ones);
     g.asm.op2(codes::MOVE.z, r, selector);
     g.asm.masked(MOVE_BYTES, signs, &[r.into(), n.into()]);
     g.asm.op3(codes::AND.z, n, r, sevens);
-    // Whether it is one of the high four, then which of its four.
+    // First whether the byte is one of the high four, then which of the four.
     bytes(g, t, 4);
     g.asm.op3(Code::EVEX_Vptestmb_kr_k1_zmm_zmmm512, k6, n, t);
     let threes = g.asm.constant(0x0303_0303);

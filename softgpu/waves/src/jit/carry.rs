@@ -8,7 +8,7 @@ use super::generator::Gen;
 use super::integer::LESS;
 use crate::step::Step;
 
-/// Which of the six.
+/// Which of the six operations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     subtract: bool,
@@ -40,7 +40,7 @@ pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
         g.mask_in(carry, s.src[2].index, c);
         let ones = g.constant(u32::MAX);
         if form.subtract {
-            // Taking one from zero borrows once more.
+            // Subtracting one from zero gives a second borrow.
             g.asm.masked(
                 Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32,
                 carry,

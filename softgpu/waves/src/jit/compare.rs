@@ -9,7 +9,7 @@ use super::floats::Floats;
 use super::generator::{Emit, Gen, Wide};
 use crate::step::Step;
 
-/// Predicates of vcmpps: ordered ones are false with a NaN, unordered ones true; none signals.
+/// Predicates of vcmpps: with a NaN ordered ones are false and unordered ones true; none of them signals.
 const LT: i32 = 0x11;
 const EQ: i32 = 0x00;
 const LE: i32 = 0x12;

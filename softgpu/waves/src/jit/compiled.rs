@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The generated code of one program, and the way into it.
+//! The generated code of one program, and the function that enters it.
 //!
 //! INVARIANT: code is entered only at the head of a block, with a context that names the wave and the environment that it
 //! was entered with, and only while the program whose steps it names is alive.
@@ -17,7 +17,8 @@ use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
 use crate::wave::{Row, Wave};
 
-/// Steps of a program that is compiled: some tens of milliseconds, during which its waves cannot be preempted.
+/// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
+/// program's waves cannot be preempted.
 const MAX_STEPS: usize = 1 << 14;
 
 /// Runs a step's handler for generated code.
@@ -41,26 +42,26 @@ pub(crate) enum Left {
     Flow(Flow, usize),
     /// The interpreter continues at this step.
     Interpret(usize),
-    /// The control asks.
+    /// The control asks the wave to stop.
     Interrupted(usize),
     /// The quantum is over.
     Quantum(usize),
 }
 
-/// Code of one program for one MODE.
+/// The code of one program for one MODE.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pages: memory::Pages,
     pool: Vec<u32>,
     /// Offset of each step's code, for heads of blocks; 0 elsewhere.
     entries: Vec<u32>,
-    /// The MODE it was made for.
+    /// The MODE that the code was generated for.
     pub mode: u32,
 }
 
 impl Compiled {
-    /// Code for `program`, whose steps must stay where they are. `None`, with a line in the log, if there is none for this
-    /// CPU or this program.
+    /// Code for `program`, whose steps must not move in memory. `None`, with a line in the log, if this CPU or this
+    /// program cannot have code.
     pub(crate) fn new(program: &Predecoded, level: Level, mode: u32) -> Option<Compiled> {
         if program.steps.len() > MAX_STEPS {
             tracing::debug!(
@@ -114,7 +115,8 @@ impl Compiled {
         self.entries.get(index).is_some_and(|&offset| offset != 0)
     }
 
-    /// Runs from step `index`, a head of a block, until something else is to be done. `limit` is in executed instructions.
+    /// Runs from step `index`, which must be the head of a block, until there is a reason of [`Left`] to return.
+    /// `limit` is in executed instructions.
     ///
     /// `flag` is the control's state.
     pub(crate) fn enter(
@@ -127,7 +129,7 @@ impl Compiled {
     ) -> Left {
         let mut context = JitContext {
             rows: w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize),
-            // The address of the whole wave, moved: handlers get it back.
+            // The address of the whole wave plus an offset; handlers get the address without it.
             scalars: std::ptr::from_mut(w).cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast(),
             env: std::ptr::from_mut(env).cast(),
             pool: self.pool.as_ptr(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data that generated code and the Rust code around it exchange.
+//! The data that generated code exchanges with the Rust code.
 //!
 //! INVARIANT: generated code addresses the fields by their offsets, so the layout is C's.
 
@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::step::Step;
 use crate::wave::Wave;
 
-/// Why generated code came back, beside the values of [`Flow`].
+/// Why generated code returned, beside the values of [`Flow`](crate::step::Flow).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Exit {
@@ -32,12 +32,12 @@ pub(super) struct JitContext {
     pub flag: *const u8,
     /// Instructions executed.
     pub executed: u64,
-    /// Executed instructions at which the quantum is over.
+    /// The number of executed instructions at which the quantum is over.
     pub limit: u64,
     pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
     pub lds: *mut u8,
     pub lds_bytes: u64,
     pub hot: *const u8,
-    /// Written by generated code before it reads it.
+    /// Scratch space: generated code writes it before it reads it.
     pub known: [MaybeUninit<Known>; KNOWN],
 }

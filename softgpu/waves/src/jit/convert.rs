@@ -30,13 +30,13 @@ const TO_ZERO: i32 = 3;
 /// vpternlogd: `first & third | second`.
 pub(super) const AND_OR: i32 = 0xEC;
 
-/// Whether source 0 is 16 bits whose modifiers this module knows.
+/// Whether source 0 is 16 bits wide and has only modifiers that this module implements.
 pub(super) fn reads_half(op: Op) -> bool {
     use Op::*;
     matches!(op, V_CVT_F32_F16 | V_CVT_I32_I16 | V_CVT_U32_U16 | V_CVT_F16_U16 | V_CVT_F16_I16)
 }
 
-/// Whether the result is 16 bits beside which the old ones stay.
+/// Whether the result is 16 bits wide, so that the other half of the register stays.
 pub(super) fn writes_half(op: Op) -> bool {
     matches!(op, Op::V_CVT_F16_F32 | Op::V_CVT_F16_U16 | Op::V_CVT_F16_I16)
 }
@@ -101,7 +101,7 @@ fn to_i32(g: &mut Gen, s: &Step, c: usize, floor: bool) {
     g.asm.op4(COMPARE_PS, Register::K5, a, a, ORDERED);
     let limit = g.asm.constant(2_147_483_648f32.to_bits());
     g.asm.op4(COMPARE_PS, Register::K6, a, limit, NOT_BELOW);
-    // What is below the range becomes the least integer by itself.
+    // The host instruction gives the least integer for values below the range.
     g.asm.zeroed(Code::EVEX_Vcvttps2dq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
     let most = g.asm.constant_once(i32::MAX as u32);
     g.asm.masked(BROADCAST, Register::K6, &[t.into(), most.into()]);
@@ -112,12 +112,12 @@ fn to_u32(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
     let (t, zero) = (g.temporary(), g.constant(0));
     g.asm.op4(COMPARE_PS, Register::K5, a, zero, ABOVE);
-    // What is above the range becomes the greatest integer by itself.
+    // The host instruction gives the greatest integer for values above the range.
     g.asm.zeroed(Code::EVEX_Vcvttps2udq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
     g.result(s.dst, 0, c, t);
 }
 
-/// Low halves of a 16-bit source; what is above them means nothing.
+/// A 16-bit source in the low halves of the lanes; the high halves have no meaning.
 fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
     let kind = match s.kind {
         Kind::VgprMod => Kind::Vgpr,
@@ -139,7 +139,7 @@ fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
     t
 }
 
-/// Low halves of `t`, which has nothing above them, become the half of the destination that `s` selects.
+/// The low halves of `t`, whose high halves are zero, become the half of the destination that `s` selects.
 fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
     let high = s.out & OUT_HIGH != 0;
     if high {

@@ -3,8 +3,8 @@
 //!
 //! INVARIANT: the three steps of [`crate::valu::cross`] - prepare, operation, restore - are emitted together or not at
 //! all, and EXEC is never changed meanwhile: the operation runs under a mask register of its own instead. Prepare fills
-//! the spare register, zeros where no lane is the source; what it and EXEC say of lanes that must keep their value stands
-//! in the operation's step ([`FLAG_DPP_MASK`]).
+//! the spare register, with zeros where a lane has no source. The operation's step says which lanes must keep their
+//! value, from the DPP control and EXEC ([`FLAG_DPP_MASK`]).
 
 use iced_x86::{Code, Register};
 
@@ -19,19 +19,19 @@ const PERMUTE: Code = Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32;
 
 /// Lanes of a row and what a DPP instruction does to them.
 struct Pattern {
-    /// Source lane of each lane; anything where there is none.
+    /// The source lane of each lane; any number where there is none.
     lanes: [u32; 16],
     /// Lanes that have a source lane within the row.
     valid: u16,
     fetch_inactive: bool,
-    /// Lanes without a source read zero; else they keep their value.
+    /// Whether lanes without a source read zero; otherwise they keep their value.
     zero: bool,
     row_mask: u16,
     bank_mask: u16,
 }
 
 impl Pattern {
-    /// Of a step that carries pattern and flags as [`cross::dpp_prepare`] takes them.
+    /// From a step with the pattern and flags that [`cross::dpp_prepare`] takes.
     fn new(control: u32, flags: u16) -> Pattern {
         let eight = flags & DPP8 != 0;
         let mut pattern = Pattern {
@@ -56,13 +56,13 @@ impl Pattern {
         pattern
     }
 
-    /// Of the operation's step.
+    /// From the operation's step.
     fn of_operation(s: &Step) -> Pattern {
         // CAST: predecode put the control into the low half, the flags into the high one.
         Pattern::new(s.imm as u32 & 0xFFFF, (s.imm as u32 >> 16) as u16)
     }
 
-    /// Lanes of piece `c` that the masks let through.
+    /// Lanes of piece `c` that the row and bank masks enable.
     fn written(&self, c: usize) -> u16 {
         let row = if self.row_mask >> c & 1 != 0 { u16::MAX } else { 0 };
         let banks = (0..4)
@@ -98,9 +98,9 @@ fn constant_mask(g: &mut Gen, k: Register, lanes: u16) {
     g.asm.op2(Code::VEX_Kmovw_kr_km16, k, place);
 }
 
-/// How the step `siblings[at]` of a DPP instruction is emitted, if all of them are.
+/// How the step `siblings[at]` of a DPP instruction is emitted, if all steps of the instruction are.
 pub(super) fn emitter(siblings: &[Step], at: usize, wide: Wide, floats: Floats) -> Option<Emit> {
-    // One that writes EXEC has no step that restores it.
+    // An instruction that writes EXEC has no step that restores it.
     let [_, operation, _] = siblings else { return None };
     if wide != Wide::Z {
         return None;
@@ -135,7 +135,7 @@ fn prepare(g: &mut Gen, s: &Step, c: usize) {
     g.asm.zeroed(PERMUTE, Register::K5, &[d.into(), numbers.into(), a.into()]);
 }
 
-/// The operation under its own mask, which stands in for EXEC's.
+/// The operation under its own mask instead of EXEC's.
 fn masked(g: &mut Gen, s: &Step, c: usize, floats: Floats) {
     let Some(plain) = lane::emitter(s, g.wide, floats) else {
         g.exhausted = true;
@@ -171,7 +171,7 @@ fn masked(g: &mut Gen, s: &Step, c: usize, floats: Floats) {
     }
 }
 
-/// [`masked`] for what MODE says, which a function pointer has to know by itself.
+/// [`masked`] for each MODE: a function pointer has no room for an argument.
 fn under(floats: Floats) -> Emit {
     macro_rules! each {
         ($($number:literal)*) => {
@@ -184,7 +184,7 @@ fn under(floats: Floats) -> Emit {
     each!(1 2 3 4 5 6 7)
 }
 
-/// What the steps around the operation access for piece `c`.
+/// What the steps before and after the operation access for piece `c`.
 pub(super) fn accesses(g: &Gen, s: &Step, c: usize) -> Vec<Access> {
     if !s.src[0].is_vgpr() {
         return Vec::new();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program as host code: blocks, regions between changes of EXEC, calls of handlers, ways out.
+//! A program as host code: blocks, regions between changes of EXEC, calls of handlers, exits.
 //!
-//! INVARIANT: at the head of a block, at a call and at every way out, all state is in the wave. Vector registers hold
-//! row pieces only within a region, which has one variant for all lanes and one for any EXEC, and within a loop of one
+//! INVARIANT: at the head of a block, at a call and at every exit, all state is in the wave. Vector registers hold row
+//! pieces only within a region, which has one variant for all lanes and one for any EXEC, and within a loop of one
 //! block whose rows all fit.
 
 use iced_x86::{Code, Register};
@@ -56,7 +56,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Everything: code, and for every leader where it is.
+    /// Emits the whole program: the code, and the position of each block's head.
     pub(super) fn emit(mut self) -> Result<(Finished, Vec<(usize, usize)>), AsmError> {
         self.prologue();
         for k in 0..self.leaders.len() {
@@ -169,7 +169,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Whether `scalar::emit` does this step: tried on a scrap of code.
+    /// Whether `scalar::emit` emits this step: tried with code that is thrown away.
     pub(super) fn is_inline(&self, item: &Item) -> bool {
         scalar::emit(&mut super::asm::Asm::new(), &self.program.steps[item.index])
     }
@@ -178,7 +178,7 @@ impl<'a> Emitter<'a> {
         if end < self.program.steps.len() {
             self.count(self.ordinal(end) - self.ordinal(first));
         } else {
-            // The last step never falls through; should a handler say otherwise, the interpreter takes over.
+            // The last step never falls through. If a handler nevertheless does, the interpreter continues.
             self.leave(end.saturating_sub(1));
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ways out of generated code: calls of handlers, and what is emitted out of line for accesses and branches that leave.
+//! Exits of generated code: calls of handlers, and the out-of-line code for accesses and branches that leave.
 //!
-//! INVARIANT: at a call and at every way out, all state is in the wave and the executed instructions are counted.
+//! INVARIANT: at a call and at every exit, all state is in the wave and the executed instructions are counted.
 
 use iced_x86::{Code, Register};
 
@@ -12,7 +12,7 @@ use super::regs::Spill;
 use super::{flow, scalar};
 use crate::wave::Wave;
 
-/// A way out of line.
+/// Out-of-line code of an exit.
 pub(super) enum Cold {
     /// Count, then leave with this exit and step.
     Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
@@ -23,7 +23,7 @@ pub(super) enum Cold {
 }
 
 impl Emitter<'_> {
-    /// A scalar load, its handler being called where the range is not one of those at hand. No row is in a register.
+    /// A scalar load; its handler is called where the address range is not a cached one. No row is in a register.
     pub(super) fn scalar_load(&mut self, first: usize, index: usize) -> bool {
         let count = self.ordinal(index) - self.ordinal(first) + 1;
         let (slow, resume) = (self.g.asm.label(), self.g.asm.label());
@@ -46,7 +46,7 @@ impl Emitter<'_> {
         self.g.asm.jump(Code::Jne_rel32_64, label);
         self.cold.push(Cold::Flow { label, count, step: index });
         if flow::ends_block(step) {
-            // What follows was made for this MODE.
+            // The code that follows was generated for this MODE.
             let mode = wave_field(std::mem::offset_of!(Wave, mode));
             self.g.asm.op2(Code::Cmp_rm32_imm32, mode, self.mode as i32);
             let label = self.g.asm.label();
@@ -111,7 +111,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Counts, and makes what a handler returned in EAX and the step the result.
+    /// Counts the instructions, and returns the handler's result in EAX together with the step.
     pub(super) fn flow(&mut self, count: i32, step: usize) {
         // The count must not change what is in EAX.
         self.count(count);

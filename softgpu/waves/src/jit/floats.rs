@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the MODE register says of floating-point operations, as far as code is generated differently for it.
+//! The fields of the MODE register that change the code generated for floating-point operations.
 //!
 //! INVARIANT: [`Floats::numbered`] is the inverse of [`Floats::number`].
 
 use crate::wave::mode;
 
-/// What MODE says that matters here.
+/// Those fields of MODE.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Floats {
     /// f32 rounds to nearest even and keeps denormals.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program's blocks, and in which order the pieces of a block are emitted.
+//! A program's blocks, and the order in which the pieces of a block are emitted.
 //!
-//! INVARIANT: a block is entered at its first step only. Within it, lane-wise operations keep their order among
-//! themselves, everything else keeps its own; one of the latter may move in front of lane-wise operations that it shares
-//! no register with, which makes the runs of lane-wise operations long.
+//! INVARIANT: a block is entered at its first step only. Within a block, lane-wise operations keep their order among
+//! themselves, and so do all other steps. Another step may move in front of lane-wise operations that it shares no
+//! register with; this makes the runs of lane-wise operations long.
 
 use softgpu_isa::{Flags, Op, info};
 
@@ -17,9 +17,9 @@ use super::transfer::{self, Transfer};
 use crate::predecoded::Predecoded;
 use crate::step::{Kind, Step};
 
-/// Lane-wise operations that may wait for something to move in front of them.
+/// Most lane-wise operations that another step may move in front of.
 const MAX_PENDING: usize = 512;
-/// Steps of a block; a longer straight run is divided, so that the control is checked.
+/// Most steps of a block. A longer straight run is divided, so that the control is checked.
 const MAX_BLOCK: usize = 1024;
 
 /// How a step is emitted.
@@ -43,7 +43,7 @@ pub(super) struct Item {
     /// Index in the program.
     pub index: usize,
     pub what: What,
-    /// May change places with lane-wise operations.
+    /// Whether the step may change places with lane-wise operations.
     pub loose: bool,
     pub touch: Touch,
 }
@@ -104,7 +104,7 @@ pub(super) fn leaders(program: &Predecoded) -> Vec<usize> {
     leaders.retain(|&k| k < steps.len());
     leaders.sort_unstable();
     leaders.dedup();
-    // Cut long runs, between instructions.
+    // Long runs are divided between instructions.
     let mut cuts = Vec::new();
     for (&a, &b) in leaders.iter().zip(leaders.iter().skip(1).chain([&steps.len()])) {
         let mut from = a;
@@ -160,7 +160,8 @@ pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, fl
     let mut units = Vec::new();
     let mut pending: Vec<Item> = Vec::new();
     let mut touched = Touch::default();
-    // Scalars that pending operations read in all lanes: none of them may be made lane by lane meanwhile.
+    // Scalars that pending operations read in all lanes: no step that writes one of them lane by lane may come in
+    // between.
     let mut data = 0u128;
     let flush = |pending: &mut Vec<Item>, touched: &mut Touch, units: &mut Vec<Unit>| {
         if !pending.is_empty() {
@@ -172,7 +173,7 @@ pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, fl
         let item = classify(program, index, wide, floats);
         match item.what {
             What::Lane(_) => {
-                // A mask that was made lane by lane is complete only behind the last piece.
+                // A mask that is written lane by lane is complete only after the last piece.
                 let step = &program.steps[index];
                 let reads = scalar_data(step);
                 let reads_made = reads & touched.written_scalars() != 0;

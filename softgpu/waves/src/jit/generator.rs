@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Emits lane-wise operations piece by piece: operands into registers, results under EXEC.
 //!
-//! INVARIANT: between two regions all registers of the wave are in memory; within one, a row piece is in memory or in
-//! the register file's care. An operation reads all its sources before its last instruction writes its destination.
+//! INVARIANT: between two regions all registers of the wave are in memory; within a region, a row piece is in memory or
+//! in a register that the register file tracks. An operation reads all its sources before its last instruction writes
+//! its destination.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -44,7 +45,7 @@ pub(super) const MASK: Register = Register::YMM15;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub piece: Piece,
-    /// Does not need the old value.
+    /// Whether the access needs no old value.
     pub overwrites: bool,
 }
 
@@ -57,15 +58,15 @@ pub(super) struct Gen {
     pub regs: Regs,
     pub wide: Wide,
     pub shape: Shape,
-    /// Results go under EXEC.
+    /// Whether results are masked by EXEC.
     pub masked: bool,
-    /// Pieces stay in the registers they are in.
+    /// Whether pieces stay in their registers.
     pub resident: bool,
-    /// Address registers that the code at hand knows something of.
+    /// The address registers about which something is known at this point of the code.
     pub addresses: Addresses,
     /// Rare patterns that are emitted out of line.
     pub outlined: Vec<Outlined>,
-    /// No register was free for an operation: the code is void.
+    /// No register was free for an operation: the code must not be used.
     pub exhausted: bool,
 }
 
@@ -153,7 +154,7 @@ impl Gen {
         }
     }
 
-    /// A register for a result that goes to its place later; stays until it is released.
+    /// A register for a result that moves to its destination later; it is kept until it is released.
     pub(super) fn aside(&mut self) -> Register {
         match self.regs.take_aside() {
             Some(n) => self.vector(n),
@@ -207,12 +208,12 @@ impl Gen {
         }
     }
 
-    /// Row pieces of the whole wave.
+    /// The number of row pieces of the whole wave.
     pub(super) fn all_pieces(&self) -> usize {
         (self.shape.vgprs + crate::wave::SPARE_VGPRS) * self.pieces()
     }
 
-    /// Loads pieces to stay, those in `written` as newer than memory.
+    /// Loads pieces that stay in registers; those in `written` count as newer than memory.
     pub(super) fn hold_all(&mut self, pieces: &[Access], written: &[Piece]) {
         for access in pieces {
             let n = self.hold(access.piece);
@@ -225,7 +226,7 @@ impl Gen {
         }
     }
 
-    /// Loads registers with what memory has.
+    /// Loads registers from memory.
     pub(super) fn load_all(&mut self, held: &[Spill]) {
         for &spill in held {
             self.load(spill.register, spill.piece);
@@ -239,7 +240,7 @@ impl Gen {
         }
     }
 
-    /// Stores all that is newer than memory, and forgets it if `forget`.
+    /// Stores every register that is newer than memory, and forgets the pieces if `forget`.
     pub(super) fn write_back(&mut self, forget: bool) {
         for spill in self.regs.write_back() {
             self.store(spill);
@@ -264,7 +265,7 @@ pub(super) fn next_accesses(list: &[Vec<Access>], pieces: usize) -> Vec<Vec<(Acc
                 })
                 .collect(),
         );
-        // A read beside a write of the same piece: the old value counts.
+        // An operation that reads and writes the same piece needs the old value.
         for a in accesses.iter().filter(|a| a.overwrites).chain(accesses.iter().filter(|a| !a.overwrites)) {
             seen[a.piece as usize] = (position as u32, a.overwrites);
         }

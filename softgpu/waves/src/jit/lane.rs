@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which lane-wise steps are emitted inline, and how.
 //!
-//! INVARIANT: same bits as the step's handler, in the MODE the program was compiled for; a step with an operand or
-//! modifier that is not understood here is left to its handler.
+//! INVARIANT: an inline step gives the same bits as its handler, in the MODE that the program was compiled for. A step
+//! with an operand or modifier that this module does not implement is done by its handler.
 
 use iced_x86::Code;
 use softgpu_isa::{Class, Op, info};
@@ -48,8 +48,8 @@ fn two(g: &mut Gen, s: &Step, c: usize, codes: Codes, swap: bool) {
     g.finish(codes, s.dst, 0, c, &[a.into(), b]);
 }
 
-/// Whether the sources may change places, and the first is one that can be a memory operand. With floats the order says
-/// whose NaN it is, so it is a constant that is none.
+/// Whether the sources may change places so that the first one becomes a memory operand. For floats the order decides
+/// which NaN is the result, so the first source must be a constant that is not a NaN.
 fn constant_first(s: &Step, codes: &Codes) -> bool {
     let [a, b] = [&s.src[0], &s.src[1]];
     let number = a.kind == Kind::Const && a.value & 0x7FFF_FFFF <= 0x7F80_0000;
@@ -175,7 +175,8 @@ fn float(op: Op, wide: Wide, ieee: bool) -> Option<Emit> {
         Op::V_FLOOR_F32 => |g, s, c| round(g, s, c, 1),
         Op::V_CEIL_F32 => |g, s, c| round(g, s, c, 2),
         Op::V_TRUNC_F32 => |g, s, c| round(g, s, c, 3),
-        // Absolute zeros are ordered and signalling NaNs win, as IEEE mode has it; sign of the comparison's winner.
+        // vrangeps orders +0 and -0 and lets signalling NaNs win, as IEEE mode does; the result has the sign of the
+        // value that was selected.
         Op::V_MIN_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0100),
         Op::V_MAX_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0101),
         _ => return None,
@@ -199,7 +200,7 @@ pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
             Kind::VgprMod | Kind::ScalarMod => sign_only && !wide_source && slot.class != Class::M,
             _ => false,
         };
-        // A mask that is not in the scalar file has its own rules.
+        // A mask that is not in the scalar file is left to the handler.
         let mask = slot.class == Class::M && src.kind != Kind::Scalar;
         if !known || mask {
             return None;

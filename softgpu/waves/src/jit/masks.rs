@@ -16,8 +16,8 @@ impl Gen {
         self.asm.op2(Code::VEX_Kmovw_kr_km16, to, place);
     }
 
-    /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: who
-    /// reads that next would wait for two stores to leave the store buffer. K7 is lost.
+    /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: a
+    /// load after two smaller stores would wait until both have left the store buffer. K7 is overwritten.
     pub(super) fn mask_out(&mut self, index: u16, c: usize, from: Register) {
         if c.is_multiple_of(2) {
             let place = self.mask_place(index, c);
@@ -54,7 +54,7 @@ impl Gen {
         self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
     }
 
-    /// Readies the EXEC masks for a masked region (AVX-512: of all pieces).
+    /// Loads the EXEC masks for a masked region (AVX-512: those of all pieces).
     pub(super) fn load_exec_masks(&mut self) {
         if self.wide == Wide::Z {
             for c in 0..self.pieces() {
@@ -64,7 +64,7 @@ impl Gen {
         }
     }
 
-    /// Readies the EXEC mask for piece `c` (AVX2).
+    /// Loads the EXEC mask for piece `c` (AVX2).
     pub(super) fn load_exec_mask(&mut self, c: usize) {
         if self.wide == Wide::Y {
             self.spread(MASK, EXEC as u16, c);

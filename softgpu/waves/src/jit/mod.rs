@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The code generator: predecoded programs as x86-64 code, AVX-512 or AVX2.
 //!
-//! INVARIANT: generated code does what the steps' handlers do, bit for bit; what it does not do inline it has done by
-//! calling them, so every program can be compiled. It is entered at heads of blocks only, with the MODE it was made for;
-//! the interpreter does the rest. It holds nothing when it is left: a wave that was stopped in it is saved as any other.
+//! INVARIANT: generated code gives the same bits as the steps' handlers. It calls the handler of every step that it
+//! does not do inline, so every program can be compiled. It is entered at heads of blocks only, with the MODE that it
+//! was generated for; the interpreter does the rest. At an exit all state is in the wave: a wave that was stopped in
+//! generated code is saved as any other.
 //!
 //! ```text
 //! flow       blocks, and the order within them      generator  registers and the pieces in them
@@ -11,12 +12,12 @@
 //! order      operations on one accumulator          results    destinations, under EXEC
 //! emit       blocks and branches                    regs       what is in which register
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
-//! exits      calls of handlers, ways out            dpp        permuted lanes
-//! resident   loops in registers                     floats     what MODE says
+//! exits      calls of handlers, exits               dpp        permuted lanes
+//! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
 //! memory     pages, never writable and executable   vmem       loads and stores by pattern
-//! context    what generated code is handed
+//! context    data that generated code exchanges with Rust code
 //! ```
 
 mod asm;

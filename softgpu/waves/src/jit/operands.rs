@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sources of lane-wise operations in registers, or as memory operands.
 //!
-//! INVARIANT: a source's register is not written before the operation ends; what has to be changed is copied into a
-//! temporary first.
+//! INVARIANT: a source's register is not written before the operation ends; a value that has to be changed is copied
+//! into a temporary first.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -12,7 +12,7 @@ use super::generator::{Gen, Wide};
 use crate::step::{Kind, Src, mods};
 
 impl Gen {
-    /// Where scalar `index` is in memory.
+    /// The memory operand of scalar `index`.
     pub(super) fn scalar(&self, index: u16) -> MemoryOperand {
         memory(SCALARS, 4 * i64::from(index), false)
     }
@@ -73,7 +73,7 @@ impl Gen {
         self.modified(plain, s.mods)
     }
 
-    /// Sign modifiers of an f32.
+    /// Applies the sign modifiers of an f32.
     fn modified(&mut self, from: Register, m: u8) -> Register {
         let t = self.temporary();
         let mut at = from;

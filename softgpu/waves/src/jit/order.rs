@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The order of a run of lane-wise operations: chains of results and their consumers stay together.
 //!
-//! INVARIANT: an operation stays behind every one it shares a register with, unless both only read it. An accumulator
-//! is then loaded and stored once for all the operations on it, not once for each.
+//! INVARIANT: two operations that share a register keep their order, unless both only read it. In the new order an
+//! accumulator is loaded and stored once for all operations on it, not once for each.
 
 use super::flow::Item;
 
@@ -12,7 +12,7 @@ const RESOURCES: usize = 256 + 8 + 128 + 1;
 #[derive(Clone, Copy)]
 struct Use {
     writer: u32,
-    /// Readers since: a list through `next_reader`.
+    /// The readers since the last write: a list through `next_reader`.
     readers: u32,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
     let mut taken = vec![false; n];
     let mut first = 0;
     while order.len() < n {
-        // The first in the old order that waits for nothing, then along its chain.
+        // The first operation of the old order that waits for no other, then its chain.
         while taken[first] {
             first += 1;
         }
@@ -76,7 +76,7 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
             next = after[k].iter().map(|&s| s as usize).find(|&s| !taken[s] && waits[s] == 0);
         }
         if order.len() < n && (first..n).all(|k| taken[k] || waits[k] != 0) {
-            // Cannot be: what is first waits for nothing. The old order is right in any case.
+            // Cannot happen: the first operation waits for no other. The old order is correct in any case.
             return items;
         }
     }

@@ -14,7 +14,7 @@ use super::transfer::Transfer;
 use super::{lane, scalar, vmem};
 use crate::wave::EXEC;
 
-/// Operations of a region below which only the variant for any EXEC is worth its bytes (AVX-512).
+/// A region with fewer operations has only the variant for any EXEC: a second variant is not worth its bytes (AVX-512).
 const FEW: usize = 3;
 /// One operation of a region, for one piece.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ impl Emitter<'_> {
         list
     }
 
-    /// A region: two variants where that pays.
+    /// Emits a region, in two variants where that pays.
     pub(super) fn region(&mut self, units: Vec<Unit>) {
         let micros = self.micros(&units);
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
@@ -94,7 +94,7 @@ impl Emitter<'_> {
         self.g.asm.place(over);
     }
 
-    /// Jumps to `any` unless all lanes are on.
+    /// Jumps to `any` unless all lanes are active.
     pub(super) fn test_all_lanes(&mut self, any: Label) {
         let code = if self.g.shape.halves == 2 { Code::Cmp_rm64_imm8 } else { Code::Cmp_rm32_imm8 };
         let exec = self.g.scalar(EXEC as u16);
@@ -150,7 +150,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// What a lane-wise operation writes is no longer known as an address.
+    /// A register that a lane-wise operation writes is no longer known as an address.
     pub(super) fn forget_addresses(&mut self, item: &Item) {
         let (halves, dst) = (self.g.shape.halves, self.program.steps[item.index].dst as usize);
         self.g.addresses.forget(dst..dst + 2 * halves, halves);

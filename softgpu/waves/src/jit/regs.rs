@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which host vector register holds which piece of which VGPR row.
 //!
-//! INVARIANT: a piece is in at most one register; a dirty register is newer than memory. Which piece is evicted is decided by
-//! distance to the next access (Belady), which the emitter knows since it sees the whole region in advance.
+//! INVARIANT: a piece is in at most one register; a dirty register is newer than memory. Which piece is evicted is
+//! decided by distance to the next access (Belady), which the emitter knows because it sees the whole region in
+//! advance.
 
 /// A piece of a row: as many lanes as a host register has. `row * pieces per row + piece`.
 pub(super) type Piece = u16;
@@ -14,7 +15,7 @@ pub(super) const NEVER: u32 = u32::MAX;
 enum Holds {
     Nothing,
     Temporary,
-    /// A result on its way, until released.
+    /// A result that has no destination yet, until it is released.
     Aside,
     Piece(Piece),
 }
@@ -23,11 +24,11 @@ enum Holds {
 struct Slot {
     holds: Holds,
     dirty: bool,
-    /// Used by the operation being emitted: stays.
+    /// The operation being emitted uses the register: it is not evicted.
     pinned: bool,
     /// Position of the next access.
     next: u32,
-    /// That access overwrites the piece without reading it.
+    /// Whether that access overwrites the piece without reading it.
     next_overwrites: bool,
 }
 
@@ -35,7 +36,7 @@ const FREE: Slot =
     Slot { holds: Holds::Nothing, dirty: false, pinned: false, next: NEVER, next_overwrites: false };
 
 impl Slot {
-    /// What has to be stored before register `k`, which this is, is used for something else.
+    /// What has to be stored before this register, `k`, gets another piece.
     fn spill(&self, k: usize) -> Option<Spill> {
         match self.holds {
             Holds::Piece(piece) if self.dirty && !(self.next_overwrites && self.next != NEVER) => {
@@ -46,7 +47,7 @@ impl Slot {
     }
 }
 
-/// What has to be stored before a register can be used for something else.
+/// What has to be stored before a register gets another piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spill {
     pub register: u8,
@@ -93,7 +94,7 @@ impl Regs {
         Some(spill)
     }
 
-    /// A free register for a result on its way.
+    /// A free register for a result that has no destination yet.
     pub(super) fn take_aside(&mut self) -> Option<u8> {
         let k = self.slots.iter().position(|s| s.holds == Holds::Nothing)?;
         self.slots[k] = Slot { holds: Holds::Aside, pinned: true, ..FREE };
@@ -105,11 +106,11 @@ impl Regs {
         self.slots[register as usize] = FREE;
     }
 
-    /// A register for something new, pinned, and what must be stored first. `None` when all are pinned.
+    /// A register for a new value, pinned, and what must be stored first. `None` when all are pinned.
     fn take(&mut self, holds: Holds) -> Option<(u8, Option<Spill>)> {
         let score = |s: &Slot| match s.holds {
             Holds::Nothing => (2, 0),
-            // Clean ones go for nothing, so they go first among those of the same distance.
+            // Clean registers need no store, so they are evicted first among those of the same distance.
             _ => {
                 (if s.next == NEVER && !s.dirty { 1 } else { 0 }, u64::from(s.next) * 2 + u64::from(!s.dirty))
             }
@@ -131,7 +132,7 @@ impl Regs {
         self.take(Holds::Temporary)
     }
 
-    /// Makes a temporary the register of `piece`, newer than memory; `false` if it is none.
+    /// Makes a temporary the register of `piece`, newer than memory; `false` if the register is not a temporary.
     pub(super) fn rename(&mut self, register: u8, piece: Piece) -> bool {
         if self.slots[register as usize].holds != Holds::Temporary {
             return false;
@@ -168,7 +169,7 @@ impl Regs {
         }
     }
 
-    /// Everything that is newer than memory; clean afterwards.
+    /// All pieces that are newer than memory; they count as clean afterwards.
     pub(super) fn write_back(&mut self) -> Vec<Spill> {
         let mut spills = Vec::new();
         for (k, s) in self.slots.iter_mut().enumerate() {
@@ -180,12 +181,12 @@ impl Regs {
         spills
     }
 
-    /// Everything that is newer than memory.
+    /// All pieces that are newer than memory.
     pub(super) fn dirty(&self) -> Vec<Spill> {
         self.clone().write_back()
     }
 
-    /// Every piece in a register.
+    /// All pieces that are in a register.
     pub(super) fn held(&self) -> Vec<Spill> {
         let piece = |(k, s): (usize, &Slot)| match s.holds {
             Holds::Piece(piece) => Some(Spill { register: k as u8, piece }),
@@ -194,12 +195,12 @@ impl Regs {
         self.slots.iter().enumerate().filter_map(piece).collect()
     }
 
-    /// Whether every piece is where `other` has it.
+    /// Whether every piece is in the same register as in `other`.
     pub(super) fn holds_as(&self, other: &Regs) -> bool {
         self.slots.iter().zip(&other.slots).all(|(a, b)| a.holds == b.holds)
     }
 
-    /// Forgets everything; what is dirty is lost.
+    /// Forgets all pieces; dirty ones are lost.
     pub(super) fn clear(&mut self) {
         self.slots.fill(FREE);
     }
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(regs.take_piece(12), Some((a, None)));
         regs.set_dirty(a);
         regs.end_operation();
-        // Nothing within the region overwrites it: memory must have it at the end.
+        // No operation of the region overwrites the piece: memory must have it at the end.
         regs.set_next(12, NEVER, true);
         assert_eq!(regs.take_piece(13).unwrap().1, Some(Spill { register: a, piece: 12 }));
     }

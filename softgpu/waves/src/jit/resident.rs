@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loops of one block whose rows stay in registers from one turn to the next (AVX-512).
 //!
-//! INVARIANT: every row piece of the loop has a register of its own from before the first turn until the way out; whoever
-//! leaves stores what was written.
+//! INVARIANT: every row piece of the loop has a register of its own from before the first turn until an exit; every
+//! exit stores what was written.
 
 use iced_x86::Code;
 
@@ -15,7 +15,7 @@ use super::scalar;
 /// Registers a loop leaves for intermediate results.
 const SPARE: usize = 9;
 
-/// Where a resident loop stands.
+/// The state of a resident loop.
 struct Around {
     first: usize,
     end: usize,
@@ -23,8 +23,8 @@ struct Around {
 }
 
 impl Emitter<'_> {
-    /// A block that branches back to itself, does everything inline and has few rows: they stay in registers from one
-    /// turn to the next. `false` (and nothing emitted) when it is not one.
+    /// Emits a block that branches back to itself, does all steps inline and has few rows: the rows stay in registers
+    /// from one turn to the next. `false` (and nothing is emitted) if the block is not such a loop.
     pub(super) fn resident_loop(&mut self, first: usize, end: usize, units: &[Unit]) -> bool {
         let Some((Unit::One(last), body)) = units.split_last() else { return false };
         let step = &self.program.steps[last.index];
@@ -80,7 +80,7 @@ impl Emitter<'_> {
         let head = self.g.asm.label();
         self.g.asm.place(head);
         let before = self.g.regs.clone();
-        // What is resident is never due: nothing is evicted, and nothing is dead.
+        // Resident pieces have no next access: none is evicted, and none is dead.
         self.resident_operations(micros, masked);
         if !self.g.regs.holds_as(&before) {
             self.g.exhausted = true;

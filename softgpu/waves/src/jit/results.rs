@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Results of lane-wise operations: the last instruction of each, under EXEC.
 //!
-//! INVARIANT: lanes that EXEC has off keep their old value, either by a mask register (AVX-512) or by a blend (AVX2).
+//! INVARIANT: lanes that are inactive in EXEC keep their old value, either by a mask register (AVX-512) or by a blend
+//! (AVX2).
 
 use iced_x86::{Code, Register};
 
@@ -14,7 +15,7 @@ use crate::step::{Kind, Step};
 const EXEC_MASKS: Register = Register::K1;
 
 impl Gen {
-    /// The register that becomes dword `dword` of row `row`, with the old value if `old` or lanes may be off.
+    /// The register that becomes dword `dword` of row `row`, with the old value if `old`, or if lanes may be inactive.
     pub(super) fn destination(&mut self, row: u16, dword: usize, c: usize, old: bool) -> Register {
         let piece = self.piece(row, dword, c);
         let n = match self.regs.find(piece) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scalar instructions and branch conditions on the wave's scalar file in memory.
 //!
-//! INVARIANT: uses RAX and RCX only, and no vector register, loads apart.
+//! INVARIANT: this code uses RAX and RCX only, and no vector register, except in loads.
 
 use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
@@ -25,10 +25,10 @@ fn place(index: u16) -> MemoryOperand {
     memory(SCALARS, 4 * i64::from(index), false)
 }
 
-/// Which kind of result an operation has.
+/// What an operation does to SCC.
 #[derive(Clone, Copy)]
 enum Then {
-    /// SCC stays.
+    /// SCC keeps its value.
     Keep,
     /// SCC = result is not zero.
     NotZero,
@@ -76,7 +76,7 @@ fn finish(asm: &mut Asm, s: &Step, then: Then) {
             asm.op2(Code::Test_rm32_r32, A, A);
             set_scc(asm, Code::Setne_rm8);
         }
-        // Moves leave the flags alone.
+        // Moves do not change the flags.
         Then::Flag(condition) => set_scc(asm, condition),
     }
 }
@@ -174,7 +174,7 @@ fn save_exec(op: Op) -> Option<(Code, bool, bool)> {
     })
 }
 
-/// Emits `step`; `false` (and nothing emitted) when it is not one of those done inline.
+/// Emits `step`; `false` (and nothing is emitted) if `step` is not done inline.
 pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
     let Some(op) = step.op else { return false };
     let s = step;
@@ -294,8 +294,9 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
     true
 }
 
-/// Emits a scalar load; `false` (and nothing emitted) when it is not one of those done inline. `check` is the subroutine
-/// for readable ranges, `slow` where the handler does it. RDX and the first two vector registers are lost.
+/// Emits a scalar load; `false` (and nothing is emitted) if the load is not done inline. `check` is the subroutine for
+/// readable ranges, `slow` the place where the handler is called. RDX and the first two vector registers are
+/// overwritten.
 pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) -> bool {
     let dwords: i64 = match s.op {
         Some(Op::S_LOAD_B32) => 1,
@@ -331,7 +332,7 @@ pub(super) fn load_memory(asm: &mut Asm, s: &Step, check: Label, slow: Label) ->
             asm.op2(Code::VEX_Vmovdqu_xmmm128_xmm, place(s.dst), Register::XMM0);
         }
         _ => {
-            // All is read before anything is written: the parts may overlap.
+            // All parts are read before any is written: they may overlap.
             let halves = [(Register::YMM0, 0), (Register::YMM1, 8)];
             let halves = &halves[..dwords as usize / 8];
             for &(r, at) in halves {

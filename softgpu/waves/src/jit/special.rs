@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inline f32 operations that select, take apart or scale, and the steps of a division (AVX-512).
 //!
-//! INVARIANT: same bits as [`crate::valu`]'s handlers in MODEs that round f32 to nearest even and keep its denormals. What
-//! a division only needs for extreme operands is skipped by a branch where no lane needs it; nothing is stored or loaded
-//! behind that branch.
+//! INVARIANT: same bits as [`crate::valu`]'s handlers in MODEs that round f32 to nearest even and keep its denormals.
+//! Steps that a division needs only for extreme operands are skipped by a branch where no lane needs them; the code
+//! that the branch skips stores or loads no registers.
 
 use iced_x86::{Code, Register, RoundingControl};
 use softgpu_isa::Op;
@@ -34,7 +34,7 @@ const LESS_OR_EQUAL: i32 = 2;
 const NOT_LESS: i32 = 5;
 /// Predicate of vcmpps.
 const UNORDERED: i32 = 3;
-/// Selectors of vrangeps, with the sign of the one that is taken.
+/// Selectors of vrangeps; the result has the sign of the selected value.
 const MIN: i32 = 0b0100;
 const MAX: i32 = 0b0101;
 /// Classes of vfpclassps.
@@ -95,7 +95,7 @@ fn median(g: &mut Gen, s: &Step, c: usize) {
     g.asm.op4(RANGE, high, a, b, MAX);
     g.asm.op4(RANGE, high, high, x, MIN);
     g.asm.op4(RANGE, high, low, high, MAX);
-    // With a NaN among them, the minimum.
+    // With a NaN among the sources, the minimum.
     g.asm.masked(RANGE, K5, &[high.into(), low.into(), x.into(), MIN.into()]);
     g.result(s.dst, 0, c, high);
 }
@@ -107,7 +107,7 @@ fn root(g: &mut Gen, s: &Step, c: usize) {
 
 fn fraction(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
-    // The greatest f32 below 1. As the first operand: of a NaN and a number vminps takes the second.
+    // The greatest f32 below 1 is the first operand: for a NaN and a number vminps gives the second operand.
     let (t, most) = (g.temporary(), g.constant(0x3F7F_FFFF));
     g.asm.op3(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, t, a, 9);
     g.asm.op3(SUB_PS.z, t, a, t);
@@ -228,7 +228,7 @@ fn divide_scale(g: &mut Gen, s: &Step, c: usize) {
     g.asm.op3(codes::SUB.z, magnitude, magnitude, huge);
     g.compare(COMPARE_UNSIGNED, K5, magnitude, INFINITY - HUGE, LESS);
     g.put_where(K5, r, down);
-    // Both: a tiny reciprocal alone does not count as scaled.
+    // Both conditions: a tiny reciprocal alone does not count as scaled.
     g.asm.op3(Code::VEX_Kandw_kr_kr_kr, K5, K5, scaled);
     g.put_where(K5, r, x);
     g.put_where_same(K5, x, d, r, down);
@@ -267,10 +267,10 @@ fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
     let done = g.asm.label();
     g.asm.op2(Code::VEX_Kortestw_kr_kr, K5, K5);
     g.asm.jump(Code::Je_rel32_64, done);
-    // NaNs are those of the plain operation.
+    // NaNs are those of the operation without scaling.
     g.asm.masked(COMPARE_PS, K5, &[K6.into(), a.into(), b.into(), ORDERED.into()]);
     g.asm.masked(COMPARE_PS, K6, &[K5.into(), x.into(), x.into(), ORDERED.into()]);
-    // Up from an exponent of 128 on, which has its highest bit set.
+    // Scaling is up for exponents from 128 on, whose highest bit is set.
     let (up, down) = (2f32.powi(64).to_bits(), g.asm.constant_once(2f32.powi(-64).to_bits()));
     g.asm.op2(BROADCAST, factor, down);
     let highest = g.asm.constant(0x4000_0000);
@@ -323,7 +323,7 @@ fn divide_fixup(g: &mut Gen, s: &Step, c: usize) {
     g.asm.op3(codes::OR.z, infinity, sign, bits);
     g.put_where(K5, r, infinity);
     g.put_where(K6, r, sign);
-    // Zero, then infinity, then what is neither.
+    // Zero, then infinity, then all other values.
     for (zero, k) in [(d, INFINITE), (n, ZERO)] {
         g.class(K5, zero, k);
         g.put_where(K5, r, sign);

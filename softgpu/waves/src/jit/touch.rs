@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which registers a piece of a program reads and writes, spare rows included.
 //!
-//! INVARIANT: a superset of the truth, so that two pieces that do not conflict here may change places.
+//! INVARIANT: the sets never miss a register; they may name more. So two pieces that do not conflict may change places.
 
 use softgpu_isa::{Effects, Inst, RegSet, WaveSize};
 
@@ -19,7 +19,7 @@ pub(super) struct Touch {
 }
 
 impl Touch {
-    /// What `inst`, lowered to `steps`, touches.
+    /// The registers of `inst`, which is lowered to `steps`.
     pub(super) fn of(inst: &Inst, steps: &[Step], shape: Shape) -> Touch {
         let wave = if shape.halves == 2 { WaveSize::W64 } else { WaveSize::W32 };
         let Effects { reads, writes } = inst.effects(wave);
@@ -44,7 +44,7 @@ impl Touch {
             || self.spare_reads & other.spare_writes != 0
     }
 
-    /// Adds what `other` touches.
+    /// Adds the registers of `other`.
     pub(super) fn add(&mut self, other: &Touch) {
         union(&mut self.reads, &other.reads);
         union(&mut self.writes, &other.writes);

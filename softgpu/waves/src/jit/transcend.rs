@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inline transcendental functions of f32 (AVX-512).
 //!
-//! INVARIANT: the operations of [`crate::valu::trans`] with its constants in its order, eight lanes of f64 at a time;
-//! what NaNs, infinities, zeros and negative arguments give is a table of one `vfixupimmps`.
+//! INVARIANT: the operations of [`crate::valu::trans`] with the same constants in the same order, eight lanes of f64 at
+//! a time. A table of one `vfixupimmps` gives the results for NaNs, infinities, zeros and negative arguments.
 
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
@@ -74,7 +74,7 @@ impl Gen {
     /// A copy of the low dword of a source, the operation's first temporary.
     pub(super) fn own(&mut self, s: &Src, c: usize) -> Register {
         let a = self.source(s, 0, c);
-        // What is in them stays until something is written.
+        // The registers keep their values until they are written.
         self.regs.release_temporaries();
         let t = self.temporary();
         if t != a {
@@ -88,14 +88,14 @@ impl Gen {
         self.asm.constant64(value.to_bits(), true).into()
     }
 
-    /// Denormals of `r` to zeros of their sign.
+    /// Makes denormals of `r` zeros of the same sign.
     fn flush(&mut self, r: Register) {
         let (exponent, sign) = (self.asm.constant(EXPONENT), self.asm.constant(SIGN));
         self.asm.op3(Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32, Register::K5, r, exponent);
         self.asm.masked(codes::AND.z, Register::K5, &[r.into(), r.into(), sign.into()]);
     }
 
-    /// Results of the lanes of `x` that are special, by table.
+    /// Puts in the results of special lanes of `x`, by table.
     fn fix(&mut self, r: Register, x: Register, table: u32) {
         let table = self.asm.constant(table);
         self.asm.op4(Code::EVEX_Vfixupimmps_zmm_k1z_zmm_zmmm512b32_imm8_sae, r, x, table, 0);
@@ -245,7 +245,8 @@ fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
         g.polynomial(sin, z, &trans::SINE);
         g.asm.op3(MUL, sin, sin, x);
         g.polynomial(cos, z, &trans::COSINE);
-        // Odd quadrants exchange the two; the sign of a sine is bit 1 of the quadrant, of a cosine that of the next.
+        // Odd quadrants exchange sine and cosine. The sign of a sine is bit 1 of the quadrant, that of a cosine bit 1
+        // of the next quadrant.
         let one = g.asm.constant64(1, true);
         g.asm.op3(Code::EVEX_Vptestmq_kr_k1_zmm_zmmm512b64, Register::K5, t, one);
         let (even, odd) = if cosine { (cos, sin) } else { (sin, cos) };
@@ -261,7 +262,7 @@ fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
         let sign = g.asm.constant64(1 << 63, true);
         g.asm.op3(Code::EVEX_Vpandq_zmm_k1z_zmm_zmmm512b64, t, t, sign);
         g.asm.op3(Code::EVEX_Vpxorq_zmm_k1z_zmm_zmmm512b64, x, x, t);
-        // A zero is positive whatever its quadrant.
+        // A zero is positive in every quadrant.
         g.with_constant(ADD, x, x, 0.0);
     });
     g.fix(r, x, if cosine { COS_CLASSES } else { SIN_CLASSES });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Accesses to memory that are emitted inline, and what is known of their addresses: plain data.
+//! Accesses to memory that are emitted inline, and what is known of their addresses.
 //!
-//! INVARIANT: nothing here emits code. [`super::vmem`] does, for the steps that [`transfer`] accepts.
+//! INVARIANT: this module emits no code. [`super::vmem`] does, for the steps that [`transfer`] accepts.
 
 use iced_x86::{MemoryOperand, Register};
 use softgpu_isa::Op;
@@ -10,7 +10,7 @@ use super::asm::Label;
 use crate::mem::flags::FLAG_STRIDE64;
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Step};
 
-/// Where an access goes.
+/// The memory that an access is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Global,
@@ -22,7 +22,7 @@ pub(super) enum Space {
 pub(super) struct Transfer {
     pub space: Space,
     pub store: bool,
-    /// Dwords a lane, of each part.
+    /// Dwords per lane in each part.
     pub dwords: usize,
     /// Byte offsets of the parts: one, or two of a two-address instruction.
     pub offsets: [i64; 2],
@@ -59,7 +59,7 @@ fn shape(op: Op) -> Option<(Space, bool, usize, bool)> {
     })
 }
 
-/// How `step` of a wave of so many halves is done inline, if it is.
+/// How `step` is done inline in a wave of so many halves, if it is.
 pub(super) fn transfer(step: &Step, halves: usize) -> Option<Transfer> {
     let (space, store, dwords, two) = shape(step.op?)?;
     let known = FLAG_GLC | FLAG_SADDR | FLAG_VADDR | if two { FLAG_STRIDE64 } else { 0 };
@@ -67,7 +67,7 @@ pub(super) fn transfer(step: &Step, halves: usize) -> Option<Transfer> {
         return None;
     }
     if store && two && (halves > 1 || step.src[2].kind != Kind::Vgpr) {
-        // Wave64 stores half after half, each to both addresses.
+        // In wave64 the store does one half after the other, each to both addresses.
         return None;
     }
     match space {
@@ -109,29 +109,29 @@ pub(super) fn low128(r: Register) -> Register {
     Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
 }
 
-/// What is known of the addresses in a piece of a register: made once, for all accesses through it.
+/// What is known of the addresses in a piece of a register: computed once for all accesses through the register.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Known {
     /// Of the first lane: within the address space, or the low dword (of an offset to a scalar base).
     pub first: u64,
-    /// Bytes from the first lane to the last, or more than any range has where lanes have no common distance.
+    /// Bytes from the first lane to the last. Where lanes have no common distance, more than any range has.
     pub span: u64,
-    /// Bytes from lane to lane; of no meaning when scattered.
+    /// Bytes from lane to lane; without meaning for scattered lanes.
     pub stride: u64,
 }
 
 /// Pieces of address registers that can be known at a time.
 pub(super) const KNOWN: usize = 64;
 
-/// What an address register holds.
+/// The kind of values in an address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// Offsets into LDS.
     Lds,
     /// Offsets to a scalar base.
     Offset,
-    /// With the next one, addresses.
+    /// Together with the next register, addresses.
     Pair,
 }
 
@@ -159,10 +159,10 @@ impl Addresses {
     }
 }
 
-/// A rare pattern, emitted out of line; its registers were set aside where it is jumped from.
+/// A rare pattern, emitted out of line; its registers were reserved at the jump to it.
 #[derive(Debug)]
 pub(super) enum Outlined {
-    /// Lanes some distance apart from RAX plus `offset` on, not side by side.
+    /// Lanes from RAX plus `offset` on, at a constant distance that is not their size.
     Stride {
         label: Label,
         done: Label,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Gather and scatter of one half wave: one range check for all lanes, then the cheapest access pattern.
 //!
-//! INVARIANT: memory is touched only after `Env::allows` said yes for a range that holds the access; a scatter checks
-//! every lane before it writes the first.
+//! INVARIANT: memory is accessed only after `Env::allows` has allowed a range that contains the access; a scatter
+//! checks every lane before it writes the first.
 #![allow(unsafe_code)]
 
 use super::{pattern, raw};
@@ -29,7 +29,7 @@ fn settle(a: &mut Lanes64, mask: u32) {
 /// Whether lanes are `B` bytes apart, and whether all are equal.
 #[inline(always)]
 fn spacing<const B: usize>(a: &Lanes64) -> (bool, bool) {
-    // Counting keeps the tests in vector registers; an OR of differences is taken apart into scalar compares.
+    // Counting keeps the tests in vector registers; the compiler would split an OR of differences into scalar compares.
     let (mut gaps, mut unequal) = (0u64, 0u64);
     for i in 0..32 {
         gaps += u64::from(a[i] != a[0].wrapping_add((i * B) as u64));
@@ -180,7 +180,7 @@ pub(crate) fn write_runs<const B: usize>(env: &mut Env<'_>, start: [u64; 2], dat
     true
 }
 
-/// Loads 32 lanes that lie one behind the other, `N` dwords each.
+/// Loads 32 adjacent lanes, `N` dwords each.
 ///
 /// # Safety
 /// `128 * N` bytes at `address` are mapped readable for the call.
@@ -242,8 +242,8 @@ pub(crate) fn gather<const B: usize, const N: usize, const S: bool>(
         return Ok(());
     }
     for i in 0..32 {
-        // SAFETY: the lane has its own address or, if it is off, that of an active lane; the `B` bytes of every active lane
-        // were checked readable; `env` holds the map's lock.
+        // SAFETY: the lane has its own address or, if it is inactive, that of an active lane; the `B` bytes of every
+        // active lane were checked readable; `env` holds the map's lock.
         let v = unsafe { read_one::<B, S>(a[i]) };
         for k in 0..N {
             out[k][i] = v[k];

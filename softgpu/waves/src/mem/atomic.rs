@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What atomics compute, for global, LDS and buffer forms alike.
+//! The operations of atomics, the same for global, LDS and buffer forms.
 //!
 //! INVARIANT: lanes act in lane order; each lane is one host atomic operation on global memory.
 #![allow(unsafe_code)]
@@ -60,6 +60,70 @@ const ALL: [Atomic; 21] = [
     Atomic::FCmpSwap,
 ];
 
+/// What an atomic makes of the old value, for one width.
+macro_rules! apply {
+    ($name:ident, $bits:literal, $word:ident, $signed:ident, $float:ident, $add:ident, $min:ident, $max:ident) => {
+        #[doc = concat!("The new ", $bits, "-bit value. `other` is the compare value, mask or wrap limit of operations that have one.")]
+        #[inline(always)]
+        pub(crate) fn $name(self, old: $word, data: $word, other: $word) -> $word {
+            let f = $float::from_bits;
+            match self {
+                Atomic::Swap => data,
+                Atomic::CmpSwap => {
+                    if old == other {
+                        data
+                    } else {
+                        old
+                    }
+                }
+                Atomic::Add => old.wrapping_add(data),
+                Atomic::Sub => old.wrapping_sub(data),
+                Atomic::Rsub => data.wrapping_sub(old),
+                Atomic::CSub => old.saturating_sub(data),
+                Atomic::MinI => (old as $signed).min(data as $signed) as $word,
+                Atomic::MinU => old.min(data),
+                Atomic::MaxI => (old as $signed).max(data as $signed) as $word,
+                Atomic::MaxU => old.max(data),
+                Atomic::And => old & data,
+                Atomic::Or => old | data,
+                Atomic::Xor => old ^ data,
+                Atomic::Inc => {
+                    if old >= data {
+                        0
+                    } else {
+                        old + 1
+                    }
+                }
+                Atomic::Dec => {
+                    if old == 0 || old > data {
+                        data
+                    } else {
+                        old - 1
+                    }
+                }
+                Atomic::MskOr => old & !data | other,
+                Atomic::Wrap => {
+                    if old >= data {
+                        old - data
+                    } else {
+                        old.wrapping_add(other)
+                    }
+                }
+                Atomic::FAdd => nan::$add(old, data),
+                Atomic::FMin => fp::$min(old, data, true),
+                Atomic::FMax => fp::$max(old, data, true),
+                Atomic::FCmpSwap => {
+                    if f(old) == f(other) {
+                        data
+                    } else {
+                        old
+                    }
+                }
+            }
+        }
+    };
+}
+
 impl Atomic {
     /// The operation with number `n`, as stored in a step.
     #[inline(always)]
@@ -67,7 +131,7 @@ impl Atomic {
         ALL.get(n as usize).copied().unwrap_or(Atomic::Swap)
     }
 
-    /// The operation and whether it is 64 bits wide, from the mnemonic behind its prefix, such as `add_u32`.
+    /// The operation and whether it is 64 bits wide, from the mnemonic after its prefix, such as `add_u32`.
     pub(crate) fn from_name(name: &str) -> Option<(Atomic, bool)> {
         let (base, ty) = name.rsplit_once('_')?;
         let wide = ty.ends_with("64");
@@ -100,125 +164,10 @@ impl Atomic {
         Some((op, wide))
     }
 
-    /// The new 32-bit value. `other` is the compare value, mask or wrap limit of operations that have one.
-    #[inline(always)]
-    pub(crate) fn apply32(self, old: u32, data: u32, other: u32) -> u32 {
-        let f = f32::from_bits;
-        match self {
-            Atomic::Swap => data,
-            Atomic::CmpSwap => {
-                if old == other {
-                    data
-                } else {
-                    old
-                }
-            }
-            Atomic::Add => old.wrapping_add(data),
-            Atomic::Sub => old.wrapping_sub(data),
-            Atomic::Rsub => data.wrapping_sub(old),
-            Atomic::CSub => old.saturating_sub(data),
-            Atomic::MinI => (old as i32).min(data as i32) as u32,
-            Atomic::MinU => old.min(data),
-            Atomic::MaxI => (old as i32).max(data as i32) as u32,
-            Atomic::MaxU => old.max(data),
-            Atomic::And => old & data,
-            Atomic::Or => old | data,
-            Atomic::Xor => old ^ data,
-            Atomic::Inc => {
-                if old >= data {
-                    0
-                } else {
-                    old + 1
-                }
-            }
-            Atomic::Dec => {
-                if old == 0 || old > data {
-                    data
-                } else {
-                    old - 1
-                }
-            }
-            Atomic::MskOr => old & !data | other,
-            Atomic::Wrap => {
-                if old >= data {
-                    old - data
-                } else {
-                    old.wrapping_add(other)
-                }
-            }
-            Atomic::FAdd => nan::add32(old, data),
-            Atomic::FMin => fp::min_f32(old, data, true),
-            Atomic::FMax => fp::max_f32(old, data, true),
-            Atomic::FCmpSwap => {
-                if f(old) == f(other) {
-                    data
-                } else {
-                    old
-                }
-            }
-        }
-    }
+    apply!(apply32, "32", u32, i32, f32, add32, min_f32, max_f32);
+    apply!(apply64, "64", u64, i64, f64, add64, min_f64, max_f64);
 
-    /// The new 64-bit value.
-    #[inline(always)]
-    pub(crate) fn apply64(self, old: u64, data: u64, other: u64) -> u64 {
-        let f = f64::from_bits;
-        match self {
-            Atomic::Swap => data,
-            Atomic::CmpSwap => {
-                if old == other {
-                    data
-                } else {
-                    old
-                }
-            }
-            Atomic::Add => old.wrapping_add(data),
-            Atomic::Sub => old.wrapping_sub(data),
-            Atomic::Rsub => data.wrapping_sub(old),
-            Atomic::CSub => old.saturating_sub(data),
-            Atomic::MinI => (old as i64).min(data as i64) as u64,
-            Atomic::MinU => old.min(data),
-            Atomic::MaxI => (old as i64).max(data as i64) as u64,
-            Atomic::MaxU => old.max(data),
-            Atomic::And => old & data,
-            Atomic::Or => old | data,
-            Atomic::Xor => old ^ data,
-            Atomic::Inc => {
-                if old >= data {
-                    0
-                } else {
-                    old + 1
-                }
-            }
-            Atomic::Dec => {
-                if old == 0 || old > data {
-                    data
-                } else {
-                    old - 1
-                }
-            }
-            Atomic::MskOr => old & !data | other,
-            Atomic::Wrap => {
-                if old >= data {
-                    old - data
-                } else {
-                    old.wrapping_add(other)
-                }
-            }
-            Atomic::FAdd => nan::add64(old, data),
-            Atomic::FMin => fp::min_f64(old, data, true),
-            Atomic::FMax => fp::max_f64(old, data, true),
-            Atomic::FCmpSwap => {
-                if f(old) == f(other) {
-                    data
-                } else {
-                    old
-                }
-            }
-        }
-    }
-
-    /// Does it to shared memory; the old value, or `None` if the address is misaligned.
+    /// Does the operation on shared memory. Returns the old value, or `None` if the address is misaligned.
     ///
     /// # Safety
     /// Four bytes at `address` are mapped writable for the call.

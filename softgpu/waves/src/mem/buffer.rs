@@ -2,7 +2,8 @@
 //! Untyped buffer loads, stores and atomics through a resource descriptor (RDNA3 ISA, "Vector Memory Buffer
 //! Instructions").
 //!
-//! INVARIANT: lanes outside the descriptor's range read 0 and write nothing; lanes inside are checked like any access.
+//! INVARIANT: lanes outside the descriptor's range read 0 and write nothing; lanes inside are checked as in any other
+//! access.
 
 use super::access::{Rows, gather, scatter};
 use super::atomic::Atomic;
@@ -13,7 +14,7 @@ use crate::step::{FLAG_GLC, Flow, Step, stop};
 use crate::valu::shapes::{Lanes64, put, scalar};
 use crate::wave::Wave;
 
-/// Byte offset in a swizzled buffer: elements of neighbouring indices lie side by side.
+/// Byte offset in a swizzled buffer: elements of neighbouring indices are adjacent.
 fn swizzled(index: u64, offset: u64, stride: u64, element: u64, control: u32) -> u64 {
     let group = 8u64 << (control >> 21 & 3);
     let row = (index / group).wrapping_mul(stride).wrapping_add(offset / element * element);
@@ -79,7 +80,7 @@ pub(crate) fn load<const B: usize, const N: usize, const S: bool, const RUN: u32
         }
         finish_load::<B, N>(w, s, half, &rows);
         if s.flags & FLAG_TFE != 0 {
-            // Nothing was missing: the status is 0.
+            // No data was missing: the status is 0.
             put(w, s.dst as usize + N * w.halves, half, &[0; 32]);
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! FLAT apertures and the swizzle of private memory.
 //!
-//! INVARIANT: private memory of a lane is the bytes `0..private_bytes`; a lane outside faults, so waves cannot reach
-//! each other's scratch. Dword `d` of lane `l` is at `flat_scratch + d * 4 * lanes + l * 4` (LLVM's "User Guide for
-//! AMDGPU Backend", "Flat Scratch").
+//! INVARIANT: dword `d` of a lane's private memory is at `flat_scratch + d * 4 * lanes + lane * 4`, whatever `d` is
+//! (LLVM's "User Guide for AMDGPU Backend", "Flat Scratch"). Nothing bounds it: an offset behind the wave's slot reaches
+//! the slots behind it, and faults only if nothing is mapped there.
 #![allow(unsafe_code)]
 
 use super::access::{Rows, gather, scatter};
@@ -22,7 +22,7 @@ pub(crate) const SHARED_BASE: u32 = 0x1_0000;
 /// High dword of the private aperture.
 pub(crate) const PRIVATE_BASE: u32 = 0x2_0000;
 
-/// What a FLAT address names.
+/// The place that a FLAT address names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Global,
@@ -52,7 +52,8 @@ pub(crate) fn any_aperture(a: &Lanes64, mask: u32) -> bool {
     hits & mask != 0
 }
 
-fn outside(offset: u32, kind: AccessKind) -> MemoryFault {
+/// The fault of an access that no address allows.
+fn misaligned(offset: u32, kind: AccessKind) -> MemoryFault {
     MemoryFault {
         address: u64::from(PRIVATE_BASE) << 32 | u64::from(offset),
         access: kind,
@@ -76,15 +77,7 @@ fn place_byte(
     lane: usize,
     kind: AccessKind,
 ) -> Result<u64, MemoryFault> {
-    let at = if Place::of(address) == Place::Private {
-        let offset = address as u32;
-        if offset >= w.private_bytes {
-            return Err(outside(offset, kind));
-        }
-        swizzle(w, offset, lane)
-    } else {
-        address
-    };
+    let at = if Place::of(address) == Place::Private { swizzle(w, address as u32, lane) } else { address };
     if env.allows(at, at.wrapping_add(1), kind) { Ok(at) } else { Err(env.fault(at, 1, kind)) }
 }
 
@@ -105,7 +98,7 @@ pub(crate) fn load_lanes<const B: usize, const N: usize, const S: bool>(
                 lds::read_byte(w, env, address as u32)
             } else {
                 let at = place_byte(w, env, address, half * 32 + i, AccessKind::Read)?;
-                // SAFETY: `place_byte` answers only an address that may be read; `env` holds the map's lock.
+                // SAFETY: `place_byte` returns only an address that may be read; `env` holds the map's lock.
                 unsafe { super::raw::read_u8(at) }
             };
         }
@@ -138,7 +131,7 @@ pub(crate) fn store_lanes<const B: usize>(
                 lds::write_byte(w, env, address as u32, byte);
             } else {
                 let at = place_byte(w, env, address, half * 32 + i, AccessKind::Write)?;
-                // SAFETY: `place_byte` answers only an address that may be written; `env` holds the map's lock.
+                // SAFETY: `place_byte` returns only an address that may be written; `env` holds the map's lock.
                 unsafe { super::raw::write_u8(at, byte) };
             }
         }
@@ -158,15 +151,14 @@ pub(crate) fn private_atomic(
     data: u64,
     other: u64,
 ) -> Result<u64, MemoryFault> {
-    let len = if wide { 8 } else { 4 };
-    if offset & 3 != 0 || offset.checked_add(len).is_none_or(|end| end > w.private_bytes) {
-        return Err(outside(offset, AccessKind::Write));
+    if offset & 3 != 0 {
+        return Err(misaligned(offset, AccessKind::Write));
     }
     let lo = swizzle(w, offset, lane);
     if !wide {
         return atomic_lane(env, op, false, lo, data, other);
     }
-    let hi = swizzle(w, offset + 4, lane);
+    let hi = swizzle(w, offset.wrapping_add(4), lane);
     for at in [lo, hi] {
         if !env.allows(at, at.wrapping_add(4), AccessKind::Write) {
             return Err(env.fault(at, 4, AccessKind::Write));
@@ -184,15 +176,9 @@ pub(crate) fn private_atomic(
     Ok(old)
 }
 
-/// Private byte offsets of a SCRATCH instruction, with a check of all active lanes.
+/// Private byte offsets of a SCRATCH instruction.
 #[inline(always)]
-fn scratch_offsets(
-    w: &Wave,
-    s: &Step,
-    half: usize,
-    len: u32,
-    kind: AccessKind,
-) -> Result<Lanes, MemoryFault> {
+fn scratch_offsets(w: &Wave, s: &Step, half: usize) -> Lanes {
     let mut base = s.imm as u32;
     if s.flags & FLAG_SADDR != 0 {
         base = base.wrapping_add(w.s[s.src[2].index as usize]);
@@ -204,15 +190,7 @@ fn scratch_offsets(
             a[i] = base.wrapping_add(v[i]);
         }
     }
-    let mask = w.exec_half(half);
-    let mut bad = 0u32;
-    for i in 0..32 {
-        bad |= u32::from(u64::from(a[i]) + u64::from(len) > u64::from(w.private_bytes)) << i;
-    }
-    if bad & mask != 0 {
-        return Err(outside(a[(bad & mask).trailing_zeros() as usize & 31], kind));
-    }
-    Ok(a)
+    a
 }
 
 /// Host addresses of the dwords (or bytes in them) at `offset + add`.
@@ -229,7 +207,7 @@ fn swizzled(w: &Wave, offsets: &Lanes, add: u32, half: usize) -> Lanes64 {
 fn aligned(offsets: &Lanes, mask: u32, len: u32) -> bool {
     let mut bad = 0u32;
     for i in 0..32 {
-        // A short access must stay inside its dword, a longer one start on a dword.
+        // A short access must stay inside its dword, and a longer one must start on a dword.
         bad |= u32::from(if len < 4 { (offsets[i] & 3) + len > 4 } else { offsets[i] & 3 != 0 }) << i;
     }
     bad & mask == 0
@@ -248,7 +226,7 @@ pub(crate) fn scratch_load<const B: usize, const N: usize, const S: bool>(
     if mask == 0 {
         return Ok(());
     }
-    let offsets = scratch_offsets(w, s, half, B as u32, AccessKind::Read)?;
+    let offsets = scratch_offsets(w, s, half);
     if !aligned(&offsets, mask, B as u32) {
         let a = core::array::from_fn(|i| u64::from(PRIVATE_BASE) << 32 | u64::from(offsets[i]));
         return load_lanes::<B, N, S>(w, env, &a, mask, half, out);
@@ -276,7 +254,7 @@ pub(crate) fn scratch_store<const B: usize>(
     if mask == 0 {
         return Ok(());
     }
-    let offsets = scratch_offsets(w, s, half, B as u32, AccessKind::Write)?;
+    let offsets = scratch_offsets(w, s, half);
     let first = s.src[1].index as usize + half;
     let mut shifted = w.v[first].0;
     if B <= 2 && s.flags & FLAG_D16_HI != 0 {

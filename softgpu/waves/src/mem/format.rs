@@ -3,16 +3,16 @@
 //!
 //! Format names list the fields of an element from its most significant bits down; component X is the lowest field.
 //!
-//! INVARIANT: pure functions; a format number that is not in the table is [`None`], never a guess.
+//! INVARIANT: pure functions; a format number that is not in the table gives [`None`].
 
 use crate::valu::fp;
 
 /// How the bits of a component are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
-    /// 0..=max is 0.0..=1.0.
+    /// The integers 0..=max stand for 0.0..=1.0.
     Unorm,
-    /// -max..=max is -1.0..=1.0; the least value is -1.0 too.
+    /// The integers -max..=max stand for -1.0..=1.0; the least integer stands for -1.0 too.
     Snorm,
     /// An unsigned integer as a float.
     Uscaled,
@@ -29,9 +29,9 @@ pub(crate) enum Number {
 /// Fields of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Bits of X, Y, Z, W; 0 for those that are not there.
+    /// Bits of X, Y, Z, W; 0 for components that the format does not have.
     pub bits: [u8; 4],
-    /// Meaning of all of them.
+    /// How all components are read.
     pub number: Number,
 }
 
@@ -81,7 +81,8 @@ impl Format {
         (shift, u32::from(self.bits[k]))
     }
 
-    /// Components of an element: integers, or f32 bits. Those that are not there are 0, and W is 1.
+    /// Components of an element: integers, or f32 bits. Components that the format does not have are 0, except W, which
+    /// is 1.
     pub(crate) fn unpack(self, element: u128) -> [u32; 4] {
         core::array::from_fn(|k| {
             let (shift, bits) = self.field(k);
@@ -93,7 +94,7 @@ impl Format {
         })
     }
 
-    /// 1 as this format's components have it.
+    /// The value 1 in this format.
     pub(crate) fn one(self) -> u32 {
         if self.is_integer() { 1 } else { 1f32.to_bits() }
     }
@@ -148,7 +149,7 @@ impl Format {
     }
 }
 
-/// The unsigned float of `bits` bits nearest to an f32; what is negative becomes 0.
+/// The unsigned float of `bits` bits nearest to an f32; negative values become 0.
 fn short_float(x: u32, bits: u32) -> u32 {
     let v = f32::from_bits(x);
     let mantissa = bits - 5;

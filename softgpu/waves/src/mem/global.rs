@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! GLOBAL, FLAT and SCRATCH loads, stores and atomics.
 //!
-//! Addresses of one instruction are computed for a half wave at a time; FLAT checks the apertures first
-//! (`kfd_flat_memory.c`: LDS at 1<<48, private at 2<<48, 4 GiB each), and SCRATCH goes through the dword swizzle.
+//! The addresses of an instruction are computed for one half wave at a time. FLAT checks the apertures first
+//! (`kfd_flat_memory.c`: LDS at 1<<48, private at 2<<48, 4 GiB each); SCRATCH swizzles dwords.
 #![allow(unsafe_code)]
 
 use super::access::{Rows, gather, read_runs, runs, scatter, write_runs};
@@ -16,12 +16,12 @@ use crate::valu::shapes::{Lanes64, put};
 use crate::vm::MemoryFault;
 use crate::wave::{Lanes, Wave};
 
-/// Result of a load goes to the low half, keeping the high one.
+/// The result of a load goes to the low half and keeps the high half.
 pub(crate) const FLAG_D16: u16 = 8;
-/// Result (or stored value) is in the high half.
+/// The result (or the stored value) is in the high half.
 pub(crate) const FLAG_D16_HI: u16 = 16;
 
-/// Which addresses an instruction forms.
+/// How an instruction forms its addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
     Global,
@@ -210,7 +210,7 @@ pub(crate) fn atomic_lane(
             op.global32(address, data as u32, other as u32).map(u64::from)
         }
     };
-    // A misaligned atomic faults although the memory is there.
+    // A misaligned atomic faults although the memory is mapped.
     old.ok_or_else(|| env.fault(address, len, AccessKind::Write))
 }
 

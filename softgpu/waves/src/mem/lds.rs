@@ -16,7 +16,7 @@ use crate::wave::{Lanes, M0, Wave};
 /// The instruction returns the old value.
 pub(crate) const FLAG_RETURN: u16 = 1;
 
-/// Whether `len` bytes at `address` are inside.
+/// Whether `len` bytes at `address` are inside LDS.
 #[inline(always)]
 fn inside(w: &Wave, address: u32, len: u32) -> bool {
     u64::from(address) + u64::from(len) <= u64::from(w.lds_bytes)
@@ -60,7 +60,7 @@ pub(crate) fn write_u32(w: &Wave, env: &mut Env<'_>, address: u32, value: u32) {
     }
 }
 
-/// Out of line: inlined, its stores are cut into odd pieces that later loads cannot be forwarded from.
+/// Not inlined: otherwise the compiler splits the stores into parts from which the CPU cannot forward to later loads.
 #[inline(never)]
 fn addresses(w: &Wave, s: &Step, half: usize, offset: u32) -> Lanes {
     let v = &w.v[s.src[0].index as usize + half].0;
@@ -71,7 +71,7 @@ fn addresses(w: &Wave, s: &Step, half: usize, offset: u32) -> Lanes {
     a
 }
 
-/// All active lanes are dword-aligned and inside. Inactive lanes get the address of the first active one.
+/// Whether all active lanes are dword-aligned and inside. Inactive lanes get the address of the first active one.
 #[inline(always)]
 fn easy(w: &Wave, a: &mut Lanes, mask: u32, len: u32) -> bool {
     if mask != u32::MAX {
@@ -99,7 +99,7 @@ fn read16(lds: &Lds, from: &[u32; 16], k: usize) -> [u32; 16] {
     gather16(lds, from, k)
 }
 
-/// Out of line: inlined, the compiler gathers first and asks for the pattern afterwards.
+/// Not inlined: otherwise the compiler gathers first and tests for the pattern afterwards.
 #[inline(never)]
 fn gather16(lds: &Lds, from: &[u32; 16], k: usize) -> [u32; 16] {
     let mut r = [0u32; 16];
@@ -410,7 +410,8 @@ pub(crate) fn bpermute(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
-/// ds_permute: each lane sends to the lane its address names; the highest sender wins, and lanes without a sender get 0.
+/// ds_permute: each lane sends to the lane that its address names. Of several senders the highest lane's value remains;
+/// lanes without a sender get 0.
 pub(crate) fn permute(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     for half in 0..w.halves {
         let a = addresses(w, s, half, s.imm as u32);
@@ -433,7 +434,7 @@ pub(crate) fn swizzle(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
         let exec = w.exec_half(half);
         let r = core::array::from_fn(|i| {
             let from = if pattern >= 0xE000 {
-                // FFT: the bits of the lane reversed, and moved down to make room for those the mask keeps.
+                // FFT: the bits of the lane number are reversed and moved down; the mask keeps the bits above them.
                 let mask = pattern as usize & 0x1F;
                 let reversed = (i as u32).reverse_bits() as usize >> 27;
                 (i & mask | reversed >> mask.count_ones()) & 31

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! LDS dword loads with AVX2: the pattern of each 16 lanes is tested in registers and rows go straight to the VGPRs.
 //!
-//! INVARIANT: same results as `lds::load` and `lds::load2`, which take over whenever a lane is inactive, misaligned or
+//! INVARIANT: same results as `lds::load` and `lds::load2`, which do the load if a lane is inactive, misaligned or
 //! outside. LDS memory is read only at dword indices below `LDS_DWORDS`.
 #![allow(unsafe_code)]
 

@@ -202,7 +202,7 @@ fn global_addtid(op: Op) -> Option<Handler> {
     })
 }
 
-/// The operation behind an atomic's mnemonic, without the prefix and `_rtn`.
+/// The operation of an atomic's mnemonic, without the prefix and `_rtn`.
 pub(crate) fn atomic_of(name: &str) -> Option<(atomic::Atomic, bool)> {
     if let Some(rest) = name.strip_prefix("ds_") {
         return atomic::Atomic::from_name(&rest.replace("_rtn", ""));

@@ -2,7 +2,7 @@
 //! Tests of lane addresses: equal, evenly spaced, aligned and in bounds.
 //!
 //! INVARIANT: pure functions of lane values. They are written with SSE2 intrinsics, which every x86-64 has, because the
-//! compiler takes the plain loops apart into scalar compares; inside an AVX handler they become VEX code.
+//! compiler splits plain loops into scalar compares; inside an AVX handler they become VEX code.
 #![allow(unsafe_code)]
 
 use crate::wave::Lanes;

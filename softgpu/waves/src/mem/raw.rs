@@ -179,11 +179,12 @@ pub(crate) unsafe fn fetch_add_u64(address: u64, value: u64) -> Option<u64> {
     unsafe { with_atomic_u64(address, |a| a.fetch_add(value, Ordering::SeqCst)) }
 }
 
-/// From this size on, bulk accesses bypass the caches: what they would leave there is not read soon, and every line
-/// would be fetched before it is overwritten.
+/// From this size on, bulk accesses bypass the caches: the data is not read again soon, and a store through the caches
+/// would fetch every line before overwriting it.
 const STREAMED: usize = 512 << 10;
 
-/// Copies bytes from shared to shared memory. Of ranges that overlap, the result is as if copied through a buffer.
+/// Copies bytes from shared to shared memory. For ranges that overlap the result is the same as of a copy through a
+/// buffer.
 ///
 /// # Safety
 /// `bytes` bytes at `src` are mapped readable, and as many at `dst` writable, for the call.
@@ -212,7 +213,7 @@ pub(crate) unsafe fn fill(dst: u64, value: u32, bytes: usize) {
     unsafe {
         fill_bytes(dst, value, head);
         fill_blocks(aligned, in_phase, body);
-        // The body is a multiple of 4 bytes: the value stays in phase.
+        // The body is a multiple of 4 bytes: the tail continues with the same byte of the value.
         fill_bytes(aligned.wrapping_add(body as u64), in_phase, rest - body);
     }
 }
@@ -251,7 +252,7 @@ mod stream {
 
     const LINE: usize = 64;
     const PAGE: usize = 4096;
-    /// Pages that are copied side by side: one alone keeps too few of the memory's banks busy.
+    /// Pages that are copied at the same time: one page alone keeps too few of the memory's banks busy.
     const PAGES: usize = 4;
     const BLOCK: usize = PAGE * PAGES;
 

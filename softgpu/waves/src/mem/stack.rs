@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! LDS operations that keep a structure there: conditional exchange and the traversal stack of ray tracing.
+//! LDS operations on data structures: conditional exchange, and the traversal stack of ray tracing.
 //!
 //! INVARIANT: lanes act in lane order; reads outside the workgroup's LDS give 0, writes outside are dropped.
 
@@ -31,17 +31,20 @@ pub(crate) fn conditional_exchange(w: &mut Wave, env: &mut Env<'_>, s: &Step) ->
 
 /// A node pointer that names no node.
 const INVALID: u32 = u32::MAX;
-/// Where the base lies in a stack address, in dwords of LDS; below it is the index of the next free entry.
+/// The bit of a stack address where the base begins, in dwords of LDS; the bits below are the index of the next free
+/// entry.
 const BASE_SHIFT: u32 = 18;
 /// Bytes between entries of one lane's stack: the stacks of 32 lanes are interleaved.
 const ENTRY_BYTES: u32 = 128;
 
-/// ds_bvh_stack_rtn_b32: pushes the valid ones of the first three node pointers in data1; returns the fourth, or what it
-/// pops when that is invalid. A pointer equal to the last visited node (data0) ends the pushing and is not valid.
+/// ds_bvh_stack_rtn_b32: pushes the valid ones of the first three node pointers in data1; returns the fourth, or pops
+/// an entry if the fourth is invalid. A pointer equal to the last visited node (data0) ends the pushing and is not
+/// valid.
 ///
 /// The stack has 8, 16, 32 or 64 entries (offset1 bits 5:4) and wraps: a deep push overwrites the oldest entry, and a
-/// popped entry is made invalid, so that popping too far is seen. The definition's text pops before it decrements, which
-/// would never give back what was pushed; here the index is that of the next free entry throughout.
+/// popped entry becomes invalid, so that a pop beyond the last entry gives an invalid pointer. The pseudocode of the
+/// ISA document reads the entry before it decrements the index, which would never return a pushed entry; here the index
+/// is always that of the next free entry.
 pub(crate) fn bvh(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     let entries = 8u32 << (s.imm as u32 >> 12 & 3);
     let row = s.src[0].index as usize;

@@ -2,8 +2,8 @@
 //! Typed buffer loads and stores, and buffer loads into LDS.
 //!
 //! INVARIANT: as untyped buffer accesses: lanes out of range read 0 and write nothing, lanes in range are checked. The
-//! format and the component selects are the resource's for MUBUF; MTBUF has its format in the instruction and selects
-//! nothing (the step's `sdst` is then a format number below [`FROM_RESOURCE`]).
+//! format and the component selects are the resource's for MUBUF; MTBUF has its format in the instruction and no
+//! component selects (the step's `sdst` is then a format number below [`FROM_RESOURCE`]).
 #![allow(unsafe_code)]
 
 use super::buffer::addresses;
@@ -19,7 +19,7 @@ use crate::vm::MemoryFault;
 use crate::wave::{M0, Wave};
 use softgpu_isa::{Flags, Op, info};
 
-/// A format number that stands for the resource's own.
+/// A number that stands for the resource's format.
 pub(crate) const FROM_RESOURCE: u16 = 128;
 
 /// Handlers of typed operations and of loads into LDS.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an instruction counts as, worked out once per program.
+//! The facts by which an instruction is counted, computed once per program.
 //!
 //! INVARIANT: one fact per address of a program, in the program's order, hints that execute nothing included.
 
@@ -27,9 +27,9 @@ pub(super) enum Class {
     Smem,
     /// Vector loads from global memory, buffers and scratch.
     VmemLoad,
-    /// Vector stores to them.
+    /// Vector stores to global memory, buffers and scratch.
     VmemStore,
-    /// LDS, atomics excepted, and the lane crossbar.
+    /// LDS without atomics, and the lane crossbar.
     Ds,
     /// Atomics on any memory.
     Atomic,
@@ -84,7 +84,7 @@ impl Class {
     }
 }
 
-/// Memories that bytes are counted for.
+/// The memories for which bytes are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     /// Through vector memory instructions.
@@ -100,14 +100,14 @@ impl Space {
     pub const NAMES: [&'static str; 4] = ["global", "lds", "scratch", "scalar"];
 }
 
-/// Whose bytes an instruction moves.
+/// How many times an instruction moves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Touch {
-    /// Every active lane's, in this memory.
+    /// Once for every active lane, in this memory.
     Lanes(Space),
-    /// Every active lane's, where its address points.
+    /// Once for every active lane, in the memory that its address points into.
     Flat,
-    /// The wave's, once.
+    /// Once for the wave.
     Once(Space),
 }
 
@@ -153,14 +153,14 @@ impl Access {
 pub(super) struct Fact {
     /// Its address.
     pub pc: u64,
-    /// The address behind it.
+    /// The address after it.
     pub next: u64,
-    /// Where it branches to.
+    /// The target of a branch.
     pub target: u64,
-    /// Its steps in the program: first, and one behind the last.
+    /// Its steps in the program: the first, and the one after the last.
     pub steps: (usize, usize),
     pub class: Class,
-    /// Whether EXEC says in which lanes it works.
+    /// Whether it works only in the lanes of EXEC.
     pub is_vector: bool,
     access: Option<Access>,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A window into running grids: numbers about every dispatch, and a trace of its first wave.
+//! Observes running grids: numbers about every dispatch, and a trace of its first wave.
 //!
-//! INVARIANT: watching changes nothing that a kernel can see but the time it takes. A grid that is not watched pays one
+//! INVARIANT: observation changes nothing that a kernel can see except its time. A grid that is not observed pays one
 //! branch each time a wave gets its turn.
 //!
 //! ```text
@@ -31,17 +31,17 @@ pub(crate) use run::Watch;
 use tally::Tally;
 use trace::Trace;
 
-/// What is to be written down about dispatches.
+/// What is to be recorded about dispatches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observe {
-    /// The file that gets one line of JSON a dispatch: instructions by class, bytes, lanes, occupancy, time.
+    /// The file that gets one line of JSON per dispatch: instructions by class, bytes, lanes, occupancy, time.
     pub stats: Option<PathBuf>,
     /// The file that gets the first so many instructions of the first wave of every dispatch.
     pub trace: Option<(PathBuf, u64)>,
 }
 
 impl Observe {
-    /// What `SOFTGPU_STATS=FILE` and `SOFTGPU_TRACE=FILE:INSTRUCTIONS` ask for; paths should be absolute.
+    /// The settings of `SOFTGPU_STATS=FILE` and `SOFTGPU_TRACE=FILE:INSTRUCTIONS`; paths should be absolute.
     pub fn from_env() -> Observe {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Observe::parse(variable("SOFTGPU_STATS"), variable("SOFTGPU_TRACE"))
@@ -68,7 +68,7 @@ impl Observe {
     }
 }
 
-/// One run of a grid, watched.
+/// One observed run of a grid.
 #[derive(Debug)]
 pub(crate) struct Observation {
     wishes: Arc<Observe>,
@@ -80,7 +80,7 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    /// The observation of a grid, if anything is asked for. A resumed grid was traced when it started.
+    /// The observation of a grid, if one is asked for. A resumed grid was traced when it started.
     pub(crate) fn new(
         wishes: &Arc<Observe>,
         launch: &Launch,
@@ -98,7 +98,7 @@ impl Observation {
         })
     }
 
-    /// What one worker counts for it; given back by dropping it.
+    /// One worker's counts for the observation; added to it when dropped.
     pub(crate) fn watch(&self) -> Watch<'_> {
         Watch::new(self)
     }
@@ -107,21 +107,21 @@ impl Observation {
         self.wishes.stats.is_some()
     }
 
-    /// The trace, if `w` is the wave that is traced and more of it is wanted.
+    /// The trace, if `w` is the traced wave and the trace is not complete.
     fn trace_of(&self, w: &Wave) -> Option<MutexGuard<'_, Option<Trace>>> {
-        // Workers meet here only when a workgroup changes hands: no other wave asks for the lock.
+        // Workers contend for this lock only when a workgroup changes its worker: no other wave takes it.
         let is_first = w.wave_in_group == 0 && w.group == self.first;
         is_first.then(|| self.trace.lock()).filter(|trace| trace.is_some())
     }
 
-    /// Writes the trace down and ends it.
+    /// Writes the trace to its file and ends it.
     fn end_trace(&self, trace: &mut Option<Trace>) {
         if let (Some(trace), Some((path, _))) = (trace.take(), &self.wishes.trace) {
             append(path, &trace.finish());
         }
     }
 
-    /// Writes down what is known when the grid's run is over.
+    /// Writes the results when the run of the grid has ended.
     pub(crate) fn finish(&self, launch: &Launch, plan: &Plan, outcome: &Outcome) {
         self.end_trace(&mut self.trace.lock());
         if let Some(path) = &self.wishes.stats {
@@ -130,7 +130,7 @@ impl Observation {
     }
 }
 
-/// Adds `text` to a file in one write, so that what several queues report stays apart.
+/// Adds `text` to a file in one write, so that reports of several queues do not mix.
 fn append(path: &Path, text: &str) {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How many waves of a dispatch the modelled chip would hold at a time.
 //!
-//! INVARIANT: a question of resources alone; how many workgroups the grid has, and what this host runs at a time, do not
-//! enter.
+//! INVARIANT: only resources count. The number of workgroups in the grid, and the number of waves that this host runs
+//! at a time, do not matter.
 //!
-//! Sources: register files and wave slots from the target table; a workgroup has a compute unit's SIMDs and LDS to itself,
-//! or a workgroup processor's (two compute units) where its descriptor has WGP_MODE; LDS is handed out by the KiB since
-//! gfx10.3 (Mesa, `ac_gpu_info.c`, `lds_alloc_granularity`).
+//! Sources: register files and wave slots from the target table; a workgroup has a compute unit's SIMDs and LDS to
+//! itself, or a workgroup processor's (two compute units) where its descriptor has WGP_MODE; LDS is allocated in units
+//! of 1 KiB since gfx10.3 (Mesa, `ac_gpu_info.c`, `lds_alloc_granularity`).
 
 use crate::launch::{Launch, Plan};
 
-/// Bytes that LDS is handed out in.
+/// The allocation unit of LDS, bytes.
 const LDS_GRANULE: u64 = 1024;
 
-/// What a dispatch takes of the chip.
+/// The resources of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Occupancy {
-    /// Registers a lane has, as handed out.
+    /// Registers of a lane, as allocated.
     vgprs: u32,
-    /// LDS of a workgroup, bytes as handed out.
+    /// LDS of a workgroup, bytes, as allocated.
     lds_bytes: u64,
     /// Scratch of a work-item, bytes.
     scratch_bytes: u32,
     waves_per_workgroup: u64,
-    /// 0 if not one workgroup fits.
+    /// 0 if no workgroup fits.
     waves_per_simd: f64,
     slots_per_simd: u32,
     limited_by: &'static str,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs one wave instruction by instruction and writes down what it does.
+//! Runs one wave instruction by instruction and records what it does.
 //!
-//! INVARIANT: as for the interpreter's loop: when it returns, `Wave::pc` names the next instruction, or the faulting one.
-//! What was counted reaches the observation when the watch is dropped.
+//! INVARIANT: as for the interpreter's loop: when it returns, `Wave::pc` names the next instruction, or the faulting
+//! one. The counts are added to the observation when the watch is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
 use super::Observation;
 use super::facts::Fact;
@@ -32,9 +32,8 @@ pub(crate) struct Watch<'a> {
 }
 
 fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    // A thread's clock starts at 0; neither field is negative.
-    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
+    // A thread has this clock.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl<'a> Watch<'a> {
@@ -68,7 +67,7 @@ impl<'a> Watch<'a> {
         if control.interrupts() {
             return WaveStop::Interrupted;
         }
-        // Places in programs are found by address here; the hint would be a stale one for the next loop.
+        // This loop finds its place in a program by address; its hint would be stale for the next loop.
         w.hint = usize::MAX;
         let mut left = budget;
         loop {

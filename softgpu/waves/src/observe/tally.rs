@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Counts of instructions, bytes and lanes, and the line of JSON that a dispatch leaves.
+//! Counts of instructions, bytes and lanes, and the line of JSON for a dispatch.
 //!
 //! INVARIANT: only instructions that were completed are counted; one that stopped its wave is not.
 
@@ -12,7 +12,7 @@ use crate::launch::{Launch, Plan};
 use crate::outcome::Outcome;
 use crate::wave::Wave;
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Instructions by [`Class`].
@@ -20,10 +20,10 @@ pub(super) struct Tally {
     /// Bytes by [`Space`].
     loaded: [u64; Space::NAMES.len()],
     stored: [u64; Space::NAMES.len()],
-    /// Instructions that EXEC applies to, and the lanes that were active in them together.
+    /// Instructions that EXEC applies to, and the sum of the lanes that were active in them.
     vector: u64,
     lanes: u64,
-    /// Waves that ended, and workgroups whose first wave did.
+    /// Waves that ended, and workgroups whose first wave ended.
     waves: u64,
     workgroups: u64,
     /// Host CPU time.
@@ -64,7 +64,7 @@ impl Tally {
         self.cpu += other.cpu;
     }
 
-    /// One line: a JSON object, numbers only in bytes, lanes and seconds.
+    /// One line: a JSON object; its numbers are bytes, lanes and seconds.
     pub(super) fn json(&self, launch: &Launch, plan: &Plan, outcome: &Outcome, took: Duration) -> String {
         let total: u64 = self.counts.iter().sum();
         let outcome = match outcome {

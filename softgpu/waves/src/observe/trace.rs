@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions of one wave as lines of text: where, what, in which lanes, and what it changed.
+//! Instructions of one wave as lines of text: address, instruction, active lanes, and changed registers.
 //!
-//! INVARIANT: what changed is found by comparing all registers, not by knowing what the instruction writes.
+//! INVARIANT: changes are found by comparing all registers, not from the instruction's def/use sets.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use crate::wave::{EXEC, M0, Row, TTMP, VCC, Wave};
 /// Column that EXEC starts in.
 const WIDE: usize = 56;
 
-/// A trace under way.
+/// A trace that is being recorded.
 #[derive(Debug)]
 pub(super) struct Trace {
     left: u64,
@@ -24,7 +24,7 @@ pub(super) struct Trace {
     before: Before,
 }
 
-/// Registers in front of an instruction.
+/// Registers before an instruction.
 #[derive(Debug)]
 struct Before {
     rows: Vec<Row>,
@@ -55,7 +55,7 @@ impl Trace {
         self.before.rows.extend_from_slice(rows);
         self.before.scalars.copy_from_slice(&w.s[..128]);
         (self.before.scc, self.before.mode) = (w.scc, w.mode);
-        // Called functions may lie in front of the kernel.
+        // Called functions may have lower addresses than the kernel.
         let offset = pc.wrapping_sub(self.entry).cast_signed();
         let sign = if offset < 0 { '-' } else { '+' };
         let text = inst.map_or_else(
@@ -72,7 +72,7 @@ impl Trace {
         );
     }
 
-    /// Notes what it changed; whether the trace is complete.
+    /// Notes what the instruction changed. Returns whether the trace is complete.
     pub(super) fn after(&mut self, w: &Wave, flow: Flow) -> bool {
         let old = &self.before;
         let text = &mut self.text;
@@ -95,7 +95,7 @@ impl Trace {
             let mut changed = lanes().filter(|(_, (new, old))| new != old).map(|(lane, _)| lane);
             let Some(first) = changed.next() else { continue };
             let count = changed.count() + 1;
-            // v_writelane and the like work without any lane being on.
+            // v_writelane and similar instructions work without active lanes.
             let lane = if active == 0 { first } else { active.trailing_zeros() as usize };
             let value = new[lane / 32].0[lane % 32];
             let plural = if count == 1 { "" } else { "s" };
@@ -124,7 +124,7 @@ fn describe(text: &mut String, cause: &Cause) {
             write!(text, " stopped: {access:?} of {address:#x} is not allowed")
         }
         Cause::Trap(id) => write!(text, " stopped: trap {id}"),
-        Cause::Aborted(code) => write!(text, " stopped: abort {code:#x}"),
+        Cause::Halted => write!(text, " stopped: halted itself"),
         Cause::ScratchTooSmall { needed, available } => {
             write!(text, " stopped: scratch of {needed} B needed, {available} B there")
         }

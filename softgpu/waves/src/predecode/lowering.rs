@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The instruction at hand while it is predecoded: where it is, for which waves, and which rows its registers are.
+//! The instruction that is being predecoded: its address, the shape of its waves, and the rows of its registers.
 //!
-//! INVARIANT: a row or width given out here lies within the register file of a wave of the given shape.
+//! INVARIANT: a row or width that this module returns is within the register file of a wave of the given shape.
 
 use softgpu_isa::{Inst, Operand, Slot, WaveSize};
 
@@ -10,7 +10,7 @@ use crate::level::Level;
 use crate::step::{Flow, Src, Step};
 use crate::wave::{SINK, SPARE_VGPRS, Wave};
 
-/// What the registers of the wave look like.
+/// The shape of the wave's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     /// 1 for wave32, 2 for wave64.
@@ -23,7 +23,7 @@ fn never(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
     Flow::Next
 }
 
-/// A step at `pc` with nothing in it.
+/// An empty step at `pc`.
 pub(crate) fn blank(pc: u64, size: u8) -> Step {
     Step {
         run: never,
@@ -41,7 +41,7 @@ pub(crate) fn blank(pc: u64, size: u8) -> Step {
     }
 }
 
-/// One instruction on its way to steps.
+/// One instruction that is being lowered to steps.
 pub(super) struct Lowering<'a> {
     pub level: Level,
     pub shape: Shape,
@@ -51,18 +51,18 @@ pub(super) struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// A step of this instruction with nothing in it.
+    /// An empty step of this instruction.
     pub(super) fn blank(&self) -> Step {
         blank(self.pc, self.inst.size)
     }
 
-    /// First row of a register and the ones behind it.
+    /// The first row of a register and of the registers after it.
     pub(super) fn row(&self, register: u8, dwords: usize) -> Option<usize> {
         let register = register as usize;
         (register + dwords <= self.shape.vgprs).then_some(register * self.shape.halves)
     }
 
-    /// Registers that an operand takes in this wave.
+    /// The number of registers of an operand in this wave.
     pub(super) fn width(&self, slot: Slot) -> usize {
         let wave = if self.shape.halves == 2 { WaveSize::W64 } else { WaveSize::W32 };
         slot.ty.dwords_in(wave) as usize

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Vector memory and LDS instructions.
 //!
-//! INVARIANT: every register that a handler reads or writes for the access, data and status included, was checked here.
+//! INVARIANT: this module checks every register that a handler reads or writes for the access, including data and
+//! status.
 
 use softgpu_isa::{Class, Enc, Flags, Operand, Slot, Ty, info};
 
@@ -10,7 +11,7 @@ use super::operands::scalar_index;
 use crate::mem::{self, flags, global};
 use crate::step::{FLAG_GLC, FLAG_SADDR, FLAG_VADDR, Kind, Src, Step};
 
-/// What the name of a memory operation says beside its size.
+/// What the name of a memory operation says apart from its size.
 fn variant_flags(name: &str) -> u16 {
     let half = match name {
         name if name.contains("d16_hi") => global::FLAG_D16_HI,

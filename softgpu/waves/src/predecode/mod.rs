@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One decoded instruction to steps: handler chosen, operands resolved to rows, scalar indices and constants.
+//! Lowers one decoded instruction to steps: chooses the handler, and resolves operands to rows, scalar indices and
+//! constants.
 //!
-//! INVARIANT: what comes out never indexes outside the register files of a wave with the given shape; whatever cannot
-//! be promised becomes [`Lowered::Illegal`]. Hints and cache operations become no step at all.
+//! INVARIANT: a step never indexes outside the register files of a wave with the given shape; an instruction that would
+//! becomes [`Lowered::Illegal`]. Hints and cache operations become no step.
 
 mod lowering;
 mod memory;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operands: which register, scalar or constant a source is, and which modifiers apply to it.
 //!
-//! INVARIANT: an operand that has no place in the wave's registers is `None`, and its instruction becomes illegal.
+//! INVARIANT: an operand outside the wave's registers is `None`, and its instruction becomes illegal.
 
 use softgpu_isa::{Class, Enc, Flags, Inst, Op, Operand, Slot, Ty, info};
 
@@ -10,7 +10,7 @@ use crate::mem;
 use crate::step::{Kind, SPECIAL_EXECZ, SPECIAL_SCC, SPECIAL_VCCZ, Src, mods};
 use crate::wave::{EXEC, M0, SINK, TTMP, VCC};
 
-/// Scalar index of a register operand; writes to NULL go to the sink.
+/// The scalar index of a register operand; writes to NULL go to the sink.
 pub(super) fn scalar_index(operand: Operand, writing: bool) -> Option<usize> {
     Some(match operand {
         Operand::Sgpr(n) => n as usize,
@@ -75,7 +75,7 @@ fn modifiers(inst: &Inst, i: usize, slot: Slot, selects: bool) -> u8 {
                 | pick(bit(inst.abs), mods::ABS_LO)
                 | pick(bit(inst.op_sel), mods::LO_FROM_HI)
         }
-        // Selects take their operands as floats when it comes to signs.
+        // Selects apply sign modifiers to their operands as to floats.
         Ty::B32 if slot.class == Class::XM => {
             pick(bit(inst.neg), mods::NEG_HI) | pick(bit(inst.abs), mods::ABS_HI)
         }
@@ -133,7 +133,7 @@ impl Lowering<'_> {
                     Operand::SharedBase | Operand::SharedLimit => mem::flat::SHARED_BASE,
                     _ => mem::flat::PRIVATE_BASE,
                 };
-                // The limit's low dword is all ones; no code reads it, and the pair cannot hold it beside the base.
+                // The limit's low dword is all ones; no code reads it, and there is no room for it in the pair.
                 if wide { constant(Kind::ConstHigh, high) } else { Src::constant(high) }
             }
             Operand::Vccz => Src { kind: Kind::Special, mods: 0, index: SPECIAL_VCCZ, value: 0 },

@@ -16,7 +16,7 @@ impl Lowering<'_> {
     pub(super) fn scalar(&self) -> Option<Step> {
         let inst = self.inst;
         let row = info(inst.op);
-        // The halves of a wave that has only one cannot be taken in turn.
+        // A wave with one half cannot run its halves in turn.
         let takes_turns = matches!(inst.op, Op::S_SUBVECTOR_LOOP_BEGIN | Op::S_SUBVECTOR_LOOP_END);
         (!takes_turns || self.shape.halves == 2).then_some(())?;
         let mut step = self.blank();
@@ -28,7 +28,7 @@ impl Lowering<'_> {
         }
         if let Some(slot) = row.dst.first() {
             let index = scalar_index(inst.dst, true)?;
-            // A 64-bit write to M0 would spill into EXEC.
+            // A 64-bit write to M0 would also write EXEC.
             (index != M0 || slot.ty.dwords() == 1).then_some(())?;
             step.dst = index as u16;
         }

@@ -11,7 +11,7 @@ use crate::step::{FLAG_ALL_LANES, FLAG_DPP_MASK, OUT_CLAMP, OUT_HIGH, OUT_OMOD_S
 use crate::valu::{self, cross};
 use crate::wave::EXEC;
 
-/// Operations that read their destination as one more source.
+/// Operations that read their destination as a further source.
 fn accumulates(op: Op) -> bool {
     use Op::*;
     matches!(op, V_FMAC_F32 | V_FMAC_F16 | V_FMAC_DX9_ZERO_F32 | V_PK_FMAC_F16 | V_DOT2ACC_F32_F16)
@@ -60,7 +60,7 @@ impl Lowering<'_> {
         Some(step)
     }
 
-    /// Enters where the results of `op` go.
+    /// Enters the destinations of `op`.
     fn set_destination(&self, step: &mut Step, op: Op, dst: Operand, whole: bool) -> Option<()> {
         let (inst, row) = (self.inst, info(op));
         match row.dst.first() {
@@ -83,7 +83,7 @@ impl Lowering<'_> {
         Some(())
     }
 
-    /// Enters what only some operations take from the instruction.
+    /// Enters the fields that only some operations have.
     fn special(&self, op: Op, step: &mut Step) {
         let inst = self.inst;
         match op {
@@ -97,7 +97,7 @@ impl Lowering<'_> {
     }
 
     /// The steps of a DPP instruction: one that permutes the lanes of the first source into a spare register, the
-    /// operation on that register, and one that gives EXEC back.
+    /// operation on that register, and one that restores EXEC.
     pub(super) fn with_dpp(&self, dpp: Dpp, mut step: Step) -> Option<Vec<Step>> {
         if !step.src[0].is_vgpr() || info(self.inst.op).src.first().is_none_or(|s| s.ty.dwords() != 1) {
             return None;
@@ -140,7 +140,7 @@ impl Lowering<'_> {
         Some(steps)
     }
 
-    /// Both halves read before either writes: order them, or keep the old value of X's destination aside.
+    /// Both halves must read before either writes: orders them, or keeps a copy of the old value of X's destination.
     pub(super) fn dual(&self, second: &Second) -> Option<Vec<Step>> {
         let inst = self.inst;
         let x = self.vector(inst.op, inst.dst, &inst.src[..3], false)?;

@@ -9,14 +9,11 @@ use crate::env::Env;
 use crate::exception::Cause;
 use crate::step::{Flow, Handler, Step, stop};
 use crate::valu::shapes::scalar64;
+use crate::wave::status::{HALT, PRIV};
 use crate::wave::{EXEC, M0, Wave, WaveStatus};
 
 /// STATUS.NO_VGPRS: the wave gave its VGPRs back and only ends.
 const NO_VGPRS: u32 = 1 << 24;
-/// STATUS.PRIV: the wave is in a trap handler.
-const PRIV: u32 = 1 << 5;
-/// STATUS.HALT.
-const HALT: u32 = 1 << 13;
 
 /// Handlers of program control.
 pub(crate) fn table(op: Op) -> Option<Handler> {
@@ -110,19 +107,25 @@ fn call(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Jump
 }
 
-/// s_rfe_b64 ends a trap handler; a wave that is in none must not execute it.
+/// s_rfe_b64 ends a trap handler; a wave outside a trap handler must not execute it.
 fn return_from_trap(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     if w.status & PRIV == 0 {
         let words = env.map.fetch(s.pc).into_iter().collect();
         return stop(w, Cause::IllegalInstruction { words });
     }
+    let pc = scalar64(w, &s.src[0]) & !3;
+    if w.in_handler {
+        w.leave = Some(pc);
+        return Flow::Stop;
+    }
     w.status &= !PRIV;
-    w.pc = scalar64(w, &s.src[0]) & !3;
+    w.pc = pc;
     Flow::Indirect
 }
 
-/// s_subvector_loop_begin: a body that runs for the low half of the lanes and then for the high half. With both halves
-/// active the high half's EXEC is kept in the destination; with one, the other's zero is.
+/// s_subvector_loop_begin: a body that runs for the low half of the lanes and then for the high half. If both halves
+/// are active the destination keeps the high half's EXEC; if only one half is active the destination keeps the other
+/// half's EXEC, which is zero.
 fn subvector_begin(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     let (lo, hi) = (w.s[EXEC], w.s[EXEC + 1]);
     if lo == 0 && hi == 0 {
@@ -135,7 +138,7 @@ fn subvector_begin(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
-/// s_subvector_loop_end: goes back for the high half, or puts EXEC together again.
+/// s_subvector_loop_end: jumps back for the high half, or restores EXEC.
 fn subvector_end(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     let kept = w.s[s.dst as usize];
     if w.s[EXEC + 1] != 0 {
@@ -167,23 +170,36 @@ fn give_way(_: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
 
 fn sethalt(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     if s.imm & 1 != 0 {
-        w.status |= HALT;
-        // A halted wave waits for a debugger; only the owner of the queue can end it.
-        return Flow::Yield;
+        return halt(w, s);
     }
     w.status &= !HALT;
     Flow::Next
 }
 
+/// A halted wave waits for a debugger; only the owner of the queue can end it.
+fn halt(w: &mut Wave, s: &Step) -> Flow {
+    w.status |= HALT;
+    if w.in_handler {
+        return Flow::Next;
+    }
+    w.leave = Some(s.next_pc());
+    Flow::Stop
+}
+
+/// s_trap, which gfx11 does not execute in a privileged wave (LLVM, `FeaturePrivEnabledTrap2NopBug`): compilers put a
+/// message and a halt behind it.
 fn trap(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+    if w.status & PRIV != 0 {
+        return Flow::Next;
+    }
     stop(w, Cause::Trap(s.imm as u8))
 }
 
-fn message(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
+fn message(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     match s.imm & 0xFF {
         1 => {
-            let m0 = w.s[M0];
-            stop(w, Cause::Aborted(m0))
+            env.interrupt(w.s[M0], w.status & PRIV != 0);
+            Flow::Next
         }
         3 => {
             w.status |= NO_VGPRS;
@@ -195,10 +211,7 @@ fn message(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
 
 fn message_halt(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     match message(w, env, s) {
-        Flow::Next => {
-            w.status |= HALT;
-            Flow::Yield
-        }
+        Flow::Next => halt(w, s),
         flow => flow,
     }
 }

@@ -7,7 +7,7 @@ use super::scalar_table;
 use crate::mem::flat::{PRIVATE_BASE, SHARED_BASE};
 use crate::step::Step;
 use crate::valu::shapes::scalar;
-use crate::wave::Wave;
+use crate::wave::{Wave, status};
 
 scalar_table! {
     /// Hardware register handlers.
@@ -18,9 +18,6 @@ scalar_table! {
     S_ROUND_MODE = round_mode;
     S_DENORM_MODE = denorm_mode;
 }
-
-/// Bits of STATUS that a user wave may write: none of the derived or privileged ones.
-const STATUS_WRITABLE: u32 = 0;
 
 /// Register id, bit offset and mask of the field that simm16 names.
 fn field(imm: i32) -> (u32, u32, u32) {
@@ -34,7 +31,7 @@ fn cycles() -> u32 {
     use std::sync::OnceLock;
     static START: OnceLock<Instant> = OnceLock::new();
     let elapsed = START.get_or_init(Instant::now).elapsed().as_nanos();
-    // SHADER_CYCLES counts 20 bits of the shader clock; 2 GHz is as good as any.
+    // SHADER_CYCLES has 20 bits of the shader clock; the clock here is 2 GHz, an arbitrary choice.
     (elapsed as u64).wrapping_mul(2) as u32 & 0xF_FFFF
 }
 
@@ -67,7 +64,12 @@ fn setreg(w: &mut Wave, s: &Step) {
     let value = scalar(w, &s.src[0]);
     match id {
         1 => w.mode = merge(w.mode, value),
-        2 => w.status = merge(w.status, value) & STATUS_WRITABLE | w.status & !STATUS_WRITABLE,
+        // Only a trap handler may write it, and not that it is one.
+        2 if w.in_handler => {
+            let word = merge(w.status_word(), value);
+            w.set_scc(word & 1 != 0);
+            w.status = word & !status::PRIV | w.status & status::PRIV;
+        }
         3 => w.trapsts = merge(w.trapsts, value),
         20 => w.flat_scratch = w.flat_scratch & !0xFFFF_FFFF | u64::from(merge(w.flat_scratch as u32, value)),
         21 => {

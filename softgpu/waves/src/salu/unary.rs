@@ -177,7 +177,7 @@ fn wrexec64(w: &mut Wave, s: &Step, f: impl Fn(u64, u64) -> u64) {
     w.set_scc(r != 0);
 }
 
-/// The scalar `by` registers behind `index`; past the last SGPR it is s0.
+/// The scalar `by` registers after `index`; past the last SGPR the result is s0.
 fn relative(index: u16, by: u32, n: usize) -> usize {
     let at = (index as usize).saturating_add(by as usize);
     if at + n <= 106 { at } else { 0 }

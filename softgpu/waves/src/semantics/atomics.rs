@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Atomics of every address space: what is in memory afterwards, and the old value that is returned.
+//! Atomics of every address space: the new value in memory, and the returned old value.
 
 use softgpu_isa::{Op, OpInfo};
 
@@ -17,7 +17,7 @@ fn equal(f: Format, a: u64, b: u64) -> bool {
     !f.is_nan(a) && !f.is_nan(b) && (a == b || (f.is_zero(a) && f.is_zero(b)))
 }
 
-/// What memory holds afterwards: `old` is there, `data` and `other` come with the instruction.
+/// The new value in memory: `old` is the old value, `data` and `other` are the instruction's.
 fn after(base: &str, ty: &str, old: u64, data: u64, other: u64) -> u64 {
     let wide = ty.ends_with("64");
     let mask = if wide { u64::MAX } else { u32::MAX.into() };
@@ -46,7 +46,7 @@ fn after(base: &str, ty: &str, old: u64, data: u64, other: u64) -> u64 {
         "sub" => old.wrapping_sub(data),
         "rsub" => data.wrapping_sub(old),
         "csub" => old.saturating_sub(data),
-        // As the vector ALU's in IEEE mode.
+        // As the vector ALU in IEEE mode.
         "min" if is_float => extreme(float, true, old, data, false),
         "max" if is_float => extreme(float, true, old, data, true),
         "min" if is_signed => signed(old).min(signed(data)) as u64,
@@ -101,7 +101,7 @@ pub(crate) fn atomic(lab: &mut Lab, row: &'static OpInfo) {
         let mut w = lab.any_wave();
         lab.fill();
         let access = Access::random(lab, &mut w, row, bytes, true);
-        // Numbers of the right kind; compare values are often what is there.
+        // Numbers of the operation's type; compare values often equal the value in memory.
         for register in (access.data..access.data + 4).chain(access.data2..access.data2 + 2).step_by(dwords) {
             for lane in 0..w.lanes() {
                 let value = lab

@@ -12,7 +12,7 @@ fn order(f: Format, flush: bool, a: u64, b: u64) -> Option<std::cmp::Ordering> {
     if f.is_nan(a) || f.is_nan(b) {
         return None;
     }
-    // Signed magnitudes: both zeros are 0.
+    // As signed magnitudes both zeros are 0.
     let key = |x: u64| if x & f.sign() != 0 { -((x & (f.sign() - 1)) as i64) } else { x as i64 };
     Some(key(a).cmp(&key(b)))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Branches, calls and returns: where control goes, and what is left behind.
+//! Branches, calls and returns: the next instruction, and the registers that change.
 
 use softgpu_isa::{Op, OpInfo};
 
@@ -102,7 +102,7 @@ fn jump(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
-/// Legal in a trap handler only, which it ends.
+/// s_rfe_b64 is legal in a trap handler only; it ends the handler.
 fn return_from_trap(lab: &mut Lab, row: &'static OpInfo) {
     const PRIV: u32 = 1 << 5;
     for trial in 0..20 {
@@ -111,6 +111,13 @@ fn return_from_trap(lab: &mut Lab, row: &'static OpInfo) {
         w.status = if trial % 2 == 0 { PRIV | 1 << 13 } else { 1 << 13 };
         let mut got = w.clone();
         let flow = lab.run(&mut got, &encode::scalar(row, 0, [6, 0], 0));
+        if trial % 2 == 0 {
+            // In a trap handler the wave stops there.
+            let mut handler = w.clone();
+            handler.in_handler = true;
+            assert_eq!(lab.run(&mut handler, &encode::scalar(row, 0, [6, 0], 0)), Flow::Stop);
+            assert_eq!((handler.leave, &handler.cause), (Some(w.s64(6) & !3), &None));
+        }
         if trial % 2 == 0 {
             assert_eq!((flow, got.status, got.pc), (Flow::Indirect, 1 << 13, w.s64(6) & !3));
         } else {
@@ -121,7 +128,8 @@ fn return_from_trap(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
-/// A loop body runs once per half that has active lanes, with only that half active, and EXEC is whole again behind it.
+/// A loop body runs once for each half that has active lanes, with only that half active; after the loop EXEC is
+/// restored.
 fn subvector(lab: &mut Lab, row: &'static OpInfo) {
     let [begin, end] = [Op::S_SUBVECTOR_LOOP_BEGIN, Op::S_SUBVECTOR_LOOP_END]
         .map(|op| encode::scalar(softgpu_isa::info(op), 20, [0; 2], 3));

@@ -147,7 +147,7 @@ fn swap_halves(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
-/// Offsets of source and destination that M0 gives, small enough to stay in the file.
+/// Offsets of source and destination in M0, small enough to stay in the register file.
 fn relative(lab: &mut Lab, w: &mut Wave, row: &OpInfo) -> (usize, usize) {
     let (s, d) = (lab.r.below(8), lab.r.below(8));
     match row.op {

@@ -108,7 +108,7 @@ fn interpreter_gives_the_documented_values() {
         let row = info(example.op);
         let is_half = row.name.ends_with("_f16");
         lab.begin(row);
-        // Often enough for either level and every format.
+        // So often that every level and every format is tried.
         for trial in 0..16 {
             let mut w = lab.any_wave();
             w.mode = mode::FP_DEFAULT | (if trial % 4 == 0 { mode::IEEE } else { 0 });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Dual issue: two operations in one instruction, which both read before either writes.
 //!
-//! Each half is held against the same definition as the operation alone.
+//! Each half is compared with the definition of the operation alone.
 
 use softgpu_isa::{Class, Flags, Fmt, Op, OpInfo, Ty, rows};
 
@@ -13,7 +13,7 @@ use super::lanes::{Definition, Lane, Out, finished, format};
 use crate::step::Flow;
 use crate::wave::{VCC, Wave};
 
-/// Registers in use: few, so that the halves often meet.
+/// Few registers, so that the halves often use the same ones.
 const REGISTERS: usize = 6;
 
 fn definition(op: Op) -> Definition {
@@ -50,7 +50,7 @@ impl Half {
         self.src0 == LITERAL || self.row.src.iter().any(|slot| slot.class == Class::LIT)
     }
 
-    /// Field of the second source: the middle of v_fmamk's is its literal, and v_mov has none.
+    /// The field of the second source: that of v_fmamk is its literal, and v_mov has none.
     fn vsrc1(&self) -> u32 {
         if self.row.src.len() > 1 { self.src1 } else { 0 }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The encodings of gfx11, from the other side than the decoder.
+//! The encodings of gfx11, written independently of the decoder.
 
 use softgpu_isa::{EncodingFamily, Fmt, OpInfo};
 
@@ -44,7 +44,7 @@ impl Vector {
     /// The instruction in `fmt`.
     pub(crate) fn encode(&self, row: &OpInfo, fmt: Fmt) -> Vec<u32> {
         let op = opcode(row, fmt).expect("the row has this format");
-        // A literal in the middle leaves the field to the third source.
+        // With a literal as the second source, the field holds the third source.
         let second = if self.src[1] == LITERAL { self.src[2] } else { self.src[1] };
         let vsrc1 = (second & 0xFF) << 9;
         match fmt {

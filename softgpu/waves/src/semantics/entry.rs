@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An entry of a family's table: an operation and how it is checked.
 //!
-//! INVARIANT: what a check expects is stated without the handlers.
+//! INVARIANT: a check computes its expected results without the handlers.
 
 use softgpu_isa::{Op, OpInfo};
 

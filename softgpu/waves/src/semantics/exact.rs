@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Floating point by its definition: exact values as integers times powers of two, rounded once.
+//! Floating point by definition: exact values as integers times powers of two, rounded once.
 
 use std::cmp::Ordering;
 
@@ -39,7 +39,7 @@ impl Format {
     pub(crate) fn is_denormal(self, x: u64) -> bool {
         !self.is_zero(x) && x & self.infinity() == 0
     }
-    /// What an invalid operation gives.
+    /// The result of an invalid operation.
     pub(crate) fn default_nan(self) -> u64 {
         self.sign() | self.infinity() | self.quiet()
     }

@@ -5,12 +5,12 @@ use super::entry::Entry;
 use super::exact::{self, F32, F64, NEAREST};
 use super::lanes::{Lane, Out, lanes};
 
-/// An operand as MODE lets the operation see it.
+/// An operand after the flushing that MODE says.
 fn seen(c: &Lane, x: u32) -> u64 {
     if c.f32().flush_in { F32.flush(x.into()) } else { x.into() }
 }
 
-/// `f` of a number; a NaN comes out quiet.
+/// `f` of a number; a NaN gives the quiet NaN.
 fn of(c: &Lane, a: u32, f: impl Fn(f64) -> f64) -> u64 {
     let a = seen(c, a);
     exact::first_nan(F32, &[a]).unwrap_or_else(|| {
@@ -23,7 +23,7 @@ fn wide(x: u64) -> f64 {
     f64::from(f32::from_bits(x as u32))
 }
 
-/// The minNum or maxNum of the ISA: -0 is below +0; in IEEE mode a signalling NaN wins.
+/// The minNum or maxNum of the ISA: -0 is below +0; in IEEE mode a signalling NaN is the result.
 pub(crate) fn extreme(f: exact::Format, ieee: bool, a: u64, b: u64, greatest: bool) -> u64 {
     let signalling = |x: u64| f.is_nan(x) && x & f.quiet() == 0;
     if ieee && signalling(a) {
@@ -219,7 +219,7 @@ pub(crate) const ENTRIES: &[Entry] = lanes! {
     };
 };
 
-/// A function that flushes denormals whatever MODE says, within one unit in the last place.
+/// A function that flushes denormals in every MODE, within one unit in the last place.
 fn function(c: &Lane, a: u32, f: fn(f64) -> f64) -> Out {
     let _ = c;
     let a = F32.flush(a.into());
@@ -248,7 +248,7 @@ fn turned_cosine(x: f64) -> f64 {
     if r.abs() == 0.25 { 0.0 } else { (r * std::f64::consts::TAU).cos() }
 }
 
-/// sin and cos keep denormals; large arguments are whole turns, small errors are absolute.
+/// sin and cos keep denormals; large arguments are whole turns, and the error bound is absolute.
 fn periodic(c: &Lane, a: u32, f: fn(f64) -> f64) -> Out {
     let a = seen(c, a);
     if let Some(nan) = exact::first_nan(F32, &[a]) {

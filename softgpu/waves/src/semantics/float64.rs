@@ -10,7 +10,7 @@ fn seen(c: &Lane, x: u64) -> u64 {
     if c.wide().flush_in { F64.flush(x) } else { x }
 }
 
-/// `f` of a number; a NaN comes out quiet, an invalid operation gives the default NaN.
+/// `f` of a number; a NaN gives the quiet NaN, and an invalid operation the default NaN.
 fn of(c: &Lane, a: u64, f: fn(f64) -> f64) -> u64 {
     let a = seen(c, a);
     exact::first_nan(F64, &[a]).unwrap_or_else(|| {
@@ -47,7 +47,7 @@ const TWO_OVER_PI: &str = concat!(
     "56033046FC7B",
 );
 
-/// Bit `k` of 2/pi behind the binary point.
+/// Bit `k` of 2/pi after the binary point.
 fn bit(k: usize) -> u64 {
     let digit = TWO_OVER_PI.as_bytes().get(k / 4).map_or(0, |&d| char::from(d).to_digit(16).unwrap_or(0));
     if k > 1200 { 0 } else { u64::from(digit >> (3 - k % 4) & 1) }

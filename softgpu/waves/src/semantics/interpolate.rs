@@ -84,7 +84,7 @@ fn result(w: &Wave, row: &'static OpInfo, fields: &Vector, lane: usize, old: u32
     let to = format(row.dst[0].ty).expect("a float");
     let mode = if to == F32 { c.f32() } else { c.wide() };
     let round = if row.name.contains("_rtz_") { 3 } else { mode.round };
-    // What MODE flushes on the way in is flushed by then.
+    // Denormals that MODE flushes in operands are flushed already.
     let mode = Mode { round, flush_in: false, ..mode };
     let bits = finished(to, exact::fma_into(F32, to, sources, mode), fields.clamp, 0, w.mode) as u32;
     match (to == F32, fields.op_sel & 8 != 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where instructions are tried: a random wave, memory and LDS, and the comparison of everything afterwards.
+//! Runs single instructions: a random wave, memory and LDS, and the comparison of all state afterwards.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub(crate) const LDS: u32 = 8192;
 pub(crate) const IDENTITY: Identity =
     Identity { doorbell: 0x1234, dispatch_id: 0x5_0000_0006, trap_memory: 0x7_0000_0008 };
 
-/// The bench.
+/// The state in which instructions are run.
 pub(crate) struct Lab {
     pub r: Random,
-    vm: Arc<Vm>,
+    pub vm: Arc<Vm>,
     /// Address of the mapped memory.
     pub base: u64,
     _memory: Vec<u128>,
@@ -44,12 +44,12 @@ impl Lab {
         let mut memory = vec![0u128; MEMORY / 16 + 256];
         let base = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(4096);
         let vm = Vm::new();
-        // SAFETY: the memory was made for this and stays.
+        // SAFETY: the memory was allocated for this lab and lives as long.
         unsafe { vm.map(base..base + MEMORY as u64, Access::ALL) }.expect("map");
         Lab { r: Random(1), vm, base, _memory: memory, lds: Lds::new(), name: "", ran: 0 }
     }
 
-    /// Starts with the checks of `row`: the same random numbers every time.
+    /// Begins the checks of `row`, with the same random numbers every time.
     pub(crate) fn begin(&mut self, row: &OpInfo) {
         self.r = Random(row.name.bytes().fold(7u64, |h, b| h.wrapping_mul(31).wrapping_add(b.into())));
         self.name = row.name;
@@ -100,7 +100,7 @@ impl Lab {
         w
     }
 
-    /// Half of the waves have one half.
+    /// Half of the waves are wave32.
     pub(crate) fn any_wave(&mut self) -> Wave {
         let halves = 1 + self.r.below(2);
         self.wave(halves)
@@ -153,7 +153,7 @@ impl Lab {
         let mut env = Env::new(&map, &mut self.lds, &mut hot, IDENTITY);
         let mut flow = Flow::Next;
         for step in &steps {
-            // SAFETY: `Level::current` is one this CPU has.
+            // SAFETY: `Level::current` is a level that this CPU has.
             flow = unsafe { (step.run)(w, &mut env, step) };
         }
         // Neither the spare registers nor the sink are state.
@@ -197,7 +197,7 @@ pub(crate) fn cause(w: &Wave) -> &Cause {
     w.cause.as_ref().expect("a cause")
 }
 
-/// Whether the interpreter does something for `row`, be it nothing for a hint.
+/// Whether the interpreter implements `row`; a hint, which does nothing, counts.
 pub(crate) fn executes(row: &OpInfo) -> bool {
     row.any(Flags::HINT | Flags::CACHE | Flags::GDS_ONLY)
         || matches!(row.name, "v_nop" | "v_pipeflush" | "s_code_end")

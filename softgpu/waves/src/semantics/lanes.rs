@@ -47,7 +47,7 @@ pub(crate) enum Out {
     Near(f64),
 }
 
-/// The result of one lane for its sources (behind modifiers) as bits.
+/// The result of one lane for its sources (after modifiers) as bits.
 pub(crate) type Definition = fn(&Lane, [u64; 3]) -> Out;
 
 /// A value of a definition: taken from an operand's bits, given as a result's.

@@ -117,14 +117,14 @@ fn conditional(lab: &mut Lab, row: &'static OpInfo) {
 
 const INVALID: u32 = u32::MAX;
 
-/// A traversal stack per lane: what goes in comes out last first, and wraps at its size.
+/// A traversal stack per lane: last in, first out; the stack wraps at its size.
 fn stack(lab: &mut Lab, row: &'static OpInfo) {
     for _ in 0..12 {
         let mut w = lab.any_wave();
         lab.fill();
         let size = lab.r.below(4);
         let entries = 8 << size;
-        // 32 lanes interleaved; the stacks of the upper half of a wave64 lie behind.
+        // 32 lanes interleaved; the stacks of the upper half of a wave64 follow.
         let base = |lane: usize| (lane % 32 + lane / 32 * entries * 32) % 1024;
         for lane in 0..w.lanes() {
             w.set_vgpr(0, lane, (base(lane) as u32) << 18);
@@ -132,7 +132,7 @@ fn stack(lab: &mut Lab, row: &'static OpInfo) {
         let mut model: Vec<Vec<u32>> = vec![vec![INVALID; entries]; w.lanes()];
         let mut top = vec![0usize; w.lanes()];
         if w.lanes() == 64 && entries > 16 {
-            // Both halves would need more LDS than there is.
+            // Both halves would need more LDS than the lab has.
             continue;
         }
         for lane in 0..w.lanes() {
@@ -226,7 +226,7 @@ fn backward_permute(lab: &mut Lab, row: &'static OpInfo) {
 fn swizzled(pattern: u32, i: u32) -> u32 {
     match pattern {
         0xE000.. => {
-            // FFT: the bits of the lane number reversed, then moved down past those that the mask keeps.
+            // FFT: the bits of the lane number are reversed and moved down past those that the mask keeps.
             let mask = pattern & 0x1F;
             let reversed = (0..5).fold(0, |r, k| r | (i >> k & 1) << (4 - k));
             (reversed >> mask.count_ones() | i & mask) & 31

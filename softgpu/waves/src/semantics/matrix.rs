@@ -55,7 +55,7 @@ fn narrow(brain: bool, x: u64) -> u32 {
     }
 }
 
-/// Small numbers mostly, so that sums mean something; now and then anything.
+/// Mostly small numbers, so that sums do not overflow; sometimes any bits.
 fn fill(lab: &mut Lab, w: &mut Wave, brain: bool, wild: bool) {
     for register in 0..C {
         for lane in 0..w.lanes() {

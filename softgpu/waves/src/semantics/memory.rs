@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Loads and stores of every address space: bytes at the place the address names, to registers and back.
+//! Loads and stores of every address space: bytes between registers and the place that the address names.
 
 use softgpu_isa::{Flags, Op, OpInfo};
 
@@ -173,7 +173,7 @@ fn by_lane(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
-/// Scalar loads: base pair, immediate and register; the low two bits of the address do not count.
+/// Scalar loads: base pair, immediate and register; the low two bits of the address are ignored.
 fn scalar(lab: &mut Lab, row: &'static OpInfo) {
     let n = usize::from(row.dst[0].ty.dwords());
     for _ in 0..40 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every row of the instruction table must do, stated independently of the handlers.
+//! The definition of every row of the instruction table, written independently of the handlers.
 //!
-//! Each family has a table `ENTRIES` that names operations and, for each, its definition as a scalar function or a check
-//! of its own. Instructions are encoded, decoded, lowered and run on random registers, EXEC, MODE and memory; the whole
-//! state of the wave is compared, so what must not change is checked too.
+//! Each family has a table `ENTRIES` that names operations and, for each, its definition as a scalar function or a
+//! check of its own. Instructions are encoded, decoded, lowered and run on random registers, EXEC, MODE and memory; the
+//! whole state of the wave is compared, so a change of any other state is found too.
 //!
 //! INVARIANT: the coverage report is made of the same entries that the tests run, after they ran; a row without an entry
 //! fails [`every_row_has_an_entry`].
@@ -150,7 +150,7 @@ fn print_coverage() {
         check(&mut lab, entry);
     }
     let found = entries();
-    // The runner may have begun the line.
+    // The test runner may have begun the line.
     println!();
     for row in rows() {
         let format = row

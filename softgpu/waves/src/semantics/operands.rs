@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random operands and modifiers of vector ALU instructions, and what they mean.
+//! Random operands and modifiers of vector ALU instructions, and their meaning.
 
 use softgpu_isa::{Class, Flags, Fmt, OpInfo, Slot, Ty};
 
@@ -86,7 +86,7 @@ pub(super) fn source(lab: &mut Lab, row: &OpInfo, w: &mut Wave, t: &mut Trial, i
     }
     let kind = if vector_only || slot.class == Class::LIT { 9 } else { lab.r.below(10) };
     if slot.class == Class::LIT || (kind == 0 && t.fields.literal.is_none()) {
-        // All of an instruction's literals are the same one.
+        // All literals of an instruction are the same dword.
         let fresh = lab.r.value(if ty == Ty::F64 { Ty::F32 } else { ty }) as u32;
         let value = t.fields.literal.unwrap_or(fresh);
         t.fields.literal = Some(value);
@@ -177,12 +177,12 @@ pub(super) fn modifiers(lab: &mut Lab, row: &OpInfo, t: &mut Trial) {
     }
 }
 
-/// The bits of source `i` in `lane` behind its modifiers.
+/// The bits of source `i` in `lane` after its modifiers.
 pub(super) fn operand(w: &Wave, row: &OpInfo, t: &Trial, i: usize, slot: Slot, lane: usize) -> u64 {
     let f = &t.fields;
     let (x, high) = match t.places[i] {
         Place::Vgpr { register, high } => {
-            // Where DPP finds no lane it reads 0.
+            // A lane without a DPP source reads 0.
             let from = match t.dpp.filter(|_| i == 0) {
                 Some(dpp) => dpp.source(w, lane),
                 None => Some(lane),
@@ -202,7 +202,7 @@ pub(super) fn operand(w: &Wave, row: &OpInfo, t: &Trial, i: usize, slot: Slot, l
     };
     let bit = |field: u32| field >> i & 1 != 0;
     let signs = |x: u64, abs: bool, neg: bool, at: u32| (x & !(u64::from(abs) << at)) ^ u64::from(neg) << at;
-    // Selects take signs too, as do all operands with modifiers.
+    // Selects and all operands with modifiers have sign modifiers.
     let float_signs = matches!(slot.class, Class::XM | Class::XN);
     match slot.ty {
         Ty::P16 if t.fmt == Fmt::Vop3p => {

@@ -85,7 +85,7 @@ fn mixed(c: &Lane, k: u32, x: u32) -> u64 {
 /// The mixed product and sum as f16, rounded once.
 fn mixed_half(c: &Lane, a: u32, b: u32, d: u32) -> u32 {
     let sources = [mixed(c, 0, a), mixed(c, 1, b), mixed(c, 2, d)];
-    // What MODE flushes on the way in is flushed by then.
+    // Denormals that MODE flushes in operands are flushed already.
     exact::fma_into(F32, F16, sources, exact::Mode { flush_in: false, ..c.wide() }) as u32
 }
 
@@ -149,7 +149,7 @@ pub(crate) const ENTRIES: &[Entry] = lanes! {
 /// Two products and a sum in f16. The products are exact multiples of 2^-48: so is the sum, which is rounded once.
 fn dot2_half(a: u32, b: u32, d: u64) -> u64 {
     let (low, high) = ([a & 0xFFFF, b & 0xFFFF].map(u64::from), [a >> 16, b >> 16].map(u64::from));
-    // An inner NaN is the outer step's addend.
+    // A NaN of the inner step is the outer step's addend.
     let inner = exact::fma(F16, low[0], low[1], d & 0xFFFF, NEAREST);
     let invalid = F16.is_nan(inner);
     if invalid || high.iter().any(|&x| F16.is_nan(x)) {
@@ -158,7 +158,7 @@ fn dot2_half(a: u32, b: u32, d: u64) -> u64 {
     }
     let infinite = |x: u64| F16.is_infinite(x);
     if high.iter().any(|&x| infinite(x)) || low.iter().any(|&x| infinite(x)) || infinite(d & 0xFFFF) {
-        // The inner infinity, if it is one, or something finite.
+        // The infinity of the inner step, if it is one, or a finite number.
         let is_infinite = low.iter().any(|&x| infinite(x)) || infinite(d & 0xFFFF);
         return exact::fma(F16, high[0], high[1], if is_infinite { inner } else { 0 }, NEAREST);
     }

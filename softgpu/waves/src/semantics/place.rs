@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a memory instruction's lanes point: one random instruction of any address space, and the bytes each lane names.
+//! The addresses of a memory instruction's lanes: one random instruction of any address space, and the bytes that each
+//! lane names.
 //!
-//! The names of the rows say what is transferred; the bytes say where. Both are worked out here from the definitions
+//! The name of a row says what is transferred, and the bytes say where. Both are computed here from the definitions
 //! alone.
 
 use softgpu_isa::{Fmt, OpInfo};
@@ -10,32 +11,32 @@ use super::encode::{self, Buffer, Flat, NULL};
 use super::lab::{LDS, Lab, MEMORY};
 use crate::wave::Wave;
 
-/// One byte that a lane may reach.
+/// The place of one byte of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cell {
     /// Offset in the mapped memory.
     Memory(usize),
     /// Offset in LDS.
     Lds(usize),
-    /// Nowhere: reads 0, writes nothing.
+    /// Outside: a read gives 0, a write does nothing.
     Nowhere,
 }
 
-/// An instruction and where its lanes point.
+/// An instruction and the addresses of its lanes.
 pub(crate) struct Access {
     pub words: Vec<u32>,
     /// Bytes of each active lane, in order.
     pub cells: Vec<Vec<Cell>>,
-    /// Second set, of the two-address forms.
+    /// The second bytes of the two-address forms.
     pub second: Vec<Vec<Cell>>,
     pub data: usize,
     pub data2: usize,
     pub dst: usize,
-    /// The old value is returned.
+    /// Whether the old value is returned.
     pub returns: bool,
-    /// A status dword follows what is loaded.
+    /// Whether a status dword follows the loaded data.
     pub tfe: bool,
-    /// Format number of a typed access with its own.
+    /// The format number of a typed access with a format of its own.
     pub format: u32,
 }
 
@@ -82,7 +83,7 @@ impl Access {
         }
     }
 
-    /// A random access of `len` bytes a lane, aligned if it is `atomic`.
+    /// A random access of `len` bytes per lane, aligned if it is `atomic`.
     pub(crate) fn random(
         lab: &mut Lab,
         w: &mut Wave,
@@ -244,7 +245,6 @@ impl Access {
     /// Private memory in the second half of what is mapped.
     fn own_memory(lab: &Lab, w: &mut Wave) {
         w.flat_scratch = lab.base + MEMORY as u64 / 2;
-        w.private_bytes = PRIVATE;
     }
 
     fn scratch(lab: &mut Lab, w: &mut Wave, row: &'static OpInfo, len: usize) -> Access {
@@ -290,7 +290,7 @@ impl Access {
         let stride = if lab.r.one_in(3) { 0 } else { align(16 + lab.r.below(64)) };
         let select = lab.r.below(4);
         let swizzle = if stride != 0 && lab.r.one_in(3) { 1 + lab.r.below(3) } else { 0 };
-        // Elements as large as what is accessed as a whole.
+        // Elements as large as one access.
         let swizzle = if atomic && swizzle == 1 { 2 } else { swizzle };
         let element = [0, 4, 8, 16][swizzle];
         let stride = if swizzle != 0 { stride & !15 } else { stride };

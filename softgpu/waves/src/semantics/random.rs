@@ -130,7 +130,7 @@ impl Random {
         }
     }
 
-    /// A value of type `ty`; halves have something else in the other half.
+    /// A value of type `ty`; halves have random bits in the other half.
     pub(crate) fn value(&mut self, ty: Ty) -> u64 {
         match ty {
             Ty::F32 => self.f32().into(),

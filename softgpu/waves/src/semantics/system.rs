@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Messages, hardware registers, halts, traps, and what has no effect in an in-order device.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use softgpu_isa::{Class, Fmt, Op, OpInfo};
 
 use super::encode::{self, Buffer};
 use super::entry::{Check, Entry};
 use super::lab::{IDENTITY, Lab, cause};
-use crate::exception::Cause;
+use crate::exception::{AccessKind, Cause};
 use crate::step::Flow;
+use crate::trap::Messages;
+use crate::wave::status::{HALT, PRIV};
 use crate::wave::{M0, WaveStatus};
 
 const fn own(op: Op, check: fn(&mut Lab, &'static OpInfo)) -> Entry {
@@ -74,7 +79,7 @@ fn nothing(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
-/// GDS is not there, and padding is no instruction.
+/// There is no GDS, and padding is not an instruction.
 fn illegal(lab: &mut Lab, row: &'static OpInfo) {
     let mut w = lab.any_wave();
     let mut words = words(row, 0);
@@ -109,15 +114,14 @@ fn yields(lab: &mut Lab, row: &'static OpInfo) {
     lab.same(&w, &got, &"");
 }
 
-const HALT: u32 = 1 << 13;
-
 fn halts(lab: &mut Lab, row: &'static OpInfo) {
     for imm in [0, 1] {
         let mut w = lab.any_wave();
         w.status = HALT;
         let mut got = w.clone();
         let flow = lab.run(&mut got, &words(row, imm));
-        assert_eq!((flow, got.status), if imm == 1 { (Flow::Yield, HALT) } else { (Flow::Next, 0) });
+        assert_eq!((flow, got.status), if imm == 1 { (Flow::Stop, HALT) } else { (Flow::Next, 0) });
+        assert_eq!((got.leave, got.cause), ((imm == 1).then_some(w.pc + 4), None));
     }
 }
 
@@ -126,24 +130,41 @@ fn traps(lab: &mut Lab, row: &'static OpInfo) {
         let mut w = lab.any_wave();
         assert_eq!(lab.run(&mut w, &words(row, imm)), Flow::Stop);
         assert_eq!(*cause(&w), Cause::Trap(imm as u8));
+        // A privileged wave does not trap.
+        let mut w = lab.any_wave();
+        w.status = PRIV;
+        assert_eq!(lab.run(&mut w, &words(row, imm)), Flow::Next);
     }
 }
 
-/// INTERRUPT aborts with M0; DEALLOC_VGPRS marks the registers as gone; the others do nothing here.
+#[derive(Debug, Default)]
+struct Received(Mutex<Vec<(u32, bool)>>);
+
+impl Messages for Received {
+    fn memory_fault(&self, _: u64, _: AccessKind, _: bool) {}
+
+    fn interrupt(&self, m0: u32, privileged: bool) {
+        self.0.lock().push((m0, privileged));
+    }
+}
+
+/// INTERRUPT sends M0; DEALLOC_VGPRS marks the registers as gone; the others do nothing here.
 fn sends(lab: &mut Lab, row: &'static OpInfo) {
     let halting = row.op == Op::S_SENDMSGHALT;
     for message in [1, 3, 5, 6, 15] {
-        let w = lab.any_wave();
+        let mut w = lab.any_wave();
+        let privileged = lab.r.one_in(2);
+        w.status = if privileged { PRIV } else { 0 };
         let mut got = w.clone();
+        let received = Arc::new(Received::default());
+        lab.vm.set_messages(Arc::clone(&received) as Arc<dyn Messages>);
         let flow = lab.run(&mut got, &words(row, message));
-        if message == 1 {
-            assert_eq!((flow, cause(&got)), (Flow::Stop, &Cause::Aborted(w.s[M0])));
-            continue;
-        }
+        let sent = if message == 1 { vec![(w.s[M0], privileged)] } else { Vec::new() };
+        assert_eq!(*received.0.lock(), sent);
         let mut want = w;
         want.status |= if message == 3 { 1 << 24 } else { 0 };
         want.status |= if halting { HALT } else { 0 };
-        assert_eq!(flow, if halting { Flow::Yield } else { Flow::Next });
+        assert_eq!(flow, if halting { Flow::Stop } else { Flow::Next });
         lab.same(&want, &got, &message);
     }
 }
@@ -219,7 +240,28 @@ fn reads_register(lab: &mut Lab, row: &'static OpInfo) {
     }
 }
 
+/// Only a trap handler writes STATUS: everything but the derived bits and that it is one.
+fn writes_status(lab: &mut Lab, row: &'static OpInfo) {
+    let literal = row.op == Op::S_SETREG_IMM32_B32;
+    for in_handler in [false, true] {
+        let mut w = lab.any_wave();
+        (w.status, w.in_handler) = (PRIV | 1 << 16, in_handler);
+        let value = w.s[33];
+        let mut words = encode::scalar(row, if literal { 0 } else { 33 }, [0; 2], 2 | 31 << 11);
+        if literal {
+            words.push(value);
+        }
+        let mut want = w.clone();
+        if in_handler {
+            (want.status, want.scc) = (value | PRIV, value & 1);
+        }
+        lab.run(&mut w, &words);
+        lab.same(&want, &w, &in_handler);
+    }
+}
+
 fn writes_register(lab: &mut Lab, row: &'static OpInfo) {
+    writes_status(lab, row);
     for _ in 0..60 {
         let mut w = lab.any_wave();
         w.trapsts = lab.r.next();

@@ -31,8 +31,8 @@ pub(crate) const ENTRIES: &[Entry] = entries! {
         TBUFFER_STORE_D16_FORMAT_XYZ TBUFFER_STORE_D16_FORMAT_XYZW;
 };
 
-/// The formats of gfx11 by number, as the assembler names them: widths from the most significant field down, and what
-/// the fields are.
+/// The formats of gfx11 by number, as the assembler names them: widths from the most significant field down, and the
+/// type of the fields.
 const NAMES: [&str; 64] = [
     "",
     "8_UNORM",
@@ -167,7 +167,7 @@ fn bits(f: &Format, width: usize, x: u64) -> u64 {
         (_, 32) => x,
         (_, 16) => exact::convert(F32, F16, x, NEAREST),
         _ if v.is_nan() => short(width).infinity() | short(width).quiet(),
-        // There is no sign.
+        // These floats have no sign.
         _ if v <= 0.0 => 0,
         _ => exact::convert(F32, short(width), x, NEAREST),
     }
@@ -243,7 +243,7 @@ pub(crate) fn typed(lab: &mut Lab, row: &'static OpInfo) {
     for trial in 0..136u32 {
         let mut w = lab.any_wave();
         lab.fill();
-        // Numbers that are in range as often as not.
+        // Numbers of which about half are in range.
         for register in 8..12 {
             for lane in 0..w.lanes() {
                 let ty = if d16 {

@@ -135,7 +135,7 @@ fn swap_halves(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
-/// Row of the register `by` registers behind `row`; registers that do not exist become v0.
+/// Row of the register `by` registers after that of `row`; registers that do not exist become v0.
 fn relative(w: &Wave, row: usize, by: u32) -> usize {
     let register = (row / w.halves).wrapping_add(by as usize);
     if register < w.vgprs() { register * w.halves } else { 0 }
@@ -207,8 +207,8 @@ pub(crate) fn dpp16_lane(ctrl: u32, lane: usize) -> Option<usize> {
     Some(row + j)
 }
 
-/// Puts the DPP view of source 0 into the spare register `dst` and masks off lanes that must not be written.
-/// [`dpp_restore`] follows the instruction itself, unless that wrote EXEC.
+/// Puts the DPP view of source 0 into the spare register `dst`, and clears in EXEC the lanes that must not be written.
+/// [`dpp_restore`] follows the instruction itself, unless the instruction writes EXEC.
 pub(crate) fn dpp_prepare(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     let (row_mask, bank_mask) = (u32::from(s.flags) >> 4 & 15, u32::from(s.flags) & 15);
     let zero = s.flags & (DPP_BOUND_CTRL | DPP8) != 0;
@@ -241,7 +241,7 @@ pub(crate) fn dpp_prepare(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
-/// Brings EXEC back after a DPP instruction.
+/// Restores EXEC after a DPP instruction.
 pub(crate) fn dpp_restore(w: &mut Wave, _: &mut Env<'_>, _: &Step) -> Flow {
     for half in 0..w.halves {
         w.s[EXEC + half] = w.dpp_exec[half];

@@ -71,7 +71,7 @@ fn random_wave(r: &mut Random, halves: usize) -> Wave {
     w
 }
 
-/// A step with operands where the row says they go: registers, or one scalar among them.
+/// A step with operands as the row has them: registers, or one scalar among them.
 fn step_for(row: &OpInfo, halves: usize, r: &mut Random) -> Step {
     let mut step = blank(0, 8);
     let scalar_at = r.next() as usize % 4;
@@ -159,7 +159,7 @@ fn every_operation_but_the_listed_ones_has_a_handler() {
         .collect();
     missing.sort_unstable();
     let known = [
-        // Padding behind the last instruction: executing it is an error.
+        // Padding after the last instruction: executing it is an error.
         "s_code_end",
     ];
     assert_eq!(missing, known);

@@ -23,8 +23,8 @@ fn exponent64(x: u64) -> i32 {
 
 /// Scales one f32: `s0` is the numerator or denominator, `s1` the denominator, `s2` the numerator.
 ///
-/// A zero among them (or a denormal, where MODE flushes) gives NaN and a set bit, and a quotient that could be denormal
-/// is found by the exponents alone: both as tests of tinygrad saw on the hardware.
+/// A zero among them (or a denormal, where MODE flushes) gives NaN and a set bit. The exponents alone decide whether a
+/// quotient could be denormal. Tests of tinygrad found both on the hardware.
 fn scale_one32(s0: u32, s1: u32, s2: u32, m: u32) -> (u32, bool) {
     let [s0, s1, s2] = [s0, s1, s2].map(|x| fp::flush_in_f32(x, m));
     let up = fp::ldexp32(f(s0), 64).to_bits();
@@ -41,7 +41,7 @@ fn scale_one32(s0: u32, s1: u32, s2: u32, m: u32) -> (u32, bool) {
     } else if exponent32(s1) == 0 {
         (up, false)
     } else if tiny_reciprocal && tiny_quotient {
-        // The denominator is huge: bring it down, and the quotient up with it.
+        // The denominator is huge: it is scaled down, which scales the quotient up.
         (if s0 == s1 { down } else { s0 }, true)
     } else if tiny_reciprocal {
         (down, false)

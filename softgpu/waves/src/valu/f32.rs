@@ -63,7 +63,7 @@ fn soft_mul(a: u32, b: u32, env: soft::Env) -> u32 {
     soft::mul(F32, a.into(), b.into(), env) as u32
 }
 
-/// A zero factor makes the product +0, whatever the other is.
+/// A zero factor makes the product +0 for any other factor.
 #[inline(always)]
 fn mul_dx9(w: &mut Wave, s: &Step) {
     let m = w.mode;
@@ -152,7 +152,7 @@ fn fract(a: u32) -> u32 {
 #[inline(always)]
 fn frexp_mant(a: u32) -> u32 {
     let special = a & 0x7F80_0000 == 0x7F80_0000 || zero(a);
-    // Denormals are scaled up by 2^32 first; the mantissa does not depend on it.
+    // Denormals are scaled up by 2^32 first; the mantissa does not depend on the scale.
     let scaled = if a & 0x7F80_0000 == 0 { (f(a) * 4_294_967_296.0).to_bits() } else { a };
     if special { a } else { scaled & 0x807F_FFFF | 0x3F00_0000 }
 }

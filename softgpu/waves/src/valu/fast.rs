@@ -148,8 +148,9 @@ macro_rules! ordered {
     };
 }
 
-// The compiler may exchange the operands of its own additions and products, and with them which NaN comes out: these
-// keep the order of `super::nan`. Without `{vex3}` the assembler would exchange them too, where that saves a byte.
+// The compiler may exchange the operands of its own additions and products, which changes the NaN of the result: these
+// functions keep the order of `super::nan`. Without `{vex3}` the assembler would exchange the operands too, where that
+// saves a byte.
 ordered! {
     add "vaddps";
     sub "vsubps";

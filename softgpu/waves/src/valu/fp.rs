@@ -142,7 +142,7 @@ pub(crate) fn add_to_odd(a: f64, b: f64) -> f64 {
     let t = s - a;
     let e = (a - (s - t)) + (b - t);
     let bits = s.to_bits();
-    // The error points away from zero when it has the sum's sign; then the truncated value is the sum itself.
+    // The error is away from zero if it has the sum's sign; then the truncated value is the sum itself.
     let inexact = e != 0.0 && bits & 1 == 0 && s.is_finite();
     let outward = (e > 0.0) == (s > 0.0);
     let odd = if outward { bits | 1 } else { bits.wrapping_sub(1) };
@@ -165,7 +165,7 @@ fn pick32(a: u32, b: u32, first: bool, ieee: bool) -> u32 {
     if ieee && snan(a) { a | QUIET32 } else { r }
 }
 
-/// IEEE maxNum: a NaN loses, +0 beats -0; signalling NaNs win when IEEE is set.
+/// IEEE maxNum: of a NaN and a number the number, of +0 and -0 the +0; with IEEE set a signalling NaN is the result.
 #[inline(always)]
 pub(crate) fn max_f32(a: u32, b: u32, ieee: bool) -> u32 {
     pick32(a, b, key32(a) >= key32(b), ieee)
@@ -375,7 +375,7 @@ pub(crate) fn class64(x: u64) -> u32 {
 /// `x * 2^e`, rounded once to nearest even.
 #[inline(always)]
 pub(crate) fn ldexp32(x: f32, e: i32) -> f32 {
-    // Within +-300 the f64 product is exact, and narrowing rounds once; beyond, the result is the same as at 300.
+    // Within +-300 the f64 product is exact, and narrowing rounds once; beyond +-300 the result is the same as at 300.
     let e = e.clamp(-300, 300);
     (f64::from(x) * f64::from_bits(((1023 + e) as u64) << 52)) as f32
 }

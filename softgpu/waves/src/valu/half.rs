@@ -149,7 +149,7 @@ fn soft_mul(a: u32, b: u32, env: soft::Env) -> u32 {
     soft::mul(F16, a.into(), b.into(), env) as u32
 }
 
-/// f16 unary operation whose rounding MODE does not govern; denormals are flushed as MODE says.
+/// f16 unary operation whose rounding does not depend on MODE; denormals are flushed as MODE says.
 #[inline(always)]
 fn one(w: &mut Wave, s: &Step, f: impl Fn(u32) -> u32) {
     let m = w.mode;

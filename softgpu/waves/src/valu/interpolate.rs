@@ -2,7 +2,8 @@
 //! Parameter interpolation (VINTERP): a multiply-add whose first factor, and in the first pass whose addend, come from a
 //! fixed lane of each group of four.
 //!
-//! INVARIANT: the fixed lane is read whatever EXEC says, as in the document's definitions, which do not mention it.
+//! INVARIANT: the fixed lane is read independently of EXEC, as in the ISA document's definitions, which do not mention
+//! EXEC.
 
 use softgpu_isa::Op;
 
@@ -39,7 +40,7 @@ fn widened(x: u32, mode: u32) -> u32 {
 }
 
 /// `SECOND` adds the contribution of j to the first pass's result. With `HALF` the packed parameters, and the second
-/// pass's result, are f16. `RTZ` rounds toward zero whatever MODE says.
+/// pass's result, are f16. `RTZ` rounds toward zero in every MODE.
 fn interpolate<const SECOND: bool, const HALF: bool, const RTZ: bool>(
     w: &mut Wave,
     _: &mut Env<'_>,
@@ -67,7 +68,7 @@ fn interpolate<const SECOND: bool, const HALF: bool, const RTZ: bool>(
                 let r = fma_to_f16(x, fp::flush_in_f32(y, m), fp::flush_in_f32(z, m), env);
                 return fp::finish_f16(r, clamp, 0, m);
             }
-            // What was an f16 denormal is none in f32; what is one in f32 is flushed as MODE says.
+            // An f16 denormal is normal in f32; an f32 denormal is flushed as MODE says.
             let r = soft::fma(Format::F32, x.into(), y.into(), z.into(), 0, env) as u32;
             fp::finish_f32(r, clamp, 0, m)
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shapes that make or use lane masks: compares, carries, selects.
+//! Loops of instructions that make or use lane masks: compares, carries, selects.
 //!
 //! INVARIANT: a mask is written whole, with 0 for inactive lanes, and only after every half was computed.
 

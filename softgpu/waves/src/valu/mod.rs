@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Vector ALU handlers, one module per family, all found through [`handler`].
+//! Vector ALU handlers, one module per family, all found through [`table_handler`].
 
 mod cmp;
 pub(crate) mod cross;
@@ -47,13 +47,13 @@ pub(crate) fn table_handler(level: Level, op: Op) -> Option<Handler> {
         .or_else(|| wmma::table(level, op))
 }
 
-/// A handler for just this step (operands resolved), when there is a faster one than the general one.
+/// A handler for this step with its resolved operands, if there is a faster one than the general one.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn fast_handler(level: Level, halves: usize, op: Op, step: &Step) -> Option<Handler> {
     fast::pick(level, halves, op, step).or_else(|| wmma_avx512::pick(level, halves, op, step))
 }
 
-/// No other architecture has any.
+/// Other architectures have no faster handlers.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn fast_handler(_: Level, _: usize, _: Op, _: &Step) -> Option<Handler> {
     None

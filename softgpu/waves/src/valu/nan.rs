@@ -10,7 +10,7 @@ use super::fp::{f16_to_f32, f32_to_f16, is_nan16, is_nan32, is_nan64};
 const QUIET16: u32 = 0x200;
 const QUIET32: u32 = 0x0040_0000;
 const QUIET64: u64 = 1 << 51;
-/// What x86 gives for an invalid operation without NaN operands.
+/// The result of x86 for an invalid operation without NaN operands.
 const DEFAULT16: u32 = 0xFE00;
 const DEFAULT32: u32 = 0xFFC0_0000;
 const DEFAULT64: u64 = 0xFFF8_0000_0000_0000;

@@ -142,7 +142,7 @@ fn dot2_f16_f16(a: u32, b: u32, c: u32) -> u32 {
     let (x, y) = (split(a), split(b));
     let low = fp::add_to_odd(x[0] * y[0], f64::from(f16_to_f32(c & 0xFFFF)));
     let r = fp::f64_to_f16(fp::add_to_odd(x[1] * y[1], low));
-    // The NaN of the inner step counts as the outer one's addend.
+    // The NaN of the inner step counts as the addend of the outer step.
     let inner = nan::of3_16(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF, if low.is_nan() { 0xFE00 } else { 0 });
     nan::of3_16(a >> 16, b >> 16, inner, r)
 }
@@ -250,7 +250,7 @@ pub(super) fn fma_to_f16(x: u32, y: u32, z: u32, env: soft::Env) -> u32 {
     let r = if env.round == 0 && !env.flush_out {
         fp::f64_to_f16(sum)
     } else {
-        // A zero of two signs is negative when rounding down.
+        // A zero sum of addends with different signs is negative when rounding down.
         let signs = (x ^ y) & 0x8000_0000 == z & 0x8000_0000;
         let zero = if !signs && env.round == 2 { -0.0 } else { sum };
         let sum = if sum == 0.0 { zero } else { sum };

@@ -2,8 +2,8 @@
 //! The loops of lane-wise instructions: fetch sources, compute 32 lanes, blend under EXEC.
 //!
 //! INVARIANT: a shape reads every source of a half before it writes that half, and lanes outside EXEC keep their value.
-//! Results go through a local row: source and destination rows may be the same, and a local keeps the loop free of
-//! aliasing checks so that it vectorises.
+//! Results go through a local row: source and destination rows may be the same, and with a local row the loop needs no
+//! aliasing checks and vectorises.
 
 use super::soft::{self, Format};
 use super::{fp, nan};
@@ -84,8 +84,8 @@ pub(crate) fn fetch_cold(w: &Wave, s: &Src, half: usize, flush: bool) -> Lanes {
     if flush { flushed(&r, w.mode) } else { r }
 }
 
-/// Binds `$name` to one half of a 32-bit source. The temporaries are only written when they are needed, and each only in
-/// one place: zeroing or merging them would cost as much as the operation.
+/// Binds `$name` to one half of a 32-bit source. The temporaries are written only when they are needed, and each in one
+/// place only: zeroing or merging them would cost as much as the operation.
 macro_rules! operand {
     ($name:ident, $t:ident = $w:expr, $src:expr, $half:expr, $flush:expr) => {
         let $t;
@@ -181,7 +181,7 @@ fn finish_f32_slow(w: &Wave, out: u8, mut r: Lanes) -> Lanes {
 #[inline(always)]
 pub(crate) fn finish_f32(w: &Wave, s: &Step, r: &mut Lanes) {
     if s.out != 0 || !w.f32_default() {
-        // By value: a row whose address gets away cannot be kept out of alias checks.
+        // By value: a row whose address is passed on would need alias checks.
         *r = finish_f32_slow(w, s.out, *r);
     }
 }
@@ -198,7 +198,7 @@ fn finish_f16_slow(w: &Wave, out: u8, mut r: Lanes) -> Lanes {
 #[inline(always)]
 fn finish_f16(w: &Wave, s: &Step, r: &mut Lanes) {
     if s.out & !OUT_HIGH != 0 || !w.f16_64_default() {
-        // By value: a row whose address gets away cannot be kept out of alias checks.
+        // By value: a row whose address is passed on would need alias checks.
         *r = finish_f16_slow(w, s.out, *r);
     }
 }
@@ -267,7 +267,7 @@ lane_shape!(
     u3, as_is, keep, put_dst, (a: 0, b: 1, c: 2)
 );
 lane_shape!(
-    /// f32 unary operation that never rounds, or whose rounding MODE does not govern.
+    /// f32 unary operation that never rounds, or whose rounding does not depend on MODE.
     f1, by_mode, finish_f32, put_dst, (a: 0)
 );
 lane_shape!(
@@ -488,7 +488,7 @@ pub(crate) fn pm2(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> u32) {
     p2(w, s, |a, b| fp::finish_f16(f(fp::flush_in_f16(a, m), fp::flush_in_f16(b, m)), clamp, 0, m));
 }
 
-/// True when DX10_CLAMP turns NaN into zero.
+/// Whether DX10_CLAMP turns NaN into zero.
 pub(crate) fn dx10(m: u32) -> bool {
     m & mode::DX10_CLAMP != 0
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loops of instructions with 64-bit operands.
 //!
-//! INVARIANT: as [`super::shapes`]: a half is read before it is written.
+//! INVARIANT: as in [`super::shapes`], a half is read before it is written.
 
 use super::shapes::{Lanes64, fetch64, finish_f32, operand, put, put64};
 use super::soft::{self, Format};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Software floating point: one fused multiply-add and one conversion for every format, rounding and denormal mode.
 //!
-//! INVARIANT: exact. The native handlers cover the default MODE; everything else comes here, and tests compare the two.
+//! INVARIANT: results are exact. The native handlers cover the default MODE; this module does all other MODEs, and
+//! tests compare the two.
 
 /// A binary floating-point format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +224,7 @@ pub(crate) fn sub(f: Format, a: u64, b: u64, env: Env) -> u64 {
     first_nan(f, a, b).unwrap_or_else(|| fma(f, a, f.one(), b ^ 1 << f.sign_shift(), 0, env))
 }
 
-/// `a * b` with one rounding: the addend is a zero of the product's sign, which leaves every product alone.
+/// `a * b` with one rounding: the addend is a zero of the product's sign, which changes no product.
 pub(crate) fn mul(f: Format, a: u64, b: u64, env: Env) -> u64 {
     first_nan(f, a, b).unwrap_or_else(|| fma(f, a, b, (a ^ b) & 1 << f.sign_shift(), 0, env))
 }
@@ -247,7 +248,7 @@ pub(crate) fn convert(from: Format, to: Format, x: u64, flush_in: bool, env: Env
 
 /// `x * 2^e` with one rounding.
 pub(crate) fn ldexp(f: Format, x: u64, e: i32, env: Env) -> u64 {
-    // Beyond this every finite value has overflowed or vanished.
+    // Beyond this exponent every finite value has overflowed or become zero.
     let e = e.clamp(-4400, 4400);
     let zero = x & 1 << f.sign_shift();
     fma(f, x, f.one(), zero, e, env)

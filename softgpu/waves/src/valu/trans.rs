@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transcendental functions of the f32 unit, in f64 arithmetic without libm.
 //!
-//! INVARIANT: only +, -, *, / and fused multiply-add of f64 in a fixed order, so every host computes the same bits; the
-//! f64 error is below 1e-10, hence at most 1 ulp of f32.
+//! INVARIANT: this module uses only +, -, *, / and fused multiply-add of f64 in a fixed order, so every host computes
+//! the same bits; the f64 error is below 1e-10, hence at most 1 ulp of f32.
 
 use super::fp::flush_f32;
 
-/// 1.5 * 2^52: adding it to an f64 rounds that to an integer, which the low bits of the sum then hold.
+/// 1.5 * 2^52: adding it to an f64 rounds the f64 to an integer, which is in the low bits of the sum.
 pub(crate) const SHIFT: f64 = 6_755_399_441_055_744.0;
 /// Bits of the f64 square root of 1/2, the least mantissa of a logarithm's argument.
 pub(crate) const ROOT_HALF: u64 = 0x3FE6_A09E_667F_3BCD;
@@ -126,7 +126,7 @@ fn turn(bits: u32) -> (f64, f64) {
     let (a, b) = if quadrant & 1 == 0 { (s, c) } else { (c, s) };
     let sin = if quadrant & 2 == 0 { a } else { -a };
     let cos = if quadrant == 0 || quadrant == 3 { b } else { -b };
-    // A zero is positive whatever its quadrant: cos(0.25) is +0.
+    // A zero is positive in every quadrant: cos(0.25) is +0.
     (sin + 0.0, cos + 0.0)
 }
 

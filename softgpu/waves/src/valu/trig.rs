@@ -28,7 +28,7 @@ const TWO_OVER_PI: [u64; 19] = [
     0x5603_3046_FC7B_0000,
 ];
 
-/// 53 bits of 2/pi behind the first `skip`.
+/// 53 bits of 2/pi after the first `skip`.
 fn bits(skip: usize) -> u64 {
     let word = |k: usize| TWO_OVER_PI.get(k).copied().unwrap_or(0);
     let (at, by) = (skip / 64, skip % 64);

@@ -54,7 +54,7 @@ fn max(w: &mut Wave, s: &Step) {
     d2(w, s, |a, b| fp::max_f64(fp::flush_in_f64(a, m), fp::flush_in_f64(b, m), ieee));
 }
 
-/// f64 unary operation whose rounding MODE does not govern; denormals are flushed as MODE says.
+/// f64 unary operation whose rounding does not depend on MODE; denormals are flushed as MODE says.
 #[inline(always)]
 fn one(w: &mut Wave, s: &Step, f: impl Fn(u64) -> u64) {
     let m = w.mode;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wave matrix multiply-accumulate, 16x16x16 (RDNA3 ISA, "Wave Matrix Multiply Accumulate").
 //!
-//! A and B lie in lanes 0..16 (row of A, column of B), which the other groups of 16 lanes repeat. Register `i` of C and D
-//! holds, in its lanes' groups of 16, as many rows of the matrix as there are groups: 2 in wave32, 4 in wave64.
+//! A and B are in lanes 0..16 (row of A, column of B); the other groups of 16 lanes repeat them. Register `i` of C and
+//! D holds, in its lanes' groups of 16, as many rows of the matrix as there are groups: 2 in wave32, 4 in wave64.
 //!
 //! INVARIANT: EXEC is ignored; each element is accumulated in k order with fused multiply-adds, so results are the same
 //! on every host (the hardware's own order is not public).
@@ -112,7 +112,7 @@ fn parts(w: &Wave) -> impl Iterator<Item = (usize, usize)> + use<> {
     (0..8).map(move |k| (k / halves, k % halves))
 }
 
-/// One element with NaNs as every other operation gives them.
+/// One element, with the NaN that the other operations give.
 #[cold]
 fn dot(row: &[f32; 16], column: &[f32; 16], start: f32) -> f32 {
     let sum = row

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Matrix multiply-accumulate of f16 and bf16 into f32 with AVX-512: the sixteen rows of the result stay in registers.
 //!
-//! INVARIANT: as `wmma`: each element is accumulated in k order with fused multiply-adds. Which NaN comes out of several
-//! is decided there: a result with one is left to it.
+//! INVARIANT: as in `wmma`, each element is accumulated in k order with fused multiply-adds. The handler of `wmma` does
+//! a result that contains a NaN, because it decides which NaN of several is the result.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -53,7 +53,7 @@ fn multiply<const BF16: bool>(w: &mut Wave, e: &mut Env<'_>, s: &Step) -> Flow {
             *sum = _mm512_castsi512_ps(half(&w.v[c.index as usize + row / 2], row));
         }
     }
-    // All stored before the first is read back: a broadcast right behind its store would wait for it.
+    // All are stored before the first is read back: a broadcast directly after its store would wait for the store.
     let mut spread = [[0f32; 16]; 16];
     for (to, slice) in spread.iter_mut().zip(&a) {
         // SAFETY: the array has sixteen floats, which is what the store writes.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compiles and assembles test kernels, and loads and launches them by `softgpu-kernels`: what fails there fails the test.
+//! Compiles and assembles test kernels, and loads and launches them by `softgpu-kernels`: a failure there fails the
+//! test.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytemuck::Pod;
 use softgpu_kernels::{Allocation, Array, Assembly, Dispatch, Launched};
-use softgpu_waves::{Access, Control, GridState, Launch, Outcome, Workers};
+use softgpu_waves::{Access, Control, GridState, Launch, Outcome, Vm, Workers};
 
 /// Runs a tool; a missing one fails the test by name.
 pub fn tool(name: &str, arguments: &[&str]) {
@@ -93,6 +94,10 @@ impl Device {
 
     pub fn allocate(&self, bytes: usize, access: Access) -> Allocation {
         self.0.allocate(bytes, access).expect("memory")
+    }
+
+    pub fn vm(&self) -> &Vm {
+        self.0.vm()
     }
 
     /// Writes memory that a grid may be reading.

@@ -20,7 +20,7 @@ fn embed_load(stage: &Stage) -> Command {
     Command::new(&stage.built.embed_load)
 }
 
-/// What is asked for first, cold and thawed: the first of the sentences.
+/// The first request, before the freeze and after the thaw: the first of the sentences.
 fn sentence(stage: &Stage) -> Result<String> {
     let text = text(&stage.sentences)?;
     Ok(text.lines().next().context("There are no sentences")?.to_owned())
@@ -31,7 +31,7 @@ pub(super) struct First(Child);
 
 /// The first answer.
 pub(super) struct Answered {
-    /// When it was complete.
+    /// When the answer was complete.
     pub(super) unix_ms: f64,
     /// Where the server is.
     pub(super) url: String,
@@ -39,7 +39,7 @@ pub(super) struct Answered {
 }
 
 impl First {
-    /// Starts asking; the server need not be there.
+    /// Starts asking; the server need not run yet.
     pub(super) fn start(stage: &Stage, expect: Option<&Path>) -> Result<Self> {
         let mut command = embed_load(stage);
         command.args(["first", "--sentence", &sentence(stage)?, "--log"]).arg(&stage.log);
@@ -63,7 +63,7 @@ impl First {
     }
 }
 
-/// Records what every sentence's embedding is, and checks the first answer against it; how many there are.
+/// Records every sentence's embedding, and checks the first answer against it. Returns the number of sentences.
 pub(super) fn record(stage: &Stage, first: &Answered) -> Result<u64> {
     let mut command = embed_load(stage);
     command.args(["record", "--url", &first.url, "--sentences"]).arg(&stage.sentences).arg(&stage.expect);
@@ -81,7 +81,7 @@ pub(super) fn record(stage: &Stage, first: &Answered) -> Result<u64> {
     Ok(all.len() as u64)
 }
 
-/// Shows that nobody listens any more; which port that is.
+/// Shows that no process listens any more. Returns the port.
 pub(super) fn refused(url: &str) -> Result<String> {
     let host = url.trim_start_matches("http://");
     match TcpStream::connect(host) {
@@ -89,14 +89,14 @@ pub(super) fn refused(url: &str) -> Result<String> {
             Ok(host.rsplit(':').next().unwrap_or(host).to_owned())
         }
         Err(why) => Err(why).context("A connection to the frozen server fails, but not as it should"),
-        Ok(_) => bail!("The server is gone, but somebody listens at {host}"),
+        Ok(_) => bail!("The server is gone, but a process listens at {host}"),
     }
 }
 
 /// Clients at work.
 pub(super) struct Load {
     child: Child,
-    /// They stop when it is closed.
+    /// The clients stop when this pipe is closed.
     until: ChildStdin,
     answered: Arc<AtomicU64>,
     reader: JoinHandle<Result<Vec<Value>>>,
@@ -113,9 +113,9 @@ pub(super) struct Request {
     pub(super) why: Option<String>,
 }
 
-/// What the clients saw.
+/// The clients' report.
 pub(super) struct Report {
-    /// When they began.
+    /// When the clients began.
     pub(super) begin: f64,
     pub(super) requests: Vec<Request>,
     pub(super) summary: Value,
@@ -154,7 +154,7 @@ impl Load {
         Ok(Self { child, until, answered, reader })
     }
 
-    /// Requests answered rightly until now.
+    /// Requests answered correctly until now.
     pub(super) fn answered(&self) -> u64 {
         // ORDERING: a count by itself.
         self.answered.load(Ordering::Relaxed)
@@ -163,7 +163,7 @@ impl Load {
     /// Has them stop.
     pub(super) fn finish(mut self) -> Result<Report> {
         drop(self.until);
-        // What it thinks of the answers is in the report, too; here it is enough that it tells all.
+        // The exit status is ignored: the report has the verdict on each answer, too.
         self.child.wait()?;
         let lines = self.reader.join().map_err(|_| anyhow!("The report could not be read"))??;
         let (Some(first), Some(summary)) = (lines.first(), lines.last()) else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server under load is frozen, gone, thawed, and no client has anything to complain of.
+//! A server under load is frozen, ends and is thawed; no client loses a request or gets a wrong answer.
 //!
-//! INVARIANT: the last line says OK only if no request was lost, no answer wrong, and the server answered each as often as it
-//! had to: once.
+//! INVARIANT: the last line says OK only if no request was lost, no answer was wrong, and the server answered each
+//! request once.
 
 mod load;
 mod process;
@@ -27,33 +27,33 @@ use crate::workspace::{self, BuiltServer};
 const INSTANCE: &str = "demo-server";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the server stays away.
+/// How long the server stays frozen.
 const AWAY: Duration = Duration::from_secs(1);
 
-/// What the story is told with.
+/// The programs and files of the demo.
 struct Stage<'a> {
     args: &'a DemoArgs,
     built: &'a BuiltServer,
     /// Where the model is.
     model: PathBuf,
     sentences: PathBuf,
-    /// What the server said of each sentence alone.
+    /// The server's embedding of each sentence alone.
     expect: PathBuf,
     log: PathBuf,
     report: PathBuf,
 }
 
-/// What becomes of established connections.
+/// What happens to established connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connections {
-    /// They are kept; what is sent meanwhile waits.
+    /// They are kept; bytes that are sent meanwhile wait.
     Kept,
     /// They are reset; clients try again.
     Reset,
 }
 
 impl Connections {
-    /// What this machine's CRIU can do.
+    /// The choice that this machine's CRIU supports.
     fn of(installed: &Installed) -> Result<Self> {
         let criu = installed.criu.as_ref().context("There is no CRIU: run `cargo xtask setup`")?;
         let locked = Command::new(&criu.path).args(["check", "--feature", "network_lock_nftables"]).output();
@@ -74,7 +74,7 @@ fn unix_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1e3
 }
 
-/// Runs the story; the last line it prints is the verdict.
+/// Runs the demo; the last line it prints is the verdict.
 pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -> Result<()> {
     let image = fresh_directory(args, "server")?;
     let connections = if args.reset { Connections::Reset } else { Connections::of(installed)? };
@@ -115,7 +115,7 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -
         &["checkpoint", connections.option(), &pid.to_string(), &image_text],
     )?;
     let gone = unix_ms();
-    // CRIU killed it; its zombie is ours to bury, or its pid would be taken.
+    // CRIU killed the process; it must be reaped, or its pid would not be free.
     server.bury()?;
     wait_until("the end of the frozen server and its softgpud", Duration::from_secs(5), || {
         !exists(pid) && devices(INSTANCE).is_empty()
@@ -152,7 +152,7 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -
         thaw,
         thawed,
         restore_ms,
-        // Both first ones and those recorded came before and beside the clients.
+        // The two first requests and the recorded ones were not made by the clients.
         others: recorded + 2,
         checkpoint,
         restore,
@@ -168,7 +168,8 @@ pub(super) fn run(args: &DemoArgs, built: &BuiltServer, installed: &Installed) -
 /// Watches the clients for so many seconds.
 fn follow(load: &Load, seconds: f64, what: &'static str) -> Result<()> {
     // CAST: some seconds.
-    let bar = ProgressBar::new((seconds * 1e3) as u64);
+    let bar =
+        ProgressBar::new(u64::try_from(Duration::from_secs_f64(seconds).as_millis()).unwrap_or(u64::MAX));
     if let Ok(style) = ProgressStyle::with_template("  {msg:<28} [{bar:40}] {elapsed}") {
         bar.set_style(style);
     }
@@ -179,7 +180,7 @@ fn follow(load: &Load, seconds: f64, what: &'static str) -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     bar.finish();
-    // However slow the machine is, there is traffic.
+    // Even on a slow machine there must be traffic.
     wait_until("an answer", PATIENCE, || load.answered() > before)?;
     println!("   {what}: {} answers in {seconds} s", load.answered() - before);
     Ok(())

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server's process, before and after: the same pid, but another child.
+//! The server's process before the freeze and after the thaw: the same pid, but another child.
 //!
-//! INVARIANT: when it goes out of sight it is killed, whichever of its lives it is in.
+//! INVARIANT: when the handle is dropped the process is killed, whether it was thawed or not.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
+use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 
 use super::{INSTANCE, PATIENCE, Stage, text};
 use crate::demo::{exists, wait_until};
 
-/// Where the process is in its life.
+/// The state of the process.
 enum Life {
-    /// Started by us.
+    /// Started by this process.
     First(Child),
     /// Frozen.
     None,
@@ -33,7 +36,7 @@ pub(super) struct Server<'a> {
     life: Life,
 }
 
-/// What the server says it did.
+/// The server's own account of its work.
 pub(super) struct Served {
     /// How often each id was answered with 200.
     pub(super) answers: HashMap<String, u32>,
@@ -41,9 +44,10 @@ pub(super) struct Served {
     pub(super) counted: u64,
 }
 
-/// From now on what loses its parent becomes this process's child: the restored server, whose end we want to see.
+/// From now on orphans become children of this process: the restored server becomes one, so that its exit status can be
+/// read.
 pub(super) fn adopt() -> Result<()> {
-    set_child_subreaper(Some(rustix::process::getpid())).context("Cannot adopt processes (prctl)")
+    set_child_subreaper(true).map_err(io::Error::from).context("Cannot adopt processes (prctl)")
 }
 
 impl<'a> Server<'a> {
@@ -70,7 +74,7 @@ impl<'a> Server<'a> {
         self.pid
     }
 
-    /// Takes leave of the process that CRIU killed.
+    /// Reaps the process that CRIU killed.
     pub(super) fn bury(&mut self) -> Result<()> {
         if let Life::First(mut child) = std::mem::replace(&mut self.life, Life::None) {
             child.wait()?;
@@ -78,12 +82,12 @@ impl<'a> Server<'a> {
         Ok(())
     }
 
-    /// CRIU has brought it back.
+    /// CRIU has restored it.
     pub(super) fn is_back(&mut self) {
         self.life = Life::Second;
     }
 
-    /// What it did in both lives: its log and its metrics.
+    /// Its work before and after the freeze: its log and its metrics.
     pub(super) fn served(&self, url: &str) -> Result<Served> {
         let mut answers: HashMap<String, u32> = HashMap::new();
         for line in text(&self.stage.log)?.lines() {
@@ -109,19 +113,23 @@ impl<'a> Server<'a> {
         Ok(Served { answers, counted: counted.context("The server's metrics count no embeddings")? })
     }
 
-    /// Asks it to end and waits; its exit status if it can be known, for a process in between may have adopted it.
+    /// Asks it to end and waits. Returns its exit status, if that can be known: another process may have adopted it.
     pub(super) fn end(mut self) -> Result<Option<i32>> {
-        let pid = self.kill(Signal::TERM)?;
+        let pid = self.kill(Signal::SIGTERM)?;
         let mut status = None;
         wait_until("the server's end after SIGTERM", PATIENCE, || {
-            match waitpid(Some(pid), WaitOptions::NOHANG) {
-                Ok(Some((_, end))) => {
-                    // What a signal ended has no exit status; shells count those from 128.
-                    status = end.exit_status().or(end.terminating_signal().map(|signal| 128 + signal));
+            match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => false,
+                Ok(end) => {
+                    status = match end {
+                        WaitStatus::Exited(_, code) => Some(code),
+                        // What a signal ended has no exit status; shells count those from 128.
+                        WaitStatus::Signaled(_, signal, _) => Some(128 + signal as i32),
+                        _ => None,
+                    };
                     true
                 }
-                Ok(None) => false,
-                Err(Errno::CHILD) => !exists(self.pid),
+                Err(Errno::ECHILD) => !exists(self.pid),
                 Err(_) => false,
             }
         })?;
@@ -131,8 +139,9 @@ impl<'a> Server<'a> {
     }
 
     fn kill(&self, signal: Signal) -> Result<Pid> {
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).context("The server has no pid")?;
-        kill_process(pid, signal).context("The server is gone")?;
+        let pid = i32::try_from(self.pid).ok().filter(|pid| *pid > 0).context("The server has no pid")?;
+        let pid = Pid::from_raw(pid);
+        kill(pid, signal).map_err(io::Error::from).context("The server is gone")?;
         Ok(pid)
     }
 }
@@ -140,8 +149,8 @@ impl<'a> Server<'a> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         if !matches!(self.life, Life::None) {
-            // Only after a failure, which is told already.
-            let _ = self.kill(Signal::KILL);
+            // Only after a failure, which was reported already.
+            let _ = self.kill(Signal::SIGKILL);
         }
         if let Life::First(child) = &mut self.life {
             let _ = child.wait();

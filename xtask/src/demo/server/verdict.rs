@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether all is well: the clients' report against the server's, in words, numbers and a picture.
+//! The verdict: compares the clients' report with the server's, and shows both in words, numbers and a picture.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::process::Served;
 use super::{Connections, Stage};
 use crate::demo::number;
 
-/// What happened when; times are milliseconds since 1970.
+/// The times of the demo, in milliseconds since 1970.
 pub(super) struct Story {
     pub(super) connections: Connections,
     /// From the server's exec to its first answer.
@@ -24,9 +24,9 @@ pub(super) struct Story {
     /// `stasis restore` begins and ends.
     pub(super) thaw: f64,
     pub(super) thawed: f64,
-    /// From there to the first answer to a new client.
+    /// From the start of the restore to the first answer to a new client.
     pub(super) restore_ms: f64,
-    /// Requests answered that were not of the clients.
+    /// Answered requests that the clients did not make.
     pub(super) others: u64,
     /// What `stasis` says.
     pub(super) checkpoint: Value,
@@ -43,11 +43,11 @@ impl Story {
 struct Seen<'a> {
     before: usize,
     after: usize,
-    /// Begun before the server was gone, answered after it was.
+    /// Requests begun before the freeze and answered after the thaw.
     across: Vec<&'a Request>,
-    /// When the first answer after it was there.
+    /// When the first answer after the thaw came.
     first: f64,
-    /// From the last answer before to that.
+    /// From the last answer before the freeze to that one.
     downtime_ms: f64,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Prints what was seen, draws it, and fails if anything is not as it must be.
+/// Prints the report, draws the picture, and fails if a check fails.
 pub(super) fn say(
     stage: &Stage,
     story: &Story,
@@ -116,7 +116,7 @@ pub(super) fn say(
     once(story, report, served)
 }
 
-/// Every request was answered once, by the server's own account.
+/// Checks in the server's log that every request was answered once.
 fn once(story: &Story, report: &Report, served: &Served) -> Result<()> {
     let tries: HashMap<&str, f64> =
         report.requests.iter().map(|request| (request.id.as_str(), request.attempts)).collect();

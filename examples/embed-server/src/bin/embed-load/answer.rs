@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether an answer is the answer to what was asked.
+//! Checks that an answer belongs to its request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -40,7 +40,7 @@ pub fn body(model: &str, sentences: &[&str]) -> Vec<u8> {
     json!({"model": model, "input": sentences, "encoding_format": "base64"}).to_string().into_bytes()
 }
 
-/// Checks that an answer is to this request: all of it, in order, and to the bit what was expected.
+/// Checks that an answer belongs to this request: complete, in order, and bit for bit as expected.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A client: one connection, one request at a time, tried again under its id until it is answered or its time is over.
 //!
-//! INVARIANT: a request is sent again only when no complete answer to it came, or the server said it did not take it.
+//! INVARIANT: a request is sent again only if no complete answer came, or if the server said that it did not take the
+//! request.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Answer, Connection, Failure, Setback, Target};
 
-/// Before a request is tried again that the server was too busy for.
+/// The pause before a request is sent again after the server was too busy.
 const BUSY: Duration = Duration::from_millis(100);
 
 /// A client.
@@ -17,20 +18,20 @@ const BUSY: Duration = Duration::from_millis(100);
 pub struct Client {
     target: Target,
     connection: Option<Connection>,
-    /// Before a connect that was refused is tried again.
+    /// The pause before a refused connect is tried again.
     pause: Duration,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Asked {
     /// How often it was begun.
     pub attempts: u32,
-    /// What the attempts before the last one met.
+    /// The failures of the attempts before the last one.
     pub setbacks: BTreeMap<Setback, u32>,
-    /// Whether the connection was opened for it.
+    /// Whether the connection was opened for this request.
     pub fresh: bool,
-    /// The answer, or what there is instead.
+    /// The answer, or why there is none.
     pub answer: Result<Answer, Failure>,
 }
 
@@ -72,7 +73,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Whether the connection has nothing that was not asked for.
+    /// Whether the connection has no bytes that were not asked for.
     pub fn is_quiet(&mut self) -> bool {
         self.connection.as_mut().is_none_or(Connection::is_quiet)
     }

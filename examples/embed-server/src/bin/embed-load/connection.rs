@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A keep-alive connection that tells how far an exchange came: HTTP/1.1, answers with a `Content-Length`.
+//! A keep-alive connection that reports how far an exchange got: HTTP/1.1, answers with a `Content-Length`.
 //!
-//! INVARIANT: an answer is given out when all of it is there, and with nothing that came behind it.
+//! INVARIANT: an answer is returned when it is complete, and without the bytes that came after it.
 
 use std::fmt;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -55,7 +55,7 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setback {
-    /// Nobody listened.
+    /// No process listened.
     Refused,
     /// The connection was reset before the answer's first byte.
     Reset,
@@ -74,7 +74,7 @@ pub enum Failure {
     Setback(Setback),
     /// The time is over.
     Late,
-    /// What came is no answer to what was asked, or the machine failed.
+    /// The bytes that came are not an answer to the request, or the machine failed.
     Foreign(String),
 }
 
@@ -95,11 +95,11 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// What came and was not given out.
+    /// Bytes that came and were not returned yet.
     came: Vec<u8>,
 }
 
-/// How long until then.
+/// The time that is left until then.
 fn left(deadline: Instant) -> Result<Duration, Failure> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(Failure::Late) } else { Ok(left) }
@@ -124,17 +124,18 @@ impl Connection {
         };
         let address = |end: std::io::Result<SocketAddr>| end.map_err(|why| Failure::Foreign(why.to_string()));
         if address(stream.local_addr())? == address(stream.peer_addr())? {
-            // A connect to a free port of this machine may choose that very port, and then finds itself.
+            // A connect to a free port of this machine may choose the same port as its own, and is then connected to
+            // itself.
             return Err(Failure::Setback(Setback::Refused));
         }
         stream.set_nodelay(true).map_err(|why| Failure::Foreign(format!("no TCP_NODELAY: {why}")))?;
         Ok(Self { stream, came: Vec::new() })
     }
 
-    /// Sends a request and reads its answer. After a failure the connection is of no more use.
+    /// Sends a request and reads its answer. After a failure the connection must not be used again.
     ///
     /// # Errors
-    /// [`Failure`] says how far it came.
+    /// [`Failure`] says how far the exchange got.
     pub fn exchange(&mut self, request: &[u8], deadline: Instant) -> Result<Answer, Failure> {
         let failed = |why| Failure::Foreign(format!("no timeout: {why}"));
         self.stream.set_write_timeout(Some(left(deadline)?)).map_err(failed)?;
@@ -156,7 +157,7 @@ impl Connection {
         Ok(Answer { status, id, body, keep })
     }
 
-    /// Whether nothing came that was not asked for.
+    /// Whether no bytes came that were not asked for.
     pub fn is_quiet(&mut self) -> bool {
         let set = self.stream.set_nonblocking(true);
         let quiet = set.is_ok() && !matches!(self.stream.read(&mut [0]), Ok(1..));
@@ -223,14 +224,15 @@ fn head(came: &[u8]) -> Result<Option<Head>, Failure> {
 pub mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::net::TcpListener;
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::thread::{JoinHandle, spawn};
 
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
 
     use super::*;
 
-    /// A server that reads a request on each connection and says one of these; how many requests it read.
+    /// A server that reads requests on each connection and gives these answers. Its thread returns how many requests it
+    /// read.
     pub fn server(says: Vec<Vec<&'static [u8]>>) -> (Target, JoinHandle<usize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let target = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
@@ -260,11 +262,11 @@ pub mod tests {
         (target, serve)
     }
 
-    /// A port that nobody listens on, and nobody can while the socket is open.
+    /// A port that no process listens on, nor can while the socket is open.
     pub fn nobody() -> (Target, OwnedFd) {
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        let address: SocketAddr = getsockname(&socket).unwrap().try_into().unwrap();
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+        let address: SockaddrIn = getsockname(socket.as_raw_fd()).unwrap();
         (format!("http://{address}/").parse().unwrap(), socket)
     }
 

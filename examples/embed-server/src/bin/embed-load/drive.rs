@@ -53,16 +53,16 @@ pub struct Options {
     json: bool,
 }
 
-/// What the clients share.
+/// The state that the clients share.
 struct Shared<'a> {
     options: &'a Options,
     sentences: Vec<String>,
     expected: Option<Expected>,
-    /// In every id, so that two runs' ids differ.
+    /// A part of every id, so that the ids of two runs differ.
     run: String,
     start: Instant,
     begun: AtomicU64,
-    /// Connections on which came what nobody had asked for.
+    /// Connections on which bytes came that were not asked for.
     unasked: AtomicU64,
     over: AtomicBool,
 }
@@ -121,7 +121,7 @@ impl Shared<'_> {
             }
             drop(ended);
             if self.options.until_eof {
-                // Not of the scope: nobody waits for it when the requests are over first.
+                // This thread is not of the scope: if the requests end first, the scope does not wait for it.
                 let (told, hears) = channel();
                 thread::spawn(move || {
                     let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
@@ -177,7 +177,7 @@ impl Shared<'_> {
             let request = self.request(&mut client, number, n);
             n += 1;
             if ended.send(request).is_err() {
-                // Nobody counts any more.
+                // All threads that counted have ended.
                 return;
             }
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a server said of each sentence alone, to compare what it says later and in company.
+//! A server's embedding of each sentence alone, to compare with its later embeddings, also in batches with other
+//! sentences.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +19,7 @@ use crate::client::Client;
 use crate::connection::{Failure, Target};
 use crate::sentences;
 
-/// Before a connect that was refused is tried again.
+/// The pause before a refused connect is tried again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// How to record.
@@ -49,7 +50,7 @@ pub struct One {
     pub embedding: Vec<u8>,
 }
 
-/// What is expected, by sentence.
+/// The expected embeddings, by sentence.
 #[derive(Clone, Debug, Default)]
 pub struct Expected(HashMap<String, One>);
 
@@ -67,7 +68,7 @@ struct Line {
 }
 
 impl Expected {
-    /// What is expected of a sentence.
+    /// The expected embedding of a sentence.
     pub fn of(&self, sentence: &str) -> Option<&One> {
         self.0.get(sentence)
     }
@@ -119,7 +120,7 @@ pub fn record(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A failure for people.
+/// A failure as text.
 pub fn said(failure: &Failure) -> String {
     match failure {
         Failure::Setback(setback) => format!("{setback:?}"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! When the first answer is there.
+//! Measures when the first answer comes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::connection::Target;
 use crate::expect::{Expected, said};
 use crate::report::unix_ms;
 
-/// Between two looks.
+/// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How to wait.
@@ -49,7 +49,7 @@ pub struct Options {
 fn listening(log: &Path, deadline: Instant) -> Result<Target> {
     loop {
         let text = fs::read_to_string(log).unwrap_or_default();
-        // A line without its end may not be all of it.
+        // A line without its end may be incomplete.
         let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
         if let Some(address) = whole.filter_map(|line| line.strip_prefix("listening on ")).next_back() {
             return format!("http://{address}").parse().map_err(|why| anyhow!("{}: {why}", log.display()));
@@ -59,7 +59,7 @@ fn listening(log: &Path, deadline: Instant) -> Result<Target> {
     }
 }
 
-/// Waits for the first answer, and prints when it was there.
+/// Waits for the first answer, and prints when it came.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let expected = options.expect.as_deref().map(Expected::read).transpose()?;
     let deadline = Instant::now() + Duration::from_secs(options.patience_s.into());

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `embed-load`: clients of an embedding server that believe nothing.
+//! `embed-load`: clients of an embedding server that check every answer.
 //!
 //! ```text
 //! drive ── client: one keep-alive connection, one request after the other ── connection: bytes and how they ended
 //!   └── report: a line a request, a summary ── picture
 //! ```
 //!
-//! INVARIANT: every request that was begun is in the report exactly once: answered in full and, as far as it could be
-//! checked, rightly; or wrong; or lost. Only what happened before an answer was complete is tried again, under the same id.
+//! INVARIANT: every request that was begun is in the report exactly once: as answered completely and, as far as it
+//! could be checked, correctly; as wrong; or as lost. A request is tried again, under the same id, only if it failed
+//! before its answer was complete.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +45,7 @@ struct Cli {
 enum Act {
     /// Asks for each sentence by itself and writes down what the server says, for --expect
     Record(expect::Options),
-    /// Asks again and again until the first answer, and says when it was there
+    /// Asks again and again until the first answer, and says when it came
     First(first::Options),
     /// Draws the report of --json: latency over time
     Plot(picture::Options),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is told: a JSON line when it begins, one a request as it ends, one in the end.
+//! The report: a JSON line at the beginning, one for each request when it ends, and one at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::Setback;
 
-/// What became of a request in the end.
+/// The final result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Answered, completely and, as far as it could be checked, rightly.
+    /// Answered completely and, as far as it could be checked, correctly.
     Ok,
     /// Answered wrongly.
     Wrong,
@@ -28,21 +28,21 @@ pub enum Outcome {
 pub struct Request {
     /// Its id, in every attempt.
     pub id: String,
-    /// Whose it was.
+    /// The client's number.
     pub client: u32,
     /// Sentences in it.
     pub sentences: usize,
-    /// When it was begun, from the beginning of all.
+    /// When the request was begun, from the beginning of the run.
     pub start_ms: f64,
     /// From there to its answer's last byte, over all attempts.
     pub latency_ms: f64,
-    /// How often it was begun.
+    /// The number of attempts.
     pub attempts: u32,
-    /// What earlier attempts met.
+    /// The failures of earlier attempts.
     pub setbacks: BTreeMap<Setback, u32>,
     /// Whether the answer came over a connection that was opened for it.
     pub fresh: bool,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
     /// What was wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,22 +50,22 @@ pub struct Request {
 }
 
 impl Request {
-    /// When its answer was there.
+    /// When its answer came.
     pub fn end_ms(&self) -> f64 {
         self.start_ms + self.latency_ms
     }
 }
 
-/// All together.
+/// The sum of all requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Requests begun.
     pub requests: u64,
-    /// Answered rightly.
+    /// Answered correctly.
     pub ok: u64,
     /// Not answered.
     pub lost: u64,
-    /// Answered wrongly, and connections on which came what nobody had asked for.
+    /// Answered wrongly, and connections on which bytes came that were not asked for.
     pub wrong: u64,
     /// Tried more than once.
     pub retried: u64,
@@ -79,7 +79,7 @@ pub struct Summary {
     pub p50_ms: f64,
     /// 99 of 100.
     pub p99_ms: f64,
-    /// None took longer.
+    /// The longest time.
     pub max_ms: f64,
 }
 
@@ -106,7 +106,7 @@ pub fn unix_ms() -> f64 {
 }
 
 impl Summary {
-    /// Of `begun` requests these have ended; on `unasked` connections came more than was asked for.
+    /// Of `begun` requests these have ended; on `unasked` connections bytes came that were not asked for.
     pub fn new(begun: u64, ended: &[Request], unasked: u64) -> Self {
         let count = |test: &dyn Fn(&Request) -> bool| ended.iter().filter(|r| test(r)).count() as u64;
         let ok = |request: &Request| request.outcome == Outcome::Ok;
@@ -119,7 +119,7 @@ impl Summary {
         Self {
             requests: begun,
             ok: count(&ok),
-            // What never told its end is lost, too.
+            // A request without a reported end is lost, too.
             lost: begun - count(&|r| r.outcome != Outcome::Lost),
             wrong: count(&|r| r.outcome == Outcome::Wrong) + unasked,
             retried: count(&|r| r.attempts > 1),
@@ -132,7 +132,7 @@ impl Summary {
         }
     }
 
-    /// Whether nothing is missing and nothing wrong.
+    /// Whether no request is lost or wrong.
     pub fn is_clean(&self) -> bool {
         self.lost == 0 && self.wrong == 0 && self.ok == self.requests
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is asked for: sentences of a file, chosen without chance.
+//! The sentences of a file, and the deterministic choice of those for a request.
 
 use std::fs;
 use std::path::Path;

@@ -5,9 +5,8 @@
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
-use rustix::io::{Errno, FdFlags};
-use rustix::mm::ProtFlags;
-use rustix::thread::futex;
+use nix::errno::Errno;
+use nix::sys::mman::ProtFlags;
 
 use super::server::{answer, bare, elements, memfd, with_fds};
 use super::*;
@@ -17,7 +16,7 @@ use crate::sys::*;
 use crate::transport::Mapping;
 use crate::transport::soft::user_memory;
 use crate::transport::wire::{FdPlace, Segment};
-use crate::{IoctlError, Topology};
+use crate::{IoctlError, Topology, linux};
 
 const EFAULT: i32 = 14;
 
@@ -41,7 +40,7 @@ fn argument_is_copied_back_on_failure_too() {
         answer(-22, &args, vec![])
     });
     let error = kfd.map_memory(MemoryHandle(5), &[GpuId(11), GpuId(12)]).unwrap_err();
-    assert_eq!((error.done, error.wanted, error.source.errno), (1, 2, Errno::INVAL));
+    assert_eq!((error.done, error.wanted, error.source.errno), (1, 2, Errno::EINVAL));
 }
 
 #[test]
@@ -84,13 +83,13 @@ fn raw<T: bytemuck::Pod>(kfd: &Kfd, cmd: u32, args: &mut T) -> Result<u32, Errno
 fn bad_embedded_pointer_is_a_missing_segment() {
     let (_server, _, kfd) = kfd(|call| if call.segments.is_empty() { bare(-EFAULT) } else { bare(0) });
     let mut args = kfd_ioctl_wait_events_args { events_ptr: 0x1000, num_events: 1, ..Default::default() };
-    assert_eq!(raw(&kfd, AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::FAULT));
+    assert_eq!(raw(&kfd, AMDKFD_IOC_WAIT_EVENTS, &mut args), Err(Errno::EFAULT));
     let mut args =
         kfd_ioctl_set_cu_mask_args { num_cu_mask: 32, cu_mask_ptr: u64::MAX, ..Default::default() };
-    assert_eq!(raw(&kfd, AMDKFD_IOC_SET_CU_MASK, &mut args), Err(Errno::FAULT));
+    assert_eq!(raw(&kfd, AMDKFD_IOC_SET_CU_MASK, &mut args), Err(Errno::EFAULT));
     let mut apertures =
         kfd_ioctl_get_process_apertures_new_args { num_of_nodes: u32::MAX, ..Default::default() };
-    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &mut apertures), Err(Errno::FAULT));
+    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &mut apertures), Err(Errno::EFAULT));
 }
 
 #[test]
@@ -98,7 +97,7 @@ fn bad_argument_pointer_is_efault() {
     let (_server, _, kfd) = kfd(|_| bare(0));
     for address in [std::ptr::null_mut(), std::ptr::without_provenance_mut(0x1000)] {
         // SAFETY: nothing is mapped at the address, which the transport reads by a system call.
-        assert_eq!(unsafe { kfd.file().ioctl(AMDKFD_IOC_GET_VERSION, address) }, Err(Errno::FAULT));
+        assert_eq!(unsafe { kfd.file().ioctl(AMDKFD_IOC_GET_VERSION, address) }, Err(Errno::EFAULT));
     }
 }
 
@@ -110,13 +109,12 @@ fn memory_that_became_read_only_is_efault() {
         answer(0, &args, vec![segment])
     });
     let page = Mapping::private(4096).unwrap();
-    let read_only = rustix::mm::MprotectFlags::READ;
+    let start = std::ptr::NonNull::new(std::ptr::with_exposed_provenance_mut(page.address())).unwrap();
     // SAFETY: the page is this test's, which makes no reference to it.
-    unsafe { rustix::mm::mprotect(std::ptr::with_exposed_provenance_mut(page.address()), 4096, read_only) }
-        .unwrap();
+    unsafe { nix::sys::mman::mprotect(start, 4096, ProtFlags::PROT_READ) }.unwrap();
     let metadata_ptr = page.address() as u64;
     let mut args = kfd_ioctl_get_dmabuf_info_args { metadata_ptr, metadata_size: 8, ..Default::default() };
-    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_DMABUF_INFO, &mut args), Err(Errno::FAULT));
+    assert_eq!(raw(&kfd, AMDKFD_IOC_GET_DMABUF_INFO, &mut args), Err(Errno::EFAULT));
 }
 
 #[test]
@@ -127,7 +125,7 @@ fn descriptor_fields_travel_as_descriptors() {
         }
         assert_eq!((call.fd_places.as_slice(), call.fds.len()), (&[FdPlace::Field(0)][..], 1));
         // The inode is the file's identity.
-        let inode = rustix::fs::fstat(&call.fds[0]).unwrap().st_ino;
+        let inode = nix::sys::stat::fstat(&call.fds[0]).unwrap().st_ino;
         let number = i32::from_ne_bytes(call.arg[..4].try_into().unwrap());
         let own = std::fs::metadata(format!("/proc/self/fd/{number}")).unwrap();
         bare(if std::os::unix::fs::MetadataExt::ino(&own) == inode { 0 } else { -77 })
@@ -135,7 +133,7 @@ fn descriptor_fields_travel_as_descriptors() {
     let render = transport.open(std::path::Path::new("/dev/dri/renderD128")).unwrap();
     kfd.acquire_vm(GpuId(1), render.as_fd()).unwrap();
     let mut args = kfd_ioctl_acquire_vm_args { drm_fd: 1 << 20, gpu_id: 1 };
-    assert_eq!(raw(&kfd, AMDKFD_IOC_ACQUIRE_VM, &mut args), Err(Errno::INVAL), "no such descriptor");
+    assert_eq!(raw(&kfd, AMDKFD_IOC_ACQUIRE_VM, &mut args), Err(Errno::EINVAL), "no such descriptor");
 }
 
 #[test]
@@ -145,15 +143,15 @@ fn exported_descriptor_is_installed_with_the_callers_flags() {
         with_fds(0, &args, vec![], vec![FdPlace::Field(12)], vec![memfd(4096)])
     });
     let dmabuf = kfd.export_dmabuf(MemoryHandle(1)).unwrap();
-    assert_eq!(rustix::fs::fstat(&dmabuf).unwrap().st_size, 4096);
-    assert_eq!(rustix::io::fcntl_getfd(&dmabuf).unwrap(), FdFlags::CLOEXEC);
+    assert_eq!(nix::sys::stat::fstat(&dmabuf).unwrap().st_size, 4096);
+    assert!(linux::closes_on_exec(&dmabuf).unwrap());
     let mut args = kfd_ioctl_export_dmabuf_args::default();
     raw(&kfd, AMDKFD_IOC_EXPORT_DMABUF, &mut args).unwrap();
     // SAFETY: the transport installed the descriptor for this call, whose number nobody else knows.
     let fd = unsafe {
         <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.dmabuf_fd.cast_signed())
     };
-    assert_eq!(rustix::io::fcntl_getfd(&fd).unwrap(), FdFlags::empty());
+    assert!(!linux::closes_on_exec(&fd).unwrap());
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn hostile_answers_change_nothing() {
     ] {
         let IoctlError { errno, .. } =
             kfd.create_event(&CreateEvent { kind, ..Default::default() }).unwrap_err();
-        assert_eq!(errno, Errno::PROTO, "{kind:?}");
+        assert_eq!(errno, Errno::EPROTO, "{kind:?}");
     }
 }
 
@@ -192,7 +190,7 @@ fn userptr_pages_are_lent_until_freed() {
         if args.gpu_id != 1 {
             return answer(-22, &args, vec![]);
         }
-        rustix::io::pwrite(pages, b"device", 0).unwrap();
+        nix::sys::uio::pwrite(pages, b"device", 0).unwrap();
         args.handle = 1 << 32;
         answer(0, &args, vec![])
     });
@@ -218,9 +216,9 @@ fn userptr_pages_are_lent_until_freed() {
     assert_eq!(text(), *b"device");
 
     let refused = kfd.alloc_memory(&AllocMemory { gpu: GpuId(2), ..what }).unwrap_err();
-    assert_eq!((refused.errno, private()), (Errno::INVAL, true));
+    assert_eq!((refused.errno, private()), (Errno::EINVAL, true));
     let refused = kfd.alloc_memory(&AllocMemory { user_address: 0x1000, ..what }).unwrap_err();
-    assert_eq!(refused.errno, Errno::FAULT);
+    assert_eq!(refused.errno, Errno::EFAULT);
 
     kfd.alloc_memory(&what).unwrap();
     assert!(!private());
@@ -235,7 +233,7 @@ fn doorbell_stores_and_wakes_a_parked_device_only() {
     let memory = server.bells().0.try_clone().unwrap();
     let slot = move || {
         let mut bytes = [0; 8];
-        rustix::io::pread(&memory, &mut bytes, 16).unwrap();
+        nix::sys::uio::pread(&memory, &mut bytes, 16).unwrap();
         u64::from_ne_bytes(bytes)
     };
     let page = Box::leak(Box::new(Mapping::shared(server.bells().1, 4096).unwrap()));
@@ -253,7 +251,7 @@ fn doorbell_stores_and_wakes_a_parked_device_only() {
     let device = std::thread::spawn(move || {
         while parked.load(Ordering::SeqCst) == 1 {
             // A wait that begins after the wake finds the word changed.
-            let _ = futex::wait(parked, futex::Flags::empty(), 1, None);
+            let _ = linux::wait_futex(parked, 1, None);
         }
         slot()
     });
@@ -269,9 +267,9 @@ fn mappings_report_the_devices_errno_and_their_shape() {
     let file = kfd.file();
     // SAFETY: both calls fail before they map anything.
     unsafe {
-        assert_eq!(file.mmap_fixed(std::ptr::null_mut(), 4096, ProtFlags::READ, 0), Err(Errno::ACCESS));
+        assert_eq!(file.mmap_fixed(std::ptr::null_mut(), 4096, ProtFlags::PROT_READ, 0), Err(Errno::EACCES));
         let cookie = doorbell_cookie(1);
-        assert_eq!(file.map_doorbells(std::ptr::null_mut(), 8191, cookie).unwrap_err(), Errno::INVAL);
+        assert_eq!(file.map_doorbells(std::ptr::null_mut(), 8191, cookie).unwrap_err(), Errno::EINVAL);
     }
 }
 
@@ -300,15 +298,15 @@ fn many_topology_files_are_read_in_order_and_in_as_few_messages_as_the_device_wa
 fn every_descriptor_is_close_on_exec() {
     let (_server, _transport, kfd) = kfd(|_| bare(0));
     kfd.runtime_disable().unwrap();
-    let flags = rustix::io::fcntl_getfd(kfd.file().as_fd()).unwrap();
-    assert_eq!(flags, FdFlags::CLOEXEC);
+    let closes = linux::closes_on_exec(kfd.file().as_fd()).unwrap();
+    assert!(closes);
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let number: i32 = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
         let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("02000000").trim();
         let target = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
         let socket = target.to_string_lossy().starts_with("socket:");
-        let inheritable = i64::from_str_radix(flags, 8).unwrap() & i64::from(libc::O_CLOEXEC) == 0;
+        let inheritable = i64::from_str_radix(flags, 8).unwrap() & i64::from(nix::libc::O_CLOEXEC) == 0;
         assert!(number <= 2 || !socket || !inheritable, "{number} -> {target:?}");
     }
     assert!(kfd.file().as_fd().as_raw_fd() > 2);

@@ -4,7 +4,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rustix::io::{Errno, FdFlags};
+use nix::errno::Errno;
 
 use super::server::{Answer, Call, bare, elements, memfd};
 use super::*;
@@ -40,13 +40,13 @@ fn checkpoint(call: Call) -> Answer {
     let mut written = Vec::new();
     for (memory, fd) in call.shared.iter().zip(descriptors.drain(..)) {
         if memory.address == args.bos {
-            rustix::io::pwrite(&fd, bytemuck::cast_slice(&buckets), 0).unwrap();
+            nix::sys::uio::pwrite(&fd, bytemuck::cast_slice(&buckets), 0).unwrap();
             written.push((args.bos, memory.bytes));
         } else {
             assert_eq!((memory.address, memory.bytes), (args.priv_data, args.priv_data_size));
             let mut byte = [0];
-            rustix::io::pread(&fd, &mut byte, 1000).unwrap();
-            rustix::io::pwrite(&fd, &[byte[0] + 1; 3], 1000).unwrap();
+            nix::sys::uio::pread(&fd, &mut byte, 1000).unwrap();
+            nix::sys::uio::pwrite(&fd, &[byte[0] + 1; 3], 1000).unwrap();
             written.push((args.priv_data + 1000, 2));
         }
     }
@@ -74,8 +74,8 @@ fn checkpoint_fills_buckets_blob_and_descriptors_of_any_number() {
             assert_eq!(fd.is_some(), index % 2 == 0);
             if let Some(fd) = fd {
                 // The number that was in the bucket is the memory of that bucket.
-                assert_eq!(u64::try_from(rustix::fs::fstat(fd).unwrap().st_size), Ok(index));
-                assert_eq!(rustix::io::fcntl_getfd(fd).unwrap(), FdFlags::CLOEXEC);
+                assert_eq!(u64::try_from(nix::sys::stat::fstat(fd).unwrap().st_size), Ok(index));
+                assert!(crate::linux::closes_on_exec(fd).unwrap());
             }
         }
         assert_eq!(found.private[999..1004], [0, 1, 1, 0, 0], "only what the device says it wrote");
@@ -90,13 +90,13 @@ fn buckets_too_large_for_a_message_travel_beside_it() {
         assert!(call.segments.iter().all(|segment| segment.bytes.len() <= 320 << 10));
         let reply = ioctl(&args, vec![], vec![(args.bos, BO_BYTES)]);
         let at = call.shared.iter().position(|memory| memory.address == args.bos).unwrap();
-        rustix::io::pwrite(&call.fds[at], &[7; 8], 0).unwrap();
+        nix::sys::uio::pwrite(&call.fds[at], &[7; 8], 0).unwrap();
         Some((reply, vec![]))
     });
     let found = kfd.criu_checkpoint(&info(20_000, 20_000 * 272)).unwrap();
     assert_eq!((found.bos[0].addr, found.bos[1].addr), (0x0707_0707_0707_0707, 0));
     let too_large = kfd.criu_checkpoint(&info(1, 1 << 60)).unwrap_err();
-    assert_eq!(too_large.errno, Errno::NOMEM);
+    assert_eq!(too_large.errno, Errno::ENOMEM);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn restore_sends_the_render_nodes_of_the_device_buckets() {
         assert_eq!((&call.fd_places, call.fds.len()), (&places, 2));
         for (bucket, fd) in buckets.iter().zip(&call.fds) {
             let own = std::fs::metadata(format!("/proc/self/fd/{}", bucket.drm_fd)).unwrap();
-            assert_eq!(own.ino(), rustix::fs::fstat(fd).unwrap().st_ino);
+            assert_eq!(own.ino(), nix::sys::stat::fstat(fd).unwrap().st_ino);
         }
         let mut segment = call.segment(args.bos).unwrap().clone();
         segment.bytes[24..32].copy_from_slice(&0x5000_u64.to_ne_bytes());
@@ -127,7 +127,7 @@ fn restore_sends_the_render_nodes_of_the_device_buckets() {
     let mut bos = [kfd_criu_bo_bucket::default()];
     let memory = kfd.criu_restore(&[device(0), device(1)], &mut bos, 0, &[1; 8]).unwrap();
     assert_eq!((bos[0].restored_offset, memory.len()), (0x5000, 1));
-    assert_eq!(rustix::fs::fstat(memory[0].as_ref().unwrap()).unwrap().st_size, 4096);
+    assert_eq!(nix::sys::stat::fstat(memory[0].as_ref().unwrap()).unwrap().st_size, 4096);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn descriptors_for_memory_that_was_not_offered_are_refused_and_closed() {
         Some((Reply::Ioctl { result: 0, arg, segments, written, fd_places, copy_back: true }, vec![memfd(1)]))
     });
     for _ in 0..50 {
-        assert_eq!(kfd.criu_checkpoint(&info(1, 8)).unwrap_err().errno, Errno::PROTO);
+        assert_eq!(kfd.criu_checkpoint(&info(1, 8)).unwrap_err().errno, Errno::EPROTO);
     }
     let after: OwnedFd = memfd(1);
     assert!(after.as_raw_fd() < before.as_raw_fd() + 50, "fifty descriptors did not stay open");
@@ -154,7 +154,7 @@ fn ranges_that_were_not_shared_are_refused() {
         // Inside memory that was offered, but inline.
         Some((ioctl(&args, vec![], vec![(args.bos, 8)]), vec![]))
     });
-    assert_eq!(kfd.criu_checkpoint(&info(1, 8)).unwrap_err().errno, Errno::PROTO);
+    assert_eq!(kfd.criu_checkpoint(&info(1, 8)).unwrap_err().errno, Errno::EPROTO);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn process_info_unpause_and_resume_carry_their_numbers() {
     });
     let found = kfd.criu_process_info().unwrap();
     assert_eq!(found, ProcessInfo { pid: 9, devices: 1, bos: 2, objects: 3, private_bytes: 4 });
-    assert_eq!(kfd.criu_unpause().unwrap_err().errno, Errno::INVAL);
+    assert_eq!(kfd.criu_unpause().unwrap_err().errno, Errno::EINVAL);
     kfd.criu_resume(9).unwrap();
     let error = kfd.criu_resume(10).unwrap_err();
     assert!(error.to_string().contains("CRIU_OP on /dev/kfd"), "{error}");

@@ -2,13 +2,14 @@
 //! Sessions: concurrency, death of the device, closing, forking, refusal.
 #![allow(unsafe_code)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::server::{answer, bare, unique_name};
 use super::*;
@@ -69,9 +70,9 @@ fn dead_device_ends_blocked_and_later_calls_with_enodev() {
     let wait = std::thread::spawn(move || waiter.wait_events(&mut [kfd_event_data::new(1, 0)], false, None));
     begun.recv().unwrap();
     server.kill();
-    assert_eq!(wait.join().unwrap().unwrap_err().errno, Errno::NODEV);
+    assert_eq!(wait.join().unwrap().unwrap_err().errno, Errno::ENODEV);
     let error = kfd.get_version().unwrap_err();
-    assert_eq!(error.errno, Errno::NODEV);
+    assert_eq!(error.errno, Errno::ENODEV);
     assert_eq!(error.path, Path::new("/dev/kfd"));
     assert!(matches!(transport.open(Path::new("/dev/kfd")), Err(OpenError::Unreachable { .. })));
     transport.close().unwrap();
@@ -96,8 +97,8 @@ fn one_cut_channel_ends_all() {
     let waiter = kfd.clone();
     let wait = std::thread::spawn(move || waiter.wait_events(&mut [kfd_event_data::new(1, 0)], false, None));
     begun.recv().unwrap();
-    assert_eq!(kfd.get_version().unwrap_err().errno, Errno::NODEV);
-    assert_eq!(wait.join().unwrap().unwrap_err().errno, Errno::NODEV, "the wait is woken too");
+    assert_eq!(kfd.get_version().unwrap_err().errno, Errno::ENODEV);
+    assert_eq!(wait.join().unwrap().unwrap_err().errno, Errno::ENODEV, "the wait is woken too");
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn open_after_death_reaches_the_next_device() {
     };
     let fresh = Kfd::new(open(&transport));
     fresh.runtime_disable().unwrap();
-    assert_eq!(old.runtime_disable().unwrap_err().errno, Errno::NODEV, "old files stay lost");
+    assert_eq!(old.runtime_disable().unwrap_err().errno, Errno::ENODEV, "old files stay lost");
 }
 
 #[test]
@@ -126,11 +127,11 @@ fn close_leaves_no_connection_and_open_makes_one() {
     let token = kfd.file().as_fd().try_clone_to_owned().unwrap();
     transport.close().unwrap();
     server.wait_for_live(0);
-    assert_eq!(kfd.runtime_disable().unwrap_err().errno, Errno::BADF, "a file of before");
+    assert_eq!(kfd.runtime_disable().unwrap_err().errno, Errno::EBADF, "a file of before");
     drop(kfd);
-    let inode = rustix::fs::fstat(&token).unwrap().st_ino;
+    let inode = nix::sys::stat::fstat(&token).unwrap().st_ino;
     let adopted = transport.adopt(Path::new("/dev/kfd"), token).unwrap();
-    assert_eq!(rustix::fs::fstat(adopted.as_fd()).unwrap().st_ino, inode);
+    assert_eq!(nix::sys::stat::fstat(adopted.as_fd()).unwrap().st_ino, inode);
     Kfd::new(adopted).runtime_disable().unwrap();
     server.wait_for_live(1);
     transport.close().unwrap();
@@ -142,15 +143,15 @@ fn forked_child_gets_ebadf_and_the_parent_goes_on() {
     let (server, transport, kfd) = kfd(|_| bare(0));
     // SAFETY: the child has one thread. It only makes a call that the session refuses before it takes a lock, and ends
     // without unwinding.
-    let child = unsafe { libc::fork() };
+    let child = unsafe { nix::libc::fork() };
     if child == 0 {
-        let refused = kfd.runtime_disable().is_err_and(|error| error.errno == Errno::BADF);
+        let refused = kfd.runtime_disable().is_err_and(|error| error.errno == Errno::EBADF);
         // SAFETY: `_exit` has no preconditions.
-        unsafe { libc::_exit(if refused { 0 } else { 1 }) };
+        unsafe { nix::libc::_exit(if refused { 0 } else { 1 }) };
     }
     let mut status = 0;
     // SAFETY: `status` is writable for the call.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(unsafe { nix::libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     kfd.runtime_disable().unwrap();
     transport.close().unwrap();
@@ -164,27 +165,22 @@ fn connecting_refuses_other_protocols_and_devices() {
     assert!(matches!(error, OpenError::Protocol { found, .. } if found == PROTOCOL + 1));
     let server = Server::start(|_| bare(0));
     let error = SoftTransport::connect_socket(server.name(), &["gfx90a".to_owned()]).unwrap_err();
-    assert!(matches!(error, OpenError::Refused { errno: Errno::INVAL, .. }), "{error}");
+    assert!(matches!(error, OpenError::Refused { errno: Errno::EINVAL, .. }), "{error}");
     let error = SoftTransport::connect_socket(&unique_name(), &devices()).unwrap_err();
-    assert!(matches!(error, OpenError::Unreachable { errno: Errno::CONNREFUSED, .. }), "{error}");
+    assert!(matches!(error, OpenError::Unreachable { errno: Errno::ECONNREFUSED, .. }), "{error}");
 }
 
 #[test]
 fn open_passes_on_the_devices_errno() {
     let server = Server::start(|_| bare(0));
     let error = connect(&server).open(Path::new("/nowhere")).unwrap_err();
-    assert!(matches!(error, OpenError::File { errno: Errno::NOENT, .. }), "{error}");
+    assert!(matches!(error, OpenError::File { errno: Errno::ENOENT, .. }), "{error}");
 }
 
 #[test]
 fn wire_refuses_messages_beyond_its_limits() {
-    let (a, b) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
     let large = Request::Open { path: "x".repeat(wire::MAX_MESSAGE_BYTES) };
     assert!(matches!(wire::send(a.as_fd(), &large, &[]), Err(WireError::TooLarge { .. })));
     let small = Request::Open { path: String::new() };
@@ -202,7 +198,7 @@ fn wire_refuses_messages_beyond_its_limits() {
         wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::with_limit(1)),
         Err(WireError::TooLarge { .. })
     ));
-    rustix::net::send(&a, &[0xff; 9], rustix::net::SendFlags::empty()).unwrap();
+    send(a.as_raw_fd(), &[0xff; 9], MsgFlags::empty()).unwrap();
     assert!(matches!(
         wire::receive::<Request>(b.as_fd(), &mut wire::ReceiveBuffer::new()),
         Err(WireError::Codec { .. })

@@ -2,20 +2,22 @@
 //! A softgpud for tests: a thread per connection that speaks the wire protocol.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::fcntl::SealFlag;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, listen, setsockopt, socket, sockopt,
+};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::sys;
 use crate::transport::wire::{
     self, FdPlace, MAX_FDS, PROTOCOL, Reply, Request, Segment, SharedSegment, WireError,
 };
+use crate::{linux, sys};
 
 /// An ioctl as the device sees it.
 #[derive(Debug)]
@@ -70,10 +72,7 @@ pub(super) fn bare(result: i32) -> Answer {
 }
 
 pub(super) fn memfd(bytes: u64) -> OwnedFd {
-    let fd = rustix::fs::memfd_create("fake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&fd, bytes).unwrap();
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-    fd
+    linux::memfd("fake", bytes, SealFlag::F_SEAL_SHRINK).unwrap()
 }
 
 type Handler = dyn Fn(Call) -> Answer + Send + Sync;
@@ -112,13 +111,12 @@ impl Server {
         protocol: u32,
         handler: impl Fn(Call) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        let flags = SocketFlags::CLOEXEC;
-        let listener =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+        bind(listener.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
         // Before listen: accepted sockets inherit it, so that even the first message is signed.
-        rustix::net::sockopt::set_socket_passcred(&listener, true).unwrap();
-        rustix::net::listen(&listener, 16).unwrap();
+        setsockopt(&listener, sockopt::PassCred, &true).unwrap();
+        listen(&listener, Backlog::new(16).unwrap()).unwrap();
         let shared = Arc::new(Shared {
             handler: Box::new(handler),
             bells: (memfd(8192), memfd(4096)),
@@ -169,9 +167,9 @@ impl Server {
 
     /// Dies as a killed process does: the name is free and all connections are cut.
     pub fn kill(&self) {
-        let _ = rustix::net::shutdown(&*self.listener, Shutdown::Both);
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         for connection in self.shared.connections.lock().drain(..) {
-            let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
+            let _ = nix::sys::socket::shutdown(connection.as_raw_fd(), Shutdown::Both);
         }
     }
 }
@@ -183,7 +181,7 @@ impl Drop for Server {
 }
 
 fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
-    while let Ok(connection) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+    while let Ok(connection) = linux::accept(listener) {
         shared.opened.fetch_add(1, Ordering::SeqCst);
         shared.live.fetch_add(1, Ordering::SeqCst);
         let connection = Arc::new(connection);
@@ -191,7 +189,7 @@ fn accept(listener: &OwnedFd, shared: &Arc<Shared>) {
         let shared = Arc::clone(shared);
         std::thread::spawn(move || {
             serve(&connection, &shared);
-            let _ = rustix::net::shutdown(&*connection, Shutdown::Both);
+            let _ = nix::sys::socket::shutdown(connection.as_raw_fd(), Shutdown::Both);
             shared.live.fetch_sub(1, Ordering::SeqCst);
         });
     }
@@ -201,18 +199,19 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
     wire::prepare_socket(connection.as_fd()).unwrap();
     let mut buffer = wire::ReceiveBuffer::new();
     let mut left = Vec::new();
-    let claim = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let claim = OwnedFd::from(EventFd::from_value_and_flags(1, flags).unwrap());
     loop {
         let received = match wire::receive::<Request>(connection.as_fd(), &mut buffer) {
             Err(WireError::Closed) => return,
             received => received.unwrap(),
         };
         let sender = received.credentials.expect("SO_PASSCRED names the sender");
-        assert_eq!(sender.pid, rustix::process::getpid());
+        assert_eq!(sender.pid(), nix::unistd::getpid().as_raw());
         while shared.stalled.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if rustix::io::read(&claim, &mut [0; 8][..]).is_err() {
+        if nix::unistd::read(&claim, &mut [0; 8][..]).is_err() {
             continue;
         }
         let is_greeting = matches!(received.message, Request::Hello { .. });
@@ -229,7 +228,7 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
             return;
         }
-        rustix::io::write(&claim, &1u64.to_ne_bytes()).unwrap();
+        nix::unistd::write(&claim, &1u64.to_ne_bytes()).unwrap();
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::server::{bare, unique_name};
 use super::*;
@@ -34,11 +34,11 @@ fn call_that_has_no_answer_in_time_was_not_made_and_can_be_made_again() {
     // The first on the channel that is there, the second for want of a greeting.
     for _ in 0..2 {
         let error = soon().hold(|| kfd.runtime_disable()).unwrap_err();
-        assert_eq!(error.errno, Errno::TIMEDOUT, "{error}");
+        assert_eq!(error.errno, Errno::ETIMEDOUT, "{error}");
     }
     let begun = Instant::now();
     let limit = CallLimit::while_true(move || begun.elapsed() < Duration::from_millis(30));
-    assert_eq!(limit.hold(|| kfd.runtime_disable()).unwrap_err().errno, Errno::TIMEDOUT);
+    assert_eq!(limit.hold(|| kfd.runtime_disable()).unwrap_err().errno, Errno::ETIMEDOUT);
     server.stall(false);
     kfd.runtime_disable().unwrap();
     // What was withdrawn arrives, and is dropped.
@@ -87,11 +87,11 @@ fn wait_is_given_up_at_its_limit_and_the_device_goes_on() {
         bare(0)
     });
     let wait = || kfd.wait_events(&mut [kfd_event_data::new(1, 0)], false, None);
-    assert_eq!(soon().hold(wait).unwrap_err().errno, Errno::TIMEDOUT);
+    assert_eq!(soon().hold(wait).unwrap_err().errno, Errno::ETIMEDOUT);
     kfd.runtime_disable().unwrap();
     drop(release);
     assert_eq!(wait().unwrap(), WaitOutcome::Complete);
-    // Nobody waits for a reply that the first wait's channel still brings.
+    // The first wait's channel was closed, though a reply was still to come on it.
     server.wait_for_live(1);
 }
 
@@ -101,7 +101,7 @@ fn first_connection_keeps_the_caller_s_limit() {
     let server = Server::start_as(&name, PROTOCOL, |_| bare(0));
     server.stall(true);
     let error = soon().hold(|| SoftTransport::connect_socket(&name, &devices())).unwrap_err();
-    assert!(matches!(error, OpenError::Unreachable { errno: Errno::TIMEDOUT, .. }), "{error}");
+    assert!(matches!(error, OpenError::Unreachable { errno: Errno::ETIMEDOUT, .. }), "{error}");
     server.stall(false);
     SoftTransport::connect_socket(&name, &devices()).unwrap();
 }

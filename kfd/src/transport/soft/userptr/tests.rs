@@ -100,16 +100,16 @@ fn lend_refuses_holes_shared_readonly_and_stack_memory() {
     assert!(lent.lend(u64::MAX - 10, 4096, 0, 0).is_none());
     let frame = frame();
     assert!(lent.lend(frame as u64, 1, WRITABLE, frame).is_none());
-    let middle = pointer(pages.0.address() + PAGE).cast();
+    let middle = NonNull::new(pointer(pages.0.address() + PAGE).cast()).unwrap();
     // SAFETY: the page is this test's, which makes no reference to it.
-    unsafe { rustix::mm::mprotect(middle, PAGE, MprotectFlags::READ).unwrap() };
+    unsafe { mprotect(middle, PAGE, ProtFlags::PROT_READ).unwrap() };
     assert!(lend(&mut lent, &pages).is_none());
     let memory = lent.lend(pages.0.address() as u64, pages.1 as u64, 0, 0).unwrap();
     assert_eq!(pages.vmas().len(), 3, "protection is kept");
     assert!(lent.lend(pages.0.address() as u64, PAGE as u64, 0, 0).is_none(), "part of a loan");
     lent.cancel(&memory);
     let prots: Vec<_> =
-        pages.vmas().iter().map(|vma| (vma.prot.contains(ProtFlags::WRITE), vma.private)).collect();
+        pages.vmas().iter().map(|vma| (vma.prot.contains(ProtFlags::PROT_WRITE), vma.private)).collect();
     assert_eq!(prots, [(true, true), (false, true), (true, true)]);
     assert_eq!(pages.read(PAGE), 2);
 }
@@ -119,9 +119,8 @@ fn take_back_leaves_alone_what_the_application_mapped_meanwhile() {
     let (pages, mut lent) = (Pages::new(3), Lent::default());
     let memory = lend(&mut lent, &pages).unwrap();
     lent.keep(&memory, 1);
-    let rw = ProtFlags::READ | ProtFlags::WRITE;
-    let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&other, PAGE as u64).unwrap();
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let other = linux::memfd("other", PAGE as u64, SealFlag::empty()).unwrap();
     // SAFETY: the page is this test's, which makes no reference to it.
     unsafe { map_fixed(other.as_fd(), pointer(pages.0.address() + PAGE), PAGE, rw, 0) }.unwrap();
     lent.take_back_all().unwrap();

@@ -12,7 +12,7 @@ use crate::linux::incarnation::Incarnation;
 pub(super) struct Copy {
     pub(super) context: Arc<Context>,
     pub(super) snapshot: Mutex<Snapshot>,
-    pub(super) here: Arc<FakeTransport>,
+    pub(super) here: Arc<TestTransport>,
 }
 
 impl Copy {
@@ -21,14 +21,14 @@ impl Copy {
     }
 
     /// The same, where the machine of the checkpoint was prepared.
-    pub(super) fn with(gpus: u32, list: Option<&str>, here: u32, prepare: impl Fn(&FakeTransport)) -> Self {
-        let there = FakeTransport::new(gpus);
+    pub(super) fn with(gpus: u32, list: Option<&str>, here: u32, prepare: impl Fn(&TestTransport)) -> Self {
+        let there = TestTransport::new(gpus);
         prepare(&there);
         let context = crate::context::open::open(Arc::clone(&there) as _, list).unwrap();
         let pass = context.gate.enter().unwrap();
         let agents = identities(&context, context.device(&pass).map(AsRef::as_ref));
         drop(pass);
-        let here = FakeTransport::new(here);
+        let here = TestTransport::new(here);
         let snapshot = Snapshot {
             contents: Contents::File("/nowhere".into()),
             image_id: String::new(),
@@ -54,10 +54,15 @@ impl Copy {
     pub(super) fn admit_on(&self, terms: &Admission) -> Result<Vec<u32>, CheckpointError> {
         admit(&self.context, &mut self.snapshot.lock(), Some(terms), false, &Limit::none())?;
         for agent in &self.context.agents {
-            assert_eq!(agent.render_minor(), 128 + agent.gpu().0 - 0x1100);
+            assert_eq!(agent.render_minor(), 128 + self.place(agent.gpu()));
             assert_eq!(agent.placement().gpu, agent.gpu());
         }
-        Ok(self.context.agents.iter().map(|agent| agent.gpu().0 - 0x1100).collect())
+        Ok(self.context.agents.iter().map(|agent| self.place(agent.gpu())).collect())
+    }
+
+    /// The position of a GPU here.
+    fn place(&self, gpu: GpuId) -> u32 {
+        (0..).find(|n| self.here.sysfs.gpu_id(n + 1) == gpu.0).unwrap()
     }
 
     /// Where the agents are put by default.
@@ -229,7 +234,7 @@ fn old_image_is_compared_in_what_it_knows() {
     }
     let agents: Vec<AgentIdentity> = serde_json::from_value(old).unwrap();
     copy.snapshot.lock().agents = agents;
-    copy.here.kernel.set_version(1, 15);
+    copy.here.kernel.set_version(Some((1, 15)));
     copy.here.sysfs.remove("nodes/1/p2p_links/2");
     copy.here.sysfs.change("nodes/1/properties", "num_xcc", 2);
     assert_eq!(copy.places(), [0, 1]);

@@ -2,7 +2,7 @@
 //! For every rule the ways to break it and the ways not to, as changes of the topology's files.
 
 use super::super::rules::{Relation, Rule, rules};
-use crate::testing::FakeTransport;
+use crate::testing::{TestSysfs, TestTransport};
 
 /// What is to come of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) enum Expect {
     Refused,
 }
 
-type Change = Box<dyn Fn(&FakeTransport)>;
+type Change = Box<dyn Fn(&TestTransport)>;
 
 /// A change of the machine between checkpoint and restore.
 pub(super) struct Perturbation {
@@ -46,8 +46,8 @@ fn words(
     rule: Rule,
     [had, here]: [&str; 2],
     expect: Expect,
-    before: impl Fn(&FakeTransport) + 'static,
-    after: impl Fn(&FakeTransport) + 'static,
+    before: impl Fn(&TestTransport) + 'static,
+    after: impl Fn(&TestTransport) + 'static,
 ) -> Perturbation {
     let (before, after): (Change, Change) = (Box::new(before), Box::new(after));
     Perturbation {
@@ -60,18 +60,19 @@ fn words(
     }
 }
 
+/// The minor number of the device's interface.
+const MINOR: u32 = 24;
 const OWN: &str = "nodes/2/properties";
 const BANK: &str = "nodes/2/mem_banks/0/properties";
 
 /// The number a property has on the second GPU.
 fn number_of(property: &str) -> u64 {
-    let sysfs = FakeTransport::new(2);
-    let text = sysfs.sysfs.files()[OWN].clone();
+    let text = TestSysfs::new(2).files()[OWN].clone();
     let line = text.lines().find_map(|line| line.strip_prefix(property)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{property} is not in the topology")).parse().unwrap()
 }
 
-/// Of a number that is 0 on the fake chip: 1 at the checkpoint.
+/// Of a number that is 0 on the chip: 1 at the checkpoint.
 fn from_one(rule: Rule) -> Vec<Perturbation> {
     let property = rule.property;
     let cases = neighbours(rule, 1, |value| Box::new(move |t| t.sysfs.change(OWN, property, value)));
@@ -83,8 +84,8 @@ fn from_one(rule: Rule) -> Vec<Perturbation> {
 }
 
 fn cpu_links(rule: Rule) -> Vec<Perturbation> {
-    let link = |kind: u32| move |t: &FakeTransport| t.sysfs.link(2, "io_links", 0, kind);
-    let none = |t: &FakeTransport| t.sysfs.remove("nodes/2/io_links/0");
+    let link = |kind: u32| move |t: &TestTransport| t.sysfs.link(2, "io_links", 0, kind);
+    let none = |t: &TestTransport| t.sysfs.remove("nodes/2/io_links/0");
     vec![
         words(rule, ["PCIe", "XGMI"], Expect::Admitted, link(2), link(11)),
         words(rule, ["XGMI", "PCIe"], Expect::Refused, link(11), link(2)),
@@ -95,15 +96,15 @@ fn cpu_links(rule: Rule) -> Vec<Perturbation> {
 
 fn agent_links(rule: Rule) -> Vec<Perturbation> {
     // XGMI is a direct link, PCIe between GPUs a peer link.
-    let xgmi = |t: &FakeTransport| {
+    let xgmi = |t: &TestTransport| {
         t.sysfs.remove("nodes/1/p2p_links/2");
         t.sysfs.link(1, "io_links", 2, 11);
     };
-    let pcie = |t: &FakeTransport| {
+    let pcie = |t: &TestTransport| {
         t.sysfs.remove("nodes/1/io_links/2");
         t.sysfs.link(1, "p2p_links", 2, 2);
     };
-    let one_way = |t: &FakeTransport| t.sysfs.remove("nodes/1/p2p_links/2");
+    let one_way = |t: &TestTransport| t.sysfs.remove("nodes/1/p2p_links/2");
     vec![
         words(rule, ["PCIe", "XGMI"], Expect::Admitted, pcie, xgmi),
         words(rule, ["XGMI", "PCIe"], Expect::Refused, xgmi, pcie),
@@ -114,14 +115,14 @@ fn agent_links(rule: Rule) -> Vec<Perturbation> {
 
 fn numa_nodes(rule: Rule) -> Vec<Perturbation> {
     let at = |node: u32| {
-        move |t: &FakeTransport| {
+        move |t: &TestTransport| {
             t.sysfs.add_cpu(7);
             t.sysfs.remove("nodes/2/io_links");
             t.sysfs.link(2, "io_links", node, 2);
         }
     };
     let both_at = |node: u32| {
-        move |t: &FakeTransport| {
+        move |t: &TestTransport| {
             at(node)(t);
             t.sysfs.remove("nodes/1/io_links");
             t.sysfs.link(1, "io_links", node, 2);
@@ -137,12 +138,14 @@ fn numa_nodes(rule: Rule) -> Vec<Perturbation> {
 /// All changes that are about one rule. `peer_mapping` is about buffers: `staged.rs` has its.
 pub(super) fn perturbations(rule: Rule) -> Vec<Perturbation> {
     let version =
-        |major: u32, minor: u32| -> Change { Box::new(move |t| t.kernel.set_version(major, minor)) };
+        |major: u32, minor: u32| -> Change { Box::new(move |t| t.kernel.set_version(Some((major, minor)))) };
     match rule.property {
-        "kfd_ioctl_major" => neighbours(rule, 1, |major| version(u32::try_from(major).unwrap(), 17)),
-        "kfd_ioctl_minor" => neighbours(rule, 17, |minor| version(1, u32::try_from(minor).unwrap())),
+        "kfd_ioctl_major" => neighbours(rule, 1, |major| version(u32::try_from(major).unwrap(), MINOR)),
+        "kfd_ioctl_minor" => {
+            neighbours(rule, u64::from(MINOR), |minor| version(1, u32::try_from(minor).unwrap()))
+        }
         "gpus" => vec![
-            words(rule, ["2", "3"], Expect::Admitted, |_| {}, |t| t.sysfs.add_gpu(2)),
+            words(rule, ["2", "3"], Expect::Admitted, |_| {}, |t| t.sysfs.add_gpu(3)),
             words(
                 rule,
                 ["2", "1"],
@@ -154,17 +157,21 @@ pub(super) fn perturbations(rule: Rule) -> Vec<Perturbation> {
                 },
             ),
         ],
-        "gpu_id" => vec![words(
-            rule,
-            ["4353", "4352"],
-            Expect::Refused,
-            |_| {},
-            |t| {
-                // The first GPU is gone and its number another's.
-                t.sysfs.set("nodes/1/gpu_id", "9\n");
-                t.sysfs.set("nodes/2/gpu_id", "4352\n");
-            },
-        )],
+        "gpu_id" => {
+            let [first, second] = [1, 2].map(|node| TestSysfs::new(2).gpu_id(node).to_string());
+            let number = first.clone();
+            vec![words(
+                rule,
+                [&second, &first],
+                Expect::Refused,
+                |_| {},
+                move |t| {
+                    // The first GPU is gone and its number another's.
+                    t.sysfs.set("nodes/1/gpu_id", "9\n");
+                    t.sysfs.set("nodes/2/gpu_id", &format!("{number}\n"));
+                },
+            )]
+        }
         "cpu_link" => cpu_links(rule),
         "agent_link" => agent_links(rule),
         "numa_node" => numa_nodes(rule),
@@ -172,7 +179,7 @@ pub(super) fn perturbations(rule: Rule) -> Vec<Perturbation> {
             Box::new(move |t| t.sysfs.change(BANK, "size_in_bytes", bytes))
         }),
         "vram_public" => {
-            let heap = |heap: u64| move |t: &FakeTransport| t.sysfs.change(BANK, "heap_type", heap);
+            let heap = |heap: u64| move |t: &TestTransport| t.sysfs.change(BANK, "heap_type", heap);
             vec![
                 words(rule, ["1", "0"], Expect::Refused, heap(1), heap(2)),
                 words(rule, ["0", "1"], Expect::Refused, heap(2), heap(1)),

@@ -76,6 +76,7 @@ impl QueueLive {
         if let Some(fault) = self.fault() {
             return Err(Arc::clone(fault).into());
         }
+        self.flush_host_writes(pass);
         let mut write = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
         loop {
             // ORDERING: Acquire pairs with the processor's store of the read index after it has taken a packet.

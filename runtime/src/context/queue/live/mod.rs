@@ -19,6 +19,7 @@ use queues::ring::{Rebase, Ring};
 use queues::target::Target;
 use stasis_protocol::gate::{Closed, Gate, GatedCell, Pass};
 
+use crate::context::memory::host_writes::HostWrites;
 use crate::context::memory::mapped::Mapped;
 use crate::context::queue::fault::QueueFault;
 pub(crate) use crate::context::queue::live::words::{Full, Producer};
@@ -55,6 +56,8 @@ pub struct QueueLive {
     /// Scratch bytes a lane of a queue just made has, which is what kernels with a dynamic stack can count on.
     pub scratch_lane_bytes: u32,
     bell: GatedCell<Option<Doorbell>>,
+    /// What must be flushed before a packet can be seen.
+    host_writes: Option<Arc<HostWrites>>,
     bias: AtomicU64,
     failed: AtomicBool,
     fault: OnceLock<Arc<QueueFault>>,
@@ -94,6 +97,7 @@ impl QueueLive {
             agent: state.agent,
             scratch_lane_bytes: state.scratch_lane_bytes,
             bell: GatedCell::new(gate, None),
+            host_writes: None,
             bias: AtomicU64::new(state.bias),
             failed: AtomicBool::new(false),
             fault: OnceLock::new(),
@@ -108,6 +112,21 @@ impl QueueLive {
     pub fn with_doorbell(mut self, gate: &Arc<Gate>, bell: Doorbell) -> Self {
         self.bell = GatedCell::new(gate, Some(bell));
         self
+    }
+
+    /// A queue whose packets see what the host wrote before.
+    pub fn behind(mut self, writes: &Arc<HostWrites>) -> Self {
+        self.host_writes = Some(Arc::clone(writes));
+        self
+    }
+
+    /// Flushes host writes to agents' memory. Before anything of a packet is written that a processor could take for it:
+    /// the doorbell of a later packet may publish an earlier one.
+    #[inline]
+    pub(crate) fn flush_host_writes(&self, pass: &Pass<'_>) {
+        if let Some(writes) = &self.host_writes {
+            writes.flush(pass);
+        }
     }
 
     /// Lets go of the doorbell, whose slice must not outlive the device.

@@ -235,8 +235,12 @@ proptest! {
 }
 
 /// A queue of words over host memory: a ring of a page.
-#[allow(unsafe_code)]
 fn words(kind: QueueKind) -> Fake {
+    words_on("gfx1100", kind)
+}
+
+#[allow(unsafe_code)]
+fn words_on(target: &str, kind: QueueKind) -> Fake {
     let mut memory: Vec<Vec<u64>> = vec![vec![0u64; 512]; 2];
     let mut views = memory.iter_mut().map(|words| {
         // SAFETY: the vectors are kept beside the queue and touched only through the views.
@@ -247,7 +251,7 @@ fn words(kind: QueueKind) -> Fake {
     let gate = Arc::new(Gate::new());
     let views = QueueMemory { ring, page, kernargs: None, kernarg_slot: 0 };
     let state = QueueState { kind, ..state(64) };
-    let target = Target::by_name("gfx1100").unwrap();
+    let target = Target::by_name(target).unwrap();
     let units = Ring::new(4096 / kind.unit_bytes()).unwrap();
     Fake { live: QueueLive::new(&gate, target, units, views, &state), gate, _memory: memory }
 }
@@ -311,6 +315,43 @@ fn rebased_rings_of_words_continue_at_every_offset() {
             }
         }
     }
+}
+
+#[test]
+fn gfx900_copy_engine_is_never_told_of_fewer_than_64_dwords() {
+    let fake = words_on("gfx900", QueueKind::Sdma { engine: None });
+    fake.live.prepare(0);
+    let ring = fake.live.memory.ring;
+    let word = |at: u64| ring.load32(at & 4095, Ordering::Relaxed);
+    ring.fill(0, 4096, 0xff);
+    // Submissions of every length up to a few dwords above, through many laps of the ring, which lies full of what must
+    // not be executed.
+    for dwords in (1..70).chain(1..70) {
+        let before = fake.live.hardware_write();
+        let end = fake.write(&vec![0x1234_0000; dwords]).unwrap();
+        let length = 4 * dwords.max(64) as u64;
+        let start = if before % 4096 + length > 4096 { before.next_multiple_of(4096) } else { before };
+        assert_eq!(end, start + length, "{dwords} dwords at {before}");
+        for at in (before..end).step_by(4) {
+            let own = (start..start + 4 * dwords as u64).contains(&at);
+            assert_eq!(word(at), if own { 0x1234_0000 } else { 0 }, "{at}");
+        }
+        ring.fill(0, 4096, 0xff);
+        fake.live.memory.page.store(READ_INDEX, end, Ordering::Release);
+    }
+    // A drain's marker is such a submission, too, and one that fits only without its no-ops has no room.
+    let pass = fake.gate.enter().unwrap();
+    let before = fake.live.hardware_write();
+    assert!(fake.live.submit_marker(&pass));
+    assert!(fake.live.hardware_write() - before >= 256);
+    let full = words_on("gfx900", QueueKind::Sdma { engine: None });
+    full.live.prepare(0);
+    full.write(&[0; 1000]).unwrap();
+    assert!(matches!(full.write(&[0]), Err(Full::Now { .. })));
+    // Other engines are told of what there is.
+    let fake = words_on("gfx906", QueueKind::Sdma { engine: None });
+    fake.live.prepare(0);
+    assert_eq!(fake.write(&[0]).unwrap(), 4);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use queues::sdma;
+use queues::words::{size, words};
 use stasis_protocol::gate::Pass;
 
 use crate::context::queue::live::{QueueLive, WRITE_INDEX};
@@ -83,7 +84,8 @@ impl QueueLive {
 
     /// Writes packets behind all others, publishes them and rings the doorbell; the hardware's write pointer after
     /// them. Packets of a copy engine do not straddle the ring's end: the whole of `words` is kept together, and the
-    /// places left over at the end are no-ops.
+    /// places left over at the end are no-ops. Behind `words` are no-ops if the engine must not be told of so little at
+    /// once.
     #[inline]
     pub(crate) fn write_words(
         &self,
@@ -91,9 +93,16 @@ impl QueueLive {
         _producer: &Producer<'_>,
         words: &[u32],
     ) -> Result<u64, Full> {
+        self.flush_host_writes(pass);
         let unit = self.kind.unit_bytes();
         let write = self.hardware_write();
-        let wanted = words.len() as u64 * 4 / unit;
+        let dwords = words.len() as u64;
+        let least = match self.kind {
+            QueueKind::Sdma { .. } => u64::from(self.target.sdma_submission_dwords),
+            QueueKind::Aql | QueueKind::Pm4 => 0,
+        };
+        let filling = least.saturating_sub(dwords) * 4 / unit;
+        let wanted = dwords * 4 / unit + filling;
         let most = self.capacity();
         if wanted > most {
             return Err(Full::Ever { wanted, most });
@@ -107,12 +116,14 @@ impl QueueLive {
             self.store_padding(write, padding);
             self.store_words(write + padding, words);
             let end = write + padding + wanted;
+            self.store_padding(end - filling, filling);
             self.publish(pass, end);
             return Ok(end);
         }
         if padding > 0 && padding <= free {
             // No-ops up to the ring's start are on the way in any case, and without them long packets would never
-            // find room behind the middle of the ring.
+            // find room behind the middle of the ring. However few they are: ROCr, too, submits them by themselves
+            // (`PadRingToEnd`).
             self.store_padding(write, padding);
             self.publish(pass, write + padding);
         }
@@ -121,8 +132,8 @@ impl QueueLive {
 
     /// Bytes to the ring's start if `wanted` bytes would straddle it.
     fn padding(&self, write: u64, wanted: u64) -> u64 {
-        // CAST: the ring has 32 bits of bytes, and `wanted` fits it.
-        let dwords = sdma::pad_to_fit(write, self.ring.packets() as u32, (wanted / 4) as usize);
+        // The ring has 32 bits of bytes, and `wanted` fits it.
+        let dwords = sdma::pad_to_fit(write, words(self.ring.packets())[0], size(wanted / 4));
         // Pointers that a caller set to no whole dword are refused where they are set.
         dwords.map_or(0, |dwords| dwords as u64 * 4)
     }

@@ -13,6 +13,7 @@ use bytemuck::bytes_of;
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, inactive};
 use queues::hsa::AmdQueue;
 use queues::target::ScratchFormat;
+use queues::words::words;
 
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
@@ -25,6 +26,10 @@ use crate::context::queue::live::QueueLive;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoRole, BoState, QueueKey, QueueState};
 
+mod slots;
+
+use slots::Slots;
+
 /// Lanes of the widest wave, by which a queue's scratch is counted.
 pub const WAVE_LANES: u32 = 64;
 /// What a wave's share is rounded up to when the processor asks (ROCr does so too), bytes.
@@ -35,7 +40,8 @@ const GRANULE: u64 = 1024;
 const FIELDS: std::ops::Range<usize> =
     offset_of!(AmdQueue, compute_tmpring_size)..offset_of!(AmdQueue, queue_properties);
 
-/// What the WAVESIZE field of COMPUTE_TMPRING_SIZE can say, bytes: 15 bits on chips that count per engine, else 13.
+/// What the WAVESIZE field of COMPUTE_TMPRING_SIZE can say, bytes: 15 bits on chips that count per engine, else 13. The 18
+/// bits of gfx12 are not used: ROCr gives no wave more than 8 MiB (`MAX_WAVE_SCRATCH`).
 const fn max_wave_bytes(format: &ScratchFormat) -> u32 {
     let field = if format.waves_per_engine { 0x7fff } else { 0x1fff };
     field * format.wave_size_unit
@@ -53,12 +59,13 @@ fn wave_bytes(lane_bytes: u32, format: &ScratchFormat) -> u64 {
 
 /// The memory that gives every lane of an agent `lane_bytes`, for waves of 64.
 pub(super) fn request(lane_bytes: u32, info: &AgentInfo, format: &ScratchFormat) -> Request {
-    let bytes = u64::from(info.geometry().waves) * wave_bytes(lane_bytes, format);
+    let slots = Slots::of(&info.node().properties);
+    let bytes = slots.memory_bytes(wave_bytes(lane_bytes, format), info.target());
     // The CPU sees it if it can: what preempted waves keep there is saved with them.
     Request::vram(BoRole::Scratch, bytes, info.index(), info.is_visible())
 }
 
-/// Fills in the scratch fields of an `amd_queue_t` (ROCr `AqlQueue::InitScratchSRD`).
+/// Fills in the scratch fields of an `amd_queue_t`.
 pub(super) fn describe(
     queue: &mut AmdQueue,
     memory: &BoState,
@@ -66,22 +73,21 @@ pub(super) fn describe(
     info: &AgentInfo,
     format: ScratchFormat,
 ) {
-    let properties = &info.node().properties;
-    let engines = match format.waves_per_engine {
-        true => properties.array_count.checked_div(properties.simd_arrays_per_engine).unwrap_or(1).max(1),
-        false => 1,
-    };
-    let waves = (info.geometry().waves / engines).min(0xfff);
-    let units = wave_bytes(lane_bytes, &format) / u64::from(format.wave_size_unit);
-    // CAST: whoever chose `lane_bytes` kept to `max_lane_bytes`, so to 15 bits.
-    queue.compute_tmpring_size = waves | (units as u32) << 12;
-    // CAST: the halves of an address, and a size below 4 GiB where words 1 to 3 are used at all.
-    let (low, high) = (memory.va as u32, (memory.va >> 32) as u32);
-    let size = u32::try_from(memory.bytes).unwrap_or(u32::MAX);
+    let slots = Slots::of(&info.node().properties);
+    fill(queue, [memory.va, memory.bytes], lane_bytes, &slots, &format);
+}
+
+/// Fills in the fields for memory at an address, of so many bytes (ROCr `AqlQueue::InitScratchSRD`). The queue is told the
+/// size of one XCC's part.
+fn fill(queue: &mut AmdQueue, [va, bytes]: [u64; 2], lane_bytes: u32, slots: &Slots, format: &ScratchFormat) {
+    queue.compute_tmpring_size = slots.tmpring_size(bytes, wave_bytes(lane_bytes, format), format);
+    let part = slots.xcc_bytes(bytes, format);
+    let [low, high] = words(va);
+    let size = u32::try_from(part).unwrap_or(u32::MAX);
     queue.scratch_resource_descriptor =
         [low, high & 0xffff | format.descriptor_word1, size, format.descriptor_word3];
-    queue.scratch_backing_memory_location = memory.va;
-    queue.scratch_backing_memory_byte_size = memory.bytes;
+    queue.scratch_backing_memory_location = va;
+    queue.scratch_backing_memory_byte_size = part;
     queue.scratch_wave64_lane_byte_size = lane_bytes;
 }
 
@@ -148,12 +154,12 @@ impl Wanted {
             return Err(ScratchRefusal::Unexplained);
         }
         let wave = self.wave_bytes().next_multiple_of(GRANULE).min(limit);
-        // CAST: at most the limit, which is 32 bits.
-        Ok((wave / u64::from(WAVE_LANES)) as u32)
+        // At most the limit, which is 32 bits.
+        Ok(words(wave / u64::from(WAVE_LANES))[0])
     }
 
     fn fault(self, info: &AgentInfo, refusal: ScratchRefusal) -> ScratchFault {
-        let wanted = u64::from(info.geometry().waves).saturating_mul(self.wave_bytes());
+        let wanted = Slots::of(&info.node().properties).all().saturating_mul(self.wave_bytes());
         ScratchFault { kernel: self.kernel, lane_bytes: self.lane_bytes, wanted, refusal }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 use kfd::sys::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU;
+use kfd::topology::NodeProperties;
 use queues::aql::{Header, PacketKind};
 use queues::target::Target;
 
@@ -41,10 +42,46 @@ fn share_of_a_lane_is_counted_in_waves_of_64_and_rounded_up() {
     assert_eq!(bytes(129, 32, 64), Ok(80));
 }
 
-/// A queue with a dispatch that the processor does not begin, as if it had no scratch for it.
+#[test]
+fn processor_is_told_of_the_memory_as_rocr_tells_it() {
+    // Shape as in `slots`, bytes of memory, then by hand: tmpring, words 1 and 3 of the descriptor, bytes of an XCC.
+    #[rustfmt::skip]
+    let rows = [
+        ("gfx900", [256, 4, 4, 1, 1], 2048 << 14, 0x10_800, 0x8000_7f12, 0x00ea_4fac, 2048 << 14),
+        ("gfx90a", [416, 4, 8, 1, 1], 3328 << 14, 0x10_d00, 0x8000_7f12, 0x00ea_4fac, 3328 << 14),
+        ("gfx1030", [160, 2, 8, 2, 1], 2560 << 14, 0x10_a00, 0x8000_7f12, 0x2181_4fac, 2560 << 14),
+        ("gfx1100", [192, 2, 12, 2, 1], 3072 << 14, 0x40_200, 0x4000_7f12, 0x2081_4fac, 3072 << 14),
+        ("gfx942", [1216, 4, 32, 1, 8], 10_240 << 14, 0x10_500, 0x8000_7f12, 0x00ea_4fac, 1280 << 14),
+        ("gfx1201", [128, 2, 8, 2, 1], 2048 << 14, 0x40_200, 0x4000_7f12, 0x2081_4fac, 2048 << 14),
+    ];
+    for (name, [simds, per_cu, arrays, per_engine, xccs], bytes, ring, word1, word3, part) in rows {
+        let format = Target::by_name(name).unwrap().scratch.unwrap();
+        let slots = Slots::of(&NodeProperties {
+            simd_count: simds,
+            simd_per_cu: per_cu,
+            array_count: arrays,
+            simd_arrays_per_engine: per_engine,
+            num_xcc: xccs,
+            max_slots_scratch_cu: 32,
+            ..NodeProperties::default()
+        });
+        let mut queue = AmdQueue::default();
+        // 256 bytes a lane: 16 KiB a wave.
+        fill(&mut queue, [0x7f12_3456_7000, bytes], 256, &slots, &format);
+        assert_eq!(queue.compute_tmpring_size, ring, "{name} {:x}", queue.compute_tmpring_size);
+        let size = u32::try_from(part).unwrap();
+        assert_eq!(queue.scratch_resource_descriptor, [0x3456_7000, word1, size, word3], "{name}");
+        assert_eq!(queue.scratch_backing_memory_location, 0x7f12_3456_7000);
+        assert_eq!(queue.scratch_backing_memory_byte_size, part, "{name}");
+        assert_eq!(queue.scratch_wave64_lane_byte_size, 256);
+    }
+}
+
+/// A queue with a dispatch that the processor does not begin, since the write pointer does not say that it is there: as
+/// if the processor had no scratch for it.
 struct Asking {
     runtime: Runtime,
-    kernel: Arc<crate::testing::FakeKernel>,
+    kernel: Arc<crate::testing::TestDriver>,
     queue: Queue,
     signal: Arc<SignalLive>,
 }
@@ -52,7 +89,6 @@ struct Asking {
 impl Asking {
     fn new(options: QueueOptions, lane_bytes: u32) -> Self {
         let (runtime, kernel) = runtime(1);
-        kernel.hold_dispatches(true);
         let queue = Queue::create(&runtime.agent(0).unwrap(), options).unwrap();
         let context = runtime.context();
         let signal = {
@@ -74,10 +110,7 @@ impl Asking {
             kernarg_address: 0,
             completion_signal: 0,
         };
-        {
-            let pass = context.gate.enter().unwrap();
-            queue.0.live.reserve(&pass, 1).unwrap().publish(Packet::KernelDispatch(packet).encode());
-        }
+        queue.0.live.store_packet(0, &Packet::KernelDispatch(packet).encode());
         Asking { runtime, kernel, queue, signal }
     }
 
@@ -133,6 +166,8 @@ impl Asking {
         let page = self.queue.0.live.memory().page;
         let word = |offset| page.load(offset as u64, Ordering::Relaxed);
         let ring = page.load32(offset_of!(AmdQueue, compute_tmpring_size) as u64, Ordering::Relaxed);
+        // Of a shader engine: there are 6.
+        assert_eq!(u64::from(ring & 0xfff) * 6, WAVES);
         (
             word(offset_of!(AmdQueue, scratch_backing_memory_location)),
             word(offset_of!(AmdQueue, scratch_backing_memory_byte_size)),
@@ -181,12 +216,11 @@ fn question_of_a_queue_with_enough_is_a_fault_and_not_a_loop() {
 #[test]
 fn no_memory_is_a_fault_that_names_the_bytes() {
     let asking = Asking::new(QueueOptions::default(), 1000);
-    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::NOMEM);
+    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::ENOMEM);
     asking.ask(inactive::insufficient_scratch(false));
     let fault = asking.scratch_fault();
     assert_eq!((fault.lane_bytes, fault.wanted), (1000, WAVES * 64_000));
     assert!(matches!(fault.refusal, ScratchRefusal::OutOfMemory { .. }), "{fault}");
-    asking.kernel.hold_dispatches(false);
     asking.queue.destroy().unwrap();
 }
 
@@ -195,7 +229,7 @@ fn old_memory_makes_room_for_the_new() {
     let options = QueueOptions { scratch_lane_bytes: 64, ..QueueOptions::default() };
     let asking = Asking::new(options, 1000);
     let before = asking.kernel.counts();
-    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::NOMEM);
+    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::ENOMEM);
     asking.ask(inactive::insufficient_scratch(false));
     asking.wait_for_answer();
     assert_eq!(asking.registered().0, 1008);
@@ -206,9 +240,9 @@ fn old_memory_makes_room_for_the_new() {
 #[test]
 fn refusal_of_the_driver_is_told_with_its_number() {
     let asking = Asking::new(QueueOptions::default(), 1000);
-    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::PERM);
+    asking.kernel.fail_once(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, Errno::EPERM);
     asking.ask(inactive::insufficient_scratch(false));
-    assert_eq!(asking.scratch_fault().refusal, ScratchRefusal::Refused { errno: Some(Errno::PERM) });
+    assert_eq!(asking.scratch_fault().refusal, ScratchRefusal::Refused { errno: Some(Errno::EPERM) });
 }
 
 #[test]

@@ -86,21 +86,21 @@ fn registers_that_no_device_takes_raise_what_aql_packets_raise() {
 fn memory_that_is_not_there_is_a_fault_with_its_address() {
     let away = 15 << 40;
     let wide = |data_sel: u32| vec![0xC006_4900, 0x514, data_sel << 29, 0, 0xf00, 0, 0, 0];
-    for words in [
-        encode(&[Packet::IndirectBuffer(IndirectBuffer::new(away, 1))]),
-        encode(&[Packet::DispatchIndirect { address: away, initiator: Initiator(5) }]),
-        encode(&[write_data(away, &[1])]),
-        encode(&[write_data(away, &[1; 100])]),
-        encode(&[wait_for(away, 1)]),
-        vec![0xC004_4000, 0x501, 0, 0xf00, 0x1000, 0],
-        vec![0xC004_4000, 0x1_0509, 0, 0, 0, 0xf00],
-        wide(1),
-        wide(2),
-        wide(3),
+    for (words, access) in [
+        (encode(&[Packet::IndirectBuffer(IndirectBuffer::new(away, 1))]), VmFault::READ),
+        (encode(&[Packet::DispatchIndirect { address: away, initiator: Initiator(5) }]), VmFault::READ),
+        (encode(&[write_data(away, &[1])]), VmFault::WRITE),
+        (encode(&[write_data(away, &[1; 100])]), VmFault::WRITE),
+        (encode(&[wait_for(away, 1)]), VmFault::READ),
+        (vec![0xC004_4000, 0x501, 0, 0xf00, 0x1000, 0], VmFault::READ),
+        (vec![0xC004_4000, 0x1_0509, 0, 0, 0, 0xf00], VmFault::WRITE),
+        (wide(1), VmFault::WRITE),
+        (wide(2), VmFault::WRITE),
+        (wide(3), VmFault::WRITE),
     ] {
         let machine = Machine::new();
         assert_eq!(halted_by(&machine, &words), [(1, WaveMemoryViolation)], "{words:x?}");
-        let fault = VmFault { address: away, not_present: true, read_only: false, no_execute: false };
+        let fault = VmFault { address: away, permission_faults: VmFault::VALID | access };
         assert_eq!(*machine.driver.faults.lock(), [(0, fault)], "{words:x?}");
     }
 }
@@ -110,12 +110,12 @@ fn read_only_memory_is_not_written_and_data_not_executed() {
     let machine = Machine::new();
     let target = machine.buffer(4096, READ_ONLY);
     assert_eq!(halted_by(&machine, &encode(&[write_data(target.va, &[1])])), [(1, WaveMemoryViolation)]);
-    assert!(machine.driver.faults.lock()[0].1.read_only);
+    assert_eq!(machine.driver.faults.lock()[0].1.permission_faults, VmFault::WRITE);
 
     let machine = Machine::new();
     let kernel = Kernel { buffer: machine.buffer(4096, DATA) };
     assert_eq!(halted_by(&machine, &launch(&kernel, 0, 1)), [(1, WaveMemoryViolation)]);
-    assert!(machine.driver.faults.lock()[0].1.no_execute);
+    assert_eq!(machine.driver.faults.lock()[0].1.permission_faults, VmFault::EXECUTE);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn random_streams_leave_the_device_alive() {
             match machine.gpus.stop_queue(0, 1) {
                 Ok(mqd) => *bad.mqd.lock() = *mqd.unwrap(),
                 // A wave that lacked PRIV.
-                Err(errno) => assert_eq!(errno, rustix::io::Errno::TIME),
+                Err(errno) => assert_eq!(errno, nix::errno::Errno::ETIME),
             }
             machine.gpus.start_queue(0, &bad.config(), &bad.mqd.lock()).unwrap();
         }

@@ -16,27 +16,29 @@ fn survives(machine: &Machine, id: u32) {
 
 #[test]
 fn faults_name_the_first_byte_and_halt_this_queue_only() {
+    const READ: u8 = VmFault::VALID | VmFault::READ;
+    const WRITE: u8 = VmFault::VALID | VmFault::WRITE;
     let machine = Machine::new();
     let (fine, locked) = (machine.buffer(8192, DATA), machine.buffer(4096, READ_ONLY));
     let copy = |dst, src, bytes| Packet::CopyLinear(CopyLinear { bytes, src, dst });
     let hole = fine.va + 8192;
     let cases = [
-        (copy(fine.va, hole + 8, 4), hole + 8, false),
-        (copy(fine.va, fine.va + 4096, 4097), hole, false),
-        (copy(locked.va, fine.va, 64), locked.va, true),
-        (fence(hole, 1), hole, false),
-        (fence(locked.va + 4, 1), locked.va + 4, true),
-        (poll(hole, Compare::Equal, 0), hole, false),
-        (Packet::Timestamp { address: hole }, hole, false),
-        (Packet::Write { dst: hole - 8, data: &[1, 2, 3, 4] }, hole, false),
-        (queues::sdma::signal_decrement(locked.va), locked.va, true),
+        (copy(fine.va, hole + 8, 4), hole + 8, READ),
+        (copy(fine.va, fine.va + 4096, 4097), hole, READ),
+        (copy(locked.va, fine.va, 64), locked.va, VmFault::WRITE),
+        (fence(hole, 1), hole, WRITE),
+        (fence(locked.va + 4, 1), locked.va + 4, VmFault::WRITE),
+        (poll(hole, Compare::Equal, 0), hole, READ),
+        (Packet::Timestamp { address: hole }, hole, WRITE),
+        (Packet::Write { dst: hole - 8, data: &[1, 2, 3, 4] }, hole, WRITE),
+        (queues::sdma::signal_decrement(locked.va), locked.va, VmFault::WRITE),
     ];
-    for (id, (packet, address, read_only)) in (1..).zip(cases) {
+    for (id, (packet, address, permission_faults)) in (1..).zip(cases) {
         let engine = Engine::new(&machine, id);
         engine.submit(&[packet, fence(fine.va + 64, 99)]);
         eventually("the exception", || machine.driver.exceptions.lock().len() == id as usize);
         assert_eq!(machine.driver.exceptions.lock().last(), Some(&(id, ExceptionCode::WaveMemoryViolation)));
-        let fault = VmFault { address, not_present: !read_only, read_only, no_execute: false };
+        let fault = VmFault { address, permission_faults };
         assert_eq!(machine.driver.faults.lock().last(), Some(&(0, fault)), "{packet}");
         assert_eq!(engine.read_pointer(), 0, "{packet}");
     }

@@ -157,7 +157,7 @@ fn descriptor_with_an_impossible_position_is_refused_and_any_progress_is_harmles
         *writer.finish()
     };
     let start = |mqd: &Mqd| machine.gpus.start_queue(0, &engine.config(), mqd);
-    assert_eq!(start(&with(2, 0)), Err(rustix::io::Errno::INVAL));
+    assert_eq!(start(&with(2, 0)), Err(nix::errno::Errno::EINVAL));
     *engine.mqd.lock() = with(0, u64::MAX);
     engine.start();
     engine.copy(memory.va, memory.va + 4096, 4096);

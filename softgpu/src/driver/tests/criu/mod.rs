@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::harness::*;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use crate::driver::{Caller, FdPlace, KernelModel, memfd};
 

@@ -30,7 +30,7 @@ fn process_info_counts_and_stops_every_queue() {
     assert_eq!(client.hardware.take(), []);
     unpause(&client).unwrap();
     assert!(matches!(client.hardware.take()[..], [Step::Start { gpu: 0, .. }]));
-    assert_eq!(unpause(&client), Err(Errno::INVAL));
+    assert_eq!(unpause(&client), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -53,14 +53,14 @@ fn process_info_again_evicts_again_on_6_12() {
     client.hardware.take();
     unpause(&client).unwrap();
     assert_eq!(client.hardware.take(), [], "one eviction is left");
-    assert_eq!(unpause(&client), Err(Errno::INVAL), "and nobody is paused");
+    assert_eq!(unpause(&client), Err(Errno::EINVAL), "and nobody is paused");
 }
 
 #[test]
 fn eviction_after_a_fault_outlives_the_pause() {
     for kernel in [KernelModel::V6_12, KernelModel::V7_3] {
         let (client, id) = with_queue(kernel);
-        let fault = VmFault { address: 0x1000, not_present: true, read_only: false, no_execute: false };
+        let fault = VmFault { address: 0x1000, permission_faults: VmFault::VALID | VmFault::READ };
         client.process.memory_fault(0, fault);
         eventually(|| client.hardware.take() == [Step::Stop { gpu: 0, id }]);
         pause(&client).unwrap();
@@ -75,12 +75,12 @@ fn process_info_that_cannot_stop_a_queue_pauses_nothing() {
     let mut args = client.queue_parts(1, BASE).args;
     let other = client.create(&mut args).unwrap();
     client.hardware.hang.store(true, Ordering::Relaxed);
-    assert_eq!(pause(&client).unwrap_err(), Errno::TIME);
+    assert_eq!(pause(&client).unwrap_err(), Errno::ETIME);
     client.hardware.hang.store(false, Ordering::Relaxed);
-    assert_eq!(unpause(&client), Err(Errno::INVAL));
+    assert_eq!(unpause(&client), Err(Errno::EINVAL));
     // Both queues were asked to stop, and both are lost.
     for id in [victim, other] {
-        assert_eq!(update(&client, id, BASE + 0x1_0000, 0x4000, 100), Err(Errno::ACCESS));
+        assert_eq!(update(&client, id, BASE + 0x1_0000, 0x4000, 100), Err(Errno::EACCES));
         client.destroy(id).unwrap();
     }
     client.create(&mut args).unwrap();
@@ -92,7 +92,7 @@ fn checkpoint_refuses_what_process_info_did_not_say() {
     let (client, _) = with_queue(KernelModel::Fixed);
     let info = pause(&client).unwrap();
     unpause(&client).unwrap();
-    assert_eq!(checkpoint(&client, &info).err(), Some(Errno::INVAL), "not paused");
+    assert_eq!(checkpoint(&client, &info).err(), Some(Errno::EINVAL), "not paused");
     let info = pause(&client).unwrap();
     type Change = fn(&mut kfd_ioctl_criu_args);
     let changes: [Change; 4] = [
@@ -104,10 +104,10 @@ fn checkpoint_refuses_what_process_info_did_not_say() {
     for change in changes {
         let mut wrong = info;
         change(&mut wrong);
-        assert_eq!(checkpoint(&client, &wrong).err(), Some(Errno::INVAL), "{wrong:?}");
+        assert_eq!(checkpoint(&client, &wrong).err(), Some(Errno::EINVAL), "{wrong:?}");
     }
     client.create_event(KFD_IOC_EVENT_MEMORY, false, 0).unwrap();
-    assert_eq!(checkpoint(&client, &info).err(), Some(Errno::INVAL), "one more event");
+    assert_eq!(checkpoint(&client, &info).err(), Some(Errno::EINVAL), "one more event");
     take(&client);
 }
 
@@ -127,21 +127,21 @@ fn checkpoint_that_cannot_write_gives_nothing_out() {
         memory.and(PRIVATE, &vec![0; info.priv_data_size as usize])
     };
     for (devices, bos, private) in [(0, BOS, PRIVATE), (DEVICES, 0, PRIVATE), (DEVICES, BOS, 0)] {
-        assert_eq!(call(devices, bos, private, all()), Err(Errno::INVAL));
+        assert_eq!(call(devices, bos, private, all()), Err(Errno::EINVAL));
     }
     for (devices, bos, private) in
         [(8, BOS, PRIVATE), (DEVICES, BOS + BO_BUCKET as u64, PRIVATE), (DEVICES, BOS, PRIVATE + 1)]
     {
-        assert_eq!(call(devices, bos, private, all()), Err(Errno::FAULT));
+        assert_eq!(call(devices, bos, private, all()), Err(Errno::EFAULT));
     }
-    assert_eq!(call(u64::MAX, u64::MAX - 8, u64::MAX, all()), Err(Errno::FAULT));
+    assert_eq!(call(u64::MAX, u64::MAX - 8, u64::MAX, all()), Err(Errno::EFAULT));
 }
 
 #[test]
 fn unknown_operations_and_processes_are_refused() {
     let client = Client::pair();
-    assert_eq!(op(&client, 5, PID).unwrap_err(), Errno::INVAL);
-    assert_eq!(op(&client, KFD_CRIU_OP_RESUME, PID + 1).unwrap_err(), Errno::SRCH);
-    assert_eq!(resume(&client), Err(Errno::INVAL), "never restored");
-    assert_eq!(unpause(&client), Err(Errno::INVAL));
+    assert_eq!(op(&client, 5, PID).unwrap_err(), Errno::EINVAL);
+    assert_eq!(op(&client, KFD_CRIU_OP_RESUME, PID + 1).unwrap_err(), Errno::ESRCH);
+    assert_eq!(resume(&client), Err(Errno::EINVAL), "never restored");
+    assert_eq!(unpause(&client), Err(Errno::EINVAL));
 }

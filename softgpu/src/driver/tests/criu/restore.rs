@@ -51,37 +51,37 @@ fn arguments_are_checked_first() {
     let null: [fn(&mut kfd_ioctl_criu_args); 3] =
         [|args| args.priv_data_size = 0, |args| args.num_devices = 0, |args| args.num_bos = 0];
     for change in null {
-        assert_eq!(after(|taken| change(&mut taken.args)), Err(Errno::INVAL));
+        assert_eq!(after(|taken| change(&mut taken.args)), Err(Errno::EINVAL));
     }
-    assert_eq!(after(|taken| taken.args.priv_data = 0), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.args.devices = 0x10), Err(Errno::FAULT));
-    assert_eq!(after(|taken| taken.args.bos = 0x10), Err(Errno::FAULT));
-    assert_eq!(after(|taken| taken.args.priv_data = u64::MAX - 4), Err(Errno::FAULT));
+    assert_eq!(after(|taken| taken.args.priv_data = 0), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.args.devices = 0x10), Err(Errno::EFAULT));
+    assert_eq!(after(|taken| taken.args.bos = 0x10), Err(Errno::EFAULT));
+    assert_eq!(after(|taken| taken.args.priv_data = u64::MAX - 4), Err(Errno::EFAULT));
 }
 
 #[test]
 fn sizes_must_agree_with_what_is_there() {
-    for (change, errno) in [(-1_i64, Errno::INVAL), (1, Errno::INVAL), (-300, Errno::INVAL)] {
+    for (change, errno) in [(-1_i64, Errno::EINVAL), (1, Errno::EINVAL), (-300, Errno::EINVAL)] {
         let wrong = |taken: &mut Taken| {
             taken.args.priv_data_size = taken.args.priv_data_size.saturating_add_signed(change)
         };
         assert_eq!(after(wrong), Err(errno), "{change}");
     }
-    assert_eq!(after(|taken| taken.args.num_objects -= 1), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.args.num_objects = u32::MAX), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.args.num_bos = u32::MAX), Err(Errno::INVAL));
+    assert_eq!(after(|taken| taken.args.num_objects -= 1), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.args.num_objects = u32::MAX), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.args.num_bos = u32::MAX), Err(Errno::EINVAL));
     let huge = |taken: &mut Taken| (taken.args.num_bos, taken.args.priv_data_size) = (u32::MAX, u64::MAX);
-    assert_eq!(after(huge), Err(Errno::FAULT), "the buckets end first");
+    assert_eq!(after(huge), Err(Errno::EFAULT), "the buckets end first");
 }
 
 #[test]
 fn process_and_devices_must_fit() {
-    assert_eq!(after_word(0, 2), Err(Errno::INVAL), "version");
-    assert_eq!(after_word(4, 1), Err(Errno::PERM), "xnack");
-    assert_eq!(after(|taken| taken.args.num_devices = 1), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.devices[0].user_gpu_id = 0), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.devices[1].actual_gpu_id = 7), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.devices[1] = taken.devices[0]), Err(Errno::INVAL), "acquired twice");
+    assert_eq!(after_word(0, 2), Err(Errno::EINVAL), "version");
+    assert_eq!(after_word(4, 1), Err(Errno::EPERM), "xnack");
+    assert_eq!(after(|taken| taken.args.num_devices = 1), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.devices[0].user_gpu_id = 0), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.devices[1].actual_gpu_id = 7), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.devices[1] = taken.devices[0]), Err(Errno::EINVAL), "acquired twice");
 }
 
 #[test]
@@ -89,56 +89,56 @@ fn render_nodes_must_be_fresh_and_the_gpus_own() {
     let taken = small(KernelModel::Fixed);
     let heir = elsewhere(KernelModel::Fixed);
     let nodes = [heir.render(1).1, heir.render(0).1];
-    assert_eq!(restore_with(&heir, &taken, nodes.iter()).err(), Some(Errno::INVAL), "exchanged");
+    assert_eq!(restore_with(&heir, &taken, nodes.iter()).err(), Some(Errno::EINVAL), "exchanged");
     let heir = elsewhere(KernelModel::Fixed);
     let no_nodes: [OwnedFd; 0] = [];
-    assert_eq!(restore_with(&heir, &taken, no_nodes.iter()).err(), Some(Errno::INVAL));
+    assert_eq!(restore_with(&heir, &taken, no_nodes.iter()).err(), Some(Errno::EINVAL));
     let heir = elsewhere(KernelModel::Fixed);
     heir.acquire(1);
-    assert_eq!(restore(&heir, &taken).err(), Some(Errno::INVAL), "acquired before");
+    assert_eq!(restore(&heir, &taken).err(), Some(Errno::EINVAL), "acquired before");
     let null = std::fs::File::open("/dev/null").unwrap();
     let heir = elsewhere(KernelModel::Fixed);
-    assert_eq!(restore_with(&heir, &taken, [&null, &null].into_iter()).err(), Some(Errno::INVAL));
+    assert_eq!(restore_with(&heir, &taken, [&null, &null].into_iter()).err(), Some(Errno::EINVAL));
 }
 
 #[test]
 fn buffers_must_fit() {
-    assert_eq!(after(|taken| taken.bos[0].gpu_id = 7), Err(Errno::NODEV));
-    assert_eq!(after(|taken| taken.bos[0].size = 0), Err(Errno::INVAL));
-    assert_eq!(after(|taken| taken.bos[0].size = u64::MAX), Err(Errno::NOMEM));
-    assert_eq!(after(|taken| taken.bos[0].size = 1 << 60), Err(Errno::NOMEM));
-    assert_eq!(after(|taken| taken.bos[0].alloc_flags = 0), Err(Errno::INVAL));
+    assert_eq!(after(|taken| taken.bos[0].gpu_id = 7), Err(Errno::ENODEV));
+    assert_eq!(after(|taken| taken.bos[0].size = 0), Err(Errno::EINVAL));
+    assert_eq!(after(|taken| taken.bos[0].size = u64::MAX), Err(Errno::ENOMEM));
+    assert_eq!(after(|taken| taken.bos[0].size = 1 << 60), Err(Errno::ENOMEM));
+    assert_eq!(after(|taken| taken.bos[0].alloc_flags = 0), Err(Errno::EINVAL));
     for flags in [KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL, KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP] {
         let wrong = |taken: &mut Taken| (taken.bos[0].alloc_flags, taken.bos[0].size) = (flags, 12288);
-        assert_eq!(after(wrong), Err(Errno::INVAL));
+        assert_eq!(after(wrong), Err(Errno::EINVAL));
     }
-    assert_eq!(after_word(FIRST_BO + 8, 1), Err(Errno::NOMEM), "the index is the next buffer's too");
-    assert_eq!(after_word(FIRST_BO + 8, u32::MAX), Err(Errno::NOMEM));
-    assert_eq!(after_word(FIRST_BO + 12, 7), Err(Errno::INVAL), "mapped on a GPU that is not there");
-    assert_eq!(after(|taken| taken.bos[0].addr = 0), Err(Errno::INVAL), "mapped without address");
+    assert_eq!(after_word(FIRST_BO + 8, 1), Err(Errno::ENOMEM), "the index is the next buffer's too");
+    assert_eq!(after_word(FIRST_BO + 8, u32::MAX), Err(Errno::ENOMEM));
+    assert_eq!(after_word(FIRST_BO + 12, 7), Err(Errno::EINVAL), "mapped on a GPU that is not there");
+    assert_eq!(after(|taken| taken.bos[0].addr = 0), Err(Errno::EINVAL), "mapped without address");
     let overlap = |taken: &mut Taken| taken.bos[1].addr = taken.bos[0].addr;
-    assert_eq!(after(overlap), Err(Errno::INVAL));
+    assert_eq!(after(overlap), Err(Errno::EINVAL));
 }
 
 #[test]
 fn queues_must_fit() {
     let field = |offset, value| after_word(QUEUE + offset, value);
-    assert_eq!(field(0, 2), Err(Errno::INVAL), "no ranges here");
-    assert_eq!(field(0, 77), Err(Errno::INVAL));
-    assert_eq!(field(64, 7), Err(Errno::INVAL), "GPU");
-    assert_eq!(field(112, 512), Err(Errno::INVAL), "the descriptor of another kind");
-    assert_eq!(field(112, u32::MAX), Err(Errno::INVAL));
-    assert_eq!(field(108, 40_961), Err(Errno::INVAL), "control stack beyond the blob");
-    assert_eq!(field(108, u32::MAX), Err(Errno::INVAL));
-    assert_eq!(field(76, 1024), Err(Errno::INVAL), "queue number");
-    assert_eq!(field(88, 1024), Err(Errno::INVAL), "doorbell");
-    assert_eq!(field(88, 0x100), Err(Errno::INVAL), "an SDMA engine's doorbell");
-    assert_eq!(field(88, u32::MAX), Err(Errno::INVAL));
+    assert_eq!(field(0, 2), Err(Errno::EINVAL), "no ranges here");
+    assert_eq!(field(0, 77), Err(Errno::EINVAL));
+    assert_eq!(field(64, 7), Err(Errno::EINVAL), "GPU");
+    assert_eq!(field(112, 512), Err(Errno::EINVAL), "the descriptor of another kind");
+    assert_eq!(field(112, u32::MAX), Err(Errno::EINVAL));
+    assert_eq!(field(108, 40_961), Err(Errno::EINVAL), "control stack beyond the blob");
+    assert_eq!(field(108, u32::MAX), Err(Errno::EINVAL));
+    assert_eq!(field(76, 1024), Err(Errno::EINVAL), "queue number");
+    assert_eq!(field(88, 1024), Err(Errno::EINVAL), "doorbell");
+    assert_eq!(field(88, 0x100), Err(Errno::EINVAL), "an SDMA engine's doorbell");
+    assert_eq!(field(88, u32::MAX), Err(Errno::EINVAL));
     for (offset, value) in [(68, 2), (68, 9), (72, 2), (16, 3000), (16, 0), (20, 1), (80, 16), (84, 101)] {
-        assert_eq!(field(offset, value), Err(Errno::INVAL), "{offset} {value}");
+        assert_eq!(field(offset, value), Err(Errno::EINVAL), "{offset} {value}");
     }
     // The descriptor of another kind of queue would have another size.
-    assert_eq!(field(68, 1), Err(Errno::INVAL));
+    assert_eq!(field(68, 1), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn numbers_that_are_taken_are_refused() {
         taken.args.num_objects += 1;
         taken.args.priv_data_size = taken.blob.len() as u64;
     };
-    assert_eq!(after(|taken| twice(taken, &|_| {})), Err(Errno::NOSPC));
-    assert_eq!(after(|taken| twice(taken, &|queue| queue[76] = 9)), Err(Errno::INVAL), "the doorbell too");
+    assert_eq!(after(|taken| twice(taken, &|_| {})), Err(Errno::ENOSPC));
+    assert_eq!(after(|taken| twice(taken, &|queue| queue[76] = 9)), Err(Errno::EINVAL), "the doorbell too");
     let another = |queue: &mut [u8]| (queue[76], queue[88]) = (9, 3);
     assert_eq!(after(|taken| twice(taken, &another)), Ok(()));
     let event_twice = |taken: &mut Taken| {
@@ -161,7 +161,7 @@ fn numbers_that_are_taken_are_refused() {
         taken.args.num_objects += 1;
         taken.args.priv_data_size = taken.blob.len() as u64;
     };
-    assert_eq!(after(event_twice), Err(Errno::NOSPC));
+    assert_eq!(after(event_twice), Err(Errno::ENOSPC));
 }
 
 #[test]
@@ -178,33 +178,33 @@ fn sdma_queues_must_fit() {
         restore(&elsewhere(KernelModel::Fixed), &taken).map(drop)
     };
     assert_eq!(with(72, 0), Ok(()));
-    assert_eq!(with(88, 5), Err(Errno::INVAL), "its doorbell follows from its number");
-    assert_eq!(with(96, 3), Err(Errno::BUSY), "the kernel's own");
-    assert_eq!(with(96, u32::MAX), Err(Errno::BUSY));
+    assert_eq!(with(88, 5), Err(Errno::EINVAL), "its doorbell follows from its number");
+    assert_eq!(with(96, 3), Err(Errno::EBUSY), "the kernel's own");
+    assert_eq!(with(96, u32::MAX), Err(Errno::EBUSY));
     // The first process still holds the SDMA queue on this device.
     let beside = Client::beside(client.gpus.clone(), client.ledger.clone());
-    assert_eq!(restore(&beside, &taken()).err(), Some(Errno::BUSY));
+    assert_eq!(restore(&beside, &taken()).err(), Some(Errno::EBUSY));
 }
 
 #[test]
 fn events_must_fit() {
     let field = |offset, value| after_word(EVENT + offset, value);
     for event_type in [1, 2, 4, 6, 7, 99] {
-        assert_eq!(field(24, event_type), Err(Errno::INVAL), "{event_type}");
+        assert_eq!(field(24, event_type), Err(Errno::EINVAL), "{event_type}");
     }
-    assert_eq!(field(16, 4096), Err(Errno::INVAL));
-    assert_eq!(field(16, u32::MAX), Err(Errno::INVAL));
+    assert_eq!(field(16, 4096), Err(Errno::EINVAL));
+    assert_eq!(field(16, u32::MAX), Err(Errno::EINVAL));
     assert_eq!(field(16, 4095), Ok(()));
-    assert_eq!(field(8, 0xffff), Err(Errno::INVAL), "no such event page");
+    assert_eq!(field(8, 0xffff), Err(Errno::EINVAL), "no such event page");
     let no_page = |taken: &mut Taken| taken.blob[EVENT + 8..EVENT + 16].fill(0);
-    assert_eq!(after(no_page), Err(Errno::NOMEM));
+    assert_eq!(after(no_page), Err(Errno::ENOMEM));
 }
 
 #[test]
 fn kernels_before_cannot_restore_queues_of_this_gpu() {
     for kernel in [KernelModel::V6_12, KernelModel::V7_3] {
         let taken = small(kernel);
-        assert_eq!(restore(&elsewhere(kernel), &taken).err(), Some(Errno::INVAL), "{kernel}");
+        assert_eq!(restore(&elsewhere(kernel), &taken).err(), Some(Errno::EINVAL), "{kernel}");
         let client = Client::pair_under(kernel);
         client.create_event(KFD_IOC_EVENT_SIGNAL, false, client.event_page()).unwrap();
         let taken = take(&client);
@@ -222,7 +222,7 @@ fn restored_queue_holds_its_buffers() {
     restore(&heir, &taken).unwrap();
     let handle = |index: u64| u64::from(heir.id(0)) << 32 | index;
     for index in 0..4 {
-        assert_eq!(heir.unmap(handle(index), 0), Err(Errno::BUSY));
+        assert_eq!(heir.unmap(handle(index), 0), Err(Errno::EBUSY));
     }
     resume(&heir).unwrap();
     heir.destroy(0).unwrap();
@@ -232,7 +232,7 @@ fn restored_queue_holds_its_buffers() {
     }
     assert_eq!(heir.ledger.used(Resource::Queues(0)), 0);
     // RESTORE checks that every buffer of the queue is mapped.
-    assert_eq!(after_word(FIRST_BO + 272 + 12, 0), Err(Errno::INVAL));
+    assert_eq!(after_word(FIRST_BO + 272 + 12, 0), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -290,19 +290,19 @@ fn process_keeps_the_gpu_ids_it_knew() {
         assert_eq!(outcome.is_ok(), kernel == KernelModel::Fixed);
         assert_eq!(
             heir.unmap(u64::from(known[0]) << 32 | 4, 0),
-            Err(Errno::INVAL),
+            Err(Errno::EINVAL),
             "known by the old id only"
         );
         let cookie = |id: u32| 3 << 62 | u64::from(id) << 46;
         assert!(heir.process.mmap(&heir.kfd, 8192, cookie(known[0])).is_ok());
-        assert_eq!(heir.process.mmap(&heir.kfd, 8192, cookie(actual)).unwrap_err(), Errno::NODEV);
+        assert_eq!(heir.process.mmap(&heir.kfd, 8192, cookie(actual)).unwrap_err(), Errno::ENODEV);
         // EXPORT_DMABUF compares with the hardware's own id.
         let mut export =
             kfd_ioctl_export_dmabuf_args { handle: u64::from(known[0]) << 32, ..Default::default() };
-        assert_eq!(heir.call(AMDKFD_IOC_EXPORT_DMABUF, &mut export), Err(Errno::INVAL));
+        assert_eq!(heir.call(AMDKFD_IOC_EXPORT_DMABUF, &mut export), Err(Errno::EINVAL));
     }
     let old = elsewhere(KernelModel::V6_12);
-    assert_eq!(restore(&old, &taken).err(), Some(Errno::INVAL), "the queue");
+    assert_eq!(restore(&old, &taken).err(), Some(Errno::EINVAL), "the queue");
     let mmap = |id: u32| old.process.mmap(&old.kfd, 8192, 3 << 62 | u64::from(id) << 46).is_ok();
     assert_eq!((mmap(actual), mmap(known[0])), (true, false));
 }

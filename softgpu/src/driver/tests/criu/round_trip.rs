@@ -75,7 +75,7 @@ fn with_events(client: &Client) {
     // No queue exists yet, so that the reset loses none.
     client.process.hang(1);
     eventually(|| client.process.events.lock().get(reset).unwrap().signaled);
-    let fault = VmFault { address: 0xdead_b000, not_present: true, read_only: false, no_execute: false };
+    let fault = VmFault { address: 0xdead_b000, permission_faults: VmFault::VALID | VmFault::READ };
     client.process.memory_fault(1, fault);
 }
 
@@ -130,7 +130,7 @@ fn blob_holds_what_the_process_was() {
     assert_eq!([0x7400_0000, 0x7500_0000, 0x7600_0000].map(memory), [None, None, None]);
     // The descriptor of a buffer that the GPU cannot write is read-only.
     let read_only = &taken.memory[&at(0x7300_0000)];
-    assert!(rustix::io::pwrite(read_only, b"x", 0).is_err());
+    assert!(nix::sys::uio::pwrite(read_only, b"x", 0).is_err());
     let found: Vec<_> = blob.queues.iter().map(|queue| (queue.data.q_id, queue.mqd.len())).collect();
     // Sorted by GPU, then by number.
     let [first, second, third, fourth, parked] = queues;
@@ -180,7 +180,7 @@ fn queues_come_back_stopped_and_run_from_where_they_were() {
         assert_eq!(running[&(gpu, id)].word(STOPS), 1, "{id}");
     }
     drop(running);
-    assert_eq!(resume(&heir), Err(Errno::INVAL), "once");
+    assert_eq!(resume(&heir), Err(Errno::EINVAL), "once");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn doorbells_ids_and_handles_go_on_where_they_were() {
     let (mine, theirs) = (next(&client), next(&heir));
     // The index of the buffer that the checkpoint left out is free.
     assert_eq!((mine.0, mine.1, mine.2, mine.3), (theirs.0, theirs.1, theirs.2, theirs.3));
-    assert_eq!(heir.free(u64::from(heir.id(0)) << 32), Err(Errno::PERM), "the event page");
+    assert_eq!(heir.free(u64::from(heir.id(0)) << 32), Err(Errno::EPERM), "the event page");
     heir.wait(&[(1, 0)], false, 0).is(Ok(0), KFD_IOC_WAIT_RESULT_COMPLETE);
     // Ages begin at 0 again: a wait with an old age ends at once.
     let waited = heir.wait(&[(4, 0)], false, 0);

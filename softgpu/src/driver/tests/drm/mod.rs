@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bytemuck::Pod;
 use kfd::sys::*;
-use rustix::io::Errno;
+use nix::errno::Errno;
 
 use super::harness::*;
 use crate::driver::{FdPlace, OpenFile};

@@ -9,13 +9,13 @@ fn dispatcher_tells_unknown_foreign_and_forbidden_commands_apart() {
     let space = Space::new();
     let answer = |cmd| drm(&space.client, &space.file, cmd, &mut [0u8; 64]);
     let sized = |cmd: u32| cmd & !(0x3fff << 16) | 64 << 16;
-    assert_eq!(answer(sized(AMDKFD_IOC_GET_VERSION)), Err(Errno::NOTTY));
+    assert_eq!(answer(sized(AMDKFD_IOC_GET_VERSION)), Err(Errno::ENOTTY));
     for nr in [0x03, 0x42, 0x44, 0x60, 0xbf, 0xff] {
-        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::INVAL), "{nr:#x}");
+        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::EINVAL), "{nr:#x}");
     }
     // GEM_FLINK, SET_MASTER, AMDGPU_SCHED, MODE_GETRESOURCES.
     for nr in [0x0a, 0x1e, 0x55, 0xa0] {
-        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::ACCESS), "{nr:#x}");
+        assert_eq!(answer(sized(0xc000_6400 | nr)), Err(Errno::EACCES), "{nr:#x}");
     }
 }
 
@@ -25,7 +25,7 @@ fn argument_is_copied_in_the_directions_that_both_sides_name() {
     let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };
     // Without the in direction the capability reads as 0, which is no capability; without the out direction nothing is
     // copied back.
-    assert_eq!(drm(&space.client, &space.file, 0x8010_640c, &mut args), Err(Errno::INVAL));
+    assert_eq!(drm(&space.client, &space.file, 0x8010_640c, &mut args), Err(Errno::EINVAL));
     assert_eq!(args, drm_get_cap::default(), "copied back although it failed");
     let mut args = drm_get_cap { capability: DRM_CAP_PRIME, value: 9 };
     drm(&space.client, &space.file, 0x4010_640c, &mut args).unwrap();
@@ -33,12 +33,12 @@ fn argument_is_copied_in_the_directions_that_both_sides_name() {
     drm(&space.client, &space.file, DRM_IOCTL_GET_CAP, &mut args).unwrap();
     assert_eq!(args.value, 3);
     args.capability = 0x77;
-    assert_eq!(drm(&space.client, &space.file, DRM_IOCTL_GET_CAP, &mut args), Err(Errno::INVAL));
+    assert_eq!(drm(&space.client, &space.file, DRM_IOCTL_GET_CAP, &mut args), Err(Errno::EINVAL));
     let mut short = [0u8; 4];
     let cmd = DRM_IOCTL_GEM_CLOSE;
     let file = &space.file;
     let (memory, fds) = (Memory::default(), Fds::default());
-    assert_eq!(space.client.process.ioctl(file, cmd, &mut short, &memory, &fds), Err(Errno::FAULT));
+    assert_eq!(space.client.process.ioctl(file, cmd, &mut short, &memory, &fds), Err(Errno::EFAULT));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn version_is_asked_for_lengths_first_and_strings_second() {
         );
         assert_eq!(args.desc_len, 7, "the true length comes back");
         args.name = 8;
-        assert_eq!(drm(&client, &file, DRM_IOCTL_VERSION, &mut args), Err(Errno::FAULT));
+        assert_eq!(drm(&client, &file, DRM_IOCTL_VERSION, &mut args), Err(Errno::EFAULT));
     }
 }
 
@@ -74,8 +74,8 @@ fn info_says_that_the_gpu_works_and_nothing_else() {
     let working = AMDGPU_INFO_ACCEL_WORKING;
     ask(working, ARRAY, 8).unwrap();
     assert_eq!(memory.bytes(ARRAY), [1, 0, 0, 0, 9, 9, 9, 9]);
-    assert_eq!(ask(working, 0, 4), Err(Errno::INVAL));
-    assert_eq!(ask(working, ARRAY, 0), Err(Errno::INVAL));
-    assert_eq!(ask(working, 8, 4), Err(Errno::FAULT));
-    assert_eq!(ask(AMDGPU_INFO_DEV_INFO, ARRAY, 4), Err(Errno::INVAL));
+    assert_eq!(ask(working, 0, 4), Err(Errno::EINVAL));
+    assert_eq!(ask(working, ARRAY, 0), Err(Errno::EINVAL));
+    assert_eq!(ask(working, 8, 4), Err(Errno::EFAULT));
+    assert_eq!(ask(AMDGPU_INFO_DEV_INFO, ARRAY, 4), Err(Errno::EINVAL));
 }

@@ -20,7 +20,7 @@ fn clear_cuts_the_mappings_at_its_ends() {
     let removed =
         removed.map(|(page, pages)| Step::Unmap { gpu: 0, va: VA + page * PAGE, bytes: pages * PAGE });
     assert_eq!(space.client.hardware.take(), removed, "the rest was never touched");
-    assert_eq!(space.unmap(5), Err(Errno::NOENT));
+    assert_eq!(space.unmap(5), Err(Errno::ENOENT));
     space.unmap(6).unwrap();
     space.clear(0, 10).unwrap();
     assert_eq!(space.seen(), [None; 10]);
@@ -80,20 +80,20 @@ fn model(shown: &mut [Shown], act: &Act, bytes: u64) -> Result<(), Errno> {
     let range = act.page..act.page + act.pages;
     let maps = matches!(act.operation, AMDGPU_VA_OP_MAP | AMDGPU_VA_OP_REPLACE);
     if maps && act.offset + act.pages as u64 > bytes / PAGE {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     if act.operation == AMDGPU_VA_OP_UNMAP {
         let starts = |page: &Shown| {
             page.is_some_and(|(object, _, _, start)| (object, start) == (act.object, act.page))
         };
         if !starts(&shown[act.page]) {
-            return Err(Errno::NOENT);
+            return Err(Errno::ENOENT);
         }
         shown.iter_mut().filter(|page| starts(page)).for_each(|page| *page = None);
         return Ok(());
     }
     if act.operation == AMDGPU_VA_OP_MAP && shown[range.clone()].iter().any(Option::is_some) {
-        return Err(Errno::INVAL);
+        return Err(Errno::EINVAL);
     }
     // A mapping that continues behind the range starts there from now on.
     if let Some(Some((.., start))) = shown.get(range.end).copied()

@@ -17,8 +17,8 @@ fn parts_of_an_object_are_mapped_where_they_are_wanted() {
     assert_eq!((entry.access.read, entry.access.write, entry.access.execute), (true, true, false));
     space.unmap(2).unwrap();
     assert_eq!(space.seen()[2..4], [None, None]);
-    assert_eq!(space.unmap(2), Err(Errno::NOENT));
-    assert_eq!(space.unmap(1), Err(Errno::NOENT), "not where a mapping starts");
+    assert_eq!(space.unmap(2), Err(Errno::ENOENT));
+    assert_eq!(space.unmap(1), Err(Errno::ENOENT), "not where a mapping starts");
 }
 
 #[test]
@@ -41,25 +41,25 @@ fn every_bad_argument_has_its_errno() {
     let good = va_args(AMDGPU_VA_OP_MAP, space.handle, 0, 2, 1);
     let hole = 0x8000_0000_0000;
     let bad = [
-        ("reserved bottom", drm_amdgpu_gem_va { va_address: 0xf000, ..good }, Errno::INVAL),
-        ("hole", drm_amdgpu_gem_va { va_address: hole, ..good }, Errno::INVAL),
-        ("into the hole", drm_amdgpu_gem_va { va_address: hole - PAGE, ..good }, Errno::INVAL),
-        ("wraps", drm_amdgpu_gem_va { map_size: u64::MAX - PAGE + 1, ..good }, Errno::INVAL),
-        ("address in a page", drm_amdgpu_gem_va { va_address: VA + 8, ..good }, Errno::INVAL),
-        ("offset in a page", drm_amdgpu_gem_va { offset_in_bo: 8, ..good }, Errno::INVAL),
-        ("part of a page", drm_amdgpu_gem_va { map_size: 8, ..good }, Errno::INVAL),
-        ("no page", drm_amdgpu_gem_va { map_size: 0, ..good }, Errno::INVAL),
-        ("behind the object", drm_amdgpu_gem_va { offset_in_bo: 7 * PAGE, ..good }, Errno::INVAL),
-        ("offset wraps", drm_amdgpu_gem_va { offset_in_bo: !(PAGE - 1), ..good }, Errno::INVAL),
-        ("operation 0", drm_amdgpu_gem_va { operation: 0, ..good }, Errno::INVAL),
-        ("operation 5", drm_amdgpu_gem_va { operation: 5, ..good }, Errno::INVAL),
-        ("flag", drm_amdgpu_gem_va { flags: 0x400, ..good }, Errno::INVAL),
-        ("texture and readable", drm_amdgpu_gem_va { flags: 0x12, ..good }, Errno::INVAL),
-        ("texture", drm_amdgpu_gem_va { flags: 0x10, ..good }, Errno::INVAL),
-        ("handle", drm_amdgpu_gem_va { handle: 9, ..good }, Errno::NOENT),
-        ("handle 0", drm_amdgpu_gem_va { handle: 0, ..good }, Errno::NOENT),
-        ("sync object", drm_amdgpu_gem_va { vm_timeline_syncobj_out: 1, ..good }, Errno::NOENT),
-        ("fences at no address", drm_amdgpu_gem_va { num_syncobj_handles: 1, ..good }, Errno::FAULT),
+        ("reserved bottom", drm_amdgpu_gem_va { va_address: 0xf000, ..good }, Errno::EINVAL),
+        ("hole", drm_amdgpu_gem_va { va_address: hole, ..good }, Errno::EINVAL),
+        ("into the hole", drm_amdgpu_gem_va { va_address: hole - PAGE, ..good }, Errno::EINVAL),
+        ("wraps", drm_amdgpu_gem_va { map_size: u64::MAX - PAGE + 1, ..good }, Errno::EINVAL),
+        ("address in a page", drm_amdgpu_gem_va { va_address: VA + 8, ..good }, Errno::EINVAL),
+        ("offset in a page", drm_amdgpu_gem_va { offset_in_bo: 8, ..good }, Errno::EINVAL),
+        ("part of a page", drm_amdgpu_gem_va { map_size: 8, ..good }, Errno::EINVAL),
+        ("no page", drm_amdgpu_gem_va { map_size: 0, ..good }, Errno::EINVAL),
+        ("behind the object", drm_amdgpu_gem_va { offset_in_bo: 7 * PAGE, ..good }, Errno::EINVAL),
+        ("offset wraps", drm_amdgpu_gem_va { offset_in_bo: !(PAGE - 1), ..good }, Errno::EINVAL),
+        ("operation 0", drm_amdgpu_gem_va { operation: 0, ..good }, Errno::EINVAL),
+        ("operation 5", drm_amdgpu_gem_va { operation: 5, ..good }, Errno::EINVAL),
+        ("flag", drm_amdgpu_gem_va { flags: 0x400, ..good }, Errno::EINVAL),
+        ("texture and readable", drm_amdgpu_gem_va { flags: 0x12, ..good }, Errno::EINVAL),
+        ("texture", drm_amdgpu_gem_va { flags: 0x10, ..good }, Errno::EINVAL),
+        ("handle", drm_amdgpu_gem_va { handle: 9, ..good }, Errno::ENOENT),
+        ("handle 0", drm_amdgpu_gem_va { handle: 0, ..good }, Errno::ENOENT),
+        ("sync object", drm_amdgpu_gem_va { vm_timeline_syncobj_out: 1, ..good }, Errno::ENOENT),
+        ("fences at no address", drm_amdgpu_gem_va { num_syncobj_handles: 1, ..good }, Errno::EFAULT),
     ];
     for (what, args, errno) in bad {
         assert_eq!(space.va(args), Err(errno), "{what}");
@@ -69,7 +69,7 @@ fn every_bad_argument_has_its_errno() {
         }
     }
     for (what, page, pages) in [("no page", 0, 0), ("wraps", 0, u64::MAX / PAGE)] {
-        assert_eq!(space.clear(page, pages), Err(Errno::INVAL), "{what}");
+        assert_eq!(space.clear(page, pages), Err(Errno::EINVAL), "{what}");
     }
     assert_eq!(space.client.hardware.take(), [], "nothing was mapped or unmapped");
     space.va(good).unwrap();
@@ -77,7 +77,7 @@ fn every_bad_argument_has_its_errno() {
 
 #[test]
 fn fences_that_cannot_exist_are_unknown_and_old_kernels_do_not_look() {
-    for (kernel, answer) in [(KernelModel::V7_3, Err(Errno::NOENT)), (KernelModel::V6_12, Ok(0))] {
+    for (kernel, answer) in [(KernelModel::V7_3, Err(Errno::ENOENT)), (KernelModel::V6_12, Ok(0))] {
         let space = Space::of(Client::fresh_pair(kernel));
         let mut args = drm_amdgpu_gem_va {
             num_syncobj_handles: 1,
@@ -105,15 +105,15 @@ fn mapping_over_a_mapping_is_refused_whoever_made_it() {
     let space = Space::new();
     let client = &space.client;
     space.map(0, 3, 0).unwrap();
-    assert_eq!(space.map(2, 2, 0), Err(Errno::INVAL));
+    assert_eq!(space.map(2, 2, 0), Err(Errno::EINVAL));
     let kfds = client.alloc(0, VA + 2 * PAGE, 2 * PAGE, GTT).unwrap();
-    assert_eq!(client.map(kfds, 0), Err(Errno::INVAL));
+    assert_eq!(client.map(kfds, 0), Err(Errno::EINVAL));
     let kfds = client.buffer(0, VA + 4 * PAGE, 2 * PAGE, GTT);
-    assert_eq!(space.map(5, 1, 0), Err(Errno::INVAL));
-    assert_eq!(space.unmap(4), Err(Errno::NOENT), "not a handle's mapping");
+    assert_eq!(space.map(5, 1, 0), Err(Errno::EINVAL));
+    assert_eq!(space.unmap(4), Err(Errno::ENOENT), "not a handle's mapping");
     for pages in [1, 2, 6] {
-        assert_eq!(space.clear(4, pages), Err(Errno::INVAL));
-        assert_eq!(space.va(va_args(AMDGPU_VA_OP_REPLACE, space.handle, 4, pages, 0)), Err(Errno::INVAL));
+        assert_eq!(space.clear(4, pages), Err(Errno::EINVAL));
+        assert_eq!(space.va(va_args(AMDGPU_VA_OP_REPLACE, space.handle, 4, pages, 0)), Err(Errno::EINVAL));
     }
     assert_eq!(space.seen(), [0, 1, 2, 9, 0, 1, 9, 9, 9, 9].map(|page| (page != 9).then_some(page)));
     client.unmap(kfds, 0).unwrap();
@@ -128,7 +128,7 @@ fn kfds_mapping_of_the_same_memory_is_another_matter() {
     let handle = prime_import(client, &space.file, export(client, buffer).unwrap()).unwrap();
     space.va(va_args(AMDGPU_VA_OP_MAP, handle, 4, 1, 1)).unwrap();
     client.map(buffer, 0).unwrap();
-    assert_eq!(space.va(va_args(AMDGPU_VA_OP_UNMAP, handle, 0, 0, 0)), Err(Errno::NOENT));
+    assert_eq!(space.va(va_args(AMDGPU_VA_OP_UNMAP, handle, 0, 0, 0)), Err(Errno::ENOENT));
     client.unmap(buffer, 0).unwrap();
     assert_eq!(space.seen()[4], Some(1));
     client.free(buffer).unwrap();
@@ -143,7 +143,7 @@ fn only_the_acquired_file_has_the_compute_address_space() {
     let (second, _token) = space.client.render(0);
     let handle = prime_import(&space.client, &second, &space.dmabuf).unwrap();
     let mut args = va_args(AMDGPU_VA_OP_MAP, handle, 0, 1, 0);
-    assert_eq!(drm(&space.client, &second, DRM_IOCTL_AMDGPU_GEM_VA, &mut args), Err(Errno::INVAL));
+    assert_eq!(drm(&space.client, &second, DRM_IOCTL_AMDGPU_GEM_VA, &mut args), Err(Errno::EINVAL));
     assert_eq!(space.client.hardware.take(), []);
     close(&space.client, &second, handle).unwrap();
 }
@@ -163,9 +163,9 @@ fn memory_that_a_queue_uses_stays_mapped() {
     client.create(&mut parts.args).unwrap();
     for operation in [AMDGPU_VA_OP_UNMAP, AMDGPU_VA_OP_CLEAR, AMDGPU_VA_OP_REPLACE] {
         args.operation = operation;
-        assert_eq!(space.va(args), Err(Errno::BUSY), "{operation}");
+        assert_eq!(space.va(args), Err(Errno::EBUSY), "{operation}");
     }
-    assert_eq!(close(client, &space.file, ring), Err(Errno::BUSY));
+    assert_eq!(close(client, &space.file, ring), Err(Errno::EBUSY));
     client.destroy(0).unwrap();
     close(client, &space.file, ring).unwrap();
 }
@@ -174,7 +174,7 @@ fn memory_that_a_queue_uses_stays_mapped() {
 fn hardware_that_refuses_leaves_nothing_mapped() {
     let space = Space::new();
     space.client.hardware.refuse_map.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(space.map(0, 1, 0), Err(Errno::NOMEM));
+    assert_eq!(space.map(0, 1, 0), Err(Errno::ENOMEM));
     space.client.hardware.refuse_map.store(false, std::sync::atomic::Ordering::Relaxed);
     space.map(0, 1, 0).unwrap();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What generated code asks of the host CPU: what `level` looks for before it hands out a level, and no more.
+//! Generated code needs no feature of the host CPU that `level` has not detected before it gives out a level.
 //!
-//! The code is only emitted and decoded, so AVX-512 is looked at on any machine.
+//! The code is only emitted and decoded, so the test checks AVX-512 on any machine.
 
 use std::collections::BTreeSet;
 
@@ -16,23 +16,23 @@ use crate::predecode::Shape;
 use crate::program::Cache;
 use crate::wave::mode;
 
-/// What every x86-64 host has.
+/// The features of every x86-64 host.
 const BASE: &[CpuidFeature] = {
     use CpuidFeature::*;
     &[INTEL8086, INTEL186, INTEL386, INTEL486, X64, CMOV, SSE, SSE2]
 };
-/// What [`Level::Avx2`] has beside it.
+/// The further features of [`Level::Avx2`].
 const AVX2: &[CpuidFeature] = {
     use CpuidFeature::*;
     &[AVX, CpuidFeature::AVX2, FMA, F16C, BMI1, BMI2, LZCNT, POPCNT]
 };
-/// What [`Level::Avx512`] has beside both: what Skylake servers have.
+/// The further features of [`Level::Avx512`]: those of Skylake servers.
 const AVX512: &[CpuidFeature] = {
     use CpuidFeature::*;
     &[AVX512F, AVX512BW, AVX512DQ, AVX512VL]
 };
 
-/// The instructions of generated code for `words` that ask for more than `allowed`; how many there are at all.
+/// The instructions of generated code for `words` that need more than `allowed`, and the number of all instructions.
 fn beyond(
     place: &Place,
     words: &[u32],
@@ -56,7 +56,7 @@ fn check(wide: Wide, allowed: &[&[CpuidFeature]]) {
     let allowed: BTreeSet<_> = allowed.iter().copied().flatten().copied().collect();
     let (place, mut r) = (Place::new(), Random(0xFEA7_0123));
     let mut instructions = 0;
-    // Each operation in many forms, then whatever else a program has.
+    // Each operation in many forms, then random programs.
     let single = INLINE.iter().flat_map(|&op| std::iter::repeat_n(vec![op], 40));
     for ops in single.chain(std::iter::repeat_n(Vec::new(), 600)) {
         let words = random::program(&mut r, if ops.is_empty() { 24 } else { 1 }, 2, &ops);

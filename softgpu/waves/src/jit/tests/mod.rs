@@ -51,7 +51,7 @@ fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
     w
 }
 
-/// Memory that programs are put into, mapped for execution, and their data behind it.
+/// Memory for programs, mapped for execution, and for their data after it.
 struct Place {
     vm: Arc<Vm>,
     at: u64,
@@ -59,7 +59,7 @@ struct Place {
 
 const BYTES: usize = 1 << 16;
 
-/// Everything a program leaves beside the wave.
+/// All state that a program leaves beside the wave.
 type Left = (WaveStop, u64, Vec<u32>, Vec<u8>);
 
 impl Place {
@@ -68,7 +68,7 @@ impl Place {
         let memory: &'static mut [u32] = Box::leak(vec![0u32; BYTES / 2].into_boxed_slice());
         let at = (memory.as_mut_ptr().expose_provenance() as u64).next_multiple_of(BYTES as u64);
         let vm = Vm::new();
-        // SAFETY: the memory was made for this and stays.
+        // SAFETY: the memory was allocated for this lab and lives as long.
         unsafe { vm.map(at..at + BYTES as u64, Access::ALL) }.unwrap();
         Place { vm, at }
     }
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// Runs a wave with what `drive` does, and answers everything it leaves.
+/// Runs a wave by `drive`, and returns all state that it leaves.
 fn session(
     place: &Place,
     w: &mut Wave,
@@ -120,7 +120,7 @@ fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
     })
 }
 
-/// Has the interpreter stop anywhere, and generated code where it can, by turns and at random.
+/// Stops a wave at random: the interpreter at any instruction, generated code where it can stop, alternately.
 fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
     let r = std::cell::RefCell::new(Random(seed | 1));
     session(place, w, level, Engine::Jit, |w, env, code| {
@@ -137,7 +137,7 @@ fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
                 WaveStop::Interrupted | WaveStop::Quantum => {}
                 other => return other,
             }
-            // What a save area brings back elsewhere has no hint.
+            // A wave restored from a save area has no hint.
             w.hint = r.borrow_mut().below(4) as usize * 1000;
         }
     })
@@ -158,7 +158,7 @@ fn listing(words: &[u32]) -> String {
     text
 }
 
-/// What differs, in words.
+/// The differences as text.
 fn difference(a: &Wave, b: &Wave) -> Option<String> {
     for (row, (x, y)) in a.v.iter().zip(&b.v).enumerate().take(a.vgprs() * a.halves) {
         for lane in 0..32 {
@@ -188,7 +188,7 @@ fn compare_words(place: &Place, words: &[u32], lanes: usize, seed: u64) -> Resul
         let other = execute(place, &mut got, level, Engine::Jit);
         let mut turns = start.clone();
         let by_turns = take_turns(place, &mut turns, level, seed);
-        // What is dropped is not counted when the interpreter stops beside it.
+        // Instructions that predecode drops are not counted when the interpreter stops next to them.
         let by_turns = (by_turns.0, stop.1, by_turns.2, by_turns.3);
         for (way, got, other) in [("generated", &got, &other), ("by turns", &turns, &by_turns)] {
             if let Some(what) = disagreement((&want, &stop), (got, other)) {
@@ -216,14 +216,14 @@ fn disagreement((want, stop): (&Wave, &Left), (got, other): (&Wave, &Left)) -> O
         let at = (0..stop.3.len()).find(|&k| stop.3[k] != other.3[k]);
         Some(format!("memory at {at:?}"))
     } else if stop.0 == WaveStop::Exception {
-        // A fault is imprecise: what stood in front of the access may not have happened yet.
+        // A fault is imprecise: instructions before the access may not have run yet.
         None
     } else {
         difference(want, got)
     }
 }
 
-/// Runs random programs for some seconds, always the same ones in the same order.
+/// Runs random programs for some seconds: always the same programs in the same order.
 fn hunt(first: u64, body: usize, turns: u32, ops: &[Op]) {
     if Level::best() < Level::Avx2 {
         println!("skipped: this CPU has no AVX2, so there is no generated code");
@@ -247,10 +247,10 @@ fn hunt(first: u64, body: usize, turns: u32, ops: &[Op]) {
     assert!(programs > 20, "only {programs} programs in {:?}", seconds());
 }
 
-/// How long a test runs random programs: 12 s, or `STASIS_FUZZ_SECONDS`.
+/// How long a test runs random programs: 6 s, or `STASIS_FUZZ_SECONDS`.
 fn seconds() -> Duration {
     let asked = std::env::var("STASIS_FUZZ_SECONDS").ok().and_then(|n| n.parse().ok());
-    Duration::from_secs(asked.unwrap_or(12))
+    Duration::from_secs(asked.unwrap_or(6))
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn programs_that_once_failed_agree() {
     }
 }
 
-/// Operations that only AVX-512 code does inline, apart from the commonest.
+/// Operations that only AVX-512 code does inline, without the commonest.
 const INLINE: &[Op] = {
     use Op::*;
     &[
@@ -368,7 +368,7 @@ fn listed_operations_agree() {
     hunt(0x0DDB_A115, 24, 3, INLINE);
 }
 
-/// Shifts of two registers by a constant, which VBMI2 would have an instruction for.
+/// Shifts of two registers by a constant, for which VBMI2 would have an instruction.
 #[test]
 fn shifts_of_register_pairs_agree() {
     if Level::best() < Level::Avx2 {

@@ -20,14 +20,15 @@ impl Random {
     pub(super) fn chance(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
-    /// An f32 of an exponent where something ends and a mantissa of few bits: ties, and results just out of range.
+    /// An f32 with an exponent at the end of some range and a mantissa of few bits: ties, and results just out of
+    /// range.
     pub(super) fn near_a_limit(&mut self) -> u32 {
         const EXPONENTS: [u32; 8] = [0, 23, 63, 95, 127, 150, 190, 252];
         let exponent = EXPONENTS[self.below(8) as usize] + self.below(4) as u32;
         let mantissa = (0..self.below(4)).fold(0, |m, _| m ^ 1 << self.below(23));
         (self.next() as u32 & 1) << 31 | exponent << 23 | mantissa
     }
-    /// Bits that mean something as an integer, a float, a half.
+    /// Bits that are interesting as an integer, a float or a half.
     pub(super) fn bits(&mut self) -> u32 {
         const CORNERS: [u32; 16] = [
             0,
@@ -68,7 +69,7 @@ pub(super) fn below(r: &mut Random, n: u32) -> u32 {
     r.below(n.into()) as u32
 }
 
-/// The loop's counter, which no random instruction touches.
+/// The loop's counter, which no random instruction uses.
 const COUNTER: u32 = 30;
 
 fn vgpr(r: &mut Random) -> u32 {
@@ -99,7 +100,7 @@ fn scalar_destination(r: &mut Random) -> u32 {
     }
 }
 
-/// Whether an instruction can stand anywhere in a straight run.
+/// Whether an instruction can be anywhere in a straight run.
 fn is_plain(op: Op) -> bool {
     use Op::*;
     let row = info(op);
@@ -216,7 +217,7 @@ fn dual(r: &mut Random) -> Vec<u32> {
     let d = vgpr(r);
     let other = (vgpr(r) >> 1) << 17;
     let low = 0xC800_0000 | x << 22 | y << 17 | vgpr(r) << 9 | source(r);
-    // vdsty has one bit less: its lowest is the inverse of vdstx's.
+    // vdsty has one bit less: its lowest bit is the inverse of vdstx's.
     let high = d << 24 | (other >> 17) << 17 | vgpr(r) << 9 | source(r);
     let mut words = vec![low, high];
     if matches!(x, 1 | 2) || matches!(y, 1 | 2) {
@@ -254,7 +255,7 @@ pub(super) fn instruction(r: &mut Random, wanted: Option<Op>) -> Vec<u32> {
         }
         let code = codes[r.below(codes.len() as u64) as usize];
         let Some(w) = words(r, code.fmt, u32::from(code.opcode)) else { continue };
-        // A literal that a source asked for is not there: such words are too short.
+        // A source that names a literal makes such words too short.
         let Ok(inst) = decode(&w) else { continue };
         if inst.size as usize != w.len() * 4 || inst.op != row.op {
             continue;
@@ -287,11 +288,11 @@ pub(super) fn program(r: &mut Random, body: usize, turns: u32, ops: &[Op]) -> Ve
     words
 }
 
-/// Where programs find the address of their data, and how many bytes it has.
+/// The register with the address of a program's data, and the number of its bytes.
 pub(super) const DATA: u32 = 20;
 pub(super) const DATA_BYTES: u64 = 1 << 14;
 
-/// Scalar loads from the data, some of them beyond it.
+/// Scalar loads from the data, some of them past its end.
 fn scalar_loads(r: &mut Random) -> Vec<u32> {
     let mut words = Vec::new();
     for _ in 0..1 + r.below(3) {
@@ -305,7 +306,8 @@ fn scalar_loads(r: &mut Random) -> Vec<u32> {
     words
 }
 
-/// Loads and stores at addresses that make a pattern: the same, in a row, at distances; all within bounds or some not.
+/// Loads and stores at addresses that form a pattern: equal, adjacent, at a distance; all within bounds or some
+/// outside.
 pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
     use Op::*;
     const LDS: [Op; 17] = [
@@ -340,7 +342,7 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         GLOBAL_ATOMIC_ADD_U32,
     ];
     let address = (VGPRS - 2) as u32 & !1;
-    // Lane number, times a power of two, plus something.
+    // Lane number times a power of two, plus an offset.
     let mut words = vec![0xD71F_0000 | address, 193 | 128 << 9];
     let scale = if r.chance(4) { 31 } else { r.below(7) as u32 };
     words.push(0x3000_0000 | address << 17 | address << 9 | (128 + scale));
@@ -349,7 +351,7 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         4 * r.below(600) as u32 + r.below(64) as u32 / 60,
     ]);
     if r.chance(6) {
-        // One of the registers instead: any pattern, anywhere.
+        // One of the registers instead: any pattern.
         words = vec![0x7E00_0300 | address << 17 | vgpr(r)];
     }
     if r.chance(4) {
@@ -369,7 +371,7 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         let op = ops[r.below(ops.len() as u64) as usize];
         let fmt = if local { Fmt::Ds } else { Fmt::Global };
         let code = u32::from(info(op).opcode(softgpu_isa::EncodingFamily::Gfx11, fmt).expect("an opcode"));
-        // Registers of four dwords, sometimes over the address.
+        // Registers of four dwords, which sometimes overlap the address.
         let data = r.below(VGPRS - 6) as u32;
         let result = if r.chance(4) { address } else { r.below(VGPRS - 6) as u32 };
         let result = if info(op).dst.first().is_some_and(|s| s.ty.dwords() > 1) {

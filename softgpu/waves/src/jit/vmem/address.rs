@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What generated code knows of the addresses in a register.
 //!
-//! INVARIANT: found out at one place of a region and true until the register is written; kept in the context, since
-//! handlers that are called in between keep no register.
+//! INVARIANT: the facts are computed at one place of a region and are true until the register is written. They are in
+//! the context, because handlers that are called in between do not preserve registers.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -19,9 +19,9 @@ const ALL: Register = Register::K6;
 /// Numbers of the lanes of a piece.
 pub(in crate::jit) const TIMES: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// The span of lanes without a common distance: no range has that many bytes.
+/// The span that stands for lanes without a common distance: no range has that many bytes.
 const TOO_FAR: u64 = 1 << 62;
-/// Where in the context the parts of a [`Known`] are: first, span, stride.
+/// Offsets in the context of the parts of a [`Known`]: first, span, stride.
 pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
     let base = std::mem::offset_of!(JitContext, known) + index * size_of::<Known>();
     (
@@ -32,7 +32,8 @@ pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOpera
 }
 
 impl Gen {
-    /// Index of what is known of piece `c` of the address register: found out now if it is not known yet.
+    /// The index of the facts about piece `c` of the address register; code that computes them is emitted if they are
+    /// not known yet.
     pub(super) fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
         let row = s.src[0].index;
         let kept = match (t.space, address_dwords(s, t)) {
@@ -92,7 +93,7 @@ impl Gen {
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(scattered);
-        // Any address will do: none is near enough to the end of a range.
+        // The address of any lane serves: no address is so near to the end of a range.
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, TOO_FAR));
         self.asm.op2(Code::Mov_rm64_r64, span, Register::RAX);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sixteen lanes' dwords between memory and registers: side by side, at a distance, anywhere.
+//! Moves sixteen lanes' dwords between memory and registers: adjacent, at a constant distance, or scattered.
 //!
-//! INVARIANT: the caller has checked that the access is allowed; only LDS offsets that have no pattern are checked here.
+//! INVARIANT: the caller has checked that the access is allowed; this module checks only scattered LDS offsets.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -14,7 +14,7 @@ use super::address::TIMES;
 
 /// Predicate of vpcmpud: less or equal.
 const LESS_EQUAL: i32 = 2;
-/// Mask of lanes in bounds, and of lanes that a gather has still to do.
+/// Mask of lanes in bounds, and of lanes that a gather still has to do.
 const K: Register = Register::K5;
 
 impl Gen {
@@ -57,7 +57,7 @@ impl Gen {
         }
     }
 
-    /// 16 lanes next to each other.
+    /// 16 adjacent lanes.
     fn load_block(&mut self, rows: &[Register], spare: &[Register; 4], place: impl Fn(i64) -> MemoryOperand) {
         for (n, &row) in rows.iter().enumerate() {
             self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place(n as i64));
@@ -123,7 +123,7 @@ impl Gen {
                     self.permuted(t, lanes, a, b);
                     self.permuted(u, lanes, x, y);
                     for half in 0..2 {
-                        // Pairs of dwords by turns from both.
+                        // Pairs of dwords, taken alternately from both.
                         let index = TIMES.map(|i| 2 * (i >> 2) + (i & 1) + 8 * half + 16 * (i >> 1 & 1));
                         self.permuted(r, index, t, u);
                         self.asm.op2(store, place(i64::from(2 * n + half)), r);
@@ -134,7 +134,7 @@ impl Gen {
         }
     }
 
-    /// Emits what was put off.
+    /// Emits the rare patterns out of line.
     pub(in crate::jit) fn emit_outlined(&mut self) {
         for outlined in std::mem::take(&mut self.outlined) {
             let done = match outlined {
@@ -142,7 +142,7 @@ impl Gen {
                     self.asm.place(label);
                     self.asm.op2(Code::Mov_r64_rm64, Register::RCX, stride);
                     if t.store {
-                        // Lanes over one another are the handler's.
+                        // The handler does overlapping lanes.
                         self.asm.op2(Code::Cmp_rm64_imm8, Register::RCX, 4 * t.dwords as i32);
                         self.asm.jump(Code::Jb_rel32_64, slow);
                     }
@@ -181,7 +181,7 @@ impl Gen {
         }
     }
 
-    /// 16 lanes anywhere in LDS.
+    /// 16 scattered lanes in LDS.
     fn scattered(
         &mut self,
         t: &Transfer,

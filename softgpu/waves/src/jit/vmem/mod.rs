@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline global and LDS accesses for the commonest patterns of 16 lanes (AVX-512, all lanes on).
+//! Inline global and LDS accesses for the commonest patterns of 16 lanes (AVX-512, all lanes active).
 //!
-//! INVARIANT: memory is touched only behind a check that the whole access is allowed; every other pattern, and every
-//! access that the check does not allow, goes to the handler, which decides anew.
+//! INVARIANT: generated code accesses memory only after a check that the whole access is allowed. The handler does
+//! every other pattern and every access that the check refuses; it checks again.
 
 mod address;
 mod lanes;
@@ -19,7 +19,7 @@ use crate::step::Step;
 
 use address::places;
 
-/// What the access reads and writes among the VGPRs, for all pieces.
+/// The VGPR pieces that the access reads and writes.
 pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
     let mut list = Vec::new();
     for c in 0..g.pieces() {
@@ -40,7 +40,7 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
 }
 
 impl Gen {
-    /// Registers an access may take at once; `None` if that is more than there are.
+    /// The registers that an access needs at once; `None` if there are not so many.
     fn room(&self, s: &Step, t: &Transfer) -> Option<usize> {
         let results = t.dwords * t.parts * self.pieces();
         let addresses = address_dwords(s, t) * self.pieces();
@@ -56,11 +56,10 @@ impl Gen {
         !t.store && a.start < d.end && d.start < a.end
     }
 
-    /// Emits the access; `slow` is where the handler does it. Answers what has to be stored before that is called, or
-    /// `None` (and nothing emitted) when there are too few registers.
+    /// Emits the access; `slow` is the place where the handler is called. Returns what has to be stored before that
+    /// call, or `None` (and nothing is emitted) if there are too few registers.
     ///
-    /// Between the first jump to `slow` and the end no register is taken from what it holds: what is to be stored is the
-    /// same from everywhere.
+    /// Between the first jump to `slow` and the end no register changes its piece, so all jumps need the same stores.
     pub(super) fn transfer(
         &mut self,
         s: &Step,
@@ -71,7 +70,7 @@ impl Gen {
         let room = self.room(s, t)?;
         self.make_room(room);
         let dirty = self.regs.dirty();
-        // Before anything can be overwritten.
+        // Stored before anything can be overwritten.
         let addresses = address_dwords(s, t);
         if addresses > 0 {
             self.known(s, t, 0);
@@ -158,7 +157,7 @@ impl Gen {
         let offset = t.offsets[part];
         let (first, span, stride) = places(self.known(s, t, c));
         let (scattered, done) = (self.asm.label(), self.asm.label());
-        // In a register before the first jump.
+        // Loaded before the first jump.
         let offsets = self.source(&s.src[0], 0, c);
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);

@@ -1,37 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `/proc/self/maps`, cut to a range of addresses.
+//! `/proc/self/maps`, cut to a range of addresses: `proc_pid_maps(5)`.
 
 use std::ops::Range;
 
-use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use nix::errno::Errno;
+use nix::sys::mman::ProtFlags;
+use nix::sys::stat::{major, minor};
+
+use crate::errno;
 
 /// The part of a mapping that lies in the range asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Vma {
+pub struct Vma {
+    /// Addresses of the part.
     pub range: Range<usize>,
+    /// Access that the process has.
     pub prot: ProtFlags,
     /// Whether writes stay in this process.
     pub private: bool,
     /// Offset in the file at `range.start`.
     pub offset: u64,
-    pub device: (u32, u32),
+    /// Major and minor number of the device that the file is on; 0 for memory without a file.
+    pub device: (u64, u64),
+    /// The file on that device; 0 for memory without a file.
     pub inode: u64,
 }
 
 /// A device number as the maps print it.
-pub(super) fn device(dev: u64) -> (u32, u32) {
-    (rustix::fs::major(dev), rustix::fs::minor(dev))
+#[must_use]
+pub fn device(dev: u64) -> (u64, u64) {
+    (major(dev), minor(dev))
 }
 
 /// The mappings that overlap `range`, ascending, cut to it.
-pub(super) fn in_range(range: &Range<usize>) -> Result<Vec<Vma>, Errno> {
-    let text = std::fs::read("/proc/self/maps")
-        .map_err(|error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+///
+/// # Errors
+/// Those of reading `/proc/self/maps`.
+pub fn in_range(range: &Range<usize>) -> Result<Vec<Vma>, Errno> {
+    let text =
+        std::fs::read("/proc/self/maps").map_err(|error| errno::of_io(&error).unwrap_or(Errno::EIO))?;
     // A file name need not be UTF-8.
     let text = String::from_utf8_lossy(&text);
-    let vmas = text.lines().filter_map(parse).filter_map(|vma| cut(vma, range));
-    Ok(vmas.collect())
+    let reached = |vma: &Vma| vma.range.start < range.end;
+    let vmas = text.lines().filter_map(parse).take_while(reached);
+    Ok(vmas.filter_map(|vma| cut(vma, range)).collect())
 }
 
 fn cut(vma: Vma, range: &Range<usize>) -> Option<Vma> {
@@ -50,10 +62,12 @@ fn parse(line: &str) -> Option<Vma> {
     let (major, minor) = words.next()?.split_once(':')?;
     let inode = words.next()?.parse().ok()?;
     let mut prot = ProtFlags::empty();
-    for (letter, flag) in [(b'r', ProtFlags::READ), (b'w', ProtFlags::WRITE), (b'x', ProtFlags::EXEC)] {
+    for (letter, flag) in
+        [(b'r', ProtFlags::PROT_READ), (b'w', ProtFlags::PROT_WRITE), (b'x', ProtFlags::PROT_EXEC)]
+    {
         prot.set(flag, permissions.contains(&letter));
     }
-    let number = |text| u32::from_str_radix(text, 16).ok();
+    let number = |text| u64::from_str_radix(text, 16).ok();
     Some(Vma {
         range: usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?,
         prot,
@@ -74,7 +88,7 @@ mod tests {
         let vma = cut(parse(line).unwrap(), &(0x7f00_0000_1000..0x7f00_0000_2000)).unwrap();
         assert_eq!(vma.range, 0x7f00_0000_1000..0x7f00_0000_2000);
         assert_eq!((vma.offset, vma.device, vma.inode), (0x2000, (0, 1), 77));
-        assert_eq!((vma.prot, vma.private), (ProtFlags::READ | ProtFlags::WRITE, false));
+        assert_eq!((vma.prot, vma.private), (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, false));
         assert_eq!(cut(vma, &(0..0x1000)), None);
     }
 }
