@@ -9,7 +9,8 @@
 //! eventfd, the channel's *claim*, whose count is 1 between requests. The device reads the claim before it begins a
 //! request, and writes 1 after it has sent the reply. A client that stops waiting also reads the claim. If it gets the
 //! 1 and there is no reply, it closes the channel; the device then finds no claim and drops the request. If the client
-//! finds no claim, it must wait, since the device has begun the request.
+//! finds no claim, it must wait, since the device has begun the request. Such a client sends nothing before the claim of
+//! the last request is back.
 //!
 //! The listener sets SO_PASSCRED before it listens, and accepted sockets inherit the option. If it were set after
 //! accept, a message that arrived before would have no credentials.

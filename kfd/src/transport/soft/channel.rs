@@ -97,6 +97,7 @@ impl Channel {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Received<Reply>, WireError> {
+        self.wait_for_claim()?;
         wire::send((*self.socket).as_fd(), request, fds)?;
         self.wait_for_reply(request)?;
         let mut received: Received<Reply> = wire::receive((*self.socket).as_fd(), &mut self.buffer)?;
@@ -114,6 +115,18 @@ impl Channel {
             }
         }
         Ok(received)
+    }
+
+    /// Returns when the device has returned the claim of the request before. It does that after its reply, and can be stopped
+    /// in between: the next request would look begun.
+    fn wait_for_claim(&self) -> Result<(), WireError> {
+        let limit = CallLimit::current();
+        let Some(claim) = self.claim.as_ref().filter(|_| limit.is_some()) else { return Ok(()) };
+        match limit.wait_readable(claim.as_fd()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(WireError::TimedOut),
+            Err(errno) => Err(WireError::System { call: "poll", errno }),
+        }
     }
 
     /// Returns when there is a reply, or the connection has ended. Fails when the limit ends before, if the request was

@@ -88,6 +88,7 @@ struct Shared {
     opened: AtomicUsize,
     /// Nothing is begun while this is set, as in a process that is stopped.
     stalled: AtomicBool,
+    stalled_after_replies: AtomicBool,
 }
 
 pub(super) struct Server {
@@ -126,6 +127,7 @@ impl Server {
             live: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
             stalled: AtomicBool::new(false),
+            stalled_after_replies: AtomicBool::new(false),
         });
         let listener = Arc::new(listener);
         let accepting = (Arc::clone(&listener), Arc::clone(&shared));
@@ -145,6 +147,11 @@ impl Server {
     /// Stops it, or lets it go on.
     pub fn stall(&self, stalled: bool) {
         self.shared.stalled.store(stalled, Ordering::SeqCst);
+    }
+
+    /// Stands still, or no longer, between each reply and the return of its claim.
+    pub fn stall_after_replies(&self, stalled: bool) {
+        self.shared.stalled_after_replies.store(stalled, Ordering::SeqCst);
     }
 
     /// Connections that are open.
@@ -227,6 +234,9 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         left = fds.split_off(fds.len().min(MAX_FDS));
         if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
             return;
+        }
+        while shared.stalled_after_replies.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         nix::unistd::write(&claim, &1u64.to_ne_bytes()).unwrap();
     }

@@ -76,6 +76,23 @@ fn call_that_the_device_has_begun_is_waited_for_beyond_its_limit() {
 }
 
 #[test]
+fn call_behind_a_reply_whose_claim_is_not_back_is_not_sent() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let (server, _transport, kfd) = kfd(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        bare(0)
+    });
+    server.stall_after_replies(true);
+    kfd.runtime_disable().unwrap();
+    let error = soon().hold(|| kfd.runtime_disable()).unwrap_err();
+    assert_eq!(error.errno, Errno::ETIMEDOUT, "{error}");
+    server.stall_after_replies(false);
+    kfd.runtime_disable().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn wait_is_given_up_at_its_limit_and_the_device_goes_on() {
     const WAIT: u32 = sys::ioc_nr(AMDKFD_IOC_WAIT_EVENTS);
     let (release, released) = mpsc::channel::<()>();
