@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The AQL command processor.
 //!
-//! Packets run one after the other, which is a legal order for any barrier bits, and every packet's effects are
-//! visible before the next begins, which satisfies every fence scope. A slot keeps its packet until the packet has
-//! completed (kernels read it through `dispatch_ptr`); then its header becomes INVALID, the read index advances, and
-//! only then the completion signal changes, so that a client that sees the signal finds the slot free.
+//! Packets begin in their order; a dispatch without the barrier bit begins although others before it still run (HSA 1.2
+//! section 2.9). The processor has done with a dispatch packet when it begins: its header becomes INVALID and the read index
+//! passes it, so that a client may reuse the slot while the kernel runs. What has completed is told by completion signals
+//! alone. Every packet's effects are visible before its signal changes, which satisfies every fence scope.
+//!
+//! Nothing is executed without a doorbell, except what was published before the queue came onto the hardware.
 //!
 //! INVARIANT: only this module changes the position. Ring, write index and doorbell belong to the client: they can make
 //! the queue wait or halt, and have no other effect.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use queues::aql::{
-    BarrierValue, KernelDispatch, PACKET_BYTES, Packet, PacketError, PacketKind, Pm4Ib, RawPacket,
-};
+use queues::aql::{KernelDispatch, PACKET_BYTES, Packet, PacketError, PacketKind, Pm4Ib, RawPacket};
 use queues::save_area::WaveRecord;
-use softgpu_waves::{Launch, MemoryFault};
+use softgpu_waves::{Ended, Launch, MemoryFault};
 
 use super::backoff::Backoff;
 use super::clock;
 use super::core::{Core, Exit};
+use super::dependencies::{all_zero, any_zero, holds};
 use super::dispatch::{self, Job, Progress};
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Wake};
 use super::mqd::{Reader, Writer};
 use super::pm4;
 use super::scratch::{self, Wanted};
@@ -32,26 +34,36 @@ use crate::hardware::HwQueue;
 /// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
 
-/// What runs inside the packet at the position.
-#[derive(Debug, Default)]
-enum Inside {
-    /// Nothing: the packet has not begun.
-    #[default]
-    Nothing,
-    /// A dispatch.
-    Job(Box<Job>),
-    /// An indirect buffer, for the packet with this completion signal, begun at this time.
-    Buffer { machine: Box<pm4::Machine>, completion: u64, start: u64 },
+/// Dispatches of a queue that run at a time, as many as its descriptor can hold.
+const MAX_RUNNING: usize = 3;
+
+/// What a descriptor says of what runs: nothing, one dispatch, an indirect buffer, or several dispatches.
+const NOTHING: u32 = 0;
+const JOB: u32 = 1;
+const BUFFER: u32 = 2;
+const JOBS: u32 = 3;
+
+/// An indirect buffer, for the packet at the position with this completion signal, begun at this time.
+#[derive(Debug)]
+struct Buffer {
+    machine: Box<pm4::Machine>,
+    completion: u64,
+    start: u64,
 }
 
-/// An AQL queue between two packets or inside one.
+/// An AQL queue between two packets or inside some.
 #[derive(Debug, Default)]
 pub(super) struct AqlContext {
-    /// Index of the packet to execute next (or being executed), never wrapped.
+    /// Index of the packet to begin next (or inside of which it is), never wrapped.
     next: u64,
     /// One past the highest packet index rung.
     rung: u64,
-    inside: Inside,
+    /// What the doorbell held when it was last read.
+    seen: Option<u64>,
+    /// Dispatches that have begun, in their order.
+    jobs: Vec<Job>,
+    /// No dispatch runs beside it.
+    buffer: Option<Buffer>,
     /// How long to spin for the next packet.
     spin: Duration,
 }
@@ -68,63 +80,93 @@ impl AqlContext {
         waves: Vec<WaveRecord>,
     ) -> Result<Self, Errno> {
         let (next, rung) = (reader.take64(), reader.take64());
-        let inside = match reader.take() {
-            0 => Inside::Nothing,
-            1 => Inside::Job(Box::new(Job::load(reader, gpu, config, waves)?)),
-            2 => {
+        let mut context = Self { next, rung, ..Self::default() };
+        match reader.take() {
+            NOTHING => {}
+            JOB => context.jobs.push(Job::load(reader, gpu, config, waves)?),
+            BUFFER => {
                 let (completion, start) = (reader.take64(), reader.take64());
                 let machine = Box::new(pm4::Machine::load(reader, gpu, config, waves)?);
-                Inside::Buffer { machine, completion, start }
+                context.buffer = Some(Buffer { machine, completion, start });
+            }
+            JOBS => {
+                let count = usize::try_from(reader.take()).unwrap_or(usize::MAX);
+                if count > MAX_RUNNING {
+                    return Err(Errno::EINVAL);
+                }
+                let mut left = waves;
+                for _ in 0..count {
+                    let own = usize::try_from(reader.take()).map_err(|_| Errno::EINVAL)?;
+                    if own > left.len() {
+                        return Err(Errno::EINVAL);
+                    }
+                    let behind = left.split_off(own);
+                    context.jobs.push(Job::load(reader, gpu, config, left)?);
+                    left = behind;
+                }
+                if !left.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
             }
             _ => return Err(Errno::EINVAL),
-        };
-        Ok(Self { next, rung, inside, spin: Duration::ZERO })
+        }
+        Ok(context)
     }
 
     /// Writes everything but the waves.
     pub(super) fn store(&self, writer: &mut Writer) {
         writer.put64(self.next);
         writer.put64(self.rung);
-        match &self.inside {
-            Inside::Nothing => writer.put(0),
-            Inside::Job(job) => {
-                writer.put(1);
-                job.store(writer);
-            }
-            Inside::Buffer { machine, completion, start } => {
-                writer.put(2);
+        match (&self.buffer, &self.jobs[..]) {
+            (Some(Buffer { machine, completion, start }), _) => {
+                writer.put(BUFFER);
                 writer.put64(*completion);
                 writer.put64(*start);
                 machine.store(writer);
             }
+            (None, []) => writer.put(NOTHING),
+            (None, [job]) => {
+                writer.put(JOB);
+                job.store(writer);
+            }
+            (None, jobs) => {
+                writer.put(JOBS);
+                // A number that does not fit is refused by `load`.
+                let count = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
+                writer.put(count(jobs.len()));
+                for job in jobs {
+                    writer.put(count(job.waves().len()));
+                    job.store(writer);
+                }
+            }
         }
     }
 
-    /// The waves of the interrupted dispatch.
+    /// The waves of the interrupted dispatches, one dispatch behind another.
     pub(super) fn waves(&self) -> Vec<WaveRecord> {
-        match &self.inside {
-            Inside::Nothing => Vec::new(),
-            Inside::Job(job) => job.waves(),
-            Inside::Buffer { machine, .. } => machine.waves(),
+        match &self.buffer {
+            Some(Buffer { machine, .. }) => machine.waves(),
+            None => self.jobs.iter().flat_map(Job::waves).collect(),
         }
     }
 
-    /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
-    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
-        match &self.inside {
-            Inside::Nothing => None,
-            Inside::Job(job) => job.preempted_rsrc1(),
-            Inside::Buffer { machine, .. } => machine.preempted_rsrc1(),
-        }
+    /// `COMPUTE_PGM_RSRC1` of each dispatch that has running waves.
+    pub(super) fn preempted_rsrc1(&self) -> Vec<u32> {
+        let of_buffer = self.buffer.iter().filter_map(|buffer| buffer.machine.preempted_rsrc1());
+        of_buffer.chain(self.jobs.iter().filter_map(Job::preempted_rsrc1)).collect()
     }
 
     /// Executes packets until the driver or an exception stops it.
     pub(super) fn run(&mut self, core: &Core) -> Exit {
-        let mut run = AqlRun { core, config: core.config, context: self };
-        loop {
-            if let Err(exit) = run.step() {
-                return exit;
-            }
+        let wake: Ended = Arc::new(Wake(Arc::clone(&core.gpu)));
+        let mut run = AqlRun { core, config: core.config, context: self, wake };
+        let mut begun = run.map();
+        while begun.is_ok() {
+            begun = run.step();
+        }
+        match begun {
+            Ok(()) => Exit::Left,
+            Err(exit) => run.stop(exit),
         }
     }
 }
@@ -135,20 +177,54 @@ struct AqlRun<'a> {
     core: &'a Core,
     config: HwQueue,
     context: &'a mut AqlContext,
+    wake: Ended,
 }
 
 impl AqlRun<'_> {
+    /// The queue comes onto the hardware: packets that were published meanwhile count as rung (the MES and the HWS are told
+    /// where the write index is: `wptr_addr` of ADD_QUEUE and MAP_QUEUES), and interrupted dispatches go on.
+    fn map(&mut self) -> Result<(), Exit> {
+        let written = self.core.gpu.vm.read_u64(self.config.write_ptr_va)?;
+        self.note_rung(written);
+        for job in &mut self.context.jobs {
+            job.begin(&self.core.gpu, &self.core.control, Some(Arc::clone(&self.wake)))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the dispatches off the workers. Those of a queue that halts are abandoned.
+    fn stop(&mut self, mut exit: Exit) -> Exit {
+        let mut kept = Vec::new();
+        for mut job in std::mem::take(&mut self.context.jobs) {
+            if matches!(exit, Exit::Raised(_)) {
+                self.core.control.abort();
+            }
+            match job.end() {
+                Ok(Progress::Paused) => kept.push(job),
+                Ok(Progress::Aborted) => {}
+                Ok(Progress::Completed) => {
+                    if let (Err(raised), Exit::Left) = (self.complete(&job), &exit) {
+                        exit = raised;
+                    }
+                }
+                Err(raised) if matches!(exit, Exit::Left) => exit = raised.into(),
+                Err(_) => {}
+            }
+        }
+        if matches!(exit, Exit::Left) {
+            self.context.jobs = kept;
+        }
+        exit
+    }
+
     fn step(&mut self) -> Result<(), Exit> {
         if self.core.must_leave() {
             return Err(Exit::Left);
         }
-        match std::mem::take(&mut self.context.inside) {
-            Inside::Nothing => {}
-            Inside::Job(job) => return self.run_job(job),
-            Inside::Buffer { machine, completion, start } => {
-                return self.run_buffer(machine, completion, start);
-            }
+        if let Some(Buffer { machine, completion, start }) = self.context.buffer.take() {
+            return self.run_buffer(machine, completion, start);
         }
+        self.collect()?;
         if !self.published()? {
             return self.idle();
         }
@@ -158,6 +234,11 @@ impl AqlRun<'_> {
             decoded => decoded?,
         };
         packet.validate()?;
+        let header = packet.header();
+        if !self.context.jobs.is_empty() && (header.barrier || matches!(packet, Packet::Pm4Ib(_))) {
+            self.wait_for_a_job();
+            return Ok(());
+        }
         match packet {
             Packet::KernelDispatch(dispatch) => self.launch(dispatch),
             Packet::BarrierAnd(barrier) => {
@@ -194,6 +275,11 @@ impl AqlRun<'_> {
                 let wanted = Wanted { lane_bytes, lanes: descriptor.lanes() };
                 match scratch::find(gpu, queue, wanted)? {
                     Some(scratch) => Some(scratch),
+                    // Only an idle queue's scratch can be changed.
+                    None if !self.context.jobs.is_empty() => {
+                        self.wait_for_a_job();
+                        return Ok(());
+                    }
                     // The packet begins anew, now or when the queue is on the hardware again.
                     None => return scratch::ask(self.core, queue, wanted),
                 }
@@ -215,19 +301,59 @@ impl AqlRun<'_> {
             priority: self.config.priority,
             privileged: gpu.chip.privileged(self.config.kind, descriptor.compute_pgm_rsrc1),
         };
-        let job = Box::new(Job::new(gpu, launch)?);
-        self.run_job(job)
+        let mut job = Job::new(gpu, launch)?;
+        if !self.fits(&job) {
+            self.wait_for_a_job();
+            return Ok(());
+        }
+        self.consume()?;
+        job.begin(gpu, &self.core.control, Some(Arc::clone(&self.wake)))?;
+        self.context.jobs.push(job);
+        Ok(())
     }
 
-    fn run_job(&mut self, mut job: Box<Job>) -> Result<(), Exit> {
-        match job.run(&self.core.gpu, &self.core.control)? {
-            Progress::Completed => self.retire(job.completion_signal(), job.start()),
-            Progress::Paused => {
-                self.context.inside = Inside::Job(job);
-                Err(Exit::Left)
+    /// Whether a dispatch can run beside those that do: the descriptor and the save area must hold them all, and only one can
+    /// have the queue's scratch memory.
+    fn fits(&self, job: &Job) -> bool {
+        let jobs = &self.context.jobs;
+        let bytes = jobs.iter().fold(job.save_bytes(), |all, other| all.saturating_add(other.save_bytes()));
+        jobs.is_empty()
+            || jobs.len() < MAX_RUNNING
+                && bytes <= u64::from(self.config.cwsr_bytes)
+                && !(job.has_scratch() && jobs.iter().any(Job::has_scratch))
+    }
+
+    /// Completes the dispatches that are over.
+    fn collect(&mut self) -> Result<(), Exit> {
+        let mut at = 0;
+        while let Some(job) = self.context.jobs.get_mut(at) {
+            if !job.is_running() || !job.is_over() {
+                at += 1;
+                continue;
             }
-            Progress::Aborted => Err(Exit::Left),
+            match job.end()? {
+                // The queue is about to leave.
+                Progress::Paused => at += 1,
+                Progress::Aborted => return Err(Exit::Left),
+                Progress::Completed => {
+                    let job = self.context.jobs.remove(at);
+                    self.complete(&job)?;
+                }
+            }
         }
+        Ok(())
+    }
+
+    fn complete(&self, job: &Job) -> Result<(), Exit> {
+        Ok(signal::complete(&self.core.gpu, job.completion_signal(), job.start(), clock::ticks())?)
+    }
+
+    fn is_one_over(&self) -> bool {
+        self.context.jobs.iter().any(Job::is_over)
+    }
+
+    fn wait_for_a_job(&self) {
+        self.core.gpu.doorbells.park(|| self.core.must_leave() || self.is_one_over());
     }
 
     fn run_buffer(
@@ -239,7 +365,7 @@ impl AqlRun<'_> {
         match machine.run(self.core) {
             Ok(()) => self.retire(completion, start),
             Err(exit) => {
-                self.context.inside = Inside::Buffer { machine, completion, start };
+                self.context.buffer = Some(Buffer { machine, completion, start });
                 Err(exit)
             }
         }
@@ -259,60 +385,75 @@ impl AqlRun<'_> {
             if core.must_leave() {
                 return Err(Exit::Left);
             }
-            backoff.wait(|| core.must_leave() || !matches!(satisfied(&value), Ok(false)));
+            self.collect()?;
+            backoff
+                .wait(|| core.must_leave() || self.is_one_over() || !matches!(satisfied(&value), Ok(false)));
         }
         self.retire(completion, start)
     }
 
-    /// Frees the slot of the completed packet and publishes the read index.
+    /// Frees the slot of a packet that has completed, and completes its signal.
     fn retire(&mut self, completion: u64, start: u64) -> Result<(), Exit> {
         let end = clock::ticks();
+        self.consume()?;
+        signal::complete(&self.core.gpu, completion, start, end)?;
+        Ok(())
+    }
+
+    /// Frees the slot of the packet at the position and publishes the read index.
+    fn consume(&mut self) -> Result<(), MemoryFault> {
         let gpu = &self.core.gpu;
         let word = gpu.vm.read_u32(self.slot())?;
         gpu.vm.write_u32(self.slot(), word & 0xffff_0000 | PacketKind::Invalid as u32)?;
         self.context.next = self.context.next.wrapping_add(1);
         self.context.spin = LONGEST_SPIN;
-        gpu.vm.write_u64(self.config.read_ptr_va, self.context.next)?;
-        signal::complete(gpu, completion, start, end)?;
-        Ok(())
+        gpu.vm.write_u64(self.config.read_ptr_va, self.context.next)
     }
 
-    /// Waits for a packet: first by a short spin, which only helps on a busy queue, then parked until a doorbell rings.
+    /// Waits for a packet or the end of a dispatch: first by a short spin, which only helps on a busy queue, then parked until
+    /// a doorbell rings or a worker notifies it.
     fn idle(&mut self) -> Result<(), Exit> {
         let offset = self.config.doorbell_offset;
         let doorbells = &self.core.gpu.doorbells;
         let (begun, seen) = (Instant::now(), doorbells.value(offset));
         while begun.elapsed() < self.context.spin {
-            if doorbells.value(offset) != seen || self.core.must_leave() {
+            if doorbells.value(offset) != seen || self.core.must_leave() || self.is_one_over() {
                 return Ok(());
             }
             std::hint::spin_loop();
         }
         self.context.spin /= 2;
         // The next step finds a fault again and raises it.
-        doorbells.park(|| self.core.must_leave() || !matches!(self.published(), Ok(false)));
+        doorbells
+            .park(|| self.core.must_leave() || self.is_one_over() || !matches!(self.published(), Ok(false)));
         Ok(())
     }
 
-    /// Whether the slot at the position holds a packet to execute: it was rung, or the write index has passed it, and
-    /// its header is not INVALID.
+    /// Whether the slot at the position holds a packet to execute: it was rung, and its header is not INVALID.
     ///
     /// The doorbell alone is not enough with several producers, which may ring in another order than they reserved;
     /// the header alone is not enough in a ring that was never filled with INVALID headers.
     fn published(&mut self) -> Result<bool, MemoryFault> {
-        let next = self.context.next;
-        let ahead = |limit: u64| limit.wrapping_sub(next).cast_signed() > 0;
-        let rung = self.core.gpu.doorbells.value(self.config.doorbell_offset).wrapping_add(1);
-        if rung.wrapping_sub(self.context.rung).cast_signed() > 0 {
-            self.context.rung = rung;
+        let value = self.core.gpu.doorbells.value(self.config.doorbell_offset);
+        if self.context.seen != Some(value) {
+            self.context.seen = Some(value);
+            self.note_rung(value.wrapping_add(1));
+            // Another producer may have rung a higher index before, which this value has overwritten.
+            let written = self.core.gpu.vm.read_u64(self.config.write_ptr_va)?;
+            self.note_rung(written);
         }
-        let vm = &self.core.gpu.vm;
-        if !ahead(self.context.rung) && !ahead(vm.read_u64(self.config.write_ptr_va)?) {
+        if self.context.rung.wrapping_sub(self.context.next).cast_signed() <= 0 {
             return Ok(false);
         }
         // ORDERING: an acquire load, pairs with the release store of the header.
-        let header = vm.read_u32(self.slot())?.to_le_bytes()[0];
+        let header = self.core.gpu.vm.read_u32(self.slot())?.to_le_bytes()[0];
         Ok(header != PacketKind::Invalid as u8)
+    }
+
+    fn note_rung(&mut self, end: u64) {
+        if end.wrapping_sub(self.context.rung).cast_signed() > 0 {
+            self.context.rung = end;
+        }
     }
 
     fn packet(&self) -> Result<RawPacket, MemoryFault> {
@@ -331,71 +472,5 @@ impl AqlRun<'_> {
         let bytes = PACKET_BYTES as u64;
         let slots = (self.config.ring_bytes / bytes).max(1);
         self.config.ring_va.wrapping_add(self.context.next % slots * bytes)
-    }
-}
-
-/// Barrier-value: the signal's masked value stands in the wanted relation; a null signal is no dependency.
-fn holds<E>(barrier: &BarrierValue, value: &dyn Fn(u64) -> Result<u64, E>) -> Result<bool, E> {
-    if barrier.signal == 0 {
-        return Ok(true);
-    }
-    Ok(barrier.is_satisfied_by(value(barrier.signal)?.cast_signed()))
-}
-
-/// Barrier-and: no dependency is pending; null handles are none.
-fn all_zero<E>(deps: [u64; 5], value: &dyn Fn(u64) -> Result<u64, E>) -> Result<bool, E> {
-    for dep in deps.into_iter().filter(|&dep| dep != 0) {
-        if value(dep)? != 0 {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Barrier-or: one dependency has arrived, or there is none at all.
-fn any_zero<E>(deps: [u64; 5], value: &dyn Fn(u64) -> Result<u64, E>) -> Result<bool, E> {
-    let mut none = true;
-    for dep in deps.into_iter().filter(|&dep| dep != 0) {
-        if value(dep)? == 0 {
-            return Ok(true);
-        }
-        none = false;
-    }
-    Ok(none)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use queues::aql::Condition;
-
-    use super::*;
-
-    /// Signals whose handle is their value plus one.
-    fn value(handle: u64) -> Result<u64, Infallible> {
-        Ok(handle - 1)
-    }
-
-    #[test]
-    fn all_zero_needs_every_signal_and_skips_null() {
-        assert_eq!(all_zero([0; 5], &value), Ok(true));
-        assert_eq!(all_zero([1, 0, 1, 0, 0], &value), Ok(true));
-        assert_eq!(all_zero([1, 0, 2, 0, 0], &value), Ok(false));
-    }
-
-    #[test]
-    fn barrier_value_looks_at_the_masked_value() {
-        let barrier = BarrierValue { mask: 0xf, ..BarrierValue::new(0x25, Condition::Eq, 4) };
-        assert_eq!(holds(&barrier, &value), Ok(true));
-        assert_eq!(holds(&BarrierValue { value: 5, ..barrier }, &value), Ok(false));
-        assert_eq!(holds(&BarrierValue { value: 5, signal: 0, ..barrier }, &value), Ok(true));
-    }
-
-    #[test]
-    fn any_zero_needs_one_signal_and_skips_null() {
-        assert_eq!(any_zero([0; 5], &value), Ok(true));
-        assert_eq!(any_zero([2, 0, 1, 0, 0], &value), Ok(true));
-        assert_eq!(any_zero([2, 0, 3, 0, 0], &value), Ok(false));
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A running dispatch: it is checked, run on the workers, interrupted, and saved in a queue's descriptor.
 //!
-//! INVARIANT: a [`Job`] holds all that is needed to resume an interrupted dispatch; the packet is read once.
+//! INVARIANT: a [`Job`] that is not running holds all that is needed to resume the dispatch; the packet is read once.
 
 use nix::errno::Errno;
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
 use queues::hsa::KernelDescriptor;
 use queues::save_area::WaveRecord;
 use queues::words::{double, words};
-use softgpu_waves::{Control, GridState, Launch, Outcome, Scratch, run};
+use softgpu_waves::{Control, Ended, GridState, Launch, MAX_RESIDENT, Outcome, Running, Scratch};
 
 use super::clock;
 use super::gpu::Gpu;
@@ -28,6 +28,8 @@ const SLOTS_ENGINES_SHIFT: u32 = 16;
 
 /// VGPRs that a lane can have.
 const VGPRS: u32 = 256;
+/// Bytes of a saved wave without its VGPRs: SGPRs, hardware registers and its share of the control stack, rounded up.
+const WAVE_BYTES: u64 = 2048;
 
 /// How a run of a dispatch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +42,13 @@ pub(super) enum Progress {
     Aborted,
 }
 
-/// A running dispatch.
+/// A dispatch that has begun.
 #[derive(Debug)]
 pub(super) struct Job {
     launch: Launch,
+    /// As it was when it was last stopped.
     grid: Option<Box<GridState>>,
+    running: Option<Running>,
     start: u64,
 }
 
@@ -55,7 +59,7 @@ impl Job {
     /// The exception that the dispatch raises.
     pub(super) fn new(gpu: &Gpu, launch: Launch) -> Result<Self, Raised> {
         check(gpu, &launch)?;
-        Ok(Self { launch, grid: None, start: clock::ticks() })
+        Ok(Self { launch, grid: None, running: None, start: clock::ticks() })
     }
 
     /// Runs the grid until it completes or `control` stops it.
@@ -63,7 +67,48 @@ impl Job {
     /// # Errors
     /// The exception that a wave raised; the grid cannot be resumed.
     pub(super) fn run(&mut self, gpu: &Gpu, control: &Control) -> Result<Progress, Raised> {
-        match run(&self.launch, &gpu.vm, &gpu.workers, control, self.grid.take()) {
+        self.begin(gpu, control, None)?;
+        self.end()
+    }
+
+    /// Gives the grid to the workers; `ended` is notified when it may be over.
+    ///
+    /// # Errors
+    /// The exception of a dispatch that cannot begin.
+    pub(super) fn begin(&mut self, gpu: &Gpu, control: &Control, ended: Option<Ended>) -> Result<(), Raised> {
+        let grid = self.grid.take();
+        match Running::start(&self.launch, &gpu.vm, &gpu.workers, control, grid, ended) {
+            Ok(running) => {
+                self.running = Some(running);
+                Ok(())
+            }
+            Err(outcome) => self.note(outcome).map(drop),
+        }
+    }
+
+    /// Whether the workers have it.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether the workers have done with it, or never had it.
+    pub(super) fn is_over(&self) -> bool {
+        self.running.as_ref().is_none_or(Running::is_over)
+    }
+
+    /// Waits until the workers have done with it.
+    ///
+    /// # Errors
+    /// The exception that a wave raised; the grid cannot be resumed.
+    pub(super) fn end(&mut self) -> Result<Progress, Raised> {
+        match self.running.take() {
+            Some(running) => self.note(running.finish(&self.launch)),
+            None => Ok(Progress::Paused),
+        }
+    }
+
+    fn note(&mut self, outcome: Outcome) -> Result<Progress, Raised> {
+        match outcome {
             Outcome::Completed => Ok(Progress::Completed),
             Outcome::Paused(grid) => {
                 self.grid = Some(grid);
@@ -72,6 +117,24 @@ impl Job {
             Outcome::Aborted => Ok(Progress::Aborted),
             Outcome::Exception(exception) => Err(exception.into()),
         }
+    }
+
+    /// Most bytes of a save area that its waves can take.
+    pub(super) fn save_bytes(&self) -> u64 {
+        let (descriptor, packet) = (&self.launch.descriptor, &self.launch.packet);
+        let lanes = u64::from(descriptor.lanes());
+        let groups =
+            packet.workgroups().iter().fold(1_u64, |all, &count| all.saturating_mul(u64::from(count)));
+        let vgprs = u64::from(descriptor.vgpr_count(lanes == 32)) * lanes * 4;
+        let waves = packet.workgroup_items().div_ceil(lanes);
+        let group = waves.saturating_mul(vgprs + WAVE_BYTES) + u64::from(packet.group_segment_bytes);
+        // CAST: 256.
+        groups.min(MAX_RESIDENT as u64).saturating_mul(group)
+    }
+
+    /// Whether its waves have private memory, which the dispatches of a queue share.
+    pub(super) fn has_scratch(&self) -> bool {
+        self.launch.scratch.is_some()
     }
 
     /// Handle of the signal to complete, or 0.
@@ -169,7 +232,7 @@ impl Job {
             return Err(Errno::EINVAL);
         }
         let grid = started.then(|| Box::new(GridState { next_workgroup, waves }));
-        Ok(Self { launch, grid, start })
+        Ok(Self { launch, grid, running: None, start })
     }
 }
 

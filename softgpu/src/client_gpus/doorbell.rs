@@ -102,6 +102,16 @@ impl Doorbells {
         }
     }
 
+    /// Wakes the parked queues, if there are any. A client that overwrites the word can prevent it.
+    pub(super) fn wake_parked(&self) {
+        let Some(word) = self.parked.u32_at(0) else { return };
+        // ORDERING: as in `wake_all`.
+        fence(Ordering::SeqCst);
+        if word.load(Ordering::Relaxed) != 0 {
+            self.wake_all();
+        }
+    }
+
     /// Rings as the soft transport's client does.
     #[cfg(test)]
     pub(super) fn ring(&self, offset: u32, value: u64) {

@@ -114,6 +114,17 @@ impl softgpu_waves::Messages for Messages {
     }
 }
 
+/// Wakes the queues of a GPU when a dispatch of theirs may be over.
+#[derive(Debug)]
+pub(super) struct Wake(pub(super) Arc<Gpu>);
+
+impl softgpu_waves::Notify for Wake {
+    fn notify(&self) {
+        self.0.doorbells.wake_parked();
+        self.0.waiters.wake();
+    }
+}
+
 impl Gpu {
     /// The driver, as long as it exists.
     pub(super) fn interrupts(&self) -> Option<Arc<dyn Interrupts>> {

@@ -15,6 +15,7 @@ mod aql;
 mod backoff;
 mod clock;
 mod core;
+mod dependencies;
 mod dispatch;
 mod doorbell;
 mod gpu;

@@ -143,8 +143,8 @@ impl Queue {
             None => context.waves(),
         };
         if halted.is_none()
-            && let Some(rsrc1) = context.preempted_rsrc1()
-            && gpu.chip.hangs(config.kind, rsrc1)
+            && let Some(rsrc1) =
+                context.preempted_rsrc1().into_iter().find(|&rsrc1| gpu.chip.hangs(config.kind, rsrc1))
         {
             tracing::error!(target: "processor", gpu = gpu.index, queue = config.id, rsrc1,
                 "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");

@@ -92,7 +92,7 @@ impl QueueContext {
         }
     }
 
-    /// The waves of the interrupted dispatch.
+    /// The waves of the interrupted dispatches.
     pub(super) fn waves(&self) -> Vec<WaveRecord> {
         match self {
             Self::Aql(context) => context.waves(),
@@ -101,12 +101,12 @@ impl QueueContext {
         }
     }
 
-    /// `COMPUTE_PGM_RSRC1` of the dispatch that has running waves.
-    pub(super) fn preempted_rsrc1(&self) -> Option<u32> {
+    /// `COMPUTE_PGM_RSRC1` of each dispatch that has running waves.
+    pub(super) fn preempted_rsrc1(&self) -> Vec<u32> {
         match self {
             Self::Aql(context) => context.preempted_rsrc1(),
-            Self::Pm4(context) => context.preempted_rsrc1(),
-            Self::Sdma(_) => None,
+            Self::Pm4(context) => context.preempted_rsrc1().into_iter().collect(),
+            Self::Sdma(_) => Vec::new(),
         }
     }
 }

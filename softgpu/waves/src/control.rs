@@ -14,7 +14,7 @@ const ABORT: u8 = 2;
 const COUNTING: u8 = 4;
 const UNINTERRUPTIBLE: u8 = 8;
 
-/// The grid that a control is attached to, which is notified when the command changes.
+/// A grid that a control is attached to, which is notified when the command changes.
 pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
     /// Makes the thread that waits for the grid check the control again.
     fn command_changed(&self);
@@ -25,7 +25,8 @@ struct Shared {
     state: AtomicU8,
     /// Instructions until a pause, while counting.
     left: AtomicI64,
-    grid: Mutex<Option<Weak<dyn Observer>>>,
+    /// Those that still run, and some that have ended.
+    grids: Mutex<Vec<Weak<dyn Observer>>>,
 }
 
 /// The command of another thread to a running grid. Waves check it on every backward branch.
@@ -68,10 +69,9 @@ impl Control {
         if self.shared.state.swap(value, Ordering::AcqRel) == value {
             return;
         }
-        let grid = self.shared.grid.lock().as_ref().and_then(Weak::upgrade);
-        if let Some(grid) = grid {
-            grid.command_changed();
-        }
+        // A grid that is notified takes its own lock, so none is held here.
+        let grids: Vec<_> = self.shared.grids.lock().iter().filter_map(Weak::upgrade).collect();
+        grids.iter().for_each(|grid| grid.command_changed());
     }
 
     /// Runs on, and pauses after exactly this many instructions of all waves together (0: before the first).
@@ -80,10 +80,12 @@ impl Control {
         self.shared.state.store(if instructions == 0 { PAUSE } else { COUNTING }, Ordering::Release);
     }
 
-    /// Names the grid to notify when the command changes.
+    /// Names one more grid to notify when the command changes.
     pub(crate) fn attach<N: Observer + 'static>(&self, grid: &Arc<N>) {
         let grid: Weak<N> = Arc::downgrade(grid);
-        *self.shared.grid.lock() = Some(grid);
+        let mut grids = self.shared.grids.lock();
+        grids.retain(|grid| grid.strong_count() > 0);
+        grids.push(grid);
     }
 
     /// Asks for a pause.

@@ -89,6 +89,19 @@ pub(crate) struct Grid {
     changed: Condvar,
     executed: AtomicU64,
     observation: Option<Observation>,
+    /// Called when a worker has left and the grid may be over.
+    ended: Option<Ended>,
+    /// Set when the last worker that has left found it over; with another one inside it may be wrong.
+    over: AtomicBool,
+}
+
+/// What a worker calls when a grid may be over.
+pub type Ended = Arc<dyn Notify>;
+
+/// Someone who waits for the end of a [`Running`] dispatch, among other things.
+pub trait Notify: std::fmt::Debug + Send + Sync {
+    /// Makes him look whether it is over.
+    fn notify(&self);
 }
 
 impl Observer for Grid {
@@ -105,6 +118,7 @@ impl Grid {
         control: Control,
         resume: Option<Box<GridState>>,
         observation: Option<Observation>,
+        ended: Option<Ended>,
     ) -> Grid {
         let mut progress = Progress::default();
         let mut next = 0;
@@ -134,6 +148,8 @@ impl Grid {
             changed: Condvar::new(),
             executed: AtomicU64::new(0),
             observation,
+            ended,
+            over: AtomicBool::new(false),
         }
     }
 
@@ -192,6 +208,22 @@ impl Grid {
 
     /// Runs workgroups of this grid until none is left, the grid is halted, or the worker must run another grid.
     pub(crate) fn work(&self, workers: &Workers, spare: &mut Option<Box<Group>>) {
+        self.work_turns(workers, spare, u64::MAX);
+        if let Some(ended) = &self.ended
+            && self.note_over()
+        {
+            ended.notify();
+        }
+    }
+
+    fn note_over(&self) -> bool {
+        let over = self.is_over(&self.progress.lock());
+        self.over.store(over, Ordering::Release);
+        over
+    }
+
+    /// The same for so many turns of workgroups at most, without a notice at the end.
+    fn work_turns(&self, workers: &Workers, spare: &mut Option<Box<Group>>, turns: u64) {
         {
             let mut p = self.progress.lock();
             if p.closed {
@@ -200,14 +232,15 @@ impl Grid {
             p.active += 1;
         }
         let mut executed = 0;
-        self.work_active(workers, spare, &mut executed);
+        self.work_active(workers, spare, &mut executed, turns);
         self.executed.fetch_add(executed, Ordering::Relaxed);
         let mut p = self.progress.lock();
         p.active -= 1;
         self.changed.notify_all();
     }
 
-    fn work_active(&self, workers: &Workers, spare: &mut Option<Box<Group>>, executed: &mut u64) {
+    fn work_active(&self, workers: &Workers, spare: &mut Option<Box<Group>>, executed: &mut u64, turns: u64) {
+        let mut left = turns;
         let leave = Instant::now() + GRID_TIME;
         let mut map = self.vm.lock();
         let level = Level::current();
@@ -221,7 +254,8 @@ impl Grid {
             hot: crate::env::Hot::new(),
             engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
-        while !self.halted() {
+        while !self.halted() && left > 0 {
+            left -= 1;
             let Some(mut group) = self.take(spare) else { return };
             let deadline = Instant::now() + SLICE;
             let mut options = TurnOptions {
@@ -251,10 +285,15 @@ impl Grid {
         }
     }
 
+    /// Whether no worker has it, and none will do anything for it.
+    fn is_over(&self, p: &Progress) -> bool {
+        p.active == 0 && (self.exhausted(p) || self.halted())
+    }
+
     /// Waits until the grid has ended and closes it. Returns how it ended.
     fn wait(&self) -> Outcome {
         let mut p = self.progress.lock();
-        while p.active > 0 || !(self.exhausted(&p) || self.halted()) {
+        while !self.is_over(&p) {
             self.changed.wait_for(&mut p, POLL);
         }
         p.closed = true;
@@ -304,31 +343,94 @@ pub fn run_counted(
     control: &Control,
     resume: Option<Box<GridState>>,
 ) -> (Outcome, u64) {
-    let plan = match Plan::new(launch) {
-        Ok(plan) => plan,
-        Err(cause) => return (refused(launch, cause), 0),
-    };
+    match begin(launch, vm, workers, control, resume, None) {
+        Ok(grid) => finish(&grid, launch, workers),
+        Err(outcome) => (outcome, 0),
+    }
+}
+
+/// Creates the grid and gives it to the workers, if anything is left for them.
+fn begin(
+    launch: &Launch,
+    vm: &Arc<Vm>,
+    workers: &Workers,
+    control: &Control,
+    resume: Option<Box<GridState>>,
+    ended: Option<Ended>,
+) -> Result<Arc<Grid>, Outcome> {
+    let plan = Plan::new(launch).map_err(|cause| refused(launch, cause))?;
     // A grid of one workgroup cannot use a second thread, and passing it to a worker often takes longer than it runs.
     let alone = plan.total == 1;
     let observation =
         workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, resume.is_some()));
-    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation));
+    let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation, ended));
     control.attach(&grid);
     if alone {
-        SPARE.with_borrow_mut(|spare| grid.work(workers, spare));
+        // The caller may have other things to do than to run a kernel that does not end.
+        SPARE.with_borrow_mut(|spare| grid.work_turns(workers, spare, 1));
     }
-    let shared = !alone || grid.has_work();
-    if shared {
+    if !alone || grid.has_work() {
         workers.add(grid.clone());
+    } else {
+        grid.note_over();
     }
+    Ok(grid)
+}
+
+/// Waits for the end of a grid.
+fn finish(grid: &Arc<Grid>, launch: &Launch, workers: &Workers) -> (Outcome, u64) {
     let outcome = grid.wait();
-    if shared {
-        workers.remove(&grid);
-    }
+    workers.remove(grid);
     if let Some(observation) = &grid.observation {
         observation.finish(launch, &grid.plan, &outcome);
     }
     (outcome, grid.executed.load(Ordering::Relaxed))
+}
+
+/// A dispatch on the workers. Dropping it abandons the dispatch.
+#[derive(Debug)]
+pub struct Running {
+    grid: Arc<Grid>,
+    workers: Arc<Workers>,
+}
+
+impl Running {
+    /// Begins a dispatch, or resumes a paused one; `ended` is notified when it may be over, unless it is so at once.
+    ///
+    /// # Errors
+    /// The outcome of a dispatch that cannot begin.
+    pub fn start(
+        launch: &Launch,
+        vm: &Arc<Vm>,
+        workers: &Arc<Workers>,
+        control: &Control,
+        resume: Option<Box<GridState>>,
+        ended: Option<Ended>,
+    ) -> Result<Running, Outcome> {
+        let grid = begin(launch, vm, workers, control, resume, ended)?;
+        Ok(Running { grid, workers: Arc::clone(workers) })
+    }
+
+    /// Whether [`Running::finish`] returns at once: it has completed, failed, or was stopped through its control.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        // The lock is the workers': a caller that polls leaves it to them.
+        let grid = &self.grid;
+        (grid.over.load(Ordering::Acquire) || grid.halted()) && grid.is_over(&grid.progress.lock())
+    }
+
+    /// Waits until it is over.
+    #[must_use]
+    pub fn finish(self, launch: &Launch) -> Outcome {
+        finish(&self.grid, launch, &self.workers).0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.grid.failed.store(true, Ordering::Relaxed);
+        self.workers.remove(&self.grid);
+    }
 }
 
 thread_local! {

@@ -13,7 +13,7 @@ use crate::predecode::Shape;
 use crate::wave::{Row, TTMP, Wave, status};
 
 /// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
-const MAX_RESIDENT: usize = 256;
+pub const MAX_RESIDENT: usize = 256;
 /// STATUS bits of a running wave: SCRATCH_EN 29, VALID 16, IN_TG 11.
 const STATUS_VALID: u32 = 1 << 16;
 const STATUS_IN_GROUP: u32 = 1 << 11;

@@ -8,6 +8,7 @@ mod barriers;
 mod halts;
 mod idle;
 mod kernels;
+mod order;
 mod pm4;
 mod preempt;
 mod scratch;

@@ -40,21 +40,40 @@ pub struct Reservation<'q> {
     end: u64,
 }
 
+/// The kernel object of a dispatch packet. The processor has overwritten the header of one that it has `begun`, and left the
+/// rest.
+fn kernel_object(mut raw: RawPacket, begun: bool) -> Option<u64> {
+    if begun {
+        raw[0] = raw[0] & 0xffff_0000 | PacketKind::KernelDispatch as u32;
+    }
+    match Packet::decode(&raw) {
+        Ok(packet @ Packet::KernelDispatch(dispatch)) if packet.validate().is_ok() => {
+            Some(dispatch.kernel_object)
+        }
+        _ => None,
+    }
+}
+
 impl QueueLive {
-    /// `kernel_object` of the dispatch at the read index of an AQL queue, which is the one that runs or waits to.
+    /// `kernel_object` of the dispatch that an AQL queue began last, which runs if any does; else of the one that it is to
+    /// begin.
     pub fn running_object(&self) -> Option<u64> {
         if self.kind() != QueueKind::Aql {
             return None;
         }
-        let slot = self.ring.byte_offset(self.hardware_read());
-        let raw: RawPacket = std::array::from_fn(|word| {
+        let (read, write) = (self.hardware_read(), self.hardware_write());
+        // Slots before the read index that hold what they held, the last one first, and then the packet that is to begin.
+        let oldest = write.saturating_sub(self.ring.packets());
+        let begun = (oldest..read).rev().find_map(|index| kernel_object(self.load(index), true));
+        begun.or_else(|| kernel_object(self.load(read), false))
+    }
+
+    fn load(&self, index: u64) -> RawPacket {
+        let slot = self.ring.byte_offset(index);
+        std::array::from_fn(|word| {
             // CAST: below 16.
             self.memory.ring.load32(slot + 4 * word as u64, Ordering::Acquire)
-        });
-        match Packet::decode(&raw) {
-            Ok(Packet::KernelDispatch(dispatch)) => Some(dispatch.kernel_object),
-            _ => None,
-        }
+        })
     }
 
     pub(super) fn mark_unpublished(&self) {
