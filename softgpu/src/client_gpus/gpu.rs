@@ -25,6 +25,8 @@ pub struct Chip {
     pub arrays: u32,
     /// Shader engines of an XCC.
     pub engines: u32,
+    /// Compute queues that are on the hardware at a time (`num_cp_queues`).
+    pub compute_queues: usize,
     /// Whether the chip's errata are modelled.
     pub errata: bool,
 }
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     fn chip(name: &str, arrays: u32) -> Chip {
-        Chip { target: Target::by_name(name).unwrap(), arrays, engines: 1, errata: true }
+        Chip { target: Target::by_name(name).unwrap(), arrays, engines: 1, compute_queues: 8, errata: true }
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod pm4;
 mod queue;
 mod queue_context;
 mod raised;
+mod runlist;
 mod save;
 mod scratch;
 mod sdma;
@@ -34,12 +35,10 @@ mod signal;
 mod tests;
 mod with_client;
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
-use parking_lot::Mutex;
 use queues::sdma::Generation;
 use softgpu_waves::{Access, AccessKind, Level, TrapHandler, Vm, Workers};
 
@@ -49,21 +48,14 @@ pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
 pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine, Messages};
 use self::memory::HostMemory;
-use self::queue::Queue;
+use self::runlist::Runlist;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
-
-/// One GPU and the queues that are on it.
-#[derive(Debug)]
-struct GpuQueues {
-    gpu: Arc<Gpu>,
-    queues: Mutex<HashMap<u32, Queue>>,
-}
 
 /// The GPUs of one client process.
 #[derive(Debug)]
 pub struct ClientGpus {
     // Before the memory: dropping the queues stops everything that uses it.
-    gpus: Vec<GpuQueues>,
+    gpus: Vec<Runlist>,
     memory: HostMemory,
     line: InterruptLine,
     workers: Arc<Workers>,
@@ -101,7 +93,7 @@ impl ClientGpus {
                 line: Arc::clone(&line),
             };
             gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line))));
-            Ok(GpuQueues { gpu: Arc::new(gpu), queues: Mutex::default() })
+            Ok(Runlist::new(Arc::new(gpu)))
         };
         let gpus = chips.iter().enumerate().map(entry).collect::<Result<_, Errno>>()?;
         Ok(Self { gpus, memory, line, workers })
@@ -121,13 +113,12 @@ impl ClientGpus {
         format!("engine {engine}\ncpu {level}\ncpu_best {best}\nworkers {workers}\n")
     }
 
-    fn entry(&self, gpu: usize) -> Result<&GpuQueues, Errno> {
+    fn runlist(&self, gpu: usize) -> Result<&Runlist, Errno> {
         self.gpus.get(gpu).ok_or(Errno::ENODEV)
     }
 
-    /// Takes the queue out of its table, so that the table's lock is not held while the queue stops.
-    fn take(&self, gpu: usize, id: u32) -> Option<Queue> {
-        self.gpus.get(gpu)?.queues.lock().remove(&id)
+    fn gpu(&self, gpu: usize) -> Result<&Arc<Gpu>, Errno> {
+        self.runlist(gpu).map(Runlist::gpu)
     }
 }
 
@@ -155,27 +146,27 @@ fn executes(chip: &Chip, kind: HwQueueKind) -> bool {
 
 impl Hardware for ClientGpus {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
-        self.memory.grant(&self.entry(gpu)?.gpu.vm, mapping, access_of(mapping.access))
+        self.memory.grant(&self.gpu(gpu)?.vm, mapping, access_of(mapping.access))
     }
 
     fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
-        let Ok(entry) = self.entry(gpu) else { return };
-        self.memory.revoke(&entry.gpu.vm, va, bytes);
+        let Ok(gpu) = self.gpu(gpu) else { return };
+        self.memory.revoke(&gpu.vm, va, bytes);
     }
 
     fn protect(&self, gpu: usize, va: u64, bytes: u64, access: PageAccess) {
-        let Ok(entry) = self.entry(gpu) else { return };
-        entry.gpu.vm.protect(va..va.saturating_add(bytes), access_of(access));
+        let Ok(gpu) = self.gpu(gpu) else { return };
+        gpu.vm.protect(va..va.saturating_add(bytes), access_of(access));
     }
 
     fn set_trap_handler(&self, gpu: usize, code: u64, data: u64) {
-        let Ok(entry) = self.entry(gpu) else { return };
-        entry.gpu.vm.set_trap_handler(TrapHandler { code, data });
+        let Ok(gpu) = self.gpu(gpu) else { return };
+        gpu.vm.set_trap_handler(TrapHandler { code, data });
     }
 
     fn start_queue(&self, gpu: usize, queue: &HwQueue, mqd: &Mqd) -> Result<(), Errno> {
-        let entry = self.entry(gpu)?;
-        let chip = &entry.gpu.chip;
+        let runlist = self.runlist(gpu)?;
+        let chip = &runlist.gpu().chip;
         if !executes(chip, queue.kind) {
             let (name, kind) = (chip.target.name, queue.kind);
             tracing::error!(
@@ -185,34 +176,31 @@ impl Hardware for ClientGpus {
             );
             return Err(Errno::EOPNOTSUPP);
         }
-        if !is_mapped(&entry.gpu.vm, queue) {
+        if !is_mapped(&runlist.gpu().vm, queue) {
             return Err(Errno::EIO);
         }
-        if entry.queues.lock().contains_key(&queue.id) {
-            return Err(Errno::EBUSY);
-        }
-        let started = Queue::new(Arc::clone(&entry.gpu), *queue, mqd)?;
-        entry.queues.lock().insert(queue.id, started);
-        Ok(())
+        runlist.start(queue, mqd)
     }
 
     fn stop_queue(&self, gpu: usize, id: u32) -> Result<Option<Box<Mqd>>, Errno> {
-        let Some(queue) = self.take(gpu, id) else { return Ok(None) };
-        let saved = queue.save();
+        let Ok(runlist) = self.runlist(gpu) else { return Ok(None) };
+        let saved = runlist.stop(id);
         if saved.is_err()
-            && let Some(interrupts) = self.entry(gpu)?.gpu.interrupts()
+            && let Some(interrupts) = runlist.gpu().interrupts()
         {
             interrupts.hang(gpu);
         }
-        saved.map(Some)
+        saved
     }
 
     fn destroy_queue(&self, gpu: usize, id: u32) {
-        drop(self.take(gpu, id));
+        if let Ok(runlist) = self.runlist(gpu) {
+            runlist.destroy(id);
+        }
     }
 
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
-        self.entry(gpu)?.gpu.doorbells.descriptors()
+        self.gpu(gpu)?.doorbells.descriptors()
     }
 
     fn clock(&self) -> u64 {

@@ -121,6 +121,11 @@ impl Queue {
         Ok(Self { shared, thread: Some(thread) })
     }
 
+    /// As it was started.
+    pub(super) fn config(&self) -> &HwQueue {
+        &self.shared.core.config
+    }
+
     /// Takes the queue off the hardware and saves it; its waves go into its save area.
     ///
     /// # Errors

@@ -129,7 +129,7 @@ mod tests {
     fn slots_are_counted_for_an_engine_or_for_the_device() {
         let slots = |name, engines| {
             let target = Target::by_name(name).unwrap();
-            let chip = Chip { target, arrays: engines, engines, errata: true };
+            let chip = Chip { target, arrays: engines, engines, compute_queues: 8, errata: true };
             slots(&chip, &target.scratch.unwrap(), 0x1000, 3 << 12 | 26)
         };
         let scratch = |wave_bytes, waves, engines| Scratch { base: 0x1000, wave_bytes, waves, engines };

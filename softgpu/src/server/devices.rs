@@ -101,7 +101,8 @@ impl Devices {
             let shape = gpu.shape();
             let arrays = shape.array_count.checked_div(shape.num_xcc).unwrap_or(0);
             let engines = arrays.checked_div(shape.simd_arrays_per_engine).unwrap_or(0).max(1);
-            Chip { target, arrays, engines, errata }
+            let compute_queues = usize::try_from(gpu.compute_queues()).unwrap_or(usize::MAX).max(1);
+            Chip { target, arrays, engines, compute_queues, errata }
         };
         self.gpus().iter().zip(&self.targets).map(chip).collect()
     }

@@ -129,6 +129,11 @@ impl GpuModel {
         &self.chip.shape
     }
 
+    /// Compute queues that are on the hardware at a time.
+    pub fn compute_queues(&self) -> u32 {
+        self.chip.num_cp_queues
+    }
+
     /// Sizes of the context save area.
     pub fn geometry(&self) -> &CwsrGeometry {
         &self.geometry

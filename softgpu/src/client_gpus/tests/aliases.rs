@@ -42,7 +42,7 @@ fn two_halves_of_one_buffer_are_seen_at_both_addresses() {
     assert_eq!(whole.u32(3 * 4096 + 12).load(Ordering::SeqCst), 11);
     assert_eq!(whole.u32(4096 + 12).load(Ordering::SeqCst), 22);
     machine.run(&queue, 33, whole.va + 4096 + 12).wait_zero();
-    assert_eq!(machine.gpus.gpus[0].gpu.vm.read_u32(lower + 4096 + 12), Ok(33));
+    assert_eq!(machine.gpus.gpus[0].gpu().vm.read_u32(lower + 4096 + 12), Ok(33));
     assert_eq!(*machine.driver.exceptions.lock(), []);
 }
 
@@ -67,7 +67,7 @@ fn protected_page_can_be_read_and_not_written_until_it_is_opened_again() {
     let part = machine.part(&whole.pages, 0);
     machine.gpus.protect(0, part + 4096, 4096, READ_ONLY);
     machine.run(&queue, 7, part).wait_zero();
-    assert_eq!(machine.gpus.gpus[0].gpu.vm.read_u32(part + 4096), Ok(0));
+    assert_eq!(machine.gpus.gpus[0].gpu().vm.read_u32(part + 4096), Ok(0));
     machine.gpus.protect(0, part, 8192, DATA);
     machine.run(&queue, 8, part + 4096).wait_zero();
     machine.gpus.protect(0, part + 4096, 4096, READ_ONLY);

@@ -144,7 +144,13 @@ fn illegal_instruction_halts_and_leaves_its_wave() {
 
 /// A chip whose waves are not privileged on AQL queues, and so do trap.
 fn trapping_chip() -> Chip {
-    Chip { target: Target::by_name("gfx1150").unwrap(), arrays: 2, engines: 1, errata: true }
+    Chip {
+        target: Target::by_name("gfx1150").unwrap(),
+        arrays: 2,
+        engines: 1,
+        compute_queues: 8,
+        errata: true,
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod kernels;
 mod order;
 mod pm4;
 mod preempt;
+mod runlist;
 mod scratch;
 mod sdma;
 
@@ -40,7 +41,13 @@ const READ_ONLY: PageAccess = PageAccess { read: true, write: false, execute: fa
 
 /// A 7900 XTX.
 fn chip() -> Chip {
-    Chip { target: Target::by_name("gfx1100").unwrap(), arrays: 12, engines: 6, errata: true }
+    Chip {
+        target: Target::by_name("gfx1100").unwrap(),
+        arrays: 12,
+        engines: 6,
+        compute_queues: 8,
+        errata: true,
+    }
 }
 
 #[test]
@@ -316,7 +323,7 @@ impl TestQueue<'_> {
     }
 
     fn ring(&self, index: u64) {
-        self.machine.gpus.gpus[0].gpu.doorbells.ring(self.id * 8, index);
+        self.machine.gpus.gpus[0].gpu().doorbells.ring(self.id * 8, index);
     }
 
     fn submit_raw(&self, raw: &RawPacket) {

@@ -128,7 +128,7 @@ fn dispatches_that_run_beside_each_other_are_saved_and_go_on() {
     assert_ne!(queue.save.bytes(0, SAVE_BYTES as usize), area);
     // Back to the first save; taken off before it can execute anything, it is the same.
     queue.save.fill(0, &area);
-    let gpu = Arc::clone(&machine.gpus.gpus[0].gpu);
+    let gpu = Arc::clone(machine.gpus.gpus[0].gpu());
     let again = super::super::queue::Queue::paused(gpu, queue.config(), &mqd).unwrap().save().unwrap();
     assert!(*again == mqd, "the descriptor");
     assert_eq!(queue.save.bytes(0, SAVE_BYTES as usize), area, "the waves");
@@ -159,7 +159,7 @@ fn descriptor_with_more_dispatches_or_waves_than_it_holds_is_refused() {
     let good = queue.mqd.lock().clone();
     // Behind the two words of the header: exception, position and rung, what runs, how many, waves of the first.
     let state = crate::hardware::mqd_field::FIRMWARE + 2;
-    let gpu = Arc::clone(&machine.gpus.gpus[0].gpu);
+    let gpu = Arc::clone(machine.gpus.gpus[0].gpu());
     for (word, value) in [(state + 6, 4), (state + 6, 1), (state + 7, 3), (state + 7, 0)] {
         let mut bad = good.clone();
         assert_ne!(bad.word(word), value);

@@ -8,7 +8,7 @@ mod buffers;
 mod halts;
 mod launches;
 mod memory;
-mod preemption;
+pub(super) mod preemption;
 
 use std::cell::Cell;
 
@@ -90,7 +90,7 @@ impl<'a> Ring<'a> {
     /// Tells of all dwords written.
     fn ring(&self) {
         self.pointers.u64(56).store(self.put.get(), Ordering::SeqCst);
-        self.machine.gpus.gpus[0].gpu.doorbells.ring(self.id * 8, self.put.get());
+        self.machine.gpus.gpus[0].gpu().doorbells.ring(self.id * 8, self.put.get());
     }
 
     pub(super) fn submit(&self, words: &[u32]) {

@@ -183,7 +183,7 @@ fn saved_changed_restored_and_saved_again_is_equal() {
     // Restored, and taken off before it can execute anything.
     queue.save.fill(0, &area);
     let config = queue.config();
-    let gpu = Arc::clone(&machine.gpus.gpus[0].gpu);
+    let gpu = Arc::clone(machine.gpus.gpus[0].gpu());
     let again = super::super::queue::Queue::paused(gpu, config, &mqd).unwrap().save().unwrap();
     assert!(*again == mqd, "the descriptor");
     assert_eq!(queue.save.bytes(0, SAVE_BYTES as usize), area, "the waves");

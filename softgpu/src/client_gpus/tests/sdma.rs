@@ -83,7 +83,7 @@ impl<'a> Engine<'a> {
     /// Tells of all dwords written.
     fn announce(&self) {
         self.pointers.u64(56).store(self.put.get(), Ordering::SeqCst);
-        self.machine.gpus.gpus[0].gpu.doorbells.ring(self.id * 8, self.put.get());
+        self.machine.gpus.gpus[0].gpu().doorbells.ring(self.id * 8, self.put.get());
     }
 
     /// Writes a packet as clients do, never across the ring's end, without telling.

@@ -20,7 +20,7 @@ fn buffer_of(machine: &Machine, words: &[u32]) -> (Buffer, Packet<'static>) {
 /// What storing the state gives that the queue's descriptor and save area hold.
 fn stored_again(queue: &Ring<'_>) -> Mqd {
     let config = queue.config();
-    let gpu = &queue.machine.gpus.gpus[0].gpu;
+    let gpu = queue.machine.gpus.gpus[0].gpu();
     let saved = queue.mqd.lock().clone();
     let waves = save::load(&gpu.vm, &config, &saved.waves()).unwrap();
     let (context, halt) = QueueContext::load(gpu, &config, &saved, waves).unwrap();
@@ -127,19 +127,24 @@ fn stops_at_any_moment_lose_and_repeat_nothing() {
 }
 
 /// Stops a queue with a running wave that was started with this bit in `COMPUTE_PGM_RSRC1`.
+/// As [`launch`], with or without PRIV.
+pub(in super::super) fn launch_privileged(kernel: &Kernel, array: u64, privileged: bool) -> Vec<u32> {
+    let mut words = launch(kernel, array, 1);
+    let dispatch = words.split_off(words.len() - 5);
+    let bit = if privileged { RSRC1_PRIV } else { 0 };
+    let rsrc1 = resources().compute_pgm_rsrc1 | bit;
+    words.extend(encode(&[Packet::SetShReg { register: reg::COMPUTE_PGM_RSRC1, values: &[rsrc1] }]));
+    words.extend(dispatch);
+    words
+}
+
 fn stop_with(chip: Chip, privileged: bool) -> (Machine, Result<bool, Errno>) {
     let machine = Machine::with_chip(chip);
     let result = {
         let queue = Ring::new(&machine, 1);
         let array = machine.buffer(4096, DATA);
         let kernel = machine.kernel(UNTIL_FLAG);
-        let mut words = launch(&kernel, array.va, 1);
-        let dispatch = words.split_off(words.len() - 5);
-        let bit = if privileged { RSRC1_PRIV } else { 0 };
-        let rsrc1 = resources().compute_pgm_rsrc1 | bit;
-        words.extend(encode(&[Packet::SetShReg { register: reg::COMPUTE_PGM_RSRC1, values: &[rsrc1] }]));
-        words.extend(dispatch);
-        queue.submit(&words);
+        queue.submit(&launch_privileged(&kernel, array.va, privileged));
         eventually("progress", || dword(&array, 1) > 0);
         let result = machine.gpus.stop_queue(0, 1).map(|mqd| mqd.unwrap().waves().wave_state_bytes > 0);
         assert_eq!(machine.gpus.stop_queue(0, 1).unwrap(), None, "off the hardware in any case");

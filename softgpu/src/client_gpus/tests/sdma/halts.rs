@@ -81,7 +81,7 @@ fn packets_that_cannot_be_read_halt_with_their_code() {
 fn write_pointer_beyond_the_ring_halts() {
     let machine = Machine::new();
     let engine = Engine::new(&machine, 1);
-    machine.gpus.gpus[0].gpu.doorbells.ring(8, engine.size + 4);
+    machine.gpus.gpus[0].gpu().doorbells.ring(8, engine.size + 4);
     assert_eq!(machine.exceptions(), [(1, ExceptionCode::PacketReserved)]);
     survives(&machine, 2);
 }

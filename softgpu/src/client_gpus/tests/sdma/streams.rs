@@ -140,7 +140,7 @@ fn full_ring_is_executed_and_doorbell_alone_is_enough() {
         engine.push(&fence(memory.va, round));
     }
     assert_eq!(engine.put.get(), engine.size);
-    machine.gpus.gpus[0].gpu.doorbells.ring(8, engine.put.get());
+    machine.gpus.gpus[0].gpu().doorbells.ring(8, engine.put.get());
     engine.finish();
     assert_eq!(memory.u32(0).load(Ordering::SeqCst), 256);
 }
