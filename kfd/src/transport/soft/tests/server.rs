@@ -149,7 +149,7 @@ impl Server {
         self.shared.stalled.store(stalled, Ordering::SeqCst);
     }
 
-    /// Stands still, or no longer, between each reply and the return of its claim.
+    /// Stands still, or no longer, between the reply to each request from now on and the return of its claim.
     pub fn stall_after_replies(&self, stalled: bool) {
         self.shared.stalled_after_replies.store(stalled, Ordering::SeqCst);
     }
@@ -221,6 +221,8 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         if nix::unistd::read(&claim, &mut [0; 8][..]).is_err() {
             continue;
         }
+        // The claims of requests before are returned.
+        let stalls = shared.stalled_after_replies.load(Ordering::SeqCst);
         let is_greeting = matches!(received.message, Request::Hello { .. });
         let (reply, mut fds) = if received.message == Request::MoreFds {
             (Reply::Fds, std::mem::take(&mut left))
@@ -235,7 +237,7 @@ fn serve(connection: &OwnedFd, shared: &Shared) {
         if wire::send(connection.as_fd(), &reply, &wire::borrow_all(&fds)).is_err() {
             return;
         }
-        while shared.stalled_after_replies.load(Ordering::SeqCst) {
+        while stalls && shared.stalled_after_replies.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
         nix::unistd::write(&claim, &1u64.to_ne_bytes()).unwrap();
