@@ -68,7 +68,7 @@ pub use self::context::error::*;
 pub use self::context::program::Program;
 pub use self::context::queue::cu_mask::CuMask;
 pub use self::context::queue::fault::{
-    FaultingWave, MemoryViolation, QueueFault, ScratchFault, ScratchRefusal,
+    FaultingWave, MemoryViolation, QueueFault, ScratchFault, ScratchRefusal, WavesUnread,
 };
 pub use self::context::registry::access::Access;
 pub use self::context::registry::tally::{Holding, Holdings, MemoryPlace};

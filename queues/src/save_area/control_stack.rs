@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the control stack, gfx10 and gfx11.
+//! The words of the control stack; their fields as on gfx10 and later (others: [`super::layout`]).
 //!
 //! ```text
 //!           31 30 29 28 26 25  24  17    12   11   10  9     6 5     0
@@ -8,7 +8,7 @@
 //! event      -  1 ...
 //! ```
 
-use super::{PM4_HEADER_BYTES, SaveAreaError, word_at};
+use super::{Layout, PM4_HEADER_BYTES, SaveAreaError, word_at};
 
 const STATE: u32 = 1 << 31;
 const EVENT: u32 = 1 << 30;
@@ -51,13 +51,18 @@ impl State {
         [state0, 0]
     }
 
-    fn decode(state0: u32) -> Self {
-        Self {
+    /// `offset` is the word's in the stack.
+    pub(super) fn decode(state0: u32, offset: usize) -> Result<Self, SaveAreaError> {
+        let shared_vgpr_blocks = state0 >> STATE_SHARED_SHIFT & 0xf;
+        if shared_vgpr_blocks != 0 {
+            return Err(SaveAreaError::SharedVgprs { offset, blocks: shared_vgpr_blocks });
+        }
+        Ok(Self {
             vgpr_blocks: (state0 & 0x3f) + 1,
             lds_blocks: state0 >> STATE_LDS_SHIFT & 0xff,
             wave32: state0 & STATE_WAVE32 != 0,
-            shared_vgpr_blocks: state0 >> STATE_SHARED_SHIFT & 0xf,
-        }
+            shared_vgpr_blocks,
+        })
     }
 }
 
@@ -77,7 +82,7 @@ impl WaveWord {
             .sum()
     }
 
-    fn decode(word: u32) -> Self {
+    pub(super) fn decode(word: u32) -> Self {
         Self { first: word & WAVE_FIRST != 0, last: word & WAVE_LAST != 0, scratch: word & WAVE_SCRATCH != 0 }
     }
 }
@@ -87,23 +92,25 @@ impl WaveWord {
 pub(super) enum Word {
     /// Nothing that concerns waves.
     Event,
-    State(State),
-    Wave(WaveWord),
+    /// The first word of a state.
+    State(u32),
+    Wave(u32),
 }
 
 /// Walks the entries upwards.
 pub(super) struct Words<'a> {
     stack: &'a [u8],
     offset: usize,
+    state_words: usize,
 }
 
 impl<'a> Words<'a> {
     /// Starts behind the PM4 header of a stack's used part.
-    pub(super) fn new(stack: &'a [u8]) -> Result<Self, SaveAreaError> {
+    pub(super) fn new(stack: &'a [u8], layout: Layout) -> Result<Self, SaveAreaError> {
         if stack.len() < PM4_HEADER_BYTES {
             return Err(SaveAreaError::StackTruncated { offset: 0, size: stack.len() });
         }
-        Ok(Self { stack, offset: PM4_HEADER_BYTES })
+        Ok(Self { stack, offset: PM4_HEADER_BYTES, state_words: layout.state_words() })
     }
 
     /// The next entry and where it begins, or `None` at the stack's end.
@@ -116,14 +123,12 @@ impl<'a> Words<'a> {
         let entry = if word & EVENT != 0 {
             Word::Event
         } else if word & STATE != 0 {
-            let state = State::decode(word);
-            self.take(offset)?;
-            if state.shared_vgpr_blocks != 0 {
-                return Err(SaveAreaError::SharedVgprs { offset, blocks: state.shared_vgpr_blocks });
+            for _ in 1..self.state_words {
+                self.take(offset)?;
             }
-            Word::State(state)
+            Word::State(word)
         } else {
-            Word::Wave(WaveWord::decode(word))
+            Word::Wave(word)
         };
         Ok(Some((offset, entry)))
     }

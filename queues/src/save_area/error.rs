@@ -75,6 +75,16 @@ pub enum SaveAreaError {
         /// Blocks of 8 registers.
         blocks: u32,
     },
+    /// A state has LDS in a unit that is not known.
+    #[error(
+        "Control stack state at {offset} has {blocks} blocks of LDS, whose size is not known for this chip"
+    )]
+    LdsUnit {
+        /// Where the word is.
+        offset: usize,
+        /// Blocks.
+        blocks: u32,
+    },
     /// The stack names more waves than there are records.
     #[error("Wave word at {offset} of the control stack needs a record of {wanted} B, {left} B are left")]
     RecordsExhausted {

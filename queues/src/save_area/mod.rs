@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is inside a queue's context save area: the layout of gfx10 and gfx11, one XCC.
+//! What is inside one XCC's part of a queue's context save area: whole waves in the layout of gfx10 and gfx11, and where
+//! waves stand in that of any chip.
 //!
 //! ```text
 //! 0        40            control_stack_offset   ctl_stack_size            wave_state_offset   cwsr_size
@@ -11,22 +12,29 @@
 //! one says where, and never reads outside the area nor allocates more than the area's size.
 //!
 //! Sources: `kfd_ioctl.h` (header), ROCdbgapi `architecture.cpp` (stack words), `cwsr_trap_handler_gfx10.asm`
-//! (records).
+//! (records); for other chips those of [`Layout`].
 
 mod control_stack;
 mod error;
 mod header;
+mod layout;
 mod record;
+mod standing;
+#[cfg(test)]
+mod standing_tests;
 #[cfg(test)]
 mod tests;
 
 pub use error::SaveAreaError;
 pub use header::{SaveAreaHeader, WaveState};
-pub use record::{Stopped, WaveRecord, status};
+pub use layout::Layout;
+pub use record::{WaveRecord, status};
+pub use standing::{Standing, Stopped, read_standings};
 
 pub use crate::cwsr::HEADER_BYTES;
 
-use control_stack::{State, Word, Words};
+use control_stack::{State, WaveWord, Word, Words};
+use layout::Places;
 use record::RecordShape;
 
 /// Bytes in front of the control stack's first word that hold a PM4 header.
@@ -70,28 +78,44 @@ pub fn write_waves(
 /// [`SaveAreaError`] if the header points outside the area, or the control stack and the records do not
 /// agree.
 pub fn read_waves(area: &[u8]) -> Result<Vec<WaveRecord>, SaveAreaError> {
+    let mut waves = Vec::new();
+    walk(area, Layout::Gfx10, |state, offset, wave, _, record| {
+        let shape = RecordShape::new(&State::decode(state, offset)?, WaveWord::decode(wave));
+        waves.push(WaveRecord::read(&shape, record));
+        Ok(())
+    })?;
+    Ok(waves)
+}
+
+/// Visits every wave of one XCC's area: its state word, where that is in the stack, its own word, what its record has
+/// where, and the record.
+fn walk<'a>(
+    area: &'a [u8],
+    layout: Layout,
+    mut visit: impl FnMut(u32, usize, u32, Places, &'a [u8]) -> Result<(), SaveAreaError>,
+) -> Result<(), SaveAreaError> {
     let header = SaveAreaHeader::read(area)?;
     let (stack, records) = header.wave_state.slices(area)?;
     if stack.is_empty() && records.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let mut waves = Vec::new();
     let mut state = None;
     let mut end = records.len();
-    let mut words = Words::new(stack)?;
+    let mut words = Words::new(stack, layout)?;
     while let Some((offset, word)) = words.next()? {
         match word {
             Word::Event => {}
-            Word::State(new) => state = Some(new),
+            Word::State(word) => state = Some((word, offset)),
             Word::Wave(wave) => {
-                let state: State = state.ok_or(SaveAreaError::WaveWithoutState { offset })?;
-                let shape = RecordShape::new(&state, wave);
-                let begin = end.checked_sub(shape.bytes()).ok_or(SaveAreaError::RecordsExhausted {
+                let (state, state_offset) = state.ok_or(SaveAreaError::WaveWithoutState { offset })?;
+                let places = layout.places(state, state_offset, wave)?;
+                let wanted = places.bytes;
+                let begin = end.checked_sub(wanted).ok_or(SaveAreaError::RecordsExhausted {
                     offset,
-                    wanted: shape.bytes(),
+                    wanted,
                     left: end,
                 })?;
-                waves.push(WaveRecord::read(&shape, &records[begin..end]));
+                visit(state, state_offset, wave, places, &records[begin..end])?;
                 end = begin;
             }
         }
@@ -99,7 +123,7 @@ pub fn read_waves(area: &[u8]) -> Result<Vec<WaveRecord>, SaveAreaError> {
     if end != 0 {
         return Err(SaveAreaError::RecordsLeft { left: end });
     }
-    Ok(waves)
+    Ok(())
 }
 
 /// What [`write_waves`] is about to write.

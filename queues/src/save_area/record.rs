@@ -10,14 +10,13 @@
 
 use super::control_stack::{State, WaveWord};
 use super::{SaveAreaError, to_usize, word_at};
-use crate::target::Target;
 use crate::words::{double, words};
 
-const SGPRS: usize = 128;
-const HARDWARE_WORDS: usize = 16;
-const TTMPS: usize = 16;
+pub(super) const SGPRS: usize = 128;
+pub(super) const HARDWARE_WORDS: usize = 16;
+pub(super) const TTMPS: usize = 16;
 const FIXED_WORDS: usize = SGPRS + HARDWARE_WORDS + TTMPS;
-const LDS_BLOCK_WORDS: usize = 128;
+pub(super) const LDS_BLOCK_WORDS: usize = 128;
 
 /// Bits of [`WaveRecord::status`] that the layout itself depends on.
 pub mod status {
@@ -25,15 +24,6 @@ pub mod status {
     pub const SCC: u32 = 1;
     /// The wave has scratch memory.
     pub const SCRATCH_EN: u32 = 1 << 29;
-}
-
-/// Where a wave stood that a trap handler halted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped {
-    /// GPU address of the instruction: of the `s_trap`, or of the one that the hardware reported.
-    pub pc: u64,
-    /// Id of the trap; 0 for another exception, 15 for any higher one.
-    pub trap: u32,
 }
 
 /// A saved wave.
@@ -93,7 +83,7 @@ impl RecordShape {
     }
 
     /// A block is 8 registers of 32 lanes or 4 of 64, which is the same number of words.
-    const fn vgpr_words(&self) -> usize {
+    pub(super) const fn vgpr_words(&self) -> usize {
         to_usize(self.vgpr_blocks) * 256
     }
 
@@ -112,24 +102,6 @@ impl WaveRecord {
     #[must_use]
     pub const fn lds_words_for(group_segment_bytes: u32) -> usize {
         to_usize(group_segment_bytes).div_ceil(4 * LDS_BLOCK_WORDS) * LDS_BLOCK_WORDS
-    }
-
-    /// Where it stood, if a trap handler halted it in the way of ROCr's (`trap_handler.s`; `device-lib/src/trap.s`): `ttmp6`
-    /// has bit 30 set and the trap's id in bits 28 to 25.
-    #[must_use]
-    pub fn stopped(&self, target: &Target) -> Option<Stopped> {
-        const STOPPED: u32 = 1 << 30;
-        let [marks, rest] = [self.ttmp[6], self.ttmp[11]];
-        if marks & STOPPED == 0 {
-            return None;
-        }
-        let pc = match target.parked_pc {
-            Some(low) => double(self.ttmp.get(low).copied()?, rest >> 7 & 0xffff),
-            None => self.pc,
-        };
-        let trap = marks >> 25 & 15;
-        // The handler steps over an s_trap.
-        Some(Stopped { pc: if trap == 0 { pc } else { pc.wrapping_sub(4) }, trap })
     }
 
     /// The record's shape, if the layout has one for it.

@@ -17,6 +17,8 @@ use std::fmt;
 pub use sdma_generation::Generation;
 pub use table::TARGETS;
 
+use crate::save_area::Layout;
+
 /// How a SIMD hands out vector registers to waves of one size. Counts are registers per lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VgprFile {
@@ -160,6 +162,8 @@ pub struct Target {
 
     /// What the save area's size follows from.
     pub cwsr: CwsrSizes,
+    /// What is where in the save area.
+    pub save_layout: Layout,
     /// Bytes of a queue's EOP buffer. KFD accepts 4096 on all of these, and never exports the number.
     pub eop_bytes: u32,
     /// Queues that one process may have on one GPU.

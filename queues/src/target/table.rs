@@ -2,6 +2,7 @@
 //! The rows. Each chip names what distinguishes it from the base of its family.
 
 use crate::pm4::reg;
+use crate::save_area::Layout;
 
 use super::{
     CriuSupport, CwsrSizes, Generation, LdsSize, PrivilegeRule, ScratchFormat, Target, VgprFile, WaveRule,
@@ -79,6 +80,7 @@ const GFX9: Target = Target {
     gcr: false,
     paired_cus: false,
     cwsr: GFX9_CWSR,
+    save_layout: Layout::Gfx9,
     eop_bytes: 4096,
     max_queues_per_process: 127,
     mes: false,
@@ -95,6 +97,7 @@ const CDNA2: Target = Target {
     vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
     kernarg_preload: true,
     pgm_rsrc3: Some(reg::COMPUTE_PGM_RSRC3_GFX9),
+    save_layout: Layout::Gfx90a,
     sdma: Some(Generation::V4_4),
     ..GFX9
 };
@@ -115,6 +118,7 @@ const GFX10_1: Target = Target {
     vgprs_wave32: Some(GFX10_1_WAVE32),
     scratch: Some(GFX10_SCRATCH),
     cwsr: GFX10_CWSR,
+    save_layout: Layout::Gfx10,
     sdma: Some(Generation::V5),
     sdma_hdp_flush: false,
     ..GFX9
@@ -156,6 +160,7 @@ const GFX12: Target = Target {
     vgprs_wave32: Some(LARGE_WAVE32),
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
     workgroup_ids_in_ttmps: true,
+    save_layout: Layout::Gfx12,
     sdma: None,
     criu: CriuSupport::None,
     ..GFX11_0
@@ -179,6 +184,7 @@ pub static TARGETS: &[Target] = &[
         elf_mach: 0x30,
         asic_name: "arcturus",
         vgpr_bytes_per_cu: CDNA_VGPR_BYTES,
+        save_layout: Layout::Gfx908,
         ..GFX9
     },
     Target { name: "gfx90a", gfx_version: 90010, elf_mach: 0x3f, asic_name: "aldebaran", ..CDNA2 },
@@ -189,6 +195,7 @@ pub static TARGETS: &[Target] = &[
         elf_mach: 0x4f,
         max_group_segment_bytes: 160 << 10,
         cwsr: CwsrSizes { lds_per_cu: LdsSize::FromNode, ..GFX9_CWSR },
+        save_layout: Layout::Gfx950,
         ..CDNA3
     },
     Target { name: "gfx1010", gfx_version: 100_100, elf_mach: 0x33, asic_name: "navi10", ..GFX10_1 },

@@ -145,8 +145,6 @@ impl<'a> Env<'a> {
             address,
             access: kind,
             not_present: false,
-            read_only: false,
-            no_execute: false,
         })
     }
 }

@@ -29,12 +29,8 @@ pub enum Cause {
         address: u64,
         /// What was attempted.
         access: AccessKind,
-        /// Nothing is mapped there.
+        /// Nothing is mapped there; else it is mapped, but not for such an access.
         not_present: bool,
-        /// A write to memory mapped without write permission.
-        read_only: bool,
-        /// A fetch from memory mapped without execute permission.
-        no_execute: bool,
     },
     /// `s_trap` with its id.
     Trap(u8),

@@ -63,7 +63,7 @@ pub(crate) fn handle(w: &mut Wave, env: &mut Env<'_>, code: &mut Code<'_>) -> Op
     };
     w.trapsts |= match cause {
         Cause::IllegalInstruction { .. } => trapsts::ILLEGAL_INSTRUCTION,
-        Cause::MemoryViolation { address, access, not_present, .. } => {
+        Cause::MemoryViolation { address, access, not_present } => {
             if let Some(messages) = &env.map.messages {
                 messages.memory_fault(address, access, not_present);
             }

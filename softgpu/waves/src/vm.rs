@@ -54,31 +54,19 @@ pub struct Overlap {
 
 /// An access that the map does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "No {access:?} access at {address:#x} (not present: {not_present}, read only: {read_only}, no execute: {no_execute})"
-)]
+#[error("No {access:?} access at {address:#x} (not present: {not_present})")]
 pub struct MemoryFault {
     /// First byte that is not accessible.
     pub address: u64,
     /// What was attempted.
     pub access: AccessKind,
-    /// Nothing is mapped there.
+    /// Nothing is mapped there; else it is mapped, but not for such an access.
     pub not_present: bool,
-    /// Mapped, but not for writing.
-    pub read_only: bool,
-    /// Mapped, but not for execution.
-    pub no_execute: bool,
 }
 
 impl From<MemoryFault> for Cause {
     fn from(f: MemoryFault) -> Cause {
-        Cause::MemoryViolation {
-            address: f.address,
-            access: f.access,
-            not_present: f.not_present,
-            read_only: f.read_only,
-            no_execute: f.no_execute,
-        }
+        Cause::MemoryViolation { address: f.address, access: f.access, not_present: f.not_present }
     }
 }
 
@@ -105,13 +93,7 @@ impl Map {
     /// The widest range around `address` in which `kind` is allowed.
     pub(crate) fn range_around(&self, address: u64, kind: AccessKind) -> Result<(u64, u64), MemoryFault> {
         let k = self.intervals.partition_point(|i| i.end <= address);
-        let fault = |not_present| MemoryFault {
-            address,
-            access: kind,
-            not_present,
-            read_only: !not_present && kind == AccessKind::Write,
-            no_execute: !not_present && kind == AccessKind::Execute,
-        };
+        let fault = |not_present| MemoryFault { address, access: kind, not_present };
         let hit = self.intervals.get(k).filter(|i| i.start <= address).ok_or(fault(true))?;
         if !hit.access.allows(kind) {
             return Err(fault(false));
@@ -144,8 +126,6 @@ impl Map {
                 address: end,
                 access: kind,
                 not_present: true,
-                read_only: false,
-                no_execute: false,
             })),
         }
     }
@@ -416,12 +396,6 @@ impl Vm {
         map.check(address, 8, AccessKind::Write)?;
         // SAFETY: checked for writing just now, under the lock that is held.
         let added = unsafe { raw::fetch_add_u64(address, value) };
-        added.ok_or(MemoryFault {
-            address,
-            access: AccessKind::Write,
-            not_present: false,
-            read_only: false,
-            no_execute: false,
-        })
+        added.ok_or(MemoryFault { address, access: AccessKind::Write, not_present: false })
     }
 }

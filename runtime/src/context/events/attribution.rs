@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use kfd::GpuId;
 use queues::aql::ExceptionCode;
-use queues::save_area::{WaveRecord, read_waves};
+use queues::save_area::Standing;
 use queues::words::size;
 
+use super::saved_waves::read_save_area;
 use crate::context::device::Device;
+use crate::context::error::DeviceError;
 use crate::context::memory::mapped::view;
-use crate::context::queue::fault::{Cause, FaultingWave, QueueFault};
+use crate::context::queue::fault::{Cause, FaultingWave, QueueFault, WavesUnread};
 use crate::context::queue::scratch;
 use crate::context::registry::state::{AgentIndex, QueueKey};
 use crate::context::registry::{Queue, Registry};
 
-/// Bits of TRAPSTS: memory violation, illegal instruction.
-const TRAPSTS_FAULTS: u32 = 1 << 8 | 1 << 11;
 /// Longest instruction, bytes.
 const INSTRUCTION_BYTES: u64 = 12;
 
@@ -39,7 +39,8 @@ pub(super) const fn memory_bits() -> u64 {
 
 /// The queues of a GPU that have a wave with a memory violation. The others go on; if there is no such wave at all, it
 /// was a copy engine, which has neither waves nor a word to report in, and the copy queues with packets in flight are
-/// suspected; if there are none of those either, every queue with packets in flight.
+/// suspected, with the queues whose waves could not be read; if there are none of those either, every queue with packets
+/// in flight.
 pub(super) fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> Vec<(QueueKey, u64)> {
     let Some(agent) = device.agent_of(gpu) else { return Vec::new() };
     let bits = bit(ExceptionCode::WaveMemoryViolation);
@@ -48,10 +49,11 @@ pub(super) fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> 
     for &key in &queues {
         let waves = suspend_and_read(device, registry, key);
         let live = registry.queues.get(key).and_then(|queue| queue.live.as_ref());
-        if waves.iter().any(|wave| wave.trapsts & TRAPSTS_FAULTS != 0) {
+        if waves.iter().flatten().any(|wave| wave.faulted) {
             guilty.push((key, bits));
         } else if let Some(live) = live.filter(|live| live.pending() > 0) {
-            let list = if live.kind().is_compute() { &mut busy } else { &mut copying };
+            let is_innocent = live.kind().is_compute() && waves.is_ok();
+            let list = if is_innocent { &mut busy } else { &mut copying };
             list.push((key, bits));
         }
     }
@@ -69,24 +71,54 @@ pub(super) fn suspects(device: &Device, registry: &mut Registry, gpu: GpuId) -> 
     blamed
 }
 
-/// Takes a queue off the hardware and reads the waves in its save area, if it has one.
-fn suspend_and_read(device: &Device, registry: &mut Registry, key: QueueKey) -> Vec<WaveRecord> {
+/// Takes a queue off the hardware and reads where the waves in its save area stand, if it has one.
+fn suspend_and_read(
+    device: &Device,
+    registry: &mut Registry,
+    key: QueueKey,
+) -> Result<Vec<Standing>, WavesUnread> {
+    let waves = try_suspend_and_read(device, registry, key);
+    if let Err(reason) = &waves {
+        tracing::warn!(target: "exceptions", %reason, %key, "the waves of a queue are not known");
+    }
+    waves
+}
+
+fn try_suspend_and_read(
+    device: &Device,
+    registry: &mut Registry,
+    key: QueueKey,
+) -> Result<Vec<Standing>, WavesUnread> {
     let Registry { queues, bos, .. } = registry;
-    let Some(queue) = queues.get_mut(key) else { return Vec::new() };
+    let Some(queue) = queues.get_mut(key) else { return Ok(Vec::new()) };
     let suspended = device.suspend_queue(queue, bos);
-    let Some(area) = queue.state.bos.save_area.and_then(|area| bos.get(area)) else { return Vec::new() };
-    let Ok(sizes) = suspended.and_then(|()| device.wave_state(queue, bos)) else { return Vec::new() };
-    let Some(memory) = view(area.state.va, area.state.bytes) else { return Vec::new() };
-    let Ok(node) = device.node(queue.state.agent) else { return Vec::new() };
-    // Only the first XCC's area, up to the end of its records.
-    let used = u64::from(node.info.geometry().control_stack_bytes) + u64::from(sizes.wave_state_bytes);
-    // Below the area's size, which fits.
-    let mut bytes = vec![0; size(used.min(memory.bytes()))];
-    memory.read(0, &mut bytes);
-    read_waves(&bytes).unwrap_or_else(|error| {
-        tracing::warn!(target: "exceptions", %error, %key, "the save area is not readable");
-        Vec::new()
-    })
+    let Some(area) = queue.state.bos.save_area else { return Ok(Vec::new()) };
+    let refused = |error: DeviceError| {
+        let errno = if let DeviceError::Ioctl { source, .. } = error { Some(source.errno) } else { None };
+        WavesUnread::Refused { errno }
+    };
+    let sizes = suspended.and_then(|()| device.wave_state(queue, bos)).map_err(refused)?;
+    let node = device.node(queue.state.agent).map_err(refused)?;
+    let geometry = node.info.geometry();
+    let memory = bos.get(area).filter(|area| area.state.cpu_mapped);
+    let memory = memory.and_then(|area| view(area.state.va, area.state.bytes));
+    let memory = memory
+        .filter(|memory| memory.holds(0, u64::from(geometry.save_bytes) * u64::from(geometry.num_xcc)))
+        .ok_or(WavesUnread::NotMapped)?;
+    read_save_area(node.info.target(), geometry, sizes, |offset, to| memory.read(offset, to))
+}
+
+/// Whether a wave raises it, and not a packet or the device.
+fn is_of_wave(code: ExceptionCode) -> bool {
+    matches!(
+        code,
+        ExceptionCode::WaveAbort
+            | ExceptionCode::WaveTrap
+            | ExceptionCode::WaveMathError
+            | ExceptionCode::WaveIllegalInstruction
+            | ExceptionCode::WaveMemoryViolation
+            | ExceptionCode::WaveApertureViolation
+    )
 }
 
 /// Puts a queue in the error state and breaks the promises of its packets.
@@ -97,21 +129,19 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     scratch::close_question(registry, key);
     let Some(queue) = registry.queues.get(key) else { return };
     let Some(live) = queue.live.clone() else { return };
-    let codes = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
-    let target = device.node(queue.state.agent).map(|node| node.info.target()).ok();
-    let stopped = |wave: &WaveRecord| target.and_then(|target| wave.stopped(target));
-    let guilty = waves
-        .iter()
-        .find(|wave| wave.trapsts & TRAPSTS_FAULTS != 0)
-        .or_else(|| waves.iter().find(|wave| stopped(wave).is_some()))
-        .or(waves.first());
-    let packet = match guilty {
-        Some(_) => None,
-        None => Some(live.next_packet()),
+    let codes: Vec<_> = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
+    let (waves, unread) = match waves {
+        Ok(waves) => (waves, None),
+        Err(reason) => (Vec::new(), Some(reason)),
     };
+    let guilty =
+        waves.iter().find(|wave| wave.faulted).or_else(|| waves.iter().find(|wave| wave.stopped.is_some()));
+    // The packet at the read index explains nothing where a wave is to blame, known or not.
+    let by_unknown_wave = unread.is_some() && codes.iter().copied().any(is_of_wave);
+    let packet = (guilty.is_none() && !by_unknown_wave).then(|| live.next_packet());
     let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
-    let wave = guilty.map(|wave| locate(registry, wave, stopped(wave).map_or(wave.pc, |stopped| stopped.pc)));
-    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, scratch, wave, packet });
+    let wave = guilty.map(|wave| locate(registry, wave));
+    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, scratch, wave, unread, packet });
     tracing::error!(target: "exceptions", %fault);
     let fault = live.fail(fault);
     // A hash set would not pay: a ring has at most a few thousand open completions once in a queue's life.
@@ -126,7 +156,8 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     }
 }
 
-fn locate(registry: &Registry, wave: &WaveRecord, pc: u64) -> FaultingWave {
+fn locate(registry: &Registry, wave: &Standing) -> FaultingWave {
+    let pc = wave.stopped.map_or(wave.pc, |stopped| stopped.pc);
     let at = registry.executable_at(pc);
     let kernel = at.and_then(|(_, executable, _)| executable.program.as_ref()?.kernel_at(pc));
     let kernel = kernel.map(|(name, offset)| (name.to_owned(), offset));
@@ -139,5 +170,58 @@ fn locate(registry: &Registry, wave: &WaveRecord, pc: u64) -> FaultingWave {
             Some(bytes)
         })
         .unwrap_or_default();
-    FaultingWave { pc, kernel, bytes, workgroup: [wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]] }
+    FaultingWave { pc, kernel, bytes, workgroup: wave.workgroup }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kfd::Errno;
+    use kfd::sys::AMDKFD_IOC_GET_QUEUE_WAVE_STATE;
+
+    use super::*;
+    use crate::testing::{TestDriver, runtime};
+    use crate::{Executable, Queue, QueueOptions, Runtime, Signal, WaitError};
+
+    const NOWHERE: u64 = 0x1234_5000;
+
+    /// The fault of a kernel that writes to [`NOWHERE`].
+    fn fault(runtime: &Runtime) -> Arc<QueueFault> {
+        let agent = runtime.agent(0).unwrap();
+        let queue = Queue::create(&agent, QueueOptions::default()).unwrap();
+        let executable = Executable::load(&agent, device_lib::object_for("gfx1100").unwrap()).unwrap();
+        let kernel = executable.kernel(device_lib::FILL).unwrap();
+        let fill = device_lib::fill(NOWHERE, 4096, &[0]).unwrap();
+        let (arguments, done) = (fill.arguments.to_bytes(), Signal::new(runtime, 1).unwrap());
+        let dispatch = queue.dispatch(&kernel).grid(fill.grid).block(fill.workgroup).raw_kernarg(&arguments);
+        dispatch.completion(&done).submit().unwrap();
+        match done.wait_done(Some(Duration::from_secs(60))) {
+            Err(WaitError::Queue(fault)) => fault,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refuse_wave_state(kernel: &TestDriver) {
+        // It is asked more than once for one fault.
+        (0..16).for_each(|_| kernel.fail_once(AMDKFD_IOC_GET_QUEUE_WAVE_STATE, Errno::ENXIO));
+    }
+
+    #[test]
+    fn without_its_waves_a_fault_has_the_address_and_the_reason_and_no_more() {
+        let (known, _) = runtime(1);
+        let complete = fault(&known);
+        assert!(complete.wave.as_ref().is_some_and(|wave| wave.kernel.is_some()), "{complete}");
+        assert_eq!(complete.unread, None);
+
+        let (unknown, kernel) = runtime(1);
+        refuse_wave_state(&kernel);
+        let fault = fault(&unknown);
+        assert_eq!(fault.memory.map(|memory| memory.address), Some(NOWHERE));
+        assert_eq!((&fault.wave, &fault.packet), (&None, &None));
+        assert_eq!(fault.unread, Some(WavesUnread::Refused { errno: Some(Errno::ENXIO) }));
+        let text = fault.to_string();
+        assert!(text.contains("at 0x12345000)") && !text.contains("pc"), "{text}");
+        assert!(text.contains("where its waves stood is not known: the driver did not save them"), "{text}");
+    }
 }

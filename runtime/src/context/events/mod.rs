@@ -7,6 +7,7 @@
 //! starts or wakes, it looks at every queue.
 
 mod attribution;
+mod saved_waves;
 pub mod thread_handle;
 
 use std::sync::Arc;

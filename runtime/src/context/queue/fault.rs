@@ -8,6 +8,7 @@ use std::fmt;
 use kfd::Errno;
 use kfd::sys::kfd_hsa_memory_exception_data;
 use queues::aql::ExceptionCode;
+use queues::save_area::SaveAreaError;
 
 use crate::context::registry::state::QueueKey;
 
@@ -112,6 +113,50 @@ impl fmt::Display for ScratchFault {
     }
 }
 
+/// Why it is not known where the waves of a queue stood. Nothing is guessed then: a report has the address, if there is
+/// one, and neither kernel nor program counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WavesUnread {
+    /// The queue could not be taken off the hardware, or the driver did not say where its waves are.
+    Refused {
+        /// With this, if it was an ioctl.
+        errno: Option<Errno>,
+    },
+    /// The save area is not mapped for the CPU.
+    NotMapped,
+    /// The header of XCC 0 does not have the sizes that the driver says.
+    Header {
+        /// Bytes of control stack and of wave state in the header.
+        found: [u32; 2],
+        /// The driver's.
+        told: [u32; 2],
+    },
+    /// The waves of an XCC are not in the layout of the chip, or that layout is not known.
+    Area {
+        /// Which XCC.
+        xcc: u32,
+        /// What is wrong.
+        reason: SaveAreaError,
+    },
+}
+
+impl fmt::Display for WavesUnread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { errno: Some(errno) } => write!(f, "the driver did not save them ({errno})"),
+            Self::Refused { errno: None } => write!(f, "the driver did not save them"),
+            Self::NotMapped => write!(f, "the save area is not mapped for the CPU"),
+            Self::Header { found: [stack, waves], told: [told_stack, told_waves] } => write!(
+                f,
+                "the save area's header says {stack} B of control stack and {waves} B of waves, the driver \
+                 {told_stack} B and {told_waves} B"
+            ),
+            Self::Area { xcc, reason } => write!(f, "save area of XCC {xcc}: {reason}"),
+        }
+    }
+}
+
 /// A queue stopped with an exception. Its packets in flight are lost; destroy it and make another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct QueueFault {
@@ -127,6 +172,8 @@ pub struct QueueFault {
     pub scratch: Option<ScratchFault>,
     /// The wave that did it, if one was found.
     pub wave: Option<FaultingWave>,
+    /// Why its waves are not known, if they are not.
+    pub unread: Option<WavesUnread>,
     /// The packet at the read index, printed, where no wave was at fault.
     pub packet: Option<String>,
 }
@@ -156,6 +203,9 @@ impl fmt::Display for QueueFault {
                 write!(f, ", instruction bytes")?;
                 wave.bytes.iter().try_for_each(|byte| write!(f, " {byte:02x}"))?;
             }
+        }
+        if let Some(unread) = &self.unread {
+            write!(f, ", where its waves stood is not known: {unread}")?;
         }
         if let Some(packet) = &self.packet {
             write!(f, ", packet {packet}")?;
@@ -215,6 +265,7 @@ mod tests {
                 bytes: vec![0x00, 0x80, 0xfe],
                 workgroup: [3, 0, 0],
             }),
+            unread: None,
             packet: None,
         };
         let text = fault.to_string();
@@ -257,6 +308,7 @@ mod tests {
                 memory: Some(memory),
                 scratch: None,
                 wave: wave(pc),
+                unread: None,
                 packet: None,
             };
             assert!(fault.to_string().contains(&format!("({text} at 0x1000)")), "{flags:?}: {fault}");
@@ -278,6 +330,7 @@ mod tests {
             memory: None,
             scratch: Some(scratch),
             wave: None,
+            unread: None,
             packet: None,
         };
         let text = fault.to_string();

@@ -2,7 +2,7 @@
 //! Packets and kernels that halt their queue, and leave everything else alone.
 
 use queues::aql::ExceptionCode::*;
-use queues::save_area::{SaveAreaHeader, WaveState, read_waves};
+use queues::save_area::{SaveAreaHeader, Stopped, WaveState, read_waves};
 
 use super::*;
 
@@ -129,7 +129,7 @@ fn kernel_raises(
         let mut waves = read_waves(&area).unwrap();
         assert_eq!(waves.len(), 1);
         let mut wave = waves.remove(0);
-        wave.pc = wave.stopped(chip().target).unwrap().pc - (kernel.buffer.va + 256);
+        wave.pc = Stopped::of(chip().target, wave.pc, &wave.ttmp).unwrap().pc - (kernel.buffer.va + 256);
         wave
     };
     (machine, wave)

@@ -58,8 +58,6 @@ fn misaligned(offset: u32, kind: AccessKind) -> MemoryFault {
         address: u64::from(PRIVATE_BASE) << 32 | u64::from(offset),
         access: kind,
         not_present: true,
-        read_only: false,
-        no_execute: false,
     }
 }
 

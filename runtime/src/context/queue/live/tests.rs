@@ -158,6 +158,7 @@ fn failed_queue_refuses_and_keeps_its_first_fault() {
             memory: None,
             scratch: None,
             wave: None,
+            unread: None,
             packet: None,
         })
     };
