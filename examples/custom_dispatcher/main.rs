@@ -129,8 +129,7 @@ fn through_pm4(shared: &Shared) -> Result<()> {
     let descriptor = shared.kernel.descriptor();
     let properties = &shared.agent.node().properties;
     let mut words = Vec::new();
-    // The kernel must see what the host wrote and the code that was loaded.
-    pm4::hdp_flush().encode(&mut words)?;
+    // The kernel must see what the host wrote and the code that was loaded; `submit` flushes the host's data path.
     pm4::memory_barrier().encode(&mut words)?;
     pm4::Dispatch {
         target: shared.agent.target(),

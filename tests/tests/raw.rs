@@ -99,7 +99,6 @@ fn dispatch(
     let va = arguments.va();
     user_data[at..at + 2].copy_from_slice(&[va as u32, (va >> 32) as u32]);
     let mut words = Vec::new();
-    pm4::hdp_flush().encode(&mut words).unwrap();
     pm4::memory_barrier().encode(&mut words).unwrap();
     let dispatch = pm4::Dispatch {
         target: gpu.agent.target(),

@@ -50,8 +50,8 @@ pub use memory::{
 };
 pub use nop::{Nop, push_nops};
 pub use ready::{
-    Width, code_invalidate, cs_partial_flush, hdp_flush, interrupt, kernel_barrier, memory_barrier, signal,
-    timestamp, wait_memory,
+    Width, code_invalidate, cs_partial_flush, interrupt, kernel_barrier, memory_barrier, signal, timestamp,
+    wait_memory,
 };
 pub use wait::{WaitRegMem, WaitTarget};
 

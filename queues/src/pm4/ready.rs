@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packets with all choices made, as the clients of real queues make them.
 
+use super::Packet;
 use super::control::{EventWrite, event, event_index};
 use super::field::{CachePolicy, Compare};
 use super::memory::{
     AcquireCaches, AcquireMem, DataSel, IntSel, ReleaseDestination, ReleaseMem, coher, gcr, release_gcr,
 };
 use super::wait::{WaitRegMem, WaitTarget};
-use super::{Packet, reg};
 use crate::target::Target;
 
 /// How often waits poll.
@@ -33,7 +33,10 @@ const fn acquire(gcr: u32) -> Packet<'static> {
 
 /// Makes everything that hosts, other agents and earlier kernels wrote visible (gfx10 and later).
 ///
-/// Goes behind [`hdp_flush`] where the host writes device memory directly.
+/// What the host writes directly into device memory must have left the host data path before. There is no packet for
+/// that here: where the registers of the flush are differs from chip to chip (`nbio_v*.c`: `get_hdp_flush_req_offset`,
+/// relative to a base that the chip's discovery table has). The host flushes, by the page that the driver gives it
+/// (`KFD_MMIO_REMAP_HDP_MEM_FLUSH_CNTL`), before it rings the doorbell.
 #[must_use]
 pub const fn memory_barrier() -> Packet<'static> {
     acquire(gcr::SYSTEM)
@@ -55,20 +58,6 @@ pub const fn code_invalidate(target: &Target) -> Packet<'static> {
         false => AcquireCaches::Coherency(coher::CODE),
     };
     Packet::AcquireMem(AcquireMem { caches, size: 0xff_ffff_ffff, base: 0, poll_interval: 0 })
-}
-
-/// Flushes the host data path, so that what the host wrote through the PCI aperture is in device memory.
-#[must_use]
-pub const fn hdp_flush() -> Packet<'static> {
-    Packet::WaitRegMem(WaitRegMem {
-        target: WaitTarget::Request { request: reg::HDP_FLUSH_REQ, done: reg::HDP_FLUSH_DONE },
-        function: Compare::GreaterEqual,
-        reference: u32::MAX,
-        mask: u32::MAX,
-        poll_interval: POLL_INTERVAL,
-        cache_policy: CachePolicy::Lru,
-        offload: false,
-    })
 }
 
 /// Waits until all waves of the queue's earlier dispatches have ended.

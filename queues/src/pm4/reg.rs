@@ -92,11 +92,6 @@ pub const COMPUTE_USER_DATA_0: u32 = 0x2E40;
 /// How many user data registers there are.
 pub const USER_DATA_COUNT: u32 = 16;
 
-/// Write here to have the host data path flushed (NBIO 4.3 `BIF_BX_PF1_GPU_HDP_FLUSH_REQ`).
-pub const HDP_FLUSH_REQ: u32 = 0xE26;
-/// Which flushes are done.
-pub const HDP_FLUSH_DONE: u32 = 0xE27;
-
 /// The name of a register of this list.
 #[must_use]
 pub const fn name(register: u32) -> Option<&'static str> {
@@ -135,8 +130,6 @@ pub const fn name(register: u32) -> Option<&'static str> {
         COMPUTE_PGM_RSRC3 => "COMPUTE_PGM_RSRC3",
         COMPUTE_PGM_RSRC3_GFX9 => "COMPUTE_PGM_RSRC3 (gfx9)",
         COMPUTE_USER_DATA_0 => "COMPUTE_USER_DATA_0",
-        HDP_FLUSH_REQ => "HDP_FLUSH_REQ",
-        HDP_FLUSH_DONE => "HDP_FLUSH_DONE",
         _ => return None,
     })
 }

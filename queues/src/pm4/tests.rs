@@ -89,7 +89,10 @@ fn samples() -> Vec<Packet<'static>> {
         Packet::WaitRegMem(wait),
         Packet::WaitRegMem(WaitRegMem { target: WaitTarget::Register { register: 0x1234 }, ..wait }),
         wait_memory(0x1000, Compare::GreaterEqual, 1, u32::MAX),
-        hdp_flush(),
+        Packet::WaitRegMem(WaitRegMem {
+            target: WaitTarget::Request { request: 0xE26, done: 0xE27 },
+            ..wait
+        }),
         Packet::IndirectBuffer(buffer),
         Packet::IndirectBuffer(IndirectBuffer::new(0x1000, 16)),
         Packet::CopyData(copy),

@@ -43,7 +43,16 @@ fn whole_launch_is_dword_exact() {
     let kernarg = words(KERNARG);
     let mut out = encoded(&[
         wait_memory(TIMELINE, Compare::GreaterEqual, 41, u32::MAX),
-        hdp_flush(),
+        // Of the host data path, where its chip has the registers.
+        Packet::WaitRegMem(WaitRegMem {
+            target: WaitTarget::Request { request: 0xE26, done: 0xE27 },
+            function: Compare::GreaterEqual,
+            reference: u32::MAX,
+            mask: u32::MAX,
+            poll_interval: 4,
+            cache_policy: CachePolicy::Lru,
+            offload: false,
+        }),
         memory_barrier(),
         kernel_barrier(),
     ]);

@@ -171,11 +171,10 @@ impl Machine {
                 let vm = &core.gpu.vm;
                 poll(core, || Ok(wait.holds(vm.read_u32(address)?)))
             }
-            // Stores of the host reach memory at once: there is nothing to flush.
-            WaitTarget::Register { register: reg::HDP_FLUSH_DONE } => Ok(()),
             WaitTarget::Register { register } => self.wait_register(core, wait, register),
-            // Where the flush's registers are depends on the chip's bus interface; what else a compute queue could
-            // request outside its own registers is done as soon.
+            // A flush of the host data path, whose registers are elsewhere on every chip. Stores of the host reach memory
+            // at once: there is nothing to flush. What else a compute queue could request outside its own registers is
+            // done as soon.
             WaitTarget::Request { request, done }
                 if !Registers::holds(request) && !Registers::holds(done) =>
             {

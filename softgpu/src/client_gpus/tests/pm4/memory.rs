@@ -180,8 +180,9 @@ fn flush_of_the_host_path_is_done_at_once_and_other_registers_read_as_zero() {
     };
     let user = reg::COMPUTE_USER_DATA_0;
     queue.submit_packets(&[
-        pm4::hdp_flush(),
-        wait(WaitTarget::Register { register: reg::HDP_FLUSH_DONE }, Compare::Equal, 77),
+        // Flushes of the host data path, wherever a chip has their registers.
+        wait(WaitTarget::Request { request: 0xE26, done: 0xE27 }, Compare::GreaterEqual, u32::MAX),
+        wait(WaitTarget::Request { request: 0x106, done: 0x107 }, Compare::GreaterEqual, u32::MAX),
         wait(WaitTarget::Register { register: 0x100 }, Compare::Equal, 0),
         wait(WaitTarget::Request { request: user, done: user }, Compare::Equal, 5),
     ]);
