@@ -141,7 +141,7 @@ pub struct Target {
     pub workgroup_ids_in_ttmps: bool,
     /// The trap temporary in which a trap handler keeps the low half of a wave's PC when it halts the wave somewhere else;
     /// bits 22 to 7 of `ttmp11` have the rest. `None` where a wave is halted where it stands
-    /// ([`crate::save_area::WaveRecord::stopped`]).
+    /// ([`crate::save_area::Stopped`]).
     pub parked_pc: Option<usize>,
     /// How scratch is described, where it is known.
     pub scratch: Option<ScratchFormat>,

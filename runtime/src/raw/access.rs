@@ -20,6 +20,14 @@ use crate::context::registry::state::QueueKind;
 /// packets under it, and call nothing of the queue but its own views. When it is let go, what lies before the write
 /// pointer must be whole packets (a checkpoint drains them, and rings the doorbell if you have not); what lies behind
 /// the write pointer is yours only while you hold it, and is gone after a checkpoint, as is what was consumed.
+///
+/// What the host writes into an agent's memory may be on its way when a packet looks for it. Making an access and
+/// [`Doorbell::ring`] flush what was written before. A packet processor that is reading a ring already does not wait for
+/// a doorbell, though: to it an AQL packet is published by its header ([`Ring::publish`], [`Ring::store`]). So whoever
+/// writes into an agent's memory ([`Buffer::write`](crate::Buffer::write), a [`HostGuard`](crate::HostGuard)) while an
+/// access is held, for a packet that is published under the same access, calls
+/// [`Agent::flush_host_writes`](crate::Agent::flush_host_writes) between the two. Signals need no flush: their values
+/// are in host memory.
 #[derive(Debug)]
 pub struct Access<'q> {
     live: &'q QueueLive,
