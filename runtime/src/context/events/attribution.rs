@@ -130,12 +130,10 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     let Some(queue) = registry.queues.get(key) else { return };
     let Some(live) = queue.live.clone() else { return };
     let codes: Vec<_> = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
-    let (waves, unread) = match waves {
-        Ok(waves) => (waves, None),
-        Err(reason) => (Vec::new(), Some(reason)),
+    let (guilty, unread) = match waves.and_then(|waves| blame(&waves)) {
+        Ok(guilty) => (guilty, None),
+        Err(reason) => (None, Some(reason)),
     };
-    let guilty =
-        waves.iter().find(|wave| wave.faulted).or_else(|| waves.iter().find(|wave| wave.stopped.is_some()));
     // The packet at the read index explains nothing where a wave is to blame, known or not.
     let by_unknown_wave = unread.is_some() && codes.iter().copied().any(is_of_wave);
     let packet = (guilty.is_none() && !by_unknown_wave).then(|| live.next_packet());
@@ -156,8 +154,27 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     }
 }
 
-fn locate(registry: &Registry, wave: &Standing) -> FaultingWave {
-    let pc = wave.stopped.map_or(wave.pc, |stopped| stopped.pc);
+/// A wave to blame.
+struct Guilty {
+    pc: u64,
+    workgroup: [u32; 3],
+}
+
+/// The wave that a queue's exception came from: one that the hardware halted for a fault, else one that trapped.
+fn blame(waves: &[Standing]) -> Result<Option<Guilty>, WavesUnread> {
+    let stopped =
+        |wave: &Standing| wave.stopped.map(|stopped| Guilty { pc: stopped.pc, workgroup: wave.workgroup });
+    if let Some(guilty) = waves.iter().filter(|wave| wave.faulted).find_map(stopped) {
+        return Ok(Some(guilty));
+    }
+    if waves.iter().any(|wave| wave.faulted) {
+        return Err(WavesUnread::Moved);
+    }
+    Ok(waves.iter().find_map(stopped))
+}
+
+fn locate(registry: &Registry, wave: Guilty) -> FaultingWave {
+    let Guilty { pc, workgroup } = wave;
     let at = registry.executable_at(pc);
     let kernel = at.and_then(|(_, executable, _)| executable.program.as_ref()?.kernel_at(pc));
     let kernel = kernel.map(|(name, offset)| (name.to_owned(), offset));
@@ -170,7 +187,7 @@ fn locate(registry: &Registry, wave: &Standing) -> FaultingWave {
             Some(bytes)
         })
         .unwrap_or_default();
-    FaultingWave { pc, kernel, bytes, workgroup: wave.workgroup }
+    FaultingWave { pc, kernel, bytes, workgroup }
 }
 
 #[cfg(test)]
@@ -179,6 +196,7 @@ mod tests {
 
     use kfd::Errno;
     use kfd::sys::AMDKFD_IOC_GET_QUEUE_WAVE_STATE;
+    use queues::save_area::Stopped;
 
     use super::*;
     use crate::testing::{TestDriver, runtime};
@@ -200,6 +218,25 @@ mod tests {
             Err(WaitError::Queue(fault)) => fault,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn blamed_is_who_faulted_then_who_trapped_and_nobody_else() {
+        let wave = |pc: u64, faulted: bool, stopped: bool| Standing {
+            pc: 0x5000,
+            faulted,
+            stopped: stopped.then_some(Stopped { pc, trap: 0 }),
+            workgroup: [3, 2, 1],
+        };
+        let pc = |waves: &[Standing]| blame(waves).map(|guilty| guilty.map(|guilty| guilty.pc));
+        let (innocent, trapped, faulted) = (wave(1, false, false), wave(2, false, true), wave(3, true, true));
+        assert_eq!(pc(&[innocent, trapped, faulted]), Ok(Some(3)));
+        assert_eq!(pc(&[innocent, trapped]), Ok(Some(2)));
+        assert_eq!(pc(&[innocent]), Ok(None));
+        // Its program counter may be 8 bytes before the instruction.
+        let moved = wave(4, true, false);
+        assert_eq!(pc(&[innocent, moved, trapped]), Err(WavesUnread::Moved));
+        assert_eq!(pc(&[moved, faulted]), Ok(Some(3)));
     }
 
     fn refuse_wave_state(kernel: &TestDriver) {

@@ -113,7 +113,7 @@ impl fmt::Display for ScratchFault {
     }
 }
 
-/// Why it is not known where the waves of a queue stood. Nothing is guessed then: a report has the address, if there is
+/// Why it is not known where the waves of a queue stood, or the one at fault. Nothing is guessed then: a report has the address, if there is
 /// one, and neither kernel nor program counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -139,6 +139,9 @@ pub enum WavesUnread {
         /// What is wrong.
         reason: SaveAreaError,
     },
+    /// The wave at fault was halted by the driver's own trap handler, which may have moved its program counter: some kernels
+    /// set it 8 bytes back (`cwsr_trap_handler_gfx9.asm`, `L_HALT_WAVE`; `_gfx12.asm`, `L_NO_NEXT_TRAP`).
+    Moved,
 }
 
 impl fmt::Display for WavesUnread {
@@ -153,6 +156,7 @@ impl fmt::Display for WavesUnread {
                  {told_stack} B and {told_waves} B"
             ),
             Self::Area { xcc, reason } => write!(f, "save area of XCC {xcc}: {reason}"),
+            Self::Moved => write!(f, "no trap handler of this runtime stopped the one at fault"),
         }
     }
 }
