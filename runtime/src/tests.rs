@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use kfd::Errno;
 use kfd::sys::{AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, AMDKFD_IOC_CREATE_QUEUE, AMDKFD_IOC_MAP_MEMORY_TO_GPU};
 use queues::aql::ExceptionCode;
+use softgpu::driver::KernelModel;
 
 use crate::context::handover::{put_device, take_device};
 use crate::context::queue::bringup::bring_up;
-use crate::testing::runtime;
+use crate::testing::{TestTransport, runtime, runtime_on};
 use crate::*;
 
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
@@ -231,7 +232,8 @@ fn free_of_a_buffer_in_flight_is_refused_then_granted() {
 
 #[test]
 fn queue_exception_fails_its_queue_and_its_waiters_only() {
-    let (runtime, _) = runtime(1);
+    // Released kernels take the other queues too.
+    let (runtime, _) = runtime_on(TestTransport::under(KernelModel::Fixed, 1));
     let agent = runtime.agent(0).unwrap();
     let bad = Queue::create(&agent, QueueOptions::default()).unwrap();
     let good = Queue::create(&agent, QueueOptions::default()).unwrap();

@@ -58,6 +58,22 @@ pub fn isolate() {
     });
 }
 
+/// Sets the kernel whose driver the software device imitates, in this process and those that it starts. Called before
+/// the first device starts.
+pub fn imitate(kernel: &str) {
+    // SAFETY: as in `isolate`.
+    #[allow(unsafe_code)]
+    unsafe {
+        std::env::set_var("SOFTGPU_KERNEL", kernel);
+    }
+}
+
+/// Has the software device imitate a kernel that restores queues of every chip. None that is released does so for
+/// gfx11, so a test that preempts a gfx1100 needs this; the suite's default is a released kernel.
+pub fn on_a_future_kernel() {
+    imitate("fixed");
+}
+
 /// The runtime on the device the suite is run over: one software gfx1100, or what the kernel's driver has.
 ///
 /// # Panics

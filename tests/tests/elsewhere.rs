@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::{Metadata, Request, State, call};
 use stasis::image::Image;
-use stasis_tests::gpu::skip_on_kernel_driver;
+use stasis_tests::gpu::{on_a_future_kernel, skip_on_kernel_driver};
 use stasis_tests::worker::{Worker, refused, succeeded, wait_until};
 use stasis_tests::{criu, program};
 
@@ -262,6 +262,7 @@ fn process_that_lives_on_keeps_its_device() {
 
 #[test]
 fn preempted_waves_go_on_only_on_the_gpu_they_were_stopped_on() {
+    on_a_future_kernel();
     if skip_on_kernel_driver(REASON) {
         return;
     }

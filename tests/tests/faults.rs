@@ -8,7 +8,7 @@ use std::time::Duration;
 use stasis::{
     Arg, Condition, Dispatch, Queue, QueueFault, QueueOptions, Signal, SubmitError, WaitError, WaitMode,
 };
-use stasis_tests::gpu::{Gpu, SOON, values};
+use stasis_tests::gpu::{Gpu, SOON, on_a_future_kernel, values};
 
 /// Submits what must fail and returns what its completion signal says.
 fn fails(gpu: &Gpu, dispatch: Dispatch<'_>) -> Arc<QueueFault> {
@@ -32,6 +32,8 @@ fn still_works(gpu: &Gpu) {
 
 #[test]
 fn read_of_unmapped_memory_names_address_and_kernel() {
+    // With released kernels a fault takes every queue of the process on that GPU for good.
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let (kernel, out) = (gpu.kernel("read_at"), gpu.buffer(&[0u32]));
     let args = [Arg::Buffer(&out), Arg::Address(0x1234_5678_9000)];
@@ -48,6 +50,8 @@ fn read_of_unmapped_memory_names_address_and_kernel() {
 
 #[test]
 fn write_past_the_end_of_a_buffer_faults_and_harms_no_neighbour() {
+    // With released kernels a fault takes every queue of the process on that GPU for good.
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let buffers: Vec<_> = (0..3).map(|_| gpu.buffer(&[5u32; 1024])).collect();
     let (kernel, past) = (gpu.kernel("write_at"), buffers[1].va() + 4096);
@@ -102,6 +106,8 @@ fn illegal_instruction_names_pc_bytes_and_kernel() {
 
 #[test]
 fn failed_queue_refuses_packets_and_is_destroyed_and_replaced() {
+    // With released kernels a fault takes every queue of the process on that GPU for good.
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let (kernel, increment) = (gpu.kernel("write_at"), gpu.kernel("increment"));
     let (args, counter) = ([Arg::Address(0x5000), Arg::U32(1)], gpu.buffer(&[0u32]));
@@ -151,6 +157,8 @@ fn threads_asleep_on_a_failing_queue_are_all_told() {
 
 #[test]
 fn other_queue_in_the_middle_of_its_work_is_not_disturbed() {
+    // With released kernels a fault takes every queue of the process on that GPU for good.
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let (spin, increment) = (gpu.kernel("spin"), gpu.kernel("increment"));
     let (flag, counter) = (gpu.runtime.gtt().alloc(4).unwrap(), gpu.buffer(&[0u32]));
@@ -169,6 +177,8 @@ fn other_queue_in_the_middle_of_its_work_is_not_disturbed() {
 
 #[test]
 fn fault_on_one_agent_leaves_the_other_alone() {
+    // With released kernels a fault takes every queue of the process on that GPU for good.
+    on_a_future_kernel();
     if stasis_tests::gpu::skip_on_kernel_driver("it asks for two agents, which the machine may not have") {
         return;
     }

@@ -4,6 +4,7 @@
 
 use std::fs;
 
+use stasis_tests::gpu::on_a_future_kernel;
 use stasis_tests::sharer::language::{Answer, Ask, By};
 use stasis_tests::sharer::{Pending, Sharers};
 use stasis_tests::worker::{refused, succeeded, wait_until};
@@ -157,6 +158,7 @@ fn thread_that_waits_for_a_shared_signal_waits_on_across_checkpoints() {
 
 #[test]
 fn queue_that_waits_for_another_process_is_named_and_nothing_is_changed() {
+    on_a_future_kernel();
     let on = partners();
     let reads = read_after_go(&on, "agent");
     // The wait cannot end while the other process is stopped, and no driver stops a kernel in the middle that waits on

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::{CallError, CheckpointOrder, Mode, Request, State, call, call_with};
 use stasis_tests::criu;
-use stasis_tests::gpu::skip_on_kernel_driver;
+use stasis_tests::gpu::{on_a_future_kernel, skip_on_kernel_driver};
 use stasis_tests::worker::{Worker, is_alive, kill, succeeded, wait_until};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -47,6 +47,7 @@ fn kill_and_wait(pid: i32) {
 
 #[test]
 fn process_comes_back_when_either_keeper_is_killed_in_every_mode() {
+    on_a_future_kernel();
     let worker = Worker::start(&["--threads", "2"]);
     let usual = order(worker.path("images"));
     fs::create_dir(&usual.directory).unwrap();
@@ -103,6 +104,7 @@ fn criu_after_a_killing(directory: &Path, pid: i32, all: bool) -> PathBuf {
 
 #[test]
 fn process_that_is_left_running_comes_back_when_keepers_are_killed_while_criu_works() {
+    on_a_future_kernel();
     let worker = Worker::start(&["--threads", "2"]);
     for (mode, more) in
         [("drain", &[][..]), ("preempt", &["--preempt"]), ("contained", &["--self-contained"])]
@@ -122,6 +124,7 @@ fn process_that_is_left_running_comes_back_when_keepers_are_killed_while_criu_wo
 
 #[test]
 fn files_that_the_controller_holds_bring_back_a_process_without_keepers() {
+    on_a_future_kernel();
     let worker = Worker::start(&["--threads", "2"]);
     let order = CheckpointOrder { hold_files: true, ..order(worker.path("images")) };
     fs::create_dir(&order.directory).unwrap();

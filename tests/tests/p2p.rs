@@ -11,7 +11,7 @@ use stasis::{
     AllocError, Arg, Buffer, CopyEngine, CopyError, CopyPath, Direction, LogicalError, PathKind, Place,
     Runtime, SDMA_LINK_BYTES, Signal, Unreachable,
 };
-use stasis_tests::gpu::{Gpu, Numbers, SOON, open_on, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, on_a_future_kernel, open_on, skip_on_kernel_driver, values};
 use stasis_tests::program;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -243,6 +243,7 @@ fn staged_copy_ends_while_a_lock_drains_it() {
 
 #[test]
 fn staged_copy_that_was_preempted_goes_on_after_the_restore() {
+    on_a_future_kernel();
     let Some(runtime) = pair() else { return };
     fail_at_once();
     let caught = Caught::new(&runtime);
@@ -255,6 +256,7 @@ fn staged_copy_that_was_preempted_goes_on_after_the_restore() {
 
 #[test]
 fn staged_copies_survive_checkpoints_whenever_they_come() {
+    on_a_future_kernel();
     let Some(runtime) = pair() else { return };
     fail_at_once();
     let n = 8 * MIB;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use stasis_tests::criu;
+use stasis_tests::gpu::on_a_future_kernel;
 use stasis_tests::plain_criu::{Plugins, at_post_dump, dump, dump_command, restore, run};
 use stasis_tests::worker::{Worker, is_alive, wait_until};
 
@@ -50,6 +51,7 @@ fn unprepared_process_is_dumped_and_restored() {
 
 #[test]
 fn plugin_is_found_by_the_environment_and_preempts_when_told() {
+    on_a_future_kernel();
     let plugins = Plugins::ours();
     let mut worker = Worker::start(&[]);
     let images = worker.path("images");

@@ -9,10 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use stasis::checkpoint::{CheckpointError, IMAGE_FILE, Metadata, Mode, Unavailable};
 use stasis::image::Image;
 use stasis::{Arg, Runtime};
-use stasis_tests::gpu::{Gpu, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, imitate, on_a_future_kernel, skip_on_kernel_driver, values};
 use stasis_tests::tally::{ITEMS, Tally};
 use stasis_tests::worker::{devices, is_alive, refused, stasis, succeeded, wait_until};
 use stasis_tests::{criu, program};
@@ -29,6 +32,7 @@ fn words(address: u64, count: usize) -> Vec<u32> {
 
 #[test]
 fn endless_kernel_stops_at_the_lock_and_goes_on_at_the_unlock() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let tally = Tally::start(&gpu);
     for _ in 0..5 {
@@ -47,6 +51,7 @@ fn endless_kernel_stops_at_the_lock_and_goes_on_at_the_unlock() {
 
 #[test]
 fn preempted_process_takes_its_device_back_with_waves_and_all() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let tally = Tally::start(&gpu);
     let directory = tempfile::tempdir().unwrap();
@@ -66,6 +71,7 @@ fn preempted_process_takes_its_device_back_with_waves_and_all() {
 
 #[test]
 fn queues_with_nothing_to_do_can_be_preempted_too() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let counter = gpu.buffer(&[0u32]);
     let kernel = gpu.kernel("increment");
@@ -79,6 +85,7 @@ fn queues_with_nothing_to_do_can_be_preempted_too() {
 
 #[test]
 fn drained_and_preempted_locks_take_turns() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let directory = tempfile::tempdir().unwrap();
     let tally = Tally::start(&gpu);
@@ -100,28 +107,56 @@ fn drained_and_preempted_locks_take_turns() {
     assert!(!metadata.preempted);
 }
 
-/// Sets the kernel version that the software device imitates, before the device starts.
-#[allow(unsafe_code)]
-fn imitate(kernel: &str) {
-    // SAFETY: nextest gives each test a process, and no other thread runs in it yet.
-    unsafe {
-        std::env::set_var("SOFTGPU_KERNEL", kernel);
-    }
+/// Page faults of this process's children that have ended: no child can end without some.
+fn faults_of_children() -> i64 {
+    getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().minor_page_faults()
 }
 
-#[test]
-fn kernels_of_today_refuse_at_the_lock_and_the_process_runs_on() {
+fn refuses_at_the_lock(kernel: &str, interface: u32) {
     if skip_on_kernel_driver("only the software device can imitate another kernel") {
         return;
     }
-    imitate("7.3");
+    imitate(kernel);
     let gpu = Gpu::new();
     let tally = Tally::start(&gpu);
+    let before = faults_of_children();
     let error = gpu.runtime.lock(Mode::Preempt, DEADLINE).unwrap_err();
-    let CheckpointError::Preempt(Unavailable::Kernel { minor: 23, target: "gfx1100", .. }) = &error else {
+    let CheckpointError::Preempt(Unavailable::Kernel { minor, target: "gfx1100", .. }) = &error else {
         panic!("{error:?}")
     };
+    assert_eq!(*minor, interface);
+    assert_eq!(faults_of_children(), before, "a kernel that is known to fail was tried");
     tally.wait_for_more();
+    tally.finish();
+}
+
+#[test]
+fn linux_7_3_refuses_at_the_lock_untried_and_the_process_runs_on() {
+    refuses_at_the_lock("7.3", 23);
+}
+
+#[test]
+fn linux_6_12_refuses_at_the_lock_untried_and_the_process_runs_on() {
+    refuses_at_the_lock("6.12", 17);
+}
+
+#[test]
+fn kernel_that_may_restore_queues_is_tried_once_in_processes_that_do_not_stay() {
+    if skip_on_kernel_driver("only the software device imitates such a kernel") {
+        return;
+    }
+    on_a_future_kernel();
+    let gpu = Gpu::new();
+    let tally = Tally::start(&gpu);
+    let before = faults_of_children();
+    gpu.runtime.lock(Mode::Preempt, DEADLINE).unwrap();
+    gpu.runtime.unlock().unwrap();
+    let after = faults_of_children();
+    assert!(after > before, "nothing was tried");
+    assert_eq!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Err(Errno::ECHILD), "a child is left");
+    gpu.runtime.lock(Mode::Preempt, DEADLINE).unwrap();
+    gpu.runtime.unlock().unwrap();
+    assert_eq!(faults_of_children(), after, "it was tried again");
     tally.finish();
 }
 
@@ -195,6 +230,7 @@ impl Endless {
 
 #[test]
 fn endless_kernel_goes_on_in_a_new_process_on_a_new_device() {
+    on_a_future_kernel();
     if skip_on_kernel_driver("the test's kernel is to be stopped on the software device") {
         return;
     }
@@ -224,6 +260,7 @@ fn endless_kernel_goes_on_in_a_new_process_on_a_new_device() {
 
 #[test]
 fn preempted_process_that_is_left_running_runs_on() {
+    on_a_future_kernel();
     if skip_on_kernel_driver("the test's kernel is to be stopped on the software device") {
         return;
     }
@@ -235,6 +272,7 @@ fn preempted_process_that_is_left_running_runs_on() {
 
 #[test]
 fn dump_that_fails_leaves_a_preempted_process_running() {
+    on_a_future_kernel();
     if skip_on_kernel_driver("the test's kernel is to be stopped on the software device") {
         return;
     }
@@ -248,6 +286,7 @@ fn dump_that_fails_leaves_a_preempted_process_running() {
 
 #[test]
 fn runtime_is_one_and_the_same_after_a_preempted_lock() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     gpu.runtime.lock(Mode::Preempt, DEADLINE).unwrap();
     gpu.runtime.unlock().unwrap();

@@ -10,7 +10,7 @@ use stasis::checkpoint::Mode;
 use stasis::{
     Arg, Buffer, Executable, Kernel, Queue, QueueOptions, ScratchRefusal, Signal, SubmitError, WaitError,
 };
-use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, on_a_future_kernel, skip_on_kernel_driver, values};
 use stasis_tests::worker::wait_until;
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -279,6 +279,7 @@ fn waves_keep_their_scratch_through_a_preempted_checkpoint() {
         return;
     }
     die_of_panics();
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let executable = load(&gpu, &[]);
     let (held, deep) = (executable.kernel("held").unwrap(), executable.kernel("deep").unwrap());
@@ -298,6 +299,7 @@ fn waves_keep_their_scratch_through_a_preempted_checkpoint() {
 
 #[test]
 fn question_interrupted_by_a_preempted_lock_is_answered_afterwards() {
+    on_a_future_kernel();
     if skip_on_kernel_driver("queues are preempted on the software device") {
         return;
     }

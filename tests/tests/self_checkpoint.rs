@@ -8,6 +8,7 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use stasis_tests::gpu::on_a_future_kernel;
 use stasis_tests::worker::{refused, stasis, wait_until};
 use stasis_tests::{criu, program};
 use tempfile::TempDir;
@@ -108,6 +109,7 @@ fn process_that_ends_with_its_checkpoint_goes_on_from_a_moved_directory() {
 
 #[test]
 fn preempted_process_checkpoints_itself() {
+    on_a_future_kernel();
     let mut example = Example::start(&["--preempt"]);
     assert!(example.end(), "{}", example.log());
     example.restore("images");

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use stasis::checkpoint::{Done, Request, call};
+use stasis_tests::gpu::on_a_future_kernel;
 use stasis_tests::server::{Client, Known, Server, Traffic, namespace_of_child};
 use stasis_tests::worker::{is_alive, kill, succeeded, wait_until};
 use stasis_tests::{criu, program};
@@ -78,6 +79,7 @@ fn pending(pid: i32) -> u64 {
 
 #[test]
 fn stopped_in_the_middle_of_a_long_batch_it_goes_on_there() {
+    on_a_future_kernel();
     let mut server = Server::start(&[]);
     let client = server.client();
     let long = long_texts();

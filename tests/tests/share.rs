@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::stat::fstat;
 use stasis::checkpoint::{CheckpointError, Mode};
 use stasis::{Buffer, Runtime};
+use stasis_tests::gpu::on_a_future_kernel;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -138,6 +139,7 @@ fn somebody_outside_is_named_and_nothing_is_changed() {
 
 #[test]
 fn kernels_in_the_middle_are_not_stopped_over_shared_memory() {
+    on_a_future_kernel();
     let runtime = open();
     let buffer = runtime.agent(0).unwrap().vram().alloc(4096).unwrap();
     let _fd = buffer.export().unwrap();

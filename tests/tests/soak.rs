@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stasis::checkpoint::Mode;
 use stasis::{Arg, Signal};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, on_a_future_kernel, values};
 use stasis_tests::survivor::Survivor;
 use stasis_tests::worker::open_files;
 
@@ -112,6 +112,8 @@ fn assert_flat(first: &Usage, generation: u64, pid: u32, now: impl Fn() -> Usage
 
 #[test]
 fn generations_in_one_process_leave_nothing_behind() {
+    // For the generations that are preempted.
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let count = generations(GENERATIONS);
     let (step, numbers) = (gpu.kernel("increment"), Numbers(7).take(1 << 16).collect::<Vec<u32>>());

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use stasis::checkpoint::{CheckpointError, Mode, State};
 use stasis::{Arg, Condition, WaitError, WaitMode};
-use stasis_tests::gpu::{Gpu, SOON, Spinning, faults_object, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{
+    Gpu, SOON, Spinning, faults_object, on_a_future_kernel, skip_on_kernel_driver, values,
+};
 use stasis_tests::program;
 use stasis_tests::worker::{Stopped, Worker, devices, is_alive, refused, succeeded, wait_until};
 
@@ -43,6 +45,7 @@ fn wait_for_a_signal_of_a_stopped_device_ends_at_its_deadline_and_nothing_is_los
 
 #[test]
 fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
+    on_a_future_kernel();
     if skip_on_kernel_driver(SOFT) {
         return;
     }
@@ -78,6 +81,7 @@ fn locks_of_a_stopped_device_end_at_their_deadline_and_the_process_runs_on() {
 
 #[test]
 fn unlock_of_a_stopped_device_ends_at_its_deadline_and_can_be_tried_again() {
+    on_a_future_kernel();
     if skip_on_kernel_driver(SOFT) {
         return;
     }
@@ -96,6 +100,7 @@ fn unlock_of_a_stopped_device_ends_at_its_deadline_and_can_be_tried_again() {
 
 #[test]
 fn preempted_checkpoint_of_a_stopped_device_fails_in_time_and_the_process_runs_on() {
+    on_a_future_kernel();
     if skip_on_kernel_driver(SOFT) {
         return;
     }
@@ -117,6 +122,7 @@ fn preempted_checkpoint_of_a_stopped_device_fails_in_time_and_the_process_runs_o
 
 #[test]
 fn device_stopped_for_twelve_seconds_in_a_preempted_checkpoint_costs_nothing() {
+    on_a_future_kernel();
     if skip_on_kernel_driver(SOFT) {
         return;
     }

@@ -11,7 +11,7 @@ use stasis::{
     Access, Arg, CopyError, MemoryPlace, PointerKind, Queue, QueueFault, QueueOptions, Range, Runtime,
     Signal, VmemError, WaitError,
 };
-use stasis_tests::gpu::{Gpu, Numbers, SOON, open_on, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, on_a_future_kernel, open_on, skip_on_kernel_driver, values};
 use stasis_tests::program;
 use stasis_tests::worker::{Worker, succeeded, wait_until};
 
@@ -328,11 +328,13 @@ fn mappings_rights_and_bytes_survive_a_drained_checkpoint() {
 
 #[test]
 fn mappings_rights_and_bytes_survive_a_preempted_checkpoint() {
+    on_a_future_kernel();
     survives(Mode::Preempt);
 }
 
 #[test]
 fn kernel_stopped_in_its_middle_goes_on_in_mapped_memory() {
+    on_a_future_kernel();
     let gpu = Gpu::new();
     let (range, memory) =
         (gpu.runtime.reserve(1 << 21, 0).unwrap(), gpu.agent.vram().physical(64 << 10).unwrap());
@@ -451,5 +453,6 @@ fn cache_goes_on_growing_in_a_new_process() {
 
 #[test]
 fn preempted_cache_goes_on_growing_in_a_new_process() {
+    on_a_future_kernel();
     carried(&["--preempt"]);
 }

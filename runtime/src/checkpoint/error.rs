@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::admit::{Difference, ElsewhereError, PlaceError, SwitchError};
 use super::audit::Culprit;
 use super::keeper::KeeperError;
-use super::preempt::{CaptureError, Unavailable};
+use super::preempt::{CaptureError, ForkError, Unavailable};
 use super::rescue::Stranded;
 use super::text::list;
 use crate::context::error::{CloseError, DeviceError, Lost, OpenError};
@@ -253,7 +253,8 @@ pub(super) fn is_stall(error: &(dyn std::error::Error + 'static)) -> bool {
         error.downcast_ref(),
         Some(kfd::OpenError::Unreachable { .. } | kfd::OpenError::Wire { source: WireError::TimedOut, .. })
     );
-    of_call || of_connection || error.source().is_some_and(is_stall)
+    let of_probe = matches!(error.downcast_ref(), Some(ForkError::GivenUp { .. }));
+    of_call || of_connection || of_probe || error.source().is_some_and(is_stall)
 }
 
 impl From<SharedMemoryError> for CheckpointError {

@@ -56,7 +56,9 @@ pub use self::inbox::{INVITATION, Inbox, NOTICE_LINK};
 pub use self::info::{AgentInfo, Amount, Objects, Preempt, ProcessInfo, QueueInfo};
 pub use self::keeper::{KEEPER_NAME, KeeperError, succeed_keeper};
 pub use self::options::{CheckpointOptions, DEFAULT_DEADLINE, RestoreOptions};
-pub use self::preempt::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
+pub use self::preempt::{
+    CaptureError, ForkError, LAST_KFD_MINOR_WITHOUT_MES, Step as ProbeStep, Unavailable,
+};
 pub use self::protocol::{CallError, CheckpointOrder, Done, Reply, Request};
 pub use self::report::{CheckpointReport, RestoreReport};
 pub use self::rescue::{Rescue, Stranded};

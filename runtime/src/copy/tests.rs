@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Transfers by copy engines.
 
+use softgpu::driver::KernelModel;
+
 use crate::testing::{TestTransport, runtime, runtime_on};
 use crate::*;
 
@@ -105,7 +107,8 @@ fn hide(runtime: &Runtime, buffer: &Buffer, hidden: bool) {
 
 #[test]
 fn copy_engine_that_faults_breaks_its_transfers_and_is_replaced() {
-    let (runtime, _) = runtime(1);
+    // A fault takes only its queue: with released kernels it takes all, and a new one does not run.
+    let (runtime, _) = runtime_on(TestTransport::under(KernelModel::Fixed, 1));
     let (to, from) = (runtime.gtt().alloc(64).unwrap(), runtime.gtt().alloc(64).unwrap());
     // An idle compute queue is not suspected.
     let innocent = Queue::create(&runtime.agent(0).unwrap(), QueueOptions::default()).unwrap();
@@ -215,7 +218,8 @@ fn staged_copy_waits_for_what_it_is_told_to_and_outlives_its_handle() {
 
 #[test]
 fn staged_copy_whose_queue_fails_says_so_and_holds_nobody_up() {
-    let transport = TestTransport::new(2);
+    // As above: the failed queue is to be replaced.
+    let transport = TestTransport::under(KernelModel::Fixed, 2);
     transport.sysfs.remove("nodes/1/p2p_links/2");
     transport.sysfs.remove("nodes/2/p2p_links/1");
     let (runtime, _) = runtime_on(transport);

@@ -42,8 +42,8 @@ pub(crate) struct TestDriver {
 }
 
 impl TestDriver {
-    pub(super) fn new(machine: &str) -> Arc<Self> {
-        let device = Device::open(machine, KernelModel::default()).unwrap();
+    pub(super) fn new(machine: &str, kernel: KernelModel) -> Arc<Self> {
+        let device = Device::open(machine, kernel).unwrap();
         Arc::new(TestDriver { device, notes: Mutex::default(), files: AtomicUsize::new(0) })
     }
 

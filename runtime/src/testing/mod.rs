@@ -18,6 +18,7 @@ use kfd::topology::SysfsSource;
 use kfd::transport::CloseError;
 use kfd::transport::soft::SoftTransport;
 use kfd::{File, OpenError, Transport};
+use softgpu::driver::KernelModel;
 
 pub(crate) use self::driver::TestDriver;
 pub(crate) use self::topology::TestSysfs;
@@ -34,7 +35,12 @@ pub(crate) struct TestTransport {
 impl TestTransport {
     /// To a machine with `gpus` gfx1100 GPUs.
     pub fn new(gpus: u32) -> Arc<Self> {
-        let kernel = TestDriver::new(&topology::machine(gpus));
+        Self::under(KernelModel::default(), gpus)
+    }
+
+    /// The same with the driver of this kernel.
+    pub fn under(kernel: KernelModel, gpus: u32) -> Arc<Self> {
+        let kernel = TestDriver::new(&topology::machine(gpus), kernel);
         let soft = kernel.device.transport();
         Arc::new(TestTransport { kernel, sysfs: TestSysfs::new(gpus), soft })
     }

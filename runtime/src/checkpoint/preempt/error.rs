@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why queues cannot be preempted for a checkpoint, and why preempted queues cannot be carried on.
 
-use kfd::IoctlError;
 use kfd::blob::BlobError;
+use kfd::{Errno, IoctlError};
 use thiserror::Error;
 
+use super::probe::{ForkError, Step};
 use crate::context::registry::state::BoKey;
-
-/// First KFD interface whose CRIU_OP RESTORE gives back the queues of chips with a microengine scheduler (gfx11,
-/// gfx12). An assumption: no kernel up to 7.3 (interface 1.23) can, since
-/// `kfd_criu_restore_queue` (`kfd_process_queue_manager.c`) gives such a queue no write pointer buffer.
-pub const MIN_KFD_MINOR_MES: u32 = 24;
 
 /// Why queues cannot be stopped in the middle of their kernels here.
 #[derive(Debug, Error)]
@@ -22,18 +18,73 @@ pub enum Unavailable {
          one of them, or lock with Mode::Drain"
     )]
     NotPermitted,
-    /// The kernel could not put the queues back.
+    /// No kernel with this interface restores queues of the chip. It was not tried, since some of those kernels follow a
+    /// null pointer.
     #[error(
-        "KFD 1.{minor} cannot restore the queues of {target} (its scheduler runs on the GPU); it takes 1.{wanted}: lock \
-         with Mode::Drain"
+        "KFD 1.{minor} cannot restore the queues of {target}, whose scheduler runs on the GPU: no kernel up to KFD \
+         1.{last} (Linux 7.3) can, so it was not tried; lock with Mode::Drain, or use a kernel that can"
     )]
     Kernel {
         /// Minor number of the interface.
         minor: u32,
         /// The chip.
         target: &'static str,
-        /// The first minor that can.
-        wanted: u32,
+        /// The last minor that is known not to.
+        last: u32,
+    },
+    /// Queues that run on several XCCs cannot be saved whole.
+    #[error(
+        "{target} runs each queue on {xccs} XCCs, and only the first one's waves could be saved; lock with Mode::Drain, \
+         or partition the GPU so that each part has one XCC (CPX)"
+    )]
+    SeveralXccs {
+        /// The chip.
+        target: &'static str,
+        /// XCCs of a queue.
+        xccs: u32,
+    },
+    /// It was tried with a queue of its own, and the driver refused.
+    #[error(
+        "This kernel (KFD 1.{minor}) does not restore queues of {target}: {step} was tried in a process of its own and \
+         failed with {errno} ({text}); lock with Mode::Drain, or use a kernel that can"
+    )]
+    Refused {
+        /// Minor number of the interface.
+        minor: u32,
+        /// The chip.
+        target: &'static str,
+        /// What failed.
+        step: Step,
+        /// The driver's errno.
+        errno: Errno,
+        /// The failure in words.
+        text: String,
+    },
+    /// It was tried and failed for a reason that may pass.
+    #[error(
+        "Whether this kernel restores queues of {target} is not known: {step} failed in a process of its own with \
+         {errno} ({text}); try again, or lock with Mode::Drain"
+    )]
+    Inconclusive {
+        /// The chip.
+        target: &'static str,
+        /// What failed.
+        step: Step,
+        /// The errno, [`Errno::UnknownErrno`] if the failure has none.
+        errno: Errno,
+        /// The failure in words.
+        text: String,
+    },
+    /// It could not be tried.
+    #[error(
+        "Whether this kernel restores queues of {target} could not be tried; try again, or lock with Mode::Drain"
+    )]
+    NotTried {
+        /// The chip.
+        target: &'static str,
+        /// Why.
+        #[source]
+        source: ForkError,
     },
     /// Memory that is the process's own would have to be lent again, which no driver does for a copy.
     #[error(

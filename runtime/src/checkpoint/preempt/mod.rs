@@ -13,13 +13,15 @@
 
 mod captured;
 mod error;
+mod probe;
 
 use kfd::{Errno, IoctlError};
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
 
 pub(crate) use self::captured::Captured;
-pub use self::error::{CaptureError, MIN_KFD_MINOR_MES, Unavailable};
+pub use self::error::{CaptureError, Unavailable};
+pub use self::probe::{ForkError, LAST_KFD_MINOR_WITHOUT_MES, Step};
 use super::calls::call_limit;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
@@ -31,13 +33,8 @@ use crate::vmem;
 /// Saved contents are whole pages.
 const PAGE: u64 = 4096;
 
-/// Whether this kernel could give preempted queues to a copy of this process, and they to it.
-fn possible(registry: &Registry, on: &Device) -> Result<(), Unavailable> {
-    let minor = on.interface_minor();
-    let mes = on.nodes().iter().map(|node| node.info.target()).find(|target| target.mes);
-    if let Some(target) = mes.filter(|_| minor < MIN_KFD_MINOR_MES) {
-        return Err(Unavailable::Kernel { minor, target: target.name, wanted: MIN_KFD_MINOR_MES });
-    }
+/// Whether a driver could give the buffers of this process to a copy of it, and they to the copy's queues.
+fn possible(registry: &Registry) -> Result<(), Unavailable> {
     let lent = registry.bos.iter().find(|(_, bo)| matches!(bo.state.kind, BoKind::Userptr { .. }));
     lent.map_or(Ok(()), |(bo, _)| Err(Unavailable::Userptr { bo }))?;
     let shared = registry.bos.iter().find(|(_, bo)| bo.state.sharing.is_some());
@@ -56,12 +53,13 @@ fn permitted(on: &Device, limit: &Limit) -> Result<(), Unavailable> {
 }
 
 /// Whether [`suspend_queues`] would do, and the most bytes [`contents`] could come to. The driver's own permission is
-/// foretold, not asked for: asking takes the queues off the hardware.
+/// foretold, not asked for: asking takes the queues off the hardware. Whether the kernel restores queues is said as far as
+/// it is known: the first lock tries it ([`probe`]).
 ///
 /// # Errors
 /// [`CheckpointError::Preempt`], [`CheckpointError::Hidden`].
 pub(super) fn predict(registry: &Registry, on: &Device) -> Result<u64, CheckpointError> {
-    possible(registry, on).map_err(CheckpointError::Preempt)?;
+    probe::recall(on).and_then(|()| possible(registry)).map_err(CheckpointError::Preempt)?;
     if !has_capability() {
         return Err(CheckpointError::Preempt(Unavailable::NotPermitted));
     }
@@ -102,8 +100,10 @@ pub(super) fn suspend_queues(
 ) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return Ok(()) };
+    // Before the registry is locked: it may take a while.
+    probe::make_sure(on, limit).map_err(CheckpointError::Preempt)?;
     let mut registry = context.registry.lock();
-    possible(&registry, on).map_err(CheckpointError::Preempt)?;
+    possible(&registry).map_err(CheckpointError::Preempt)?;
     let suspended = {
         let Registry { queues, bos, .. } = &mut *registry;
         let ours = queues.iter_mut().filter(|(_, queue)| queue.created && !queue.state.suspended);

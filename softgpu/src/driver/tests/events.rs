@@ -265,7 +265,7 @@ fn memory_fault_signals_memory_events_with_the_page() {
         (VmFault::EXECUTE, (0, 0)),
     ] {
         client.process.memory_fault(0, VmFault { address: 0x1234_5678, permission_faults });
-        let waited = client.wait(&[(event, 0)], false, 0);
+        let waited = client.wait(&[(event, 0)], false, 5000);
         waited.is(Ok(0), COMPLETE);
         let data = waited.data[0].memory_exception_data();
         assert_eq!((data.va, data.gpu_id, data.ErrorType), (0x1234_5000, client.id(0), 0));

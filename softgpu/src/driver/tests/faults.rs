@@ -24,8 +24,8 @@ pub fn eventually(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn memory_fault_leaves_the_other_queues_alone() {
-    let client = Client::pair();
+fn memory_fault_on_a_future_kernel_leaves_the_other_queues_alone() {
+    let client = Client::pair_under(KernelModel::Fixed);
     let event = client.create_event(KFD_IOC_EVENT_MEMORY, true, client.event_page()).unwrap();
     let mut args = client.queue_parts(0, BASE).args;
     client.create(&mut args).unwrap();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! For every rule the ways to break it and the ways not to, as changes of the topology's files.
 
+use softgpu::driver::KernelModel;
+
 use super::super::rules::{Relation, Rule, rules};
 use crate::testing::{TestSysfs, TestTransport};
 
@@ -61,7 +63,10 @@ fn words(
 }
 
 /// The minor number of the device's interface.
-const MINOR: u32 = 24;
+fn minor() -> u32 {
+    KernelModel::default().interface_version().1
+}
+
 const OWN: &str = "nodes/2/properties";
 const BANK: &str = "nodes/2/mem_banks/0/properties";
 
@@ -140,9 +145,9 @@ pub(super) fn perturbations(rule: Rule) -> Vec<Perturbation> {
     let version =
         |major: u32, minor: u32| -> Change { Box::new(move |t| t.kernel.set_version(Some((major, minor)))) };
     match rule.property {
-        "kfd_ioctl_major" => neighbours(rule, 1, |major| version(u32::try_from(major).unwrap(), MINOR)),
+        "kfd_ioctl_major" => neighbours(rule, 1, |major| version(u32::try_from(major).unwrap(), minor())),
         "kfd_ioctl_minor" => {
-            neighbours(rule, u64::from(MINOR), |minor| version(1, u32::try_from(minor).unwrap()))
+            neighbours(rule, u64::from(minor()), |minor| version(1, u32::try_from(minor).unwrap()))
         }
         "gpus" => vec![
             words(rule, ["2", "3"], Expect::Admitted, |_| {}, |t| t.sysfs.add_gpu(3)),

@@ -166,7 +166,7 @@ fn numbers_that_are_taken_are_refused() {
 
 #[test]
 fn sdma_queues_must_fit() {
-    let client = Client::pair();
+    let client = Client::pair_under(KernelModel::Fixed);
     let mut args = client.queue_parts(0, BASE).args;
     args.queue_type = KFD_IOC_QUEUE_TYPE_SDMA;
     client.create(&mut args).unwrap();
@@ -182,7 +182,7 @@ fn sdma_queues_must_fit() {
     assert_eq!(with(96, 3), Err(Errno::EBUSY), "the kernel's own");
     assert_eq!(with(96, u32::MAX), Err(Errno::EBUSY));
     // The first process still holds the SDMA queue on this device.
-    let beside = Client::beside(client.gpus.clone(), client.ledger.clone());
+    let beside = Client::under(KernelModel::Fixed, client.gpus.clone(), client.ledger.clone());
     assert_eq!(restore(&beside, &taken()).err(), Some(Errno::EBUSY));
 }
 

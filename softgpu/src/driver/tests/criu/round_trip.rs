@@ -80,7 +80,7 @@ fn with_events(client: &Client) {
 }
 
 fn busy() -> (Client, [u32; 5]) {
-    let client = Client::pair();
+    let client = Client::pair_under(KernelModel::Fixed);
     with_events(&client);
     with_buffers(&client);
     let queues = with_queues(&client);
