@@ -151,6 +151,18 @@ const AT_LENGTH: [(&str, &str); 6] = [
     ("STASIS_SOAK", "1000"),
 ];
 
+/// The kernel that the software device imitates by default.
+const DEFAULT_KERNEL: &str = "7.3";
+
+/// The kernels other than the default under whose driver a part of the suite is run first, by the value of
+/// `SOFTGPU_KERNEL`.
+const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
+
+/// The tests that are run under them: what depends on how kernels treat faults, checkpoints and restored processes, and a
+/// few of everything that a process does with its device. Those that step through kills or take whole trees are left out.
+const WHERE_KERNELS_DIFFER: &str = "binary(faults) | binary(preempt) | binary(in_place) | binary(self_checkpoint) \
+     | binary(share) | binary(device)";
+
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.
 pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Result<()> {
@@ -168,6 +180,23 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     let mut environment = vec![("RUST_BACKTRACE", "0")];
     if at_length {
         environment.extend(AT_LENGTH.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
+    }
+    if arguments.is_empty() {
+        for kernel in OTHER_KERNELS {
+            println!("Under the driver of kernel {kernel} (SOFTGPU_KERNEL={kernel}):");
+            let short = [
+                "nextest",
+                "run",
+                "--locked",
+                "--no-fail-fast",
+                "-p",
+                "stasis-tests",
+                "-E",
+                WHERE_KERNELS_DIFFER,
+            ];
+            cargo_with(&short, installed, &[("RUST_BACKTRACE", "0"), ("SOFTGPU_KERNEL", kernel)])?;
+        }
+        println!("Under the driver of kernel {DEFAULT_KERNEL}, the default:");
     }
     cargo_with(&all, installed, &environment)
 }

@@ -136,6 +136,12 @@ pub fn run(report: &Report) -> Result<()> {
     drop(memcpy);
     let bandwidth = PEER_BYTES as f64 / median(&seconds) * 1e-6;
     report.plain("64 MiB, warm, one thread", "memcpy_bandwidth", bandwidth * 1e-3, "GB/s");
+    let kernel = std::env::var("SOFTGPU_KERNEL").unwrap_or_default();
+    if kernel == "fixed" {
+        report.note(
+            "on SOFTGPU_KERNEL=fixed, a kernel that is not released: Linux up to 7.3 refuses gfx11 and gfx12",
+        );
+    }
     let gpu = Gpu::open()?;
     match gpu.runtime.lock(Mode::Preempt, LOST) {
         Err(error @ CheckpointError::Preempt(_)) => {

@@ -18,16 +18,16 @@ pub enum KernelModel {
     /// (`kfd_dqm_evict_pasid`), and every CRIU_OP PROCESS_INFO evicts once more.
     V6_12,
     /// Linux 7.3: as 6.12, but PROCESS_INFO of a paused process evicts nothing more.
+    #[default]
     V7_3,
     /// A kernel that is not released yet: a fault stops only the queue that caused it, and CRIU_OP can restore the
     /// queues of chips whose scheduler is firmware (MES, gfx11 on).
-    #[default]
     Fixed,
 }
 
 /// The variable names no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{VARIABLE} is {0:?}; it can be 6.12, 7.3 or fixed (the default)")]
+#[error("{VARIABLE} is {0:?}; it can be 6.12, 7.3 (the default) or fixed")]
 pub struct KernelModelError(String);
 
 impl FromStr for KernelModel {
@@ -36,8 +36,8 @@ impl FromStr for KernelModel {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "6.12" => Ok(Self::V6_12),
-            "7.3" => Ok(Self::V7_3),
-            "" | "fixed" => Ok(Self::Fixed),
+            "" | "7.3" => Ok(Self::V7_3),
+            "fixed" => Ok(Self::Fixed),
             other => Err(KernelModelError(other.to_owned())),
         }
     }
@@ -63,7 +63,7 @@ impl KernelModel {
     }
 
     /// The interface version that the driver reports: major and minor. Linux 6.12 reports 1.17 and Linux 7.3 reports
-    /// 1.23. 1.24 is our assumption for the first kernel that can restore queues of MES chips.
+    /// 1.23. A kernel that is not released yet reports more; how much more says nothing of what it can do.
     #[must_use]
     pub fn interface_version(self) -> (u32, u32) {
         match self {
@@ -131,7 +131,8 @@ mod tests {
         for model in [KernelModel::V6_12, KernelModel::V7_3, KernelModel::Fixed] {
             assert_eq!(model.to_string().parse(), Ok(model));
         }
-        assert_eq!("".parse(), Ok(KernelModel::Fixed));
+        assert_eq!("".parse(), Ok(KernelModel::default()));
+        assert_eq!(KernelModel::default(), KernelModel::V7_3, "a released kernel");
         assert!("5.4".parse::<KernelModel>().unwrap_err().to_string().contains("5.4"));
     }
 

@@ -44,7 +44,7 @@ const KNOWN: [Setting; 7] = [
     },
     Setting {
         name: "SOFTGPU_KERNEL",
-        accepted: "6.12, 7.3 or fixed (the default)",
+        accepted: "6.12, 7.3 (the default) or fixed",
         means: |value| value.parse::<KernelModel>().is_ok(),
     },
     Setting {
@@ -130,7 +130,7 @@ mod tests {
         for (name, value, accepted) in [
             ("SOFTGPU_ENGINE", "JIT", "interp, jit or auto"),
             ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
-            ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 or fixed"),
+            ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 (the default) or fixed"),
             ("SOFTGPU_ERRATA", "no", "on (the default) or off"),
             ("SOFTGPU_STATS", "stats", "from the root on"),
             ("SOFTGPU_TRACE", "/tmp/a:0", "FILE:INSTRUCTIONS"),

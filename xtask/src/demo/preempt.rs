@@ -14,6 +14,8 @@ use crate::workspace::Built;
 
 /// The instance of the software device.
 const INSTANCE: &str = "demo-preempt";
+/// The kernel that the software device imitates: no released one restores queues of its GPU.
+const KERNEL: &str = "fixed";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -36,6 +38,7 @@ impl Counter {
             .stderr(log)
             .env("STASIS_SOFTGPUD", &built.softgpud)
             .env("STASIS_SOFTGPU_INSTANCE", INSTANCE)
+            .env("SOFTGPU_KERNEL", KERNEL)
             .spawn()
             .context("Cannot start endless through setsid (util-linux)")
     }
@@ -63,6 +66,11 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     if counter.stop.exists() {
         fs::remove_file(&counter.stop)?;
     }
+    println!(
+        "\nThis demo runs on a kernel that is not released (SOFTGPU_KERNEL={KERNEL}): no Linux up to 7.3 restores queues \
+         of gfx11 and gfx12.\nOn a machine with such a GPU, `stasis checkpoint --preempt` is refused there before anything \
+         is changed."
+    );
     println!("\n1. A kernel counts on the GPU until it is told to stop");
     let mut child = counter.start(built)?;
     let pid = child.id();
@@ -106,7 +114,7 @@ pub(super) fn run(args: &DemoArgs, built: &Built, installed: &Installed) -> Resu
     ensure!(continued, "the counts fell: {count_before} before, {count_after} after");
     println!("   counted to {} in the end", counts.last().unwrap_or(&0));
     println!(
-        "demo: OK preempt=true checkpoint_ms={:.0} lock_ms={:.2} restore_ms={:.0} count_before={count_before} \
+        "demo: OK preempt=true kernel={KERNEL} checkpoint_ms={:.0} lock_ms={:.2} restore_ms={:.0} count_before={count_before} \
          count_after={count_after} continued={continued}",
         number(&checkpoint, "checkpoint_ms")?,
         number(&checkpoint, "lock_ms")?,

@@ -13,7 +13,7 @@ fn larger_and_smaller_structs_work() {
     let (memory, fds) = (Memory::default(), Fds::default());
     let mut large = [0xffu8; 32];
     client.process.ioctl(&client.kfd, 0x8020_4b01, &mut large, &memory, &fds).unwrap();
-    assert_eq!(large[..8], [1, 0, 0, 0, 24, 0, 0, 0]);
+    assert_eq!(large[..8], [1, 0, 0, 0, 23, 0, 0, 0]);
     assert_eq!(large[8..], [0; 24], "an out-only struct is cleared as a whole");
     let mut small = [0xffu8; 4];
     client.process.ioctl(&client.kfd, 0x8004_4b01, &mut small, &memory, &fds).unwrap();
