@@ -7,7 +7,7 @@ use std::path::Path;
 
 use queues::sdma::Generation;
 use queues::target::{CriuSupport, TARGETS, Target};
-use stasis::checkpoint::MIN_KFD_MINOR_MES;
+use stasis::checkpoint::LAST_KFD_MINOR_WITHOUT_MES;
 
 const HEAD: &str = "\
 | chip | device kernels, trap handler | private memory | PM4 dispatch | SDMA | host path flushed by SDMA | layout of saved waves | preempted checkpoint |
@@ -28,7 +28,7 @@ fn sdma(target: &Target) -> String {
 
 fn preempted(target: &Target) -> String {
     match (target.mes, target.criu) {
-        (true, _) => format!("refused below KFD 1.{MIN_KFD_MINOR_MES}"),
+        (true, _) => format!("refused up to KFD 1.{LAST_KFD_MINOR_WITHOUT_MES}, then tried first"),
         (false, CriuSupport::Full) => "admitted".to_owned(),
         (false, _) => "not known".to_owned(),
     }
