@@ -160,8 +160,8 @@ const OTHER_KERNELS: [&str; 2] = ["6.12", "fixed"];
 
 /// The tests that are run under them: what depends on how kernels treat faults, checkpoints and restored processes, and a
 /// few of everything that a process does with its device. Those that step through kills or take whole trees are left out.
-const WHERE_KERNELS_DIFFER: &str = "binary(faults) | binary(preempt) | binary(in_place) | binary(self_checkpoint) \
-     | binary(share) | binary(device)";
+const WHERE_KERNELS_DIFFER: &str = "package(stasis-tests) & (binary(faults) | binary(preempt) | binary(in_place) \
+     | binary(self_checkpoint) | binary(share) | binary(device))";
 
 /// Runs the whole test suite: examples in the documentation and the models first, so that the runner's summary closes
 /// the output.
@@ -189,8 +189,8 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
                 "run",
                 "--locked",
                 "--no-fail-fast",
-                "-p",
-                "stasis-tests",
+                // Of one package alone, cargo would compile the dependencies again, with that package's features.
+                "--workspace",
                 "-E",
                 WHERE_KERNELS_DIFFER,
             ];
