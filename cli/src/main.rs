@@ -6,6 +6,7 @@
 mod agents;
 mod beside;
 mod dispatch;
+mod doctor;
 mod freeze;
 mod inspect;
 mod loopback;
@@ -63,6 +64,8 @@ enum Command {
     },
     /// What agents are here.
     Agents(agents::AgentsArgs),
+    /// Try what the runtime needs of the device, a probe at a time. Exits with 1 if a required one fails.
+    Doctor(doctor::DoctorArgs),
     /// What a checkpoint directory or image holds.
     Inspect(inspect::InspectArgs),
     /// Complete the manifest of a checkpoint. CRIU calls it when its images are whole and the tasks still frozen.
@@ -86,6 +89,9 @@ fn run(command: Command) -> Result<ExitCode> {
     let done = match command {
         Command::Preflight(args) => {
             return Ok(if preflight::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        Command::Doctor(args) => {
+            return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Checkpoint(args) => freeze::checkpoint(&args),
         Command::Restore(args) => freeze::restore(&args),

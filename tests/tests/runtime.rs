@@ -54,6 +54,8 @@ fn barriers_wake_blocked_waiters() {
 
 #[test]
 fn kernel_that_faults_is_named_and_other_queues_go_on() {
+    // Released kernels stop all queues of the process at a memory fault.
+    stasis_tests::gpu::on_a_future_kernel();
     let runtime = runtime();
     let agent = runtime.agent(0).unwrap();
     let (bad, good) = (

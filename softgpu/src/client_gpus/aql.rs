@@ -30,6 +30,7 @@ use super::pm4;
 use super::scratch::{self, Wanted};
 use super::signal;
 use crate::hardware::HwQueue;
+use crate::misbehaviour::Misbehaviour;
 
 /// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
@@ -171,6 +172,16 @@ impl AqlContext {
     }
 }
 
+/// The packet as a device that misbehaves takes it.
+fn misread(packet: KernelDispatch) -> KernelDispatch {
+    let [x, y, z] = packet.grid;
+    KernelDispatch {
+        grid: [if Misbehaviour::Atomics.is_on() { x.max(2) - 1 } else { x }, y, z],
+        group_segment_bytes: if Misbehaviour::LocalMemory.is_on() { 0 } else { packet.group_segment_bytes },
+        ..packet
+    }
+}
+
 /// A queue on the hardware.
 #[derive(Debug)]
 struct AqlRun<'a> {
@@ -234,8 +245,9 @@ impl AqlRun<'_> {
             decoded => decoded?,
         };
         packet.validate()?;
-        let header = packet.header();
-        if !self.context.jobs.is_empty() && (header.barrier || matches!(packet, Packet::Pm4Ib(_))) {
+        let ordered =
+            packet.header().barrier && !Misbehaviour::BarrierBit.is_on() || Misbehaviour::Overlap.is_on();
+        if !self.context.jobs.is_empty() && (ordered || matches!(packet, Packet::Pm4Ib(_))) {
             self.wait_for_a_job();
             return Ok(());
         }
@@ -267,6 +279,10 @@ impl AqlRun<'_> {
     /// Begins a dispatch; without enough scratch, the process is asked for it first.
     fn launch(&mut self, packet: KernelDispatch) -> Result<(), Exit> {
         let gpu = &self.core.gpu;
+        if Misbehaviour::Kernel.is_on() {
+            return self.retire(packet.completion_signal, clock::ticks());
+        }
+        let packet = misread(packet);
         let descriptor = dispatch::descriptor(gpu, &packet)?;
         let queue = scratch::queue_address(&self.config);
         let scratch = match packet.private_segment_bytes {
@@ -442,7 +458,7 @@ impl AqlRun<'_> {
             let written = self.core.gpu.vm.read_u64(self.config.write_ptr_va)?;
             self.note_rung(written);
         }
-        if self.context.rung.wrapping_sub(self.context.next).cast_signed() <= 0 {
+        if self.context.rung.wrapping_sub(self.context.next).cast_signed() <= 0 || Misbehaviour::Aql.is_on() {
             return Ok(false);
         }
         // ORDERING: an acquire load, pairs with the release store of the header.

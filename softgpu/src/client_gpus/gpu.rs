@@ -9,6 +9,7 @@ use softgpu_waves::{AccessKind, Vm, Workers};
 use super::backoff::SignalWaiters;
 use super::doorbell::Doorbells;
 use crate::hardware::{HwQueueKind, Interrupts, VmFault};
+use crate::misbehaviour::Misbehaviour;
 
 /// The receiver of interrupts: set once the driver exists, and weak because the driver owns the hardware.
 pub(super) type InterruptLine = Arc<OnceLock<Weak<dyn Interrupts>>>;
@@ -58,6 +59,7 @@ pub(super) fn vm_fault(address: u64, access: AccessKind, not_present: bool) -> V
         AccessKind::Execute => VmFault::EXECUTE,
     };
     let valid = if not_present { VmFault::VALID } else { 0 };
+    let address = address ^ if Misbehaviour::FaultAddress.is_on() { 1 << 20 } else { 0 };
     VmFault { address, permission_faults: kind | valid }
 }
 
@@ -110,6 +112,9 @@ impl softgpu_waves::Messages for Messages {
     }
 
     fn interrupt(&self, m0: u32, privileged: bool) {
+        if Misbehaviour::Trap.is_on() || Misbehaviour::IllegalCode.is_on() {
+            return;
+        }
         if let Some(interrupts) = driver(&self.line) {
             interrupts.wave_message(self.gpu, m0, privileged);
         }
@@ -135,6 +140,9 @@ impl Gpu {
 
     /// Raises an end-of-pipe interrupt.
     pub(super) fn interrupt(&self, context_id: u32) {
+        if Misbehaviour::Interrupt.is_on() {
+            return;
+        }
         if let Some(interrupts) = self.interrupts() {
             interrupts.end_of_pipe(context_id);
         }

@@ -50,6 +50,7 @@ use self::gpu::{Gpu, InterruptLine, Messages};
 use self::memory::HostMemory;
 use self::runlist::Runlist;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
+use crate::misbehaviour::Misbehaviour;
 
 /// The GPUs of one client process.
 #[derive(Debug)]
@@ -204,6 +205,6 @@ impl Hardware for ClientGpus {
     }
 
     fn clock(&self) -> u64 {
-        clock::ticks()
+        if Misbehaviour::Clock.is_on() { 1 } else { clock::ticks() }
     }
 }

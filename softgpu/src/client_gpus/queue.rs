@@ -25,6 +25,7 @@ use super::queue_context::{Halt, QueueContext};
 use super::raised::Raised;
 use super::save;
 use crate::hardware::{HwQueue, Mqd};
+use crate::misbehaviour::Misbehaviour;
 
 /// What the thread leaves when it ends.
 #[derive(Debug)]
@@ -61,6 +62,11 @@ impl Shared {
         // The queue is off the hardware before the exception is reported, because its receiver may stop the queue.
         if let Some(report) = report {
             report.report(&self.core.gpu, self.core.config.id);
+            if Misbehaviour::OtherQueues.is_on()
+                && let Some(interrupts) = self.core.gpu.interrupts()
+            {
+                interrupts.hang(self.core.gpu.index);
+            }
         }
     }
 }
@@ -143,10 +149,14 @@ impl Queue {
         };
         let Left { context, halted } = left.ok_or(Errno::ETIME)?;
         let Core { gpu, config, .. } = &self.shared.core;
-        let waves = match &halted {
+        let mut waves = match &halted {
+            Some(_) if Misbehaviour::FaultKernel.is_on() => Vec::new(),
             Some(raised) => raised.waves.clone(),
             None => context.waves(),
         };
+        if Misbehaviour::Preempt.is_on() {
+            waves.iter_mut().flat_map(|wave| &mut wave.vgprs).for_each(|word| *word ^= 1);
+        }
         if halted.is_none()
             && let Some(rsrc1) =
                 context.preempted_rsrc1().into_iter().find(|&rsrc1| gpu.chip.hangs(config.kind, rsrc1))

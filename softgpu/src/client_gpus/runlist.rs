@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::gpu::Gpu;
 use super::queue::Queue;
 use crate::hardware::{HwQueue, HwQueueKind, Mqd};
+use crate::misbehaviour::Misbehaviour;
 
 /// How long a queue stays on the hardware while others wait.
 const QUANTUM: Duration = Duration::from_millis(10);
@@ -71,6 +72,9 @@ impl Runlist {
         let waits = |state: &State| state.waiting.iter().any(|(other, _)| other.id == queue.id);
         if state.on_hardware.contains_key(&queue.id) || waits(&state) {
             return Err(Errno::EBUSY);
+        }
+        if Misbehaviour::ManyQueues.is_on() && state.on_hardware.len() >= 4 {
+            return Err(Errno::ENOMEM);
         }
         if queue.kind != HwQueueKind::Sdma && state.turns.len() >= self.shared.gpu.chip.compute_queues {
             self.schedule()?;
@@ -190,6 +194,9 @@ impl Shared {
                 if state.closing {
                     return;
                 }
+            }
+            if Misbehaviour::OverSubscribed.is_on() {
+                continue;
             }
             let hangs = {
                 let _turn = self.turn.lock();

@@ -20,6 +20,7 @@ use super::gpu::{Chip, Gpu};
 use super::raised::Raised;
 use super::signal;
 use crate::hardware::HwQueue;
+use crate::misbehaviour::Misbehaviour;
 
 /// `COMPUTE_TMPRING_SIZE`: waves in bits 0..12, size of a wave above.
 const TMPRING_WAVES: u32 = 0xfff;
@@ -81,7 +82,8 @@ pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Opti
         Ok((base, bytes, ring, lane))
     };
     let (base, bytes, ring, lane_bytes) = read()?;
-    let slots = slots(&gpu.chip, &format, base, ring);
+    let elsewhere = if Misbehaviour::PrivateMemory.is_on() { 1 << 40 } else { 0 };
+    let slots = slots(&gpu.chip, &format, base.wrapping_add(elsewhere), ring);
     let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
     // The bytes of a lane are what the firmware judges by: ROCr takes memory back from a queue by a 0 there
     // (`AqlQueue::AsyncReclaimMainScratch`). The rest is what the shader engines are given.

@@ -13,6 +13,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::mmap::acquired_file;
 use super::process::{KfdProcess, MemoryPolicy};
 use super::{Call, FdPlace};
+use crate::misbehaviour::Misbehaviour;
 
 /// Windows of gfx9 and later (`kfd_flat_memory.c`): each 4 GiB, above all user addresses.
 const LDS_BASE: u64 = 0x0001_0000_0000_0000;
@@ -36,6 +37,9 @@ impl KfdProcess {
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
         (args.major_version, args.minor_version) = self.kernel.interface_version();
+        if Misbehaviour::Interface.is_on() {
+            args.major_version += 1;
+        }
         Ok(())
     }
 
@@ -267,7 +271,7 @@ fn apertures(gpu_id: u32) -> kfd_process_device_apertures {
         scratch_base: SCRATCH_BASE,
         scratch_limit: SCRATCH_BASE | WINDOW,
         gpuvm_base: GPUVM_BASE,
-        gpuvm_limit: GPUVM_LIMIT,
+        gpuvm_limit: if Misbehaviour::Apertures.is_on() { GPUVM_BASE } else { GPUVM_LIMIT },
         gpu_id,
         pad: 0,
     }

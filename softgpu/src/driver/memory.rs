@@ -13,6 +13,7 @@ use super::bo::{Backing, Bo, Charge, Domain, VRAM_UNIT, vram_charge};
 use super::ledger::Resource;
 use super::process::{KfdProcess, State, split_handle};
 use super::{Call, PAGE, memfd, page_align};
+use crate::misbehaviour::Misbehaviour;
 
 /// What ALLOC will make.
 pub(super) struct Wanted {
@@ -58,6 +59,11 @@ impl KfdProcess {
         userptr: impl FnOnce() -> Option<OwnedFd>,
     ) -> Result<Bo, Errno> {
         let charge = self.charge(gpu, wanted)?;
+        match wanted.domain {
+            Domain::Vram { .. } if Misbehaviour::DeviceMemory.is_on() => return Err(Errno::ENOMEM),
+            Domain::Gtt if Misbehaviour::HostMemory.is_on() => return Err(Errno::ENOMEM),
+            _ => {}
+        }
         let fd = self.memory_for(state, gpu, wanted, userptr)?;
         let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
         if matches!(wanted.domain, Domain::Vram { .. } | Domain::Gtt) {
@@ -107,7 +113,11 @@ impl KfdProcess {
     ) -> Result<OwnedFd, Errno> {
         match wanted.domain {
             Domain::Vram { .. } | Domain::Gtt => {
-                memfd::create(&wanted.domain.memfd_name(self.gpus[gpu].gpu_id()), wanted.bytes)
+                let fd = memfd::create(&wanted.domain.memfd_name(self.gpus[gpu].gpu_id()), wanted.bytes)?;
+                if Misbehaviour::FreshMemory.is_on() {
+                    nix::sys::uio::pwrite(&fd, &[0xaa; 16], 0)?;
+                }
+                Ok(fd)
             }
             Domain::Userptr => {
                 // get_user_pages fails where nothing is mapped: no descriptor came, or one that is too short.

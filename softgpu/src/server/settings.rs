@@ -11,6 +11,7 @@ use kfd::transport::soft::SETTINGS;
 use thiserror::Error;
 
 use crate::driver::KernelModel;
+use crate::misbehaviour::{self, Misbehaviour};
 
 /// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -31,7 +32,7 @@ struct Setting {
     means: fn(&str) -> bool,
 }
 
-const KNOWN: [Setting; 7] = [
+const KNOWN: [Setting; 8] = [
     Setting {
         name: "SOFTGPU_ENGINE",
         accepted: "interp, jit or auto (the default)",
@@ -70,6 +71,11 @@ const KNOWN: [Setting; 7] = [
         name: "SOFTGPU_JIT_DUMP",
         accepted: "the name of a directory that exists, from the root on",
         means: |value| Path::new(value).is_absolute() && Path::new(value).is_dir(),
+    },
+    Setting {
+        name: misbehaviour::VARIABLE,
+        accepted: "the name of a probe of `stasis doctor` that is to fail (docs/hardware.md)",
+        means: |value| Misbehaviour::named(value).is_some(),
     },
 ];
 
@@ -120,6 +126,7 @@ mod tests {
             ("SOFTGPU_STATS", "/tmp/stats"),
             ("SOFTGPU_TRACE", "/tmp/a:b:12"),
             ("SOFTGPU_JIT_DUMP", "/"),
+            ("SOFTGPU_MISBEHAVE", "sdma"),
         ] {
             assert_eq!(told(name, value), Ok(()), "{name}={value}");
         }
@@ -136,6 +143,7 @@ mod tests {
             ("SOFTGPU_TRACE", "/tmp/a:0", "FILE:INSTRUCTIONS"),
             ("SOFTGPU_TRACE", "/tmp/a", "FILE:INSTRUCTIONS"),
             ("SOFTGPU_JIT_DUMP", "/nowhere/at/all", "directory that exists"),
+            ("SOFTGPU_MISBEHAVE", "all", "the name of a probe"),
         ] {
             let error = told(name, value).unwrap_err();
             assert!(error.starts_with(&format!("{name} is {value:?}; it can be ")), "{error}");

@@ -15,6 +15,7 @@ use super::host::Host;
 use super::links::Links;
 use super::machine::{CpuNode, Machine};
 use super::model::GpuModel;
+use crate::misbehaviour::Misbehaviour;
 
 /// First number KFD gives to a GPU's CUs; each GPU takes as many as it has CUs.
 const FIRST_SIMD_ID: u32 = 0x8000_1000;
@@ -132,7 +133,13 @@ impl SysfsTree {
         self.add(format!("nodes/{node}/gpu_id"), format!("{}\n", gpu.gpu_id()));
         self.add(format!("nodes/{node}/name"), format!("{}\n", chip.asic_name()));
         let mut lines = Lines::default();
-        lines.put("cpu_cores_count", 0).put("simd_count", chip.shape.simd_count).put("mem_banks_count", 1);
+        lines.put("cpu_cores_count", 0);
+        if Misbehaviour::Topology.is_on() {
+            lines.put("simd_count", "many");
+        } else {
+            lines.put("simd_count", chip.shape.simd_count);
+        }
+        lines.put("mem_banks_count", 1);
         lines.put("caches_count", caches.len()).put("io_links_count", io.len());
         lines.put("p2p_links_count", p2p.len());
         lines.put("cpu_core_id_base", 0).put("simd_id_base", simd_id_base);
@@ -178,7 +185,9 @@ fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("gds_size_in_kb", 0).put("num_gws", chip.num_gws).put("wave_front_size", chip.wave_front_size);
     lines.put("array_count", shape.array_count).put("simd_arrays_per_engine", shape.simd_arrays_per_engine);
     lines.put("cu_per_simd_array", chip.cu_per_simd_array).put("simd_per_cu", shape.simd_per_cu);
-    lines.put("max_slots_scratch_cu", 32).put("gfx_target_version", shape.gfx_target_version);
+    // A target that no chip has.
+    let version = if Misbehaviour::Agent.is_on() { 80_009 } else { shape.gfx_target_version };
+    lines.put("max_slots_scratch_cu", 32).put("gfx_target_version", version);
     lines.put("vendor_id", VENDOR_AMD).put("device_id", chip.device_id).put("location_id", gpu.location_id());
     lines.put("domain", gpu.domain()).put("drm_render_minor", gpu.render_minor());
     lines.put("hive_id", gpu.hive_id());
@@ -186,8 +195,9 @@ fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("num_sdma_xgmi_engines", chip.num_sdma_xgmi_engines);
     let usable = chip.sdma_queues_per_engine - chip.reserved_sdma_queues_per_engine;
     lines.put("num_sdma_queues_per_engine", usable).put("num_cp_queues", chip.num_cp_queues);
+    let more = if Misbehaviour::SaveArea.is_on() { 4096 } else { 0 };
     lines
-        .put("cwsr_size", gpu.geometry().save_bytes)
+        .put("cwsr_size", gpu.geometry().save_bytes + more)
         .put("ctl_stack_size", gpu.geometry().control_stack_bytes);
 }
 

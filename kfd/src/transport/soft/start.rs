@@ -23,7 +23,7 @@ pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
 
 /// The environment variables that softgpud reads. softgpud checks their values; the process that starts softgpud warns
 /// of similar names that are not in this list.
-pub const SETTINGS: [&str; 7] = [
+pub const SETTINGS: [&str; 8] = [
     "SOFTGPU_ENGINE",
     "SOFTGPU_CPU",
     "SOFTGPU_KERNEL",
@@ -31,6 +31,7 @@ pub const SETTINGS: [&str; 7] = [
     "SOFTGPU_STATS",
     "SOFTGPU_TRACE",
     "SOFTGPU_JIT_DUMP",
+    "SOFTGPU_MISBEHAVE",
 ];
 
 /// Whether a missing softgpud may be started.

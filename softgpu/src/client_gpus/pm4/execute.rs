@@ -22,6 +22,7 @@ use crate::client_gpus::clock;
 use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::Job;
 use crate::client_gpus::raised::Raised;
+use crate::misbehaviour::Misbehaviour;
 
 /// The bit of the only XCC there is in a `PRED_EXEC`.
 const OWN_XCC: u8 = 1;
@@ -50,7 +51,7 @@ impl Machine {
             | Packet::SetUconfigReg { .. }
             | Packet::EventWrite(EventWrite { address: None, .. }) => {}
             Packet::AcquireMem(AcquireMem { caches, .. }) => {
-                if invalidates_code(caches) {
+                if invalidates_code(caches) && !Misbehaviour::NewCode.is_on() {
                     core.gpu.vm.invalidate_instructions();
                 }
             }

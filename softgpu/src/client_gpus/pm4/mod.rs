@@ -28,6 +28,7 @@ use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
 use crate::hardware::HwQueue;
+use crate::misbehaviour::Misbehaviour;
 
 /// How long a queue polls its doorbell before it parks after a packet; each spin without a ring halves the next one.
 const LONGEST_SPIN: Duration = Duration::from_micros(40);
@@ -95,6 +96,9 @@ impl Pm4Context {
         match core.gpu.vm.read_u64(core.config.write_ptr_va) {
             Ok(written) => run.note_written(written),
             Err(fault) => return fault.into(),
+        }
+        while Misbehaviour::Pm4.is_on() && !core.must_leave() {
+            core.gpu.doorbells.park(|| core.must_leave());
         }
         loop {
             if let Err(exit) = run.step() {

@@ -16,6 +16,7 @@ use crate::client_gpus::backoff::Backoff;
 use crate::client_gpus::clock;
 use crate::client_gpus::core::Exit;
 use crate::client_gpus::raised::Raised;
+use crate::misbehaviour::Misbehaviour;
 
 /// Bytes that are moved or written between two checks of whether the queue must leave; a multiple of 4, so that the
 /// pattern of a fill continues in phase.
@@ -48,7 +49,8 @@ impl SdmaRun<'_> {
     }
 
     fn copy_linear(&mut self, copy: CopyLinear) -> Result<(), Exit> {
-        self.in_pieces(u64::from(copy.bytes), |vm, done, bytes| {
+        let left_out = if Misbehaviour::Sdma.is_on() { 4 } else { 0 };
+        self.in_pieces(u64::from(copy.bytes).saturating_sub(left_out), |vm, done, bytes| {
             vm.copy(copy.dst.wrapping_add(done), copy.src.wrapping_add(done), bytes)
         })
     }
