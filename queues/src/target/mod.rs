@@ -166,6 +166,9 @@ pub struct Target {
     pub save_layout: Layout,
     /// Bytes of a queue's EOP buffer. KFD accepts 4096 on all of these, and never exports the number.
     pub eop_bytes: u32,
+    /// Whether AQL queues have one too. On gfx94x and gfx95x they have none, since each XCC would write to the same
+    /// (`libhsakmt/src/queues.c`, `hsaKmtCreateQueueExt`).
+    pub aql_eop: bool,
     /// Queues that one process may have on one GPU.
     pub max_queues_per_process: u32,
     /// Whether the MES firmware schedules queues: the write pointer must then be in a GTT buffer of the same

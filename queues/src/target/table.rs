@@ -82,6 +82,7 @@ const GFX9: Target = Target {
     cwsr: GFX9_CWSR,
     save_layout: Layout::Gfx9,
     eop_bytes: 4096,
+    aql_eop: true,
     max_queues_per_process: 127,
     mes: false,
     sdma: Some(Generation::V4),
@@ -102,8 +103,13 @@ const CDNA2: Target = Target {
     ..GFX9
 };
 
-const CDNA3: Target =
-    Target { architected_flat_scratch: true, parked_pc: None, max_queues_per_process: 255, ..CDNA2 };
+const CDNA3: Target = Target {
+    architected_flat_scratch: true,
+    parked_pc: None,
+    max_queues_per_process: 255,
+    aql_eop: false,
+    ..CDNA2
+};
 
 const GFX10_1: Target = Target {
     major: 10,

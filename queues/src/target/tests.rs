@@ -73,6 +73,12 @@ fn copy_engines_are_driven_as_rocr_drives_them() {
 }
 
 #[test]
+fn aql_queues_of_chips_with_several_xccs_have_no_end_of_pipe_buffer() {
+    let without: Vec<_> = TARGETS.iter().filter(|target| !target.aql_eop).map(|target| target.name).collect();
+    assert_eq!(without, ["gfx942", "gfx950"]);
+}
+
+#[test]
 fn vgpr_bytes_follow_from_the_register_files() {
     for target in TARGETS {
         let bytes = |file: VgprFile, lanes: u32| target.simd_per_cu * file.total * lanes * 4;

@@ -248,7 +248,7 @@ impl Parts<'_> {
         let ring = self.bo("ring", own(BoRole::Ring, u64::from(recipe.ring_bytes)))?;
         let page = self.bo("index page", own(BoRole::QueuePage, PAGE_BYTES))?;
         let mut bos = QueueBos { ring, page, eop: None, save_area: None, kernargs: None, scratch: None };
-        if recipe.kind.is_compute() {
+        if recipe.kind.has_eop(info.target()) {
             let eop = Request {
                 flags: flags::VRAM_HIDDEN | flags::EXECUTABLE,
                 kind: BoKind::Vram,
@@ -256,6 +256,8 @@ impl Parts<'_> {
                 ..own(BoRole::Eop, u64::from(geometry.eop_bytes))
             };
             bos.eop = Some(self.bo("end-of-pipe area", eop)?);
+        }
+        if recipe.kind.is_compute() {
             bos.save_area = Some(self.bo("context save area", own(BoRole::SaveArea, geometry.total_bytes))?);
         }
         if recipe.kernarg_slot_bytes > 0 {

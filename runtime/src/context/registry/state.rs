@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use queues::target::Target;
 use serde::{Deserialize, Serialize};
 
 pub use crate::context::registry::access::{Access, MapState};
@@ -294,9 +295,18 @@ impl QueueKind {
         }
     }
 
-    /// Whether it runs waves, and so has an end-of-pipe area, a save area and a CU mask.
+    /// Whether it runs waves, and so has a save area and a CU mask.
     pub const fn is_compute(self) -> bool {
         !matches!(self, Self::Sdma { .. })
+    }
+
+    /// Whether it has an end-of-pipe area on a chip.
+    pub const fn has_eop(self, target: &Target) -> bool {
+        match self {
+            Self::Aql => target.aql_eop,
+            Self::Pm4 => true,
+            Self::Sdma { .. } => false,
+        }
     }
 }
 

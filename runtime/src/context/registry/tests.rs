@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use queues::target::Target;
+
 use super::state::*;
 use super::*;
 use crate::context::registry::arena::Window;
@@ -300,4 +302,14 @@ fn executable_at_finds_the_image_of_a_pc() {
     let (found, _, base) = registry.executable_at(va + 8191).unwrap();
     assert_eq!((found, base), (key, va));
     assert!(registry.executable_at(va + 8192).is_none());
+}
+
+#[test]
+fn only_queues_of_waves_have_end_of_pipe_areas_and_on_gfx942_only_those_of_pm4() {
+    let has = |name| {
+        let target = Target::by_name(name).unwrap();
+        [QueueKind::Aql, QueueKind::Pm4, QueueKind::Sdma { engine: None }].map(|kind| kind.has_eop(target))
+    };
+    assert_eq!(has("gfx1100"), [true, true, false]);
+    assert_eq!(has("gfx942"), [false, true, false]);
 }
