@@ -58,9 +58,10 @@ pub fn isolate() {
     });
 }
 
-/// Sets the kernel whose driver the software device imitates, in this process and those that it starts. Called before
-/// the first device starts.
+/// Sets the kernel whose driver the software device imitates, in this process and those that it starts, and gives it a device
+/// of its own: one that others have started imitates what they chose. Called before the first device starts.
 pub fn imitate(kernel: &str) {
+    isolate();
     // SAFETY: as in `isolate`.
     #[allow(unsafe_code)]
     unsafe {

@@ -91,7 +91,7 @@ pub(crate) struct Grid {
     observation: Option<Observation>,
     /// Called when a worker has left and the grid may be over.
     ended: Option<Ended>,
-    /// Set when the last worker that has left found it over; with another one inside it may be wrong.
+    /// Set once a worker that has left found it over.
     over: AtomicBool,
 }
 
@@ -217,8 +217,11 @@ impl Grid {
     }
 
     fn note_over(&self) -> bool {
+        // Never taken back: what a worker that left before has seen may be told after what the last one has.
         let over = self.is_over(&self.progress.lock());
-        self.over.store(over, Ordering::Release);
+        if over {
+            self.over.store(true, Ordering::Release);
+        }
         over
     }
 
@@ -371,9 +374,9 @@ fn begin(
     }
     if !alone || grid.has_work() {
         workers.add(grid.clone());
-    } else {
-        grid.note_over();
     }
+    // Nothing may be left of it for a worker to leave.
+    grid.note_over();
     Ok(grid)
 }
 

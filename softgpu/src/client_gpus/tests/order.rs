@@ -191,3 +191,17 @@ fn dispatches_beside_one_that_faults_never_complete() {
     queue.start();
     assert_eq!(queue.read_index(), 2);
 }
+
+#[test]
+fn no_end_is_lost_between_workers_that_leave_together() {
+    let machine = Machine::new();
+    let queue = machine.queue(1);
+    let (sets, (_, argument)) = (machine.kernel(SET_FLAG), with_array(&machine, 4096));
+    for _ in 0..2000 {
+        let done = machine.signal(1);
+        // As many groups as workers, so that they come to the end of the grid at the same time.
+        queue.submit(Packet::KernelDispatch(dispatch(&sets, argument.va, 2, &done)));
+        done.wait_zero();
+        machine.gpus.unmap(0, done.buffer.va, 4096);
+    }
+}
