@@ -168,6 +168,11 @@ impl Gpu {
     }
 }
 
+/// What the kernel `numbers` makes of some.
+pub(super) fn tripled(numbers: &[u32]) -> impl Iterator<Item = u32> {
+    (0..).zip(numbers).map(|(at, number): (u32, _)| number.wrapping_mul(3).wrapping_add(at))
+}
+
 /// Fails with the first element that is not as wanted.
 pub(super) fn same(what: &str, found: &[u32], wanted: impl IntoIterator<Item = u32>) -> Result<()> {
     for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {

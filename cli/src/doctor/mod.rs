@@ -5,6 +5,7 @@
 //! nothing from the others.
 
 mod bench;
+mod counting;
 mod print;
 mod probe;
 mod probes;
@@ -31,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Arguments of `stasis doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Who answers, as in STASIS_DEVICE: kfd, soft, soft:gfx1100, ...
+    /// The device, as in STASIS_DEVICE: kfd, soft, soft:gfx1100, ...
     #[arg(long)]
     device: Option<DeviceSpec>,
     /// Which agent, counted from 0.

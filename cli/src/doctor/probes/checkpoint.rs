@@ -2,10 +2,11 @@
 //! Checkpoints of the probe's own process, without CRIU.
 
 use anyhow::{Context, Result, ensure};
+use stasis::Arg;
 use stasis::checkpoint::{CheckpointError, CheckpointOptions, Mode, RestoreOptions};
-use stasis::{Arg, QueueOptions};
 
-use super::super::bench::{Bench, same};
+use super::super::bench::{Bench, same, tripled};
+use super::super::counting::Counting;
 use super::super::probe::{Grade, Probe, Skip};
 
 /// Work-groups of the numbers that are carried through: 64 KiB.
@@ -48,33 +49,27 @@ fn checkpoint(bench: &Bench) -> Result<String> {
     ensure!(from.va() == va, "the buffer moved from {va:#x} to {:#x}", from.va());
     same("the buffer", &from.download()?, numbers.iter().copied())?;
     gpu.run(&queue, &kernel, GROUPS.into(), &[Arg::Buffer(from.buffer()), Arg::Buffer(to.buffer())])?;
-    let wanted = (0..).zip(&numbers).map(|(at, number)| number.wrapping_mul(3).wrapping_add(at));
-    same("a result behind it", &to.download()?, wanted)?;
+    same("a result behind it", &to.download()?, tripled(&numbers))?;
     Ok(format!("{} KiB, same addresses", GROUPS / 4))
 }
 
 fn preempt(bench: &Bench) -> Result<String> {
     let gpu = bench.open()?;
-    let queue = stasis::Queue::create(&gpu.agent, QueueOptions::default())?;
-    let words = gpu.runtime.gtt().upload(&[0_u32; 64])?;
-    words.buffer().allow(&gpu.agent)?;
-    let done = gpu.start(&queue, &gpu.kernel("until")?, 1, &[Arg::Buffer(words.buffer())], true)?;
-    gpu.until("the kernel's begin", || Ok(words.download()?[1] > 0))?;
+    let queue = gpu.queue()?;
+    let counting = Counting::start(&gpu, &queue)?;
+    counting.counts(&gpu, "the kernel's begin")?;
     for _ in 0..3 {
         match gpu.runtime.lock(Mode::Preempt, gpu.patience) {
             Ok(()) => gpu.runtime.unlock()?,
             Err(CheckpointError::Preempt(why)) => {
-                words.write(0, &[1])?;
-                done.wait_done(Some(gpu.patience))?;
+                counting.end(&gpu)?;
                 return Err(Skip(why.to_string()).into());
             }
             Err(error) => return Err(error).context("Cannot stop the waves"),
         }
-        let before = words.download()?[1];
-        gpu.until("the waves going on", || Ok(words.download()?[1] != before))?;
+        counting.counts(&gpu, "the waves going on")?;
     }
-    words.write(0, &[1])?;
-    done.wait_done(Some(gpu.patience))?;
-    ensure!(words.download()?[2] == 2, "the registers of the waves changed");
+    counting.end(&gpu)?;
+    ensure!(counting.is_whole()?, "the registers of the waves changed");
     Ok("stopped three times".to_owned())
 }

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use stasis::{Arg, Executable};
 
-use super::super::bench::{Bench, Gpu, ITEMS, same};
+use super::super::bench::{Bench, Gpu, ITEMS, same, tripled};
 use super::super::probe::{Grade, Probe, Skip};
 
 /// Work-groups: more than a small chip runs at a time.
@@ -97,9 +97,7 @@ fn host_results(bench: &Bench) -> Result<String> {
     let to = gpu.runtime.gtt().upload(&vec![0_u32; numbers.len()])?;
     to.buffer().allow(&gpu.agent)?;
     gpu.run(&queue, &kernel, groups(), &[Arg::Buffer(from.buffer()), Arg::Buffer(to.buffer())])?;
-    let wanted =
-        numbers.iter().enumerate().map(|(at, number)| number.wrapping_mul(3).wrapping_add(index(at)));
-    same("the result", &to.download()?, wanted)?;
+    same("the result", &to.download()?, tripled(&numbers))?;
     Ok(format!("{} work-items", numbers.len()))
 }
 

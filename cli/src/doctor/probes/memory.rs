@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use stasis::{Arg, Buffer, Pool};
 
-use super::super::bench::{Bench, Gpu, same};
+use super::super::bench::{Bench, Gpu, same, tripled};
 use super::super::probe::{Grade, Probe};
 
 /// Bytes that are written and read back.
@@ -102,8 +102,7 @@ fn host_writes(bench: &Bench) -> Result<String> {
         let numbers: Vec<u32> = (0..64).map(|at| round * 1000 + at).collect();
         from.write(0, &numbers)?;
         gpu.run(&queue, &kernel, 1, &[Arg::Buffer(from.buffer()), Arg::Buffer(to.buffer())])?;
-        let wanted = (0..64).zip(&numbers).map(|(at, number)| number * 3 + at);
-        same(&format!("round {round}"), &to.download()?, wanted)?;
+        same(&format!("round {round}"), &to.download()?, tripled(&numbers))?;
     }
     Ok(format!("{ROUNDS} changes"))
 }

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use stasis::{Arg, Kernel, Queue, Signal, TypedBuffer};
+use stasis::Arg;
 
-use super::super::bench::{Bench, Gpu};
+use super::super::bench::Bench;
+use super::super::counting::Counting;
 use super::super::probe::{Grade, Probe};
 
 /// How long a packet that must not begin is watched.
@@ -37,39 +38,6 @@ pub(super) const PROBES: [Probe; 3] = [
         run: over_subscribed,
     },
 ];
-
-/// A kernel that counts until it is told to end.
-struct Counting {
-    words: TypedBuffer<u32>,
-    done: Signal,
-    /// A kernel that is dropped while it runs has the runtime ask its queue, by a packet with the barrier bit.
-    _kernel: Kernel,
-}
-
-impl Counting {
-    fn start(gpu: &Gpu, queue: &Queue) -> Result<Self> {
-        // The host must see the count while the kernel runs.
-        let words = gpu.runtime.gtt().upload(&[0_u32; 64])?;
-        words.buffer().allow(&gpu.agent)?;
-        let kernel = gpu.kernel("until")?;
-        let done = gpu.start(queue, &kernel, 1, &[Arg::Buffer(words.buffer())], false)?;
-        Ok(Self { words, done, _kernel: kernel })
-    }
-
-    fn count(&self) -> Result<u32> {
-        Ok(self.words.download()?[1])
-    }
-
-    fn counts(&self, gpu: &Gpu, what: &str) -> Result<()> {
-        let before = self.count()?;
-        gpu.until(what, || Ok(self.count()? != before))
-    }
-
-    fn end(&self, gpu: &Gpu) -> Result<()> {
-        self.words.write(0, &[1])?;
-        self.done.wait_done(Some(gpu.patience)).context("A kernel that was told to end did not")
-    }
-}
 
 fn barrier_bit(bench: &Bench) -> Result<String> {
     let gpu = bench.open()?;
@@ -112,7 +80,7 @@ fn over_subscribed(bench: &Bench) -> Result<String> {
     }
     for (at, (counting, _)) in running.iter().enumerate() {
         counting.end(&gpu)?;
-        ensure!(counting.words.download()?[2] == 2, "the registers of queue {at}'s waves changed");
+        ensure!(counting.is_whole()?, "the registers of queue {at}'s waves changed");
     }
     Ok(format!("{} queues in {places} places", running.len()))
 }
