@@ -28,6 +28,7 @@ pub(crate) use self::mapping::Mapping;
 pub use self::mapping::map_fixed;
 pub use self::soft::StartError;
 pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError};
+use crate::ids::GpuId;
 use crate::topology::SysfsSource;
 
 /// The path of KFD's character device.
@@ -50,6 +51,14 @@ pub trait Transport: Send + Sync + Debug {
     /// device that does not answer.
     fn engine(&self) -> Option<String> {
         None
+    }
+
+    /// Picoseconds that a byte read of a GPU's memory through its PCI aperture is to take beyond what memory takes: what a
+    /// software device was told to imitate ([`wire::APERTURE_FILE`]). Readers wait so long by themselves. 0 for hardware,
+    /// where the bus takes the time.
+    fn aperture_read_cost(&self, gpu: GpuId) -> u64 {
+        let _ = gpu;
+        0
     }
 
     /// Opens [`KFD_PATH`] or a render node, close-on-exec.

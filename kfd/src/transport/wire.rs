@@ -35,6 +35,10 @@ pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// CPU has) and `workers`.
 pub const ENGINE_FILE: &str = "softgpud/engine";
 
+/// What reads through the GPUs' apertures are to cost: `gpu_id picoseconds` a line, a byte each
+/// ([`super::Transport::aperture_read_cost`]). Of the GPUs that are not in it they cost nothing.
+pub const APERTURE_FILE: &str = "softgpud/aperture";
+
 /// Most descriptors with one message. [`Request::MoreFds`] fetches further descriptors of a reply.
 pub const MAX_FDS: usize = 32;
 
@@ -106,7 +110,7 @@ pub enum Request {
         /// `PROT_*` bits.
         prot: u32,
     },
-    /// Reads a topology file, or [`ENGINE_FILE`]; answered by [`Reply::Sysfs`].
+    /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
         path: String,

@@ -15,7 +15,7 @@ use super::keeper::KeeperError;
 use super::preempt::{CaptureError, ForkError, Unavailable};
 use super::rescue::Stranded;
 use super::text::list;
-use crate::context::error::{CloseError, DeviceError, Lost, OpenError};
+use crate::context::error::{CloseError, DeviceError, Lost, OpenError, QueueError};
 use crate::context::memory::window::WindowError;
 use crate::context::queue::fault::QueueFault;
 use crate::context::registry::state::{BoKey, DmabufId, QueueKey};
@@ -92,12 +92,19 @@ pub enum CheckpointError {
         /// How long was waited.
         waited: Duration,
     },
-    /// A buffer's bytes cannot be reached by the CPU.
-    #[error("Buffer {bo} is not visible to the CPU and cannot be saved yet: allocate it host-visible")]
+    /// A buffer's bytes can be reached neither by the CPU nor by a copy engine: the agent has none, or its queues are
+    /// preempted, when none would run.
+    #[error(
+        "Buffer {bo} is not visible to the CPU, and no copy engine can move it now: drain the queues of an agent that has \
+         copy engines, or allocate it host-visible"
+    )]
     Hidden {
         /// Which buffer.
         bo: BoKey,
     },
+    /// The copy engine that was to move contents could not be had.
+    #[error("A copy engine could not be had for the contents of memory")]
+    Engine(#[source] Box<QueueError>),
     /// Somebody outside the session holds memory of it.
     #[error(
         "Memory is shared with processes outside the checkpoint, which would lose it: {}; end them, have them close it, \

@@ -20,6 +20,7 @@ use crate::context::error::explain;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKind, BoState, QueueKind};
 use crate::image::CHUNK_BYTES;
+use crate::raw::copy_engines;
 
 /// TIMEOUT: how long the registry may be in somebody else's hands: a call holds it for microseconds, a verb that
 /// writes an image for seconds.
@@ -68,8 +69,8 @@ pub struct Objects {
     pub saved_bytes: u64,
     /// Bytes of the image file if none of them were zero.
     pub image_bytes: u64,
-    /// Buffers whose bytes the CPU cannot reach, which a checkpoint refuses ([`super::CheckpointError::Hidden`]); the
-    /// first ones by name.
+    /// Buffers whose bytes neither the CPU nor a copy engine can reach, which a checkpoint refuses
+    /// ([`super::CheckpointError::Hidden`]); the first ones by name.
     pub hidden: Vec<String>,
     /// How many they are.
     pub hidden_count: u64,
@@ -160,13 +161,14 @@ impl ProcessInfo {
             calls_in_flight,
             lost,
             agents: context.agents.iter().map(agent).collect(),
-            objects: registry.map(|registry| Objects::of(&registry, on.map(|on| &**on), pass.as_ref())),
+            objects: registry
+                .map(|registry| Objects::of(context, &registry, on.map(|on| &**on), pass.as_ref())),
         }
     }
 }
 
 impl Objects {
-    fn of(registry: &Registry, on: Option<&Device>, pass: Option<&Pass<'_>>) -> Self {
+    fn of(context: &Context, registry: &Registry, on: Option<&Device>, pass: Option<&Pass<'_>>) -> Self {
         let mut buffers = BTreeMap::<String, Amount>::new();
         let (mut saved_bytes, mut chunks, mut hidden, mut hidden_count) = (0, 0, Vec::new(), 0);
         for (key, bo) in registry.bos.iter() {
@@ -179,7 +181,9 @@ impl Objects {
             }
             saved_bytes += bo.state.bytes;
             chunks += bo.state.bytes.div_ceil(CHUNK_BYTES);
-            if !bo.state.cpu_mapped {
+            let agent = context.agents.get(bo.state.agent.at());
+            let has_engine = agent.is_some_and(|agent| copy_engines(agent) > 0);
+            if !bo.state.cpu_mapped && !has_engine {
                 hidden_count += 1;
                 hidden.extend((hidden.len() < NAMED).then(|| key.to_string()));
             }

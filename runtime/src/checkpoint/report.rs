@@ -21,6 +21,9 @@ pub struct CheckpointReport {
     pub stored_bytes: u64,
     /// Length of the image files.
     pub image_bytes: u64,
+    /// Buffers' bytes that copy engines moved: those that the CPU does not see, or reads slowly. Older agents tell 0.
+    #[serde(default)]
+    pub engine_bytes: u64,
     /// What only the process and its manifest know. Older agents have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<TermsSecret>,
@@ -47,6 +50,9 @@ pub struct RestoreReport {
     pub content_bytes: u64,
     /// Bytes read from the images.
     pub read_bytes: u64,
+    /// Buffers' bytes that copy engines moved. Older agents tell 0.
+    #[serde(default)]
+    pub engine_bytes: u64,
 }
 
 impl RestoreReport {

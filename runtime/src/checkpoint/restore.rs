@@ -13,6 +13,7 @@ use stasis_protocol::{Activity, Limit};
 
 use super::admit::{AgentIdentity, admit};
 use super::calls::{disconnect, milliseconds};
+use super::contents::{self, Movers};
 use super::error::{CheckpointError, device, system};
 use super::keeper::{Held, KeeperError, Kept};
 use super::machine::CheckpointMachine;
@@ -22,7 +23,7 @@ use super::report::RestoreReport;
 use super::rescue::{Rescue, Stranded};
 use super::snapshot::{Contents, Metadata, Snapshot};
 use super::tear_down::{release_device, take_error};
-use super::{contents, driver_objects, preempt, rebuild};
+use super::{driver_objects, preempt, rebuild};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{DeviceError, OpenError, explain};
@@ -303,8 +304,10 @@ fn rebuild_drained(
     report.rebuild_ms = milliseconds(started);
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Filling);
-    let keys = contents::saved_buffers(&registry)?;
-    let plain = contents::extents(&registry, &keys);
+    let keys = contents::saved_buffers(&registry);
+    let movers = Movers::new(context, closed, &mut registry, on, &keys, true, from.limit)?;
+    report.engine_bytes += movers.engine_bytes(&registry, &keys);
+    let plain = movers.extents(&registry, &keys);
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
     let homes: Vec<String> = snapshot.agents.iter().map(AgentIdentity::uuid).collect();
     let shared = share::Source {
@@ -314,7 +317,11 @@ fn rebuild_drained(
         homes: &homes,
         plain: &plain,
     };
-    let (filled, participant) = share::restore(&mut registry, on, &snapshot.sharing, &shared, from.limit)?;
+    let shared = share::restore(&mut registry, on, &snapshot.sharing, &shared, from.limit);
+    drop(plain);
+    let ended = movers.end(&mut registry, on);
+    let (filled, participant) = shared?;
+    ended?;
     vmem::rebuild(&mut registry, on).map_err(device("to map a part of a range again"))?;
     report.add_read(filled);
     report.fill_ms = milliseconds(started);
@@ -344,7 +351,10 @@ fn reattach_preempted(
     if !from.same_process {
         CheckpointMachine::of(context).now(Activity::Filling);
         let started = Instant::now();
-        report.add_read(from.image.fill(&captured.extents(&registry), true, from.limit)?);
+        // The driver runs no queue before it is told that all is there.
+        let movers = Movers::new(context, closed, &mut registry, on, &captured.contents, false, from.limit)?;
+        let extents = movers.extents(&registry, &captured.contents);
+        report.add_read(from.image.fill(&extents, true, from.limit)?);
         report.fill_ms = milliseconds(started);
     }
     let started = Instant::now();

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use kfd::Transport;
-use stasis_protocol::gate::Closed;
+use stasis_protocol::gate::{Closed, Pass};
 use stasis_protocol::{Activity, Limit, Mode};
 
 use super::admit::{AgentIdentity, identities};
 use super::calls::{RECLAIM, call_limit, disconnect, milliseconds};
+use super::contents::{self, Movers};
 use super::error::{CheckpointError, system};
 use super::keeper::{Held, Keepers, Kept};
 use super::machine::CheckpointMachine;
@@ -23,7 +24,7 @@ use super::preempt::Captured;
 use super::report::CheckpointReport;
 use super::secret::TermsSecret;
 use super::snapshot::{Contents, Metadata, Snapshot};
-use super::{audit, contents, drain, driver_objects, preempt};
+use super::{audit, drain, driver_objects, preempt};
 use crate::context::Context;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{Lost, explain};
@@ -59,18 +60,10 @@ pub(super) fn take_error(error: TakeError) -> CheckpointError {
     }
 }
 
-/// The driver's state of this process, if its queues were preempted.
-fn capture(
-    context: &Context,
-    closed: &Closed,
-    mode: Mode,
-    limit: &Limit,
-) -> Result<Option<Captured>, CheckpointError> {
-    let pass = closed.pass();
-    match (mode, context.device(&pass)) {
-        (Mode::Preempt, Some(on)) => preempt::capture(&context.registry.lock(), on, limit).map(Some),
-        _ => Ok(None),
-    }
+/// The device, which the holder of the closed gate has not let go of.
+fn present<'p>(context: &'p Context, pass: &'p Pass<'_>) -> Result<&'p Arc<Device>, Lost> {
+    let gone = Lost { what: "the device was closed under an open gate", source: None };
+    context.device(pass).ok_or(gone)
 }
 
 /// Takes everything out of the driver, or with preempted queues only this process's hold on it, and closes the device;
@@ -117,9 +110,9 @@ pub(super) fn tear_down(
     let agents = identities(context, context.device(&closed.pass()).map(AsRef::as_ref));
     CheckpointMachine::of(context).now(Activity::Writing);
     let mut participant = prepare(context, closed, into, limit).map_err(Down::untouched)?;
-    let captured = capture(context, closed, mode, limit).map_err(Down::untouched)?;
-    let saved = Saved { agents: &agents, captured: captured.as_ref(), participant: &participant };
-    let (image_id, image) = write_image(context, into, &saved, limit, report).map_err(Down::untouched)?;
+    let saved = Saved { agents: &agents, mode, participant: &participant };
+    let written = write_image(context, closed, into, &saved, limit, report).map_err(Down::untouched)?;
+    let Written { image_id, file: image, captured } = written;
     let (contents, image) = match into.self_contained {
         true => (Contents::Memory(image), None),
         false => (Contents::File(into.path()), Some(image.into())),
@@ -204,8 +197,7 @@ fn prepare<'a>(
         return Err(CheckpointError::NotContained);
     }
     let pass = closed.pass();
-    let gone = Lost { what: "the device was closed under an open gate", source: None };
-    let on = context.device(&pass).ok_or(gone)?;
+    let on = present(context, &pass)?;
     let prepared = Participant::prepare(context, &context.registry.lock(), on, into.session, limit);
     prepared.map_err(CheckpointError::from).inspect_err(|error| {
         if let Some(session) = into.session {
@@ -217,31 +209,55 @@ fn prepare<'a>(
 /// What an image is made of.
 struct Saved<'a> {
     agents: &'a [AgentIdentity],
-    captured: Option<&'a Captured>,
+    mode: Mode,
     participant: &'a Participant<'a>,
+}
+
+/// A finished image.
+struct Written {
+    image_id: String,
+    file: File,
+    /// The driver's state, if the queues were preempted.
+    captured: Option<Captured>,
 }
 
 fn write_image(
     context: &Arc<Context>,
+    closed: &Closed,
     into: &Destination<'_>,
     saved: &Saved<'_>,
     limit: &Limit,
     report: &mut CheckpointReport,
-) -> Result<(String, File), CheckpointError> {
-    let registry = context.registry.lock();
-    let (keys, mut extents) = match saved.captured {
-        Some(captured) => (captured.keys().collect(), captured.extents(&registry)),
-        None => {
-            let keys = contents::saved_buffers(&registry)?;
-            let extents = contents::extents(&registry, &keys);
-            (keys, extents)
-        }
+) -> Result<Written, CheckpointError> {
+    let mut registry = context.registry.lock();
+    let pass = closed.pass();
+    let on = present(context, &pass)?;
+    let contents = match saved.mode {
+        Mode::Preempt => preempt::contents(&registry, on, limit)?,
+        Mode::Drain => contents::saved_buffers(&registry),
     };
-    let mut names: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let mut writer = match into.self_contained {
+        true => ImageWriter::in_memory()?,
+        false => ImageWriter::create(&into.path())?,
+    };
+    let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
+    let movers = Movers::new(context, closed, &mut registry, on, &contents, true, limit)?;
+    let mut extents = movers.extents(&registry, &contents);
     for (name, extent) in saved.participant.extents() {
         names.push(name);
         extents.push(extent);
     }
+    let written = writer.write_contents(&extents, limit);
+    drop(extents);
+    report.engine_bytes += movers.engine_bytes(&registry, &contents);
+    let ended = movers.end(&mut registry, on);
+    written?;
+    ended?;
+    let captured = match saved.mode {
+        // After the engines: the driver's record has all queues of the process.
+        Mode::Preempt => Some(preempt::capture(on, contents, limit)?),
+        Mode::Drain => None,
+    };
     let random = kfd::linux::random().map_err(|e| system("draw an image id")(e.into()))?;
     let image_id = format!("{:032x}", u128::from_ne_bytes(random));
     let metadata = Metadata {
@@ -252,19 +268,14 @@ fn write_image(
         pid: nix::unistd::getpid().as_raw(),
         transport: context.transport_name().to_string(),
         agents: saved.agents.to_vec(),
-        preempted: saved.captured.is_some(),
+        preempted: captured.is_some(),
         sharing: saved.participant.has_record().then(|| saved.participant.record()),
         extents: names,
         registry: registry.save(),
     };
-    let mut writer = match into.self_contained {
-        true => ImageWriter::in_memory()?,
-        false => ImageWriter::create(&into.path())?,
-    };
-    writer.write_contents(&extents, limit)?;
     let finished = writer.finish(&metadata)?;
     report.add_written(finished.stats);
-    Ok((image_id, finished.file))
+    Ok(Written { image_id, file: finished.file, captured })
 }
 
 /// The render files of an open device once more, with the image.

@@ -10,8 +10,7 @@
 
 use std::time::Duration;
 
-use queues::sdma::{self, Compare, Gcr, Generation, Packet, PollRegMem, SdmaError};
-use queues::target::Target;
+use queues::sdma::{self, Generation};
 
 use super::engines::Piece;
 use crate::agent::Agent;
@@ -66,26 +65,6 @@ fn generation(queue: &RawQueue) -> Result<Generation, CopyError> {
     Generation::of(agent.target()).ok_or_else(|| CopyError::NoEngine { agent: agent.name().to_owned() })
 }
 
-/// What goes before the work: the signals waited for, by the addresses of their values, and what others wrote made
-/// visible. Never nothing: every target has a packet for that.
-fn prologue(target: &Target, generation: Generation, values: &[u64]) -> Result<Vec<u32>, SdmaError> {
-    let mut words = Vec::new();
-    for value in values {
-        // A poll sees 32 bits. The high half first: once it is 0 and the low half is too, the value has been 0.
-        for half in [4, 0] {
-            let poll = PollRegMem::memory(value + half, Compare::Equal, 0);
-            Packet::PollRegMem(poll).encode(generation, &mut words)?;
-        }
-    }
-    if target.sdma_hdp_flush {
-        Packet::HdpFlush.encode(generation, &mut words)?;
-    }
-    if generation.has_gcr() {
-        Packet::Gcr(Gcr::invalidate()).encode(generation, &mut words)?;
-    }
-    Ok(words)
-}
-
 fn submit<'w>(
     queue: &RawQueue,
     work: impl Iterator<Item = &'w [u32]>,
@@ -102,10 +81,10 @@ fn submit<'w>(
     let (target, generation) = (queue.agent().target(), generation(queue)?);
     let values: Vec<u64> = after.iter().map(|signal| signal.value_va()).collect();
     for some in values.chunks(TOGETHER) {
-        with_room(queue, &prologue(target, generation, some)?)?;
+        with_room(queue, &packets::transfer_prologue(target, generation, some)?)?;
     }
     if values.is_empty() {
-        with_room(queue, &prologue(target, generation, &[])?)?;
+        with_room(queue, &packets::transfer_prologue(target, generation, &[])?)?;
     }
     for words in work {
         with_room(queue, words)?;
@@ -134,31 +113,5 @@ fn refused(error: RawError) -> CopyError {
         RawError::Freed { key } => CopyError::Freed { key },
         RawError::Lost(lost) => CopyError::Lost(lost),
         other => CopyError::Ring(Box::new(other)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prologue_flushes_the_host_data_path_where_the_target_can() {
-        for (name, wanted) in [
-            ("gfx900", &["hdp_flush"][..]),
-            ("gfx1010", &["gcr"]),
-            ("gfx1012", &["gcr"]),
-            ("gfx1030", &["hdp_flush", "gcr"]),
-            ("gfx1100", &["hdp_flush", "gcr"]),
-        ] {
-            let target = Target::by_name(name).unwrap();
-            let generation = Generation::of(target).unwrap();
-            let words = prologue(target, generation, &[0x1000]).unwrap();
-            let texts: Vec<_> =
-                sdma::packets(&words, generation).map(|(_, packet)| packet.unwrap().to_string()).collect();
-            assert!(texts[..2].iter().all(|text| text.starts_with("poll memory")), "{texts:?}");
-            assert!(!prologue(target, generation, &[]).unwrap().is_empty());
-            let names: Vec<_> = texts[2..].iter().filter_map(|text| text.split(' ').next()).collect();
-            assert_eq!(names, wanted, "{name}");
-        }
     }
 }

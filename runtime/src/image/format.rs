@@ -23,6 +23,8 @@ use thiserror::Error;
 
 use stasis_protocol::Stopped;
 
+use super::engine::EngineError;
+
 /// Format generation; a reader refuses any other.
 pub const MAJOR: u16 = 1;
 /// Additions a reader of the same major can live without; a reader refuses a newer one.
@@ -129,6 +131,9 @@ pub enum ImageError {
     /// The work was stopped.
     #[error("The image was not done: {0}")]
     Stopped(#[from] Stopped),
+    /// An agent's engine did not move contents.
+    #[error("Contents could not be moved by a copy engine")]
+    Engine(#[source] EngineError),
     /// The extents given do not fit those the image was made from.
     #[error("The image holds {expected} buffers' contents, {found} were given to fill")]
     Extents {
@@ -147,6 +152,15 @@ pub enum ImageError {
         /// Bytes the extent has.
         found: u64,
     },
+}
+
+impl From<EngineError> for ImageError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Stopped(stopped) => Self::Stopped(stopped),
+            other => Self::Engine(other),
+        }
+    }
 }
 
 /// The section kinds, in the order of the table.

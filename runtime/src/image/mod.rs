@@ -5,17 +5,21 @@
 //! is trusted: [`Image::open`] checks magic, version, lengths and hashes of everything but the bulk before it returns,
 //! and every chunk of the bulk is checked against its own BLAKE3 when it is read. `docs/image-format.md` draws it.
 
+mod engine;
 mod extent;
 mod format;
+mod host;
 mod reader;
 mod worker;
 mod writer;
 
-pub use extent::Extent;
+pub use engine::{ContentEngine, EngineBuffer, EngineError, Piece};
+pub use extent::{AgentRange, Extent};
 pub use format::{Chunk, ImageError, MAJOR, MINOR};
+pub use host::HostRange;
 pub use reader::{Image, ReadStats};
 pub use worker::memory_is_ample;
-pub(crate) use worker::{ChunkBuffer, for_each};
+pub(crate) use worker::{ChunkBuffer, for_each, most_workers};
 pub use writer::{Finished, ImageWriter, WriteStats};
 
 pub use stasis_protocol::{Limit, Stopped};

@@ -18,11 +18,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stasis_protocol::Limit;
 
-use super::extent::PIECE_BYTES;
+use super::engine::{ContentEngine, Piece};
+use super::extent::is_same_engine;
 use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, HEADER_BYTES, ImageError, SECTION_BYTES, Section, decode_front,
 };
-use super::worker::{Bulk, ChunkBuffer, PAGE, for_each};
+use super::host::{HostRange, PIECE_BYTES};
+use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, for_each};
 use super::{CHUNK_BYTES, Extent};
 
 /// Flags, and what has no meaning in the header and in the rows of the section table.
@@ -188,7 +190,7 @@ impl Image {
     /// # Errors
     /// [`ImageError::Corrupt`] naming the first bad chunk found, [`ImageError::Io`].
     pub fn verify(&self) -> Result<ReadStats, ImageError> {
-        let runs = self.runs();
+        let runs = self.runs(|_| None);
         for_each(runs.len(), self.bulk.threads(), &Limit::none(), |n, buffer| {
             self.read_run(runs[n].clone(), buffer, |_, _| ())
         })?;
@@ -201,9 +203,9 @@ impl Image {
     ///
     /// # Errors
     /// [`ImageError::Extents`] and [`ImageError::ExtentLength`] before anything is written; [`ImageError::Corrupt`],
-    /// [`ImageError::Io`] and [`ImageError::Stopped`] while filling: the extents then hold a mixture, bytes among them
-    /// whose hash does not fit, and must be given up.
-    pub fn fill(&self, extents: &[Extent], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
+    /// [`ImageError::Io`], [`ImageError::Engine`] and [`ImageError::Stopped`] while filling: the extents then hold a
+    /// mixture, bytes among them whose hash does not fit, and must be given up.
+    pub fn fill(&self, extents: &[Extent<'_>], fresh: bool, limit: &Limit) -> Result<ReadStats, ImageError> {
         if !fresh {
             self.check(extents.len(), |index| Some(extents[index]))?;
             self.zero_gaps(extents, limit)?;
@@ -216,13 +218,20 @@ impl Image {
     ///
     /// # Errors
     /// As for [`Image::fill`].
-    pub fn fill_some(&self, extents: &[Option<Extent>], limit: &Limit) -> Result<ReadStats, ImageError> {
+    pub fn fill_some(&self, extents: &[Option<Extent<'_>>], limit: &Limit) -> Result<ReadStats, ImageError> {
         self.check(extents.len(), |index| extents[index])?;
         let is_wanted = |chunk: &Chunk| extents[chunk.extent as usize].is_some();
-        let mut runs = self.runs();
+        let engine_of = |chunk: &Chunk| extents[chunk.extent as usize].as_ref().and_then(Extent::engine);
+        let mut runs = self.runs(engine_of);
         runs.retain(|run| run.clone().any(|n| is_wanted(&self.chunks[self.placed[n] as usize])));
-        for_each(runs.len(), self.bulk.threads(), limit, |n, buffer| {
-            self.fill_run(runs[n].clone(), extents, buffer)
+        let by_engine = extents.iter().flatten().any(|extent| extent.engine().is_some());
+        let threads = if by_engine { TRANSFER_THREADS } else { self.bulk.threads() };
+        for_each(runs.len(), threads, limit, |n, buffer| {
+            let run = runs[n].clone();
+            match engine_of(&self.chunks[self.placed[run.start] as usize]) {
+                Some(engine) => self.fill_by(engine, run, extents, buffer),
+                None => self.fill_run(run, extents, buffer),
+            }
         })?;
         Ok(ReadStats {
             content_bytes: extents.iter().flatten().map(Extent::bytes).sum(),
@@ -231,7 +240,7 @@ impl Image {
     }
 
     /// Whether every chunk has an extent, and those that are wanted are long enough.
-    fn check(&self, count: usize, of: impl Fn(usize) -> Option<Extent>) -> Result<(), ImageError> {
+    fn check<'e>(&self, count: usize, of: impl Fn(usize) -> Option<Extent<'e>>) -> Result<(), ImageError> {
         for chunk in &self.chunks {
             let index = chunk.extent as usize;
             if index >= count {
@@ -245,14 +254,16 @@ impl Image {
         Ok(())
     }
 
-    /// Ranges of `placed` that follow each other in the file and are read at once: a chunk, or many small ones.
-    fn runs(&self) -> Vec<Range<usize>> {
+    /// Ranges of `placed` that follow each other in the file and are read at once: a chunk, or many small ones that one
+    /// engine moves, or none.
+    fn runs<'e>(&self, engine_of: impl Fn(&Chunk) -> Option<&'e dyn ContentEngine>) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut engine) = (0, None);
         for (n, chunk) in self.placed.iter().map(|&index| &self.chunks[index as usize]).enumerate() {
             let padded = chunk.length.next_multiple_of(PAGE);
+            let before = std::mem::replace(&mut engine, engine_of(chunk));
             match runs.last_mut() {
-                Some(run) if bytes + padded <= CHUNK_BYTES => {
+                Some(run) if bytes + padded <= CHUNK_BYTES && is_same_engine(before, engine) => {
                     run.end = n + 1;
                     bytes += padded;
                 }
@@ -265,7 +276,7 @@ impl Image {
         runs
     }
 
-    fn zero_gaps(&self, extents: &[Extent], limit: &Limit) -> Result<(), ImageError> {
+    fn zero_gaps(&self, extents: &[Extent<'_>], limit: &Limit) -> Result<(), ImageError> {
         let mut gaps = Vec::new();
         for (n, extent) in extents.iter().enumerate() {
             for (offset, length) in extent.chunk_ranges() {
@@ -278,7 +289,15 @@ impl Image {
         }
         for_each(gaps.len(), 1, limit, |n, _| {
             let (extent, offset, length) = gaps[n];
-            extent.zero(offset, length);
+            match extent {
+                Extent::Host(range) | Extent::Aperture(range) => range.zero(offset, length),
+                Extent::Agent(range) => {
+                    let buffer = range.engine.take()?;
+                    buffer.range().zero(0, length);
+                    let piece = Piece { va: range.va + offset, bytes: length, at: 0 };
+                    range.engine.store(&buffer, &[piece])?;
+                }
+            }
             Ok(())
         })
     }
@@ -286,7 +305,7 @@ impl Image {
     fn fill_run(
         &self,
         run: Range<usize>,
-        extents: &[Option<Extent>],
+        extents: &[Option<Extent<'_>>],
         buffer: &mut ChunkBuffer,
     ) -> Result<(), ImageError> {
         let apart = self.bulk.in_memory() || run.len() == 1;
@@ -294,9 +313,13 @@ impl Image {
         while apart && !left.is_empty() {
             let chunk = &self.chunks[self.placed[left.start] as usize];
             let extent = &extents[chunk.extent as usize];
-            if let Some(extent) = extent
-                && !self.fill_in_place(chunk, extent, buffer)?
-            {
+            let is_filled = match extent {
+                Some(Extent::Host(range)) => self.fill_in_place(chunk, range, buffer)?,
+                // Nothing that is filled by an engine is in this run.
+                Some(Extent::Aperture(_) | Extent::Agent(_)) => false,
+                None => true,
+            };
+            if !is_filled {
                 break;
             }
             left.start += 1;
@@ -305,10 +328,30 @@ impl Image {
             return Ok(());
         }
         self.read_run(left, buffer, |chunk, bytes| {
-            if let Some(extent) = &extents[chunk.extent as usize] {
-                extent.copy_in(chunk.offset, bytes);
+            if let Some(Extent::Host(range) | Extent::Aperture(range)) = &extents[chunk.extent as usize] {
+                range.copy_in(chunk.offset, bytes);
             }
         })
+    }
+
+    /// Reads a run, whose bytes an engine then moves from a buffer of its own.
+    fn fill_by(
+        &self,
+        engine: &dyn ContentEngine,
+        run: Range<usize>,
+        extents: &[Option<Extent<'_>>],
+        buffer: &mut ChunkBuffer,
+    ) -> Result<(), ImageError> {
+        let staged = engine.take()?;
+        let (mut pieces, mut at) = (Vec::with_capacity(run.len()), 0);
+        self.read_run(run, buffer, |chunk, bytes| {
+            if let Some(Extent::Agent(range)) = &extents[chunk.extent as usize] {
+                staged.range().copy_in(at, bytes);
+                pieces.push(Piece { va: range.va + chunk.offset, bytes: chunk.length, at });
+                at += chunk.length.next_multiple_of(PAGE);
+            }
+        })?;
+        Ok(engine.store(&staged, &pieces)?)
     }
 
     /// Reads a chunk to where it belongs and hashes it there; false if it has to go another way: the memory is not
@@ -316,7 +359,7 @@ impl Image {
     fn fill_in_place(
         &self,
         chunk: &Chunk,
-        extent: &Extent,
+        extent: &HostRange,
         buffer: &mut ChunkBuffer,
     ) -> Result<bool, ImageError> {
         if !extent.is_aligned(chunk.offset, chunk.length, PAGE) {

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+mod engine;
 mod golden;
 mod hostile;
 
@@ -42,7 +43,7 @@ impl Memory {
         &self.store[self.start..self.start + self.bytes]
     }
 
-    fn extent(&mut self) -> Extent {
+    fn extent(&mut self) -> Extent<'_> {
         let start = self.store[self.start..].as_mut_ptr();
         // SAFETY: the vector outlives the extent in every test below and is not resized.
         unsafe { Extent::new(NonNull::new(start).unwrap(), self.bytes as u64) }
@@ -69,7 +70,7 @@ fn sample() -> Vec<Memory> {
     ]
 }
 
-fn extents(memories: &mut [Memory]) -> Vec<Extent> {
+fn extents(memories: &mut [Memory]) -> Vec<Extent<'_>> {
     memories.iter_mut().map(Memory::extent).collect()
 }
 

@@ -17,7 +17,7 @@ use queues::words::size;
 use stasis_protocol::{Limit, Stopped};
 
 use super::CHUNK_BYTES;
-use super::extent::{Extent, PIECE_BYTES};
+use super::host::{HostRange, PIECE_BYTES};
 
 pub(super) const PAGE: u64 = 4096;
 /// What a buffer leaves to the rest of the process, which cannot do without the little that it asks for.
@@ -49,30 +49,30 @@ impl ChunkBuffer {
         Ok(memory)
     }
 
-    /// The hash of a part of an extent, through a piece of this buffer: memory that is not ours is never borrowed.
+    /// The hash of a part of a range, through a piece of this buffer: memory that is not ours is never borrowed.
     pub(super) fn hash(
         &mut self,
         hasher: &mut blake3::Hasher,
-        extent: &Extent,
+        range: &HostRange,
         offset: u64,
         bytes: u64,
     ) -> io::Result<()> {
         let piece = &mut self.bytes()?[..PIECE_BYTES];
         for at in (0..bytes).step_by(PIECE_BYTES) {
             let piece = &mut piece[..size((PIECE_BYTES as u64).min(bytes - at))];
-            extent.copy_out(offset + at, piece);
+            range.copy_out(offset + at, piece);
             hasher.update(piece);
         }
         Ok(())
     }
 }
 
-/// Copies a part of an extent and hashes the copy, piece by piece: each is in the cache when it is hashed.
-pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u8; 32] {
+/// Copies the start of a range and hashes the copy, piece by piece: each is in the cache when it is hashed.
+pub(super) fn copy_and_hash(range: &HostRange, into: &mut [u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    let mut at = offset;
+    let mut at = 0;
     for piece in into.chunks_mut(PIECE_BYTES) {
-        extent.copy_out(at, piece);
+        range.copy_out(at, piece);
         hasher.update(piece);
         at += piece.len() as u64;
     }
@@ -84,6 +84,18 @@ pub(super) fn copy_and_hash(extent: &Extent, offset: u64, into: &mut [u8]) -> [u
 pub fn memory_is_ample() -> bool {
     let limits = [Resource::RLIMIT_DATA, Resource::RLIMIT_AS].map(getrlimit);
     limits.into_iter().flatten().all(|(bytes, _)| bytes >= AMPLE)
+}
+
+/// Threads for each core that keep both a disk and an agent's engine busy, which transfer while their thread sleeps.
+pub(super) const TRANSFER_THREADS: usize = 2;
+
+/// The most workers of [`for_each`] that there are at a time.
+pub(crate) fn most_workers() -> usize {
+    if memory_is_ample() { cores() * TRANSFER_THREADS } else { 1 }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core, or on as many as there
@@ -108,8 +120,7 @@ pub(crate) fn for_each<E: Send + From<Stopped>>(
             }
         }
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let helpers = (cores * threads).min(items).max(1) - 1;
+    let helpers = (cores() * threads).min(items).max(1) - 1;
     if helpers == 0 || !memory_is_ample() {
         return run();
     }
@@ -154,7 +165,7 @@ impl Bulk {
 
     /// Threads for each core that keep it busy: a transfer past the page cache sleeps, a copy does not.
     pub(super) fn threads(&self) -> usize {
-        if self.is_direct() { 2 } else { 1 }
+        if self.is_direct() { TRANSFER_THREADS } else { 1 }
     }
 
     pub(super) fn is_direct(&self) -> bool {

@@ -17,11 +17,13 @@ use queues::words::{count, size};
 use serde::Serialize;
 use stasis_protocol::Limit;
 
-use super::extent::Mapping;
+use super::engine::{EngineBuffer, EngineError, Piece};
+use super::extent::is_same_engine;
 use super::format::{
     CHUNK_ENTRY_BYTES, CONTENTS_OFFSET, Chunk, ImageError, Section, SectionKind, encode_front,
 };
-use super::worker::{Bulk, ChunkBuffer, PAGE, copy_and_hash, for_each};
+use super::host::{HostRange, Mapping};
+use super::worker::{Bulk, ChunkBuffer, PAGE, TRANSFER_THREADS, copy_and_hash, for_each};
 use super::{CHUNK_BYTES, Extent};
 
 /// Name of an image in memory, as /proc shows it.
@@ -156,8 +158,9 @@ impl ImageWriter {
     /// Writes the extents' bytes; the n-th becomes extent n. All-zero chunks cost nothing.
     ///
     /// # Errors
-    /// [`ImageError::Io`] when the disk is full or fails, [`ImageError::Stopped`] when `limit` is reached.
-    pub fn write_contents(&mut self, extents: &[Extent], limit: &Limit) -> Result<(), ImageError> {
+    /// [`ImageError::Io`] when the disk is full or fails, [`ImageError::Engine`] when an agent's engine does,
+    /// [`ImageError::Stopped`] when `limit` is reached.
+    pub fn write_contents(&mut self, extents: &[Extent<'_>], limit: &Limit) -> Result<(), ImageError> {
         let runs = runs(extents);
         let most = runs.iter().flatten().map(Part::padded).sum::<u64>() + CONTENTS_OFFSET;
         let sink = Sink {
@@ -171,9 +174,13 @@ impl ImageWriter {
         let before = |source| self.io("prepare", source);
         self.bulk.set_direct(true).map_err(before)?;
         let chunks = Mutex::new(Vec::with_capacity(runs.len()));
-        for_each(runs.len(), self.bulk.threads(), limit, |n, buffer| -> Result<_, ImageError> {
-            let written =
-                sink.write(&runs[n], buffer).map_err(|source| self.io("write contents to", source))?;
+        let by_engine = extents.iter().any(|extent| extent.engine().is_some());
+        let threads = if by_engine { TRANSFER_THREADS } else { self.bulk.threads() };
+        for_each(runs.len(), threads, limit, |n, buffer| -> Result<_, ImageError> {
+            let written = sink.write(&runs[n], buffer).map_err(|failure| match failure {
+                Failure::Io(source) => self.io("write contents to", source),
+                Failure::Engine(error) => error.into(),
+            })?;
             chunks.lock().unwrap_or_else(PoisonError::into_inner).extend(written);
             Ok(())
         })?;
@@ -272,11 +279,16 @@ impl Place {
     }
 }
 
-/// What is written at once: a chunk, or the chunks of many small extents.
-fn runs(extents: &[Extent]) -> Vec<Vec<Part>> {
+/// What is written at once: a chunk, or the chunks of many small extents that one engine moves, or none.
+fn runs(extents: &[Extent<'_>]) -> Vec<Vec<Part>> {
     let mut runs: Vec<Vec<Part>> = Vec::new();
     let mut bytes = CHUNK_BYTES;
+    let mut engine = None;
     for (n, extent) in extents.iter().enumerate() {
+        if !is_same_engine(engine, extent.engine()) {
+            engine = extent.engine();
+            bytes = CHUNK_BYTES;
+        }
         for (offset, length) in extent.chunk_ranges() {
             // The format has 32 bits for an extent, and so few have the buffers of a process.
             let part = Part { extent: count(n), offset, length };
@@ -293,9 +305,30 @@ fn runs(extents: &[Extent]) -> Vec<Vec<Part>> {
     runs
 }
 
+/// Why a run was not written.
+enum Failure {
+    Io(io::Error),
+    Engine(EngineError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+/// A part and where the process reads its bytes.
+type Readable<'p> = (&'p Part, HostRange);
+
 /// Where the workers put runs.
 struct Sink<'a> {
-    extents: &'a [Extent],
+    extents: &'a [Extent<'a>],
     bulk: &'a Bulk,
     mapping: Option<Mapping>,
     /// Where the next chunk goes without a mapping.
@@ -306,11 +339,12 @@ struct Sink<'a> {
     taken: Mutex<u64>,
 }
 
-impl Sink<'_> {
-    fn write(&self, run: &[Part], buffer: &mut ChunkBuffer) -> io::Result<Vec<Chunk>> {
-        let is_stored = |part: &&Part| !self.extents[part.extent as usize].is_zero(part.offset, part.length);
-        let stored: Vec<&Part> = run.iter().filter(is_stored).collect();
-        let bytes: u64 = stored.iter().map(|part| part.padded()).sum();
+impl<'a> Sink<'a> {
+    fn write(&self, run: &[Part], buffer: &mut ChunkBuffer) -> Result<Vec<Chunk>, Failure> {
+        let (parts, _held) = self.readable(run)?;
+        let is_stored = |(part, range): &Readable<'_>| !range.is_zero(0, part.length);
+        let stored: Vec<Readable<'_>> = parts.into_iter().filter(is_stored).collect();
+        let bytes: u64 = stored.iter().map(|(part, _)| part.padded()).sum();
         if bytes == 0 {
             return Ok(Vec::new());
         }
@@ -320,7 +354,7 @@ impl Sink<'_> {
                 (place, Ok(into)) => return Ok(self.fill(&stored, place, into)),
                 // A kernel that does not know the advice.
                 (place, Err(error)) if error.raw_os_error() == Some(nix::libc::EINVAL) => place,
-                (_, Err(error)) => return Err(error),
+                (_, Err(error)) => return Err(error.into()),
             },
         };
         let into = &mut buffer.bytes()?[..size(bytes)];
@@ -330,14 +364,59 @@ impl Sink<'_> {
         Ok(chunks)
     }
 
+    /// The parts of a run, with their bytes where the process reads them; and the buffer that they are in, if an engine had
+    /// to move them there.
+    fn readable<'p>(
+        &self,
+        run: &'p [Part],
+    ) -> Result<(Vec<Readable<'p>>, Option<EngineBuffer<'a>>), EngineError> {
+        let mut held = None;
+        if let Some(engine) = run.first().and_then(|part| self.extents[part.extent as usize].engine()) {
+            let buffer = engine.take()?;
+            engine.fetch(&buffer, &self.pieces(run))?;
+            held = Some(buffer);
+        }
+        let mut at = 0;
+        let parts = run.iter().map(|part| {
+            let place = at;
+            at += part.padded();
+            let range = match (&self.extents[part.extent as usize], &held) {
+                (Extent::Host(range) | Extent::Aperture(range), _) => range.part(part.offset, part.length),
+                (Extent::Agent(_), buffer) => buffer
+                    .as_ref()
+                    .expect("INVARIANT: one engine moves all parts of a run")
+                    .range()
+                    .part(place, part.length),
+            };
+            (part, range)
+        });
+        Ok((parts.collect(), held))
+    }
+
+    /// Where the parts of a run lie in an agent's memory, and where they go in a buffer.
+    fn pieces(&self, run: &[Part]) -> Vec<Piece> {
+        let mut at = 0;
+        let piece = |part: &Part| {
+            let place = at;
+            at += part.padded();
+            match &self.extents[part.extent as usize] {
+                Extent::Agent(range) => {
+                    Some(Piece { va: range.va + part.offset, bytes: part.length, at: place })
+                }
+                Extent::Host(_) | Extent::Aperture(_) => None,
+            }
+        };
+        run.iter().filter_map(piece).collect()
+    }
+
     /// Copies the parts to `into`, which is what the file has from `place` on.
-    fn fill(&self, parts: &[&Part], place: u64, mut into: &mut [u8]) -> Vec<Chunk> {
+    fn fill(&self, parts: &[Readable<'_>], place: u64, mut into: &mut [u8]) -> Vec<Chunk> {
         let mut file_offset = place;
         let mut chunks = Vec::with_capacity(parts.len());
-        for part in parts {
+        for (part, range) in parts {
             let (bytes, rest) = into.split_at_mut(size(part.padded()));
             let (bytes, padding) = bytes.split_at_mut(size(part.length));
-            let hash = copy_and_hash(&self.extents[part.extent as usize], part.offset, bytes);
+            let hash = copy_and_hash(range, bytes);
             padding.fill(0);
             let &&Part { extent, offset, length } = part;
             chunks.push(Chunk { extent, offset, length, file_offset, hash });

@@ -173,7 +173,7 @@ impl View {
     }
 
     /// Its memory, which is to be used no longer than the view lives.
-    pub fn extent(&self) -> Extent {
+    pub fn extent(&self) -> Extent<'static> {
         let start = NonNull::new(self.0.as_mut_ptr()).expect("INVARIANT: no mapping begins at address 0");
         // SAFETY: mapped for reading and writing until drop; the queues of everybody who shares it are drained.
         unsafe { Extent::new(start, self.0.len() as u64) }

@@ -94,7 +94,7 @@ impl<'a> Participant<'a> {
     }
 
     /// What this process is to save, with the names of the extents.
-    pub fn extents(&self) -> impl Iterator<Item = (String, Extent)> {
+    pub fn extents(&self) -> impl Iterator<Item = (String, Extent<'static>)> {
         self.views.iter().filter_map(|(id, view)| Some((self.objects.get(id)?.extent(), view.extent())))
     }
 

@@ -46,7 +46,7 @@ pub(crate) struct Source<'a> {
     /// The uuids of the agents when it was written.
     pub homes: &'a [String],
     /// The memory that is not shared, which are the first extents.
-    pub plain: &'a [Extent],
+    pub plain: &'a [Extent<'a>],
 }
 
 /// Memory that is being restored.
@@ -206,7 +206,7 @@ fn fill(
     state: &SharedState,
     made: &[Memory<'_>],
     from: &Source<'_>,
-    plain: &[Extent],
+    plain: &[Extent<'_>],
     limit: &Limit,
 ) -> Result<ReadStats, SharedMemoryError> {
     let mut views = BTreeMap::<&str, BTreeMap<String, View>>::new();
@@ -239,7 +239,7 @@ fn fill(
     Ok(stats)
 }
 
-fn extents_of(names: &[String], views: &BTreeMap<String, View>) -> Vec<Option<Extent>> {
+fn extents_of<'e>(names: &[String], views: &BTreeMap<String, View>) -> Vec<Option<Extent<'e>>> {
     names.iter().map(|name| views.get(name).map(View::extent)).collect()
 }
 

@@ -90,6 +90,12 @@ impl Devices {
         &self.source.spec
     }
 
+    /// What reads through the GPUs' apertures cost, as the text of `kfd::transport::wire::APERTURE_FILE`.
+    pub(super) fn aperture(&self) -> String {
+        let costs = self.gpus().iter().filter_map(|gpu| Some((gpu.gpu_id(), gpu.aperture_read_cost()?)));
+        costs.map(|(id, cost)| format!("{id} {cost}\n")).collect()
+    }
+
     /// The GPUs, in order.
     pub(super) fn gpus(&self) -> &[GpuModel] {
         self.machine.gpus()

@@ -9,7 +9,9 @@ use std::sync::{Arc, Weak};
 
 use kfd::errno::to_raw;
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
-use kfd::transport::wire::{ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request};
+use kfd::transport::wire::{
+    APERTURE_FILE, ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
+};
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -49,6 +51,8 @@ pub(super) struct Host {
     topology: SysfsTree,
     /// The text of [`ENGINE_FILE`].
     engine: String,
+    /// The text of [`APERTURE_FILE`].
+    aperture: String,
     files: Mutex<HashMap<u64, OpenFile>>,
 }
 
@@ -88,6 +92,7 @@ impl Host {
         let engine = processor.engine();
         Self {
             engine,
+            aperture: devices.aperture(),
             client,
             spec: devices.spec().to_owned(),
             process,
@@ -131,6 +136,9 @@ impl Host {
             Request::Hello { .. } => error(Errno::EPROTO, "Hello twice"),
             Request::ReadSysfs { path } if path == ENGINE_FILE => {
                 Reply::Sysfs(Ok(self.engine.clone())).into()
+            }
+            Request::ReadSysfs { path } if path == APERTURE_FILE => {
+                Reply::Sysfs(Ok(self.aperture.clone())).into()
             }
             Request::ReadSysfs { path } => {
                 Reply::Sysfs(self.topology.read_file(&path).map_err(to_raw)).into()

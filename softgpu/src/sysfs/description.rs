@@ -42,6 +42,7 @@ pub(super) struct Gpu {
     pub chip: String,
     pub vram_bytes: Option<Bytes>,
     pub bar: Option<Bar>,
+    pub bar_read_mbytes: Option<u32>,
     pub numa_node: Option<usize>,
     pub pci: Option<Slot>,
     pub unique_id: Option<Wide>,

@@ -179,6 +179,7 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
         geometry,
         vram_bytes,
         visible_bytes,
+        bar_read_mbytes: described.bar_read_mbytes,
         numa_node: described.numa_node.unwrap_or(0),
         slot: described.pci.unwrap_or(slot),
         // CAST: widening.

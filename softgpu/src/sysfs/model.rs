@@ -31,6 +31,7 @@ pub struct GpuModel {
     pub(super) geometry: CwsrGeometry,
     pub(super) vram_bytes: u64,
     pub(super) visible_bytes: u64,
+    pub(super) bar_read_mbytes: Option<u32>,
     pub(super) numa_node: usize,
     pub(super) slot: Slot,
     pub(super) unique_id: u64,
@@ -70,6 +71,12 @@ impl GpuModel {
     /// Minor of the render node.
     pub fn render_minor(&self) -> u32 {
         self.render_minor
+    }
+
+    /// Picoseconds that a byte read through the PCI aperture takes; none if it is as fast as memory.
+    pub fn aperture_read_cost(&self) -> Option<u64> {
+        // 1 MB/s is a byte every 10^6 ps.
+        self.bar_read_mbytes.map(|mbytes| 1_000_000 / u64::from(mbytes.max(1)))
     }
 
     /// PCI slot, `bus << 8 | devfn`.

@@ -34,7 +34,7 @@ pub use self::local::LocalDevice;
 use self::session::{CallError, Session};
 use self::start::Start;
 pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError};
-use super::wire::{ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
+use super::wire::{APERTURE_FILE, ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;
 use crate::topology::SysfsSource;
@@ -183,6 +183,13 @@ impl Transport for SoftTransport {
 
     fn engine(&self) -> Option<String> {
         SysfsSource::read(self, ENGINE_FILE).ok()
+    }
+
+    fn aperture_read_cost(&self, gpu: crate::GpuId) -> u64 {
+        let text = SysfsSource::read(self, APERTURE_FILE).unwrap_or_default();
+        let pairs = text.lines().filter_map(|line| line.split_once(' '));
+        let cost = pairs.filter(|(id, _)| id.parse() == Ok(gpu.0)).find_map(|(_, cost)| cost.parse().ok());
+        cost.unwrap_or(0)
     }
 
     fn close(&self) -> Result<(), CloseError> {

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver's record of a process with preempted queues: kept for a copy of the process, which gives it to its driver.
-#![allow(unsafe_code)]
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kfd::blob::Blob;
 use kfd::ioctl::RestoreDevice;
 use kfd::sys::{kfd_criu_bo_bucket, kfd_criu_device_bucket};
 use kfd::{File, GpuId, IoctlError, Kfd};
-use queues::words::{count, size};
+use queues::words::count;
 
+use super::super::contents::Contents;
 use super::error::CaptureError;
-use crate::context::registry::state::{BoKey, BoKind};
+use crate::context::registry::state::BoKind;
 use crate::context::registry::{KernelBo, Registry};
-use crate::image::Extent;
 
 /// The driver's state of a process, to be given to a copy of it.
 #[derive(Debug)]
@@ -24,27 +22,10 @@ pub(crate) struct Captured {
     pub(super) objects: u32,
     pub(super) private: Vec<u8>,
     /// The buffers whose bytes are in the image, and how many of each.
-    pub(super) contents: Vec<(BoKey, u64)>,
+    pub(crate) contents: Contents,
 }
 
 impl Captured {
-    /// Names of the buffers in the image.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = BoKey> {
-        self.contents.iter().map(|(key, _)| *key)
-    }
-
-    /// Their host mappings, for the image.
-    pub(crate) fn extents(&self, registry: &Registry) -> Vec<Extent> {
-        let extent = |&(key, bytes): &(BoKey, u64)| {
-            let state = &registry.bos.get(key)?.state;
-            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(state.va)))?;
-            // SAFETY: the entry is CPU-mapped at `va` (`contents` has seen to it, or `reattach` just mapped it) for at
-            // least `bytes`, the gate is closed so that nobody frees it, and the queues are off the hardware.
-            Some(unsafe { Extent::new(start, bytes) })
-        };
-        self.contents.iter().filter_map(extent).collect()
-    }
-
     /// Whether every GPU of the record is among `here`.
     ///
     /// # Errors

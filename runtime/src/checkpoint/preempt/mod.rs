@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!                this process                                   a copy of it
-//!   park ── capture ── contents to the image ── let go ─┬─ files back, mappings back ── resume
+//!   park ── contents to the image ── capture ── let go ─┬─ files back, mappings back ── resume
 //!                                                       └─ RESTORE, mappings, fill, RESUME ── resume
 //! ```
 
@@ -23,6 +23,7 @@ pub(crate) use self::captured::Captured;
 pub use self::error::{CaptureError, Unavailable};
 pub use self::probe::{ForkError, LAST_KFD_MINOR_WITHOUT_MES, Step};
 use super::calls::call_limit;
+use super::contents::Contents;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::device::Device;
@@ -140,12 +141,11 @@ pub(super) fn resume_queues(registry: &mut Registry, on: &Device) -> Result<(), 
     first
 }
 
-/// Takes the driver's state of this process, whose queues are suspended.
+/// Takes the driver's state of this process, whose queues are suspended, and of whose memory `contents` is in the image.
 ///
 /// # Errors
-/// [`CheckpointError::Hidden`], [`CheckpointError::Device`].
-pub(super) fn capture(registry: &Registry, on: &Device, limit: &Limit) -> Result<Captured, CheckpointError> {
-    let contents = call_limit(limit).hold(|| contents(registry, on))?;
+/// [`CheckpointError::Device`].
+pub(super) fn capture(on: &Device, contents: Contents, limit: &Limit) -> Result<Captured, CheckpointError> {
     let ioctl = |source: IoctlError| CheckpointError::Device {
         what: "its state of the process",
         source: crate::context::device::ioctl("the driver's checkpoint")(source),
@@ -163,7 +163,14 @@ pub(super) fn capture(registry: &Registry, on: &Device, limit: &Limit) -> Result
 
 /// What of memory a preempted process needs: beside what a drained one does, everything that its packets and waves are
 /// in the middle of.
-fn contents(registry: &Registry, on: &Device) -> Result<Vec<(BoKey, u64)>, CheckpointError> {
+///
+/// # Errors
+/// [`CheckpointError::Hidden`], [`CheckpointError::Device`].
+pub(super) fn contents(registry: &Registry, on: &Device, limit: &Limit) -> Result<Contents, CheckpointError> {
+    call_limit(limit).hold(|| contents_of(registry, on))
+}
+
+fn contents_of(registry: &Registry, on: &Device) -> Result<Contents, CheckpointError> {
     let mut contents = Vec::new();
     for (key, bo) in registry.bos.iter() {
         let state = &bo.state;

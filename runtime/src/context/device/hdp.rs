@@ -39,13 +39,17 @@ unsafe impl Send for HdpPage {}
 // SAFETY: as above; a flush by one thread is a flush for all.
 unsafe impl Sync for HdpPage {}
 
-/// Whether host stores into an agent's memory are posted in an HDP: the CPU sees the memory, and not over XGMI nor because
-/// it is the CPU's own (`amdgpu_device.c:amdgpu_device_flush_hdp` leaves out the same two).
+/// Whether host stores into an agent's memory are posted in an HDP: the CPU sees the memory, and through the PCI aperture.
 pub fn is_needed(info: &AgentInfo) -> bool {
+    info.is_visible() && !is_coherent(info)
+}
+
+/// Whether the CPU reaches an agent's memory as its own, over XGMI or because it is its own
+/// (`amdgpu_device.c:amdgpu_device_flush_hdp` leaves out the same two).
+pub fn is_coherent(info: &AgentInfo) -> bool {
     let node = info.node();
-    let is_coherent = node.properties.cpu_cores_count > 0
-        || node.io_links.iter().any(|link| link.kind == XGMI && link.node_to == 0);
-    info.is_visible() && !is_coherent
+    node.properties.cpu_cores_count > 0
+        || node.io_links.iter().any(|link| link.kind == XGMI && link.node_to == 0)
 }
 
 impl HdpPage {

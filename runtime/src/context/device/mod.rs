@@ -237,6 +237,11 @@ impl Device {
         self.nodes.get(agent.at()).ok_or(DeviceError::Absent { what: "the agent" })
     }
 
+    /// Picoseconds that a software device asks for a byte read through an agent's aperture.
+    pub fn aperture_read_cost(&self, agent: AgentIndex) -> u64 {
+        self.node(agent).map_or(0, |node| self.transport.aperture_read_cost(node.gpu))
+    }
+
     /// The agent of a GPU id.
     pub fn agent_of(&self, gpu: GpuId) -> Option<AgentIndex> {
         // There are at most 64 agents.

@@ -127,7 +127,7 @@ pub fn create_queue(
     let index = info.index();
     set_trap_handler(parts.registry, &device, index)?;
     let bos = parts.queue_memory(&recipe, info)?;
-    parts.doorbell_slice(index)?;
+    doorbell_slice(context, parts.registry, &device, index)?;
     let state = QueueState {
         agent: index,
         kind: recipe.kind,
@@ -271,19 +271,24 @@ impl Parts<'_> {
         }
         Ok(bos)
     }
+}
 
-    /// Sees to it that the agent's doorbell slice has its addresses. It stays when the queue goes.
-    fn doorbell_slice(&mut self, agent: AgentIndex) -> Result<(), QueueError> {
-        if self.registry.fixtures.doorbells.contains_key(&agent) {
-            return Ok(());
-        }
-        let request = Request {
-            kind: BoKind::Doorbell,
-            ..Request::queue_memory(BoRole::Doorbell, DOORBELL_SLICE_BYTES as u64, agent)
-        };
-        let made = make_bo(self.context, self.registry, self.device, request);
-        let key = made.map_err(|source: AllocError| QueueError::Memory { what: "doorbells", source })?;
-        self.registry.fixtures.doorbells.insert(agent, key);
-        Ok(())
+/// Sees to it that the agent's doorbell slice has its addresses. It stays when the queue goes.
+pub fn doorbell_slice(
+    context: &Context,
+    registry: &mut Registry,
+    device: &Device,
+    agent: AgentIndex,
+) -> Result<BoKey, QueueError> {
+    if let Some(&key) = registry.fixtures.doorbells.get(&agent) {
+        return Ok(key);
     }
+    let request = Request {
+        kind: BoKind::Doorbell,
+        ..Request::queue_memory(BoRole::Doorbell, DOORBELL_SLICE_BYTES as u64, agent)
+    };
+    let made = make_bo(context, registry, device, request);
+    let key = made.map_err(|source: AllocError| QueueError::Memory { what: "doorbells", source })?;
+    registry.fixtures.doorbells.insert(agent, key);
+    Ok(key)
 }

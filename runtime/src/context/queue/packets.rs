@@ -6,7 +6,7 @@
 
 use queues::aql::RawPacket;
 use queues::pm4::{Packet, ReleaseMem, Width};
-use queues::sdma::{self, Gcr, Generation};
+use queues::sdma::{self, Compare, Gcr, Generation, PollRegMem, SdmaError};
 use queues::target::Target;
 use queues::{aql, pm4};
 
@@ -45,6 +45,30 @@ pub(crate) fn completion(
     words
 }
 
+/// What goes before a copy engine's transfer: the signals waited for, by the addresses of their values, and what others wrote made
+/// visible. Never nothing: every target has a packet for that.
+pub(crate) fn transfer_prologue(
+    target: &Target,
+    generation: Generation,
+    values: &[u64],
+) -> Result<Vec<u32>, SdmaError> {
+    let mut words = Vec::new();
+    for value in values {
+        // A poll sees 32 bits. The high half first: once it is 0 and the low half is too, the value has been 0.
+        for half in [4, 0] {
+            let poll = PollRegMem::memory(value + half, Compare::Equal, 0);
+            sdma::Packet::PollRegMem(poll).encode(generation, &mut words)?;
+        }
+    }
+    if target.sdma_hdp_flush {
+        sdma::Packet::HdpFlush.encode(generation, &mut words)?;
+    }
+    if generation.has_gcr() {
+        sdma::Packet::Gcr(Gcr::invalidate()).encode(generation, &mut words)?;
+    }
+    Ok(words)
+}
+
 /// Cache actions of a `RELEASE_MEM` before gfx10, at the place of `ReleaseMem::caches`: write L2 back, invalidate the
 /// vector caches and L2 (`EOP_TC_WB_ACTION_EN`, `EOP_TCL1_ACTION_EN`, `EOP_TC_ACTION_EN` of `soc15d.h`).
 const RELEASE_CACHES_GFX9: u16 = 1 << 3 | 1 << 4 | 1 << 5;
@@ -70,7 +94,7 @@ fn fence(
     target: &Target,
     value_va: u64,
     mailbox: Option<(u64, u32)>,
-) -> Result<(), sdma::SdmaError> {
+) -> Result<(), SdmaError> {
     let Some(generation) = Generation::of(target) else { return Ok(()) };
     if generation.has_gcr() {
         sdma::Packet::Gcr(Gcr::write_back()).encode(generation, words)?;
@@ -105,4 +129,30 @@ pub(crate) fn print(kind: QueueKind, target: &Target, words: &[u32]) -> String {
 /// An AQL packet as text.
 pub(crate) fn print_aql(raw: &RawPacket) -> String {
     aql::Packet::decode(raw).map_or_else(|_| hex(raw), |packet| packet.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfer_prologue_flushes_the_host_data_path_where_the_target_can() {
+        for (name, wanted) in [
+            ("gfx900", &["hdp_flush"][..]),
+            ("gfx1010", &["gcr"]),
+            ("gfx1012", &["gcr"]),
+            ("gfx1030", &["hdp_flush", "gcr"]),
+            ("gfx1100", &["hdp_flush", "gcr"]),
+        ] {
+            let target = Target::by_name(name).unwrap();
+            let generation = Generation::of(target).unwrap();
+            let words = transfer_prologue(target, generation, &[0x1000]).unwrap();
+            let texts: Vec<_> =
+                sdma::packets(&words, generation).map(|(_, packet)| packet.unwrap().to_string()).collect();
+            assert!(texts[..2].iter().all(|text| text.starts_with("poll memory")), "{texts:?}");
+            assert!(!transfer_prologue(target, generation, &[]).unwrap().is_empty());
+            let names: Vec<_> = texts[2..].iter().filter_map(|text| text.split(' ').next()).collect();
+            assert_eq!(names, wanted, "{name}");
+        }
+    }
 }

@@ -116,6 +116,8 @@ pub enum BoRole {
     TrapHandler,
     /// Addresses that the caller reserved.
     Range,
+    /// System memory through which a copy engine moves contents during a checkpoint or a restore. Never in an image.
+    Staging,
     /// Memory of the caller to be mapped into ranges. Agents reach it only there; its own address is its home, where
     /// the CPU alone sees it.
     Physical,
@@ -153,6 +155,7 @@ impl BoRole {
             BoRole::Image => "code objects",
             BoRole::TrapHandler => "trap handlers",
             BoRole::Range => "reserved ranges",
+            BoRole::Staging => "staging buffers",
             BoRole::Physical => "physical memory",
         }
     }

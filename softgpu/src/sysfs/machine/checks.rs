@@ -22,6 +22,8 @@ const VRAM_BYTES: RangeInclusive<u64> = 64 << 20..=1 << 40;
 const SAVE_BYTES: RangeInclusive<u32> = 0..=1 << 28;
 /// Minors of render nodes.
 const RENDER_MINORS: RangeInclusive<u32> = 128..=255;
+/// What the CPU may read through a BAR in a second; real ones allow some tens of MB.
+const BAR_READ_MBYTES: RangeInclusive<u32> = 1..=100_000;
 const HOPS: RangeInclusive<u32> = 1..=8;
 /// What ACPI can say: 255 is "not reachable".
 const REMOTE: RangeInclusive<u32> = 11..=254;
@@ -71,6 +73,9 @@ pub(super) fn numbers(description: &Description) -> Result<(), MachineError> {
             if !bytes.0.is_multiple_of(PAGE) {
                 return Err(entry.refuse("vram_bytes", bytes.0, format_args!("a multiple of {PAGE}")));
             }
+        }
+        if let Some(mbytes) = gpu.bar_read_mbytes {
+            entry.within("bar_read_mbytes", mbytes, &BAR_READ_MBYTES)?;
         }
         let nodes = description.numa.len().max(1);
         entry.below("numa_node", gpu.numa_node.unwrap_or(0), nodes, "NUMA nodes")?;

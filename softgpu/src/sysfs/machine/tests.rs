@@ -239,6 +239,7 @@ fn refusals_name_table_position_key_and_value() {
             "[[gpu]] 0: vram_bytes is 67108865, expected a multiple of 4096",
         ),
         (format!("{one}bar = \"25GiB\""), "[[gpu]] 0: bar is 26843545600, expected 4096 to 25753026560"),
+        (format!("{one}bar_read_mbytes = 0"), "[[gpu]] 0: bar_read_mbytes is 0, expected 1 to 100000"),
         (format!("{one}hive = 0"), "[[gpu]] 0: hive is 0, expected a number from 1"),
         (format!("{one}pcie_bandwidth = [2, 1]"), "[[gpu]] 0: pcie_bandwidth is [2, 1], expected the lesser"),
         (format!("{two}{link}"), "[[link]] 0: GPUs 0 and 1 are not in one hive"),

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
+use kfd::Doorbell;
 use parking_lot::MutexGuard;
 use queues::sdma;
 use queues::words::{size, words};
@@ -90,10 +91,35 @@ impl QueueLive {
     pub(crate) fn write_words(
         &self,
         pass: &Pass<'_>,
-        _producer: &Producer<'_>,
+        producer: &Producer<'_>,
         words: &[u32],
     ) -> Result<u64, Full> {
         self.flush_host_writes(pass);
+        self.place_words(producer, words, |end| self.publish(pass, end))
+    }
+
+    /// As [`QueueLive::write_words`], for a queue that no caller of the gate has: this doorbell is rung, and what the host
+    /// wrote before is the caller's to flush.
+    pub(crate) fn write_words_by(
+        &self,
+        bell: &Doorbell,
+        producer: &Producer<'_>,
+        words: &[u32],
+    ) -> Result<u64, Full> {
+        self.place_words(producer, words, |end| {
+            // ORDERING: as in `publish`.
+            self.memory.page.store(WRITE_INDEX, end, Ordering::Release);
+            self.tell(bell, end);
+        })
+    }
+
+    #[inline]
+    fn place_words(
+        &self,
+        _producer: &Producer<'_>,
+        words: &[u32],
+        publish: impl Fn(u64),
+    ) -> Result<u64, Full> {
         let unit = self.kind.unit_bytes();
         let write = self.hardware_write();
         let dwords = words.len() as u64;
@@ -117,7 +143,7 @@ impl QueueLive {
             self.store_words(write + padding, words);
             let end = write + padding + wanted;
             self.store_padding(end - filling, filling);
-            self.publish(pass, end);
+            publish(end);
             return Ok(end);
         }
         if padding > 0 && padding <= free {
@@ -125,7 +151,7 @@ impl QueueLive {
             // find room behind the middle of the ring. However few they are: ROCr, too, submits them by themselves
             // (`PadRingToEnd`).
             self.store_padding(write, padding);
-            self.publish(pass, write + padding);
+            publish(write + padding);
         }
         Err(Full::Now { wanted: padding + wanted, used, free })
     }

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which bytes of a stopped process are saved, and who moves them: the process through its own mappings, or an agent's copy
+//! engine where the process does not see the agent's memory or reads it slowly.
+//!
+//! Reads through the PCI aperture are not cached: every one waits for the bus. Whether an agent's memory is read so is asked
+//! of the topology, which knows agents that share the CPU's memory or its fabric, and else measured.
+//!
+//! INVARIANT: an engine is made after all other work of the queues has ended, and is gone before any queue begins again.
+#![allow(unsafe_code)]
+
+mod aperture;
+mod engine;
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+use queues::words::size;
+use stasis_protocol::Limit;
+use stasis_protocol::gate::Closed;
+
+use self::engine::AgentEngine;
+use super::error::{CheckpointError, device};
+use crate::context::Context;
+use crate::context::device::Device;
+use crate::context::registry::Registry;
+use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
+use crate::image::{AgentRange, Extent, HostRange};
+use crate::raw::copy_engines;
+
+/// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
+pub(super) type Contents = Vec<(BoKey, u64)>;
+
+/// The buffer objects whose bytes are saved of a drained process.
+pub(super) fn saved_buffers(registry: &Registry) -> Contents {
+    let is_saved = |state: &BoState| {
+        // A userptr's bytes are the process's own memory: CRIU has them. Shared memory is its session's.
+        let is_own = matches!(state.kind, BoKind::Vram | BoKind::Gtt) && state.sharing.is_none();
+        state.role.has_contents() && is_own
+    };
+    let saved = registry.bos.iter().filter(|(_, bo)| is_saved(&bo.state));
+    saved.map(|(key, bo)| (key, bo.state.bytes)).collect()
+}
+
+/// Who moves the memory of one agent.
+#[derive(Debug)]
+enum Way {
+    /// The process, which reads it as fast as its own.
+    Host,
+    /// The process, which had better not read it.
+    Aperture { read_cost: u64 },
+    /// Its copy engine.
+    Engine(Box<AgentEngine>),
+}
+
+/// Who moves the contents of a process.
+#[derive(Debug)]
+pub(super) struct Movers {
+    ways: BTreeMap<AgentIndex, Way>,
+    /// Objects that are mapped to their agent for its engine only.
+    lent: Vec<(BoKey, AgentIndex)>,
+}
+
+impl Movers {
+    /// Decides who moves what, and makes the engines that it takes; none if `engines` says that the driver would not run
+    /// their queues now.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Hidden`], [`CheckpointError::Device`], [`CheckpointError::Engine`]; no engine is left then.
+    pub(super) fn new(
+        context: &Context,
+        closed: &Closed,
+        registry: &mut Registry,
+        on: &Device,
+        contents: &Contents,
+        engines: bool,
+        limit: &Limit,
+    ) -> Result<Self, CheckpointError> {
+        let mut movers = Movers { ways: BTreeMap::new(), lent: Vec::new() };
+        let made = movers.decide(context, registry, on, contents, engines, limit);
+        if let Err(error) = made {
+            if let Err(error) = movers.end(registry, on) {
+                tracing::warn!(target: "checkpoint", %error, "a copy engine's queue stays in the driver");
+            }
+            return Err(error);
+        }
+        // Engines look at memory that the host may have written a moment ago.
+        context.host_writes.flush(&closed.pass());
+        Ok(movers)
+    }
+
+    fn decide(
+        &mut self,
+        context: &Context,
+        registry: &mut Registry,
+        on: &Device,
+        contents: &Contents,
+        engines: bool,
+        limit: &Limit,
+    ) -> Result<(), CheckpointError> {
+        for info in &context.agents {
+            let agent = info.index();
+            let of_agent: Contents = contents
+                .iter()
+                .filter(|(key, _)| registry.bos.get(*key).is_some_and(|bo| is_vram_of(&bo.state, agent)))
+                .copied()
+                .collect();
+            let hidden = of_agent
+                .iter()
+                .map(|(key, _)| *key)
+                .find(|key| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped));
+            let has_engine = engines && copy_engines(info) > 0;
+            let way = match hidden {
+                Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
+                Some(_) => Way::Engine(Box::new(AgentEngine::new(context, registry, on, info, limit)?)),
+                None => {
+                    let speed = aperture::speed(registry, on, info, &of_agent);
+                    if speed.is_fast() {
+                        Way::Host
+                    } else if has_engine && speed.is_worth_an_engine() {
+                        self.engine_or_aperture(context, registry, on, info, limit, speed.read_cost)
+                    } else {
+                        Way::Aperture { read_cost: speed.read_cost }
+                    }
+                }
+            };
+            let by_engine = matches!(way, Way::Engine(_));
+            self.ways.insert(agent, way);
+            for (key, _) in of_agent.into_iter().filter(|_| by_engine) {
+                self.lend(registry, on, key, agent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An engine, or without one the slow way, which is one, too.
+    fn engine_or_aperture(
+        &self,
+        context: &Context,
+        registry: &mut Registry,
+        on: &Device,
+        info: &crate::context::agent::info::AgentInfo,
+        limit: &Limit,
+        read_cost: u64,
+    ) -> Way {
+        match AgentEngine::new(context, registry, on, info, limit) {
+            Ok(engine) => Way::Engine(Box::new(engine)),
+            Err(error) => {
+                let agent = info.uuid();
+                tracing::warn!(target: "checkpoint", %error, agent, "contents are read through the PCI aperture");
+                Way::Aperture { read_cost }
+            }
+        }
+    }
+
+    /// Maps an object to its agent if it is not yet: physical memory is mapped in ranges only.
+    fn lend(
+        &mut self,
+        registry: &mut Registry,
+        on: &Device,
+        key: BoKey,
+        agent: AgentIndex,
+    ) -> Result<(), CheckpointError> {
+        let Some(bo) = registry.bos.get_mut(key).filter(|bo| !bo.state.mapped.contains(&agent)) else {
+            return Ok(());
+        };
+        on.map_bo(bo, agent).map_err(device("to map a buffer for a copy engine"))?;
+        self.lent.push((key, agent));
+        Ok(())
+    }
+
+    /// Where the contents are, for the image.
+    pub(super) fn extents(&self, registry: &Registry, contents: &Contents) -> Vec<Extent<'_>> {
+        let extent = |&(key, bytes): &(BoKey, u64)| {
+            let state = &registry.bos.get(key)?.state;
+            let way = self.ways.get(&state.agent).filter(|_| state.kind == BoKind::Vram);
+            if let Some(Way::Engine(engine)) = way {
+                return Some(Extent::Agent(AgentRange { engine: &**engine, va: state.va, bytes }));
+            }
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(state.va)))?;
+            // SAFETY: the entry is CPU-mapped at `va` for at least `bytes`: what is not has an engine, or `new` failed. The
+            // gate is closed, so that nobody frees it, and the queues do not run.
+            let range = unsafe { HostRange::new(start, bytes) };
+            Some(match way {
+                Some(Way::Aperture { read_cost }) => Extent::Aperture(range.with_read_cost(*read_cost)),
+                _ => Extent::Host(range),
+            })
+        };
+        contents.iter().filter_map(extent).collect()
+    }
+
+    /// Bytes of these that engines move.
+    pub(super) fn engine_bytes(&self, registry: &Registry, contents: &Contents) -> u64 {
+        let by_engine = |key: BoKey| {
+            let state = registry.bos.get(key).map(|bo| &bo.state);
+            let state = state.filter(|state| state.kind == BoKind::Vram);
+            state.is_some_and(|state| matches!(self.ways.get(&state.agent), Some(Way::Engine(_))))
+        };
+        contents.iter().filter(|(key, _)| by_engine(*key)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Takes the engines out of the driver.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Device`]; something of them stays there.
+    pub(super) fn end(self, registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
+        let mut first = Ok(());
+        for way in self.ways.into_values() {
+            if let Way::Engine(engine) = way {
+                first = first.and(engine.end(registry, on));
+            }
+        }
+        for (key, agent) in self.lent {
+            if let Some(bo) = registry.bos.get_mut(key) {
+                first = first.and(on.unmap_bo(bo, agent).map_err(device("to unmap a buffer that was saved")));
+            }
+        }
+        first
+    }
+}
+
+fn is_vram_of(state: &BoState, agent: AgentIndex) -> bool {
+    state.kind == BoKind::Vram && state.agent == agent
+}
