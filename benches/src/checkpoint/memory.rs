@@ -31,7 +31,7 @@ impl Memory {
     }
 
     /// It as so many buffers of one length.
-    pub fn extents(&mut self, count: usize) -> Vec<Extent> {
+    pub fn extents(&mut self, count: usize) -> Vec<Extent<'static>> {
         let each = self.0.len() / count;
         let at = |n: usize| NonNull::from(&mut self.bytes()[n * each]);
         // SAFETY: parts of our mapping, which outlives every use of them in `image`.

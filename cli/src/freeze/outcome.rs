@@ -53,6 +53,7 @@ pub(super) fn sum(reports: &[CheckpointReport]) -> CheckpointReport {
         content_bytes: sum.content_bytes + report.content_bytes,
         stored_bytes: sum.stored_bytes + report.stored_bytes,
         image_bytes: sum.image_bytes + report.image_bytes,
+        engine_bytes: sum.engine_bytes + report.engine_bytes,
         // It is for the manifest only.
         secret: None,
     })
@@ -66,6 +67,7 @@ pub(super) fn sum_restored<'r>(reports: impl Iterator<Item = &'r RestoreReport>)
         fill_ms: sum.fill_ms.max(report.fill_ms),
         content_bytes: sum.content_bytes + report.content_bytes,
         read_bytes: sum.read_bytes + report.read_bytes,
+        engine_bytes: sum.engine_bytes + report.engine_bytes,
     })
 }
 
