@@ -235,6 +235,16 @@ pub trait Hardware: Send + Sync {
     /// `ENOMEM` when it cannot be made.
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno>;
 
+    /// The page with the register that flushes the GPU's host data path (HDP).
+    ///
+    /// # Errors
+    /// `EMFILE` when there is no descriptor for it.
+    fn hdp_page(&self, gpu: usize) -> Result<OwnedFd, Errno>;
+
+    /// Memory of the GPU that the host sees through the PCI aperture was made: what the host stores there waits in the HDP.
+    /// `code` is memory that can be executed.
+    fn hold_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>, code: bool);
+
     /// GPU clock counter in ticks of [`CLOCK_HZ`].
     fn clock(&self) -> u64;
 }

@@ -42,6 +42,8 @@ misbehaviours! {
     DeviceMemory = "device-memory",
     /// Memory is not cleared.
     FreshMemory = "fresh-memory",
+    /// Flushes of the host data path do nothing, but for code.
+    HostWrites = "host-writes",
     /// AQL queues read no packet.
     Aql = "aql",
     /// Completions interrupt nobody.

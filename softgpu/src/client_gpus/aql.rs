@@ -251,6 +251,7 @@ impl AqlRun<'_> {
             self.wait_for_a_job();
             return Ok(());
         }
+        self.core.gpu.hdp.settle(&self.core.gpu.vm);
         match packet {
             Packet::KernelDispatch(dispatch) => self.launch(dispatch),
             Packet::BarrierAnd(barrier) => {

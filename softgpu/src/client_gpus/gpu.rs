@@ -8,6 +8,7 @@ use softgpu_waves::{AccessKind, Vm, Workers};
 
 use super::backoff::SignalWaiters;
 use super::doorbell::Doorbells;
+use super::hdp::Hdp;
 use crate::hardware::{HwQueueKind, Interrupts, VmFault};
 use crate::misbehaviour::Misbehaviour;
 
@@ -74,6 +75,8 @@ pub(super) struct Gpu {
     pub(super) vm: Arc<Vm>,
     /// The process's doorbells on this GPU.
     pub(super) doorbells: Doorbells,
+    /// What the host stores into its memory.
+    pub(super) hdp: Arc<Hdp>,
     /// The host threads that run waves, shared by all GPUs of the process.
     pub(super) workers: Arc<Workers>,
     /// Woken whenever a packet completes on any GPU of the process.

@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use parking_lot::Mutex;
-use softgpu_waves::{Access, Vm};
+use softgpu_waves::{Access, FirstTouch, Vm};
 
 use super::with_client;
 use crate::hardware::GpuMapping;
@@ -67,12 +68,18 @@ impl HostMemory {
     ///
     /// # Errors
     /// As for [`HostMemory::acquire`]; `EINVAL` when the GPU has something mapped there.
-    pub(super) fn grant(&self, vm: &Vm, mapping: &GpuMapping<'_>, access: Access) -> Result<(), Errno> {
+    pub(super) fn grant(
+        &self,
+        vm: &Vm,
+        mapping: &GpuMapping<'_>,
+        access: Access,
+        watch: Option<Arc<dyn FirstTouch>>,
+    ) -> Result<(), Errno> {
         self.acquire(mapping)?;
         let range = mapping.va..mapping.va.wrapping_add(mapping.bytes);
         // SAFETY: the client's memory was mapped there just now, readable and writable; `revoke` unmaps it after
         // the GPU has lost its access, and no Rust reference to it exists.
-        let granted = unsafe { vm.map(range, access) };
+        let granted = unsafe { vm.map_watched(range, access, watch) };
         granted.map_err(|_| {
             self.release(mapping.va, mapping.bytes);
             Errno::EINVAL

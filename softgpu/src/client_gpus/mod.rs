@@ -19,6 +19,7 @@ mod dependencies;
 mod dispatch;
 mod doorbell;
 mod gpu;
+mod hdp;
 mod memory;
 mod mqd;
 mod pm4;
@@ -35,7 +36,7 @@ mod signal;
 mod tests;
 mod with_client;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
@@ -47,6 +48,7 @@ use self::doorbell::Doorbells;
 pub use self::doorbell::{PARKED_BYTES, SLICE_BYTES};
 pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine, Messages};
+use self::hdp::{Hdp, Identity};
 use self::memory::HostMemory;
 use self::runlist::Runlist;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
@@ -89,6 +91,7 @@ impl ClientGpus {
                 chip,
                 vm: Vm::new(),
                 doorbells: Doorbells::new()?,
+                hdp: Hdp::new()?,
                 workers: Arc::clone(&workers),
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
@@ -133,6 +136,10 @@ fn is_mapped(vm: &Vm, queue: &HwQueue) -> bool {
     needs.iter().all(|&(address, bytes, kind)| vm.check(address, bytes, kind).is_ok())
 }
 
+fn identity(memory: BorrowedFd<'_>) -> Result<Identity, Errno> {
+    nix::sys::stat::fstat(memory).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
 fn access_of(access: PageAccess) -> Access {
     Access { read: access.read, write: access.write, execute: access.execute }
 }
@@ -147,7 +154,11 @@ fn executes(chip: &Chip, kind: HwQueueKind) -> bool {
 
 impl Hardware for ClientGpus {
     fn map(&self, gpu: usize, mapping: &GpuMapping<'_>) -> Result<(), Errno> {
-        self.memory.grant(&self.gpu(gpu)?.vm, mapping, access_of(mapping.access))
+        let memory = identity(mapping.backing)?;
+        let range = mapping.va..mapping.va.saturating_add(mapping.bytes);
+        // Whichever GPU's memory it is.
+        let watch = self.gpus.iter().find_map(|owner| owner.gpu().hdp.watch(memory, range.clone()));
+        self.memory.grant(&self.gpu(gpu)?.vm, mapping, access_of(mapping.access), watch)
     }
 
     fn unmap(&self, gpu: usize, va: u64, bytes: u64) {
@@ -202,6 +213,19 @@ impl Hardware for ClientGpus {
 
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
         self.gpu(gpu)?.doorbells.descriptors()
+    }
+
+    fn hdp_page(&self, gpu: usize) -> Result<OwnedFd, Errno> {
+        self.gpu(gpu)?.hdp.descriptor()
+    }
+
+    fn hold_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>, code: bool) {
+        if code && Misbehaviour::HostWrites.is_on() {
+            return;
+        }
+        if let (Ok(gpu), Ok(memory)) = (self.gpu(gpu), identity(memory)) {
+            gpu.hdp.hold(memory);
+        }
     }
 
     fn clock(&self) -> u64 {

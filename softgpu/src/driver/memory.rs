@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::bo::{Backing, Bo, Charge, Domain, VRAM_UNIT, vram_charge};
 use super::ledger::Resource;
 use super::process::{KfdProcess, State, split_handle};
-use super::{Call, PAGE, memfd, page_align};
+use super::{Call, memfd, page_align};
 use crate::misbehaviour::Misbehaviour;
 
 /// What ALLOC will make.
@@ -64,8 +64,14 @@ impl KfdProcess {
             Domain::Gtt if Misbehaviour::HostMemory.is_on() => return Err(Errno::ENOMEM),
             _ => {}
         }
-        let fd = self.memory_for(state, gpu, wanted, userptr)?;
+        let fd = self.memory_for(gpu, wanted, userptr)?;
         let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
+        // The host does not see it otherwise.
+        let behind_aperture = wanted.domain == Domain::Vram { public: true } && self.gpus[gpu].large_bar();
+        if behind_aperture && !Misbehaviour::FreshMemory.is_on() {
+            let code = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
+            self.hardware.hold_host_writes(gpu, backing.fd.as_fd(), code);
+        }
         if matches!(wanted.domain, Domain::Vram { .. } | Domain::Gtt) {
             state.remember(&backing);
         }
@@ -106,7 +112,6 @@ impl KfdProcess {
 
     fn memory_for(
         &self,
-        state: &mut State,
         gpu: usize,
         wanted: &Wanted,
         userptr: impl FnOnce() -> Option<OwnedFd>,
@@ -126,18 +131,8 @@ impl KfdProcess {
                 if bytes < wanted.bytes { Err(Errno::EFAULT) } else { Ok(fd) }
             }
             Domain::Doorbell => Ok(self.hardware.doorbells(gpu)?.0),
-            Domain::Mmio => self.mmio_page(state, gpu),
+            Domain::Mmio => self.hardware.hdp_page(gpu),
         }
-    }
-
-    /// The remapped HDP flush registers of a GPU: this device's memory is coherent, so writing them does nothing. The page
-    /// keeps what a client stores there, by which tests see that it flushed; a real register reads as 0.
-    pub(super) fn mmio_page(&self, state: &mut State, gpu: usize) -> Result<OwnedFd, Errno> {
-        let page = &mut state.pdds[gpu].mmio_page;
-        if page.is_none() {
-            *page = Some(memfd::create(&Domain::Mmio.memfd_name(self.gpus[gpu].gpu_id()), PAGE)?);
-        }
-        page.as_ref().ok_or(Errno::ENOMEM).and_then(memfd::duplicate)
     }
 
     pub(super) fn free_memory(

@@ -73,7 +73,7 @@ impl KfdProcess {
                 if length != MMIO_REMAP_BYTES as u64 {
                     return Err(Errno::EINVAL);
                 }
-                Ok(Mapped::plain(self.mmio_page(&mut self.state.lock(), gpu)?))
+                Ok(Mapped::plain(self.hardware.hdp_page(gpu)?))
             }
             // The reserved type was the trap page of gfx8 APUs; this device models none.
             _ => gpu().and(Err(Errno::EINVAL)),

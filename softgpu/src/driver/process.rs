@@ -109,7 +109,6 @@ pub(super) struct Pdd {
     pub(super) evicted: u32,
     /// The queue that holds the GPU's global wave sync.
     pub(super) gws_queue: Option<u32>,
-    pub(super) mmio_page: Option<OwnedFd>,
     pub(super) settings: GpuSettings,
 }
 

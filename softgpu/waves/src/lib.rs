@@ -53,6 +53,6 @@ pub use level::Level;
 pub use observe::Observe;
 pub use outcome::{GridState, Outcome};
 pub use trap::{Messages, TrapHandler};
-pub use vm::{Access, MemoryFault, Overlap, Vm};
+pub use vm::{Access, FirstTouch, MemoryFault, Overlap, Vm};
 pub use wave::{Lanes, Row, Wave, WaveStatus};
 pub use workers::Workers;

@@ -70,11 +70,32 @@ impl From<MemoryFault> for Cause {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Is told when a GPU first accesses a mapping.
+pub trait FirstTouch: std::fmt::Debug + Send + Sync {
+    /// Whether it has been told, or need not be.
+    fn is_over(&self) -> bool;
+
+    /// The mapping is about to be accessed. Called before the access, possibly by several threads at once, each of which
+    /// goes on when its call returns.
+    ///
+    /// # Safety
+    /// The mapping's range is mapped until this returns, as [`Vm::map`] says.
+    unsafe fn touch(&self);
+}
+
+#[derive(Clone, Debug)]
 struct Interval {
     start: u64,
     end: u64,
     access: Access,
+    watch: Option<Arc<dyn FirstTouch>>,
+}
+
+impl Interval {
+    /// Whether its first access has to be told.
+    fn is_watched(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| !watch.is_over())
+    }
 }
 
 /// The permission intervals, sorted and disjoint.
@@ -98,15 +119,19 @@ impl Map {
         if !hit.access.allows(kind) {
             return Err(fault(false));
         }
+        if let Some(watch) = hit.watch.as_ref().filter(|watch| !watch.is_over()) {
+            // SAFETY: the interval is in the map, and a borrow of the map exists only under its lock.
+            unsafe { watch.touch() };
+        }
         let (mut start, mut end) = (hit.start, hit.end);
         for i in &self.intervals[k + 1..] {
-            if i.start != end || !i.access.allows(kind) {
+            if i.start != end || !i.access.allows(kind) || i.is_watched() {
                 break;
             }
             end = i.end;
         }
         for i in self.intervals[..k].iter().rev() {
-            if i.end != start || !i.access.allows(kind) {
+            if i.end != start || !i.access.allows(kind) || i.is_watched() {
                 break;
             }
             start = i.start;
@@ -181,6 +206,23 @@ impl Vm {
     /// Until [`Vm::unmap`] of it has returned, `range` is host memory at the same addresses that this process may read, and
     /// write if `access` or a later [`Vm::protect`] says so, and to which no Rust reference exists while kernels run.
     pub unsafe fn map(&self, range: Range<u64>, access: Access) -> Result<(), Overlap> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.map_watched(range, access, None) }
+    }
+
+    /// As [`Vm::map`]; `watch` is told before anything accesses it.
+    ///
+    /// # Errors
+    /// As for [`Vm::map`].
+    ///
+    /// # Safety
+    /// As for [`Vm::map`].
+    pub unsafe fn map_watched(
+        &self,
+        range: Range<u64>,
+        access: Access,
+        watch: Option<Arc<dyn FirstTouch>>,
+    ) -> Result<(), Overlap> {
         let mut map = self.map.write();
         let k = map.intervals.partition_point(|i| i.end <= range.start);
         let overlaps = map.intervals.get(k).is_some_and(|i| i.start < range.end);
@@ -188,7 +230,7 @@ impl Vm {
             return Err(Overlap { start: range.start, end: range.end });
         }
         map.generation += 1;
-        map.intervals.insert(k, Interval { start: range.start, end: range.end, access });
+        map.intervals.insert(k, Interval { start: range.start, end: range.end, access, watch });
         Ok(())
     }
 
@@ -201,14 +243,14 @@ impl Vm {
         let mut kept = Vec::with_capacity(map.intervals.len() + 1);
         for i in &map.intervals {
             if i.end <= range.start || i.start >= range.end {
-                kept.push(*i);
+                kept.push(i.clone());
                 continue;
             }
             if i.start < range.start {
-                kept.push(Interval { end: range.start, ..*i });
+                kept.push(Interval { end: range.start, ..i.clone() });
             }
             if i.end > range.end {
-                kept.push(Interval { start: range.end, ..*i });
+                kept.push(Interval { start: range.end, ..i.clone() });
             }
         }
         map.generation += 1;
@@ -223,15 +265,15 @@ impl Vm {
         for i in &map.intervals {
             let (start, end) = (i.start.max(range.start), i.end.min(range.end));
             if start >= end {
-                changed.push(*i);
+                changed.push(i.clone());
                 continue;
             }
             if i.start < start {
-                changed.push(Interval { end: start, ..*i });
+                changed.push(Interval { end: start, ..i.clone() });
             }
-            changed.push(Interval { start, end, access });
+            changed.push(Interval { start, end, access, watch: i.watch.clone() });
             if i.end > end {
-                changed.push(Interval { start: end, ..*i });
+                changed.push(Interval { start: end, ..i.clone() });
             }
         }
         map.generation += 1;
@@ -383,6 +425,22 @@ impl Vm {
         let map = self.map.read();
         map.check(address, 8, AccessKind::Write)?;
         // SAFETY: checked for writing just now, under the lock that is held.
+        unsafe { raw::store_release_u64(address, value) };
+        Ok(())
+    }
+
+    /// Stores a u64 as the host does: wherever something is mapped, whatever the GPU itself may do there.
+    ///
+    /// # Errors
+    /// [`MemoryFault`]: nothing is mapped there.
+    pub fn host_store_u64(&self, address: u64, value: u64) -> Result<(), MemoryFault> {
+        let map = self.map.read();
+        let k = map.intervals.partition_point(|i| i.end <= address);
+        let inside = map.intervals.get(k).is_some_and(|i| i.start <= address && i.end - address >= 8);
+        if !inside {
+            return Err(MemoryFault { address, access: AccessKind::Write, not_present: true });
+        }
+        // SAFETY: inside what is mapped, under the lock that is held.
         unsafe { raw::store_release_u64(address, value) };
         Ok(())
     }

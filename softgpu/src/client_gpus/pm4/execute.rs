@@ -45,6 +45,7 @@ impl Machine {
     pub(super) fn execute(&mut self, core: &Core, words: &[u32]) -> Result<Step, Exit> {
         let (packet, dwords) = pm4::decode(words)?;
         tracing::trace!(target: "processor", queue = core.config.id, %packet);
+        core.gpu.hdp.settle(&core.gpu.vm);
         let mut step = Step { dwords: count(dwords), buffer: None };
         match packet {
             Packet::Nop(_)

@@ -31,8 +31,12 @@ impl SdmaRun<'_> {
     pub(super) fn execute(&mut self, packet: &Packet<'_>) -> Result<(), Exit> {
         let gpu = &self.core.gpu;
         match *packet {
-            // There are no caches and no posted writes between the queues, the waves and the host.
-            Packet::Nop { .. } | Packet::HdpFlush | Packet::Gcr(_) => {}
+            // There are no caches between the queues, the waves and the host.
+            Packet::Nop { .. } | Packet::Gcr(_) => {}
+            Packet::HdpFlush => {
+                gpu.hdp.flush();
+                gpu.hdp.settle(&gpu.vm);
+            }
             Packet::CopyLinear(copy) => self.copy_linear(copy)?,
             Packet::CopyRect(copy) => self.copy_rect(&copy)?,
             Packet::Write { dst, data } => write(&gpu.vm, dst, data)?,

@@ -118,6 +118,7 @@ impl SdmaRun<'_> {
             let stream = window.read(&self.core.gpu.vm, config, self.context.next, dwords)?;
             match decode(stream, generation) {
                 Ok((packet, taken)) => {
+                    self.core.gpu.hdp.settle(&self.core.gpu.vm);
                     self.execute(&packet)?;
                     // CAST: usize is at most 64 bits.
                     return self.retire(taken as u64);

@@ -6,6 +6,7 @@
 mod aliases;
 mod barriers;
 mod halts;
+mod hdp;
 mod idle;
 mod kernels;
 mod order;

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -163,6 +163,12 @@ impl Hardware for Diary {
         });
         Ok((memfd::duplicate(&*slice)?, memfd::duplicate(&*parked)?))
     }
+
+    fn hdp_page(&self, _: usize) -> Result<OwnedFd, Errno> {
+        memfd::create("softgpu:mmio", 4096)
+    }
+
+    fn hold_host_writes(&self, _: usize, _: BorrowedFd<'_>, _: bool) {}
 
     fn clock(&self) -> u64 {
         42

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The host data path (HDP) of a GPU: what the host stores through the PCI aperture waits in it.
+//!
+//! A GPU sees such stores when the HDP was flushed: by the register that the driver lets processes have
+//! (`KFD_IOC_ALLOC_MEM_FLAGS_MMIO_REMAP`), or by a copy engine's packet. Here the stores to memory that was just allocated, or
+//! restored, are held back until the first flush after that: a GPU that touches the memory before it finds zeros, and the
+//! bytes arrive with the next flush, as late stores do. Later stores to the same memory are seen at once, which hardware does
+//! not promise: to hold those back, too, every access of the host would have to be watched.
+//!
+//! INVARIANT: a GPU's first access to memory decides; from then on nothing of it is held back. Who flushed before it loses
+//! nothing and pays nothing.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use kfd::linux;
+use nix::errno::Errno;
+use parking_lot::Mutex;
+use queues::words::size;
+use softgpu_waves::{FirstTouch, Vm};
+
+use super::shared::SharedPages;
+use crate::misbehaviour::Misbehaviour;
+
+const PAGE: usize = 4096;
+const WORDS: usize = PAGE / 8;
+/// Bytes whose pages are asked for at once.
+const WINDOW: u64 = 64 << 20;
+/// What a client stores into the register.
+const FLUSH: u32 = 1;
+/// What the register holds when the GPU has taken notice. A real one reads as 0; this value tells tests of clients that
+/// they have flushed at some time.
+const TAKEN: u32 = 2;
+
+/// A file's device and inode: what memory is, wherever it is mapped.
+pub(super) type Identity = (u64, u64);
+
+/// The bytes of a page that arrive later.
+type Late = (u64, Box<[u64; WORDS]>);
+
+/// The HDP of one GPU, as one process uses it.
+#[derive(Debug)]
+pub(super) struct Hdp {
+    /// The page of registers; `HDP_MEM_FLUSH_CNTL` is its first.
+    page: SharedPages,
+    held: Mutex<HashMap<Identity, Arc<AtomicBool>>>,
+    late: Mutex<Vec<Late>>,
+    /// Whether `late` may hold something.
+    is_late: AtomicBool,
+    /// Whether there was a flush since then.
+    is_due: AtomicBool,
+}
+
+impl Hdp {
+    /// An HDP that holds nothing.
+    ///
+    /// # Errors
+    /// As [`SharedPages::new`].
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self {
+            page: SharedPages::new("softgpu:mmio", PAGE)?,
+            held: Mutex::default(),
+            late: Mutex::default(),
+            is_late: AtomicBool::new(false),
+            is_due: AtomicBool::new(false),
+        }))
+    }
+
+    /// The page of registers, for the client.
+    ///
+    /// # Errors
+    /// `EMFILE` when this process has no descriptor left.
+    pub(super) fn descriptor(&self) -> Result<OwnedFd, Errno> {
+        linux::duplicate(self.page.fd())
+    }
+
+    /// Holds back what the host stores into this new memory until the next flush.
+    pub(super) fn hold(&self, memory: Identity) {
+        // A flush up to now is none for what is stored from now on.
+        self.take_notice();
+        self.held.lock().insert(memory, Arc::new(AtomicBool::new(true)));
+    }
+
+    /// What is to watch a GPU's mapping of this memory at `range`; nothing if nothing of it is held back.
+    pub(super) fn watch(
+        self: &Arc<Self>,
+        memory: Identity,
+        range: Range<u64>,
+    ) -> Option<Arc<dyn FirstTouch>> {
+        let held = Arc::clone(self.held.lock().get(&memory)?);
+        Some(Arc::new(Watch { hdp: Arc::clone(self), held, range }))
+    }
+
+    /// A copy engine's flush.
+    pub(super) fn flush(&self) {
+        if Misbehaviour::HostWrites.is_on() {
+            return;
+        }
+        for (_, held) in self.held.lock().drain() {
+            // ORDERING: SeqCst: as the swap in `Watch::touch`.
+            held.store(false, Ordering::SeqCst);
+        }
+        self.is_due.store(self.is_late.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    /// Looks whether the register was written, and flushes then.
+    fn take_notice(&self) {
+        let Some(register) = self.page.u32_at(0) else { return };
+        // ORDERING: Acquire: what the client stored before it flushed is there.
+        if register.compare_exchange(FLUSH, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.flush();
+        }
+    }
+
+    /// Before a packet: has what came too late arrive, if there was a flush after that.
+    pub(super) fn settle(&self, vm: &Vm) {
+        if !self.is_late.load(Ordering::Acquire) {
+            return;
+        }
+        self.take_notice();
+        if self.is_due.swap(false, Ordering::AcqRel) {
+            self.arrive(vm);
+        }
+    }
+
+    fn arrive(&self, vm: &Vm) {
+        let mut late = self.late.lock();
+        for (address, words) in late.drain(..) {
+            for (at, &word) in (address..).step_by(8).zip(words.iter()).filter(|(_, word)| **word != 0) {
+                // What was unmapped meanwhile is nobody's.
+                let _ = vm.host_store_u64(at, word);
+            }
+        }
+        self.is_late.store(false, Ordering::Release);
+    }
+}
+
+/// Watches a mapping of memory whose bytes may be held back.
+#[derive(Debug)]
+struct Watch {
+    hdp: Arc<Hdp>,
+    held: Arc<AtomicBool>,
+    range: Range<u64>,
+}
+
+impl FirstTouch for Watch {
+    fn is_over(&self) -> bool {
+        !self.held.load(Ordering::Acquire)
+    }
+
+    unsafe fn touch(&self) {
+        if self.is_over() {
+            return;
+        }
+        self.hdp.take_notice();
+        // One of all GPUs and threads that touch it.
+        if !self.held.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the caller promises that the range is mapped.
+        let late = unsafe { take_stored(&self.range) };
+        if late.is_empty() {
+            return;
+        }
+        tracing::warn!(
+            target: "processor",
+            va = self.range.start, bytes = self.range.end - self.range.start, pages = late.len(),
+            "memory is used before the host's stores to it were flushed (HDP): they arrive later"
+        );
+        self.hdp.late.lock().extend(late);
+        self.hdp.is_late.store(true, Ordering::Release);
+    }
+}
+
+/// Takes out of the pages of `range` what is not zero.
+///
+/// # Safety
+/// The range is mapped readable and writable, and nobody has a Rust reference into it.
+unsafe fn take_stored(range: &Range<u64>) -> Vec<Late> {
+    let mut late = Vec::new();
+    let mut start = range.start;
+    while start < range.end {
+        let bytes = WINDOW.min(range.end - start);
+        let (address, length) = (size(start), size(bytes));
+        let mut present = vec![0u8; length.div_ceil(PAGE)];
+        let pages = present.as_mut_ptr();
+        // SAFETY: the caller promises the range, and the vector has a byte for each of its pages.
+        let asked =
+            unsafe { nix::libc::mincore(std::ptr::with_exposed_provenance_mut(address), length, pages) };
+        // Nothing is known of what cannot be asked for: it is looked at.
+        let is_there = |flags: u8| asked != 0 || flags & 1 != 0;
+        // Looking at a page that is not there would give it memory.
+        for page in present.iter().enumerate().filter(|(_, flags)| is_there(**flags)).map(|(page, _)| page) {
+            // SAFETY: a page of the range that the caller promises.
+            if let Some(words) = unsafe { take_page(address + page * PAGE) } {
+                late.push(((address + page * PAGE) as u64, words));
+            }
+        }
+        start += bytes;
+    }
+    late
+}
+
+/// Takes the words of a page, if any of them is not zero.
+///
+/// # Safety
+/// As for [`take_stored`].
+unsafe fn take_page(address: usize) -> Option<Box<[u64; WORDS]>> {
+    // SAFETY: the caller promises a mapped page, which is aligned; all access to it in this process is by raw copies and
+    // atomics.
+    let word = |n: usize| unsafe {
+        AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut::<u64>(address + n * 8))
+    };
+    if (0..WORDS).all(|n| word(n).load(Ordering::Relaxed) == 0) {
+        return None;
+    }
+    let mut words = Box::new([0; WORDS]);
+    for (n, place) in words.iter_mut().enumerate() {
+        *place = word(n).swap(0, Ordering::AcqRel);
+    }
+    Some(words)
+}
