@@ -15,8 +15,6 @@ use nix::errno::Errno;
 use nix::sys::mman::{MmapAdvise, madvise};
 use queues::words::size;
 
-use crate::context::memory::mapped::Mapped;
-
 /// Bytes hashed at a time: they stay in a core's cache between the copy and the hash, and fill all lanes of BLAKE3.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
@@ -47,13 +45,6 @@ impl HostRange {
     #[must_use]
     pub unsafe fn new(address: NonNull<u8>, bytes: u64) -> Self {
         Self { address, bytes, read_cost: 0 }
-    }
-
-    /// Memory shared with a device, under the rules of its type.
-    pub(crate) fn of(view: Mapped) -> Self {
-        let address = NonNull::new(std::ptr::with_exposed_provenance_mut(size(view.va())));
-        // SAFETY: the type's invariant: the range is mapped readable and writable whenever it is used.
-        unsafe { Self::new(address.unwrap_or(NonNull::dangling()), view.bytes()) }
     }
 
     /// The same, of which a byte read takes this many picoseconds more: a software device's aperture, which would

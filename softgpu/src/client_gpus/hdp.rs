@@ -56,13 +56,13 @@ pub(super) struct Hdp {
 }
 
 impl Hdp {
-    /// An HDP that holds nothing.
+    /// An HDP of the GPU with this number that holds nothing.
     ///
     /// # Errors
     /// As [`SharedPages::new`].
-    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+    pub(super) fn new(gpu: usize) -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self {
-            page: SharedPages::new("softgpu:mmio", PAGE)?,
+            page: SharedPages::new(&format!("softgpu:mmio:{gpu}"), PAGE)?,
             held: Mutex::default(),
             late: Mutex::default(),
             is_late: AtomicBool::new(false),

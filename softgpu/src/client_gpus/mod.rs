@@ -91,7 +91,7 @@ impl ClientGpus {
                 chip,
                 vm: Vm::new(),
                 doorbells: Doorbells::new()?,
-                hdp: Hdp::new()?,
+                hdp: Hdp::new(index)?,
                 workers: Arc::clone(&workers),
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),

@@ -10,7 +10,9 @@
 //!
 //! INVARIANT: nothing of it is registered, so no image has it; its addresses are the arena's, which has them back when it ends.
 //! A buffer's word is 1 while a transfer of it is under way, and the engine's fence makes it 0.
+#![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -264,7 +266,11 @@ impl AgentEngine {
     }
 
     fn range(&self, number: usize) -> HostRange {
-        HostRange::of(self.buffers.part(number as u64 * CHUNK_BYTES, CHUNK_BYTES))
+        let view = self.buffers.part(number as u64 * CHUNK_BYTES, CHUNK_BYTES);
+        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(size(view.va())));
+        // SAFETY: a part of this engine's own memory, which is mapped until `end` has taken the engine; one worker at a time
+        // has the number.
+        unsafe { HostRange::new(start.unwrap_or(NonNull::dangling()), view.bytes()) }
     }
 }
 
