@@ -12,24 +12,33 @@ use std::time::Duration;
 
 use bytemuck::pod_read_unaligned;
 use queues::hsa::KernelDescriptor;
+use queues::words::size;
+use stasis_protocol::Limit;
 
 use crate::agent::Agent;
 use crate::code_object::bundle::code_for;
-use crate::code_object::{CodeObject, CodeObjectError, KernargLayout};
-use crate::context::device::flags;
-use crate::context::error::{DeviceError, FreeError, LoadError};
+use crate::code_object::{CodeObject, CodeObjectError, KernargLayout, LoadPlan};
+use crate::context::Context;
+use crate::context::agent::info::AgentInfo;
+use crate::context::device::{Device, flags};
+use crate::context::error::{DeviceError, FreeError, LoadError, TransferError};
 use crate::context::memory::free::{free_bo, free_deferred};
 use crate::context::memory::host_writes::Written;
 use crate::context::memory::make::{bo_view, make_bo, unmake_bo};
 use crate::context::memory::request::Request;
 use crate::context::program::Program;
 use crate::context::queue::code_caches;
-use crate::context::registry;
-use crate::context::registry::state::{BoRole, ExecutableKey, QueueKey};
+use crate::context::queue::transfer::{Transfer, TransferEngine};
+use crate::context::registry::state::{BoKey, BoRole, ExecutableKey, QueueKey};
+use crate::context::registry::{self, Registry};
 
 /// TIMEOUT: how long dropping an executable waits for its last dispatches; then its image stays until the process
 /// ends.
 const DROP_GRACE: Duration = Duration::from_millis(100);
+/// TIMEOUT: an image has some megabytes at most, which a copy engine moves in milliseconds.
+const UPLOAD: Duration = Duration::from_secs(10);
+/// Bytes of an image that a copy engine moves at a time.
+const UPLOAD_BYTES: u64 = 1 << 20;
 
 /// A handle on a loaded code object; clones name the same one, which is unloaded with the last.
 #[derive(Clone)]
@@ -88,6 +97,77 @@ impl fmt::Debug for Kernel {
     }
 }
 
+/// Where an image is placed. The CPU writes what it sees, which costs no queue, and the host data path is flushed before the
+/// first packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the agent's memory, which the CPU sees.
+    Visible,
+    /// In the agent's memory, which a copy engine fills.
+    Hidden,
+    /// In system memory.
+    System,
+}
+
+impl Place {
+    fn of(info: &AgentInfo) -> Self {
+        match info.is_visible() {
+            true => Place::Visible,
+            false if info.copy_engines() > 0 => Place::Hidden,
+            false => Place::System,
+        }
+    }
+}
+
+/// Writes an image to its memory, whose address is the answer.
+fn write_image(
+    context: &Context,
+    registry: &mut Registry,
+    device: &Device,
+    info: &AgentInfo,
+    (image, place): (BoKey, Place),
+    plan: &LoadPlan,
+) -> Result<u64, LoadError> {
+    let absent = || LoadError::Memory(DeviceError::Absent { what: "the image's memory" }.into());
+    let va = registry.bos.get(image).ok_or_else(absent)?.state.va;
+    let bytes = plan.relocate(va)?;
+    if place == Place::Hidden {
+        upload(context, registry, device, info, va, &bytes)?;
+        return Ok(va);
+    }
+    bo_view(registry, image).ok_or_else(absent)?.write(0, &bytes);
+    if place == Place::Visible {
+        context.host_writes.note(Written::to(info.index()));
+    }
+    Ok(va)
+}
+
+/// Has a copy engine write `bytes` at `va`, in the agent's memory.
+fn upload(
+    context: &Context,
+    registry: &mut Registry,
+    device: &Device,
+    info: &AgentInfo,
+    va: u64,
+    bytes: &[u8],
+) -> Result<(), LoadError> {
+    let limit = Limit::within(UPLOAD);
+    let engine = TransferEngine::new(context, registry, device, info, (1, UPLOAD_BYTES), &limit)
+        .map_err(LoadError::Engine)?;
+    let moved = (|| {
+        let buffer = engine.take()?;
+        for (part, at) in bytes.chunks(size(UPLOAD_BYTES)).zip((va..).step_by(size(UPLOAD_BYTES))) {
+            engine.buffer(buffer).write(0, part);
+            let transfer = Transfer { va: at, bytes: part.len() as u64, at: 0 };
+            engine.store(buffer, std::iter::once(transfer))?;
+        }
+        Ok::<_, TransferError>(())
+    })();
+    let ended = engine.end(registry, device);
+    moved?;
+    ended.map_err(|error| LoadError::Engine(error.into()))
+}
+
 impl Executable {
     /// Loads a code object (an ELF file, versions 4 to 6) on `agent`. Of an offload bundle with code objects for several
     /// targets, compressed or not, it is the one for this agent ([`Agent::code_of`]); the rest is not kept.
@@ -102,35 +182,29 @@ impl Executable {
         let context = &agent.context;
         let index = agent.info.index();
         let plan = object.plan();
-        // Where the CPU does not see the agent's memory, code runs from system memory.
-        let visible = agent.info.is_visible();
-        let place = match visible {
-            true => Request::vram(BoRole::Image, plan.image_bytes(), index, true),
-            false => Request::queue_memory(BoRole::Image, plan.image_bytes(), index),
+        let place = Place::of(&agent.info);
+        let request = match place {
+            Place::Visible => Request::vram(BoRole::Image, plan.image_bytes(), index, true),
+            Place::Hidden => Request::vram(BoRole::Image, plan.image_bytes(), index, false),
+            Place::System => Request::queue_memory(BoRole::Image, plan.image_bytes(), index),
         };
-        let request = Request { flags: place.flags | flags::EXECUTABLE, align: plan.alignment(), ..place };
+        let request =
+            Request { flags: request.flags | flags::EXECUTABLE, align: plan.alignment(), ..request };
         let pass = context.gate.enter()?;
         free_deferred(context, &pass);
         let mut registry = context.registry.lock();
         let device = context.device_or_lost(&pass)?;
         let image = make_bo(context, &mut registry, device, request)?;
-        let view = bo_view(&registry, image);
-        let relocated = view
-            .ok_or(LoadError::Memory(DeviceError::Absent { what: "the image's mapping" }.into()))
-            .and_then(|view| Ok((view, plan.relocate(view.va())?)));
-        let (view, bytes_at) = match relocated {
-            Ok(relocated) => relocated,
+        let written = write_image(context, &mut registry, device, &agent.info, (image, place), plan);
+        let va = match written {
+            Ok(va) => va,
             Err(error) => {
                 unmake_bo(&mut registry, device, image);
                 return Err(error);
             }
         };
-        view.write(0, &bytes_at);
-        if visible {
-            context.host_writes.note(Written::to(index));
-        }
         context.code_caches.note_load(index);
-        let program = Arc::new(Program::new(object, view.va()));
+        let program = Arc::new(Program::new(object, va));
         let key = registry.executables.insert(registry::Executable {
             agent: index,
             code_object: Arc::from(bytes),

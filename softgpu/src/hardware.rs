@@ -245,6 +245,9 @@ pub trait Hardware: Send + Sync {
     /// `code` is memory that can be executed.
     fn hold_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>, code: bool);
 
+    /// Memory of the GPU was given to other processes, whose flushes count as well.
+    fn release_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>);
+
     /// GPU clock counter in ticks of [`CLOCK_HZ`].
     fn clock(&self) -> u64;
 }

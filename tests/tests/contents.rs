@@ -86,6 +86,8 @@ fn small_bar_is_saved_and_restored_by_the_copy_engine() {
     let buffers = machine.buffers();
     let (counter, kernel) = (machine.gpu.buffer(&[0u32]), machine.gpu.kernel("increment"));
     machine.count(&kernel, &counter, 20);
+    let code = machine.runtime().pointer_info(kernel.object_va()).unwrap();
+    assert!(!code.is_visible && code.owner == Some(0), "code is in the agent's memory: {code:?}");
     let addresses: Vec<u64> = buffers.iter().map(|(buffer, _)| buffer.va()).collect();
     for round in 1..=3 {
         let (down, up) = machine.down_and_up();

@@ -20,7 +20,6 @@ use crate::context::error::explain;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKind, BoState, QueueKind};
 use crate::image::CHUNK_BYTES;
-use crate::raw::copy_engines;
 
 /// TIMEOUT: how long the registry may be in somebody else's hands: a call holds it for microseconds, a verb that
 /// writes an image for seconds.
@@ -182,7 +181,7 @@ impl Objects {
             saved_bytes += bo.state.bytes;
             chunks += bo.state.bytes.div_ceil(CHUNK_BYTES);
             let agent = context.agents.get(bo.state.agent.at());
-            let has_engine = agent.is_some_and(|agent| copy_engines(agent) > 0);
+            let has_engine = agent.is_some_and(|agent| agent.copy_engines() > 0);
             if !bo.state.cpu_mapped && !has_engine {
                 hidden_count += 1;
                 hidden.extend((hidden.len() < NAMED).then(|| key.to_string()));

@@ -25,6 +25,7 @@ use super::snapshot::{Contents, Metadata, Snapshot};
 use super::tear_down::{release_device, take_error};
 use super::{driver_objects, preempt, rebuild};
 use crate::context::Context;
+use crate::context::device::hdp::HdpPage;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{DeviceError, OpenError, explain};
 use crate::context::handover::try_put_device;
@@ -361,6 +362,9 @@ fn reattach_preempted(
     preempt::reattach_doorbells(&mut registry, on, closed)?;
     rebuild::trap_handlers(&mut registry, on)?;
     if !from.same_process {
+        // The restored waves go on at once, and look at what was just filled.
+        let registers = on.hdp_pages().map_err(device("the registers of the host data path"))?;
+        registers.iter().flatten().for_each(HdpPage::flush);
         on.resume_restored().map_err(device("to let restored queues run"))?;
     }
     report.rebuild_ms += milliseconds(started);

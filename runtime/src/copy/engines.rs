@@ -19,7 +19,7 @@ use crate::context::{Context, Layer};
 use crate::copy::choice;
 use crate::copy::choice::{Link, Owner, Way};
 use crate::pool::Buffer;
-use crate::raw::{RawQueue, copy_engines};
+use crate::raw::RawQueue;
 use crate::signal::Signal;
 
 /// What an agent has for copies, each made when first needed.
@@ -141,7 +141,7 @@ pub(super) fn way(
     bytes: u64,
 ) -> Result<Way, CopyError> {
     let info = &context.agents[index.at()];
-    choice::choose(asked, link, bytes, copy_engines(info), SDMA_IN_AUTO)
+    choice::choose(asked, link, bytes, info.copy_engines(), SDMA_IN_AUTO)
         .ok_or_else(|| CopyError::NoEngine { agent: info.target().name.to_owned() })
 }
 

@@ -6,7 +6,6 @@
 //! none: there are as many as workers.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use stasis_protocol::Stopped;
 
@@ -82,27 +81,9 @@ impl Drop for EngineBuffer<'_> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// It does nothing.
-    #[error(
-        "The copy engine of agent {agent} has not moved {bytes} bytes in {waited:?}; the kernel log may say why, and another          try makes it anew"
-    )]
-    Stalled {
-        /// Whose engine.
-        agent: String,
-        /// Bytes of the transfer.
-        bytes: u64,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// Its packets cannot be written.
-    #[error("Packets of the copy engine of agent {agent} cannot be encoded")]
-    Packets {
-        /// Whose engine.
-        agent: String,
-        /// Why.
-        #[source]
-        source: queues::sdma::SdmaError,
-    },
+    /// It did not move bytes.
+    #[error("It did not move bytes of an agent's memory")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The time was over, or somebody cancelled.
     #[error(transparent)]
     Stopped(#[from] Stopped),

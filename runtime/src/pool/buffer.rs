@@ -75,15 +75,21 @@ impl Drop for BufferShared {
 #[derive(Debug)]
 pub struct HostGuard<'b> {
     _writes: WriteGuard<'b>,
-    _pass: Pass<'b>,
+    pass: Pass<'b>,
     buffer: &'b Buffer,
     mapped: Mapped,
+}
+
+impl Drop for HostGuard<'_> {
+    fn drop(&mut self) {
+        self.buffer.0.context.host_writes.flush_shared(&self.pass);
+    }
 }
 
 impl HostGuard<'_> {
     /// The buffer's memory. Valid while the guard is held and the buffer is not freed; agents may write it at any
     /// time, so do not make references of it. What is written through it before a packet is submitted, or a signal
-    /// stored to, is seen by what these start.
+    /// stored to, is seen by what these start; by agents of other processes, when the guard is dropped.
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapped.as_ptr()
     }
@@ -185,10 +191,10 @@ impl Buffer {
     /// # Errors
     /// [`CopyError::Range`], [`CopyError::Freed`], [`CopyError::NotVisible`], [`CopyError::Lost`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), CopyError> {
-        let _pass = self.0.context.gate.enter()?;
+        let pass = self.0.context.gate.enter()?;
         self.range(offset, from.len() as u64)?;
         self.visible()?.write(offset, from);
-        self.0.context.host_writes.note(self.0.written);
+        self.0.context.host_writes.wrote(&pass, self.0.written);
         Ok(())
     }
 
@@ -222,7 +228,7 @@ impl Buffer {
         self.range(0, 0)?;
         let mapped = self.visible()?;
         let writes = self.0.context.host_writes.guard(self.0.written);
-        Ok(HostGuard { mapped, _writes: writes, _pass: pass, buffer: self })
+        Ok(HostGuard { mapped, _writes: writes, pass, buffer: self })
     }
 
     /// Lets one more agent address it. System memory every agent may address, another agent's only one that reaches it

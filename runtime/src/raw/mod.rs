@@ -42,7 +42,6 @@ use queues::words::halves;
 use stasis_protocol::gate::Pass;
 
 pub use self::access::{Access, Doorbell, ReadPointer, Ring, WritePointer};
-pub(crate) use self::options::copy_engines;
 pub use self::options::{MAX_AQL_RING_BYTES, MAX_RING_BYTES, MIN_RING_BYTES, RawKind, RawOptions};
 use crate::agent::Agent;
 use crate::context::error::{Lost, QueueError, RawError, WaitError};

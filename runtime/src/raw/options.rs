@@ -105,19 +105,10 @@ impl RawOptions {
     }
 }
 
-/// Copy engines of an agent whose packets are known.
-pub(crate) fn copy_engines(info: &AgentInfo) -> u32 {
-    let properties = &info.node().properties;
-    match Generation::of(info.target()) {
-        Some(_) => properties.num_sdma_engines.saturating_add(properties.num_sdma_xgmi_engines),
-        None => 0,
-    }
-}
-
 fn check_engines(info: &AgentInfo, interface_minor: u32, engine: Option<u32>) -> Result<(), QueueError> {
     let agent = || info.target().name.to_owned();
     let unsupported = |why| Err(QueueError::Unsupported { agent: agent(), kind: "SDMA", why });
-    let engines = copy_engines(info);
+    let engines = info.copy_engines();
     if Generation::of(info.target()).is_none() {
         return unsupported("the packets of its copy engines are not known");
     }

@@ -68,7 +68,9 @@ impl Buffer {
         if !self.is_alive() {
             return Err(ShareError::Freed { key: self.key() });
         }
-        export(&mut registry, device, self.key())
+        let exported = export(&mut registry, device, self.key());
+        context.host_writes.share(&pass);
+        exported
     }
 }
 
@@ -116,6 +118,7 @@ impl Runtime {
         let device = context.device_or_lost(&pass)?;
         let found = device.describe_dmabuf(fd)?;
         let key = import_bo(context, &mut registry, device, fd, &found, to)?;
+        context.host_writes.share(&pass);
         Ok(Buffer::new(context, &registry, key, found.bytes))
     }
 }

@@ -18,9 +18,16 @@ const CHUNK: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct RangeGuard<'r> {
     _writes: WriteGuard<'r>,
-    _pass: Pass<'r>,
+    pass: Pass<'r>,
+    range: &'r Range,
     va: u64,
     bytes: u64,
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.range.0.0.context.host_writes.flush_shared(&self.pass);
+    }
 }
 
 impl RangeGuard<'_> {
@@ -49,14 +56,14 @@ impl Range {
     /// [`VmemError::OutsideRange`], [`VmemError::NotMapped`], [`VmemError::NotVisible`], [`VmemError::Freed`],
     /// [`VmemError::Lost`]. Of a part whose end is not mapped the beginning may be written.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), VmemError> {
-        let _pass = self.0.0.context.gate.enter()?;
+        let pass = self.0.0.context.gate.enter()?;
         self.bounded(offset, from.len() as u64)?;
         for (part, at) in from.chunks(size(CHUNK)).zip((offset..).step_by(size(CHUNK))) {
             let registry = self.0.0.context.registry.lock();
             self.visible(&registry, at, part.len() as u64)?;
             if let Some(view) = mapped::view(self.va() + at, part.len() as u64) {
                 view.write(0, part);
-                self.0.0.context.host_writes.note(Written::ANY);
+                self.0.0.context.host_writes.wrote(&pass, Written::ANY);
             }
         }
         Ok(())
@@ -89,7 +96,7 @@ impl Range {
         self.bounded(offset, bytes)?;
         self.visible(&self.0.0.context.registry.lock(), offset, bytes)?;
         let writes = self.0.0.context.host_writes.guard(Written::ANY);
-        Ok(RangeGuard { _writes: writes, _pass: pass, va: self.va() + offset, bytes })
+        Ok(RangeGuard { _writes: writes, pass, range: self, va: self.va() + offset, bytes })
     }
 
     fn bounded(&self, offset: u64, bytes: u64) -> Result<(), VmemError> {

@@ -14,8 +14,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kfd::linux;
 use nix::errno::Errno;
@@ -43,11 +43,11 @@ pub(super) type Identity = (u64, u64);
 type Late = (u64, Box<[u64; WORDS]>);
 
 /// The HDP of one GPU, as one process uses it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Hdp {
-    /// The page of registers; `HDP_MEM_FLUSH_CNTL` is its first.
-    page: SharedPages,
-    held: Mutex<HashMap<Identity, Arc<AtomicBool>>>,
+    /// The page of registers, once a client has it; `HDP_MEM_FLUSH_CNTL` is its first.
+    page: OnceLock<SharedPages>,
+    held: Mutex<HashMap<Identity, Arc<Held>>>,
     late: Mutex<Vec<Late>>,
     /// Whether `late` may hold something.
     is_late: AtomicBool,
@@ -56,33 +56,29 @@ pub(super) struct Hdp {
 }
 
 impl Hdp {
-    /// An HDP of the GPU with this number that holds nothing.
+    /// The page of registers, for the client; `gpu` is the GPU's number.
     ///
     /// # Errors
-    /// As [`SharedPages::new`].
-    pub(super) fn new(gpu: usize) -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self {
-            page: SharedPages::new(&format!("softgpu:mmio:{gpu}"), PAGE)?,
-            held: Mutex::default(),
-            late: Mutex::default(),
-            is_late: AtomicBool::new(false),
-            is_due: AtomicBool::new(false),
-        }))
-    }
-
-    /// The page of registers, for the client.
-    ///
-    /// # Errors
-    /// `EMFILE` when this process has no descriptor left.
-    pub(super) fn descriptor(&self) -> Result<OwnedFd, Errno> {
-        linux::duplicate(self.page.fd())
+    /// As [`SharedPages::new`]; `EMFILE` when this process has no descriptor left.
+    pub(super) fn descriptor(&self, gpu: usize) -> Result<OwnedFd, Errno> {
+        if self.page.get().is_none() {
+            // Of two at once, one is the page.
+            let _ = self.page.set(SharedPages::new(&format!("softgpu:mmio:{gpu}"), PAGE)?);
+        }
+        self.page.get().ok_or(Errno::ENOMEM).and_then(|page| linux::duplicate(page.fd()))
     }
 
     /// Holds back what the host stores into this new memory until the next flush.
     pub(super) fn hold(&self, memory: Identity) {
         // A flush up to now is none for what is stored from now on.
         self.take_notice();
-        self.held.lock().insert(memory, Arc::new(AtomicBool::new(true)));
+        self.held.lock().insert(memory, Arc::default());
+    }
+
+    /// Holds nothing of this memory back any more: other processes have it now, whose flushes are not seen here.
+    pub(super) fn release(&self, memory: Identity) {
+        let held = self.held.lock().remove(&memory);
+        held.iter().for_each(|held| held.open());
     }
 
     /// What is to watch a GPU's mapping of this memory at `range`; nothing if nothing of it is held back.
@@ -100,16 +96,13 @@ impl Hdp {
         if Misbehaviour::HostWrites.is_on() {
             return;
         }
-        for (_, held) in self.held.lock().drain() {
-            // ORDERING: SeqCst: as the swap in `Watch::touch`.
-            held.store(false, Ordering::SeqCst);
-        }
+        self.held.lock().drain().for_each(|(_, held)| held.open());
         self.is_due.store(self.is_late.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Looks whether the register was written, and flushes then.
     fn take_notice(&self) {
-        let Some(register) = self.page.u32_at(0) else { return };
+        let Some(register) = self.page.get().and_then(|page| page.u32_at(0)) else { return };
         // ORDERING: Acquire: what the client stored before it flushed is there.
         if register.compare_exchange(FLUSH, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.flush();
@@ -139,17 +132,33 @@ impl Hdp {
     }
 }
 
-/// Watches a mapping of memory whose bytes may be held back.
+/// Memory whose bytes may be held back.
+#[derive(Debug, Default)]
+struct Held {
+    is_open: AtomicBool,
+    /// Held by whoever takes out what was stored: until that is done nobody accesses the memory.
+    taking: Mutex<()>,
+}
+
+impl Held {
+    fn open(&self) {
+        let _taken = self.taking.lock();
+        self.is_open.store(true, Ordering::Release);
+    }
+}
+
+/// Watches a mapping of such memory.
 #[derive(Debug)]
 struct Watch {
     hdp: Arc<Hdp>,
-    held: Arc<AtomicBool>,
+    held: Arc<Held>,
     range: Range<u64>,
 }
 
 impl FirstTouch for Watch {
     fn is_over(&self) -> bool {
-        !self.held.load(Ordering::Acquire)
+        // ORDERING: Acquire: what was taken out is gone.
+        self.held.is_open.load(Ordering::Acquire)
     }
 
     unsafe fn touch(&self) {
@@ -157,13 +166,15 @@ impl FirstTouch for Watch {
             return;
         }
         self.hdp.take_notice();
-        // One of all GPUs and threads that touch it.
-        if !self.held.swap(false, Ordering::SeqCst) {
+        let _taking = self.held.taking.lock();
+        // Another GPU or thread was first, or it was flushed.
+        if self.is_over() {
             return;
         }
         // SAFETY: the caller promises that the range is mapped.
         let late = unsafe { take_stored(&self.range) };
         if late.is_empty() {
+            self.held.is_open.store(true, Ordering::Release);
             return;
         }
         tracing::warn!(
@@ -173,6 +184,7 @@ impl FirstTouch for Watch {
         );
         self.hdp.late.lock().extend(late);
         self.hdp.is_late.store(true, Ordering::Release);
+        self.held.is_open.store(true, Ordering::Release);
     }
 }
 

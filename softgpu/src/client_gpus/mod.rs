@@ -91,7 +91,7 @@ impl ClientGpus {
                 chip,
                 vm: Vm::new(),
                 doorbells: Doorbells::new()?,
-                hdp: Hdp::new(index)?,
+                hdp: Arc::new(Hdp::default()),
                 workers: Arc::clone(&workers),
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
@@ -216,7 +216,7 @@ impl Hardware for ClientGpus {
     }
 
     fn hdp_page(&self, gpu: usize) -> Result<OwnedFd, Errno> {
-        self.gpu(gpu)?.hdp.descriptor()
+        self.gpu(gpu)?.hdp.descriptor(gpu)
     }
 
     fn hold_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>, code: bool) {
@@ -225,6 +225,12 @@ impl Hardware for ClientGpus {
         }
         if let (Ok(gpu), Ok(memory)) = (self.gpu(gpu), identity(memory)) {
             gpu.hdp.hold(memory);
+        }
+    }
+
+    fn release_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>) {
+        if let (Ok(gpu), Ok(memory)) = (self.gpu(gpu), identity(memory)) {
+            gpu.hdp.release(memory);
         }
     }
 

@@ -44,6 +44,7 @@ impl KfdProcess {
         } else {
             memfd::reopen_read_only(bo.backing.fd.as_fd())?
         };
+        self.hardware.release_host_writes(bo.backing.gpu, bo.backing.fd.as_fd());
         // The client installs the descriptor, with O_CLOEXEC as `flags` says, and writes its number into the argument.
         call.fds.give_out(FdPlace::Field(EXPORT_FD), fd);
         Ok(())

@@ -1,310 +1,81 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An agent's copy engine at the service of one checkpoint or restore: a queue and buffers in system memory that nobody else
-//! knows.
-//!
-//! ```text
-//! fetch   agent's memory --engine--> buffer --workers--> hashes, image
-//! store   image --workers, hashes--> buffer --engine--> agent's memory
-//! ```
-//! While the engine fills one worker's buffer, the others hash and write theirs.
-//!
-//! INVARIANT: nothing of it is registered, so no image has it; its addresses are the arena's, which has them back when it ends.
-//! A buffer's word is 1 while a transfer of it is under way, and the engine's fence makes it 0.
+//! An agent's copy engine as images use it.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use kfd::Doorbell;
-use parking_lot::{Condvar, Mutex};
-use queues::ring::Ring;
-use queues::sdma::{self, Generation, SdmaError};
 use queues::words::size;
 use stasis_protocol::Limit;
 
-use super::super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
-use crate::context::error::{DeviceError, QueueError};
-use crate::context::memory::mapped::{Mapped, view};
-use crate::context::memory::request::Request;
-use crate::context::queue::create::doorbell_slice;
-use crate::context::queue::live::{Full, QueueLive, QueueMemory};
-use crate::context::queue::packets;
-use crate::context::registry::state::{
-    BoKey, BoRole, QueueBos, QueueKind, QueueNumbers, QueueState, SignalKey,
-};
-use crate::context::registry::{Bo, Queue, Registry, Table};
+use crate::context::error::{DeviceError, QueueError, TransferError};
+use crate::context::queue::transfer::{Transfer, TransferEngine};
+use crate::context::registry::Registry;
 use crate::image::{CHUNK_BYTES, ContentEngine, EngineBuffer, EngineError, HostRange, Piece, most_workers};
-
-const KIND: QueueKind = QueueKind::Sdma { engine: None };
-const RING_BYTES: u32 = 128 << 10;
-const PAGE_BYTES: u64 = 4096;
-const WORD_BYTES: u64 = 8;
-/// Dwords of a linear copy, and how many copies are submitted together: few enough for any place of the ring.
-const COPY_DWORDS: usize = 7;
-const TOGETHER: usize = 256;
-/// TIMEOUT: a transfer of a chunk takes an engine a millisecond, behind those of all other workers.
-const STALLED: Duration = Duration::from_secs(20);
-/// TIMEOUT: how long to sleep between looks at a word.
-const LOOK: Duration = Duration::from_micros(20);
 
 /// An agent's engine.
 #[derive(Debug)]
-pub(super) struct AgentEngine {
-    agent: String,
-    generation: Generation,
-    live: QueueLive,
-    bell: Doorbell,
-    queue: Queue,
-    bos: Table<Bo>,
-    buffers: Mapped,
-    /// A word for each buffer.
-    words: Mapped,
-    free: Mutex<Vec<usize>>,
-    freed: Condvar,
-    limit: Limit,
-}
-
-/// What is made for an engine; unmade in reverse.
-struct Parts<'p> {
-    registry: &'p mut Registry,
-    on: &'p Device,
-    bos: Table<Bo>,
-}
-
-impl Parts<'_> {
-    fn make(&mut self, request: Request) -> Result<BoKey, CheckpointError> {
-        let what = "a copy engine's memory";
-        let mut state = request.into_state();
-        state.va = self.registry.arena.take(state.bytes).map_err(|error| {
-            let source = QueueError::Memory { what, source: error.into() };
-            CheckpointError::Engine(Box::new(source))
-        })?;
-        let (va, bytes) = (state.va, state.bytes);
-        let mut bo = Bo::new(state);
-        if let Err(error) = self.on.create_bo(&mut bo) {
-            self.registry.arena.give_back(va, bytes);
-            return Err(device("to make a copy engine's memory")(error));
-        }
-        Ok(self.bos.insert(bo))
-    }
-
-    fn view(&self, key: BoKey) -> Result<Mapped, DeviceError> {
-        let state = self.bos.get(key).map(|bo| &bo.state);
-        let found = state.and_then(|state| view(state.va, state.bytes));
-        found.ok_or(DeviceError::Absent { what: "a copy engine's memory" })
-    }
-}
-
-/// Frees the memory of an engine that has no queue.
-fn free(mut bos: Table<Bo>, registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
-    let mut first = Ok(());
-    for (_, bo) in bos.iter_mut() {
-        match on.destroy_bo(bo) {
-            Ok(()) => registry.arena.give_back(bo.state.va, bo.state.bytes),
-            Err(error) => first = first.and(Err(device("to free a copy engine's memory")(error))),
-        }
-    }
-    first
-}
+pub(super) struct AgentEngine(TransferEngine);
 
 impl AgentEngine {
-    /// Makes one; all its work ends with `limit`.
+    /// Makes one with a buffer for each worker; all its work ends with `limit`.
     ///
     /// # Errors
-    /// [`CheckpointError::Device`], [`CheckpointError::Engine`]; nothing is left of it then.
+    /// [`QueueError`]; nothing is left of it then.
     pub(super) fn new(
         context: &Context,
         registry: &mut Registry,
         on: &Device,
         info: &AgentInfo,
         limit: &Limit,
-    ) -> Result<Self, CheckpointError> {
-        let what = "to make a copy engine's queue";
-        let absent = || device(what)(DeviceError::Absent { what: "the packets of its copy engine" });
-        let generation = Generation::of(info.target()).ok_or_else(absent)?;
-        let agent = info.index();
-        let slice = doorbell_slice(context, registry, on, agent)
-            .map_err(|error| CheckpointError::Engine(Box::new(error)))?;
-        let mut parts = Parts { registry, on, bos: Table::default() };
-        let made = (|| {
-            let workers = most_workers() as u64;
-            let own = |role, bytes| Request::queue_memory(role, bytes, agent);
-            let ring = parts.make(own(BoRole::Ring, RING_BYTES.into()))?;
-            let page = parts.make(own(BoRole::QueuePage, PAGE_BYTES))?;
-            let stage = parts.make(own(BoRole::Staging, workers * (CHUNK_BYTES + WORD_BYTES)))?;
-            let state = QueueState {
-                agent,
-                kind: KIND,
-                ring_bytes: RING_BYTES,
-                priority: kfd::sys::KFD_MAX_QUEUE_PRIORITY,
-                percentage: 100,
-                suspended: false,
-                cu_mask: Vec::new(),
-                bos: QueueBos { ring, page, eop: None, save_area: None, kernargs: None, scratch: None },
-                kernarg_slot_bytes: 0,
-                scratch_lane_bytes: 0,
-                // Nobody is told of its exceptions; who waits for a transfer finds that it does not end.
-                exceptions: SignalKey::from_raw(u32::MAX, u32::MAX),
-                inactive: None,
-                bias: 0,
-                write_index: 0,
-                internal: true,
-            };
-            let views = QueueMemory {
-                ring: parts.view(ring).map_err(device(what))?,
-                page: parts.view(page).map_err(device(what))?,
-                kernargs: None,
-                kernarg_slot: 0,
-            };
-            let stage = parts.view(stage).map_err(device(what))?;
-            let end = workers * CHUNK_BYTES;
-            let (buffers, words) = (stage.part(0, end), stage.part(end, workers * WORD_BYTES));
-            let units = u64::from(RING_BYTES) / KIND.unit_bytes();
-            let ring = Ring::new(units).map_err(|_| absent())?;
-            let live = QueueLive::new(&context.gate, info.target(), ring, views, &state);
-            live.prepare(0);
-            let mut queue = Queue { state, numbers: QueueNumbers::default(), created: false, live: None };
-            let doorbells = parts.registry.bos.get(slice).ok_or_else(absent)?;
-            let bell = on.create_queue(&mut queue, &parts.bos, doorbells).map_err(device(what))?;
-            Ok((workers, live, (buffers, words), queue, bell))
-        })();
-        let Parts { registry, bos, .. } = parts;
-        let (workers, live, (buffers, words), queue, bell) = match made {
-            Ok(made) => made,
-            Err(error) => {
-                if let Err(error) = free(bos, registry, on) {
-                    tracing::warn!(target: "checkpoint", %error, "memory of a copy engine stays in the driver");
-                }
-                return Err(error);
-            }
-        };
-        Ok(AgentEngine {
-            agent: info.uuid().to_owned(),
-            generation,
-            live,
-            bell,
-            queue,
-            bos,
-            buffers,
-            words,
-            free: Mutex::new((0..size(workers)).collect()),
-            freed: Condvar::new(),
-            limit: limit.clone(),
-        })
+    ) -> Result<Self, QueueError> {
+        let buffers = (most_workers(), CHUNK_BYTES);
+        TransferEngine::new(context, registry, on, info, buffers, limit).map(AgentEngine)
     }
 
     /// Takes it out of the driver.
     ///
     /// # Errors
-    /// [`CheckpointError::Device`]; its memory stays where the engine may still touch it.
-    pub(super) fn end(mut self, registry: &mut Registry, on: &Device) -> Result<(), CheckpointError> {
-        on.destroy_queue(&mut self.queue).map_err(device("to end a copy engine's queue"))?;
-        free(self.bos, registry, on)
-    }
-
-    /// Submits copies (to, from, bytes), and waits for them.
-    fn transfer(
-        &self,
-        number: usize,
-        copies: impl Iterator<Item = (u64, u64, u64)>,
-    ) -> Result<(), EngineError> {
-        let packets = |source: SdmaError| EngineError::Packets { agent: self.agent.clone(), source };
-        let (mut words, mut bytes) = (Vec::new(), 0);
-        for (to, from, length) in copies {
-            bytes += length;
-            sdma::copy(&mut words, self.generation, to, from, length).map_err(packets)?;
-        }
-        let word = number as u64 * WORD_BYTES;
-        self.words.store(word, 1, Ordering::Release);
-        let target = self.live.target();
-        let before = packets::transfer_prologue(target, self.generation, &[]).map_err(packets)?;
-        let after = packets::completion(KIND, target, self.words.va() + word, None);
-        let started = Instant::now();
-        self.submit(&before, bytes, started)?;
-        for some in words.chunks(COPY_DWORDS * TOGETHER) {
-            self.submit(some, bytes, started)?;
-        }
-        self.submit(&after, bytes, started)?;
-        // ORDERING: Acquire: the fence is behind the copies, whose bytes are read next.
-        while self.words.load(word, Ordering::Acquire) != 0 {
-            self.pause(bytes, started)?;
-        }
-        Ok(())
-    }
-
-    fn submit(&self, words: &[u32], bytes: u64, started: Instant) -> Result<(), EngineError> {
-        loop {
-            let written = {
-                let producer = self.live.produce();
-                self.live.write_words_by(&self.bell, &producer, words)
-            };
-            match written {
-                Ok(_) => return Ok(()),
-                Err(Full::Now { .. } | Full::Ever { .. }) => self.pause(bytes, started)?,
-            }
-        }
-    }
-
-    /// Waits a little for the engine.
-    fn pause(&self, bytes: u64, started: Instant) -> Result<(), EngineError> {
-        self.limit.check()?;
-        let waited = started.elapsed();
-        if waited >= STALLED {
-            return Err(EngineError::Stalled { agent: self.agent.clone(), bytes, waited });
-        }
-        std::thread::sleep(LOOK);
-        Ok(())
-    }
-
-    /// The GPU's address of a buffer's byte.
-    fn place(&self, number: usize, at: u64) -> u64 {
-        self.buffers.va() + number as u64 * CHUNK_BYTES + at
-    }
-
-    fn range(&self, number: usize) -> HostRange {
-        let view = self.buffers.part(number as u64 * CHUNK_BYTES, CHUNK_BYTES);
-        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(size(view.va())));
-        // SAFETY: a part of this engine's own memory, which is mapped until `end` has taken the engine; one worker at a time
-        // has the number.
-        unsafe { HostRange::new(start.unwrap_or(NonNull::dangling()), view.bytes()) }
+    /// [`DeviceError`]; its memory stays where the engine may still touch it.
+    pub(super) fn end(self, registry: &mut Registry, on: &Device) -> Result<(), DeviceError> {
+        self.0.end(registry, on)
     }
 }
 
 impl ContentEngine for AgentEngine {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
-        let mut free = self.free.lock();
-        loop {
-            if let Some(number) = free.pop() {
-                return Ok(EngineBuffer::new(self, number, self.range(number)));
-            }
-            self.limit.check()?;
-            // TIMEOUT: another worker's transfer ends, or fails.
-            self.freed.wait_for(&mut free, Duration::from_millis(100));
-        }
+        let number = self.0.take()?;
+        let view = self.0.buffer(number);
+        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(size(view.va())));
+        // SAFETY: a part of the engine's own memory, which is mapped until `end` has taken the engine; one worker at a time
+        // has the number.
+        let range = unsafe { HostRange::new(start.unwrap_or(NonNull::dangling()), view.bytes()) };
+        Ok(EngineBuffer::new(self, number, range))
     }
 
     fn put(&self, number: usize) {
-        self.free.lock().push(number);
-        self.freed.notify_one();
+        self.0.put(number);
     }
 
     fn fetch(&self, buffer: &EngineBuffer<'_>, pieces: &[Piece]) -> Result<(), EngineError> {
-        let number = buffer.number();
-        self.transfer(
-            number,
-            pieces.iter().map(|piece| (self.place(number, piece.at), piece.va, piece.bytes)),
-        )
+        self.0.fetch(buffer.number(), pieces.iter().map(transfer)).map_err(failed)
     }
 
     fn store(&self, buffer: &EngineBuffer<'_>, pieces: &[Piece]) -> Result<(), EngineError> {
-        let number = buffer.number();
-        self.transfer(
-            number,
-            pieces.iter().map(|piece| (piece.va, self.place(number, piece.at), piece.bytes)),
-        )
+        self.0.store(buffer.number(), pieces.iter().map(transfer)).map_err(failed)
+    }
+}
+
+fn transfer(piece: &Piece) -> Transfer {
+    let &Piece { va, bytes, at } = piece;
+    Transfer { va, bytes, at }
+}
+
+fn failed(error: TransferError) -> EngineError {
+    match error {
+        TransferError::Stopped(stopped) => EngineError::Stopped(stopped),
+        other => EngineError::Failed(Box::new(other)),
     }
 }

@@ -25,7 +25,6 @@ use crate::context::device::Device;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
 use crate::image::{AgentRange, Extent, HostRange};
-use crate::raw::copy_engines;
 
 /// Buffer objects, and the bytes from the start of each that are moved, in the order of the image's extents.
 pub(super) type Contents = Vec<(BoKey, u64)>;
@@ -108,10 +107,13 @@ impl Movers {
                 .iter()
                 .map(|(key, _)| *key)
                 .find(|key| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped));
-            let has_engine = engines && copy_engines(info) > 0;
+            let has_engine = engines && info.copy_engines() > 0;
             let way = match hidden {
                 Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
-                Some(_) => Way::Engine(Box::new(AgentEngine::new(context, registry, on, info, limit)?)),
+                Some(_) => {
+                    let engine = AgentEngine::new(context, registry, on, info, limit);
+                    Way::Engine(Box::new(engine.map_err(|error| CheckpointError::Engine(Box::new(error)))?))
+                }
                 None => {
                     let speed = aperture::speed(registry, on, info, &of_agent);
                     if speed.is_fast() {
@@ -206,7 +208,7 @@ impl Movers {
         let mut first = Ok(());
         for way in self.ways.into_values() {
             if let Way::Engine(engine) = way {
-                first = first.and(engine.end(registry, on));
+                first = first.and(engine.end(registry, on).map_err(device("to end a copy engine")));
             }
         }
         for (key, agent) in self.lent {

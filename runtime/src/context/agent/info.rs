@@ -11,6 +11,7 @@ use kfd::GpuId;
 use kfd::topology::{HEAP_TYPE_FB_PUBLIC, Node};
 use parking_lot::Mutex;
 use queues::cwsr::{CwsrGeometry, Disagreement, GeometryError, NodeShape};
+use queues::sdma::Generation;
 use queues::target::Target;
 
 use super::placement::Placement;
@@ -113,6 +114,15 @@ impl AgentInfo {
     /// Whether its SRAMs have ECC (capability bit 26), which code may be compiled for.
     pub fn has_sram_ecc(&self) -> bool {
         self.node.properties.capability & 1 << 26 != 0
+    }
+
+    /// How many copy engines it has whose packets are known.
+    pub fn copy_engines(&self) -> u32 {
+        let properties = &self.node.properties;
+        match Generation::of(self.target) {
+            Some(_) => properties.num_sdma_engines.saturating_add(properties.num_sdma_xgmi_engines),
+            None => 0,
+        }
     }
 
     /// Whether the CPU sees all of its memory (large BAR).

@@ -3,6 +3,7 @@
 
 mod copy;
 mod queue;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use kfd::{Errno, GpuId};
 pub use crate::code_object::{CodeObjectError, KernargError, LaunchError};
 pub use crate::context::error::copy::{CopyError, UploadError};
 pub use crate::context::error::queue::{CodeCacheError, CuMaskError, QueueError, RawError, SubmitError};
+pub use crate::context::error::transfer::TransferError;
 pub use crate::context::memory::window::WindowError;
 use crate::context::queue::fault::QueueFault;
 pub use crate::context::registry::arena::ArenaError;
@@ -383,6 +385,12 @@ pub enum LoadError {
     /// Its image could not be allocated.
     #[error("The image could not be allocated")]
     Memory(#[from] AllocError),
+    /// It could not be copied to memory that the CPU does not see: no copy engine could be had.
+    #[error("No copy engine could be had for the image")]
+    Engine(#[source] QueueError),
+    /// It was not copied to memory that the CPU does not see.
+    #[error("The image could not be copied to the agent's memory")]
+    Copy(#[from] TransferError),
     /// It was written where other code was, which the agent may still run.
     #[error("The agent's instruction caches could not be invalidated")]
     CodeCaches(#[from] CodeCacheError),

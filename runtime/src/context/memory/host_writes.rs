@@ -3,13 +3,14 @@
 //!
 //! Stores through the PCI aperture wait in the host data path of the agent they go to ([`HdpPage`]). Every path by which the
 //! runtime writes such memory, or lets the caller write it, notes it here; whatever lets an agent look at memory (a packet, the
-//! host's store to a signal) flushes first. With nothing noted that costs one load.
+//! host's store to a signal) flushes first. With nothing noted that costs one load. Once memory is shared with other processes,
+//! every write of the runtime is flushed at once, since nobody tells when their packets look.
 //!
 //! INVARIANT: the state is 0 only when all that was noted is flushed. A flush that is under way keeps it from being 0, and who
 //! finds it so waits for that flush.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kfd::sys::KFD_IOC_ALLOC_MEM_FLAGS_VRAM;
 use parking_lot::Mutex;
@@ -69,6 +70,8 @@ pub struct HostWrites {
     state: AtomicU64,
     written: AtomicU64,
     flushing: Mutex<()>,
+    /// Whether other processes may have memory that this one writes: their packets are none that it sees.
+    is_shared: AtomicBool,
     pages: GatedCell<Vec<Option<HdpPage>>>,
 }
 
@@ -93,6 +96,7 @@ impl HostWrites {
             state: AtomicU64::new(0),
             written: AtomicU64::new(0),
             flushing: Mutex::new(()),
+            is_shared: AtomicBool::new(false),
             pages: GatedCell::new(gate, pages),
         })
     }
@@ -112,6 +116,25 @@ impl HostWrites {
         self.written.fetch_or(written.0, Ordering::Relaxed);
         // ORDERING: Release: who finds the note finds the agents.
         self.state.fetch_or(NOTED, Ordering::Release);
+    }
+
+    /// Other processes may have memory of this one from now on, or it theirs: what is written is flushed at once.
+    pub fn share(&self, pass: &Pass<'_>) {
+        self.is_shared.store(true, Ordering::Relaxed);
+        self.flush(pass);
+    }
+
+    /// As [`HostWrites::note`]; and flushes, if others may be about to look.
+    pub fn wrote(&self, pass: &Pass<'_>, written: Written) {
+        self.note(written);
+        self.flush_shared(pass);
+    }
+
+    /// Flushes, if others may be about to look at what was written.
+    pub fn flush_shared(&self, pass: &Pass<'_>) {
+        if self.is_shared.load(Ordering::Relaxed) {
+            self.flush(pass);
+        }
     }
 
     /// Lets the caller write to these agents' memory until the guard is dropped.

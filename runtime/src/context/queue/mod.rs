@@ -13,4 +13,5 @@ pub mod idle;
 pub mod live;
 pub mod packets;
 pub mod scratch;
+pub mod transfer;
 pub mod trap;

@@ -42,8 +42,7 @@ impl TestEngine {
     ) -> Result<(), EngineError> {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 0 {
             self.left.store(0, Ordering::Relaxed);
-            let stalled = EngineError::Stalled { agent: "test".into(), bytes: 1, waited: Duration::ZERO };
-            return Err(stalled);
+            return Err(EngineError::Failed("stalled".into()));
         }
         let mut memory = self.memory.lock().unwrap();
         for piece in pieces {
@@ -150,10 +149,10 @@ fn engine_that_fails_ends_the_work_by_name() {
         let extents = mixed(&mut own, &engine, &starts);
         let mut writer = ImageWriter::in_memory().unwrap();
         let written = writer.write_contents(&extents, &Limit::none());
-        assert!(matches!(written, Err(ImageError::Engine(EngineError::Stalled { .. }))), "{written:?}");
+        assert!(matches!(written, Err(ImageError::Engine(EngineError::Failed(_)))), "{written:?}");
         engine.left.store(left, Ordering::Relaxed);
         let filled = image.fill(&extents, true, &Limit::none());
-        assert!(matches!(filled, Err(ImageError::Engine(EngineError::Stalled { .. }))), "{filled:?}");
+        assert!(matches!(filled, Err(ImageError::Engine(EngineError::Failed(_)))), "{filled:?}");
     }
     assert_eq!(engine.taken.load(Ordering::Relaxed), 0);
 }

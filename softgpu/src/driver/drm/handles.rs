@@ -79,6 +79,7 @@ impl KfdProcess {
         }
         let state = self.state.lock();
         let gem = state.gem(file, args.handle)?;
+        self.hardware.release_host_writes(gem.backing.gpu, gem.backing.fd.as_fd());
         let fd = if gem.read_only {
             memfd::reopen_read_only(gem.backing.fd.as_fd())?
         } else {

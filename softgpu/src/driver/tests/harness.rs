@@ -170,6 +170,8 @@ impl Hardware for Diary {
 
     fn hold_host_writes(&self, _: usize, _: BorrowedFd<'_>, _: bool) {}
 
+    fn release_host_writes(&self, _: usize, _: BorrowedFd<'_>) {}
+
     fn clock(&self) -> u64 {
         42
     }

@@ -115,6 +115,21 @@ fn words_and_ranges_and_the_callers_own_flush_count_too() {
 }
 
 #[test]
+fn what_others_may_look_at_is_flushed_at_once() {
+    let setup = Setup::new(1);
+    let buffer = setup.agent(0).vram().alloc(4096).unwrap();
+    buffer.write(0, b"before").unwrap();
+    assert_eq!(setup.flushed(), []);
+    let exported = buffer.export().unwrap();
+    assert_eq!(setup.flushed(), [0], "what was written before is theirs to see, too");
+    buffer.write(0, b"after").unwrap();
+    assert_eq!(setup.flushed(), [0]);
+    drop(buffer.host().unwrap());
+    assert_eq!(setup.flushed(), [0], "who knows what was written through the pointer");
+    drop(exported);
+}
+
+#[test]
 fn loaded_code_is_flushed_before_it_can_run() {
     let setup = Setup::new(1);
     let _executable = Executable::load(&setup.agent(0), device_lib::object_for("gfx1100").unwrap()).unwrap();
