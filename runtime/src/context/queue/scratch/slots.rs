@@ -85,12 +85,27 @@ impl Slots {
     }
 }
 
+/// A node of this shape: `[simd_count, simd_per_cu, array_count, simd_arrays_per_engine, num_xcc]`.
+#[cfg(test)]
+pub(super) fn properties(shape: [u32; 5]) -> NodeProperties {
+    let [simd_count, simd_per_cu, array_count, simd_arrays_per_engine, num_xcc] = shape;
+    NodeProperties {
+        simd_count,
+        simd_per_cu,
+        array_count,
+        simd_arrays_per_engine,
+        num_xcc,
+        max_slots_scratch_cu: 32,
+        ..NodeProperties::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Chip, `[simd_count, simd_per_cu, array_count, simd_arrays_per_engine, num_xcc]`, bytes of a wave; then, by hand
-    /// from ROCr's formulas: slots of all XCCs, WAVES, WAVESIZE, bytes of an XCC.
+    /// Chip, shape as in [`properties`], bytes of a wave; then, by hand from ROCr's formulas: slots of all XCCs, WAVES,
+    /// WAVESIZE, bytes of an XCC.
     type Row = (&'static str, [u32; 5], u64, u64, u32, u32, u64);
 
     #[rustfmt::skip]
@@ -117,16 +132,8 @@ mod tests {
         ("gfx942", [912, 4, 24, 1, 6], 2048, 7680, 1280, 2, 1280 << 11),
     ];
 
-    fn slots([simds, per_cu, arrays, per_engine, xccs]: [u32; 5]) -> Slots {
-        Slots::of(&NodeProperties {
-            simd_count: simds,
-            simd_per_cu: per_cu,
-            array_count: arrays,
-            simd_arrays_per_engine: per_engine,
-            num_xcc: xccs,
-            max_slots_scratch_cu: 32,
-            ..NodeProperties::default()
-        })
+    fn slots(shape: [u32; 5]) -> Slots {
+        Slots::of(&properties(shape))
     }
 
     #[test]

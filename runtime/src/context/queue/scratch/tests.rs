@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use kfd::Errno;
 use kfd::sys::AMDKFD_IOC_ALLOC_MEMORY_OF_GPU;
-use kfd::topology::NodeProperties;
 use queues::aql::{Header, PacketKind};
 use queues::target::Target;
 
@@ -44,7 +43,7 @@ fn share_of_a_lane_is_counted_in_waves_of_64_and_rounded_up() {
 
 #[test]
 fn processor_is_told_of_the_memory_as_rocr_tells_it() {
-    // Shape as in `slots`, bytes of memory, then by hand: tmpring, words 1 and 3 of the descriptor, bytes of an XCC.
+    // Shape as in `slots::properties`, bytes of memory, then by hand: tmpring, words 1 and 3 of the descriptor, bytes of an XCC.
     #[rustfmt::skip]
     let rows = [
         ("gfx900", [256, 4, 4, 1, 1], 2048 << 14, 0x10_800, 0x8000_7f12, 0x00ea_4fac, 2048 << 14),
@@ -54,17 +53,9 @@ fn processor_is_told_of_the_memory_as_rocr_tells_it() {
         ("gfx942", [1216, 4, 32, 1, 8], 10_240 << 14, 0x10_500, 0x8000_7f12, 0x00ea_4fac, 1280 << 14),
         ("gfx1201", [128, 2, 8, 2, 1], 2048 << 14, 0x40_200, 0x4000_7f12, 0x2081_4fac, 2048 << 14),
     ];
-    for (name, [simds, per_cu, arrays, per_engine, xccs], bytes, ring, word1, word3, part) in rows {
+    for (name, shape, bytes, ring, word1, word3, part) in rows {
         let format = Target::by_name(name).unwrap().scratch.unwrap();
-        let slots = Slots::of(&NodeProperties {
-            simd_count: simds,
-            simd_per_cu: per_cu,
-            array_count: arrays,
-            simd_arrays_per_engine: per_engine,
-            num_xcc: xccs,
-            max_slots_scratch_cu: 32,
-            ..NodeProperties::default()
-        });
+        let slots = Slots::of(&slots::properties(shape));
         let mut queue = AmdQueue::default();
         // 256 bytes a lane: 16 KiB a wave.
         fill(&mut queue, [0x7f12_3456_7000, bytes], 256, &slots, &format);
