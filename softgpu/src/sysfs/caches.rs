@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: level 1 caches are listed kind by kind, walking shader arrays and the CUs in them; levels 2 and 3 once.
 
+use queues::cwsr::NodeShape;
+
 use super::chips::Chip;
 
 /// `type` bits of a cache.
@@ -82,10 +84,10 @@ pub(super) static MI300X: Caches = Caches {
 /// Bits KFD prints for each shader array of a sibling map.
 const MAP_BITS: u32 = 32;
 
-/// The properties file of every cache, in KFD's order.
-pub(super) fn properties(chip: &Chip, simd_id_base: u32) -> Vec<String> {
+/// The properties file of every cache of a node of this shape, in KFD's order.
+pub(super) fn properties(chip: &Chip, shape: &NodeShape, simd_id_base: u32) -> Vec<String> {
     let mut files = Vec::new();
-    let active = active_cus(chip);
+    let active = active_cus(shape);
     for kind in chip.caches.arrays {
         let mut processor = simd_id_base;
         for &cus in &active {
@@ -105,8 +107,8 @@ pub(super) fn properties(chip: &Chip, simd_id_base: u32) -> Vec<String> {
 
 /// CUs that work in each shader array; where they do not divide evenly, the first arrays have one more (which arrays
 /// of a real card are short differs from card to card).
-fn active_cus(chip: &Chip) -> Vec<u32> {
-    let (arrays, cus) = (chip.shape.array_count.max(1), chip.cu_count());
+fn active_cus(shape: &NodeShape) -> Vec<u32> {
+    let (arrays, cus) = (shape.array_count.max(1), shape.simd_count / shape.simd_per_cu.max(1));
     (0..arrays).map(|array| cus / arrays + u32::from(array < cus % arrays)).collect()
 }
 

@@ -42,8 +42,28 @@ pub(super) struct Chip {
 }
 
 impl Chip {
-    pub fn cu_count(&self) -> u32 {
-        self.shape.simd_count / self.shape.simd_per_cu
+    /// The shape of a node of so many XCCs, each of which is like those of the chip.
+    pub fn shape_of(&self, xccs: u32) -> NodeShape {
+        let own = self.shape.num_xcc;
+        NodeShape {
+            num_xcc: xccs,
+            simd_count: self.shape.simd_count / own * xccs,
+            array_count: self.shape.array_count / own * xccs,
+            ..self.shape
+        }
+    }
+
+    /// VRAM of a node of so many XCCs, bytes: its share, if it is a part of the chip (`KFD_XCP_MEMORY_SIZE`).
+    pub fn vram_of(&self, xccs: u32) -> u64 {
+        let own = self.shape.num_xcc;
+        self.vram_bytes / u64::from(own) * u64::from(xccs.min(own))
+    }
+
+    /// XGMI copy engines of a node of so many XCCs: a part of the chip has as large a part of all its copy engines, the first of
+    /// which are those for PCIe (`kfd_get_num_sdma_engines`, `kfd_get_num_xgmi_sdma_engines`).
+    pub fn xgmi_engines(&self, xccs: u32) -> u32 {
+        let (own, all) = (self.shape.num_xcc, self.num_sdma_engines + self.num_sdma_xgmi_engines);
+        (all * xccs.min(own) / own).saturating_sub(self.num_sdma_engines)
     }
 
     /// The node's `name` file.
@@ -245,14 +265,18 @@ mod tests {
             assert_eq!(target.wave_front_size(), chip.wave_front_size, "{}", chip.name);
             assert!(
                 chip.vram_bytes.is_multiple_of(4096)
-                    && chip.cu_per_simd_array * chip.shape.array_count >= chip.cu_count()
+                    && chip.cu_per_simd_array * chip.shape.array_count * chip.shape.simd_per_cu
+                        >= chip.shape.simd_count
             );
         }
     }
 
     #[test]
     fn chips_have_as_many_caches_as_public_dumps_show() {
-        let count = |name| caches::properties(Chip::by_name(name).unwrap(), 0).len();
+        let count = |name| {
+            let chip = Chip::by_name(name).unwrap();
+            caches::properties(chip, &chip.shape, 0).len()
+        };
         assert_eq!(["gfx1100", "gfx90a", "gfx942"].map(count), [206, 217, 626]);
     }
 }

@@ -49,6 +49,7 @@ pub(super) struct Gpu {
     pub render_minor: Option<u32>,
     pub hive: Option<Wide>,
     pub pcie_bandwidth: Option<Bandwidth>,
+    pub num_xcc: Option<u32>,
     pub cwsr_size: Option<u32>,
     pub ctl_stack_size: Option<u32>,
 }

@@ -11,7 +11,7 @@ mod tests;
 use queues::words::count;
 use std::collections::BTreeMap;
 
-use queues::cwsr::CwsrGeometry;
+use queues::cwsr::{CwsrGeometry, NodeShape};
 
 use super::chips::Chip;
 use super::description::{Description, Gpu, LinkKind, Numa};
@@ -162,8 +162,10 @@ impl GpuModel {
 fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
     let name = &described.chip;
     let chip = Chip::by_name(name).ok_or_else(|| SpecError::Unknown { name: name.clone() })?;
-    let geometry = geometry(chip, described)?;
-    let vram_bytes = described.vram_bytes.map_or(chip.vram_bytes, |bytes| bytes.0);
+    let xccs = described.num_xcc.unwrap_or(chip.shape.num_xcc);
+    let shape = chip.shape_of(xccs);
+    let geometry = geometry(chip, &shape, described)?;
+    let vram_bytes = described.vram_bytes.map_or(chip.vram_of(xccs), |bytes| bytes.0);
     let visible_bytes = match described.bar.unwrap_or(Bar::Large) {
         Bar::Large => vram_bytes,
         // A board whose VRAM is no larger than that shows all of it, as real ones do.
@@ -174,6 +176,7 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
     let slot = Slot { domain: 0, location_id: (3 + 3 * count(index)) << 8 };
     Ok(GpuModel {
         chip,
+        shape,
         index,
         gpu_id: 0,
         geometry,
@@ -195,9 +198,9 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
 }
 
 /// The kernel's sizes of save areas: its formula's, or those that the description gives it, which it demands then.
-fn geometry(chip: &'static Chip, described: &Gpu) -> Result<CwsrGeometry, SpecError> {
-    let computed = CwsrGeometry::computed(&chip.shape)
-        .map_err(|source| SpecError::Geometry { name: chip.name, source })?;
+fn geometry(chip: &'static Chip, shape: &NodeShape, described: &Gpu) -> Result<CwsrGeometry, SpecError> {
+    let computed =
+        CwsrGeometry::computed(shape).map_err(|source| SpecError::Geometry { name: chip.name, source })?;
     let save_bytes = described.cwsr_size.unwrap_or(computed.save_bytes);
     let per_xcc = u64::from(save_bytes) + u64::from(computed.debug_bytes);
     Ok(CwsrGeometry {

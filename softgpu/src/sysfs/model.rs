@@ -26,6 +26,7 @@ pub(super) struct Reach {
 #[derive(Clone, Debug)]
 pub struct GpuModel {
     pub(super) chip: &'static Chip,
+    pub(super) shape: NodeShape,
     pub(super) index: usize,
     pub(super) gpu_id: u32,
     pub(super) geometry: CwsrGeometry,
@@ -49,7 +50,7 @@ impl GpuModel {
             device_id: self.chip.device_id,
             subsystem: self.chip.subsystem,
             vram_bytes: self.vram_bytes,
-            num_xcc: self.chip.shape.num_xcc,
+            num_xcc: self.shape.num_xcc,
         }
     }
 
@@ -133,7 +134,7 @@ impl GpuModel {
 
     /// What the context save geometry follows from.
     pub fn shape(&self) -> &NodeShape {
-        &self.chip.shape
+        &self.shape
     }
 
     /// Compute queues that are on the hardware at a time.
@@ -153,7 +154,12 @@ impl GpuModel {
 
     /// Copy engines towards XGMI peers.
     pub fn sdma_xgmi_engines(&self) -> u32 {
-        self.chip.num_sdma_xgmi_engines
+        self.chip.xgmi_engines(self.shape.num_xcc)
+    }
+
+    /// Compute units of all XCCs.
+    pub(super) fn cu_count(&self) -> u32 {
+        self.shape.simd_count / self.shape.simd_per_cu
     }
 
     /// Numbers of the SDMA queues that processes may have: `queue * engines + engine`, the kernel's own taken out.

@@ -48,7 +48,7 @@ impl SysfsTree {
         let mut simd_id_base = FIRST_SIMD_ID;
         for gpu in gpus {
             tree.add_gpu(machine.node_of(gpu), gpu, simd_id_base, &links, host);
-            simd_id_base += gpu.chip.cu_count();
+            simd_id_base += gpu.cu_count();
         }
         tree
     }
@@ -121,7 +121,7 @@ impl SysfsTree {
 
     fn add_gpu(&mut self, node: usize, gpu: &GpuModel, simd_id_base: u32, links: &Links, host: &Host) {
         let chip = gpu.chip;
-        let caches = caches::properties(chip, simd_id_base);
+        let caches = caches::properties(chip, gpu.shape(), simd_id_base);
         let (io, p2p) = (links.io(node), links.p2p(node));
         // Heap type 1: one bank, all of it public, for a large BAR; 2 otherwise.
         let heap = if gpu.large_bar() { 1 } else { 2 };
@@ -137,7 +137,7 @@ impl SysfsTree {
         if Misbehaviour::Topology.is_on() {
             lines.put("simd_count", "many");
         } else {
-            lines.put("simd_count", chip.shape.simd_count);
+            lines.put("simd_count", gpu.shape().simd_count);
         }
         lines.put("mem_banks_count", 1);
         lines.put("caches_count", caches.len()).put("io_links_count", io.len());
@@ -180,7 +180,7 @@ const AFTER_COUNTS: [&str; 25] = [
 ];
 
 fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
-    let (chip, shape) = (gpu.chip, &gpu.chip.shape);
+    let (chip, shape) = (gpu.chip, gpu.shape());
     lines.put("max_waves_per_simd", chip.max_waves_per_simd).put("lds_size_in_kb", shape.lds_size_in_kb);
     lines.put("gds_size_in_kb", 0).put("num_gws", chip.num_gws).put("wave_front_size", chip.wave_front_size);
     lines.put("array_count", shape.array_count).put("simd_arrays_per_engine", shape.simd_arrays_per_engine);
@@ -192,7 +192,7 @@ fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("domain", gpu.domain()).put("drm_render_minor", gpu.render_minor());
     lines.put("hive_id", gpu.hive_id());
     lines.put("num_sdma_engines", chip.num_sdma_engines);
-    lines.put("num_sdma_xgmi_engines", chip.num_sdma_xgmi_engines);
+    lines.put("num_sdma_xgmi_engines", gpu.sdma_xgmi_engines());
     let usable = chip.sdma_queues_per_engine - chip.reserved_sdma_queues_per_engine;
     lines.put("num_sdma_queues_per_engine", usable).put("num_cp_queues", chip.num_cp_queues);
     let more = if Misbehaviour::SaveArea.is_on() { 4096 } else { 0 };
@@ -206,7 +206,7 @@ fn gpu_only(lines: &mut Lines, gpu: &GpuModel) {
     lines.put("max_engine_clk_fcompute", chip.max_engine_mhz).put("local_mem_size", 0);
     lines.put("fw_version", chip.fw_version).put("capability", chip.capability);
     lines.put("debug_prop", chip.debug_prop).put("sdma_fw_version", chip.sdma_fw_version);
-    lines.put("unique_id", gpu.unique_id()).put("num_xcc", chip.shape.num_xcc);
+    lines.put("unique_id", gpu.unique_id()).put("num_xcc", gpu.shape().num_xcc);
 }
 
 fn mem_bank(heap_type: u32, bytes: u64, width: u32, mhz: u32) -> String {

@@ -20,6 +20,8 @@ const RAM_BYTES: RangeInclusive<u64> = 1 << 30..=1 << 44;
 const VRAM_BYTES: RangeInclusive<u64> = 64 << 20..=1 << 40;
 /// What a kernel may want of one XCC's part of a save area; real ones want whole pages below 100 MiB.
 const SAVE_BYTES: RangeInclusive<u32> = 0..=1 << 28;
+/// XCCs of a node; a bit each in a `PRED_EXEC` packet.
+const XCCS: RangeInclusive<u32> = 1..=8;
 /// Minors of render nodes.
 const RENDER_MINORS: RangeInclusive<u32> = 128..=255;
 /// What the CPU may read through a BAR in a second; real ones allow some tens of MB.
@@ -83,6 +85,7 @@ pub(super) fn numbers(description: &Description) -> Result<(), MachineError> {
         if gpu.hive.is_some_and(|hive| hive.0 == 0) {
             return Err(entry.refuse("hive", 0, "a number from 1; leave it out for a GPU without XGMI"));
         }
+        entry.within("num_xcc", gpu.num_xcc.unwrap_or(1), &XCCS)?;
         for (key, bytes) in [("cwsr_size", gpu.cwsr_size), ("ctl_stack_size", gpu.ctl_stack_size)] {
             entry.within(key, bytes.unwrap_or(0), &SAVE_BYTES)?;
         }

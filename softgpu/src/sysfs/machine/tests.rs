@@ -230,6 +230,8 @@ fn refusals_name_table_position_key_and_value() {
         (format!("{one}numa_node = 1"), "[[gpu]] 0: numa_node is 1, expected one of the 1 NUMA nodes"),
         (format!("{two}render_minor = 128"), "[[gpu]] 1: render_minor is 128, which [[gpu]] 0 has already"),
         (format!("{one}cwsr_size = 268435457"), "[[gpu]] 0: cwsr_size is 268435457, expected 0 to 268435456"),
+        (format!("{one}num_xcc = 0"), "[[gpu]] 0: num_xcc is 0, expected 1 to 8"),
+        (format!("{one}num_xcc = 9"), "[[gpu]] 0: num_xcc is 9, expected 1 to 8"),
         (format!("{one}render_minor = 5"), "[[gpu]] 0: render_minor is 5, expected 128 to 255"),
         (format!("{two}pci = \"03:00.0\""), "[[gpu]] 1: pci is 0000:03:00.0, which [[gpu]] 0 has already"),
         (format!("{one}unique_id = 9\n{one}unique_id = 9"), "[[gpu]] 1: unique_id is 0x0000000000000009"),
@@ -270,6 +272,39 @@ fn kernel_prints_and_demands_the_save_area_that_the_file_gives_it() {
     assert_eq!((shape.ctl_stack_size, shape.cwsr_size), (Some(45_056), Some(46_055_424)));
     // What it demands is what a client makes of what it prints.
     assert_eq!(Ok(*machine.gpus()[0].geometry()), CwsrGeometry::for_node(&shape));
+}
+
+#[test]
+fn number_of_xccs_multiplies_what_one_has_and_a_part_of_a_chip_has_its_share() {
+    let properties = |text: &str| {
+        let (machine, tree) = tree(text);
+        let node = Topology::read(&tree).unwrap().gpus().next().unwrap().clone();
+        assert_eq!(Ok(*machine.gpus()[0].geometry()), CwsrGeometry::for_node(&node.properties.shape()));
+        (machine, node)
+    };
+    let (machine, node) = properties("[[gpu]]\nchip = \"gfx942\"\nnum_xcc = 2");
+    let found = &node.properties;
+    // A quarter of an MI300X (QPX): of 304 compute units, 32 engines, 16 copy engines, 192 GiB.
+    assert_eq!(
+        (found.num_xcc, found.simd_count, found.array_count, found.simd_arrays_per_engine),
+        (2, 304, 8, 1)
+    );
+    assert_eq!((found.num_sdma_engines, found.num_sdma_xgmi_engines, found.num_cp_queues), (2, 2, 24));
+    assert_eq!((found.cwsr_size, found.ctl_stack_size), (Some(23_203_840), Some(0x3000)));
+    assert_eq!(machine.gpus()[0].vram_bytes(), 206_141_652_992 / 4);
+    assert_eq!(machine.gpus()[0].geometry().total_bytes, 46_505_984);
+    // Another GPU to KFD, with the caches of its own compute units.
+    let list = Machine::of_list("gfx942").unwrap();
+    assert_ne!(machine.gpus()[0].gpu_id(), list.gpus()[0].gpu_id());
+    let (_, whole) = properties("[[gpu]]\nchip = \"gfx942\"");
+    assert!(node.caches.len() < whole.caches.len() / 3, "{} {}", node.caches.len(), whole.caches.len());
+    // One XCC alone (CPX), and more than a chip has, which shares its memory.
+    let (one, node) = properties("[[gpu]]\nchip = \"gfx942\"\nnum_xcc = 1");
+    assert_eq!((node.properties.simd_count, node.properties.num_sdma_xgmi_engines), (152, 0));
+    assert_eq!(one.gpus()[0].vram_bytes(), 25_767_706_624);
+    let (two, node) = properties("[[gpu]]\nchip = \"gfx1100\"\nnum_xcc = 2");
+    assert_eq!((node.properties.simd_count, node.properties.array_count), (384, 24));
+    assert_eq!((two.gpus()[0].vram_bytes(), node.properties.num_sdma_xgmi_engines), (25_753_026_560, 0));
 }
 
 #[test]
