@@ -67,10 +67,19 @@ pub struct HwQueue {
     pub cwsr_va: u64,
     /// `ctx_save_restore_size`: bytes of one XCC's area.
     pub cwsr_bytes: u32,
-    /// Control stack bytes.
+    /// Control stack bytes of one XCC.
     pub control_stack_bytes: u32,
     /// KFD priority 0..=15.
     pub priority: u32,
+}
+
+impl HwQueue {
+    /// The queue with the save area of one XCC (`init_mqd_v9_4_3`); `None` behind the end of the address space.
+    #[must_use]
+    pub fn of_xcc(&self, xcc: usize) -> Option<Self> {
+        let before = u64::try_from(xcc).ok()?.checked_mul(u64::from(self.cwsr_bytes))?;
+        Some(Self { cwsr_va: self.cwsr_va.checked_add(before)?, ..*self })
+    }
 }
 
 /// What stopping a queue leaves in its save area (`GET_QUEUE_WAVE_STATE`).
@@ -89,12 +98,15 @@ pub struct SavedWaves {
 /// Bytes of a queue's memory descriptor (`v11_compute_mqd`).
 pub const MQD_BYTES: usize = 2048;
 
-/// A queue's memory queue descriptor: all that the hardware knows of a queue that is off it, beside the queue's
-/// buffers. The driver keeps it, moves it, and looks only at the fields below; the words behind dword 256 are the
-/// firmware's own. All zero means a queue that has never run.
+/// A queue's memory queue descriptors, one for each XCC: all that the hardware knows of a queue that is off it, beside the
+/// queue's buffers. The driver keeps them, moves them, and looks only at the fields below; the words behind dword 256 are
+/// the firmware's own. All zero means a queue that has never run.
+///
+/// Where no XCC is named, the first one's descriptor is meant, which is the only one on most chips.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mqd {
-    bytes: [u8; MQD_BYTES],
+    first: [u8; MQD_BYTES],
+    further: Vec<[u8; MQD_BYTES]>,
 }
 
 /// Dword offsets of `v11_compute_mqd` that the driver reads (`v11_structs.h`).
@@ -113,7 +125,7 @@ pub mod mqd_field {
 
 impl Default for Mqd {
     fn default() -> Self {
-        Self { bytes: [0; MQD_BYTES] }
+        Self { first: [0; MQD_BYTES], further: Vec::new() }
     }
 }
 
@@ -124,31 +136,72 @@ impl std::fmt::Debug for Mqd {
 }
 
 impl Mqd {
+    /// Descriptors for so many XCCs, at least one, all zero.
+    #[must_use]
+    pub fn with_xccs(xccs: usize) -> Self {
+        Self { further: vec![[0; MQD_BYTES]; xccs.saturating_sub(1)], ..Self::default() }
+    }
+
     /// Takes a descriptor's bytes; missing ones are zero (an SDMA descriptor has 512), further ones are ignored.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut mqd = Self::default();
-        for (place, byte) in mqd.bytes.iter_mut().zip(bytes) {
-            *place = *byte;
-        }
+        mqd.set_bytes(0, bytes);
         mqd
     }
 
-    /// Its bytes.
+    /// Takes the bytes of one XCC's descriptor, as [`Mqd::from_bytes`] does; nothing happens if there is no such XCC.
+    pub fn set_bytes(&mut self, xcc: usize, bytes: &[u8]) {
+        let places = self.part_mut(xcc).into_iter().flatten();
+        places.zip(bytes).for_each(|(place, byte)| *place = *byte);
+    }
+
+    /// How many XCCs it has descriptors for.
+    #[must_use]
+    pub fn xccs(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// The bytes of each XCC's descriptor, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8; MQD_BYTES]> {
+        std::iter::once(&self.first).chain(&self.further)
+    }
+
+    /// The first XCC's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8; MQD_BYTES] {
-        &self.bytes
+        &self.first
+    }
+
+    fn part(&self, xcc: usize) -> Option<&[u8; MQD_BYTES]> {
+        if xcc == 0 { Some(&self.first) } else { self.further.get(xcc - 1) }
+    }
+
+    fn part_mut(&mut self, xcc: usize) -> Option<&mut [u8; MQD_BYTES]> {
+        if xcc == 0 { Some(&mut self.first) } else { self.further.get_mut(xcc - 1) }
     }
 
     /// A dword; 0 beyond the end.
     #[must_use]
     pub fn word(&self, index: usize) -> u32 {
-        self.bytes.as_chunks::<4>().0.get(index).copied().map_or(0, u32::from_le_bytes)
+        self.word_of(0, index)
+    }
+
+    /// A dword of an XCC's descriptor; 0 beyond the end.
+    #[must_use]
+    pub fn word_of(&self, xcc: usize, index: usize) -> u32 {
+        let word = self.part(xcc).and_then(|part| part.as_chunks::<4>().0.get(index));
+        word.copied().map_or(0, u32::from_le_bytes)
     }
 
     /// Sets a dword; nothing happens beyond the end.
     pub fn set_word(&mut self, index: usize, value: u32) {
-        if let Some(place) = self.bytes.as_chunks_mut::<4>().0.get_mut(index) {
+        self.set_word_of(0, index, value);
+    }
+
+    /// Sets a dword of an XCC's descriptor; nothing happens beyond the end.
+    pub fn set_word_of(&mut self, xcc: usize, index: usize, value: u32) {
+        if let Some(place) = self.part_mut(xcc).and_then(|part| part.as_chunks_mut::<4>().0.get_mut(index)) {
             *place = value.to_le_bytes();
         }
     }
@@ -156,9 +209,15 @@ impl Mqd {
     /// What the save area holds, as the fields of `kfd_device_queue_manager.c:get_wave_state` say.
     #[must_use]
     pub fn waves(&self) -> SavedWaves {
-        let stack_offset = self.word(mqd_field::CONTROL_STACK_OFFSET);
-        let stack_bytes = self.word(mqd_field::CONTROL_STACK_SIZE);
-        let wave_offset = self.word(mqd_field::WAVE_STATE_OFFSET);
+        self.waves_of(0)
+    }
+
+    /// What an XCC's save area holds.
+    #[must_use]
+    pub fn waves_of(&self, xcc: usize) -> SavedWaves {
+        let stack_offset = self.word_of(xcc, mqd_field::CONTROL_STACK_OFFSET);
+        let stack_bytes = self.word_of(xcc, mqd_field::CONTROL_STACK_SIZE);
+        let wave_offset = self.word_of(xcc, mqd_field::WAVE_STATE_OFFSET);
         SavedWaves {
             control_stack_offset: stack_offset,
             control_stack_bytes: stack_bytes.saturating_sub(stack_offset),

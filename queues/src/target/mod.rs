@@ -109,6 +109,8 @@ pub struct Target {
     pub major: u32,
     /// Whether its machine code is that of gfx11: the one that `softgpu-isa` decodes and `softgpu` executes.
     pub gfx11_code: bool,
+    /// Whether `softgpu` processes its compute queues although it cannot execute the kernels in them.
+    pub packets_without_code: bool,
     /// `EF_AMDGPU_MACH` in the `e_flags` of its code objects; 0 (`EF_AMDGPU_MACH_NONE`) if there can be none.
     pub elf_mach: u32,
     /// Whether its code objects carry a choice about XNACK in `e_flags`.
@@ -174,6 +176,9 @@ pub struct Target {
     /// Whether the MES firmware schedules queues: the write pointer must then be in a GTT buffer of the same
     /// GPU.
     pub mes: bool,
+    /// Whether the control stack of a compute queue lies behind its descriptor in the driver's memory (`allocate_mqd` of
+    /// `kfd_mqd_manager_v9.c`), so that a checkpoint by the driver carries it.
+    pub kernel_control_stack: bool,
     /// Which packets its SDMA engines understand; `None` where [`crate::sdma`] does not know them.
     pub sdma: Option<Generation>,
     /// Least dwords that its SDMA engines may be told of at once: shorter submissions are padded with no-ops

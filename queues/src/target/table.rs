@@ -59,6 +59,7 @@ const GFX9: Target = Target {
     gfx_version: 0,
     major: 9,
     gfx11_code: false,
+    packets_without_code: true,
     elf_mach: 0,
     xnack: true,
     sramecc: true,
@@ -85,6 +86,7 @@ const GFX9: Target = Target {
     aql_eop: true,
     max_queues_per_process: 127,
     mes: false,
+    kernel_control_stack: true,
     sdma: Some(Generation::V4),
     sdma_submission_dwords: 1,
     sdma_hdp_flush: true,
@@ -113,6 +115,8 @@ const CDNA3: Target = Target {
 
 const GFX10_1: Target = Target {
     major: 10,
+    packets_without_code: false,
+    kernel_control_stack: false,
     gcr: true,
     paired_cus: true,
     pgm_rsrc3: Some(reg::COMPUTE_PGM_RSRC3),

@@ -43,6 +43,8 @@ fn rows_are_consistent() {
         assert_eq!(target.name, format!("gfx{major}{minor}{stepping:x}"));
         assert!((9..=12).contains(&major), "{target}");
         assert_eq!(target.gfx11_code, major == 11);
+        assert_eq!(target.packets_without_code, major == 9);
+        assert_eq!(target.kernel_control_stack, major == 9);
         assert_eq!(target.gcr, major >= 10);
         assert_eq!(target.paired_cus, major >= 10);
         assert_eq!(target.pm4_dispatch, major < 12);

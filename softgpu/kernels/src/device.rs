@@ -236,6 +236,8 @@ impl Device {
             wave_bytes,
             waves: u32::try_from(waves).unwrap_or(u32::MAX),
             engines: 1,
+            xccs: 1,
+            xcc_bytes: SCRATCH_BYTES,
         });
         Ok(Launched { launch, buffers: Vec::new(), _kernarg: kernarg, _packet: ring })
     }

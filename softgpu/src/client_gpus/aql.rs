@@ -8,6 +8,9 @@
 //!
 //! Nothing is executed without a doorbell, except what was published before the queue came onto the hardware.
 //!
+//! Where several XCCs process the queue, each of them executes every packet, and the first one completes it when all have done
+//! their part (`super::xccs`). Of a barrier there is nothing to do but to wait; an indirect buffer is executed by each of them.
+//!
 //! INVARIANT: only this module changes the position. Ring, write index and doorbell belong to the client: they can make
 //! the queue wait or halt, and have no other effect.
 
@@ -17,6 +20,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use queues::aql::{KernelDispatch, PACKET_BYTES, Packet, PacketError, PacketKind, Pm4Ib, RawPacket};
 use queues::save_area::WaveRecord;
+use queues::words::count;
 use softgpu_waves::{Ended, Launch, MemoryFault};
 
 use super::backoff::Backoff;
@@ -29,6 +33,7 @@ use super::mqd::{Reader, Writer};
 use super::pm4;
 use super::scratch::{self, Wanted};
 use super::signal;
+use super::xccs::DispatchWaves;
 use crate::hardware::HwQueue;
 use crate::misbehaviour::Misbehaviour;
 
@@ -47,9 +52,44 @@ const JOBS: u32 = 3;
 /// An indirect buffer, for the packet at the position with this completion signal, begun at this time.
 #[derive(Debug)]
 struct Buffer {
-    machine: Box<pm4::Machine>,
+    /// One of each XCC.
+    machines: Vec<pm4::Machine>,
     completion: u64,
     start: u64,
+}
+
+impl Buffer {
+    fn new(packet: &Pm4Ib, xccs: u32) -> Self {
+        let one = || pm4::Machine::indirect(packet.address, packet.dwords);
+        let machines = match xccs {
+            0 | 1 => vec![one()],
+            xccs => (0..xccs).map(|xcc| one().of_xcc(xcc)).collect(),
+        };
+        Self { machines, completion: packet.completion_signal, start: clock::ticks() }
+    }
+
+    /// Lets the machines take turns, a packet each, until all are done: what one of them waits for may be another one's to do.
+    ///
+    /// # Errors
+    /// As [`pm4::Machine::run`].
+    fn run(&mut self, core: &Core) -> Result<(), Exit> {
+        if let [machine] = &mut self.machines[..] {
+            return machine.run(core);
+        }
+        let mut backoff = Backoff::new(&core.gpu.waiters);
+        while !self.machines.iter().all(pm4::Machine::is_done) {
+            let mut moved = false;
+            for machine in self.machines.iter_mut().filter(|machine| !machine.is_done()) {
+                moved |= machine.advance(core)?;
+            }
+            if moved {
+                backoff = Backoff::new(&core.gpu.waiters);
+            } else {
+                backoff.wait(|| core.must_leave());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An AQL queue between two packets or inside some.
@@ -87,8 +127,8 @@ impl AqlContext {
             JOB => context.jobs.push(Job::load(reader, gpu, config, waves)?),
             BUFFER => {
                 let (completion, start) = (reader.take64(), reader.take64());
-                let machine = Box::new(pm4::Machine::load(reader, gpu, config, waves)?);
-                context.buffer = Some(Buffer { machine, completion, start });
+                context.buffer =
+                    Some(Buffer { machines: machines(reader, gpu, config, waves)?, completion, start });
             }
             JOBS => {
                 let count = usize::try_from(reader.take()).unwrap_or(usize::MAX);
@@ -119,11 +159,11 @@ impl AqlContext {
         writer.put64(self.next);
         writer.put64(self.rung);
         match (&self.buffer, &self.jobs[..]) {
-            (Some(Buffer { machine, completion, start }), _) => {
+            (Some(Buffer { machines, completion, start }), _) => {
                 writer.put(BUFFER);
                 writer.put64(*completion);
                 writer.put64(*start);
-                machine.store(writer);
+                machines.iter().take(1).for_each(|machine| machine.store(writer));
             }
             (None, []) => writer.put(NOTHING),
             (None, [job]) => {
@@ -136,24 +176,36 @@ impl AqlContext {
                 let count = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
                 writer.put(count(jobs.len()));
                 for job in jobs {
-                    writer.put(count(job.waves().len()));
+                    writer.put(count(job.wave_count()));
                     job.store(writer);
                 }
             }
         }
     }
 
-    /// The waves of the interrupted dispatches, one dispatch behind another.
-    pub(super) fn waves(&self) -> Vec<WaveRecord> {
+    /// Writes what the XCCs behind the first have for themselves; the second one's descriptor is being written.
+    pub(super) fn store_further_xccs(&self, writer: &mut Writer) {
+        let further = self.buffer.iter().flat_map(|buffer| &buffer.machines[1..]);
+        for (at, machine) in further.enumerate() {
+            if at > 0 {
+                writer.next_xcc();
+            }
+            machine.store(writer);
+        }
+    }
+
+    /// The waves of the interrupted dispatches.
+    pub(super) fn waves(&self) -> Vec<DispatchWaves> {
         match &self.buffer {
-            Some(Buffer { machine, .. }) => machine.waves(),
-            None => self.jobs.iter().flat_map(Job::waves).collect(),
+            Some(Buffer { machines, .. }) => machines.iter().map(pm4::Machine::waves).collect(),
+            None => self.jobs.iter().map(Job::waves).collect(),
         }
     }
 
     /// `COMPUTE_PGM_RSRC1` of each dispatch that has running waves.
     pub(super) fn preempted_rsrc1(&self) -> Vec<u32> {
-        let of_buffer = self.buffer.iter().filter_map(|buffer| buffer.machine.preempted_rsrc1());
+        let machines = self.buffer.iter().flat_map(|buffer| &buffer.machines);
+        let of_buffer = machines.filter_map(pm4::Machine::preempted_rsrc1);
         of_buffer.chain(self.jobs.iter().filter_map(Job::preempted_rsrc1)).collect()
     }
 
@@ -170,6 +222,31 @@ impl AqlContext {
             Err(exit) => run.stop(exit),
         }
     }
+}
+
+/// The machines of an indirect buffer: the first one's state is next in the queue's own, those of further XCCs are in their
+/// descriptors, the second one's behind whose waves are whose.
+fn machines(
+    reader: &mut Reader<'_>,
+    gpu: &Gpu,
+    config: &HwQueue,
+    waves: Vec<WaveRecord>,
+) -> Result<Vec<pm4::Machine>, Errno> {
+    let first = pm4::Machine::load(reader, gpu, config, waves)?;
+    let xccs = reader.xccs();
+    if xccs == 1 {
+        return Ok(vec![first]);
+    }
+    let mut machines = vec![first.of_xcc(0)];
+    for xcc in 1..count(xccs) {
+        reader.next_xcc();
+        if xcc == 1 {
+            // An indirect buffer has no waves there: nothing else can be in the list.
+            reader.take();
+        }
+        machines.push(pm4::Machine::load(reader, gpu, config, Vec::new())?.of_xcc(xcc));
+    }
+    Ok(machines)
 }
 
 /// The packet as a device that misbehaves takes it.
@@ -232,8 +309,8 @@ impl AqlRun<'_> {
         if self.core.must_leave() {
             return Err(Exit::Left);
         }
-        if let Some(Buffer { machine, completion, start }) = self.context.buffer.take() {
-            return self.run_buffer(machine, completion, start);
+        if let Some(buffer) = self.context.buffer.take() {
+            return self.run_buffer(buffer);
         }
         self.collect()?;
         if !self.published()? {
@@ -265,10 +342,7 @@ impl AqlRun<'_> {
             Packet::BarrierValue(barrier) => {
                 self.run_barrier(barrier.completion_signal, |value| holds(&barrier, value))
             }
-            Packet::Pm4Ib(Pm4Ib { address, dwords, completion_signal, .. }) => {
-                let machine = Box::new(pm4::Machine::indirect(address, dwords));
-                self.run_buffer(machine, completion_signal, clock::ticks())
-            }
+            Packet::Pm4Ib(packet) => self.run_buffer(Buffer::new(&packet, self.core.gpu.chip.xccs)),
             // Agent dispatch packets are for agents that are programs; no GPU's packet processor executes them (HSA 1.2
             // section 2.9.7).
             Packet::AgentDispatch(_) => {
@@ -318,7 +392,7 @@ impl AqlRun<'_> {
             priority: self.config.priority,
             privileged: gpu.chip.privileged(self.config.kind, descriptor.compute_pgm_rsrc1),
         };
-        let mut job = Job::new(gpu, launch)?;
+        let mut job = Job::new(gpu, self.config.kind, launch)?;
         if !self.fits(&job) {
             self.wait_for_a_job();
             return Ok(());
@@ -373,16 +447,11 @@ impl AqlRun<'_> {
         self.core.gpu.doorbells.park(|| self.core.must_leave() || self.is_one_over());
     }
 
-    fn run_buffer(
-        &mut self,
-        mut machine: Box<pm4::Machine>,
-        completion: u64,
-        start: u64,
-    ) -> Result<(), Exit> {
-        match machine.run(self.core) {
-            Ok(()) => self.retire(completion, start),
+    fn run_buffer(&mut self, mut buffer: Buffer) -> Result<(), Exit> {
+        match buffer.run(self.core) {
+            Ok(()) => self.retire(buffer.completion, buffer.start),
             Err(exit) => {
-                self.context.buffer = Some(Buffer { machine, completion, start });
+                self.context.buffer = Some(buffer);
                 Err(exit)
             }
         }

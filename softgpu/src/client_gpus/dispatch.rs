@@ -4,7 +4,7 @@
 //! INVARIANT: a [`Job`] that is not running holds all that is needed to resume the dispatch; the packet is read once.
 
 use nix::errno::Errno;
-use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError};
+use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError, PacketKind};
 use queues::hsa::KernelDescriptor;
 use queues::save_area::WaveRecord;
 use queues::words::{double, words};
@@ -14,13 +14,16 @@ use super::clock;
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
-use crate::hardware::HwQueue;
+use super::xccs::DispatchWaves;
+use crate::hardware::{HwQueue, HwQueueKind};
 
 /// What a descriptor says of a dispatch's scratch memory: there is none; its bytes, as descriptors did that know of no
 /// engines and gave each wave what it needed; or its slots.
 const NO_SCRATCH: u32 = 0;
 const SCRATCH_BYTES: u32 = 1;
 const SCRATCH_SLOTS: u32 = 2;
+/// Its slots in a part of the memory for each XCC.
+const SCRATCH_PARTS: u32 = 3;
 const OLD_WAVE_GRANULE: u64 = 1024;
 /// Slots of an engine in the low half, engines in the high one.
 const SLOTS_WAVES: u32 = 0xffff;
@@ -50,16 +53,24 @@ pub(super) struct Job {
     grid: Option<Box<GridState>>,
     running: Option<Running>,
     start: u64,
+    /// The XCCs that share its work-groups.
+    xccs: u32,
+}
+
+/// The XCCs that share the work-groups of a dispatch in such a queue.
+const fn sharing_xccs(gpu: &Gpu, kind: HwQueueKind) -> u32 {
+    if matches!(kind, HwQueueKind::Aql) { gpu.chip.xccs } else { 1 }
 }
 
 impl Job {
-    /// Checks the dispatch against the GPU and the kernel descriptor.
+    /// Checks the dispatch of a queue against the GPU and the kernel descriptor.
     ///
     /// # Errors
     /// The exception that the dispatch raises.
-    pub(super) fn new(gpu: &Gpu, launch: Launch) -> Result<Self, Raised> {
+    pub(super) fn new(gpu: &Gpu, kind: HwQueueKind, launch: Launch) -> Result<Self, Raised> {
         check(gpu, &launch)?;
-        Ok(Self { launch, grid: None, running: None, start: clock::ticks() })
+        let xccs = sharing_xccs(gpu, kind);
+        Ok(Self { launch, grid: None, running: None, start: clock::ticks(), xccs })
     }
 
     /// Runs the grid until it completes or `control` stops it.
@@ -115,8 +126,20 @@ impl Job {
                 Ok(Progress::Paused)
             }
             Outcome::Aborted => Ok(Progress::Aborted),
-            Outcome::Exception(exception) => Err(exception.into()),
+            Outcome::Exception(exception) => {
+                let xcc = self.xcc_of(exception.workgroup);
+                Err(Raised { xcc, ..exception.into() })
+            }
         }
+    }
+
+    /// The XCC that runs a work-group: they go round the XCCs.
+    fn xcc_of(&self, workgroup: [u32; 3]) -> usize {
+        let [columns, rows, _] = self.launch.packet.workgroups().map(u64::from);
+        let first = self.launch.first_workgroup;
+        let [x, y, z] = std::array::from_fn(|axis| u64::from(workgroup[axis].wrapping_sub(first[axis])));
+        let index = z.wrapping_mul(rows).wrapping_add(y).wrapping_mul(columns).wrapping_add(x);
+        usize::try_from(index % u64::from(self.xccs.max(1))).unwrap_or(0)
     }
 
     /// Most bytes of a save area that its waves can take.
@@ -147,9 +170,16 @@ impl Job {
         self.start
     }
 
-    /// The waves of the interrupted grid.
-    pub(super) fn waves(&self) -> Vec<WaveRecord> {
-        self.grid.as_ref().map_or_else(Vec::new, |grid| grid.waves.clone())
+    /// The waves of the interrupted grid, each with its XCC.
+    pub(super) fn waves(&self) -> DispatchWaves {
+        let xcc = |wave: &WaveRecord| self.xcc_of([wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]]);
+        let waves = self.grid.iter().flat_map(|grid| &grid.waves);
+        waves.map(|wave| (xcc(wave), wave.clone())).collect()
+    }
+
+    /// How many these are.
+    pub(super) fn wave_count(&self) -> usize {
+        self.grid.as_ref().map_or(0, |grid| grid.waves.len())
     }
 
     /// `COMPUTE_PGM_RSRC1`, if waves of it are running.
@@ -177,13 +207,21 @@ impl Job {
             writer.put64(value);
         }
         writer.put(u32::from(self.grid.is_some()));
-        let none = Scratch { base: 0, wave_bytes: 0, waves: 0, engines: 0 };
-        let Scratch { base, wave_bytes, waves, engines } = launch.scratch.unwrap_or(none);
-        writer.put(if launch.scratch.is_some() { SCRATCH_SLOTS } else { NO_SCRATCH });
+        let none = Scratch { base: 0, wave_bytes: 0, waves: 0, engines: 0, xccs: 1, xcc_bytes: 0 };
+        let Scratch { base, wave_bytes, waves, engines, xccs, xcc_bytes } = launch.scratch.unwrap_or(none);
+        writer.put(match launch.scratch {
+            None => NO_SCRATCH,
+            Some(_) if xccs <= 1 => SCRATCH_SLOTS,
+            Some(_) => SCRATCH_PARTS,
+        });
         writer.put64(base);
         // CAST: a field of 15 bits times its unit; WAVES has 12 bits.
         writer.put(words(wave_bytes)[0]);
         writer.put(waves & SLOTS_WAVES | engines << SLOTS_ENGINES_SHIFT);
+        if xccs > 1 {
+            writer.put(xccs);
+            writer.put64(xcc_bytes);
+        }
         writer.put(u32::from(launch.user_data.is_some()));
         writer.put_all(&launch.user_data.unwrap_or_default());
         writer.put_all(&launch.first_workgroup);
@@ -232,7 +270,11 @@ impl Job {
             return Err(Errno::EINVAL);
         }
         let grid = started.then(|| Box::new(GridState { next_workgroup, waves }));
-        Ok(Self { launch, grid, running: None, start })
+        let xccs = sharing_xccs(gpu, config.kind);
+        if launch.scratch.is_some_and(|scratch| scratch.xccs != xccs) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self { launch, grid, running: None, start, xccs })
     }
 }
 
@@ -245,14 +287,18 @@ fn load_scratch(reader: &mut Reader<'_>, lanes: u32, private_segment_bytes: u32)
             let private = u64::from(private_segment_bytes.checked_next_multiple_of(4)?);
             let wave_bytes = (private * u64::from(lanes)).next_multiple_of(OLD_WAVE_GRANULE);
             let waves = double(low, high).checked_div(wave_bytes)?;
-            Some(Scratch { base, wave_bytes, waves: u32::try_from(waves).ok()?, engines: 1 })
+            let waves = u32::try_from(waves).ok()?;
+            Some(Scratch { base, wave_bytes, waves, engines: 1, xccs: 1, xcc_bytes: double(low, high) })
         }
-        _ => Some(Scratch {
-            base,
-            wave_bytes: u64::from(low),
-            waves: high & SLOTS_WAVES,
-            engines: high >> SLOTS_ENGINES_SHIFT,
-        }),
+        kind => {
+            let (waves, engines) = (high & SLOTS_WAVES, high >> SLOTS_ENGINES_SHIFT);
+            let wave_bytes = u64::from(low);
+            let (xccs, xcc_bytes) = match kind {
+                SCRATCH_PARTS => (reader.take(), reader.take64()),
+                _ => (1, u64::from(waves) * u64::from(engines) * wave_bytes),
+            };
+            Some(Scratch { base, wave_bytes, waves, engines, xccs, xcc_bytes })
+        }
     }
 }
 
@@ -260,6 +306,12 @@ fn load_scratch(reader: &mut Reader<'_>, lanes: u32, private_segment_bytes: u32)
 fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
     let (descriptor, packet) = (&launch.descriptor, &launch.packet);
     Packet::KernelDispatch(*packet).validate()?;
+    if !gpu.chip.target.gfx11_code {
+        tracing::error!(target: "processor", gpu = gpu.index, chip = gpu.chip.target.name,
+            kernel = format_args!("{:#x}", launch.kernel_object),
+            "kernel refused: this device executes gfx11 machine code; of other chips' queues it processes the other packets");
+        return Err(PacketError::Unsupported { kind: PacketKind::KernelDispatch as u8 });
+    }
     packet.check_group_segment(gpu.chip.target.max_group_segment_bytes)?;
     let lanes = descriptor.lanes();
     if !gpu.chip.target.wave_sizes.contains(&lanes) {
@@ -310,20 +362,21 @@ pub(super) fn no_scratch() -> Raised {
 mod tests {
     use super::*;
     use crate::client_gpus::tests::some_queue;
-    use crate::hardware::HwQueueKind;
 
     #[test]
     fn scratch_of_older_descriptors_keeps_its_waves_where_they_were() {
         let load = |kind: u32, size: u64| {
-            let mut writer = Writer::new(&some_queue(HwQueueKind::Aql));
+            let mut writer = Writer::new(&some_queue(HwQueueKind::Aql), 1);
             writer.put(kind);
             writer.put64(0x7f00_0000_0000);
             writer.put64(size);
             let mqd = writer.finish();
             load_scratch(&mut Reader::new(&mqd, HwQueueKind::Aql).unwrap(), 32, 98)
         };
-        let scratch =
-            |wave_bytes, waves, engines| Some(Scratch { base: 0x7f00_0000_0000, wave_bytes, waves, engines });
+        let scratch = |wave_bytes: u64, waves, engines| {
+            let xcc_bytes = wave_bytes * u64::from(waves) * u64::from(engines);
+            Some(Scratch { base: 0x7f00_0000_0000, wave_bytes, waves, engines, xccs: 1, xcc_bytes })
+        };
         // 100 B of 32 lanes are 3200 B, which were rounded up to 4 KiB.
         assert_eq!(load(SCRATCH_BYTES, 1 << 20), scratch(4096, 256, 1));
         assert_eq!(load(SCRATCH_SLOTS, 6 << 48 | 512 << 32 | 3328), scratch(3328, 512, 6));

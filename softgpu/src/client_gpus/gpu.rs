@@ -27,6 +27,8 @@ pub struct Chip {
     pub arrays: u32,
     /// Shader engines of an XCC.
     pub engines: u32,
+    /// XCCs, which all process a compute queue together.
+    pub xccs: u32,
     /// Compute queues that are on the hardware at a time (`num_cp_queues`).
     pub compute_queues: usize,
     /// Whether the chip's errata are modelled.
@@ -157,7 +159,8 @@ mod tests {
     use super::*;
 
     fn chip(name: &str, arrays: u32) -> Chip {
-        Chip { target: Target::by_name(name).unwrap(), arrays, engines: 1, compute_queues: 8, errata: true }
+        let target = Target::by_name(name).unwrap();
+        Chip { target, arrays, engines: 1, xccs: 1, compute_queues: 8, errata: true }
     }
 
     #[test]

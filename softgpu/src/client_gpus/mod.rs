@@ -35,6 +35,7 @@ mod signal;
 #[cfg(test)]
 mod tests;
 mod with_client;
+mod xccs;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -144,11 +145,12 @@ fn access_of(access: PageAccess) -> Access {
     Access { read: access.read, write: access.write, execute: access.execute }
 }
 
-/// Whether the software GPU executes what such a queue holds: gfx11 machine code, and the packets of known copy engines.
+/// Whether the software GPU executes what such a queue holds: gfx11 machine code, the packets of gfx9 without machine code, and
+/// those of known copy engines.
 fn executes(chip: &Chip, kind: HwQueueKind) -> bool {
     match kind {
         HwQueueKind::Sdma => Generation::of(chip.target).is_some(),
-        HwQueueKind::Compute | HwQueueKind::Aql => chip.target.gfx11_code,
+        HwQueueKind::Compute | HwQueueKind::Aql => chip.target.gfx11_code || chip.target.packets_without_code,
     }
 }
 
@@ -184,7 +186,8 @@ impl Hardware for ClientGpus {
             tracing::error!(
                 target: "processor",
                 gpu, chip = name, ?kind,
-                "queue refused: gfx11 is what this device executes; on other chips it has memory, events and topology"
+                "queue refused: this device executes queues of gfx11, and those of gfx9 without their kernels; \
+                 on other chips it has memory, events and topology"
             );
             return Err(Errno::EOPNOTSUPP);
         }

@@ -6,7 +6,8 @@
 //! dword 174..178  where the waves are (driver and debugger read them)
 //! dword 256       MAGIC, VERSION | kind << 8, then the queue's state
 //! ```
-//! A copy queue's descriptor (`v11_sdma_mqd`) ends at dword 128, so its state begins at dword 64.
+//! A copy queue's descriptor (`v11_sdma_mqd`) ends at dword 128, so its state begins at dword 64. The queue's state is in
+//! the first XCC's descriptor; those of further XCCs have what is theirs alone.
 //!
 //! INVARIANT: reading accepts any words and returns plain numbers; the caller checks them, because a descriptor may come
 //! from a checkpoint image that was written by anyone.
@@ -50,44 +51,58 @@ pub(super) fn is_fresh(mqd: &Mqd, kind: HwQueueKind) -> bool {
 #[derive(Debug)]
 pub(super) struct Writer {
     mqd: Box<Mqd>,
+    begin: usize,
+    /// Whose descriptor is written.
+    xcc: usize,
     next: usize,
     end: usize,
 }
 
 impl Writer {
-    /// A descriptor of `queue` without waves.
-    pub(super) fn new(queue: &HwQueue) -> Self {
-        let mut mqd = Box::<Mqd>::default();
+    /// Descriptors of `queue` for so many XCCs, without waves. The first XCC's is written.
+    pub(super) fn new(queue: &HwQueue, xccs: usize) -> Self {
+        let mut mqd = Box::new(Mqd::with_xccs(xccs));
         let (header, end) = place(queue.kind);
-        mqd.set_word(header, MAGIC);
-        mqd.set_word(header + 1, VERSION | kind_code(queue.kind) << 8);
-        let mut writer = Self { mqd, next: header + 2, end };
+        for xcc in 0..mqd.xccs() {
+            mqd.set_word_of(xcc, header, MAGIC);
+            mqd.set_word_of(xcc, header + 1, VERSION | kind_code(queue.kind) << 8);
+        }
+        let begin = header + 2;
+        let mut writer = Self { mqd, begin, xcc: 0, next: begin, end };
         if queue.kind != HwQueueKind::Sdma {
-            writer.mqd.set_word(mqd_field::SAVE_AREA_SIZE, queue.cwsr_bytes);
-            writer.waves(queue, None);
+            for xcc in 0..xccs {
+                writer.mqd.set_word_of(xcc, mqd_field::SAVE_AREA_SIZE, queue.cwsr_bytes);
+                writer.waves(xcc, queue, None);
+            }
         }
         writer
     }
 
-    /// Enters where the saved waves are; `None`: there are none.
-    pub(super) fn waves(&mut self, queue: &HwQueue, saved: Option<SavedWaves>) {
+    /// Goes on with the descriptor of the next XCC, from its beginning.
+    pub(super) fn next_xcc(&mut self) {
+        self.xcc += 1;
+        self.next = self.begin;
+    }
+
+    /// Enters where the saved waves of an XCC are, counted from the beginning of its area; `None`: there are none.
+    pub(super) fn waves(&mut self, xcc: usize, queue: &HwQueue, saved: Option<SavedWaves>) {
         let end = queue.control_stack_bytes;
         let (stack, records) =
             saved.map_or((end, end), |saved| (saved.control_stack_offset, saved.wave_state_offset));
-        self.mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, stack);
-        self.mqd.set_word(mqd_field::CONTROL_STACK_SIZE, end);
-        self.mqd.set_word(mqd_field::WAVE_STATE_OFFSET, records);
+        self.mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_OFFSET, stack);
+        self.mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_SIZE, end);
+        self.mqd.set_word_of(xcc, mqd_field::WAVE_STATE_OFFSET, records);
     }
 
     /// Sets a compute register's dword.
     pub(super) fn register(&mut self, index: usize, value: u32) {
-        self.mqd.set_word(REGISTERS + index, value);
+        self.mqd.set_word_of(self.xcc, REGISTERS + index, value);
     }
 
     /// Appends a word.
     pub(super) fn put(&mut self, value: u32) {
         debug_assert!(self.next < self.end, "INVARIANT: a queue's state fits its descriptor");
-        self.mqd.set_word(self.next, value);
+        self.mqd.set_word_of(self.xcc, self.next, value);
         self.next += 1;
     }
 
@@ -111,6 +126,9 @@ impl Writer {
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     mqd: &'a Mqd,
+    begin: usize,
+    /// Whose descriptor is read.
+    xcc: usize,
     next: usize,
 }
 
@@ -122,20 +140,33 @@ impl<'a> Reader<'a> {
     pub(super) fn new(mqd: &'a Mqd, kind: HwQueueKind) -> Result<Self, Errno> {
         let (header, _) = place(kind);
         let expected = [MAGIC, VERSION | kind_code(kind) << 8];
-        if [mqd.word(header), mqd.word(header + 1)] != expected {
+        let is_one = |xcc| [header, header + 1].map(|word| mqd.word_of(xcc, word)) == expected;
+        if !(0..mqd.xccs()).all(is_one) {
             return Err(Errno::EINVAL);
         }
-        Ok(Self { mqd, next: header + 2 })
+        let begin = header + 2;
+        Ok(Self { mqd, begin, xcc: 0, next: begin })
+    }
+
+    /// The XCCs that there are descriptors of.
+    pub(super) fn xccs(&self) -> usize {
+        self.mqd.xccs()
+    }
+
+    /// Goes on with the descriptor of the next XCC, from its beginning.
+    pub(super) fn next_xcc(&mut self) {
+        self.xcc += 1;
+        self.next = self.begin;
     }
 
     /// A compute register's dword.
     pub(super) fn register(&self, index: usize) -> u32 {
-        self.mqd.word(REGISTERS + index)
+        self.mqd.word_of(self.xcc, REGISTERS + index)
     }
 
     /// The next word.
     pub(super) fn take(&mut self) -> u32 {
-        let value = self.mqd.word(self.next);
+        let value = self.mqd.word_of(self.xcc, self.next);
         self.next += 1;
         value
     }
@@ -160,7 +191,7 @@ mod tests {
     #[test]
     fn words_come_back_in_order_and_zeros_behind_them() {
         let queue = some_queue(HwQueueKind::Aql);
-        let mut writer = Writer::new(&queue);
+        let mut writer = Writer::new(&queue, 1);
         writer.put(7);
         writer.put64(0x1122_3344_5566_7788);
         writer.put_all(&[1, 2, 3]);
@@ -179,7 +210,7 @@ mod tests {
 
     #[test]
     fn copy_queues_state_fits_the_512_bytes_that_a_checkpoint_carries() {
-        let mut writer = Writer::new(&some_queue(HwQueueKind::Sdma));
+        let mut writer = Writer::new(&some_queue(HwQueueKind::Sdma), 1);
         writer.put_all(&[5; 62]);
         let mqd = Mqd::from_bytes(&writer.finish().bytes()[..512]);
         let mut reader = Reader::new(&mqd, HwQueueKind::Sdma).unwrap();
@@ -187,8 +218,39 @@ mod tests {
     }
 
     #[test]
+    fn every_xcc_has_its_own_words() {
+        let queue = some_queue(HwQueueKind::Aql);
+        let mut writer = Writer::new(&queue, 3);
+        for xcc in 0..3 {
+            if xcc > 0 {
+                writer.next_xcc();
+            }
+            writer.put_all(&[xcc, 10 * xcc]);
+            writer.register(7, 100 + xcc);
+        }
+        let saved =
+            SavedWaves { control_stack_offset: 96, wave_state_offset: 0x1_0000, ..SavedWaves::default() };
+        writer.waves(1, &queue, Some(saved));
+        let mqd = writer.finish();
+        assert_eq!(mqd.xccs(), 3);
+        let mut reader = Reader::new(&mqd, HwQueueKind::Aql).unwrap();
+        for xcc in 0..3 {
+            if xcc > 0 {
+                reader.next_xcc();
+            }
+            assert_eq!((reader.take_all(), reader.register(7)), ([xcc, 10 * xcc], 100 + xcc));
+        }
+        let offsets = [0, 1, 2].map(|xcc| mqd.waves_of(xcc).control_stack_offset);
+        assert_eq!(offsets, [queue.control_stack_bytes, 96, queue.control_stack_bytes]);
+        // One XCC's descriptor is nobody's.
+        let mut broken = (*mqd).clone();
+        broken.set_word_of(2, mqd_field::FIRMWARE, 0);
+        assert_eq!(Reader::new(&broken, HwQueueKind::Aql).unwrap_err(), Errno::EINVAL);
+    }
+
+    #[test]
     fn descriptor_of_another_kind_or_of_nobody_is_refused() {
-        let mqd = Writer::new(&some_queue(HwQueueKind::Sdma)).finish();
+        let mqd = Writer::new(&some_queue(HwQueueKind::Sdma), 1).finish();
         assert_eq!(Reader::new(&mqd, HwQueueKind::Aql).unwrap_err(), Errno::EINVAL);
         assert_eq!(
             Reader::new(&Mqd::from_bytes(&[0xab; 2048]), HwQueueKind::Aql).unwrap_err(),

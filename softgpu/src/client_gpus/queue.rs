@@ -24,7 +24,8 @@ use super::mqd;
 use super::queue_context::{Halt, QueueContext};
 use super::raised::Raised;
 use super::save;
-use crate::hardware::{HwQueue, Mqd};
+use super::xccs::SplitWaves;
+use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 use crate::misbehaviour::Misbehaviour;
 
 /// What the thread leaves when it ends.
@@ -71,6 +72,12 @@ impl Shared {
     }
 }
 
+/// The XCCs that have a descriptor of a queue; a copy engine has one.
+fn xccs(gpu: &Gpu, config: &HwQueue) -> usize {
+    let of_chip = usize::try_from(gpu.chip.xccs.max(1)).unwrap_or(1);
+    if config.kind == HwQueueKind::Sdma { 1 } else { of_chip }
+}
+
 /// The driver's side of a queue. Dropping it abandons what it runs.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -102,18 +109,25 @@ impl Queue {
         control: Control,
         leave: bool,
     ) -> Result<Self, Errno> {
+        if mqd.xccs() != xccs(&gpu, &config) {
+            return Err(Errno::EINVAL);
+        }
         let (context, halted) = if mqd::is_fresh(mqd, config.kind) {
             // The slot may hold what an earlier queue rang.
             gpu.doorbells.reset(config.doorbell_offset);
             (QueueContext::new(config.kind), None)
         } else {
-            let waves = save::load(&gpu.vm, &config, &mqd.waves())?;
-            QueueContext::load(&gpu, &config, mqd, waves)?
+            let area = |xcc| {
+                let config = config.of_xcc(xcc).ok_or(Errno::EINVAL)?;
+                save::load(&gpu.vm, &config, &mqd.waves_of(xcc))
+            };
+            let areas = (0..mqd.xccs()).map(area).collect::<Result<_, _>>()?;
+            QueueContext::load(&gpu, &config, mqd, areas)?
         };
         let core = Core::new(gpu, config, control, leave);
         let shared = Arc::new(Shared { core, left: Mutex::default(), changed: Condvar::new() });
-        if let Some(Halt { code, waves }) = halted {
-            let halted = Some(Raised { code, by_wave: false, fault: None, waves });
+        if let Some(Halt { code, waves, xcc }) = halted {
+            let halted = Some(Raised { code, by_wave: false, fault: None, waves, xcc });
             *shared.left.lock() = Some(Left { context, halted });
             return Ok(Self { shared, thread: None });
         }
@@ -151,11 +165,12 @@ impl Queue {
         let Core { gpu, config, .. } = &self.shared.core;
         let mut waves = match &halted {
             Some(_) if Misbehaviour::FaultKernel.is_on() => Vec::new(),
-            Some(raised) => raised.waves.clone(),
+            Some(raised) => vec![raised.waves.iter().map(|wave| (raised.xcc, wave.clone())).collect()],
             None => context.waves(),
         };
         if Misbehaviour::Preempt.is_on() {
-            waves.iter_mut().flat_map(|wave| &mut wave.vgprs).for_each(|word| *word ^= 1);
+            let words = waves.iter_mut().flatten().flat_map(|(_, wave)| &mut wave.vgprs);
+            words.for_each(|word| *word ^= 1);
         }
         if halted.is_none()
             && let Some(rsrc1) =
@@ -165,15 +180,20 @@ impl Queue {
                 "preempted waves hang: COMPUTE_PGM_RSRC1.PRIV is not as this chip needs it");
             return Err(Errno::ETIME);
         }
-        let saved = save::save(&gpu.vm, config, &waves).map_err(|error| {
-            tracing::error!(target: "processor", queue = config.id, %error, waves = waves.len(), "waves not saved");
-            Errno::ETIME
-        })?;
-        let mut writer = mqd::Writer::new(config);
-        if saved.is_some() {
-            writer.waves(config, saved);
+        let split = SplitWaves::new(waves, xccs(gpu, config));
+        let mut writer = mqd::Writer::new(config, split.of_xcc.len());
+        for (xcc, waves) in split.of_xcc.iter().enumerate() {
+            let area = config.of_xcc(xcc).ok_or(Errno::ETIME)?;
+            let saved = save::save(&gpu.vm, &area, waves).map_err(|error| {
+                tracing::error!(target: "processor", queue = config.id, xcc, %error, waves = waves.len(),
+                    "waves not saved");
+                Errno::ETIME
+            })?;
+            if saved.is_some() {
+                writer.waves(xcc, config, saved);
+            }
         }
-        context.store(&mut writer, halted.map(|raised| raised.code));
+        context.store(&mut writer, halted.map(|raised| raised.code), &split);
         Ok(writer.finish())
     }
 

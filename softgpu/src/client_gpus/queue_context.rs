@@ -11,6 +11,7 @@ use queues::save_area::WaveRecord;
 use super::core::{Core, Exit};
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
+use super::xccs::{DispatchWaves, SplitWaves};
 use super::{aql, pm4, sdma};
 use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 
@@ -19,8 +20,10 @@ use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 pub(super) struct Halt {
     /// The queue's exception.
     pub(super) code: ExceptionCode,
-    /// The waves it left.
+    /// The waves it left, which are of one dispatch.
     pub(super) waves: Vec<WaveRecord>,
+    /// Their XCC.
+    pub(super) xcc: usize,
 }
 
 /// The state of a queue between two packets, or in the middle of one.
@@ -44,7 +47,7 @@ impl QueueContext {
         }
     }
 
-    /// The state that a descriptor holds, with the waves that its save area holds.
+    /// The state that a descriptor holds, with the waves that the save area of each XCC holds.
     ///
     /// # Errors
     /// `EINVAL` when the descriptor is of another kind of queue, or contradicts itself or the waves.
@@ -52,8 +55,17 @@ impl QueueContext {
         gpu: &Gpu,
         config: &HwQueue,
         mqd: &Mqd,
-        waves: Vec<WaveRecord>,
+        areas: Vec<Vec<WaveRecord>>,
     ) -> Result<(Self, Option<Halt>), Errno> {
+        let xcc = areas.iter().position(|waves| !waves.is_empty()).unwrap_or(0);
+        let waves = match areas.len() {
+            0 | 1 => areas.into_iter().flatten().collect(),
+            _ => {
+                let mut second = Reader::new(mqd, config.kind)?;
+                second.next_xcc();
+                SplitWaves::load(&mut second, areas)?.into_dispatches()
+            }
+        };
         let mut reader = Reader::new(mqd, config.kind)?;
         let code = match reader.take() {
             0 => None,
@@ -61,7 +73,7 @@ impl QueueContext {
         };
         // The waves of a halted queue are kept for debuggers; they do not run again.
         let (waves, halted) = match code {
-            Some(code) => (Vec::new(), Some(Halt { code, waves })),
+            Some(code) => (Vec::new(), Some(Halt { code, waves, xcc })),
             None => (waves, None),
         };
         let context = match config.kind {
@@ -72,14 +84,21 @@ impl QueueContext {
         Ok((context, halted))
     }
 
-    /// Writes the state; `halted` with the exception that halted the queue.
-    pub(super) fn store(&self, writer: &mut Writer, halted: Option<ExceptionCode>) {
+    /// Writes the state; `halted` with the exception that halted the queue. Of `waves` it writes only whose they are.
+    pub(super) fn store(&self, writer: &mut Writer, halted: Option<ExceptionCode>, waves: &SplitWaves) {
         // CAST: the discriminant is the code.
         writer.put(halted.map_or(0, |code| code as u32));
         match self {
             Self::Aql(context) => context.store(writer),
             Self::Pm4(context) => context.store(writer),
             Self::Sdma(context) => context.store(writer),
+        }
+        if waves.of_xcc.len() > 1 {
+            writer.next_xcc();
+            waves.store(writer);
+            if let Self::Aql(context) = self {
+                context.store_further_xccs(writer);
+            }
         }
     }
 
@@ -93,10 +112,10 @@ impl QueueContext {
     }
 
     /// The waves of the interrupted dispatches.
-    pub(super) fn waves(&self) -> Vec<WaveRecord> {
+    pub(super) fn waves(&self) -> Vec<DispatchWaves> {
         match self {
             Self::Aql(context) => context.waves(),
-            Self::Pm4(context) => context.waves(),
+            Self::Pm4(context) => vec![context.waves()],
             Self::Sdma(_) => Vec::new(),
         }
     }

@@ -21,12 +21,14 @@ pub(super) struct Raised {
     pub(super) fault: Option<VmFault>,
     /// The waves to be found in the save area.
     pub(super) waves: Vec<WaveRecord>,
+    /// The XCC of these waves.
+    pub(super) xcc: usize,
 }
 
 impl Raised {
     /// An exception that left no wave behind.
     pub(super) fn packet(code: ExceptionCode) -> Self {
-        Self { code, by_wave: false, fault: None, waves: Vec::new() }
+        Self { code, by_wave: false, fault: None, waves: Vec::new(), xcc: 0 }
     }
 
     /// Reports the exception to the driver. The queue must already be off the hardware, because the driver may stop it
@@ -55,7 +57,7 @@ impl From<PacketError> for Raised {
 impl From<MemoryFault> for Raised {
     fn from(fault: MemoryFault) -> Self {
         let fault = Some(vm_fault(fault.address, fault.access, fault.not_present));
-        Self { code: ExceptionCode::WaveMemoryViolation, by_wave: false, fault, waves: Vec::new() }
+        Self { code: ExceptionCode::WaveMemoryViolation, by_wave: false, fault, waves: Vec::new(), xcc: 0 }
     }
 }
 
@@ -73,6 +75,6 @@ impl From<Box<WaveException>> for Raised {
         // That one is the processor's, which starts no wave then.
         let by_wave = !matches!(exception.cause, Cause::ScratchTooSmall { .. });
         // A fault was reported when it happened.
-        Self { code, by_wave, fault: None, waves: vec![exception.record] }
+        Self { code, by_wave, fault: None, waves: vec![exception.record], xcc: 0 }
     }
 }

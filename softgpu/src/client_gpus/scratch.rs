@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use queues::aql::inactive;
 use queues::hsa::{AmdQueue, AmdSignal};
 use queues::target::ScratchFormat;
-use softgpu_waves::{MemoryFault, Scratch};
+use softgpu_waves::{AccessKind, MemoryFault, Scratch};
 
 use super::backoff::Backoff;
 use super::core::{Core, Exit};
@@ -46,17 +46,15 @@ pub(super) fn queue_address(config: &HwQueue) -> Option<u64> {
     (read == config.read_ptr_va && queue.is_multiple_of(align_of::<AmdQueue>() as u64)).then_some(queue)
 }
 
-/// The slots that a `COMPUTE_TMPRING_SIZE` describes. Chips that count waves of the whole device give each shader engine its
-/// part, and forget the rest.
+/// The slots of one XCC that a `COMPUTE_TMPRING_SIZE` describes. Chips that count waves of all shader engines give each of them
+/// its part, and forget the rest.
 pub(super) fn slots(chip: &Chip, format: &ScratchFormat, base: u64, tmpring_size: u32) -> Scratch {
     let wave_bytes = u64::from(tmpring_size >> TMPRING_WAVE_SIZE_SHIFT & TMPRING_WAVE_SIZE);
     let (waves, engines) = (tmpring_size & TMPRING_WAVES, chip.engines.max(1));
-    Scratch {
-        base,
-        wave_bytes: wave_bytes * u64::from(format.wave_size_unit),
-        waves: if format.waves_per_engine { waves } else { waves / engines },
-        engines,
-    }
+    let wave_bytes = wave_bytes * u64::from(format.wave_size_unit);
+    let waves = if format.waves_per_engine { waves } else { waves / engines };
+    let xcc_bytes = u64::from(waves) * u64::from(engines) * wave_bytes;
+    Scratch { base, wave_bytes, waves, engines, xccs: 1, xcc_bytes }
 }
 
 const fn field(queue: u64, offset: usize) -> u64 {
@@ -68,8 +66,13 @@ const fn field(queue: u64, offset: usize) -> u64 {
 /// mapped: waves whose slots lie elsewhere fault. `scratch_resource_descriptor` is for waves of chips that have no
 /// architected flat scratch, and this device executes none of those.
 ///
+/// The size is that of one XCC's part of the memory: XCC `n` has the bytes from `n` times the size on (ROCr
+/// `AqlQueue::InitScratchSRD`, ROCdbgapi `aql_queue_t::scratch_memory_region`). The waves of an XCC of real chips are free
+/// to trespass on the next one's part; here that is a violation before a wave starts.
+///
 /// # Errors
-/// A violation if nothing describes scratch memory, the fault if the description is not mapped.
+/// A violation if nothing describes scratch memory or the slots of an XCC leave its part, the fault if the description is not
+/// mapped, or the memory behind it on a chip that has no waves to notice it.
 pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Option<Scratch>, Raised> {
     let queue = queue.ok_or_else(no_scratch)?;
     let format = gpu.chip.target.scratch.ok_or_else(no_scratch)?;
@@ -83,12 +86,26 @@ pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Opti
     };
     let (base, bytes, ring, lane_bytes) = read()?;
     let elsewhere = if Misbehaviour::PrivateMemory.is_on() { 1 << 40 } else { 0 };
-    let slots = slots(&gpu.chip, &format, base.wrapping_add(elsewhere), ring);
+    let one = slots(&gpu.chip, &format, base.wrapping_add(elsewhere), ring);
+    let slots = match gpu.chip.xccs {
+        0 | 1 => one,
+        xccs => Scratch { xccs, xcc_bytes: bytes, ..one },
+    };
     let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
     // The bytes of a lane are what the firmware judges by: ROCr takes memory back from a queue by a 0 there
     // (`AqlQueue::AsyncReclaimMainScratch`). The rest is what the shader engines are given.
     let told = u64::from(lane_bytes) * WAVE_LANES >= needed && bytes >= needed;
     let enough = told && base != 0 && slots.waves != 0 && slots.wave_bytes >= needed;
+    if enough && !slots.stays_within_parts() {
+        let Scratch { waves, engines, wave_bytes, xccs, .. } = slots;
+        tracing::error!(target: "processor", gpu = gpu.index, waves, engines, wave_bytes, xccs, part = bytes,
+            "scratch slots of an XCC lie in the next one's part");
+        return Err(no_scratch());
+    }
+    if enough && !gpu.chip.target.gfx11_code {
+        let all = bytes.checked_mul(u64::from(slots.xccs)).ok_or_else(no_scratch)?;
+        vm.check(base, all, AccessKind::Write)?;
+    }
     Ok(enough.then_some(slots))
 }
 
@@ -131,10 +148,13 @@ mod tests {
     fn slots_are_counted_for_an_engine_or_for_the_device() {
         let slots = |name, engines| {
             let target = Target::by_name(name).unwrap();
-            let chip = Chip { target, arrays: engines, engines, compute_queues: 8, errata: true };
+            let chip = Chip { target, arrays: engines, engines, xccs: 1, compute_queues: 8, errata: true };
             slots(&chip, &target.scratch.unwrap(), 0x1000, 3 << 12 | 26)
         };
-        let scratch = |wave_bytes, waves, engines| Scratch { base: 0x1000, wave_bytes, waves, engines };
+        let scratch = |wave_bytes, waves, engines| {
+            let xcc_bytes = wave_bytes * u64::from(waves) * u64::from(engines);
+            Scratch { base: 0x1000, wave_bytes, waves, engines, xccs: 1, xcc_bytes }
+        };
         assert_eq!(slots("gfx1100", 6), scratch(3 * 256, 26, 6));
         assert_eq!(slots("gfx90a", 8), scratch(3 * 1024, 3, 8));
         assert_eq!(slots("gfx1030", 4), scratch(3 * 1024, 6, 4));

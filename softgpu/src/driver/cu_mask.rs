@@ -12,32 +12,31 @@ use crate::hardware::Mqd;
 const STATIC_THREAD_MGMT: [usize; 8] = [23, 24, 26, 27, 44, 45, 46, 47];
 /// Bit of a shader engine's word where its second shader array begins.
 const SECOND_ARRAY: u32 = 16;
-/// Compute units that are switched together from gfx10 on (a work-group processor).
-const PAIR: u32 = 2;
 
-/// The masks of the shader engines.
-pub(super) fn read(mqd: &Mqd) -> [u32; 8] {
-    STATIC_THREAD_MGMT.map(|word| mqd.word(word))
+/// The masks of an XCC's shader engines.
+pub(super) fn read(mqd: &Mqd, xcc: usize) -> [u32; 8] {
+    STATIC_THREAD_MGMT.map(|word| mqd.word_of(xcc, word))
 }
 
-/// Sets the masks of the shader engines.
-pub(super) fn write(mqd: &mut Mqd, masks: [u32; 8]) {
+/// Sets the masks of an XCC's shader engines.
+pub(super) fn write(mqd: &mut Mqd, xcc: usize, masks: [u32; 8]) {
     for (word, mask) in STATIC_THREAD_MGMT.into_iter().zip(masks) {
-        mqd.set_word(word, mask);
+        mqd.set_word_of(xcc, word, mask);
     }
 }
 
-/// Distributes the bits of `mask` over the shader engines first, then over the shader arrays, then over the compute
-/// units. Since gfx10 a step is a pair of units. Bits beyond the last compute unit are ignored. No compute unit of
-/// these GPUs is harvested.
-pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
+/// Distributes the bits of `mask` over the XCCs first, then over the shader engines, the shader arrays, and the compute
+/// units; answers what XCC `xcc` has of it. A step is one unit, or a pair of them that are switched together (a work-group
+/// processor). Bits beyond the last compute unit are ignored. No compute unit of these GPUs is harvested.
+pub(super) fn distribute(mask: &[u32], shape: &NodeShape, pairs: bool, xcc: u32) -> [u32; 8] {
+    let (xccs, step) = (shape.num_xcc.max(1), if pairs { 2 } else { 1 });
     let arrays = shape.simd_arrays_per_engine.clamp(1, 2);
-    let engines = (shape.array_count / arrays).clamp(1, 8);
-    let units = shape.simd_count / shape.simd_per_cu.max(1) / (engines * arrays);
+    let engines = (shape.array_count / xccs / arrays).clamp(1, 8);
+    let units = shape.simd_count / shape.simd_per_cu.max(1) / xccs / (engines * arrays);
     let bits = count(mask.len()).saturating_mul(32);
     let mut masks = [0u32; 8];
-    let mut bit = 0;
-    for unit in (0..units.min(SECOND_ARRAY)).step_by(PAIR as usize) {
+    let mut bit = xcc * step;
+    for unit in (0..units.min(SECOND_ARRAY)).step_by(step as usize) {
         for array in 0..arrays {
             for engine in &mut masks[..engines as usize] {
                 if bit >= bits {
@@ -45,9 +44,9 @@ pub(super) fn distribute(mask: &[u32], shape: &NodeShape) -> [u32; 8] {
                 }
                 // SET_CU_MASK has checked that both bits of a pair are equal.
                 if mask[bit as usize / 32] & 1 << (bit % 32) != 0 {
-                    *engine |= 0b11 << (unit + SECOND_ARRAY * array);
+                    *engine |= ((1 << step) - 1) << (unit + SECOND_ARRAY * array);
                 }
-                bit += PAIR;
+                bit += step * xccs;
             }
         }
     }
@@ -76,7 +75,7 @@ mod tests {
         let one = |pair: u32| {
             let mut mask = [0u32; 3];
             mask[pair as usize / 16] = 0b11 << (2 * (pair % 16));
-            distribute(&mask, &gfx1100())
+            distribute(&mask, &gfx1100(), true, 0)
         };
         assert_eq!(one(0), [3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(one(5), [0, 0, 0, 0, 0, 3, 0, 0]);
@@ -86,20 +85,46 @@ mod tests {
     }
 
     #[test]
+    fn bits_go_round_the_xccs_first() {
+        // Two XCCs of four engines with 19 units each, which are not switched in pairs.
+        let shape = NodeShape {
+            simd_count: 608,
+            simd_per_cu: 4,
+            num_xcc: 2,
+            array_count: 8,
+            simd_arrays_per_engine: 1,
+            ..NodeShape::default()
+        };
+        let one = |bit: u32| {
+            let mut mask = [0u32; 2];
+            mask[bit as usize / 32] = 1 << (bit % 32);
+            [0, 1].map(|xcc| distribute(&mask, &shape, false, xcc))
+        };
+        let none = [0; 8];
+        let only = |engine: usize, word: u32| std::array::from_fn(|at| if at == engine { word } else { 0 });
+        assert_eq!(one(0), [only(0, 1), none]);
+        assert_eq!(one(1), [none, only(0, 1)]);
+        assert_eq!(one(2), [only(1, 1), none]);
+        assert_eq!(one(7), [none, only(3, 1)]);
+        assert_eq!(one(8), [only(0, 2), none]);
+        assert_eq!(one(33), [none, only(0, 1 << 4)]);
+    }
+
+    #[test]
     fn more_bits_than_units_are_ignored_and_fewer_leave_units_off() {
-        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100())[..6], [0x00ff_00ff; 6]);
-        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100())[6..], [0, 0]);
+        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100(), true, 0)[..6], [0x00ff_00ff; 6]);
+        assert_eq!(distribute(&[u32::MAX; 32], &gfx1100(), true, 0)[6..], [0, 0]);
         // Sixteen pairs: two for each engine, and a third for the first four.
         let (three, two) = (0x0003_000f, 0x0003_0003);
-        assert_eq!(distribute(&[u32::MAX], &gfx1100())[..6], [three, three, three, three, two, two]);
+        assert_eq!(distribute(&[u32::MAX], &gfx1100(), true, 0)[..6], [three, three, three, three, two, two]);
     }
 
     #[test]
     fn read_finds_what_write_set() {
-        let mut mqd = Mqd::default();
+        let mut mqd = Mqd::with_xccs(2);
         let masks = [1, 2, 3, 4, 5, 6, 7, 8];
-        write(&mut mqd, masks);
-        assert_eq!(read(&mqd), masks);
-        assert_eq!((mqd.word(25), mqd.word(47)), (0, 8));
+        write(&mut mqd, 1, masks);
+        assert_eq!((read(&mqd, 0), read(&mqd, 1)), ([0; 8], masks));
+        assert_eq!((mqd.word_of(1, 25), mqd.word_of(1, 47)), (0, 8));
     }
 }

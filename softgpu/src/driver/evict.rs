@@ -22,11 +22,12 @@ impl KfdProcess {
         queue.running = false;
         match self.hardware.stop_queue(queue.gpu, id) {
             Ok(Some(mqd)) => {
-                let masks = cu_mask::read(&queue.mqd);
-                queue.mqd = mqd;
-                // Hardware that ignores the CU masks when it places waves may return a descriptor without them.
-                if queue.is_compute() && cu_mask::read(&queue.mqd) == [0; 8] {
-                    cu_mask::write(&mut queue.mqd, masks);
+                let before = std::mem::replace(&mut queue.mqd, mqd);
+                // Hardware that ignores the CU masks when it places waves may return descriptors without them.
+                for xcc in 0..before.xccs() {
+                    if queue.is_compute() && cu_mask::read(&queue.mqd, xcc) == [0; 8] {
+                        cu_mask::write(&mut queue.mqd, xcc, cu_mask::read(&before, xcc));
+                    }
                 }
                 Ok(())
             }

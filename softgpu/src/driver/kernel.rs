@@ -109,10 +109,19 @@ impl KernelModel {
         self == Self::Fixed || target.is_some_and(|target| target.criu != CriuSupport::None)
     }
 
-    /// Whether RESTORE can make a queue of this chip. On MES chips the kernel's RESTORE passes no write pointer buffer:
-    /// Linux 7.3 answers EINVAL. Linux 6.12 follows a null pointer there; this device answers EINVAL too.
-    pub(super) fn restores_queues(self, target: Option<&Target>) -> bool {
-        self == Self::Fixed || target.is_some_and(|target| !target.mes)
+    /// Whether RESTORE can make a queue of this chip, of so many XCCs. On MES chips the kernel's RESTORE passes no write
+    /// pointer buffer: Linux 7.3 answers EINVAL. Linux 6.12 follows a null pointer there; this device answers EINVAL too. The
+    /// same answer stands for a queue that Linux 6.12 makes with the first XCC's descriptor alone.
+    pub(super) fn restores_queues(self, target: Option<&Target>, xccs: u32) -> bool {
+        let of_all_xccs = xccs <= 1 || self.knows_several_xccs();
+        self == Self::Fixed || of_all_xccs && target.is_some_and(|target| !target.mes)
+    }
+
+    /// Whether CRIU_OP takes and makes the descriptors of all XCCs of a queue ("Fix checkpoint-restore on multi-xcc",
+    /// Linux 6.18), with the control stack of an XCC of the node's own, in a part of a GPU too ("use node XCC count for v9 CRIU
+    /// control stack restore", 2026). Between these two Linux wrote behind its own buffer there.
+    pub(super) fn knows_several_xccs(self) -> bool {
+        self != Self::V6_12
     }
 
     /// Whether a restored queue holds its buffers as a created queue does. Otherwise a client can unmap them while the
@@ -140,8 +149,11 @@ mod tests {
     fn criu_support_is_the_chips_until_it_is_fixed() {
         let support = |kernel: KernelModel, name| {
             let target = Target::by_name(name);
-            (kernel.dumps_queues(target), kernel.restores_queues(target))
+            (kernel.dumps_queues(target), kernel.restores_queues(target, 1))
         };
+        let several = |kernel: KernelModel| kernel.restores_queues(Target::by_name("gfx942"), 2);
+        let kernels = [KernelModel::V6_12, KernelModel::V7_3, KernelModel::Fixed];
+        assert_eq!(kernels.map(several), [false, true, true]);
         for kernel in [KernelModel::V6_12, KernelModel::V7_3] {
             assert_eq!(support(kernel, "gfx90a"), (true, true));
             assert_eq!(support(kernel, "gfx1030"), (true, true));

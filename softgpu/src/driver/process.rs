@@ -239,9 +239,9 @@ impl KfdProcess {
         self.state.lock().runtime
     }
 
-    /// Which compute units a queue may use: a word for each shader engine, shader array 0 in its lower half.
+    /// Which compute units of the first XCC a queue may use: a word for each shader engine, shader array 0 in its lower half.
     pub fn cu_mask(&self, queue_id: u32) -> Option<[u32; 8]> {
-        self.state.lock().queues.get(queue_id).map(|queue| super::cu_mask::read(&queue.mqd))
+        self.state.lock().queues.get(queue_id).map(|queue| super::cu_mask::read(&queue.mqd, 0))
     }
 
     /// The GPU that the process knows by this id (`kfd_process_device_data_by_id`).

@@ -13,9 +13,6 @@ use super::queue_buffers::find_ring;
 use super::queues::check_properties;
 use super::{Call, access_ok};
 
-/// First target whose CUs come in pairs (work-group processors).
-const FIRST_WGP_TARGET: u32 = 100_100;
-
 impl KfdProcess {
     pub(super) fn update_queue(
         &self,
@@ -67,7 +64,7 @@ impl KfdProcess {
         let mask = call.read_u32s(args.cu_mask_ptr, bits / 32)?;
         let mut state = self.state.lock();
         let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::EFAULT)?;
-        let pairs = self.gpus[queue.gpu].shape().gfx_target_version >= FIRST_WGP_TARGET;
+        let pairs = self.target(queue.gpu).is_some_and(|target| target.paired_cus);
         // Both CUs of a pair are allowed, or neither: bit 2k must equal bit 2k + 1.
         if pairs && mask.iter().any(|word| (word ^ word >> 1) & 0x5555_5555 != 0) {
             return Err(Errno::EINVAL);
@@ -77,8 +74,10 @@ impl KfdProcess {
         }
         // The descriptor of an SDMA queue has no such words.
         if queue.is_compute() {
-            let masks = cu_mask::distribute(&mask, self.gpus[queue.gpu].shape());
-            cu_mask::write(&mut queue.mqd, masks);
+            for (xcc, number) in (0..queue.mqd.xccs()).zip(0..) {
+                let masks = cu_mask::distribute(&mask, self.gpus[queue.gpu].shape(), pairs, number);
+                cu_mask::write(&mut queue.mqd, xcc, masks);
+            }
         }
         Ok(())
     }
@@ -93,16 +92,22 @@ impl KfdProcess {
         if !queue.is_compute() || queue.running || queue.is_active(state.pdds[queue.gpu].evicted) {
             return Err(Errno::EINVAL);
         }
-        let saved = queue.mqd.waves();
-        let words = [
-            saved.control_stack_offset,
-            saved.control_stack_bytes,
-            saved.wave_state_offset,
-            saved.wave_state_bytes,
-        ];
-        self.write_user(&state, queue.gpu, args.ctl_stack_address, bytemuck::cast_slice(&words), call)?;
-        args.ctl_stack_used_size = saved.control_stack_bytes;
-        args.save_area_used_size = saved.wave_state_bytes;
+        // The numbers of the first XCC; those of the others are in their headers alone (`get_wave_state_v9_4_3`).
+        let first = queue.mqd.waves();
+        let mut address = args.ctl_stack_address;
+        for xcc in 0..queue.mqd.xccs() {
+            let saved = queue.mqd.waves_of(xcc);
+            let words = [
+                saved.control_stack_offset,
+                saved.control_stack_bytes,
+                saved.wave_state_offset,
+                saved.wave_state_bytes,
+            ];
+            self.write_user(&state, queue.gpu, address, bytemuck::cast_slice(&words), call)?;
+            address = address.wrapping_add(u64::from(queue.cwsr_bytes));
+        }
+        args.ctl_stack_used_size = first.control_stack_bytes;
+        args.save_area_used_size = first.wave_state_bytes;
         Ok(())
     }
 

@@ -33,8 +33,8 @@ pub(super) struct Queue {
     pub(super) running: bool,
     /// Whether a reset of its GPU lost it.
     pub(super) reset: bool,
-    /// The memory descriptor: the whole state of a queue that is off the hardware. It also holds the CU mask, which
-    /// does not affect where this device places waves.
+    /// The memory descriptors, one for each XCC: the whole state of a queue that is off the hardware. They also hold the CU
+    /// mask, which does not affect where this device places waves.
     pub(super) mqd: Box<Mqd>,
 }
 

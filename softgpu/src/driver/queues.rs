@@ -69,7 +69,8 @@ impl KfdProcess {
         let counted = self.count_queue(&state, gpu)?;
         queue_buffers::check_write_pointer(&state, gpu, args.write_pointer_address)?;
         let doorbell = self.take_doorbell(&mut state, gpu, args)?;
-        let queue = new_queue(gpu, args, doorbell, buffers);
+        let xccs = self.descriptors(gpu, kind_of(args.queue_type) != HwQueueKind::Sdma);
+        let queue = new_queue(gpu, args, doorbell, buffers, xccs);
         let id = self.add_queue(&mut state, queue)?;
         counted.keep();
         args.queue_id = id;
@@ -81,6 +82,12 @@ impl KfdProcess {
     /// What the GPU's chip is, if it is known.
     pub(super) fn target(&self, gpu: usize) -> Option<&'static Target> {
         Target::from_gfx_version(self.gpus[gpu].shape().gfx_target_version)
+    }
+
+    /// How many descriptors a queue has: one for each XCC, and one for a copy queue.
+    pub(super) fn descriptors(&self, gpu: usize, compute: bool) -> usize {
+        let xccs = usize::try_from(self.gpus[gpu].geometry().num_xcc).unwrap_or(1);
+        if compute { xccs.max(1) } else { 1 }
     }
 
     /// Counts one more queue on the device, if the process may have one more.
@@ -210,6 +217,7 @@ fn new_queue(
     args: &kfd_ioctl_create_queue_args,
     doorbell: Doorbell,
     buffers: QueueBuffers,
+    xccs: usize,
 ) -> Queue {
     Queue {
         gpu,
@@ -230,20 +238,23 @@ fn new_queue(
         buffers,
         running: false,
         reset: false,
-        mqd: Box::new(initial_mqd(args)),
+        mqd: Box::new(initial_mqd(args, xccs)),
     }
 }
 
-/// The descriptor of a queue that has never run (`mqd_manager_v11:init_mqd`): both parts of the save area are empty and
-/// grow away from their boundary, and every compute unit is allowed.
-fn initial_mqd(args: &kfd_ioctl_create_queue_args) -> Mqd {
-    let mut mqd = Mqd::default();
-    if kind_of(args.queue_type) != HwQueueKind::Sdma {
-        mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, args.ctl_stack_size);
-        mqd.set_word(mqd_field::CONTROL_STACK_SIZE, args.ctl_stack_size);
-        mqd.set_word(mqd_field::WAVE_STATE_OFFSET, args.ctl_stack_size);
-        mqd.set_word(mqd_field::SAVE_AREA_SIZE, args.ctx_save_restore_size);
-        cu_mask::write(&mut mqd, [u32::MAX; 8]);
+/// The descriptors of a queue that has never run (`mqd_manager_v11:init_mqd`, `init_mqd_v9_4_3`): both parts of every XCC's
+/// save area are empty and grow away from their boundary, and every compute unit is allowed.
+fn initial_mqd(args: &kfd_ioctl_create_queue_args, xccs: usize) -> Mqd {
+    let mut mqd = Mqd::with_xccs(xccs);
+    if kind_of(args.queue_type) == HwQueueKind::Sdma {
+        return mqd;
+    }
+    for xcc in 0..xccs {
+        mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_OFFSET, args.ctl_stack_size);
+        mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_SIZE, args.ctl_stack_size);
+        mqd.set_word_of(xcc, mqd_field::WAVE_STATE_OFFSET, args.ctl_stack_size);
+        mqd.set_word_of(xcc, mqd_field::SAVE_AREA_SIZE, args.ctx_save_restore_size);
+        cu_mask::write(&mut mqd, xcc, [u32::MAX; 8]);
     }
     mqd
 }

@@ -108,7 +108,7 @@ impl Devices {
             let arrays = shape.array_count.checked_div(shape.num_xcc).unwrap_or(0);
             let engines = arrays.checked_div(shape.simd_arrays_per_engine).unwrap_or(0).max(1);
             let compute_queues = usize::try_from(gpu.compute_queues()).unwrap_or(usize::MAX).max(1);
-            Chip { target, arrays, engines, compute_queues, errata }
+            Chip { target, arrays, engines, xccs: shape.num_xcc.max(1), compute_queues, errata }
         };
         self.gpus().iter().zip(&self.targets).map(chip).collect()
     }

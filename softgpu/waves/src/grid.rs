@@ -45,27 +45,37 @@ struct Progress {
 /// Places in the scratch that no workgroup has.
 #[derive(Debug, Default)]
 struct FreePlaces {
-    /// Those of each shader engine, the next one last.
+    /// Those of each shader engine, the next one last. Engines of different XCCs alternate.
     of_engine: Vec<Vec<usize>>,
+    /// XCCs: workgroups go round them in their order, so that a workgroup has to wait for a place of its own XCC.
+    xccs: usize,
     /// The engine that has the next workgroup: they take turns, and one without a free place is left out.
     turn: usize,
 }
 
 impl FreePlaces {
-    fn new(engines: usize, count: usize, used: &[usize]) -> FreePlaces {
-        let mut free = FreePlaces { of_engine: vec![Vec::new(); engines.max(1)], turn: 0 };
+    fn new(engines: usize, xccs: usize, count: usize, used: &[usize]) -> FreePlaces {
+        let mut free = FreePlaces { of_engine: vec![Vec::new(); engines.max(1)], xccs: xccs.max(1), turn: 0 };
         (0..count).rev().filter(|place| !used.contains(place)).for_each(|place| free.put(place));
         free
     }
 
-    fn is_empty(&self) -> bool {
-        self.of_engine.iter().all(Vec::is_empty)
+    /// The XCC of a workgroup.
+    fn xcc(&self, workgroup: u64) -> usize {
+        // CAST: below the number of XCCs.
+        (workgroup % self.xccs.max(1) as u64) as usize
     }
 
-    fn take(&mut self) -> Option<usize> {
-        let engines = self.of_engine.len();
-        let mut turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
-        let (engine, place) = turns.find_map(|engine| Some((engine, self.of_engine[engine].pop()?)))?;
+    fn has_one_for(&self, workgroup: u64) -> bool {
+        let mut of_xcc = self.of_engine.iter().skip(self.xcc(workgroup)).step_by(self.xccs.max(1));
+        of_xcc.any(|places| !places.is_empty())
+    }
+
+    fn take_for(&mut self, workgroup: u64) -> Option<usize> {
+        let (engines, xccs, xcc) = (self.of_engine.len(), self.xccs.max(1), self.xcc(workgroup));
+        let turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
+        let mut of_xcc = turns.filter(|engine| engine % xccs == xcc);
+        let (engine, place) = of_xcc.find_map(|engine| Some((engine, self.of_engine[engine].pop()?)))?;
         self.turn = engine + 1;
         Some(place)
     }
@@ -137,7 +147,7 @@ impl Grid {
         }
         progress.started = progress.resident.len();
         // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
-        progress.free = FreePlaces::new(plan.engines(), plan.max_resident, &used);
+        progress.free = FreePlaces::new(plan.engines(), plan.xccs(), plan.max_resident, &used);
         Grid {
             plan,
             vm,
@@ -165,11 +175,16 @@ impl Grid {
         p.started == 0 && self.next.load(Ordering::Relaxed) >= self.plan.total
     }
 
+    /// Whether a workgroup is left that can start now.
+    fn can_start(&self, p: &Progress) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        next < self.plan.total && p.started < self.plan.max_resident && p.free.has_one_for(next)
+    }
+
     /// A workgroup to run: the resident one that has waited longest, or a new one in the memory of `spare`.
     fn take(&self, spare: &mut Option<Box<Group>>) -> Option<Box<Group>> {
         let mut p = self.progress.lock();
-        let fresh_left = self.next.load(Ordering::Relaxed) < self.plan.total;
-        let can_start = fresh_left && p.started < self.plan.max_resident && !p.free.is_empty();
+        let can_start = self.can_start(&p);
         p.prefer_fresh = !p.prefer_fresh;
         if (!can_start || !p.prefer_fresh)
             && let Some(group) = p.resident.pop_front()
@@ -179,7 +194,7 @@ impl Grid {
         if !can_start {
             return None;
         }
-        let slot = p.free.take()?;
+        let slot = p.free.take_for(self.next.load(Ordering::Relaxed))?;
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         p.started += 1;
         drop(p);
@@ -202,8 +217,7 @@ impl Grid {
             return false;
         }
         let p = self.progress.lock();
-        let fresh = self.next.load(Ordering::Relaxed) < self.plan.total && p.started < self.plan.max_resident;
-        !p.closed && (fresh || !p.resident.is_empty())
+        !p.closed && (self.can_start(&p) || !p.resident.is_empty())
     }
 
     /// Runs workgroups of this grid until none is left, the grid is halted, or the worker must run another grid.
@@ -447,13 +461,25 @@ mod tests {
 
     #[test]
     fn engines_take_turns_as_long_as_they_have_places() {
-        let mut free = FreePlaces::new(3, 7, &[1]);
-        let mut take = |count| (0..count).map(|_| free.take()).collect::<Vec<_>>();
+        let mut free = FreePlaces::new(3, 1, 7, &[1]);
+        let mut take = |count| (0..count).map(|group| free.take_for(group)).collect::<Vec<_>>();
         assert_eq!(take(4), [Some(0), Some(4), Some(2), Some(3)]);
         free.put(0);
-        let mut take = |count| (0..count).map(|_| free.take()).collect::<Vec<_>>();
+        let mut take = |count| (0..count).map(|group| free.take_for(group)).collect::<Vec<_>>();
         // The second engine's are used up.
         assert_eq!(take(4), [Some(5), Some(0), Some(6), None]);
-        assert!(free.is_empty());
+        assert!(!free.has_one_for(0));
+    }
+
+    #[test]
+    fn workgroups_wait_for_a_place_of_their_own_xcc() {
+        // Two XCCs of two engines; place p is of XCC p % 2.
+        let mut free = FreePlaces::new(4, 2, 8, &[]);
+        let xccs: Vec<_> = (0..6).map(|group| free.take_for(group).unwrap() % 2).collect();
+        assert_eq!(xccs, [0, 1, 0, 1, 0, 1]);
+        assert_eq!((free.take_for(6), free.take_for(8)), (Some(6), None), "four each");
+        assert!(!free.has_one_for(8) && free.has_one_for(9));
+        free.put(2);
+        assert_eq!((free.take_for(9), free.take_for(10)), (Some(7), Some(2)));
     }
 }

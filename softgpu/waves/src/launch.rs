@@ -20,7 +20,8 @@ const STATUS_IN_GROUP: u32 = 1 << 11;
 const STATUS_SCRATCH: u32 = 1 << 29;
 
 /// Scratch memory as `COMPUTE_TMPRING_SIZE` describes it: every shader engine has its slots, one behind another, and the
-/// engines' slots follow each other (ROCdbgapi `gfx11_architecture_t::scratch_memory_region`).
+/// engines' slots follow each other (ROCdbgapi `gfx11_architecture_t::scratch_memory_region`). Each XCC has a part of the
+/// memory with such slots of its own, in order (`aql_queue_t::scratch_memory_region`).
 ///
 /// Nothing says how much memory is there. A wave whose slot is not mapped gets it all the same, and faults where it accesses
 /// it.
@@ -32,12 +33,25 @@ pub struct Scratch {
     pub wave_bytes: u64,
     /// Slots of a shader engine.
     pub waves: u32,
-    /// Shader engines.
+    /// Shader engines of an XCC.
     pub engines: u32,
+    /// XCCs.
+    pub xccs: u32,
+    /// Bytes from the first slot of one XCC to that of the next.
+    pub xcc_bytes: u64,
 }
 
-/// How the slots of a launch's scratch memory are shared by its workgroups. A workgroup runs on one engine, and has as many
-/// neighbouring slots as a workgroup can need; it waits until they are free.
+impl Scratch {
+    /// Whether the slots of every XCC end within its own part.
+    #[must_use]
+    pub fn stays_within_parts(&self) -> bool {
+        let slots = u64::from(self.engines.max(1)).saturating_mul(u64::from(self.waves));
+        self.xccs <= 1 || slots.saturating_mul(self.wave_bytes) <= self.xcc_bytes
+    }
+}
+
+/// How the slots of a launch's scratch memory are shared by its workgroups. A workgroup runs on one engine of one XCC, and has
+/// as many neighbouring slots as a workgroup can need; it waits until they are free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     scratch: Scratch,
@@ -45,7 +59,7 @@ pub(crate) struct Places {
     group: u64,
     /// Workgroups of an engine, not 0.
     per_engine: u64,
-    /// The engine of the first workgroup.
+    /// The engine of an XCC's first workgroup.
     first: u64,
 }
 
@@ -55,30 +69,39 @@ impl Places {
         let group = (group as u64).max(1);
         let engines = u64::from(scratch.engines.max(1));
         let per_engine = u64::from(scratch.waves) / group;
-        let scratch = Scratch { engines: scratch.engines.max(1), ..scratch };
+        let scratch = Scratch { engines: scratch.engines.max(1), xccs: scratch.xccs.max(1), ..scratch };
         (per_engine > 0).then_some(Places { scratch, group, per_engine, first: dispatch_id % engines })
     }
 
     /// Workgroups that have slots at a time.
     fn count(&self) -> u64 {
-        self.per_engine.saturating_mul(u64::from(self.scratch.engines))
+        let engines = u64::from(self.scratch.engines).saturating_mul(u64::from(self.scratch.xccs));
+        self.per_engine.saturating_mul(engines)
     }
 
-    /// The address of wave `index` of the workgroup at a place. Places go round the engines, and successive dispatches
-    /// begin with successive engines, so that each is used although few workgroups run at a time.
+    /// The address of wave `index` of the workgroup at a place. Places go round the XCCs, then round the engines of each,
+    /// and successive dispatches begin with successive engines, so that each is used although few workgroups run at a time.
     fn address(&self, place: usize, index: usize) -> u64 {
-        let engines = u64::from(self.scratch.engines);
-        let (engine, group) = ((place as u64 + self.first) % engines, place as u64 / engines);
+        let (engines, xccs) = (u64::from(self.scratch.engines), u64::from(self.scratch.xccs));
+        let (xcc, place) = (place as u64 % xccs, place as u64 / xccs);
+        let (engine, group) = ((place + self.first) % engines, place / engines);
         let slot = engine * u64::from(self.scratch.waves) + group * self.group + index as u64;
-        self.scratch.base.wrapping_add(slot.wrapping_mul(self.scratch.wave_bytes))
+        let part = self.scratch.base.wrapping_add(xcc.wrapping_mul(self.scratch.xcc_bytes));
+        part.wrapping_add(slot.wrapping_mul(self.scratch.wave_bytes))
     }
 
     /// The place of a workgroup of which a wave has its slot at `address`. The numbers may be anybody's: then it is any.
     fn place(&self, address: u64) -> usize {
-        let slot = address.wrapping_sub(self.scratch.base).checked_div(self.scratch.wave_bytes).unwrap_or(0);
-        let (engines, waves) = (u64::from(self.scratch.engines), u64::from(self.scratch.waves));
+        let Scratch { base, wave_bytes, waves, engines, xccs, xcc_bytes } = self.scratch;
+        let (engines, waves, xccs) = (u64::from(engines), u64::from(waves), u64::from(xccs));
+        let offset = address.wrapping_sub(base);
+        let (xcc, offset) = match xcc_bytes {
+            bytes if bytes > 0 && xccs > 1 => (offset / bytes % xccs, offset % bytes),
+            _ => (0, offset),
+        };
+        let slot = offset.checked_div(wave_bytes).unwrap_or(0);
         let (engine, group) = (slot / waves % engines, slot % waves / self.group);
-        (group * engines + (engine + engines - self.first) % engines) as usize
+        ((group * engines + (engine + engines - self.first) % engines) * xccs + xcc) as usize
     }
 }
 
@@ -208,9 +231,14 @@ impl Plan {
         items.div_ceil(self.shape.halves as u64 * 32) as usize
     }
 
-    /// Shader engines, as far as they matter: places follow each other round them.
+    /// Shader engines of all XCCs, as far as they matter: places follow each other round them.
     pub(crate) fn engines(&self) -> usize {
-        self.places.map_or(1, |places| places.scratch.engines as usize)
+        self.places.map_or(1, |places| places.scratch.engines as usize * self.xccs())
+    }
+
+    /// XCCs, as far as they matter: the places of one follow each other at this distance.
+    pub(crate) fn xccs(&self) -> usize {
+        self.places.map_or(1, |places| places.scratch.xccs as usize)
     }
 
     /// The place in the scratch of a workgroup of which this is a wave.
@@ -399,7 +427,9 @@ impl Wave {
 mod tests {
     use super::*;
 
-    const SCRATCH: Scratch = Scratch { base: 0x10_0000, wave_bytes: 256, waves: 7, engines: 3 };
+    const SCRATCH: Scratch =
+        Scratch { base: 0x10_0000, wave_bytes: 256, waves: 7, engines: 3, xccs: 1, xcc_bytes: 0 };
+    const TWO_XCCS: Scratch = Scratch { xccs: 2, xcc_bytes: 24 * 256, ..SCRATCH };
 
     #[test]
     fn workgroups_go_round_the_engines_and_every_wave_has_its_own_slot() {
@@ -417,6 +447,24 @@ mod tests {
     }
 
     #[test]
+    fn workgroups_go_round_the_xccs_whose_slots_lie_in_their_own_parts() {
+        let places = Places::new(TWO_XCCS, 3, 4).unwrap();
+        assert_eq!(places.count(), 12);
+        let slot = |place, index| (places.address(place, index) - SCRATCH.base) / 256;
+        // As with one XCC, each twice; the second XCC's part begins 24 slots behind, 3 more than there are.
+        assert_eq!([0, 2, 4, 6, 8, 10].map(|place| slot(place, 0)), [7, 14, 0, 10, 17, 3]);
+        assert_eq!([1, 3, 5, 7, 9, 11].map(|place| slot(place, 0)), [31, 38, 24, 34, 41, 27]);
+        for place in 0..12 {
+            for index in 0..3 {
+                assert_eq!(places.place(places.address(place, index)), place);
+            }
+        }
+        assert!(TWO_XCCS.stays_within_parts());
+        assert!(!Scratch { xcc_bytes: 21 * 256 - 1, ..TWO_XCCS }.stays_within_parts());
+        assert!(Scratch { xcc_bytes: 21 * 256, ..TWO_XCCS }.stays_within_parts());
+    }
+
+    #[test]
     fn workgroups_that_fit_no_engine_have_no_place() {
         assert!(Places::new(SCRATCH, 8, 0).is_none());
         assert!(Places::new(Scratch { waves: 0, ..SCRATCH }, 0, 0).is_none());
@@ -427,8 +475,10 @@ mod tests {
     #[test]
     fn any_address_has_some_place() {
         let places = Places::new(SCRATCH, 3, 1).unwrap();
+        let of_two = Places::new(TWO_XCCS, 3, 1).unwrap();
         for address in [0, 1, SCRATCH.base - 1, u64::MAX] {
             assert!(places.place(address) < 9, "{address:x}");
+            assert!(of_two.place(address) < 18, "{address:x}");
         }
     }
 }

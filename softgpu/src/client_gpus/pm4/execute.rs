@@ -24,8 +24,6 @@ use crate::client_gpus::dispatch::Job;
 use crate::client_gpus::raised::Raised;
 use crate::misbehaviour::Misbehaviour;
 
-/// The bit of the only XCC there is in a `PRED_EXEC`.
-const OWN_XCC: u8 = 1;
 /// Longest `WRITE_DATA` of which each dword is an atomic store, because the client may poll it.
 const POLLED_DWORDS: usize = 16;
 
@@ -65,7 +63,8 @@ impl Machine {
                 self.dispatch(core, initiator, [x, y, z])?;
             }
             Packet::PredExec(PredExec { dwords, xccs }) => {
-                if xccs & OWN_XCC == 0 {
+                // A bit for each XCC that executes them (ROCr: `VIRTUALXCCID_SELECT`).
+                if u32::from(xccs) >> self.xcc & 1 == 0 {
                     step.dwords += u32::from(dwords);
                 }
             }
@@ -76,6 +75,7 @@ impl Machine {
             Packet::WriteData(write) => self.write(core, &write)?,
             Packet::CopyData(copy) => self.copy(core, &copy)?,
             Packet::ReleaseMem(release) => release_mem(core, &release)?,
+            Packet::WaitRegMem(wait) if self.shared && !self.is_satisfied(core, &wait)? => step.dwords = 0,
             Packet::WaitRegMem(wait) => self.wait(core, &wait)?,
             // Events that write a result, and what later versions of the decoder know.
             _ => return Err(unsupported()),
@@ -93,13 +93,17 @@ impl Machine {
         Ok(())
     }
 
-    /// Begins a dispatch; [`Machine::run`] runs it.
+    /// Begins a dispatch; [`Machine::run`] runs it. How several XCCs share one that each of them begins is not modelled.
     fn dispatch(&mut self, core: &Core, initiator: Initiator, sizes: [u32; 3]) -> Result<(), Exit> {
+        if self.shared {
+            tracing::error!(target: "processor", queue = core.config.id, "PM4 dispatch in an AQL queue of several XCCs");
+            return Err(unsupported());
+        }
         let [x, y, z] = sizes;
         self.registers.set_all(reg::COMPUTE_DISPATCH_INITIATOR, &[initiator.0, x, y, z]);
         let launch = launch::launch(&core.gpu.chip, &core.config, &self.registers, initiator, sizes)?;
         if let Some(launch) = launch {
-            self.job = Some(Box::new(Job::new(&core.gpu, launch)?));
+            self.job = Some(Box::new(Job::new(&core.gpu, core.config.kind, launch)?));
         }
         Ok(())
     }
@@ -165,6 +169,18 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Whether a wait is over at once.
+    fn is_satisfied(&self, core: &Core, wait: &WaitRegMem) -> Result<bool, MemoryFault> {
+        Ok(match wait.target {
+            WaitTarget::Memory { address } | WaitTarget::PreemptibleMemory { address } => {
+                wait.holds(core.gpu.vm.read_u32(address)?)
+            }
+            WaitTarget::Register { register } => wait.holds(self.registers.get(register)),
+            // It is over by what it does itself.
+            WaitTarget::Request { .. } => true,
+        })
     }
 
     fn wait(&mut self, core: &Core, wait: &WaitRegMem) -> Result<(), Exit> {

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn scratch_is_what_tmpring_size_says_for_all_engines() {
         let target = queues::target::Target::by_name("gfx1100").unwrap();
-        let chip = Chip { target, arrays: 12, engines: 6, compute_queues: 8, errata: true };
+        let chip = Chip { target, arrays: 12, engines: 6, xccs: 1, compute_queues: 8, errata: true };
         let mut registers = Registers::default();
         registers.set(reg::COMPUTE_TMPRING_SIZE, 0x20200);
         registers.set_all(reg::COMPUTE_DISPATCH_SCRATCH_BASE_LO, &[0x2000_0000, 0x7f]);
@@ -229,8 +229,14 @@ mod tests {
             kernel_code_properties,
             ..KernelDescriptor::default()
         };
-        let memory =
-            Some(Scratch { base: 0x7f20_0000_0000, wave_bytes: 0x20 * 256, waves: 0x200, engines: 6 });
+        let memory = Some(Scratch {
+            base: 0x7f20_0000_0000,
+            wave_bytes: 0x20 * 256,
+            waves: 0x200,
+            engines: 6,
+            xccs: 1,
+            xcc_bytes: 6 * 0x200 * 0x20 * 256,
+        });
         assert_eq!(scratch(&chip, &registers, &descriptor(1, PROPERTY_WAVE32)), (256, memory));
         assert_eq!(scratch(&chip, &registers, &descriptor(1, 0)), (128, memory));
         assert_eq!(scratch(&chip, &registers, &descriptor(0, 0)), (0, None));

@@ -20,6 +20,7 @@ use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::{Job, Progress};
 use crate::client_gpus::gpu::Gpu;
 use crate::client_gpus::mqd::{Reader, Writer};
+use crate::client_gpus::xccs::DispatchWaves;
 use crate::hardware::HwQueue;
 
 /// The most indirect buffers inside each other.
@@ -69,7 +70,7 @@ pub(super) fn append(vm: &Vm, address: u64, dwords: usize, words: &mut Vec<u32>)
 /// How a stream continues after a packet that was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
-    /// Dwords to the next packet of the stream.
+    /// Dwords to the next packet of the stream; 0 if the packet was not executed yet ([`Machine::advance`]).
     pub(super) dwords: u32,
     /// What is to be executed before it.
     pub(super) buffer: Option<IndirectBuffer>,
@@ -82,6 +83,9 @@ pub(in crate::client_gpus) struct Machine {
     /// Innermost last.
     pub(super) frames: Vec<Frame>,
     pub(super) job: Option<Box<Job>>,
+    /// Which XCC executes it, and whether others execute the same packets beside it.
+    pub(super) xcc: u32,
+    pub(super) shared: bool,
     /// Memory for one packet.
     words: Vec<u32>,
 }
@@ -92,21 +96,40 @@ impl Machine {
         Self { frames: vec![Frame { address, dwords, next: 0 }], ..Self::default() }
     }
 
+    /// The same machine as the part of an XCC, whose packets other XCCs execute too.
+    pub(in crate::client_gpus) fn of_xcc(self, xcc: u32) -> Self {
+        Self { xcc, shared: true, ..self }
+    }
+
     /// Executes what is unfinished; returns when nothing is left.
     ///
     /// # Errors
     /// [`Exit::Left`] when the queue has to leave: the next call resumes. [`Exit::Raised`] when it halts.
     pub(in crate::client_gpus) fn run(&mut self, core: &Core) -> Result<(), Exit> {
-        while self.job.is_some() || !self.frames.is_empty() {
-            if core.must_leave() {
-                return Err(Exit::Left);
-            }
-            match self.job.take() {
-                Some(job) => self.run_job(core, job)?,
-                None => self.run_frame(core)?,
-            }
+        while !self.is_done() {
+            self.advance(core)?;
         }
         Ok(())
+    }
+
+    /// Whether nothing is unfinished.
+    pub(in crate::client_gpus) fn is_done(&self) -> bool {
+        self.job.is_none() && self.frames.is_empty()
+    }
+
+    /// Executes a packet of what is unfinished, or ends a part of it. Answers whether anything happened: a machine that shares
+    /// its packets does not wait, since what it would wait for may be another one's to do.
+    ///
+    /// # Errors
+    /// As [`Machine::run`].
+    pub(in crate::client_gpus) fn advance(&mut self, core: &Core) -> Result<bool, Exit> {
+        if core.must_leave() {
+            return Err(Exit::Left);
+        }
+        match self.job.take() {
+            Some(job) => self.run_job(core, job).map(|()| true),
+            None => self.run_frame(core),
+        }
     }
 
     fn run_job(&mut self, core: &Core, mut job: Box<Job>) -> Result<(), Exit> {
@@ -124,19 +147,19 @@ impl Machine {
     }
 
     /// Executes a packet of the innermost buffer, or ends the buffer.
-    fn run_frame(&mut self, core: &Core) -> Result<(), Exit> {
-        let Some(frame) = self.frames.last().copied() else { return Ok(()) };
+    fn run_frame(&mut self, core: &Core) -> Result<bool, Exit> {
+        let Some(frame) = self.frames.last().copied() else { return Ok(true) };
         if frame.next >= frame.dwords {
             self.frames.pop();
-            return Ok(());
+            return Ok(true);
         }
         let step = self.execute_from(core, |words| frame.fetch(&core.gpu.vm, words).map(|()| true))?;
-        let Some(step) = step else { return Ok(()) };
+        let Some(step) = step.filter(|step| step.dwords > 0) else { return Ok(false) };
         if let Some(frame) = self.frames.last_mut() {
             frame.next = frame.next.saturating_add(step.dwords).min(frame.dwords);
         }
         self.enter(&step);
-        Ok(())
+        Ok(true)
     }
 
     /// Executes the packet that `fetch` gets; `None` if it says that there is none.
@@ -169,7 +192,7 @@ impl Machine {
     }
 
     /// The waves of the interrupted dispatch.
-    pub(in crate::client_gpus) fn waves(&self) -> Vec<WaveRecord> {
+    pub(in crate::client_gpus) fn waves(&self) -> DispatchWaves {
         self.job.as_ref().map_or_else(Vec::new, |job| job.waves())
     }
 
@@ -216,6 +239,6 @@ impl Machine {
             1 => Some(Box::new(Job::load(reader, gpu, config, waves)?)),
             _ => return Err(Errno::EINVAL),
         };
-        Ok(Self { registers, frames, job, words: Vec::new() })
+        Ok(Self { registers, frames, job, ..Self::default() })
     }
 }

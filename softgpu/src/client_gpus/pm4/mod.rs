@@ -27,6 +27,7 @@ use super::doorbell::NEVER_RUNG;
 use super::gpu::Gpu;
 use super::mqd::{Reader, Writer};
 use super::raised::Raised;
+use super::xccs::DispatchWaves;
 use crate::hardware::HwQueue;
 use crate::misbehaviour::Misbehaviour;
 
@@ -80,7 +81,7 @@ impl Pm4Context {
     }
 
     /// The waves of the interrupted dispatch.
-    pub(super) fn waves(&self) -> Vec<WaveRecord> {
+    pub(super) fn waves(&self) -> DispatchWaves {
         self.machine.waves()
     }
 

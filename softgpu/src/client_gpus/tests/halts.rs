@@ -148,6 +148,7 @@ fn trapping_chip() -> Chip {
         target: Target::by_name("gfx1150").unwrap(),
         arrays: 2,
         engines: 1,
+        xccs: 1,
         compute_queues: 8,
         errata: true,
     }

@@ -139,7 +139,7 @@ impl<'a> Ring<'a> {
     }
 }
 
-fn encode(packets: &[Packet<'_>]) -> Vec<u32> {
+pub(super) fn encode(packets: &[Packet<'_>]) -> Vec<u32> {
     let mut words = Vec::new();
     packets.iter().for_each(|packet| packet.encode(&mut words).unwrap());
     words
@@ -150,7 +150,7 @@ fn completes(signal: &Signal) -> Packet<'static> {
     pm4::signal(signal.handle() + 8, 0, Width::Bits64)
 }
 
-fn write_data(address: u64, data: &[u32]) -> Packet<'_> {
+pub(super) fn write_data(address: u64, data: &[u32]) -> Packet<'_> {
     Packet::WriteData(pm4::WriteData {
         destination: pm4::Destination::Memory { address },
         increment: true,
@@ -161,7 +161,7 @@ fn write_data(address: u64, data: &[u32]) -> Packet<'_> {
 }
 
 /// Waits until a dword is this.
-fn wait_for(address: u64, value: u32) -> Packet<'static> {
+pub(super) fn wait_for(address: u64, value: u32) -> Packet<'static> {
     pm4::wait_memory(address, Compare::Equal, value, u32::MAX)
 }
 
@@ -233,6 +233,6 @@ const UNTIL_FLAG: &str = "
     global_atomic_add_u32 v0, v1, s[0:1] offset:8
     s_endpgm";
 
-fn dword(buffer: &Buffer, index: usize) -> u32 {
+pub(super) fn dword(buffer: &Buffer, index: usize) -> u32 {
     buffer.u32(index * 4).load(Ordering::SeqCst)
 }

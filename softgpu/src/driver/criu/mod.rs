@@ -98,7 +98,10 @@ impl KfdProcess {
         let queue_bytes: usize = state
             .queues
             .iter()
-            .map(|(_, queue)| size_of::<kfd_criu_queue_priv_data>() + queue::mqd_bytes(queue.is_compute()))
+            .map(|(_, queue)| {
+                let parts = self.queue_parts(queue.gpu, queue.is_compute());
+                size_of::<kfd_criu_queue_priv_data>() + parts.bytes()
+            })
             .sum();
         let events = self.events.lock().len();
         let bytes = size_of::<kfd_criu_process_priv_data>()

@@ -19,15 +19,44 @@ use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
 /// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
 const SDMA_MQD_BYTES: usize = 512;
 
-/// Bytes of a queue's descriptors in the blob: one descriptor, since no GPU of this device that executes has more than
-/// one XCC.
-pub(super) fn mqd_bytes(compute: bool) -> usize {
-    if compute { MQD_BYTES } else { SDMA_MQD_BYTES }
+/// What follows a queue's entry in the blob: its descriptors, then its control stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Bytes of a descriptor.
+    mqd: usize,
+    /// Bytes of a control stack; 0 where it is in the save area.
+    control_stack: usize,
+    /// How many there are of each.
+    xccs: usize,
+}
+
+impl Parts {
+    /// Bytes of all of them.
+    pub(super) fn bytes(self) -> usize {
+        self.xccs * (self.mqd + self.control_stack)
+    }
 }
 
 impl KfdProcess {
-    /// Appends a queue that is off the hardware, with its descriptor. From gfx10 on the control stack is in the save
-    /// area and not in the blob.
+    /// What follows the entry of a queue.
+    ///
+    /// Since "Fix checkpoint-restore on multi-xcc" (2025) the driver takes the descriptors and control stacks of all XCCs, and
+    /// counts those of copy queues as many times, although they have one (`get_queue_checkpoint_info`). Before, it took the
+    /// first XCC's.
+    pub(super) fn queue_parts(&self, gpu: usize, compute: bool) -> Parts {
+        let geometry = self.gpus[gpu].geometry();
+        let stack = geometry.control_stack_bytes as usize;
+        let carried = compute && self.target(gpu).is_some_and(|target| target.kernel_control_stack);
+        Parts {
+            mqd: if compute { MQD_BYTES } else { SDMA_MQD_BYTES },
+            control_stack: if carried { stack } else { 0 },
+            xccs: if self.kernel.knows_several_xccs() { geometry.num_xcc.max(1) as usize } else { 1 },
+        }
+    }
+
+    /// Appends a queue that is off the hardware, with its descriptors. From gfx10 on the control stack is in the save
+    /// area and not in the blob. On gfx9 it is in both here: the software GPU keeps it in the save area on every chip, so that
+    /// what the blob has of it says nothing.
     pub(super) fn append_queue(
         &self,
         blob: &mut Vec<u8>,
@@ -47,7 +76,7 @@ impl KfdProcess {
             Doorbell::Compute { id } => (id, 0),
             Doorbell::Sdma { id, doorbell } => (doorbell, id),
         };
-        let mqd_size = mqd_bytes(queue.is_compute());
+        let parts = self.queue_parts(queue.gpu, queue.is_compute());
         let data = kfd_criu_queue_priv_data {
             object_type: KFD_CRIU_OBJECT_TYPE_QUEUE,
             q_address: queue.ring_va,
@@ -67,11 +96,16 @@ impl KfdProcess {
             sdma_id,
             eop_ring_buffer_size: queue.eop_bytes,
             ctx_save_restore_area_size: queue.cwsr_bytes,
-            mqd_size: count(mqd_size),
+            mqd_size: count(parts.xccs * parts.mqd),
+            ctl_stack_size: count(parts.xccs * parts.control_stack),
             ..Default::default()
         };
         blob.extend_from_slice(bytemuck::bytes_of(&data));
-        blob.extend_from_slice(&queue.mqd.bytes()[..mqd_size]);
+        let end = blob.len() + parts.bytes();
+        for mqd in queue.mqd.parts().take(parts.xccs) {
+            blob.extend_from_slice(&mqd[..parts.mqd]);
+        }
+        blob.resize(end, 0);
         Ok(())
     }
 
@@ -88,16 +122,20 @@ impl KfdProcess {
         let queue_type = queue_type(&data)?;
         let compute = queue_type != KFD_IOC_QUEUE_TYPE_SDMA;
         let geometry = self.gpus[gpu].geometry();
-        if data.mqd_size as usize != mqd_bytes(compute) || data.ctl_stack_size > geometry.control_stack_bytes
-        {
+        let parts = self.queue_parts(gpu, compute);
+        let stacks = u64::from(geometry.control_stack_bytes) * u64::from(geometry.num_xcc.max(1));
+        if data.mqd_size as usize != parts.xccs * parts.mqd || u64::from(data.ctl_stack_size) > stacks {
             return Err(Errno::EINVAL);
         }
-        let mut mqd = vec![0; mqd_bytes(compute)];
-        cursor.fill(&mut mqd, call)?;
+        let mut bytes = vec![0; parts.xccs * parts.mqd];
+        cursor.fill(&mut bytes, call)?;
         cursor.skip(u64::from(data.ctl_stack_size), 1)?;
-        let mut mqd = Mqd::from_bytes(&mqd);
-        if compute {
-            sanitise(&mut mqd, geometry.control_stack_bytes, data.ctx_save_restore_area_size);
+        let mut mqd = Mqd::with_xccs(self.descriptors(gpu, compute));
+        for (xcc, part) in bytes.chunks_exact(parts.mqd).enumerate() {
+            mqd.set_bytes(xcc, part);
+            if compute {
+                sanitise(&mut mqd, xcc, geometry.control_stack_bytes, data.ctx_save_restore_area_size);
+            }
         }
         if data.q_id as usize >= MAX_QUEUES {
             return Err(Errno::EINVAL);
@@ -105,7 +143,7 @@ impl KfdProcess {
         if state.queues.get(data.q_id).is_some() {
             return Err(Errno::ENOSPC);
         }
-        if !self.kernel.restores_queues(self.target(gpu)) {
+        if !self.kernel.restores_queues(self.target(gpu), geometry.num_xcc) {
             return Err(Errno::EINVAL);
         }
         state.bound(gpu)?;
@@ -245,13 +283,13 @@ fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
     }
 }
 
-/// Limits the descriptor's offsets and sizes in the save area to the area's bounds, as Linux 7.3 does.
-fn sanitise(mqd: &mut Mqd, control_stack: u32, area: u32) {
-    let stack = mqd.word(mqd_field::CONTROL_STACK_SIZE).min(control_stack);
-    let offset = mqd.word(mqd_field::CONTROL_STACK_OFFSET).min(stack);
-    let waves = mqd.word(mqd_field::WAVE_STATE_OFFSET).min(area).max(stack);
-    mqd.set_word(mqd_field::CONTROL_STACK_SIZE, stack);
-    mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, offset);
-    mqd.set_word(mqd_field::WAVE_STATE_OFFSET, waves);
-    mqd.set_word(mqd_field::SAVE_AREA_SIZE, area);
+/// Limits an XCC's offsets and sizes in its save area to the area's bounds, as Linux 7.3 does.
+fn sanitise(mqd: &mut Mqd, xcc: usize, control_stack: u32, area: u32) {
+    let stack = mqd.word_of(xcc, mqd_field::CONTROL_STACK_SIZE).min(control_stack);
+    let offset = mqd.word_of(xcc, mqd_field::CONTROL_STACK_OFFSET).min(stack);
+    let waves = mqd.word_of(xcc, mqd_field::WAVE_STATE_OFFSET).min(area).max(stack);
+    mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_SIZE, stack);
+    mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_OFFSET, offset);
+    mqd.set_word_of(xcc, mqd_field::WAVE_STATE_OFFSET, waves);
+    mqd.set_word_of(xcc, mqd_field::SAVE_AREA_SIZE, area);
 }

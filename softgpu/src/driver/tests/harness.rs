@@ -55,7 +55,7 @@ pub struct Diary {
     pub refuse_map: AtomicBool,
     /// Stopping a queue times out.
     pub hang: AtomicBool,
-    /// The save area that the next stop reports, unless it is empty.
+    /// What the next stop leaves in the first XCC's save area, if anything.
     pub saved: Mutex<Option<SavedWaves>>,
     /// Queues on the hardware, with their start parameters.
     pub running: Mutex<BTreeMap<(usize, u32), Mqd>>,
@@ -136,17 +136,19 @@ impl Hardware for Diary {
         }
         mqd.set_word(STOPS, mqd.word(STOPS) + 1);
         if let Some(saved) = self.saved.lock().take() {
-            mqd.set_word(mqd_field::CONTROL_STACK_OFFSET, saved.control_stack_offset);
-            mqd.set_word(
-                mqd_field::CONTROL_STACK_SIZE,
-                saved.control_stack_offset + saved.control_stack_bytes,
-            );
-            mqd.set_word(mqd_field::WAVE_STATE_OFFSET, saved.wave_state_offset);
+            let end = saved.control_stack_offset + saved.control_stack_bytes;
+            // Each further XCC has eight bytes of control stack more.
+            for (xcc, more) in (0..mqd.xccs()).zip((0..).step_by(8)) {
+                let offset = saved.control_stack_offset - more;
+                mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_OFFSET, offset);
+                mqd.set_word_of(xcc, mqd_field::CONTROL_STACK_SIZE, end);
+                mqd.set_word_of(xcc, mqd_field::WAVE_STATE_OFFSET, saved.wave_state_offset);
+            }
         }
         // The fake hardware keeps no CU masks: it returns the firmware's words and those of the save area.
-        let mut answer = Mqd::default();
-        for word in 64..MQD_BYTES / 4 {
-            answer.set_word(word, mqd.word(word));
+        let mut answer = Mqd::with_xccs(mqd.xccs());
+        for (xcc, word) in (0..mqd.xccs()).flat_map(|xcc| (64..MQD_BYTES / 4).map(move |word| (xcc, word))) {
+            answer.set_word_of(xcc, word, mqd.word_of(xcc, word));
         }
         Ok(Some(Box::new(answer)))
     }
@@ -284,7 +286,7 @@ pub const PID: u32 = 4711;
 /// Address of the client's id arrays.
 pub const ARRAY: u64 = 0x1000;
 
-fn ledger_of(gpus: &[GpuModel]) -> Ledger {
+pub fn ledger_of(gpus: &[GpuModel]) -> Ledger {
     let vram = gpus.iter().map(GpuModel::vram_bytes).collect();
     Ledger::create(&Capacities { vram, queues: 4096, system: 1 << 34, ttm: 1 << 33 }).unwrap()
 }

@@ -12,4 +12,5 @@ mod harness;
 mod memory;
 mod peers;
 mod queues;
+mod several_xccs;
 mod sharing;

@@ -7,6 +7,7 @@ use queues::pm4::{IndirectBuffer, RSRC1_PRIV, reg};
 
 use super::*;
 use crate::client_gpus::queue_context::QueueContext;
+use crate::client_gpus::xccs::SplitWaves;
 use crate::client_gpus::{mqd, save};
 
 /// Packets in memory.
@@ -23,11 +24,11 @@ fn stored_again(queue: &Ring<'_>) -> Mqd {
     let gpu = queue.machine.gpus.gpus[0].gpu();
     let saved = queue.mqd.lock().clone();
     let waves = save::load(&gpu.vm, &config, &saved.waves()).unwrap();
-    let (context, halt) = QueueContext::load(gpu, &config, &saved, waves).unwrap();
-    let mut writer = mqd::Writer::new(&config);
+    let (context, halt) = QueueContext::load(gpu, &config, &saved, vec![waves]).unwrap();
+    let mut writer = mqd::Writer::new(&config, 1);
     let place = Some(saved.waves()).filter(|waves| waves.wave_state_bytes != 0);
-    writer.waves(&config, place);
-    context.store(&mut writer, halt.map(|halt| halt.code));
+    writer.waves(0, &config, place);
+    context.store(&mut writer, halt.map(|halt| halt.code), &SplitWaves::new(Vec::new(), 1));
     *writer.finish()
 }
 

@@ -13,7 +13,7 @@ const BYTES: usize = 64 << 20;
 fn again(engine: &Engine<'_>) -> Mqd {
     let mqd = engine.mqd.lock();
     let mut reader = Reader::new(&mqd, HwQueueKind::Sdma).unwrap();
-    let mut writer = Writer::new(&engine.config());
+    let mut writer = Writer::new(&engine.config(), 1);
     writer.put(reader.take());
     SdmaContext::load(&mut reader).unwrap().store(&mut writer);
     *writer.finish()
@@ -151,7 +151,7 @@ fn descriptor_with_an_impossible_position_is_refused_and_any_progress_is_harmles
     let (engine, memory) = (Engine::new(&machine, 1), machine.buffer(8192, DATA));
     engine.stop();
     let with = |next: u64, progress: u64| {
-        let mut writer = Writer::new(&engine.config());
+        let mut writer = Writer::new(&engine.config(), 1);
         writer.put(0);
         [next, 0, progress].into_iter().for_each(|value| writer.put64(value));
         *writer.finish()

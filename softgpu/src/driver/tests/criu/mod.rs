@@ -5,6 +5,7 @@ mod hostile;
 mod pause;
 mod restore;
 mod round_trip;
+mod several_xccs;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues that several XCCs process together, as on gfx942 in SPX.
+//!
+//! Every XCC has a descriptor and a save area of its own. It reads every packet of an AQL queue; of a dispatch it runs the
+//! work-groups whose turn is its own: they go round the XCCs one by one (`compute_tg_chunk_size` is 1 in
+//! `kfd_mqd_manager_v9.c`, `init_mqd_v9_4_3`), and the order of the XCCs is that of their descriptors. A PM4 queue is one
+//! XCC's, here the first one's.
+//!
+//! INVARIANT: a wave is saved into the area of the XCC that runs it, and comes back from there. Which waves of an area are of
+//! which dispatch is in the descriptor of the second XCC, and nowhere if there is only one XCC.
+
+use nix::errno::Errno;
+use queues::save_area::WaveRecord;
+use queues::words::count;
+
+use super::mqd::{Reader, Writer};
+
+/// The waves of a dispatch, each with the number of its XCC.
+pub(super) type DispatchWaves = Vec<(usize, WaveRecord)>;
+
+/// The waves of a queue, a list for each XCC, and how many of a list each dispatch has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct SplitWaves {
+    /// In the order of the dispatches.
+    pub(super) of_xcc: Vec<Vec<WaveRecord>>,
+    /// By dispatch, then by XCC.
+    counts: Vec<Vec<usize>>,
+}
+
+impl SplitWaves {
+    /// Sorts the waves of some dispatches by XCC. Waves of an XCC that there is not are the last one's.
+    pub(super) fn new(dispatches: Vec<DispatchWaves>, xccs: usize) -> Self {
+        let xccs = xccs.max(1);
+        let mut split = Self { of_xcc: vec![Vec::new(); xccs], counts: Vec::new() };
+        for waves in dispatches.into_iter().filter(|waves| !waves.is_empty()) {
+            let mut counts = vec![0; xccs];
+            for (xcc, wave) in waves {
+                let xcc = xcc.min(xccs - 1);
+                counts[xcc] += 1;
+                split.of_xcc[xcc].push(wave);
+            }
+            split.counts.push(counts);
+        }
+        split
+    }
+
+    /// Writes which waves are of which dispatch.
+    pub(super) fn store(&self, writer: &mut Writer) {
+        writer.put(count(self.counts.len()));
+        self.counts.iter().flatten().for_each(|&waves| writer.put(count(waves)));
+    }
+
+    /// The waves of the areas, one dispatch behind another, as [`SplitWaves::store`] says.
+    ///
+    /// # Errors
+    /// `EINVAL` when the areas hold other waves.
+    pub(super) fn load(reader: &mut Reader<'_>, of_xcc: Vec<Vec<WaveRecord>>) -> Result<Self, Errno> {
+        let all: usize = of_xcc.iter().map(Vec::len).sum();
+        let dispatches = usize::try_from(reader.take()).map_err(|_| Errno::EINVAL)?;
+        // A dispatch that is listed has a wave.
+        if dispatches > all {
+            return Err(Errno::EINVAL);
+        }
+        let counts: Vec<Vec<usize>> = (0..dispatches)
+            .map(|_| of_xcc.iter().map(|_| usize::try_from(reader.take()).unwrap_or(usize::MAX)).collect())
+            .collect();
+        let listed = |xcc: usize| counts.iter().fold(0_usize, |sum, waves| sum.saturating_add(waves[xcc]));
+        if of_xcc.iter().enumerate().any(|(xcc, waves)| listed(xcc) != waves.len()) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self { of_xcc, counts })
+    }
+
+    /// The waves, one dispatch behind another.
+    pub(super) fn into_dispatches(self) -> Vec<WaveRecord> {
+        let mut lists: Vec<_> = self.of_xcc.into_iter().map(Vec::into_iter).collect();
+        let mut all = Vec::new();
+        for counts in &self.counts {
+            for (list, &waves) in lists.iter_mut().zip(counts) {
+                all.extend(list.by_ref().take(waves));
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client_gpus::tests::some_queue;
+    use crate::hardware::HwQueueKind;
+
+    fn wave(pc: u64) -> WaveRecord {
+        WaveRecord {
+            lanes: 32,
+            vgprs: vec![0; 256],
+            sgprs: [0; 128],
+            m0: 0,
+            pc,
+            exec: 1,
+            status: 0,
+            trapsts: 0,
+            mode: 0,
+            flat_scratch: 0,
+            ttmp: [0; 16],
+            lds: None,
+            first_in_group: true,
+            last_in_group: true,
+        }
+    }
+
+    fn pcs(waves: &[WaveRecord]) -> Vec<u64> {
+        waves.iter().map(|wave| wave.pc).collect()
+    }
+
+    #[test]
+    fn waves_of_two_dispatches_are_told_apart_in_the_areas_of_three_xccs() {
+        let dispatches = vec![
+            vec![(0, wave(1)), (2, wave(2)), (0, wave(3))],
+            Vec::new(),
+            vec![(2, wave(4)), (1, wave(5)), (0, wave(6))],
+        ];
+        let split = SplitWaves::new(dispatches, 3);
+        let areas: Vec<_> = split.of_xcc.iter().map(|waves| pcs(waves)).collect();
+        assert_eq!(areas, [vec![1, 3, 6], vec![5], vec![2, 4]]);
+        let mut writer = Writer::new(&some_queue(HwQueueKind::Aql), 3);
+        split.store(&mut writer);
+        let mqd = writer.finish();
+        let mut reader = Reader::new(&mqd, HwQueueKind::Aql).unwrap();
+        let loaded = SplitWaves::load(&mut reader, split.of_xcc.clone()).unwrap();
+        assert_eq!(loaded, split);
+        assert_eq!(pcs(&loaded.into_dispatches()), [1, 3, 2, 6, 5, 4]);
+        // One wave more or less than the areas hold.
+        for areas in [vec![vec![]; 3], vec![vec![wave(1); 4], vec![wave(5)], vec![wave(2), wave(4)]]] {
+            let mut reader = Reader::new(&mqd, HwQueueKind::Aql).unwrap();
+            assert_eq!(SplitWaves::load(&mut reader, areas), Err(Errno::EINVAL));
+        }
+    }
+}
