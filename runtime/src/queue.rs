@@ -15,12 +15,12 @@ use stasis_protocol::gate::Pass;
 use crate::agent::Agent;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
-use crate::context::error::{DeviceError, QueueError, SubmitError, WaitError};
+use crate::context::error::{CodeCacheError, DeviceError, QueueError, SubmitError, WaitError};
 use crate::context::queue::create::{Created, Recipe, check_priority, create_queue, destroy_queue};
 use crate::context::queue::cu_mask::CuMask;
 use crate::context::queue::fault::QueueFault;
 use crate::context::queue::live::QueueLive;
-use crate::context::queue::{code_caches, idle, scratch};
+use crate::context::queue::{code_caches, idle, lost_agent, scratch};
 use crate::context::registry::state::{QueueKey, QueueKind};
 use crate::context::registry::{Bo, Registry, Table};
 use crate::context::signal::make::submitted;
@@ -243,12 +243,18 @@ impl Handle {
     /// Makes a queue on `agent`.
     pub(crate) fn create(agent: &Agent, pass: &Pass<'_>, recipe: Recipe) -> Result<Arc<Self>, QueueError> {
         let (context, agent) = (Arc::clone(&agent.context), agent.clone());
+        lost_agent::check(&context, pass, &agent.info)?;
         let Created { key, live, page_va, private_base_hi, shared_base_hi } =
             create_queue(&context, pass, &agent.info, recipe)?;
         let queue = Arc::new(Handle { context, key, live, agent, page_va, private_base_hi, shared_base_hi });
+        // A fault that was told since may have passed over a queue that was not there yet.
+        lost_agent::check(&queue.context, pass, &queue.agent.info)?;
         if recipe.kind.is_compute() {
             let settled = code_caches::settle(&queue.context, pass, &queue.agent.info);
-            settled.map_err(|error| QueueError::CodeCaches(Box::new(error)))?;
+            settled.map_err(|error| match error {
+                CodeCacheError::AgentLost(lost) => QueueError::AgentLost(lost),
+                other => QueueError::CodeCaches(Box::new(other)),
+            })?;
         }
         Ok(queue)
     }

@@ -135,6 +135,7 @@ fn restore_steps(
     match try_put_device(context, closed, device) {
         Ok(()) => {
             context.set_transport_name(snapshot.transport.name());
+            context.lost_agents.reopened(same_process);
             context.code_caches.mark_all_stale(&context.registry.lock());
             if snapshot.captured.is_none() {
                 invalidate_code(context, closed);

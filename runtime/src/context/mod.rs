@@ -11,10 +11,11 @@
 //! 1. the staged copies, then an agent's copy engines (both in `copy`);
 //! 2. the gate;
 //! 3. an agent's instruction caches, while they are invalidated;
-//! 4. a raw queue's producer;
-//! 5. the slot of the event thread;
-//! 6. the registry, under which nothing is waited for but ioctls that cannot block on a client;
-//! 7. the list of deferred frees, the table of layers, and a flush of host writes.
+//! 4. the look whether an agent is lost;
+//! 5. a raw queue's producer;
+//! 6. the slot of the event thread;
+//! 7. the registry, under which nothing is waited for but ioctls that cannot block on a client;
+//! 8. the list of deferred frees, the table of layers, what is known of an agent's loss, and a flush of host writes.
 //!
 //! Objects that hot paths touch (`live` parts) are shared out by `Arc`, so no dispatch and no wait takes a lock.
 
@@ -47,6 +48,7 @@ pub use self::layers::Layer;
 use self::layers::Layers;
 use self::memory::host_writes::HostWrites;
 use self::queue::code_caches::CodeCaches;
+use self::queue::lost_agent::LostAgents;
 use self::registry::Registry;
 use self::registry::state::BoKey;
 use self::signal::event::EventLive;
@@ -75,6 +77,8 @@ pub struct Context {
     pub host_writes: Arc<HostWrites>,
     /// What the agents' instruction caches may hold.
     pub code_caches: CodeCaches,
+    /// On which agents the driver runs no queues any more.
+    pub lost_agents: LostAgents,
     /// What the layers above keep.
     layers: Layers,
     device: GatedCell<Option<Arc<Device>>>,

@@ -21,6 +21,7 @@ use super::memory::host_writes::HostWrites;
 use super::memory::request::Request;
 use super::memory::window;
 use super::queue::code_caches::CodeCaches;
+use super::queue::lost_agent::LostAgents;
 use super::registry::arena::Window;
 use super::registry::state::{BoRole, EventKey, EventKind, EventState};
 use super::registry::{Event, Registry};
@@ -63,6 +64,7 @@ fn with_window(
     let pages = device.hdp_pages()?;
     let host_writes = HostWrites::new(&gate, pages);
     let code_caches = CodeCaches::new(agents.len());
+    let lost_agents = LostAgents::new(agents.len());
     let context = Arc::new(Context {
         device: GatedCell::new(&gate, Some(Arc::clone(&device))),
         gate,
@@ -76,6 +78,7 @@ fn with_window(
         deferred: Mutex::new(Vec::new()),
         host_writes,
         code_caches,
+        lost_agents,
         layers: Layers::default(),
         watch: Mutex::new(None),
     });

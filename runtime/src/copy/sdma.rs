@@ -32,7 +32,7 @@ const FILL_DWORDS: usize = 5;
 pub(super) fn queue(agent: &Agent) -> Result<RawQueue, CopyError> {
     let options =
         RawOptions { kind: RawKind::Sdma { engine: None }, ring_bytes: RING_BYTES, ..RawOptions::default() };
-    RawQueue::internal(agent, options).map_err(|error| CopyError::Queue(Box::new(error)))
+    Ok(RawQueue::internal(agent, options)?)
 }
 
 pub(super) fn copy(
@@ -109,6 +109,7 @@ fn with_room(queue: &RawQueue, words: &[u32]) -> Result<(), CopyError> {
 fn refused(error: RawError) -> CopyError {
     match error {
         RawError::Queue(fault) => CopyError::Submit(Box::new(SubmitError::Queue(fault))),
+        RawError::AgentLost(lost) => CopyError::AgentLost(lost),
         RawError::Stale { queue } => CopyError::Submit(Box::new(SubmitError::Stale { queue })),
         RawError::Freed { key } => CopyError::Freed { key },
         RawError::Lost(lost) => CopyError::Lost(lost),

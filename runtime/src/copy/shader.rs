@@ -28,15 +28,14 @@ pub(super) struct Shader {
 impl Shader {
     pub(super) fn new(agent: &Agent) -> Result<Self, CopyError> {
         let object = device_lib::object_for(agent.name()).map_err(CopyError::NoKernels)?;
-        let load = |error| CopyError::Load(Box::new(error));
-        let executable = Executable::load(agent, object).map_err(load)?;
+        let executable = Executable::load(agent, object)?;
         let pass = agent.context.gate.enter()?;
         let options = QueueOptions { packets: PACKETS, kernarg_slot_bytes: 64, ..QueueOptions::default() };
         let queue = options.recipe(&agent.info, true).and_then(|recipe| Handle::create(agent, &pass, recipe));
         Ok(Shader {
-            queue: Queue(queue.map_err(|error| CopyError::Queue(Box::new(error)))?),
-            fill: executable.kernel(device_lib::FILL).map_err(load)?,
-            copy: executable.kernel(device_lib::COPY).map_err(load)?,
+            queue: Queue(queue?),
+            fill: executable.kernel(device_lib::FILL)?,
+            copy: executable.kernel(device_lib::COPY)?,
         })
     }
 
@@ -80,7 +79,7 @@ impl Shader {
                 Ok(_) => return Ok(()),
                 // TIMEOUT: room comes with the next transfer that ends, or the queue fails.
                 Err(SubmitError::WouldBlock { .. }) => std::thread::sleep(Duration::from_micros(50)),
-                Err(error) => return Err(CopyError::Submit(Box::new(error))),
+                Err(error) => return Err(error.into()),
             }
         }
     }

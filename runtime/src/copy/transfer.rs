@@ -40,14 +40,14 @@ impl Transfer {
     /// Waits until it is done; `None` waits for ever.
     ///
     /// # Errors
-    /// [`CopyError::Wait`].
+    /// [`CopyError::Wait`], [`CopyError::AgentLost`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), CopyError> {
-        let Some(hold) = &self.staged else { return self.signal.wait_done(timeout).map_err(wait) };
+        let Some(hold) = &self.staged else { return self.signal.wait_done(timeout).map_err(CopyError::from) };
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             // The signal is the last queue's; one before it may have failed.
             if let Some(fault) = hold.under_way.fault() {
-                return Err(wait(Arc::clone(fault).into()));
+                return Err(WaitError::from(Arc::clone(fault)).into());
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let look = left.map_or(FAULT_POLL, |left| left.min(FAULT_POLL));
@@ -55,13 +55,9 @@ impl Transfer {
                 Ok(()) => return Ok(()),
                 Err(WaitError::Timeout { .. }) if left.is_none_or(|left| left > look) => {}
                 // A fault is looked at above, and releases the other queue.
-                Err(WaitError::Queue(_)) if hold.under_way.fault().is_some() => {}
-                Err(error) => return Err(wait(error)),
+                Err(WaitError::Queue(_) | WaitError::AgentLost(_)) if hold.under_way.fault().is_some() => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
-}
-
-fn wait(error: WaitError) -> CopyError {
-    CopyError::Wait(Box::new(error))
 }

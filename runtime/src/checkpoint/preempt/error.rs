@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why queues cannot be preempted for a checkpoint, and why preempted queues cannot be carried on.
 
+use std::sync::Arc;
+
 use kfd::blob::BlobError;
 use kfd::{Errno, IoctlError};
 use thiserror::Error;
 
 use super::probe::{ForkError, Step};
+use crate::context::error::AgentLost;
 use crate::context::registry::state::BoKey;
 
 /// Why queues cannot be stopped in the middle of their kernels here.
@@ -32,6 +35,9 @@ pub enum Unavailable {
         /// The last minor that is known not to.
         last: u32,
     },
+    /// A memory fault took the queues off an agent: where their waves stood then is not what a copy could go on with.
+    #[error("{0}; lock with Mode::Drain to save what is in memory")]
+    AgentLost(Arc<AgentLost>),
     /// Queues that run on several XCCs cannot be saved whole.
     #[error(
         "{target} runs each queue on {xccs} XCCs, and only the first one's waves could be saved; lock with Mode::Drain, \

@@ -27,6 +27,8 @@ use super::contents::Contents;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
 use crate::context::device::Device;
+use crate::context::error::QueueError;
+use crate::context::queue::lost_agent;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, BoKind, BoRole};
 use crate::vmem;
@@ -101,6 +103,12 @@ pub(super) fn suspend_queues(
 ) -> Result<(), CheckpointError> {
     let pass = closed.pass();
     let Some(on) = context.device(&pass) else { return Ok(()) };
+    // A fault took the queues off, wherever their waves were: that is nothing a copy could go on with.
+    for info in &context.agents {
+        if let Err(QueueError::AgentLost(lost)) = lost_agent::check(context, &pass, info) {
+            return Err(CheckpointError::Preempt(Unavailable::AgentLost(lost)));
+        }
+    }
     // Before the registry is locked: it may take a while.
     probe::make_sure(on, limit).map_err(CheckpointError::Preempt)?;
     let mut registry = context.registry.lock();

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Errors of copies, fills and uploads.
 
-use super::{AllocError, DeviceError, LoadError, Lost, QueueError, RawError, SubmitError, WaitError};
+use std::sync::Arc;
+
+use super::{
+    AgentLost, AllocError, DeviceError, LoadError, Lost, QueueError, RawError, SubmitError, WaitError,
+};
 use crate::context::registry::state::BoKey;
 
 /// A copy or fill could not be started or did not end well.
@@ -148,9 +152,48 @@ pub enum CopyError {
     /// It did not complete.
     #[error("The copy did not complete")]
     Wait(#[source] Box<WaitError>),
+    /// The driver runs no queue of this process on the agent that was to copy.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
+}
+
+impl From<LoadError> for CopyError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::AgentLost(lost) => Self::AgentLost(lost),
+            other => Self::Load(Box::new(other)),
+        }
+    }
+}
+
+impl From<QueueError> for CopyError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::AgentLost(lost) => Self::AgentLost(lost),
+            other => Self::Queue(Box::new(other)),
+        }
+    }
+}
+
+impl From<SubmitError> for CopyError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::AgentLost(lost) => Self::AgentLost(lost),
+            other => Self::Submit(Box::new(other)),
+        }
+    }
+}
+
+impl From<WaitError> for CopyError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::AgentLost(lost) => Self::AgentLost(lost),
+            other => Self::Wait(Box::new(other)),
+        }
+    }
 }
 
 /// A buffer could not be made and filled. There is none then.

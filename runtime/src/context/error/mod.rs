@@ -16,6 +16,7 @@ pub use crate::context::error::queue::{CodeCacheError, CuMaskError, QueueError, 
 pub use crate::context::error::transfer::TransferError;
 pub use crate::context::memory::window::WindowError;
 use crate::context::queue::fault::QueueFault;
+pub use crate::context::queue::lost_agent::AgentLost;
 pub use crate::context::registry::arena::ArenaError;
 use crate::context::registry::state::{BoKey, BoUse, QueueKey};
 use crate::context::registry::tally::Holdings;
@@ -354,13 +355,25 @@ pub enum WaitError {
     },
     /// The queue that was to complete it stopped.
     #[error(transparent)]
-    Queue(#[from] Arc<QueueFault>),
+    Queue(Arc<QueueFault>),
+    /// The driver runs no queue of this process any more where it was to be completed.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The driver refused the wait.
     #[error("Waiting for the signal failed")]
     Device(#[from] DeviceError),
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
+}
+
+impl From<Arc<QueueFault>> for WaitError {
+    fn from(fault: Arc<QueueFault>) -> Self {
+        match &fault.lost {
+            Some(lost) => Self::AgentLost(Arc::clone(lost)),
+            None => Self::Queue(fault),
+        }
+    }
 }
 
 /// A code object could not be loaded.
@@ -393,8 +406,20 @@ pub enum LoadError {
     Copy(#[from] TransferError),
     /// It was written where other code was, which the agent may still run.
     #[error("The agent's instruction caches could not be invalidated")]
-    CodeCaches(#[from] CodeCacheError),
+    CodeCaches(#[source] CodeCacheError),
+    /// The driver runs no queue of this process there.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
+}
+
+impl From<CodeCacheError> for LoadError {
+    fn from(error: CodeCacheError) -> Self {
+        match error {
+            CodeCacheError::AgentLost(lost) => Self::AgentLost(lost),
+            other => Self::CodeCaches(other),
+        }
+    }
 }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::context::error::{AllocError, DeviceError, KernargError, LaunchError, Lost, QueueFault};
+use crate::context::error::{
+    AgentLost, AllocError, DeviceError, KernargError, LaunchError, Lost, QueueFault,
+};
 use crate::context::registry::state::{BoKey, QueueKey};
 
 /// A queue could not be made, changed or destroyed.
@@ -108,6 +110,9 @@ pub enum QueueError {
     /// Code was loaded before there was a queue, and the agent may still run what was in its place.
     #[error("The agent's instruction caches could not be invalidated before the queue's first packet")]
     CodeCaches(#[source] Box<CodeCacheError>),
+    /// The driver runs no queue of this process there.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The driver refused.
     #[error("The driver refused the queue")]
     Device(#[from] DeviceError),
@@ -129,6 +134,9 @@ pub enum CodeCacheError {
     /// The queue stopped.
     #[error(transparent)]
     Fault(Arc<QueueFault>),
+    /// The driver runs no queue of this process there.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The agent did not answer.
     #[error("The invalidation had not ended after {} ms: the agent hangs, or its queues are suspended", waited.as_millis())]
     Stalled {
@@ -138,6 +146,25 @@ pub enum CodeCacheError {
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
+}
+
+impl From<QueueError> for CodeCacheError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::AgentLost(lost) => Self::AgentLost(lost),
+            QueueError::Lost(lost) => Self::Lost(lost),
+            other => Self::Queue(Box::new(other)),
+        }
+    }
+}
+
+impl From<Arc<QueueFault>> for CodeCacheError {
+    fn from(fault: Arc<QueueFault>) -> Self {
+        match &fault.lost {
+            Some(lost) => Self::AgentLost(Arc::clone(lost)),
+            None => Self::Fault(fault),
+        }
+    }
 }
 
 /// Packets could not be submitted. None of them was.
@@ -164,7 +191,10 @@ pub enum SubmitError {
     },
     /// The queue stopped with an exception.
     #[error(transparent)]
-    Queue(#[from] Arc<QueueFault>),
+    Queue(Arc<QueueFault>),
+    /// The driver runs no queue of this process there any more.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The queue was destroyed.
     #[error("Queue {queue} was destroyed")]
     Stale {
@@ -258,6 +288,15 @@ pub enum SubmitError {
     Lost(#[from] Lost),
 }
 
+impl From<Arc<QueueFault>> for SubmitError {
+    fn from(fault: Arc<QueueFault>) -> Self {
+        match &fault.lost {
+            Some(lost) => Self::AgentLost(Arc::clone(lost)),
+            None => Self::Queue(fault),
+        }
+    }
+}
+
 /// Words could not be submitted to a raw queue. None of them was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -309,7 +348,10 @@ pub enum RawError {
     },
     /// The queue stopped with an exception.
     #[error(transparent)]
-    Queue(#[from] Arc<QueueFault>),
+    Queue(Arc<QueueFault>),
+    /// The driver runs no queue of this process there any more.
+    #[error(transparent)]
+    AgentLost(Arc<AgentLost>),
     /// The queue was destroyed.
     #[error("Queue {queue} was destroyed")]
     Stale {
@@ -319,6 +361,15 @@ pub enum RawError {
     /// The device is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
+}
+
+impl From<Arc<QueueFault>> for RawError {
+    fn from(fault: Arc<QueueFault>) -> Self {
+        match &fault.lost {
+            Some(lost) => Self::AgentLost(Arc::clone(lost)),
+            None => Self::Queue(fault),
+        }
+    }
 }
 
 /// A mask of compute units that SET_CU_MASK would refuse, or that would stop the queue.

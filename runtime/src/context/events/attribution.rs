@@ -12,7 +12,7 @@ use queues::words::size;
 
 use super::saved_waves::read_save_area;
 use crate::context::device::Device;
-use crate::context::error::DeviceError;
+use crate::context::error::{AgentLost, DeviceError};
 use crate::context::memory::mapped::view;
 use crate::context::queue::fault::{Cause, FaultingWave, QueueFault, WavesUnread};
 use crate::context::queue::scratch;
@@ -122,13 +122,18 @@ fn is_of_wave(code: ExceptionCode) -> bool {
 }
 
 /// Puts a queue in the error state and breaks the promises of its packets.
-pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, cause: Cause) {
-    let Cause { bits, memory, scratch } = cause;
+pub(super) fn diagnose(
+    device: &Device,
+    registry: &mut Registry,
+    key: QueueKey,
+    cause: Cause,
+) -> Option<Arc<QueueFault>> {
+    let Cause { bits, memory, scratch, evicted, lost } = cause;
     let waves = suspend_and_read(device, registry, key);
     // It is off the hardware, and nobody will answer it.
     scratch::close_question(registry, key);
-    let Some(queue) = registry.queues.get(key) else { return };
-    let Some(live) = queue.live.clone() else { return };
+    let queue = registry.queues.get(key)?;
+    let live = queue.live.clone()?;
     let codes: Vec<_> = ExceptionCode::ALL.iter().copied().filter(|&code| bits & bit(code) != 0).collect();
     let (guilty, unread) = match waves.and_then(|waves| blame(&waves)) {
         Ok(guilty) => (guilty, None),
@@ -139,7 +144,18 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
     let packet = (guilty.is_none() && !by_unknown_wave).then(|| live.next_packet());
     let agent = device.node(queue.state.agent).map_or("?", |node| node.info.target().name).to_owned();
     let wave = guilty.map(|wave| locate(registry, wave));
-    let fault = Arc::new(QueueFault { queue: key, agent, codes, memory, scratch, wave, unread, packet });
+    let fault = Arc::new(QueueFault {
+        queue: key,
+        agent,
+        codes,
+        memory,
+        scratch,
+        wave,
+        unread,
+        packet,
+        evicted,
+        lost,
+    });
     tracing::error!(target: "exceptions", %fault);
     let fault = live.fail(fault);
     // A hash set would not pay: a ring has at most a few thousand open completions once in a queue's life.
@@ -148,10 +164,46 @@ pub(super) fn diagnose(device: &Device, registry: &mut Registry, key: QueueKey, 
         if let Some(signal) = &signal.live
             && handles.contains(&signal.handle())
             && !signal.is_settled()
+            // The ring remembers packets that completed, and their signals may be promised elsewhere since.
+            && signal.fault().is_none()
         {
             signal.break_with(fault);
         }
     }
+    Some(Arc::clone(fault))
+}
+
+/// The compute queues of an agent that the driver keeps off the hardware although nobody suspended them. It does not tell of
+/// queues without waves.
+pub(super) fn evicted(device: &Device, registry: &Registry, agent: AgentIndex) -> Vec<QueueKey> {
+    let is_evicted = |key: &QueueKey| {
+        registry.queues.get(*key).is_some_and(|queue| device.is_evicted(queue, &registry.bos))
+    };
+    on_agent(registry, agent).into_iter().filter(is_evicted).collect()
+}
+
+/// Stops the queues that the driver runs no more because of a fault that is not theirs: those in `off`, and those without
+/// waves, which it takes with the others.
+pub(super) fn abandon(
+    device: &Device,
+    registry: &mut Registry,
+    agent: AgentIndex,
+    off: impl Fn(QueueKey) -> bool,
+    lost: &Arc<AgentLost>,
+) -> bool {
+    let has_waves = |key| registry.queues.get(key).is_some_and(|queue| queue.state.kind.is_compute());
+    let gone: Vec<_> =
+        on_agent(registry, agent).into_iter().filter(|&key| off(key) || !has_waves(key)).collect();
+    for &queue in &gone {
+        let cause = Cause {
+            bits: bit(ExceptionCode::PreemptionError),
+            memory: lost.memory,
+            lost: Some(Arc::clone(lost)),
+            ..Cause::default()
+        };
+        diagnose(device, registry, queue, cause);
+    }
+    !gone.is_empty()
 }
 
 /// A wave to blame.

@@ -19,11 +19,11 @@ use kfd::sys::{kfd_event_data, kfd_hsa_memory_exception_data};
 use queues::aql::ExceptionCode;
 use stasis_protocol::gate::Lost;
 
-use self::attribution::{bit, diagnose, memory_bits, on_agent, suspects};
+use self::attribution::{abandon, bit, diagnose, evicted, memory_bits, on_agent, suspects};
 use self::thread_handle::Watch;
 use crate::context::Context;
 use crate::context::device::{Device, DeviceEvents};
-use crate::context::error::DeviceError;
+use crate::context::error::{AgentLost, DeviceError};
 use crate::context::queue::fault::{Cause, MemoryViolation};
 use crate::context::queue::scratch;
 use crate::context::registry::state::QueueKey;
@@ -163,39 +163,39 @@ fn handle(context: &Context, device: &Device, mut raised: Raised) {
         }
     }
     let mut registry = context.registry.lock();
+    let agent = raised.memory.and_then(|memory| device.agent_of(GpuId(memory.gpu_id)));
+    // The driver takes queues off before it tells of the fault, and is asked before the queue at fault is suspended.
+    let off = agent.map_or_else(Vec::new, |agent| evicted(device, &registry, agent));
     if let (Some(memory), true) = (raised.memory, found.is_empty()) {
         found = suspects(device, &mut registry, GpuId(memory.gpu_id));
     }
     let cause = |bits| {
         let memory = raised.memory.filter(|_| bits & memory_bits() != 0).map(MemoryViolation::from);
-        Cause { bits, memory, scratch: None }
+        Cause { bits, memory, evicted: memory.is_some() && !off.is_empty(), ..Cause::default() }
     };
     let found: Vec<_> = found.into_iter().map(|(queue, bits)| (queue, cause(bits))).collect();
     let mut is_news = !found.is_empty() || raised.memory.is_some() || raised.reset.is_some();
+    let mut guilty = None;
     for (queue, cause) in found {
-        diagnose(device, &mut registry, queue, cause);
+        let fault = diagnose(device, &mut registry, queue, cause);
+        guilty = guilty.or(fault.filter(|fault| fault.memory.is_some()));
     }
     for (queue, cause) in scratch::answer(context, device, &mut registry) {
         is_news = true;
         diagnose(device, &mut registry, queue, cause);
     }
-    if let Some(memory) = raised.memory
-        && let Some(agent) = device.agent_of(GpuId(memory.gpu_id))
-    {
-        // Kernels up to 6.12 and beyond take all of a process's queues off the GPU for good
-        // (`kfd_dqm_evict_pasid`): better told than waited for.
-        let queues = on_agent(&registry, agent);
-        let is_evicted =
-            |key| registry.queues.get(key).is_some_and(|queue| device.is_evicted(queue, &registry.bos));
-        let evicted: Vec<_> = queues.iter().copied().filter(|&key| is_evicted(key)).collect();
-        // The driver does not tell of queues without waves; it takes them with the others.
-        let has_waves = |key| registry.queues.get(key).is_some_and(|q| q.state.kind.is_compute());
-        let others = queues.iter().copied().filter(|&key| !evicted.is_empty() && !has_waves(key));
-        let gone: Vec<_> = others.chain(evicted.iter().copied()).collect();
-        for queue in gone {
-            let bits = bit(ExceptionCode::PreemptionError);
-            let memory = Some(memory.into());
-            diagnose(device, &mut registry, queue, Cause { bits, memory, scratch: None });
+    if let (Some(agent), Some(memory)) = (agent, raised.memory.map(MemoryViolation::from)) {
+        let name = device.node(agent).map_or("?", |node| node.info.target().name).to_owned();
+        let lost = Arc::new(AgentLost { agent: name, memory: Some(memory), fault: guilty });
+        context.lost_agents.note(agent, &lost);
+        // Better told than waited for.
+        if !off.is_empty() {
+            abandon(device, &mut registry, agent, |key| off.contains(&key), &lost);
+        }
+    }
+    for info in &context.agents {
+        if let Some(lost) = context.lost_agents.lost(info.index()) {
+            is_news |= abandon(device, &mut registry, info.index(), |_| true, &lost);
         }
     }
     drop(registry);

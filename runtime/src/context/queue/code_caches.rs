@@ -27,15 +27,14 @@ use crate::context::error::CodeCacheError;
 use crate::context::queue::create::{Recipe, create_queue, destroy_queue};
 use crate::context::queue::idle::is_idle;
 use crate::context::queue::live::QueueLive;
+use crate::context::queue::lost_agent::check;
 use crate::context::registry::Registry;
-use crate::context::registry::state::{AgentIndex, QueueKind};
+use crate::context::registry::state::AgentIndex;
 
 /// Where the queue's page has room for the PM4 commands, behind the `amd_queue_t`, its doorbell and its marker.
 const COMMANDS: u64 = 2048;
 /// TIMEOUT: two packets on a queue of their own; kernels of other queues do not delay them.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The queue's ring: the least there is.
-const RING_BYTES: u32 = 4096;
 
 /// What is known of one agent's caches.
 #[derive(Debug, Default)]
@@ -115,17 +114,9 @@ fn has_compute_queue(registry: &Registry, agent: AgentIndex) -> bool {
 }
 
 fn invalidate(context: &Context, pass: &Pass<'_>, info: &AgentInfo) -> Result<(), CodeCacheError> {
-    let recipe = Recipe {
-        kind: QueueKind::Aql,
-        ring_bytes: RING_BYTES,
-        priority: kfd::sys::KFD_MAX_QUEUE_PRIORITY,
-        percentage: 100,
-        kernarg_slot_bytes: 0,
-        scratch_lane_bytes: 0,
-        internal: true,
-    };
-    let queue =
-        create_queue(context, pass, info, recipe).map_err(|error| CodeCacheError::Queue(Box::new(error)))?;
+    let queue = check(context, pass, info)
+        .and_then(|()| create_queue(context, pass, info, Recipe::own_aql()))
+        .map_err(CodeCacheError::from)?;
     let done = submit(pass, &queue.live).and_then(|()| await_end(context, pass, &queue.live));
     let destroy = || destroy_queue(context, pass, queue.key, &queue.live);
     // Nobody else could try again.
@@ -155,7 +146,7 @@ fn await_end(context: &Context, pass: &Pass<'_>, live: &QueueLive) -> Result<(),
     let started = Instant::now();
     let ended = is_idle(context, pass, live, started + LIMIT)?;
     match live.fault() {
-        Some(fault) => Err(CodeCacheError::Fault(Arc::clone(fault))),
+        Some(fault) => Err(Arc::clone(fault).into()),
         None if !ended => Err(CodeCacheError::Stalled { waited: started.elapsed() }),
         None => Ok(()),
     }

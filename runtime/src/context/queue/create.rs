@@ -46,6 +46,21 @@ pub struct Recipe {
     pub internal: bool,
 }
 
+impl Recipe {
+    /// The smallest AQL queue, for packets of the runtime's own that must run soon.
+    pub fn own_aql() -> Self {
+        Recipe {
+            kind: QueueKind::Aql,
+            ring_bytes: 4096,
+            priority: kfd::sys::KFD_MAX_QUEUE_PRIORITY,
+            percentage: 100,
+            kernarg_slot_bytes: 0,
+            scratch_lane_bytes: 0,
+            internal: true,
+        }
+    }
+}
+
 /// KFD takes 0 to 15.
 pub fn check_priority(priority: u32) -> Result<(), QueueError> {
     if priority > kfd::sys::KFD_MAX_QUEUE_PRIORITY {

@@ -4,12 +4,14 @@
 //! INVARIANT: a fault never changes once it is known; a queue keeps its first one.
 
 use std::fmt;
+use std::sync::Arc;
 
 use kfd::Errno;
 use kfd::sys::kfd_hsa_memory_exception_data;
 use queues::aql::ExceptionCode;
 use queues::save_area::SaveAreaError;
 
+use crate::context::queue::lost_agent::AgentLost;
 use crate::context::registry::state::QueueKey;
 
 /// What the driver's address of a fault is rounded down to.
@@ -180,10 +182,44 @@ pub struct QueueFault {
     pub unread: Option<WavesUnread>,
     /// The packet at the read index, printed, where no wave was at fault.
     pub packet: Option<String>,
+    /// Whether the driver took queues of this process off the agent together with it.
+    pub evicted: bool,
+    /// The fault of another queue for which the driver took this one off the agent.
+    pub lost: Option<Arc<AgentLost>>,
 }
 
 impl fmt::Display for QueueFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(lost) = &self.lost {
+            return write!(f, "Queue {} on {} stopped: {lost}", self.queue, self.agent);
+        }
+        write!(f, "{}", self.without_advice())?;
+        match self.evicted {
+            false => write!(f, "; destroy the queue and make another"),
+            true => write!(
+                f,
+                "; the driver took this process's queues off the agent: if it does not run new ones, start a new process, \
+                 or restore a checkpoint in one"
+            ),
+        }
+    }
+}
+
+/// What stopped a queue, without what to do about it.
+pub(super) struct WithoutAdvice<'a>(&'a QueueFault);
+
+impl fmt::Display for WithoutAdvice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.describe(f)
+    }
+}
+
+impl QueueFault {
+    pub(super) fn without_advice(&self) -> WithoutAdvice<'_> {
+        WithoutAdvice(self)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Queue {} on {} stopped:", self.queue, self.agent)?;
         for (i, code) in self.codes.iter().enumerate() {
             write!(f, "{} {code}", if i == 0 { "" } else { "," })?;
@@ -214,11 +250,9 @@ impl fmt::Display for QueueFault {
         if let Some(packet) = &self.packet {
             write!(f, ", packet {packet}")?;
         }
-        write!(f, "; destroy the queue and make another")
+        Ok(())
     }
-}
 
-impl QueueFault {
     /// What the driver's flags say of an access or, where they say nothing, the wave.
     fn why_refused(&self, memory: &MemoryViolation) -> &'static str {
         let page = |address: u64| address & !(PAGE_BYTES - 1);
@@ -243,6 +277,10 @@ pub struct Cause {
     pub memory: Option<MemoryViolation>,
     /// The scratch memory that could not be given, if that is why.
     pub scratch: Option<ScratchFault>,
+    /// Whether the driver took queues of this process off the agent together with it.
+    pub evicted: bool,
+    /// The fault of another queue, if the driver took this one off the agent for it.
+    pub lost: Option<Arc<AgentLost>>,
 }
 
 #[cfg(test)]
@@ -271,6 +309,8 @@ mod tests {
             }),
             unread: None,
             packet: None,
+            evicted: false,
+            lost: None,
         };
         let text = fault.to_string();
         assert!(
@@ -314,6 +354,8 @@ mod tests {
                 wave: wave(pc),
                 unread: None,
                 packet: None,
+                evicted: false,
+                lost: None,
             };
             assert!(fault.to_string().contains(&format!("({text} at 0x1000)")), "{flags:?}: {fault}");
         }
@@ -336,6 +378,8 @@ mod tests {
             wave: None,
             unread: None,
             packet: None,
+            evicted: false,
+            lost: None,
         };
         let text = fault.to_string();
         for part in ["deep", "4096 bytes of scratch a lane", "402653184 bytes", "65536 bytes are available"] {

@@ -82,7 +82,7 @@ pub(crate) fn is_idle(
         Ok(Some(marker)) => marker,
         Ok(None) => return Ok(false),
         Err(WaitError::Lost(lost)) => return Err(lost),
-        Err(WaitError::Queue(_)) => return Ok(true),
+        Err(WaitError::Queue(_) | WaitError::AgentLost(_)) => return Ok(true),
         Err(_) => return Ok(false),
     };
     loop {

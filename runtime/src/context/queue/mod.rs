@@ -11,6 +11,7 @@ pub mod cu_mask;
 pub mod fault;
 pub mod idle;
 pub mod live;
+pub mod lost_agent;
 pub mod packets;
 pub mod scratch;
 pub mod transfer;

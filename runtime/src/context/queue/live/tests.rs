@@ -160,6 +160,8 @@ fn failed_queue_refuses_and_keeps_its_first_fault() {
             wave: None,
             unread: None,
             packet: None,
+            evicted: false,
+            lost: None,
         })
     };
     fake.live.fail(fault("first"));
