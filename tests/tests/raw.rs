@@ -16,7 +16,7 @@ use stasis::{
     Arg, Buffer, CopyEngine, CopyError, CuMask, CuMaskError, Kernel, QueueError, RawError, Runtime, Signal,
     WaitError,
 };
-use stasis_tests::gpu::{Gpu, Numbers, SOON, floats, on_a_future_kernel, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, floats, on_a_future_kernel, open_on, values};
 
 const SDMA: RawKind = RawKind::Sdma { engine: None };
 
@@ -535,4 +535,51 @@ fn runtime_copies_by_the_engine_it_is_told_to() {
     let odd = gpu.runtime.fill_by(CopyEngine::Sdma, to.span(1, 5), &[1], &[]);
     assert!(matches!(odd, Err(CopyError::Dwords { .. })));
     gpu.runtime.fill(to.span(1, 5), &[1], &[]).unwrap().wait(SOON).unwrap();
+}
+
+/// The software device executes no kernels of gfx12, so that its copy engines are all that can move bytes there.
+#[test]
+fn copy_engines_of_gfx12_copy_fill_and_move_rectangles() {
+    if stasis_tests::gpu::skip_on_kernel_driver("it asks for a chip that the machine may not have") {
+        return;
+    }
+    let runtime = open_on("soft:gfx1201", None);
+    let agent = runtime.agent(0).unwrap();
+    let upload = |numbers: &[u32]| {
+        let buffer = agent.vram().alloc(size_of_val(numbers) as u64).unwrap();
+        buffer.upload(0, bytemuck::cast_slice(numbers)).unwrap();
+        buffer
+    };
+    let numbers: Vec<u32> = Numbers(7).take(300_000).collect();
+    let (from, to) = (upload(&numbers), runtime.gtt().alloc(1_200_000).unwrap());
+    let filled = runtime.fill_by(CopyEngine::Sdma, to.all(), &[0xab], &[]).unwrap();
+    let copied = runtime.copy_by(CopyEngine::Sdma, to.all(), from.all(), &[filled.signal()]).unwrap();
+    copied.wait(SOON).unwrap();
+    assert_eq!(copied.engine(), CopyEngine::Sdma);
+    assert_eq!(values::<u32>(&to), numbers);
+
+    // A rectangle whose offset in x an older engine has no field for: 3 by 2 elements of 4 bytes out of rows of 2^15.
+    let rows: Vec<u32> = (0..3 << 15).collect();
+    let (from, to) = (upload(&rows), upload(&[0; 6]));
+    let rect = sdma::Packet::CopyRect(CopyRect {
+        element_log2: 2,
+        src: RectSide { address: from.va(), offset: [0x7ffc, 1, 0], pitch: 1 << 15, slice_pitch: 3 << 15 },
+        dst: RectSide { address: to.va(), offset: [0; 3], pitch: 3, slice_pitch: 6 },
+        extent: [3, 2, 1],
+    });
+    let generation = Generation::of(agent.target()).unwrap();
+    assert!(rect.encode(Generation::V6, &mut Vec::new()).is_err());
+    let options = RawOptions { kind: SDMA, ring_bytes: 4096, ..RawOptions::default() };
+    let (queue, done) = (RawQueue::create(&agent, options).unwrap(), Signal::new(&runtime, 1).unwrap());
+    queue.completes(&done);
+    let (mailbox, event) = done.mailbox().unwrap().unwrap();
+    let [fence, trap] = sdma::interrupt(generation, mailbox, event);
+    let mut words = Vec::new();
+    for packet in [rect, sdma::signal_decrement(done.value_va()), fence, trap] {
+        packet.encode(generation, &mut words).unwrap();
+    }
+    push(&queue, &words);
+    done.wait_done(SOON).unwrap();
+    let row = |y: u32| (0x7ffc..0x7fff).map(move |x| (y << 15) + x);
+    assert_eq!(values::<u32>(&to), row(1).chain(row(2)).collect::<Vec<_>>());
 }

@@ -26,7 +26,7 @@ pub const MAX_SPLIT_BYTES: u64 = 1 << 40;
 pub const fn max_copy_bytes(generation: Generation) -> u64 {
     match generation {
         Generation::V4 | Generation::V4_4 | Generation::V5 => 1 << 22,
-        Generation::V5_2 | Generation::V6 => 1 << 30,
+        Generation::V5_2 | Generation::V6 | Generation::V7 => 1 << 30,
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use super::fields::{aligned, bits, less_one, ones, only, ranged, take};
 use super::header::{header, op, sub_op};
 use super::{Generation, SdmaError};
+use crate::target::RectBits;
 use crate::words::{double, words};
 
 /// Moves bytes (op 1, sub-op 0, 7 dwords).
@@ -54,39 +55,41 @@ pub struct RectSide {
     pub address: u64,
     /// Where the box starts in x, y and z.
     pub offset: [u32; 3],
-    /// From one row to the next, 1 to 2^19.
+    /// From one row to the next, 1 to 2^19 or, from [`Generation::V7`] on, 2^16.
     pub pitch: u32,
-    /// From one slice to the next, 1 to 2^28; ROCr writes 1 where the box has one slice only.
-    pub slice_pitch: u32,
+    /// From one slice to the next, 1 to 2^28 or, from [`Generation::V7`] on, 2^32; ROCr writes 1 where the box has one slice
+    /// only.
+    pub slice_pitch: u64,
 }
 
 impl RectSide {
     fn decode(raw: &[u32; 5], dword: usize, generation: Generation) -> Result<Self, SdmaError> {
-        let z_bits = generation.rect_z_bits();
-        only(CopyRect::NAME, dword + 2, raw[2], 0x3fff_3fff)?;
-        only(CopyRect::NAME, dword + 3, raw[3], ones(z_bits) | !ones(13))?;
-        only(CopyRect::NAME, dword + 4, raw[4], ones(28))?;
+        let RectBits { xy, z, pitch, slice } = generation.rect_bits();
+        only(CopyRect::NAME, dword + 2, raw[2], ones(xy) | ones(xy) << 16)?;
+        only(CopyRect::NAME, dword + 3, raw[3], ones(z) | ones(pitch) << (32 - pitch))?;
+        only(CopyRect::NAME, dword + 4, raw[4], ones(slice))?;
         let address = double(raw[0], raw[1]);
         aligned(CopyRect::NAME, "address", address, 4)?;
         Ok(Self {
             address,
-            offset: [bits(raw[2], 0, 14), bits(raw[2], 16, 14), bits(raw[3], 0, z_bits)],
-            pitch: bits(raw[3], 13, 19) + 1,
-            slice_pitch: raw[4] + 1,
+            offset: [bits(raw[2], 0, xy), bits(raw[2], 16, xy), bits(raw[3], 0, z)],
+            pitch: bits(raw[3], 32 - pitch, pitch) + 1,
+            slice_pitch: u64::from(raw[4]) + 1,
         })
     }
 
     fn encode(&self, generation: Generation) -> Result<[u32; 5], SdmaError> {
         let name = CopyRect::NAME;
         aligned(name, "address", self.address, 4)?;
+        let width = generation.rect_bits();
         let [x, y, z] = self.offset.map(u64::from);
-        let x = ranged(name, "x offset", x, 0, ones(14))?;
-        let y = ranged(name, "y offset", y, 0, ones(14))?;
-        let z = ranged(name, "z offset", z, 0, ones(generation.rect_z_bits()))?;
-        let pitch = less_one(name, "pitch in elements", u64::from(self.pitch), 19)?;
-        let slice = less_one(name, "slice pitch in elements", u64::from(self.slice_pitch), 28)?;
+        let x = ranged(name, "x offset", x, 0, ones(width.xy))?;
+        let y = ranged(name, "y offset", y, 0, ones(width.xy))?;
+        let z = ranged(name, "z offset", z, 0, ones(width.z))?;
+        let pitch = less_one(name, "pitch in elements", u64::from(self.pitch), width.pitch)?;
+        let slice = less_one(name, "slice pitch in elements", self.slice_pitch, width.slice)?;
         let [low, high] = words(self.address);
-        Ok([low, high, x | y << 16, z | pitch << 13, slice])
+        Ok([low, high, x | y << 16, z | pitch << (32 - width.pitch), slice])
     }
 }
 
@@ -106,7 +109,8 @@ pub struct CopyRect {
     pub src: RectSide,
     /// Where to.
     pub dst: RectSide,
-    /// Size of the box in elements: x and y 1 to 2^14, z 1 to 2^11 or, from [`Generation::V5`] on, 2^13.
+    /// Size of the box in elements: x and y 1 to 2^14, z 1 to 2^11 or, from [`Generation::V5`] on, 2^13; from
+    /// [`Generation::V7`] on x and y to 2^16, z to 2^14.
     pub extent: [u32; 3],
 }
 
@@ -124,10 +128,10 @@ impl CopyRect {
 
     pub(super) fn decode(stream: &[u32], generation: Generation) -> Result<Self, SdmaError> {
         let raw: &[u32; Self::DWORDS] = take(stream)?;
-        let z_bits = generation.rect_z_bits();
+        let width = generation.rect_bits();
         only(Self::NAME, 0, raw[0], 0xe000_ffff)?;
-        only(Self::NAME, 11, raw[11], 0x3fff_3fff)?;
-        only(Self::NAME, 12, raw[12], ones(z_bits))?;
+        only(Self::NAME, 11, raw[11], ones(width.xy) | ones(width.xy) << 16)?;
+        only(Self::NAME, 12, raw[12], ones(width.z))?;
         let &[_, s0, s1, s2, s3, s4, d0, d1, d2, d3, d4, xy, z] = raw;
         let element = bits(raw[0], 29, 3);
         let element = ranged(Self::NAME, "element size code", u64::from(element), 0, Self::MAX_ELEMENT_LOG2)?;
@@ -135,7 +139,7 @@ impl CopyRect {
             element_log2: element.to_le_bytes()[0],
             src: RectSide::decode(&[s0, s1, s2, s3, s4], 1, generation)?,
             dst: RectSide::decode(&[d0, d1, d2, d3, d4], 6, generation)?,
-            extent: [bits(xy, 0, 14) + 1, bits(xy, 16, 14) + 1, z + 1],
+            extent: [bits(xy, 0, width.xy) + 1, bits(xy, 16, width.xy) + 1, z + 1],
         })
     }
 
@@ -144,9 +148,10 @@ impl CopyRect {
         let log2 = u64::from(self.element_log2);
         let element = ranged(name, "element size code", log2, 0, Self::MAX_ELEMENT_LOG2)?;
         let [x, y, z] = self.extent.map(u64::from);
-        let x = less_one(name, "width in elements", x, 14)?;
-        let y = less_one(name, "height in elements", y, 14)?;
-        let z = less_one(name, "depth in elements", z, generation.rect_z_bits())?;
+        let width = generation.rect_bits();
+        let x = less_one(name, "width in elements", x, width.xy)?;
+        let y = less_one(name, "height in elements", y, width.xy)?;
+        let z = less_one(name, "depth in elements", z, width.z)?;
         let (src, dst) = (self.src.encode(generation)?, self.dst.encode(generation)?);
         out.push(header(op::COPY, sub_op::COPY_RECT) | element << 29);
         out.extend(src);

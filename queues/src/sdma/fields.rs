@@ -5,9 +5,12 @@
 
 use super::SdmaError;
 
-/// `count` ones from bit 0; `count` is below 32.
+/// `count` ones from bit 0; `count` is 32 at most.
 pub(super) const fn ones(count: u32) -> u32 {
-    (1 << count) - 1
+    match 1_u32.checked_shl(count) {
+        Some(next) => next - 1,
+        None => u32::MAX,
+    }
 }
 
 /// The `count` bits from bit `shift`.
@@ -46,7 +49,10 @@ pub(super) fn less_one(
     count: u64,
     bits: u32,
 ) -> Result<u32, SdmaError> {
-    Ok(ranged(packet, field, count, 1, ones(bits) + 1)? - 1)
+    let most = u64::from(ones(bits)) + 1;
+    let less =
+        count.checked_sub(1).and_then(|less| u32::try_from(less).ok()).filter(|&less| less <= ones(bits));
+    less.ok_or(SdmaError::OutOfRange { packet, field, value: count, least: 1, most })
 }
 
 /// Refuses an address or size that is not a multiple of `alignment`, a power of two.

@@ -15,6 +15,7 @@ mod tests;
 use std::fmt;
 
 pub use sdma_generation::Generation;
+pub(crate) use sdma_generation::RectBits;
 pub use table::TARGETS;
 
 use crate::save_area::Layout;

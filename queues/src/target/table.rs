@@ -171,7 +171,7 @@ const GFX12: Target = Target {
     vgpr_bytes_per_cu: LARGE_VGPR_BYTES,
     workgroup_ids_in_ttmps: true,
     save_layout: Layout::Gfx12,
-    sdma: None,
+    sdma: Some(Generation::V7),
     criu: CriuSupport::None,
     ..GFX11_0
 };

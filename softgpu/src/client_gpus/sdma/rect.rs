@@ -29,9 +29,8 @@ pub(super) fn row(copy: &CopyRect, number: u64) -> Row {
     let element = u64::from(copy.element_bytes());
     let address = |side: &RectSide| {
         let [x, first_y, first_z] = side.offset.map(u64::from);
-        // Fields of 14, 19 and 28 bits: the sum is far from 2^64.
-        let elements =
-            (first_z + z) * u64::from(side.slice_pitch) + (first_y + y) * u64::from(side.pitch) + x;
+        // Fields of 16, 19 and 32 bits: the sum is far from 2^64.
+        let elements = (first_z + z) * side.slice_pitch + (first_y + y) * u64::from(side.pitch) + x;
         side.address.wrapping_add(elements * element)
     };
     Row { src: address(&copy.src), dst: address(&copy.dst), bytes: width * element }

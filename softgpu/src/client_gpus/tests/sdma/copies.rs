@@ -50,9 +50,11 @@ proptest! {
         // Arrays that hold the box, with some elements between rows and slices.
         let side = |(offset, row_gap, slice_gap): ([u32; 3], u32, u32), address| {
             let pitch = offset[0] + extent[0] + row_gap;
-            RectSide { address, offset, pitch, slice_pitch: pitch * (offset[1] + extent[1]) + slice_gap }
+            let slice_pitch = u64::from(pitch * (offset[1] + extent[1]) + slice_gap);
+            RectSide { address, offset, pitch, slice_pitch }
         };
-        let room = |side: &RectSide| (side.slice_pitch * (side.offset[2] + extent[2])) as usize * 16;
+        let room =
+            |side: &RectSide| side.slice_pitch as usize * (side.offset[2] + extent[2]) as usize * 16;
         let machine = Machine::new();
         let engine = Engine::new(&machine, 1);
         let memory = [machine.buffer(room(&side(src, 0)), DATA), machine.buffer(room(&side(dst, 0)), DATA)];
@@ -68,8 +70,8 @@ proptest! {
                 for x in 0..extent[0] {
                     let at = |side: &RectSide| {
                         let [x0, y0, z0] = side.offset;
-                        let index = (z0 + z) * side.slice_pitch + (y0 + y) * side.pitch + x0 + x;
-                        index as usize * element
+                        let row = u64::from(z0 + z) * side.slice_pitch + u64::from((y0 + y) * side.pitch);
+                        (row as usize + (x0 + x) as usize) * element
                     };
                     to[at(&dst)..][..element].copy_from_slice(&from[at(&src)..][..element]);
                 }
