@@ -307,7 +307,8 @@ fn rebuild_drained(
     let started = Instant::now();
     CheckpointMachine::of(context).now(Activity::Filling);
     let keys = contents::saved_buffers(&registry);
-    let movers = Movers::new(context, closed, &mut registry, on, &keys, true, from.limit)?;
+    let serves = |agent| !from.same_process || context.lost_agents.lost(agent).is_none();
+    let movers = Movers::new(context, closed, &mut registry, on, &keys, serves, from.limit)?;
     report.engine_bytes += movers.engine_bytes(&registry, &keys);
     let plain = movers.extents(&registry, &keys);
     // New memory of a driver is cleared (VRAM_CLEARED, zeroed system pages).
@@ -354,7 +355,8 @@ fn reattach_preempted(
         CheckpointMachine::of(context).now(Activity::Filling);
         let started = Instant::now();
         // The driver runs no queue before it is told that all is there.
-        let movers = Movers::new(context, closed, &mut registry, on, &captured.contents, false, from.limit)?;
+        let movers =
+            Movers::new(context, closed, &mut registry, on, &captured.contents, |_| false, from.limit)?;
         let extents = movers.extents(&registry, &captured.contents);
         report.add_read(from.image.fill(&extents, true, from.limit)?);
         report.fill_ms = milliseconds(started);

@@ -26,10 +26,13 @@ use super::secret::TermsSecret;
 use super::snapshot::{Contents, Metadata, Snapshot};
 use super::{audit, drain, driver_objects, preempt};
 use crate::context::Context;
+use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, RenderFiles};
 use crate::context::error::{Lost, explain};
 use crate::context::handover::{TakeError, take_device, try_put_device};
+use crate::context::queue::lost_agent;
 use crate::context::registry::Persist;
+use crate::context::registry::state::AgentIndex;
 use crate::image::{IMAGE_FILE, ImageWriter};
 use crate::linux::incarnation::Incarnation;
 use crate::share::{Participant, SessionOrder, end_rendezvous, replace_with_placeholders};
@@ -229,9 +232,12 @@ fn write_image(
     limit: &Limit,
     report: &mut CheckpointReport,
 ) -> Result<Written, CheckpointError> {
-    let mut registry = context.registry.lock();
     let pass = closed.pass();
     let on = present(context, &pass)?;
+    // Before the registry is locked: after a fault it takes a queue to find out.
+    let is_lost = |info: &&Arc<AgentInfo>| lost_agent::check(context, &pass, info).is_err();
+    let lost: Vec<AgentIndex> = context.agents.iter().filter(is_lost).map(|info| info.index()).collect();
+    let mut registry = context.registry.lock();
     let contents = match saved.mode {
         Mode::Preempt => preempt::contents(&registry, on, limit)?,
         Mode::Drain => contents::saved_buffers(&registry),
@@ -241,7 +247,8 @@ fn write_image(
         false => ImageWriter::create(&into.path())?,
     };
     let mut names: Vec<String> = contents.iter().map(|(key, _)| key.to_string()).collect();
-    let movers = Movers::new(context, closed, &mut registry, on, &contents, true, limit)?;
+    let movers =
+        Movers::new(context, closed, &mut registry, on, &contents, |agent| !lost.contains(&agent), limit)?;
     let mut extents = movers.extents(&registry, &contents);
     for (name, extent) in saved.participant.extents() {
         names.push(name);

@@ -60,8 +60,8 @@ pub(super) struct Movers {
 }
 
 impl Movers {
-    /// Decides who moves what, and makes the engines that it takes; none if `engines` says that the driver would not run
-    /// their queues now.
+    /// Decides who moves what, and makes the engines that it takes; none of agents whose queues the driver would not run now,
+    /// which `serves` tells.
     ///
     /// # Errors
     /// [`CheckpointError::Hidden`], [`CheckpointError::Device`], [`CheckpointError::Engine`]; no engine is left then.
@@ -71,11 +71,11 @@ impl Movers {
         registry: &mut Registry,
         on: &Device,
         contents: &Contents,
-        engines: bool,
+        serves: impl Fn(AgentIndex) -> bool,
         limit: &Limit,
     ) -> Result<Self, CheckpointError> {
         let mut movers = Movers { ways: BTreeMap::new(), lent: Vec::new() };
-        let made = movers.decide(context, registry, on, contents, engines, limit);
+        let made = movers.decide(context, registry, on, contents, serves, limit);
         if let Err(error) = made {
             if let Err(error) = movers.end(registry, on) {
                 tracing::warn!(target: "checkpoint", %error, "a copy engine's queue stays in the driver");
@@ -93,7 +93,7 @@ impl Movers {
         registry: &mut Registry,
         on: &Device,
         contents: &Contents,
-        engines: bool,
+        serves: impl Fn(AgentIndex) -> bool,
         limit: &Limit,
     ) -> Result<(), CheckpointError> {
         for info in &context.agents {
@@ -107,7 +107,7 @@ impl Movers {
                 .iter()
                 .map(|(key, _)| *key)
                 .find(|key| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped));
-            let has_engine = engines && info.copy_engines() > 0;
+            let has_engine = info.copy_engines() > 0 && serves(agent);
             let way = match hidden {
                 Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
                 Some(_) => {
