@@ -10,8 +10,8 @@ use queues::target::{CriuSupport, TARGETS, Target};
 use stasis::checkpoint::LAST_KFD_MINOR_WITHOUT_MES;
 
 const HEAD: &str = "\
-| chip | device kernels, trap handler | private memory | PM4 dispatch | SDMA | host path flushed by SDMA | layout of saved waves | preempted checkpoint |
-| --- | --- | --- | --- | --- | --- | --- | --- |
+| chip | device kernels, trap handler | private memory | PM4 dispatch | SDMA | host path flushed by SDMA | end-of-pipe buffers | layout of saved waves | preempted checkpoint |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 ";
 
 fn yes_or_no(is: bool) -> &'static str {
@@ -30,6 +30,7 @@ fn preempted(target: &Target) -> String {
     match (target.mes, target.criu) {
         (true, _) => format!("refused up to KFD 1.{LAST_KFD_MINOR_WITHOUT_MES}, then tried first"),
         (false, CriuSupport::Full) => "admitted".to_owned(),
+        (false, CriuSupport::WholeChip) => "refused".to_owned(),
         (false, _) => "not known".to_owned(),
     }
 }
@@ -46,7 +47,10 @@ fn row(target: &Target) -> String {
         [target.scratch.is_some(), target.pm4_dispatch, target.sdma.is_some() && target.sdma_hdp_flush]
             .map(yes_or_no);
     let (sdma, layout, preempted) = (sdma(target), target.save_layout, preempted(target));
-    format!("| {name} | {built} | {scratch} | {pm4} | {sdma} | {flush} | {layout:?} | {preempted} |\n")
+    let eop = if target.aql_eop { "PM4, AQL" } else { "PM4" };
+    format!(
+        "| {name} | {built} | {scratch} | {pm4} | {sdma} | {flush} | {eop} | {layout:?} | {preempted} |\n"
+    )
 }
 
 fn text_of(path: &str) -> String {

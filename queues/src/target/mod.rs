@@ -84,6 +84,10 @@ pub struct ScratchFormat {
 pub enum CriuSupport {
     /// Dump and restore.
     Full,
+    /// Dump and restore, but not where a node is a part of the chip: kernels with "Fix checkpoint-restore on multi-xcc" (6.18)
+    /// and without "use node XCC count for v9 CRIU control stack restore" (June 2026) divide the control stack by the
+    /// XCCs of the whole chip, and write behind their own buffer.
+    WholeChip,
     /// Dump only: restoring fails because the write pointer's buffer is not rebuilt.
     DumpOnly,
     /// Neither.

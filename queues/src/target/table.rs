@@ -110,6 +110,7 @@ const CDNA3: Target = Target {
     parked_pc: None,
     max_queues_per_process: 255,
     aql_eop: false,
+    criu: CriuSupport::WholeChip,
     ..CDNA2
 };
 

@@ -15,9 +15,11 @@ pub const VARIABLE: &str = "SOFTGPU_KERNEL";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KernelModel {
     /// Linux 6.12: a memory fault takes all of the process's queues on that GPU off the hardware for good
-    /// (`kfd_dqm_evict_pasid`), and every CRIU_OP PROCESS_INFO evicts once more.
+    /// (`kfd_dqm_evict_pasid`), and every CRIU_OP PROCESS_INFO evicts once more. Of a queue of several XCCs CRIU_OP takes the
+    /// first one's descriptor.
     V6_12,
-    /// Linux 7.3: as 6.12, but PROCESS_INFO of a paused process evicts nothing more.
+    /// Linux 7.3: as 6.12, but PROCESS_INFO of a paused process evicts nothing more, and CRIU_OP takes and makes the descriptors
+    /// of all XCCs.
     #[default]
     V7_3,
     /// A kernel that is not released yet: a fault stops only the queue that caused it, and CRIU_OP can restore the

@@ -67,7 +67,9 @@ impl KfdProcess {
         self.hardware.doorbells(gpu)?;
         let buffers = queue_buffers::find(&state, gpu, model, args)?;
         let counted = self.count_queue(&state, gpu)?;
-        queue_buffers::check_write_pointer(&state, gpu, args.write_pointer_address)?;
+        if self.target(gpu).is_some_and(|target| target.mes) {
+            queue_buffers::check_write_pointer(&state, gpu, args.write_pointer_address)?;
+        }
         let doorbell = self.take_doorbell(&mut state, gpu, args)?;
         let xccs = self.descriptors(gpu, kind_of(args.queue_type) != HwQueueKind::Sdma);
         let queue = new_queue(gpu, args, doorbell, buffers, xccs);

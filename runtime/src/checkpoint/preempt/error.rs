@@ -40,14 +40,23 @@ pub enum Unavailable {
     AgentLost(Arc<AgentLost>),
     /// Queues that run on several XCCs cannot be saved whole.
     #[error(
-        "{target} runs each queue on {xccs} XCCs, and only the first one's waves could be saved; lock with Mode::Drain, \
-         or partition the GPU so that each part has one XCC (CPX)"
+        "{target} runs each queue on {xccs} XCCs, and only the first one's waves could be saved; lock with Mode::Drain"
     )]
     SeveralXccs {
         /// The chip.
         target: &'static str,
         /// XCCs of a queue.
         xccs: u32,
+    },
+    /// The node is a part of a chip, whose queues some kernels restore wrongly: they write behind their own buffer, so it is
+    /// not even tried.
+    #[error(
+        "The node is a part of a {target}, and kernels from Linux 6.18 to the middle of 2026 damage their own memory when \
+         they restore queues there; lock with Mode::Drain"
+    )]
+    PartOfChip {
+        /// The chip.
+        target: &'static str,
     },
     /// It was tried with a queue of its own, and the driver refused.
     #[error(

@@ -60,6 +60,15 @@ fn save_area_holds_all_xccs_and_is_described_for_one() {
 }
 
 #[test]
+fn write_pointer_may_lie_in_vram_where_no_firmware_schedules() {
+    let client = Client::on_machine(TWO_XCCS);
+    let mut queue = parts(&client).args;
+    client.buffer(0, BASE + 0x3_0000, 4096, VRAM);
+    queue.write_pointer_address = BASE + 0x3_0000;
+    client.create(&mut queue).unwrap();
+}
+
+#[test]
 fn compute_queues_have_a_descriptor_for_each_xcc_and_copy_queues_one() {
     let client = Client::on_machine(TWO_XCCS);
     let mut queue = parts(&client).args;

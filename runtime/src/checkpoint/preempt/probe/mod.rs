@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use kfd::Errno;
 use parking_lot::Mutex;
-use queues::target::Target;
+use queues::target::{CriuSupport, Target};
 use stasis_protocol::Limit;
 
 pub use self::child::ForkError;
@@ -102,6 +102,9 @@ fn unknown(on: &Device) -> Result<Vec<usize>, Unavailable> {
 fn judge_by_name(target: &Target, xccs: u32, minor: u32) -> Result<(), Unavailable> {
     if xccs > 1 {
         return Err(Unavailable::SeveralXccs { target: target.name, xccs });
+    }
+    if target.criu == CriuSupport::WholeChip {
+        return Err(Unavailable::PartOfChip { target: target.name });
     }
     if target.mes && minor <= LAST_KFD_MINOR_WITHOUT_MES {
         return Err(Unavailable::Kernel { minor, target: target.name, last: LAST_KFD_MINOR_WITHOUT_MES });
@@ -246,6 +249,8 @@ mod tests {
         for minor in [17, 24, 99] {
             let refused = judge_by_name(target("gfx942"), 8, minor).unwrap_err();
             assert!(matches!(refused, Unavailable::SeveralXccs { xccs: 8, .. }), "{refused:?}");
+            let refused = judge_by_name(target("gfx942"), 1, minor).unwrap_err();
+            assert!(matches!(refused, Unavailable::PartOfChip { target: "gfx942" }), "{refused:?}");
         }
     }
 
