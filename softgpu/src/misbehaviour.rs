@@ -82,6 +82,8 @@ misbehaviours! {
     FaultKernel = "fault-kernel",
     /// A queue that halts takes the GPU with it.
     OtherQueues = "other-queues",
+    /// Who has acquired the address space before is somebody else, though the file is the same.
+    Checkpoint = "checkpoint",
     /// Saved waves lose a bit of a register.
     Preempt = "preempt",
 }
