@@ -181,3 +181,17 @@ KERNEL globals(GLOBAL u32 *out)
     out[1] = *places[1];
     out[2] = ADD(&tally, 1);
 }
+
+// What a kernel does that enqueues: it publishes a packet whose body is in another queue's ring, and rings that queue's
+// doorbell, which it finds as the device library does, by the queue's structure (HSA 1.2, hsa_queue_t and amd_signal_t). With
+// `wait` it stays until the packet has completed its signal.
+KERNEL enqueue(GLOBAL u32 *packet, u32 header, u32 wait, GLOBAL const u64 *queue, GLOBAL const u64 *value)
+{
+    GLOBAL const u64 *signal = (GLOBAL const u64 *)queue[2];
+    GLOBAL u64 *doorbell = (GLOBAL u64 *)signal[1];
+    __scoped_atomic_store_n(packet, header, __ATOMIC_RELEASE, __MEMORY_SCOPE_SYSTEM);
+    // The index behind the packet is there already.
+    __scoped_atomic_store_n(doorbell, queue[7] - 1, __ATOMIC_RELEASE, __MEMORY_SCOPE_SYSTEM);
+    while (wait && __scoped_atomic_load_n(value, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_SYSTEM) != 0)
+        __builtin_amdgcn_s_sleep(1);
+}

@@ -129,7 +129,6 @@ fn of_object(registry: &Registry, key: BoKey, state: &BoState, base: u64, addres
         BoKind::Imported => Access::ReadWriteExecute,
         _ => access_by_flags(state.flags),
     };
-    let agents: &[AgentIndex] = if state.kind == BoKind::Doorbell { &[] } else { &state.mapped };
     PointerInfo {
         kind,
         key,
@@ -137,7 +136,7 @@ fn of_object(registry: &Registry, key: BoKey, state: &BoState, base: u64, addres
         bytes: state.bytes,
         offset: address - base,
         owner: owner(state),
-        access: agents.iter().map(|agent| (agent.at(), access)).collect(),
+        access: state.mapped.iter().map(|agent| (agent.at(), access)).collect(),
         // Registered memory is the CPU's at another address than the agents'.
         is_visible: state.cpu_mapped || base != state.va,
     }

@@ -28,6 +28,7 @@ use super::clock;
 use super::core::{Core, Exit};
 use super::dependencies::{all_zero, any_zero, holds};
 use super::dispatch::{self, Job, Progress};
+use super::doorbell::{LONGEST_NAP, Nap};
 use super::gpu::{Gpu, Wake};
 use super::mqd::{Reader, Writer};
 use super::pm4;
@@ -212,7 +213,7 @@ impl AqlContext {
     /// Executes packets until the driver or an exception stops it.
     pub(super) fn run(&mut self, core: &Core) -> Exit {
         let wake: Ended = Arc::new(Wake(Arc::clone(&core.gpu)));
-        let mut run = AqlRun { core, config: core.config, context: self, wake };
+        let mut run = AqlRun { core, config: core.config, context: self, wake, nap: Nap::default() };
         let mut begun = run.map();
         while begun.is_ok() {
             begun = run.step();
@@ -266,6 +267,8 @@ struct AqlRun<'a> {
     config: HwQueue,
     context: &'a mut AqlContext,
     wake: Ended,
+    /// How long to sleep next beside a dispatch.
+    nap: Nap,
 }
 
 impl AqlRun<'_> {
@@ -400,6 +403,7 @@ impl AqlRun<'_> {
         self.consume()?;
         job.begin(gpu, &self.core.control, Some(Arc::clone(&self.wake)))?;
         self.context.jobs.push(job);
+        self.nap = Nap::default();
         Ok(())
     }
 
@@ -428,6 +432,8 @@ impl AqlRun<'_> {
                 Progress::Aborted => return Err(Exit::Left),
                 Progress::Completed => {
                     let job = self.context.jobs.remove(at);
+                    // Workers tell of the end of what they have run; a short dispatch may have needed none.
+                    self.core.gpu.doorbells.notice();
                     self.complete(&job)?;
                 }
             }
@@ -443,8 +449,10 @@ impl AqlRun<'_> {
         self.context.jobs.iter().any(Job::is_over)
     }
 
-    fn wait_for_a_job(&self) {
-        self.core.gpu.doorbells.park(|| self.core.must_leave() || self.is_one_over());
+    fn wait_for_a_job(&mut self) {
+        let (core, jobs) = (self.core, &self.context.jobs);
+        let ready = || core.must_leave() || jobs.iter().any(Job::is_over);
+        core.gpu.doorbells.park_beside_waves(&mut self.nap, ready);
     }
 
     fn run_buffer(&mut self, mut buffer: Buffer) -> Result<(), Exit> {
@@ -466,6 +474,7 @@ impl AqlRun<'_> {
         let core = self.core;
         let value = |handle| signal::value(&core.gpu.vm, handle);
         let mut backoff = Backoff::new(&core.gpu.waiters);
+        let mut noticed = Instant::now();
         while !satisfied(&value)? {
             // A queue that leaves during a barrier executes the barrier from its beginning when it is back.
             if core.must_leave() {
@@ -474,6 +483,11 @@ impl AqlRun<'_> {
             self.collect()?;
             backoff
                 .wait(|| core.must_leave() || self.is_one_over() || !matches!(satisfied(&value), Ok(false)));
+            // What the barrier waits for may be what the waves of a dispatch before it enqueue.
+            if !self.context.jobs.is_empty() && noticed.elapsed() >= LONGEST_NAP {
+                core.gpu.doorbells.notice();
+                noticed = Instant::now();
+            }
         }
         self.retire(completion, start)
     }
@@ -509,9 +523,14 @@ impl AqlRun<'_> {
             std::hint::spin_loop();
         }
         self.context.spin /= 2;
+        let (has_waves, mut nap) = (!self.context.jobs.is_empty(), self.nap);
         // The next step finds a fault again and raises it.
-        doorbells
-            .park(|| self.core.must_leave() || self.is_one_over() || !matches!(self.published(), Ok(false)));
+        let ready = || self.core.must_leave() || self.is_one_over() || !matches!(self.published(), Ok(false));
+        match has_waves {
+            true => doorbells.park_beside_waves(&mut nap, ready),
+            false => doorbells.park(ready),
+        }
+        self.nap = nap;
         Ok(())
     }
 

@@ -73,15 +73,6 @@ impl Job {
         Ok(Self { launch, grid: None, running: None, start: clock::ticks(), xccs })
     }
 
-    /// Runs the grid until it completes or `control` stops it.
-    ///
-    /// # Errors
-    /// The exception that a wave raised; the grid cannot be resumed.
-    pub(super) fn run(&mut self, gpu: &Gpu, control: &Control) -> Result<Progress, Raised> {
-        self.begin(gpu, control, None)?;
-        self.end()
-    }
-
     /// Gives the grid to the workers; `ended` is notified when it may be over.
     ///
     /// # Errors

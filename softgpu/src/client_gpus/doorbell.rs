@@ -15,14 +15,21 @@
 //!   sleep while 1  <- would sleep for ever; with tickets the word holds B's, and A looks again
 //! ```
 //!
-//! INVARIANT: after a ring, no queue of the slice sleeps before it has read its slot again. The word lies in
-//! memory of the client's; a client that overwrites it can delay only its own queues.
+//! A wave that enqueues stores to a slot, too, and knows nothing of the word. The queue that runs its dispatch looks at the
+//! slots for it ([`Doorbells::notice`]): when the dispatch has ended, and, if it lasts, now and then while the queue waits
+//! for its end.
+//!
+//! INVARIANT: after a ring, no queue of the slice sleeps before it has read its slot again; after a ring of a wave, none
+//! sleeps for longer than [`LONGEST_NAP`]. The word lies in memory of the client's; a client that overwrites it can delay
+//! only its own queues.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
 
 use kfd::linux;
 use nix::errno::Errno;
+use parking_lot::Mutex;
 
 use super::shared::SharedPages;
 
@@ -33,12 +40,30 @@ pub const PARKED_BYTES: usize = 4096;
 /// What a slot holds before its first ring: no packet index, and before all of them.
 pub(super) const NEVER_RUNG: u64 = u64::MAX;
 
+/// How long a queue sleeps beside its running dispatch before it looks for rings of waves for the first time: longer than
+/// most dispatches last.
+const FIRST_NAP: Duration = Duration::from_micros(200);
+/// The longest such sleep; each is twice as long as the one before.
+pub(super) const LONGEST_NAP: Duration = Duration::from_millis(2);
+
+/// How long a queue sleeps next beside its running dispatch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nap(Duration);
+
+impl Default for Nap {
+    fn default() -> Self {
+        Self(FIRST_NAP)
+    }
+}
+
 /// One process's doorbells on one GPU.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     slots: SharedPages,
     parked: SharedPages,
     ticket: AtomicU32,
+    /// The slots of queues on the hardware, and what they held when somebody last looked for rings of waves.
+    watched: Mutex<Vec<(u32, u64)>>,
 }
 
 impl Doorbells {
@@ -51,6 +76,7 @@ impl Doorbells {
             slots: SharedPages::new("softgpu-doorbells", SLICE_BYTES)?,
             parked: SharedPages::new("softgpu-parked", PARKED_BYTES)?,
             ticket: AtomicU32::new(0),
+            watched: Mutex::default(),
         })
     }
 
@@ -77,18 +103,61 @@ impl Doorbells {
 
     /// Sleeps until the client rings a doorbell, or returns at once when `ready` holds after the parking was announced.
     /// May also return early: the caller checks its condition again in any case.
-    pub(super) fn park(&self, mut ready: impl FnMut() -> bool) {
+    pub(super) fn park(&self, ready: impl FnMut() -> bool) {
+        self.sleep(ready, None);
+    }
+
+    /// As [`Doorbells::park`], for a queue whose waves run and may ring: it sleeps for a moment, and then notices that.
+    pub(super) fn park_beside_waves(&self, nap: &mut Nap, ready: impl FnMut() -> bool) {
+        self.sleep(ready, Some(nap.0));
+        self.notice();
+        nap.0 = (nap.0 * 2).min(LONGEST_NAP);
+    }
+
+    /// Has [`Doorbells::notice`] look at the slot of a queue that comes onto the hardware.
+    pub(super) fn watch(&self, offset: u32) {
+        self.watched.lock().push((offset, self.value(offset)));
+    }
+
+    /// The end of [`Doorbells::watch`].
+    pub(super) fn unwatch(&self, offset: u32) {
+        let mut watched = self.watched.lock();
+        if let Some(at) = watched.iter().position(|&(other, _)| other == offset) {
+            watched.swap_remove(at);
+        }
+    }
+
+    /// Wakes the parked queues if the slot of one has another value than when this was last called. Costs a fence and a load
+    /// when no queue is parked.
+    pub(super) fn notice(&self) {
+        let Some(word) = self.parked.u32_at(0) else { return };
+        // ORDERING: pairs with the fence in `sleep`: either this thread sees the ticket, or `ready` sees what a wave stored.
+        fence(Ordering::SeqCst);
+        if word.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut rung = false;
+        for (offset, last) in self.watched.lock().iter_mut() {
+            let value = self.value(*offset);
+            rung |= std::mem::replace(last, value) != value;
+        }
+        if rung {
+            self.wake_all();
+        }
+    }
+
+    fn sleep(&self, mut ready: impl FnMut() -> bool, limit: Option<Duration>) {
         let Some(word) = self.parked.u32_at(0) else { return };
         let ticket = self.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         word.store(ticket, Ordering::SeqCst);
-        // ORDERING: pairs with the client's fence between its slot store and its load of the word. Either that load
+        // ORDERING: pairs with the client's fence between its slot store and its load of the word, and with `notice`. Either that load
         // sees a ticket, or `ready` sees the store.
         fence(Ordering::SeqCst);
         if ready() {
             return;
         }
-        // After any error (EAGAIN, EINTR) the caller checks again.
-        let _ = linux::wait_futex(word, ticket, None);
+        // After any error (EAGAIN, EINTR, ETIMEDOUT) the caller checks again.
+        let _ = linux::wait_futex(word, ticket, limit);
     }
 
     /// Wakes every parked queue, as a ring does.
@@ -139,6 +208,33 @@ mod tests {
         assert_eq!(doorbells.value(8192), NEVER_RUNG);
         assert_eq!(doorbells.value(4), NEVER_RUNG);
         assert_eq!(doorbells.value(8184), 0);
+    }
+
+    #[test]
+    fn ring_of_a_wave_is_noticed_by_a_queue_beside_it() {
+        let doorbells = Arc::new(Doorbells::new().unwrap());
+        doorbells.watch(8);
+        // A wave stores and does nothing else.
+        let store = |value| doorbells.slots.u64_at(8).unwrap().store(value, Ordering::Release);
+        for value in 1..=100 {
+            let sleeper = std::thread::spawn({
+                let doorbells = Arc::clone(&doorbells);
+                move || {
+                    while doorbells.value(8) != value {
+                        doorbells.park(|| doorbells.value(8) == value);
+                    }
+                }
+            });
+            if value % 2 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            store(value);
+            let mut nap = Nap::default();
+            while !sleeper.is_finished() {
+                doorbells.park_beside_waves(&mut nap, || false);
+            }
+            sleeper.join().unwrap();
+        }
     }
 
     #[test]

@@ -124,6 +124,7 @@ impl Queue {
             let areas = (0..mqd.xccs()).map(area).collect::<Result<_, _>>()?;
             QueueContext::load(&gpu, &config, mqd, areas)?
         };
+        gpu.doorbells.watch(config.doorbell_offset);
         let core = Core::new(gpu, config, control, leave);
         let shared = Arc::new(Shared { core, left: Mutex::default(), changed: Condvar::new() });
         if let Some(Halt { code, waves, xcc }) = halted {
@@ -137,8 +138,11 @@ impl Queue {
                 let shared = Arc::clone(&shared);
                 move || shared.work(context)
             })
-            .map_err(|_| Errno::ENOMEM)?;
-        Ok(Self { shared, thread: Some(thread) })
+            .map_err(|_| Errno::ENOMEM);
+        if thread.is_err() {
+            shared.core.gpu.doorbells.unwatch(config.doorbell_offset);
+        }
+        Ok(Self { shared, thread: Some(thread?) })
     }
 
     /// As it was started.
@@ -212,5 +216,6 @@ impl Drop for Queue {
         self.shared.core.control.abort();
         self.shared.core.wake();
         self.join();
+        self.shared.core.gpu.doorbells.unwatch(self.shared.core.config.doorbell_offset);
     }
 }

@@ -71,7 +71,7 @@ impl Captured {
         let blob = Blob::parse(&self.private, count(self.devices.len()), count(self.bos.len()))?;
         for (key, bo) in registry.bos.iter_mut() {
             let state = &bo.state;
-            if matches!(state.kind, BoKind::Doorbell | BoKind::Reserved) {
+            if state.kind == BoKind::Reserved {
                 continue;
             }
             let found = self.bos.iter().zip(&blob.bos).find(|(bucket, _)| bucket.addr == state.va);

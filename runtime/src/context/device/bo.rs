@@ -43,6 +43,10 @@ pub mod flags {
         | KFD_IOC_ALLOC_MEM_FLAGS_UNCACHED;
     /// What the firmware itself works in, with the execute permission that ROCr gives it.
     pub const QUEUE: u32 = GTT | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
+    /// The doorbells of the process, as libhsakmt asks for them (`fmm.c`, `hsakmt_fmm_allocate_doorbell`).
+    pub const DOORBELLS: u32 = KFD_IOC_ALLOC_MEM_FLAGS_DOORBELL
+        | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE
+        | KFD_IOC_ALLOC_MEM_FLAGS_COHERENT;
     /// Code objects: globals are written, code is fetched.
     pub const EXECUTABLE: u32 = KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
 }
@@ -51,18 +55,20 @@ const READ_WRITE: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 impl Device {
     /// Makes the object of an entry: allocates it, maps it to the agents it names and, if it is to be, for the CPU.
-    /// A doorbell slice is mapped by [`Device::create_queue`] instead.
+    /// A doorbell slice is mapped for the CPU by [`Device::create_queue`] instead.
     ///
     /// # Errors
     /// [`DeviceError`]; nothing is left of it then.
     pub fn create_bo(&self, bo: &mut Bo) -> Result<(), DeviceError> {
         let state = &bo.state;
         let owner = self.node(state.agent)?;
-        let user_address = match state.kind {
-            BoKind::Userptr { address } => address,
-            BoKind::Doorbell | BoKind::Reserved => return Ok(()),
+        let (user_address, flags) = match state.kind {
+            BoKind::Userptr { address } => (address, state.flags),
+            BoKind::Reserved => return Ok(()),
             BoKind::Imported => return Err(DeviceError::Absent { what: "the DMABuf of imported memory" }),
-            BoKind::Vram | BoKind::Gtt => 0,
+            // Entries of older images have other flags, since the driver was not asked for this memory.
+            BoKind::Doorbell => (0, flags::DOORBELLS),
+            BoKind::Vram | BoKind::Gtt => (0, state.flags),
         };
         let gpus = self.gpus(&state.mapped)?;
         let allocation = self
@@ -71,7 +77,7 @@ impl Device {
                 gpu: owner.gpu,
                 va: state.va,
                 bytes: state.bytes,
-                flags: state.flags,
+                flags,
                 user_address,
             })
             .map_err(ioctl("memory"))?;
@@ -180,10 +186,7 @@ impl Device {
     /// # Errors
     /// [`DeviceError`]. If the driver refuses (EBUSY: a queue lives in it) the object is as before.
     pub fn destroy_bo(&self, bo: &mut Bo) -> Result<(), DeviceError> {
-        if bo.state.role == BoRole::EventPage || bo.state.kind == BoKind::Doorbell {
-            if bo.state.kind == BoKind::Doorbell {
-                self.release_doorbells(bo.state.agent);
-            }
+        if bo.state.role == BoRole::EventPage {
             return put_back(bo);
         }
         let Some(kernel) = bo.kernel else { return Ok(()) };
@@ -203,6 +206,9 @@ impl Device {
             return Err(ioctl("the end of an allocation")(error));
         }
         bo.kernel = None;
+        if bo.state.kind == BoKind::Doorbell {
+            self.release_doorbells(bo.state.agent);
+        }
         put_back(bo)
     }
 }

@@ -20,8 +20,8 @@ use crate::context::queue::scratch;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{BoKey, QueueKey, QueueKind, QueueState};
 
-/// Where the queue's page holds its doorbell as a signal, which `amd_queue_t` names. It is for the host only: the
-/// doorbell slice is not mapped to the GPU, so a kernel that rings it has a memory violation.
+/// Where the queue's page holds its doorbell as a signal, which `amd_queue_t` names: for kernels of this agent that enqueue
+/// (`hsa_signal_store` of the device library stores to the address in `value`).
 const DOORBELL_SIGNAL: u64 = 512;
 
 /// Prepares the memory of a registered queue for a hardware queue that continues at `logical`, creates that queue,

@@ -288,7 +288,8 @@ impl Parts<'_> {
     }
 }
 
-/// Sees to it that the agent's doorbell slice has its addresses. It stays when the queue goes.
+/// Sees to it that the agent's doorbell slice has its addresses and is mapped to the agent, whose kernels may enqueue. It stays
+/// when the queue goes.
 pub fn doorbell_slice(
     context: &Context,
     registry: &mut Registry,
@@ -300,6 +301,7 @@ pub fn doorbell_slice(
     }
     let request = Request {
         kind: BoKind::Doorbell,
+        flags: flags::DOORBELLS,
         ..Request::queue_memory(BoRole::Doorbell, DOORBELL_SLICE_BYTES as u64, agent)
     };
     let made = make_bo(context, registry, device, request);

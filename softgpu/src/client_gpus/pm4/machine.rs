@@ -9,6 +9,8 @@
 //! INVARIANT: every position is behind the last packet that began, and what such a packet left unfinished is a frame or
 //! the job. So a machine that was stopped resumes by finishing these, innermost first.
 
+use std::sync::Arc;
+
 use nix::errno::Errno;
 use queues::pm4::{IndirectBuffer, Pm4Error, packet_dwords};
 use queues::save_area::WaveRecord;
@@ -18,7 +20,8 @@ use softgpu_waves::{MemoryFault, Vm};
 use super::registers::Registers;
 use crate::client_gpus::core::{Core, Exit};
 use crate::client_gpus::dispatch::{Job, Progress};
-use crate::client_gpus::gpu::Gpu;
+use crate::client_gpus::doorbell::Nap;
+use crate::client_gpus::gpu::{Gpu, Wake};
 use crate::client_gpus::mqd::{Reader, Writer};
 use crate::client_gpus::xccs::DispatchWaves;
 use crate::hardware::HwQueue;
@@ -133,7 +136,17 @@ impl Machine {
     }
 
     fn run_job(&mut self, core: &Core, mut job: Box<Job>) -> Result<(), Exit> {
-        match job.run(&core.gpu, &core.control)? {
+        let gpu = &core.gpu;
+        job.begin(gpu, &core.control, Some(Arc::new(Wake(Arc::clone(gpu)))))?;
+        let mut nap = Nap::default();
+        let over = |job: &Job| core.must_leave() || job.is_over();
+        while !over(&job) {
+            gpu.doorbells.park_beside_waves(&mut nap, || over(&job));
+        }
+        let progress = job.end()?;
+        // A dispatch that did not last may have rung, too.
+        gpu.doorbells.notice();
+        match progress {
             Progress::Completed => {
                 core.gpu.waiters.wake();
                 Ok(())
