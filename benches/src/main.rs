@@ -44,7 +44,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image and checkpoint-largest), criu, interpreter, preempt-check, isa and embed (with
+    /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa and embed (with
     /// embed-one-core and embed-kernels); all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
@@ -58,7 +58,7 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 19] = [
+const BENCHES: [(&str, Bench); 20] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -71,6 +71,7 @@ const BENCHES: [(&str, Bench); 19] = [
     ("checkpoint", checkpoint::run),
     ("checkpoint-image", checkpoint::image::run),
     ("checkpoint-largest", checkpoint::image::run_largest),
+    ("checkpoint-engines", checkpoint::engines::run),
     ("criu", checkpoint::criu::run),
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
@@ -95,6 +96,7 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
     match role {
         submit::ROLE => submit::traced::play(),
         checkpoint::criu::ROLE => checkpoint::criu::play(arguments),
+        checkpoint::engines::ROLE => checkpoint::engines::play(arguments),
         share::second::ROLE => share::second::play(arguments),
         isa::variant::ROLE => isa::variant::play(arguments),
         isa::variant::COMPILE => isa::variant::compile(),

@@ -8,6 +8,7 @@
 
 pub mod criu;
 mod disk;
+pub mod engines;
 pub mod image;
 mod memory;
 mod pieces;

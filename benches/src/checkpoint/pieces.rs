@@ -60,14 +60,14 @@ impl Pieces {
 
     /// Fills the n-th buffer, whose length is a multiple of a piece's, or less.
     pub fn write(self, n: u64, buffer: &Buffer) -> Result<()> {
-        self.each(n, buffer.len(), |at, piece| Ok(buffer.write(at, piece)?))
+        self.each(n, buffer.len(), |at, piece| Ok(buffer.upload(at, piece)?))
     }
 
     /// Compares the n-th buffer with what [`Pieces::write`] wrote.
     pub fn verify(self, n: u64, buffer: &Buffer) -> Result<()> {
         let mut found = vec![0; PIECE.min(buffer.len() as usize)];
         self.each(n, buffer.len(), |at, piece| {
-            buffer.read(at, &mut found)?;
+            buffer.download(at, &mut found)?;
             ensure!(found == piece, "the bytes at {at:#x} of buffer {n} differ");
             Ok(())
         })
