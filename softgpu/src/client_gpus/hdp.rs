@@ -48,6 +48,8 @@ pub(super) struct Hdp {
     /// The page of registers, once a client has it; `HDP_MEM_FLUSH_CNTL` is its first.
     page: OnceLock<SharedPages>,
     held: Mutex<HashMap<Identity, Arc<Held>>>,
+    /// Held while the register is looked at, and while a flush that it told of lasts. Before all other locks.
+    noticing: Mutex<()>,
     late: Mutex<Vec<Late>>,
     /// Whether `late` may hold something.
     is_late: AtomicBool,
@@ -103,6 +105,8 @@ impl Hdp {
     /// Looks whether the register was written, and flushes then.
     fn take_notice(&self) {
         let Some(register) = self.page.get().and_then(|page| page.u32_at(0)) else { return };
+        // Whoever finds the register taken goes on when the flush is done, not when it has begun.
+        let _one = self.noticing.lock();
         // ORDERING: Acquire: what the client stored before it flushed is there.
         if register.compare_exchange(FLUSH, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.flush();

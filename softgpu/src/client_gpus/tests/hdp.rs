@@ -144,3 +144,21 @@ fn late_stores_to_read_only_memory_arrive_too_and_to_none_that_is_gone() {
     assert_eq!(machine.seen(&queue, far(&stays)), 6);
     assert_eq!(goes.u32(FAR).load(Ordering::SeqCst), 0);
 }
+
+#[test]
+fn memory_that_two_queues_touch_at_once_is_whole_after_a_flush() {
+    let machine = Machine::new();
+    let queues: Vec<_> = (1..=4).map(|id| machine.queue(id)).collect();
+    for round in 1..=100 {
+        let memory = machine.behind_aperture(8 * 4096);
+        store(&memory, round);
+        machine.flush();
+        std::thread::scope(|scope| {
+            let readers: Vec<_> =
+                queues.iter().map(|queue| scope.spawn(|| machine.seen(queue, far(&memory)))).collect();
+            for reader in readers {
+                assert_eq!(reader.join().unwrap(), round);
+            }
+        });
+    }
+}
