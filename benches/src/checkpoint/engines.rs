@@ -36,11 +36,12 @@ const MACHINES: [(&str, &str, bool); 3] = [
 pub fn run(report: &Report) -> Result<()> {
     let place = Place::tmpfs()?;
     let mut seen = None;
-    for (name, bar, by_engine) in MACHINES {
-        let machine = place.path().join("machine.toml");
+    for (n, (name, bar, by_engine)) in MACHINES.into_iter().enumerate() {
+        let machine = place.path().join(format!("{n}.toml"));
         std::fs::write(&machine, format!("[[gpu]]\nchip = \"gfx1100\"\n{bar}\n"))?;
         let mut command = crate::spawn(ROLE, &[if by_engine { "engine" } else { "process" }])?;
         command.env("STASIS_DEVICE", format!("soft:{}", machine.display()));
+        command.env("STASIS_SOFTGPU_INSTANCE", format!("engines-{}-{n}", std::process::id()));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut figures: Vec<Figure> = Vec::new();
         let followed = crate::follow(&mut child, PATIENCE, &mut |figure| {
