@@ -43,21 +43,36 @@ struct Progress {
 }
 
 /// Places in the scratch that no workgroup has.
+///
+/// A place is known by its number from the first time that it is taken on: most dispatches take few of the places that a
+/// GPU has.
 #[derive(Debug, Default)]
 struct FreePlaces {
-    /// Those of each shader engine, the next one last. Engines of different XCCs alternate.
-    of_engine: Vec<Vec<usize>>,
+    /// Engines of different XCCs alternate.
+    engines: Vec<EnginePlaces>,
     /// XCCs: workgroups go round them in their order, so that a workgroup has to wait for a place of its own XCC.
     xccs: usize,
     /// The engine that has the next workgroup: they take turns, and one without a free place is left out.
     turn: usize,
+    /// Places there are; the n-th is the engine's n modulo the engines.
+    count: usize,
+    /// Those that resumed workgroups have had from the start.
+    used: Vec<usize>,
+}
+
+/// Free places of one shader engine.
+#[derive(Debug, Default)]
+struct EnginePlaces {
+    /// Given back, the next one last.
+    returned: Vec<usize>,
+    /// The first that was never taken.
+    fresh: usize,
 }
 
 impl FreePlaces {
-    fn new(engines: usize, xccs: usize, count: usize, used: &[usize]) -> FreePlaces {
-        let mut free = FreePlaces { of_engine: vec![Vec::new(); engines.max(1)], xccs: xccs.max(1), turn: 0 };
-        (0..count).rev().filter(|place| !used.contains(place)).for_each(|place| free.put(place));
-        free
+    fn new(engines: usize, xccs: usize, count: usize, used: Vec<usize>) -> FreePlaces {
+        let engines = (0..engines.max(1)).map(|fresh| EnginePlaces { returned: Vec::new(), fresh }).collect();
+        FreePlaces { engines, xccs: xccs.max(1), turn: 0, count, used }
     }
 
     /// The XCC of a workgroup.
@@ -67,22 +82,34 @@ impl FreePlaces {
     }
 
     fn has_one_for(&self, workgroup: u64) -> bool {
-        let mut of_xcc = self.of_engine.iter().skip(self.xcc(workgroup)).step_by(self.xccs.max(1));
-        of_xcc.any(|places| !places.is_empty())
+        let mut of_xcc = (0..self.engines.len()).skip(self.xcc(workgroup)).step_by(self.xccs.max(1));
+        of_xcc.any(|engine| !self.engines[engine].returned.is_empty() || self.fresh(engine).is_some())
+    }
+
+    /// The first place of an engine that was never taken.
+    fn fresh(&self, engine: usize) -> Option<usize> {
+        let mut places = (self.engines[engine].fresh..self.count).step_by(self.engines.len());
+        places.find(|place| !self.used.contains(place))
     }
 
     fn take_for(&mut self, workgroup: u64) -> Option<usize> {
-        let (engines, xccs, xcc) = (self.of_engine.len(), self.xccs.max(1), self.xcc(workgroup));
-        let turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
-        let mut of_xcc = turns.filter(|engine| engine % xccs == xcc);
-        let (engine, place) = of_xcc.find_map(|engine| Some((engine, self.of_engine[engine].pop()?)))?;
+        let (engines, xccs, xcc) = (self.engines.len(), self.xccs.max(1), self.xcc(workgroup));
+        let mut turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
+        let (engine, place) = turns.by_ref().filter(|engine| engine % xccs == xcc).find_map(|engine| {
+            let place = self.engines[engine].returned.pop().or_else(|| {
+                let fresh = self.fresh(engine)?;
+                self.engines[engine].fresh = fresh + engines;
+                Some(fresh)
+            })?;
+            Some((engine, place))
+        })?;
         self.turn = engine + 1;
         Some(place)
     }
 
     fn put(&mut self, place: usize) {
-        let engines = self.of_engine.len();
-        self.of_engine[place % engines].push(place);
+        let engines = self.engines.len();
+        self.engines[place % engines].returned.push(place);
     }
 }
 
@@ -147,7 +174,7 @@ impl Grid {
         }
         progress.started = progress.resident.len();
         // Resumed workgroups keep their scratch; a hostile or changed state may name slots that do not exist.
-        progress.free = FreePlaces::new(plan.engines(), plan.xccs(), plan.max_resident, &used);
+        progress.free = FreePlaces::new(plan.engines(), plan.xccs(), plan.max_resident, used);
         Grid {
             plan,
             vm,
@@ -461,7 +488,7 @@ mod tests {
 
     #[test]
     fn engines_take_turns_as_long_as_they_have_places() {
-        let mut free = FreePlaces::new(3, 1, 7, &[1]);
+        let mut free = FreePlaces::new(3, 1, 7, vec![1]);
         let mut take = |count| (0..count).map(|group| free.take_for(group)).collect::<Vec<_>>();
         assert_eq!(take(4), [Some(0), Some(4), Some(2), Some(3)]);
         free.put(0);
@@ -474,7 +501,7 @@ mod tests {
     #[test]
     fn workgroups_wait_for_a_place_of_their_own_xcc() {
         // Two XCCs of two engines; place p is of XCC p % 2.
-        let mut free = FreePlaces::new(4, 2, 8, &[]);
+        let mut free = FreePlaces::new(4, 2, 8, Vec::new());
         let xccs: Vec<_> = (0..6).map(|group| free.take_for(group).unwrap() % 2).collect();
         assert_eq!(xccs, [0, 1, 0, 1, 0, 1]);
         assert_eq!((free.take_for(6), free.take_for(8)), (Some(6), None), "four each");
