@@ -96,6 +96,14 @@ impl CallLimit {
     /// # Errors
     /// The errno of poll.
     pub(super) fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        self.wait_any_readable(&[fd])
+    }
+
+    /// As [`CallLimit::wait_readable`], for one of several.
+    ///
+    /// # Errors
+    /// The errno of poll.
+    pub(super) fn wait_any_readable(&self, fds: &[BorrowedFd<'_>]) -> Result<bool, Errno> {
         loop {
             let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let nap = match (left, &self.check) {
@@ -103,7 +111,7 @@ impl CallLimit {
                 (None, Some(_)) => Some(LOOK),
                 (left, None) => left,
             };
-            if is_readable(fd, nap)? {
+            if is_any_readable(fds, nap)? {
                 return Ok(true);
             }
             if self.is_over() {
@@ -119,7 +127,12 @@ impl CallLimit {
 /// # Errors
 /// The errno of poll.
 pub(super) fn is_readable(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<bool, Errno> {
-    match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], limit) {
+    is_any_readable(&[fd], limit)
+}
+
+fn is_any_readable(fds: &[BorrowedFd<'_>], limit: Option<Duration>) -> Result<bool, Errno> {
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+    match poll(&mut polled, limit) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),

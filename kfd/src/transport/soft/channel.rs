@@ -118,11 +118,12 @@ impl Channel {
     }
 
     /// Returns when the device has returned the claim of the request before. It does that after its reply, and can be stopped
-    /// in between: the next request would look begun.
+    /// in between: the next request would look begun. It can be killed there, too: then the connection has ended, which
+    /// who sends the next request finds.
     fn wait_for_claim(&self) -> Result<(), WireError> {
         let limit = CallLimit::current();
         let Some(claim) = self.claim.as_ref().filter(|_| limit.is_some()) else { return Ok(()) };
-        match limit.wait_readable(claim.as_fd()) {
+        match limit.wait_any_readable(&[claim.as_fd(), (*self.socket).as_fd()]) {
             Ok(true) => Ok(()),
             Ok(false) => Err(WireError::TimedOut),
             Err(errno) => Err(WireError::System { call: "poll", errno }),

@@ -93,6 +93,18 @@ fn call_behind_a_reply_whose_claim_is_not_back_is_not_sent() {
 }
 
 #[test]
+fn device_that_is_killed_with_the_claim_ends_the_next_call_at_once() {
+    let (server, _transport, kfd) = kfd(|_| bare(0));
+    server.stall_after_replies(true);
+    kfd.runtime_disable().unwrap();
+    server.kill();
+    // Nobody returns the claim any more; without end is what a wait for it would be.
+    let error = CallLimit::while_true(|| true).hold(|| kfd.runtime_disable()).unwrap_err();
+    assert_eq!(error.errno, Errno::ENODEV, "{error}");
+    server.stall_after_replies(false);
+}
+
+#[test]
 fn wait_is_given_up_at_its_limit_and_the_device_goes_on() {
     const WAIT: u32 = sys::ioc_nr(AMDKFD_IOC_WAIT_EVENTS);
     let (release, released) = mpsc::channel::<()>();
