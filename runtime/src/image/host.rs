@@ -47,6 +47,17 @@ impl HostRange {
         Self { address, bytes, read_cost: 0 }
     }
 
+    /// Names `bytes` bytes at the address `va`; `None` for a null address.
+    ///
+    /// # Safety
+    /// As for [`HostRange::new`].
+    #[must_use]
+    pub(crate) unsafe fn at_address(va: u64, bytes: u64) -> Option<Self> {
+        let address = NonNull::new(ptr::with_exposed_provenance_mut(size(va)))?;
+        // SAFETY: the caller promises it.
+        Some(unsafe { Self::new(address, bytes) })
+    }
+
     /// The same, of which a byte read takes this many picoseconds more: a software device's aperture, which would
     /// otherwise be as fast as memory ([`kfd::Transport::aperture_read_cost`]).
     #[must_use]

@@ -177,17 +177,15 @@ impl FirstTouch for Watch {
         }
         // SAFETY: the caller promises that the range is mapped.
         let late = unsafe { take_stored(&self.range) };
-        if late.is_empty() {
-            self.held.is_open.store(true, Ordering::Release);
-            return;
+        if !late.is_empty() {
+            tracing::warn!(
+                target: "processor",
+                va = self.range.start, bytes = self.range.end - self.range.start, pages = late.len(),
+                "memory is used before the host's stores to it were flushed (HDP): they arrive later"
+            );
+            self.hdp.late.lock().extend(late);
+            self.hdp.is_late.store(true, Ordering::Release);
         }
-        tracing::warn!(
-            target: "processor",
-            va = self.range.start, bytes = self.range.end - self.range.start, pages = late.len(),
-            "memory is used before the host's stores to it were flushed (HDP): they arrive later"
-        );
-        self.hdp.late.lock().extend(late);
-        self.hdp.is_late.store(true, Ordering::Release);
         self.held.is_open.store(true, Ordering::Release);
     }
 }
@@ -203,10 +201,9 @@ unsafe fn take_stored(range: &Range<u64>) -> Vec<Late> {
         let bytes = WINDOW.min(range.end - start);
         let (address, length) = (size(start), size(bytes));
         let mut present = vec![0u8; length.div_ceil(PAGE)];
-        let pages = present.as_mut_ptr();
+        let (first, pages) = (std::ptr::with_exposed_provenance_mut(address), present.as_mut_ptr());
         // SAFETY: the caller promises the range, and the vector has a byte for each of its pages.
-        let asked =
-            unsafe { nix::libc::mincore(std::ptr::with_exposed_provenance_mut(address), length, pages) };
+        let asked = unsafe { nix::libc::mincore(first, length, pages) };
         // Nothing is known of what cannot be asked for: it is looked at.
         let is_there = |flags: u8| asked != 0 || flags & 1 != 0;
         // Looking at a page that is not there would give it memory.

@@ -94,8 +94,9 @@ impl FreePlaces {
 
     fn take_for(&mut self, workgroup: u64) -> Option<usize> {
         let (engines, xccs, xcc) = (self.engines.len(), self.xccs.max(1), self.xcc(workgroup));
-        let mut turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
-        let (engine, place) = turns.by_ref().filter(|engine| engine % xccs == xcc).find_map(|engine| {
+        let turns = (self.turn..self.turn + engines).map(|turn| turn % engines);
+        let mut of_xcc = turns.filter(|engine| engine % xccs == xcc);
+        let (engine, place) = of_xcc.find_map(|engine| {
             let place = self.engines[engine].returned.pop().or_else(|| {
                 let fresh = self.fresh(engine)?;
                 self.engines[engine].fresh = fresh + engines;

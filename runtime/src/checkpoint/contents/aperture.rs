@@ -4,10 +4,7 @@
 //! INVARIANT: the answer changes who moves contents, never what is moved.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
-
-use queues::words::size;
 
 use super::Contents;
 use crate::context::agent::info::AgentInfo;
@@ -51,12 +48,11 @@ impl Speed {
 /// How fast the process reads these objects of an agent, all of which it sees.
 pub(super) fn speed(registry: &Registry, on: &Device, info: &AgentInfo, contents: &Contents) -> Speed {
     let seen = contents.iter().find_map(|(key, _)| registry.bos.get(*key));
-    let start =
-        seen.and_then(|bo| NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(bo.state.va))));
-    let (Some(start), false) = (start, hdp::is_coherent(info)) else { return Speed::default() };
-    let read_cost = on.aperture_read_cost(info.index());
     // SAFETY: the object is CPU-mapped at `va` and a page at least; the gate is closed, so that nobody frees it.
-    let range = unsafe { HostRange::new(start, SAMPLE as u64) }.with_read_cost(read_cost);
+    let range = seen.and_then(|bo| unsafe { HostRange::at_address(bo.state.va, SAMPLE as u64) });
+    let (Some(range), false) = (range, hdp::is_coherent(info)) else { return Speed::default() };
+    let read_cost = on.aperture_read_cost(info.index());
+    let range = range.with_read_cost(read_cost);
     let mut sample = [0; SAMPLE];
     let read = |_| {
         let started = Instant::now();

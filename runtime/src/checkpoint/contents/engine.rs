@@ -2,9 +2,6 @@
 //! An agent's copy engine as images use it.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
-
-use queues::words::size;
 use stasis_protocol::Limit;
 
 use crate::context::Context;
@@ -48,11 +45,10 @@ impl ContentEngine for AgentEngine {
     fn take(&self) -> Result<EngineBuffer<'_>, EngineError> {
         let number = self.0.take()?;
         let view = self.0.buffer(number);
-        let start = NonNull::new(std::ptr::with_exposed_provenance_mut(size(view.va())));
         // SAFETY: a part of the engine's own memory, which is mapped until `end` has taken the engine; one worker at a time
         // has the number.
-        let range = unsafe { HostRange::new(start.unwrap_or(NonNull::dangling()), view.bytes()) };
-        Ok(EngineBuffer::new(self, number, range))
+        let range = unsafe { HostRange::at_address(view.va(), view.bytes()) };
+        Ok(EngineBuffer::new(self, number, range.expect("INVARIANT: memory that is mapped has an address")))
     }
 
     fn put(&self, number: usize) {

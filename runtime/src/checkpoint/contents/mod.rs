@@ -12,15 +12,14 @@ mod aperture;
 mod engine;
 
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 
-use queues::words::size;
 use stasis_protocol::Limit;
 use stasis_protocol::gate::Closed;
 
 use self::engine::AgentEngine;
 use super::error::{CheckpointError, device};
 use crate::context::Context;
+use crate::context::agent::info::AgentInfo;
 use crate::context::device::Device;
 use crate::context::registry::Registry;
 use crate::context::registry::state::{AgentIndex, BoKey, BoKind, BoState};
@@ -103,28 +102,7 @@ impl Movers {
                 .filter(|(key, _)| registry.bos.get(*key).is_some_and(|bo| is_vram_of(&bo.state, agent)))
                 .copied()
                 .collect();
-            let hidden = of_agent
-                .iter()
-                .map(|(key, _)| *key)
-                .find(|key| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped));
-            let has_engine = info.copy_engines() > 0 && serves(agent);
-            let way = match hidden {
-                Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
-                Some(_) => {
-                    let engine = AgentEngine::new(context, registry, on, info, limit);
-                    Way::Engine(Box::new(engine.map_err(|error| CheckpointError::Engine(Box::new(error)))?))
-                }
-                None => {
-                    let speed = aperture::speed(registry, on, info, &of_agent);
-                    if speed.is_fast() {
-                        Way::Host
-                    } else if has_engine && speed.is_worth_an_engine() {
-                        self.engine_or_aperture(context, registry, on, info, limit, speed.read_cost)
-                    } else {
-                        Way::Aperture { read_cost: speed.read_cost }
-                    }
-                }
-            };
+            let way = choose(context, registry, on, info, &of_agent, serves(agent), limit)?;
             let by_engine = matches!(way, Way::Engine(_));
             self.ways.insert(agent, way);
             for (key, _) in of_agent.into_iter().filter(|_| by_engine) {
@@ -132,26 +110,6 @@ impl Movers {
             }
         }
         Ok(())
-    }
-
-    /// An engine, or without one the slow way, which is one, too.
-    fn engine_or_aperture(
-        &self,
-        context: &Context,
-        registry: &mut Registry,
-        on: &Device,
-        info: &crate::context::agent::info::AgentInfo,
-        limit: &Limit,
-        read_cost: u64,
-    ) -> Way {
-        match AgentEngine::new(context, registry, on, info, limit) {
-            Ok(engine) => Way::Engine(Box::new(engine)),
-            Err(error) => {
-                let agent = info.uuid();
-                tracing::warn!(target: "checkpoint", %error, agent, "contents are read through the PCI aperture");
-                Way::Aperture { read_cost }
-            }
-        }
     }
 
     /// Maps an object to its agent if it is not yet: physical memory is mapped in ranges only.
@@ -170,18 +128,22 @@ impl Movers {
         Ok(())
     }
 
+    /// Who moves an object of this state; nobody but the process if it is not in an agent's memory.
+    fn way_of(&self, state: &BoState) -> Option<&Way> {
+        self.ways.get(&state.agent).filter(|_| state.kind == BoKind::Vram)
+    }
+
     /// Where the contents are, for the image.
     pub(super) fn extents(&self, registry: &Registry, contents: &Contents) -> Vec<Extent<'_>> {
         let extent = |&(key, bytes): &(BoKey, u64)| {
             let state = &registry.bos.get(key)?.state;
-            let way = self.ways.get(&state.agent).filter(|_| state.kind == BoKind::Vram);
+            let way = self.way_of(state);
             if let Some(Way::Engine(engine)) = way {
                 return Some(Extent::Agent(AgentRange { engine: &**engine, va: state.va, bytes }));
             }
-            let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(size(state.va)))?;
             // SAFETY: the entry is CPU-mapped at `va` for at least `bytes`: what is not has an engine, or `new` failed. The
             // gate is closed, so that nobody frees it, and the queues do not run.
-            let range = unsafe { HostRange::new(start, bytes) };
+            let range = unsafe { HostRange::at_address(state.va, bytes) }?;
             Some(match way {
                 Some(Way::Aperture { read_cost }) => Extent::Aperture(range.with_read_cost(*read_cost)),
                 _ => Extent::Host(range),
@@ -193,9 +155,8 @@ impl Movers {
     /// Bytes of these that engines move.
     pub(super) fn engine_bytes(&self, registry: &Registry, contents: &Contents) -> u64 {
         let by_engine = |key: BoKey| {
-            let state = registry.bos.get(key).map(|bo| &bo.state);
-            let state = state.filter(|state| state.kind == BoKind::Vram);
-            state.is_some_and(|state| matches!(self.ways.get(&state.agent), Some(Way::Engine(_))))
+            let way = registry.bos.get(key).and_then(|bo| self.way_of(&bo.state));
+            matches!(way, Some(Way::Engine(_)))
         };
         contents.iter().filter(|(key, _)| by_engine(*key)).map(|(_, bytes)| bytes).sum()
     }
@@ -217,6 +178,45 @@ impl Movers {
             }
         }
         first
+    }
+}
+
+/// Who moves an agent's memory, of which these objects are; makes its engine if that is who.
+///
+/// # Errors
+/// As for [`Movers::new`].
+fn choose(
+    context: &Context,
+    registry: &mut Registry,
+    on: &Device,
+    info: &AgentInfo,
+    of_agent: &Contents,
+    serves: bool,
+    limit: &Limit,
+) -> Result<Way, CheckpointError> {
+    let has_engine = info.copy_engines() > 0 && serves;
+    let is_hidden = |key: &BoKey| registry.bos.get(*key).is_some_and(|bo| !bo.state.cpu_mapped);
+    let hidden = of_agent.iter().map(|(key, _)| *key).find(is_hidden);
+    let speed = match hidden {
+        Some(bo) if !has_engine => return Err(CheckpointError::Hidden { bo }),
+        Some(_) => None,
+        None => Some(aperture::speed(registry, on, info, of_agent)),
+    };
+    match speed {
+        Some(speed) if speed.is_fast() => return Ok(Way::Host),
+        Some(speed) if !has_engine || !speed.is_worth_an_engine() => {
+            return Ok(Way::Aperture { read_cost: speed.read_cost });
+        }
+        _ => {}
+    }
+    match (AgentEngine::new(context, registry, on, info, limit), speed) {
+        (Ok(engine), _) => Ok(Way::Engine(Box::new(engine))),
+        (Err(error), None) => Err(CheckpointError::Engine(Box::new(error))),
+        (Err(error), Some(speed)) => {
+            let agent = info.uuid();
+            tracing::warn!(target: "checkpoint", %error, agent, "contents are read through the PCI aperture");
+            Ok(Way::Aperture { read_cost: speed.read_cost })
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl fmt::Display for AgentLost {
 
 /// What is known of one agent.
 #[derive(Clone, Debug, Default)]
-enum Standing {
+enum AgentStatus {
     /// No fault, or queues run in spite of it.
     #[default]
     Served,
@@ -78,7 +78,7 @@ enum Standing {
 
 #[derive(Debug, Default)]
 struct Agent {
-    standing: Mutex<Standing>,
+    status: Mutex<AgentStatus>,
     /// Held by the one who looks, so that others wait for what he finds.
     looking: Mutex<()>,
 }
@@ -96,17 +96,17 @@ impl LostAgents {
     /// Notes a memory fault on an agent. What is known to be lost stays so.
     pub fn note(&self, agent: AgentIndex, fault: &Arc<AgentLost>) {
         if let Some(agent) = self.0.get(agent.at()) {
-            let mut standing = agent.standing.lock();
-            if matches!(*standing, Standing::Served) {
-                *standing = Standing::Doubtful(Arc::clone(fault));
+            let mut status = agent.status.lock();
+            if matches!(*status, AgentStatus::Served) {
+                *status = AgentStatus::Doubtful(Arc::clone(fault));
             }
         }
     }
 
     /// Why an agent is lost, if it is known to be.
     pub fn lost(&self, agent: AgentIndex) -> Option<Arc<AgentLost>> {
-        match &*self.0.get(agent.at())?.standing.lock() {
-            Standing::Lost(lost) => Some(Arc::clone(lost)),
+        match &*self.0.get(agent.at())?.status.lock() {
+            AgentStatus::Lost(lost) => Some(Arc::clone(lost)),
             _ => None,
         }
     }
@@ -115,10 +115,12 @@ impl LostAgents {
     /// so somebody has to look again, and one that does not has seen no fault.
     pub fn reopened(&self, knows_us: bool) {
         for agent in &self.0 {
-            let mut standing = agent.standing.lock();
-            *standing = match std::mem::take(&mut *standing) {
-                Standing::Lost(lost) | Standing::Doubtful(lost) if knows_us => Standing::Doubtful(lost),
-                _ => Standing::Served,
+            let mut status = agent.status.lock();
+            *status = match std::mem::take(&mut *status) {
+                AgentStatus::Lost(lost) | AgentStatus::Doubtful(lost) if knows_us => {
+                    AgentStatus::Doubtful(lost)
+                }
+                _ => AgentStatus::Served,
             };
         }
     }
@@ -130,29 +132,29 @@ impl LostAgents {
 /// [`QueueError::AgentLost`]; [`QueueError::Lost`].
 pub fn check(context: &Context, pass: &Pass<'_>, info: &AgentInfo) -> Result<(), QueueError> {
     let Some(agent) = context.lost_agents.0.get(info.index().at()) else { return Ok(()) };
-    let standing = || agent.standing.lock().clone();
-    match standing() {
-        Standing::Served => return Ok(()),
-        Standing::Lost(lost) => return Err(QueueError::AgentLost(lost)),
-        Standing::Doubtful(_) => {}
+    let status = || agent.status.lock().clone();
+    match status() {
+        AgentStatus::Served => return Ok(()),
+        AgentStatus::Lost(lost) => return Err(QueueError::AgentLost(lost)),
+        AgentStatus::Doubtful(_) => {}
     }
     let _one = agent.looking.lock();
-    let fault = match standing() {
-        Standing::Served => return Ok(()),
-        Standing::Lost(lost) => return Err(QueueError::AgentLost(lost)),
-        Standing::Doubtful(fault) => fault,
+    let fault = match status() {
+        AgentStatus::Served => return Ok(()),
+        AgentStatus::Lost(lost) => return Err(QueueError::AgentLost(lost)),
+        AgentStatus::Doubtful(fault) => fault,
     };
     match runs_queues(context, pass, info)? {
         Some(false) => {}
         runs => {
             // What takes too long to find out is not asked for again and again.
             tracing::debug!(target: "exceptions", ?runs, agent = fault.agent, "not lost after a memory fault");
-            *agent.standing.lock() = Standing::Served;
+            *agent.status.lock() = AgentStatus::Served;
             return Ok(());
         }
     }
     tracing::error!(target: "exceptions", %fault);
-    *agent.standing.lock() = Standing::Lost(Arc::clone(&fault));
+    *agent.status.lock() = AgentStatus::Lost(Arc::clone(&fault));
     wake_listener(context, context.device_or_lost(pass)?);
     Err(QueueError::AgentLost(fault))
 }
@@ -234,7 +236,7 @@ mod tests {
 
     fn lose(agents: &LostAgents, agent: AgentIndex) {
         agents.note(agent, &fault("first"));
-        *agents.0[agent.at()].standing.lock() = Standing::Lost(fault("first"));
+        *agents.0[agent.at()].status.lock() = AgentStatus::Lost(fault("first"));
     }
 
     #[test]
@@ -243,7 +245,7 @@ mod tests {
         agents.note(AgentIndex(0), &fault("first"));
         agents.note(AgentIndex(0), &fault("second"));
         assert_eq!(agents.lost(AgentIndex(0)), None, "nobody has looked");
-        let Standing::Doubtful(found) = agents.0[0].standing.lock().clone() else { panic!() };
+        let AgentStatus::Doubtful(found) = agents.0[0].status.lock().clone() else { panic!() };
         assert_eq!(found.agent, "first");
         lose(&agents, AgentIndex(0));
         agents.note(AgentIndex(0), &fault("second"));
@@ -256,9 +258,9 @@ mod tests {
         let agents = LostAgents::new(1);
         lose(&agents, AgentIndex(0));
         agents.reopened(true);
-        assert!(matches!(*agents.0[0].standing.lock(), Standing::Doubtful(_)));
+        assert!(matches!(*agents.0[0].status.lock(), AgentStatus::Doubtful(_)));
         agents.reopened(false);
-        assert!(matches!(*agents.0[0].standing.lock(), Standing::Served));
+        assert!(matches!(*agents.0[0].status.lock(), AgentStatus::Served));
     }
 
     #[test]

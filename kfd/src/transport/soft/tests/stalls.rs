@@ -98,7 +98,7 @@ fn device_that_is_killed_with_the_claim_ends_the_next_call_at_once() {
     server.stall_after_replies(true);
     kfd.runtime_disable().unwrap();
     server.kill();
-    // Nobody returns the claim any more; without end is what a wait for it would be.
+    // The server is dead and never returns the claim: a call that waits for the claim alone never ends.
     let error = CallLimit::while_true(|| true).hold(|| kfd.runtime_disable()).unwrap_err();
     assert_eq!(error.errno, Errno::ENODEV, "{error}");
     server.stall_after_replies(false);
