@@ -4,7 +4,7 @@
 //! INVARIANT: every process has a `softgpud` of its own, so that no test sees another's memory, queues or failures.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 use std::time::Duration;
@@ -82,6 +82,18 @@ pub fn on_a_future_kernel() {
 #[must_use]
 pub fn open() -> Runtime {
     if is_kernel_driver() { open_on("kfd", None) } else { open_on("soft:gfx1100", None) }
+}
+
+/// A topology file with this text, for `soft:PATH`, in a directory of its own.
+///
+/// # Panics
+/// When it cannot be written.
+#[must_use]
+pub fn machine_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("machine.toml");
+    std::fs::write(&path, text).expect("a topology file");
+    (directory, path)
 }
 
 /// The runtime on this device with these agents.

@@ -7,6 +7,7 @@ pub mod container;
 pub mod culprit;
 pub mod gpu;
 pub mod linux;
+pub mod packets;
 pub mod plain_criu;
 pub mod server;
 pub mod sharer;

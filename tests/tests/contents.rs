@@ -2,12 +2,13 @@
 //! Contents that the CPU does not see, or reads slowly, are moved by copy engines, down and up.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use stasis::checkpoint::{CheckpointError, CheckpointReport, Mode, RestoreReport};
 use stasis::{Arg, Buffer, Runtime};
-use stasis_tests::gpu::{Gpu, Numbers, on_a_future_kernel, open_on, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{
+    Gpu, Numbers, machine_file, on_a_future_kernel, open_on, skip_on_kernel_driver, values,
+};
 use tempfile::TempDir;
 
 const REASON: &str = "its machine is one of the software device";
@@ -25,9 +26,7 @@ struct Machine {
 
 impl Machine {
     fn new(text: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path: PathBuf = directory.path().join("machine.toml");
-        std::fs::write(&path, text).unwrap();
+        let (directory, path) = machine_file(text);
         let runtime = open_on(&format!("soft:{}", path.display()), None);
         Machine { gpu: Gpu::on(&runtime, 0), directory }
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use serde_json::Value;
 use softgpu::misbehaviour::Misbehaviour;
-use stasis_tests::gpu::skip_on_kernel_driver;
+use stasis_tests::gpu::{machine_file, skip_on_kernel_driver};
 use stasis_tests::program;
 
 /// Probes at the same time: most of them wait.
@@ -91,9 +91,7 @@ fn board_with_a_small_bar_is_told() {
     if skip_on_kernel_driver("it describes a machine of its own") {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("small.toml");
-    std::fs::write(&file, "[[gpu]]\nchip = \"gfx1100\"\nbar = \"small\"\n").unwrap();
+    let (_directory, file) = machine_file("[[gpu]]\nchip = \"gfx1100\"\nbar = \"small\"\n");
     let device = format!("soft:{}", file.display());
     let output = Command::new(program("stasis"))
         .args(["doctor", "--device", &device, "--json", "--deadline-ms", DEADLINE_MS, "large-bar"])

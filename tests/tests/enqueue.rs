@@ -6,23 +6,19 @@ use std::mem::offset_of;
 use std::time::Duration;
 
 use queues::aql::{self, Barrier, PacketKind};
-use queues::hsa::{AmdQueue, UserSgprs};
+use queues::hsa::AmdQueue;
 use queues::pm4;
 use stasis::checkpoint::Mode;
-use stasis::code_object::Geometry;
-use stasis::raw::{RawKind, RawOptions, RawQueue};
+use stasis::raw::{RawKind, RawQueue};
 use stasis::{Arg, Kernel, Signal};
 use stasis_tests::gpu::{Gpu, SOON, on_a_future_kernel};
+use stasis_tests::packets::{arguments, pm4_dispatch, raw_queue};
 
 /// What starts the kernel that enqueues.
 #[derive(Clone, Copy, Debug)]
 enum Parent {
     Aql,
     Pm4,
-}
-
-fn raw_queue(gpu: &Gpu, kind: RawKind) -> RawQueue {
-    RawQueue::create(&gpu.agent, RawOptions { kind, ring_bytes: 4096, ..RawOptions::default() }).unwrap()
 }
 
 /// Puts the body of a barrier packet that completes `done` into the child's ring, and moves the write index over it. Gives
@@ -43,34 +39,9 @@ fn prepare(child: &RawQueue, done: &Signal) -> (u64, u32, u64) {
 
 /// Runs the kernel on a PM4 queue and waits for it.
 fn run_by_pm4(gpu: &Gpu, kernel: &Kernel, args: &[Arg<'_>]) {
-    let layout = kernel.arguments();
-    let mut block = vec![0; layout.bytes()];
-    layout.fill(args, &Geometry::new([1; 3], [1; 3]), &mut block).unwrap();
-    let arguments = gpu.runtime.kernarg().alloc(block.len() as u64).unwrap();
-    arguments.write(0, &block).unwrap();
-    let (descriptor, properties) = (kernel.descriptor(), &gpu.agent.node().properties);
-    let sgprs = UserSgprs::new(&descriptor, gpu.agent.target());
-    let mut user_data = vec![0; sgprs.used as usize];
-    let at = sgprs.kernarg_segment_ptr.unwrap() as usize;
-    let va = arguments.va();
-    user_data[at..at + 2].copy_from_slice(&[va as u32, (va >> 32) as u32]);
-    let dispatch = pm4::Dispatch {
-        target: gpu.agent.target(),
-        simd_arrays: properties.array_count / properties.num_xcc.max(1),
-        entry: kernel.entry_va(),
-        descriptor: &descriptor,
-        group_segment_bytes: 0,
-        scratch: None,
-        user_data: &user_data,
-        workgroup: [1; 3],
-        groups: [1; 3],
-        wave32: descriptor.wave32(),
-    };
+    let arguments = arguments(gpu, kernel, args);
     let (queue, done) = (raw_queue(gpu, RawKind::Pm4), Signal::new(&gpu.runtime, 1).unwrap());
-    let mut words = Vec::new();
-    pm4::memory_barrier().encode(&mut words).unwrap();
-    dispatch.encode(&mut words).unwrap();
-    pm4::cs_partial_flush().encode(&mut words).unwrap();
+    let mut words = pm4_dispatch(gpu, kernel, &arguments, [1; 3], [1; 3]);
     let (mailbox, event) = done.mailbox().unwrap().unwrap();
     pm4::signal(done.value_va(), 0, pm4::Width::Bits64).encode(&mut words).unwrap();
     pm4::interrupt(mailbox, event).encode(&mut words).unwrap();

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use stasis::checkpoint::Mode;
 use stasis::{Arg, CopyError, FreeError, PoolKind, Signal};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, floats, open, open_on, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{
+    Gpu, Numbers, SOON, floats, machine_file, open, open_on, skip_on_kernel_driver, values,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -322,9 +324,7 @@ fn typed_buffers_are_copied_where_the_cpu_does_not_see_them() {
     if skip_on_kernel_driver("its memory is behind a small BAR on the software device") {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let machine = directory.path().join("machine.toml");
-    std::fs::write(&machine, "[[gpu]]\nchip = \"gfx1100\"\nbar = \"small\"\n").unwrap();
+    let (_directory, machine) = machine_file("[[gpu]]\nchip = \"gfx1100\"\nbar = \"small\"\n");
     let runtime = open_on(&format!("soft:{}", machine.display()), None);
     let numbers: Vec<u64> = Numbers(3).take(700_001).map(u64::from).collect();
     let buffer = runtime.agent(0).unwrap().vram().upload(&numbers).unwrap();

@@ -6,23 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use queues::aql::{self, Barrier, FenceScope, Header, KernelDispatch, PacketKind};
-use queues::hsa::{KernelDescriptor, UserSgprs};
+use queues::hsa::KernelDescriptor;
 use queues::pm4::{self, Compare};
 use queues::sdma::{self, CopyRect, Fence, Generation, PollRegMem, RectSide};
 use stasis::checkpoint::Mode;
-use stasis::code_object::Geometry;
 use stasis::raw::{RawKind, RawOptions, RawQueue};
 use stasis::{
     Arg, Buffer, CopyEngine, CopyError, CuMask, CuMaskError, Kernel, QueueError, RawError, Runtime, Signal,
     WaitError,
 };
 use stasis_tests::gpu::{Gpu, Numbers, SOON, floats, on_a_future_kernel, open_on, values};
+use stasis_tests::packets::{arguments, pm4_dispatch, raw_queue};
 
 const SDMA: RawKind = RawKind::Sdma { engine: None };
-
-fn queue(gpu: &Gpu, kind: RawKind) -> RawQueue {
-    RawQueue::create(&gpu.agent, RawOptions { kind, ring_bytes: 4096, ..RawOptions::default() }).unwrap()
-}
 
 fn generation(gpu: &Gpu) -> Generation {
     Generation::of(gpu.agent.target()).expect("a target whose copy packets are known")
@@ -74,49 +70,6 @@ fn run(gpu: &Gpu, queue: &RawQueue, words: &[u32]) -> Result<(), WaitError> {
     done.wait_done(SOON)
 }
 
-/// A buffer with a kernel's arguments.
-fn arguments(gpu: &Gpu, kernel: &Kernel, args: &[Arg<'_>]) -> Buffer {
-    let layout = kernel.arguments();
-    let mut block = vec![0; layout.bytes()];
-    layout.fill(args, &Geometry::new([1; 3], [1; 3]), &mut block).unwrap();
-    let buffer = gpu.runtime.kernarg().alloc(block.len() as u64).unwrap();
-    buffer.write(0, &block).unwrap();
-    buffer
-}
-
-/// The PM4 stream that runs a kernel.
-fn dispatch(
-    gpu: &Gpu,
-    kernel: &Kernel,
-    arguments: &Buffer,
-    workgroup: [u16; 3],
-    groups: [u32; 3],
-) -> Vec<u32> {
-    let (descriptor, properties) = (kernel.descriptor(), &gpu.agent.node().properties);
-    let sgprs = UserSgprs::new(&descriptor, gpu.agent.target());
-    let mut user_data = vec![0; sgprs.used as usize];
-    let at = sgprs.kernarg_segment_ptr.unwrap() as usize;
-    let va = arguments.va();
-    user_data[at..at + 2].copy_from_slice(&[va as u32, (va >> 32) as u32]);
-    let mut words = Vec::new();
-    pm4::memory_barrier().encode(&mut words).unwrap();
-    let dispatch = pm4::Dispatch {
-        target: gpu.agent.target(),
-        simd_arrays: properties.array_count / properties.num_xcc.max(1),
-        entry: kernel.entry_va(),
-        descriptor: &descriptor,
-        group_segment_bytes: descriptor.group_segment_fixed_size,
-        scratch: None,
-        user_data: &user_data,
-        workgroup,
-        groups,
-        wave32: descriptor.wave32(),
-    };
-    dispatch.encode(&mut words).unwrap();
-    pm4::cs_partial_flush().encode(&mut words).unwrap();
-    words
-}
-
 /// The AQL packet that runs a kernel.
 fn packet(kernel: &Kernel, arguments: &Buffer, grid: u32, workgroup: u16, done: &Signal) -> aql::RawPacket {
     let header = Header {
@@ -149,18 +102,18 @@ fn pm4_and_aql_run_a_kernel_on_the_same_buffers() {
     let expect = |y: &[f32], factor: f32| -> Vec<f32> {
         x.iter().zip(y).map(|(&x, &y)| factor.mul_add(x, y)).collect()
     };
-    let compute = queue(&gpu, RawKind::Pm4);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
     let block = arguments(&gpu, &kernel, &args(2.5));
     for buffer in [&a, &b, &block] {
         compute.uses(buffer).unwrap();
     }
     compute.uses_kernel(&kernel);
-    let words = dispatch(&gpu, &kernel, &block, [256, 1, 1], [N.div_ceil(256), 1, 1]);
+    let words = pm4_dispatch(&gpu, &kernel, &block, [256, 1, 1], [N.div_ceil(256), 1, 1]);
     run(&gpu, &compute, &words).unwrap();
     let after_pm4 = expect(&y, 2.5);
     assert_eq!(values::<f32>(&b), after_pm4);
 
-    let aql = queue(&gpu, RawKind::Aql);
+    let aql = raw_queue(&gpu, RawKind::Aql);
     let (block, done) = (arguments(&gpu, &kernel, &args(-0.75)), Signal::new(&gpu.runtime, 1).unwrap());
     aql.completes(&done);
     assert_eq!(aql.submit(&packet(&kernel, &block, N.next_multiple_of(256), 256, &done)).unwrap(), 1);
@@ -171,7 +124,7 @@ fn pm4_and_aql_run_a_kernel_on_the_same_buffers() {
 #[test]
 fn code_in_memory_that_is_not_executable_is_told_by_where_the_wave_stands() {
     let gpu = Gpu::new();
-    let (kernel, aql) = (gpu.kernel("axpy"), queue(&gpu, RawKind::Aql));
+    let (kernel, aql) = (gpu.kernel("axpy"), raw_queue(&gpu, RawKind::Aql));
     let code = gpu.agent.vram().alloc(4096).unwrap();
     let descriptor = KernelDescriptor { kernel_code_entry_byte_offset: 256, ..kernel.descriptor() };
     code.write(0, bytemuck::bytes_of(&descriptor)).unwrap();
@@ -194,7 +147,7 @@ fn code_in_memory_that_is_not_executable_is_told_by_where_the_wave_stands() {
 #[test]
 fn pm4_moves_words_without_a_kernel() {
     let gpu = Gpu::new();
-    let (buffer, compute) = (gpu.buffer(&[7u32; 64]), queue(&gpu, RawKind::Pm4));
+    let (buffer, compute) = (gpu.buffer(&[7u32; 64]), raw_queue(&gpu, RawKind::Pm4));
     let mut words = Vec::new();
     pm4::Packet::WriteData(pm4::WriteData {
         destination: pm4::Destination::Memory { address: buffer.va() + 16 },
@@ -219,7 +172,7 @@ fn pm4_moves_words_without_a_kernel() {
 #[test]
 fn copy_engine_copies_fills_writes_and_stamps() {
     let gpu = Gpu::new();
-    let copies = queue(&gpu, SDMA);
+    let copies = raw_queue(&gpu, SDMA);
     let numbers: Vec<u32> = Numbers(3).take(1 << 18).collect();
     let (from, to) = (gpu.buffer(&numbers), gpu.buffer(&vec![0u32; 1 << 18]));
     copies.uses(&from).unwrap();
@@ -256,7 +209,7 @@ fn copy_engine_copies_fills_writes_and_stamps() {
 #[test]
 fn copy_engine_copies_rectangles() {
     let gpu = Gpu::new();
-    let copies = queue(&gpu, SDMA);
+    let copies = raw_queue(&gpu, SDMA);
     let numbers: Vec<u32> = (0..64 * 32).collect();
     let (from, to) = (gpu.buffer(&numbers), gpu.buffer(&vec![0u32; 100 * 40]));
     // 20 by 10 elements of 4 bytes from (7, 3) of 64x32 to (50, 20) of 100x40.
@@ -281,7 +234,7 @@ fn small_rings_wrap_thousands_of_times() {
     const ROUNDS: u32 = 4000;
     // A counter that every submission adds to shows lost and doubled ones; odd lengths shift the wrap each time.
     let count = gpu.buffer(&[0u64; 2]);
-    let copies = queue(&gpu, SDMA);
+    let copies = raw_queue(&gpu, SDMA);
     copies.uses(&count).unwrap();
     for n in 0..ROUNDS {
         let mut words = sdma_words(&gpu, &[sdma::signal_decrement(count.va())]);
@@ -293,7 +246,7 @@ fn small_rings_wrap_thousands_of_times() {
     assert!(copies.write_position().unwrap() > u64::from(ROUNDS) / 2 * 4096);
 
     let log = gpu.buffer(&vec![u32::MAX; ROUNDS as usize]);
-    let compute = queue(&gpu, RawKind::Pm4);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
     compute.uses(&log).unwrap();
     for n in 0..ROUNDS {
         let mut words = Vec::new();
@@ -306,7 +259,7 @@ fn small_rings_wrap_thousands_of_times() {
     assert!(values::<u32>(&log).iter().copied().eq(0..ROUNDS), "a write was lost");
     assert!(compute.write_position().unwrap() > u64::from(ROUNDS) / 3 * 1024);
 
-    let barriers = queue(&gpu, RawKind::Aql);
+    let barriers = raw_queue(&gpu, RawKind::Aql);
     let done = Signal::new(&gpu.runtime, i64::from(ROUNDS * 16)).unwrap();
     let packet = Barrier { completion_signal: done.handle(), ..Barrier::noop() };
     let sixteen: Vec<u32> =
@@ -324,10 +277,10 @@ fn kernels_of_a_pm4_ring_run_once_each() {
     let gpu = Gpu::new();
     let (kernel, counter) = (gpu.kernel("increment"), gpu.buffer(&[0u32]));
     let block = arguments(&gpu, &kernel, &[Arg::Buffer(&counter)]);
-    let compute = queue(&gpu, RawKind::Pm4);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
     compute.uses(&counter).unwrap();
     compute.uses(&block).unwrap();
-    let words = dispatch(&gpu, &kernel, &block, [1, 1, 1], [3, 1, 1]);
+    let words = pm4_dispatch(&gpu, &kernel, &block, [1, 1, 1], [3, 1, 1]);
     for _ in 0..300 {
         push(&compute, &words);
     }
@@ -342,7 +295,7 @@ fn full_ring_refuses_and_continues() {
     let hold = Signal::new(&gpu.runtime, 1).unwrap();
     for kind in [RawKind::Pm4, SDMA] {
         hold.store(1).unwrap();
-        let queue = queue(&gpu, kind);
+        let queue = raw_queue(&gpu, kind);
         let mut words = Vec::new();
         match kind {
             RawKind::Pm4 => {
@@ -398,7 +351,7 @@ fn impossible_queues_are_refused_with_their_limits() {
     ));
     for engine in 0..engines {
         let kind = RawKind::Sdma { engine: Some(engine) };
-        run(&gpu, &queue(&gpu, kind), &[0]).unwrap();
+        run(&gpu, &raw_queue(&gpu, kind), &[0]).unwrap();
     }
 }
 
@@ -417,11 +370,11 @@ fn masks_of_compute_units_are_checked_and_kernels_run_under_them() {
     let (kernel, counter) = (gpu.kernel("increment"), gpu.buffer(&[0u32]));
     gpu.run(&kernel, [500, 1, 1], [1, 1, 1], &[Arg::Buffer(&counter)]);
     assert_eq!(values::<u32>(&counter), [500]);
-    let compute = queue(&gpu, RawKind::Pm4);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
     compute.set_cu_mask(&one_group).unwrap();
     compute.set_priority(15).unwrap();
     run(&gpu, &compute, &[pm4::NOP_SINGLE]).unwrap();
-    let error = queue(&gpu, SDMA).set_cu_mask(&one_group).unwrap_err();
+    let error = raw_queue(&gpu, SDMA).set_cu_mask(&one_group).unwrap_err();
     assert!(matches!(error, QueueError::Unsupported { .. }), "{error}");
 }
 
@@ -437,12 +390,12 @@ fn queues_of_all_kinds_continue_at_their_positions_after_a_checkpoint() {
     let gpu = Gpu::new();
     let directory = tempfile::tempdir().unwrap();
     let kinds = [RawKind::Aql, RawKind::Pm4, SDMA];
-    let queues = kinds.map(|kind| queue(&gpu, kind));
+    let queues = kinds.map(|kind| raw_queue(&gpu, kind));
     let numbers: Vec<u32> = Numbers(9).take(1000).collect();
     let (from, to, counter) = (gpu.buffer(&numbers), gpu.buffer(&[0u32; 1000]), gpu.buffer(&[0u32]));
     let kernel = gpu.kernel("increment");
     let block = arguments(&gpu, &kernel, &[Arg::Buffer(&counter)]);
-    let stream = dispatch(&gpu, &kernel, &block, [1, 1, 1], [1, 1, 1]);
+    let stream = pm4_dispatch(&gpu, &kernel, &block, [1, 1, 1], [1, 1, 1]);
     for round in 1..=6u32 {
         let mut ends = [0; 3];
         for (queue, end) in queues.iter().zip(&mut ends) {
@@ -482,15 +435,15 @@ fn wild_address_stops_the_queue_that_used_it() {
     let gpu = Gpu::new();
     let (kernel, buffer) = (gpu.kernel("write_at"), gpu.buffer(&[0u32; 16]));
     let block = arguments(&gpu, &kernel, &[Arg::Address(0x5000), Arg::U32(1)]);
-    let compute = queue(&gpu, RawKind::Pm4);
-    let words = dispatch(&gpu, &kernel, &block, [1, 1, 1], [1, 1, 1]);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
+    let words = pm4_dispatch(&gpu, &kernel, &block, [1, 1, 1], [1, 1, 1]);
     let error = run(&gpu, &compute, &words).unwrap_err();
     let WaitError::Queue(fault) = &error else { panic!("{error}") };
     assert_eq!(fault.memory.unwrap().address, 0x5000);
     assert_eq!(fault.wave.as_ref().unwrap().kernel.as_ref().unwrap().0, "write_at");
     assert!(matches!(compute.submit(&words), Err(RawError::Queue(_))));
 
-    let copies = queue(&gpu, SDMA);
+    let copies = raw_queue(&gpu, SDMA);
     let mut words = Vec::new();
     sdma::copy(&mut words, generation(&gpu), 0x7000, buffer.va(), 64).unwrap();
     let error = run(&gpu, &copies, &words).unwrap_err();
@@ -503,7 +456,7 @@ fn wild_address_stops_the_queue_that_used_it() {
 #[test]
 fn garbage_stops_a_pm4_queue_and_nothing_else() {
     let gpu = Gpu::new();
-    let compute = queue(&gpu, RawKind::Pm4);
+    let compute = raw_queue(&gpu, RawKind::Pm4);
     let error = run(&gpu, &compute, &[0xc000_ff00, 0]).unwrap_err();
     assert!(matches!(error, WaitError::Queue(_)), "{error}");
     compute.destroy().unwrap();

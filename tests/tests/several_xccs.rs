@@ -11,7 +11,7 @@ use queues::aql::ExceptionCode;
 use queues::cwsr::CwsrGeometry;
 use stasis::checkpoint::{CheckpointError, Mode, Unavailable};
 use stasis::{Arg, Buffer, Kernel, Queue, QueueOptions, Runtime, Signal, WaitError};
-use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, open_on, skip_on_kernel_driver, values};
+use stasis_tests::gpu::{Gpu, Numbers, SOON, compile, machine_file, open_on, skip_on_kernel_driver, values};
 use stasis_tests::program;
 use stasis_tests::tally::Tally;
 use tempfile::TempDir;
@@ -27,10 +27,8 @@ struct Machine {
 
 impl Machine {
     fn new(chip: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("two-xccs.toml");
         let text = format!("[[gpu]]\nchip = \"{chip}\"\nnum_xcc = 2\nvram_bytes = \"4GiB\"\n");
-        std::fs::write(&path, text).unwrap();
+        let (directory, path) = machine_file(&text);
         Self { _directory: directory, path }
     }
 

@@ -2,11 +2,8 @@
 //! Machines of several GPUs as the runtime sees them: from a topology file, through a real softgpud.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
-
 use stasis::{Arg, OpenError, Options, Runtime, Signal, WaitError};
-use stasis_tests::gpu::{Gpu, SOON, isolate, open_on, skip_on_kernel_driver, values};
-use tempfile::TempDir;
+use stasis_tests::gpu::{Gpu, SOON, isolate, machine_file, open_on, skip_on_kernel_driver, values};
 
 const SOFT: &str = "it describes a software machine";
 
@@ -53,13 +50,6 @@ const FOUR: &str = r#"
     to = 0
 "#;
 
-fn written(text: &str) -> (TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("machine.toml");
-    std::fs::write(&path, text).unwrap();
-    (directory, path)
-}
-
 fn try_open(path: &std::path::Path) -> Result<Runtime, OpenError> {
     isolate();
     let device = Some(format!("soft:{}", path.display()).parse().unwrap());
@@ -77,7 +67,7 @@ fn runtime_sees_the_machine_that_the_file_describes() {
     if skip_on_kernel_driver(SOFT) {
         return;
     }
-    let (_directory, path) = written(FOUR);
+    let (_directory, path) = machine_file(FOUR);
     let runtime = open_on(&format!("soft:{}", path.display()), None);
     let agents = runtime.agents();
     let seen: Vec<_> = agents.iter().map(|agent| (agent.target().name, agent.vram_bytes())).collect();
@@ -144,7 +134,7 @@ fn queues_have_the_save_area_that_the_kernel_demands() {
         return;
     }
     // The formula gives 46047232 and 40960. The kernel of the second GPU knows too few registers.
-    let (_directory, path) = written(
+    let (_directory, path) = machine_file(
         r#"
         [[gpu]]
         chip = "gfx1100"
@@ -180,7 +170,7 @@ fn save_area_that_no_kernel_demands_leaves_the_gpu_out_with_the_reason() {
     if skip_on_kernel_driver(SOFT) {
         return;
     }
-    let (_directory, path) = written("[[gpu]]\nchip = \"gfx1100\"\nctl_stack_size = 0\n");
+    let (_directory, path) = machine_file("[[gpu]]\nchip = \"gfx1100\"\nctl_stack_size = 0\n");
     let error = chain(&try_open(&path).unwrap_err());
     assert!(error.contains("ctl_stack_size 0 B") && error.contains("40960 B"), "{error}");
 }
@@ -190,7 +180,7 @@ fn file_that_describes_no_machine_is_refused_with_what_is_wrong_in_it() {
     if skip_on_kernel_driver(SOFT) {
         return;
     }
-    let (_directory, path) = written("[[gpu]]\nchip = \"gfx1100\"\nrender_minor = 5\n");
+    let (_directory, path) = machine_file("[[gpu]]\nchip = \"gfx1100\"\nrender_minor = 5\n");
     let error = chain(&try_open(&path).unwrap_err());
     assert!(error.contains("[[gpu]] 0: render_minor is 5, expected 128 to 255"), "{error}");
     // The corrected file is another machine, on the same instance.

@@ -98,6 +98,28 @@ impl RecordShape {
 }
 
 impl WaveRecord {
+    /// A wave of 32 lanes at `pc` that is alone in its work-group, without LDS: its first lane is active, and it has eight vector
+    /// registers; all registers are 0.
+    #[must_use]
+    pub fn alone(pc: u64) -> Self {
+        Self {
+            lanes: 32,
+            vgprs: vec![0; 256],
+            sgprs: [0; 128],
+            m0: 0,
+            pc,
+            exec: 1,
+            status: 0,
+            trapsts: 0,
+            mode: 0,
+            flat_scratch: 0,
+            ttmp: [0; 16],
+            lds: None,
+            first_in_group: true,
+            last_in_group: true,
+        }
+    }
+
     /// Words of LDS in the whole blocks that a record needs for a group segment of this many bytes.
     #[must_use]
     pub const fn lds_words_for(group_segment_bytes: u32) -> usize {

@@ -90,25 +90,6 @@ mod tests {
     use crate::client_gpus::tests::some_queue;
     use crate::hardware::HwQueueKind;
 
-    fn wave(pc: u64) -> WaveRecord {
-        WaveRecord {
-            lanes: 32,
-            vgprs: vec![0; 256],
-            sgprs: [0; 128],
-            m0: 0,
-            pc,
-            exec: 1,
-            status: 0,
-            trapsts: 0,
-            mode: 0,
-            flat_scratch: 0,
-            ttmp: [0; 16],
-            lds: None,
-            first_in_group: true,
-            last_in_group: true,
-        }
-    }
-
     fn pcs(waves: &[WaveRecord]) -> Vec<u64> {
         waves.iter().map(|wave| wave.pc).collect()
     }
@@ -116,9 +97,9 @@ mod tests {
     #[test]
     fn waves_of_two_dispatches_are_told_apart_in_the_areas_of_three_xccs() {
         let dispatches = vec![
-            vec![(0, wave(1)), (2, wave(2)), (0, wave(3))],
+            vec![(0, WaveRecord::alone(1)), (2, WaveRecord::alone(2)), (0, WaveRecord::alone(3))],
             Vec::new(),
-            vec![(2, wave(4)), (1, wave(5)), (0, wave(6))],
+            vec![(2, WaveRecord::alone(4)), (1, WaveRecord::alone(5)), (0, WaveRecord::alone(6))],
         ];
         let split = SplitWaves::new(dispatches, 3);
         let areas: Vec<_> = split.of_xcc.iter().map(|waves| pcs(waves)).collect();
@@ -131,7 +112,14 @@ mod tests {
         assert_eq!(loaded, split);
         assert_eq!(pcs(&loaded.into_dispatches()), [1, 3, 2, 6, 5, 4]);
         // One wave more or less than the areas hold.
-        for areas in [vec![vec![]; 3], vec![vec![wave(1); 4], vec![wave(5)], vec![wave(2), wave(4)]]] {
+        for areas in [
+            vec![vec![]; 3],
+            vec![
+                vec![WaveRecord::alone(1); 4],
+                vec![WaveRecord::alone(5)],
+                vec![WaveRecord::alone(2), WaveRecord::alone(4)],
+            ],
+        ] {
             let mut reader = Reader::new(&mqd, HwQueueKind::Aql).unwrap();
             assert_eq!(SplitWaves::load(&mut reader, areas), Err(Errno::EINVAL));
         }

@@ -77,22 +77,7 @@ mod tests {
     }
 
     fn wave(pc: u64) -> WaveRecord {
-        WaveRecord {
-            lanes: 32,
-            vgprs: vec![0; 256],
-            sgprs: [0; 128],
-            m0: 0,
-            pc,
-            exec: 1,
-            status: 0,
-            trapsts: 1 << 8,
-            mode: 0,
-            flat_scratch: 0,
-            ttmp: [0; 16],
-            lds: None,
-            first_in_group: true,
-            last_in_group: true,
-        }
+        WaveRecord { trapsts: 1 << 8, ..WaveRecord::alone(pc) }
     }
 
     /// A save area with these waves in its XCCs, and what the driver says of it: the sizes of XCC 0.
