@@ -2,7 +2,8 @@
 //! The memfd behind a buffer object, and the meaning of its name and inode.
 //!
 //! INVARIANT: every memfd that is sent to a client is sealed against shrinking, so that an access through a mapping
-//! cannot raise SIGBUS on either side. The inode identifies the buffer: a DMABuf is a duplicate of the same file.
+//! cannot raise SIGBUS on either side; only [`out_of_reach`] is there to raise it, and this side never maps that. The inode
+//! identifies the buffer: a DMABuf is a duplicate of the same file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -31,6 +32,14 @@ pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
         Errno::EMFILE | Errno::ENFILE => errno,
         _ => Errno::ENOMEM,
     })
+}
+
+/// A file that can be mapped and has no byte: every access through a mapping raises SIGBUS.
+///
+/// # Errors
+/// As [`create`].
+pub(super) fn out_of_reach() -> Result<OwnedFd, Errno> {
+    create("softgpu:out-of-reach", 0)
 }
 
 /// The identity of an open file.

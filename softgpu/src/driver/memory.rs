@@ -66,8 +66,8 @@ impl KfdProcess {
         }
         let fd = self.memory_for(gpu, wanted, userptr)?;
         let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
-        // The host does not see it otherwise.
-        let behind_aperture = wanted.domain == Domain::Vram { public: true } && self.gpus[gpu].large_bar();
+        // The host does not see it otherwise; where the BAR is large, clients map memory without PUBLIC, too.
+        let behind_aperture = matches!(wanted.domain, Domain::Vram { .. }) && self.gpus[gpu].large_bar();
         if behind_aperture && !Misbehaviour::FreshMemory.is_on() {
             let code = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
             self.hardware.hold_host_writes(gpu, backing.fd.as_fd(), code);

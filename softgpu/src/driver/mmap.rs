@@ -9,11 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use kfd::sys::*;
 use nix::errno::Errno;
 
-use super::bo::{Bo, Domain};
+use super::bo::{Backing, Bo, Domain};
 use super::files::{Node, OpenFile};
 use super::kernel::KernelModel;
 use super::process::{KfdProcess, State};
 use super::{memfd, page_align};
+use crate::sysfs::GpuModel;
 
 /// Memory for the client to map, shared.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl KfdProcess {
     /// # Errors
     /// On `/dev/kfd`: `ENODEV` for an unknown GPU, `EINVAL` for a wrong size or type. On a render node: `EINVAL` when
     /// no buffer starts at the offset or it is shorter, `EACCES` when the file is not the acquired one, `EPERM` for
-    /// memory that the CPU cannot map.
+    /// the client's own memory.
     pub fn mmap(&self, file: &OpenFile, length: u64, offset: u64) -> Result<Mapped, Errno> {
         let length = page_align(length).filter(|length| *length > 0).ok_or(Errno::EINVAL)?;
         match file.node() {
@@ -110,11 +111,25 @@ impl KfdProcess {
         }
         match backing.domain {
             Domain::Gtt | Domain::Vram { public: true } => Ok(Mapped::plain(memfd::duplicate(&backing.fd)?)),
-            // Memory that was allocated without CPU access, or the client's own memory.
-            Domain::Vram { public: false } | Domain::Userptr => Err(Errno::EPERM),
+            Domain::Vram { public: false } => self.mmap_hidden(backing),
+            Domain::Userptr => Err(Errno::EPERM),
             // Device registers; `/dev/kfd` maps them.
             Domain::Doorbell | Domain::Mmio => Err(Errno::EINVAL),
         }
+    }
+}
+
+impl KfdProcess {
+    /// VRAM that was allocated without PUBLIC. KFD has not set NO_CPU_ACCESS on it since Linux 5.14, so that clients map it
+    /// like any other; libhsakmt does so without access, for debuggers, and others with access that they do not use.
+    ///
+    /// Where the BAR is small, such memory lies outside it. A real kernel moves memory that the CPU touches into the BAR or
+    /// to system memory, and stops the process's queues for that; if it cannot, it raises SIGBUS
+    /// (`amdgpu_bo_fault_reserve_notify`). This device moves nothing: every access raises SIGBUS.
+    fn mmap_hidden(&self, backing: &Backing) -> Result<Mapped, Errno> {
+        let is_visible = self.gpus.get(backing.gpu).is_some_and(GpuModel::large_bar);
+        let fd = if is_visible { memfd::duplicate(&backing.fd)? } else { memfd::out_of_reach()? };
+        Ok(Mapped::plain(fd))
     }
 }
 

@@ -10,7 +10,6 @@ use std::os::fd::AsFd;
 use kfd::sys::*;
 use nix::errno::Errno;
 
-use super::super::bo::Domain;
 use super::super::files::{Node, OpenFile};
 use super::super::process::{KfdProcess, State};
 use super::super::{Call, FdPlace, memfd};
@@ -130,9 +129,6 @@ impl KfdProcess {
         let [handle, _] = words(args.addr_ptr);
         let state = self.state.lock();
         let gem = state.gem(file, handle)?;
-        if gem.backing.domain == (Domain::Vram { public: false }) {
-            return Err(Errno::EPERM);
-        }
         args.addr_ptr = gem.mmap_offset;
         Ok(())
     }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! ALLOC, FREE, MAP, UNMAP, AVAILABLE_MEMORY and render node mmap.
 
+use std::sync::Arc;
+
 use super::harness::*;
 use kfd::sys::*;
 use nix::errno::Errno;
 
 use crate::driver::ledger::Resource;
 use crate::driver::memfd;
+use crate::sysfs::{GpuModel, Machine};
 
 const VA: u64 = 0x1000_0000;
 
@@ -218,13 +221,25 @@ fn render_mmap_is_for_the_acquired_file_only() {
     }
 }
 
-#[test]
-fn render_mmap_refuses_memory_without_cpu_access() {
-    let client = Client::new("gfx1100");
+/// Allocates and maps a page of VRAM without PUBLIC on a GPU with this BAR, and writes to and reads from its memory
+/// through the file that was mapped.
+fn written_through_mmap(bar: &str) -> nix::Result<usize> {
+    let machine = Machine::of_file(&format!("[[gpu]]\nchip = \"gfx1100\"\nbar = \"{bar}\"\n")).unwrap();
+    let gpus: Arc<[GpuModel]> = machine.into_gpus().into();
+    let client = Client::beside(Arc::clone(&gpus), ledger_of(&gpus));
     let acquired = client.acquire(0);
     let mut args = client.alloc_args(0, VA, 4096, KFD_IOC_ALLOC_MEM_FLAGS_VRAM);
     client.call(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args).unwrap();
-    assert_eq!(client.process.mmap(&acquired, 4096, args.mmap_offset).unwrap_err(), Errno::EPERM);
+    let mapped = client.process.mmap(&acquired, 4096, args.mmap_offset).unwrap();
+    nix::sys::uio::pwrite(&mapped.fd, b"hello", 0)?;
+    nix::sys::uio::pread(&mapped.fd, &mut [0; 5], 0)
+}
+
+#[test]
+fn memory_without_public_is_mapped_and_out_of_reach_behind_a_small_bar() {
+    assert_eq!(written_through_mmap("large"), Ok(5));
+    // A file without bytes that cannot grow: an access through a mapping raises SIGBUS.
+    assert_eq!(written_through_mmap("small"), Err(Errno::EPERM));
 }
 
 #[test]
