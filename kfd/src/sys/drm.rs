@@ -160,21 +160,6 @@ pub const AMDGPU_GEM_OP_GET_GEM_CREATE_INFO: u32 = 0;
 /// GEM_OP operation: where the object is mapped (32 bytes each).
 pub const AMDGPU_GEM_OP_GET_MAPPING_INFO: u32 = 2;
 
-/// AMDGPU_INFO query: whether acceleration works (u32).
-pub const AMDGPU_INFO_ACCEL_WORKING: u32 = 0x00;
-/// AMDGPU_INFO query: VRAM in use (u64).
-pub const AMDGPU_INFO_VRAM_USAGE: u32 = 0x10;
-/// AMDGPU_INFO query: GTT in use (u64).
-pub const AMDGPU_INFO_GTT_USAGE: u32 = 0x11;
-/// AMDGPU_INFO query: total VRAM, visible VRAM, GTT (3 u64).
-pub const AMDGPU_INFO_VRAM_GTT: u32 = 0x14;
-/// AMDGPU_INFO query: registers.
-pub const AMDGPU_INFO_READ_MMR_REG: u32 = 0x15;
-/// AMDGPU_INFO query: device description (440 bytes).
-pub const AMDGPU_INFO_DEV_INFO: u32 = 0x16;
-/// AMDGPU_INFO query: memory totals (96 bytes).
-pub const AMDGPU_INFO_MEMORY: u32 = 0x19;
-
 /// Capability of GET_CAP: DMABufs ([`DRM_PRIME_CAP_IMPORT`], [`DRM_PRIME_CAP_EXPORT`]).
 pub const DRM_CAP_PRIME: u64 = 5;
 /// DMABufs can become GEM handles.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kfd::sys::{AMDKFD_COMMAND_END, KfdIoctl};
+use kfd::sys::{AMDKFD_COMMAND_END, KfdIoctl, drm_amdgpu_info_device, drm_amdgpu_info_hw_ip};
 use queues::target::{CriuSupport, Target};
 use thiserror::Error;
 
@@ -86,6 +86,22 @@ impl KernelModel {
     /// Whether GEM_VA knows sync objects: its argument grew from 40 bytes to 64 after Linux 6.12.
     pub(super) fn synchronizes_gem_va(self) -> bool {
         self != Self::V6_12
+    }
+
+    /// Bytes of DEV_INFO's answer; it grew by the kinds of user queues in Linux 6.16.
+    pub(super) fn device_info_bytes(self) -> usize {
+        match self {
+            Self::V6_12 => 440,
+            Self::V7_3 | Self::Fixed => size_of::<drm_amdgpu_info_device>(),
+        }
+    }
+
+    /// Bytes of HW_IP_INFO's answer; it grew by the number of user queues in Linux 6.16.
+    pub(super) fn hw_ip_bytes(self) -> usize {
+        match self {
+            Self::V6_12 => 32,
+            Self::V7_3 | Self::Fixed => size_of::<drm_amdgpu_info_hw_ip>(),
+        }
     }
 
     /// First number that is no command (`AMDKFD_COMMAND_END`); CREATE_PROCESS is newer than Linux 6.12.

@@ -32,6 +32,35 @@ pub(super) struct Caches {
     whole: &'static [Kind],
 }
 
+/// Sizes of a chip's caches, KiB; 0 for one that it has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub vector: u32,
+    pub instruction: u32,
+    pub scalar: u32,
+    /// The shader array's.
+    pub array: u32,
+    pub level2: u32,
+    pub level3: u32,
+}
+
+impl Caches {
+    /// The size of each kind.
+    pub(super) fn sizes(&self) -> Sizes {
+        // INVARIANT: the kinds of each chip are listed in the order of `Sizes`.
+        let of_array = |at: usize| self.arrays.get(at).map_or(0, |kind| kind.kib);
+        let of_whole = |at: usize| self.whole.get(at).map_or(0, |kind| kind.kib);
+        Sizes {
+            vector: of_array(0),
+            instruction: of_array(1),
+            scalar: of_array(2),
+            array: of_array(3),
+            level2: of_whole(0),
+            level3: of_whole(1),
+        }
+    }
+}
+
 const fn vector(kib: u32, line: u32) -> Kind {
     Kind { level: 1, kib, line, type_bits: DATA | HSACU, shared_by: 1 }
 }
@@ -107,7 +136,7 @@ pub(super) fn properties(chip: &Chip, shape: &NodeShape, simd_id_base: u32) -> V
 
 /// CUs that work in each shader array; where they do not divide evenly, the first arrays have one more (which arrays
 /// of a real card are short differs from card to card).
-fn active_cus(shape: &NodeShape) -> Vec<u32> {
+pub(super) fn active_cus(shape: &NodeShape) -> Vec<u32> {
     let (arrays, cus) = (shape.array_count.max(1), shape.simd_count / shape.simd_per_cu.max(1));
     (0..arrays).map(|array| cus / arrays + u32::from(array < cus % arrays)).collect()
 }

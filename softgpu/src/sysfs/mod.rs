@@ -7,6 +7,7 @@
 mod caches;
 mod chips;
 mod description;
+mod device_info;
 mod gpu_id;
 mod host;
 mod links;
@@ -17,6 +18,7 @@ mod spec;
 mod tree;
 mod values;
 
+pub use device_info::EngineVersion;
 pub use host::Host;
 pub use machine::Machine;
 pub use machine_error::MachineError;

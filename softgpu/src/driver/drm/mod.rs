@@ -8,6 +8,7 @@
 
 mod gems;
 mod handles;
+mod info;
 mod query;
 mod va;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the render node says of itself: VERSION, GET_CAP, AMDGPU_INFO.
+//! What the render node says of itself: VERSION and GET_CAP.
 
 use kfd::sys::*;
 use nix::errno::Errno;
@@ -41,22 +41,6 @@ impl KfdProcess {
         }
         args.value = DRM_PRIME_CAP_IMPORT | DRM_PRIME_CAP_EXPORT;
         Ok(())
-    }
-
-    /// AMDGPU_INFO: answers only whether the GPU works. The topology describes the GPU, and its registers are not
-    /// modelled: libdrm_amdgpu finds no device here.
-    pub(super) fn amdgpu_info(
-        &self,
-        _file: &OpenFile,
-        args: &mut drm_amdgpu_info,
-        call: &Call<'_>,
-    ) -> Result<(), Errno> {
-        if args.return_size == 0 || args.return_pointer == 0 || args.query != AMDGPU_INFO_ACCEL_WORKING {
-            return Err(Errno::EINVAL);
-        }
-        let answer = 1u32.to_le_bytes();
-        let wanted = answer.len().min(args.return_size as usize);
-        call.memory.write(args.return_pointer, &answer[..wanted]).map_err(|_| Errno::EFAULT)
     }
 }
 

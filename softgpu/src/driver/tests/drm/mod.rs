@@ -3,6 +3,7 @@
 
 mod foreign;
 mod handles;
+mod info;
 mod query;
 mod space;
 mod va;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dispatcher's rules, VERSION, GET_CAP and AMDGPU_INFO.
+//! The dispatcher's rules, VERSION and GET_CAP.
 
 use super::*;
 use crate::driver::KernelModel;
@@ -61,21 +61,4 @@ fn version_is_asked_for_lengths_first_and_strings_second() {
         args.name = 8;
         assert_eq!(drm(&client, &file, DRM_IOCTL_VERSION, &mut args), Err(Errno::EFAULT));
     }
-}
-
-#[test]
-fn info_says_that_the_gpu_works_and_nothing_else() {
-    let space = Space::new();
-    let memory = Memory::with(ARRAY, &[9; 8]);
-    let ask = |query, return_pointer, return_size| {
-        let mut args = drm_amdgpu_info { return_pointer, return_size, query, args: [0; 4] };
-        drm_with(&space.client, &space.file, DRM_IOCTL_AMDGPU_INFO, &mut args, &memory, &Fds::default())
-    };
-    let working = AMDGPU_INFO_ACCEL_WORKING;
-    ask(working, ARRAY, 8).unwrap();
-    assert_eq!(memory.bytes(ARRAY), [1, 0, 0, 0, 9, 9, 9, 9]);
-    assert_eq!(ask(working, 0, 4), Err(Errno::EINVAL));
-    assert_eq!(ask(working, ARRAY, 0), Err(Errno::EINVAL));
-    assert_eq!(ask(working, 8, 4), Err(Errno::EFAULT));
-    assert_eq!(ask(AMDGPU_INFO_DEV_INFO, ARRAY, 4), Err(Errno::EINVAL));
 }
