@@ -11,7 +11,8 @@
 //! | [`wake_futex`], [`wait_futex`] | no wrapper |
 //! | [`pidfd_open`], [`pidfd_getfd`], [`pidfd_kill`] | no wrapper |
 //! | [`wait_any`] | `nix` fails with EINVAL, and has lost the child, when a real-time signal ended it |
-//! | [`socket_domain`], [`socket_protocol`], [`has_attribute`] | no wrapper |
+//! | [`socket_domain`], [`socket_protocol`] | no wrapper |
+//! | [`has_attribute`], [`attribute`], [`set_attribute`] | no wrapper |
 //! | [`close_range_on_exec`], [`exit_now`], [`random`], [`statx`] | no wrapper |
 //! | [`peek_offset`], [`set_peek_offset`] | no wrapper |
 //!
@@ -290,6 +291,38 @@ pub fn has_attribute(path: &Path, name: &str) -> Result<bool, Errno> {
     }
 }
 
+/// The extended attribute of an open file, of which at most `most` bytes are wanted; none if there is none.
+///
+/// # Errors
+/// The errno of fgetxattr(2) but ENODATA and ENOTSUP, which stand for none; ERANGE for a longer one, EINVAL for a name with a
+/// zero byte.
+pub fn attribute(fd: BorrowedFd<'_>, name: &str, most: usize) -> Result<Option<Vec<u8>>, Errno> {
+    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
+    let mut value = vec![0u8; most];
+    // SAFETY: the name is a string, and `value` has as many bytes as the call may write.
+    let bytes = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), most) };
+    match moved(bytes) {
+        Ok(bytes) => {
+            value.truncate(bytes);
+            Ok(Some(value))
+        }
+        Err(Errno::ENODATA | Errno::ENOTSUP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Gives an open file an extended attribute, in place of one of the same name.
+///
+/// # Errors
+/// The errno of fsetxattr(2): ENOTSUP for a file that has none, as memfds before Linux 6.6. EINVAL for a name with a zero byte.
+pub fn set_attribute(fd: BorrowedFd<'_>, name: &str, value: &[u8]) -> Result<(), Errno> {
+    let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the name is a string, and the call reads as many bytes as `value` has.
+    let result =
+        unsafe { libc::fsetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    Errno::result(result).map(drop)
+}
+
 fn owned(result: libc::c_long) -> Result<OwnedFd, Errno> {
     let number = RawFd::try_from(Errno::result(result)?).map_err(|_| Errno::EBADF)?;
     // SAFETY: a call that makes a descriptor, and marks it close-on-exec, answered it just now; nothing else owns it.
@@ -517,6 +550,16 @@ mod tests {
             drop((received, writer));
             assert_eq!(read(&reader, &mut [0; 1]), Ok(0), "a descriptor is left: {sent} {most}");
         }
+    }
+
+    #[test]
+    fn a_memfd_keeps_its_attribute_through_every_descriptor() {
+        let file = memfd("attributes", 0, SealFlag::empty()).unwrap();
+        assert_eq!(attribute(file.as_fd(), "user.test", 8), Ok(None));
+        set_attribute(file.as_fd(), "user.test", b"four").unwrap();
+        let twin = duplicate(&file).unwrap();
+        assert_eq!(attribute(twin.as_fd(), "user.test", 8), Ok(Some(b"four".to_vec())));
+        assert_eq!(attribute(twin.as_fd(), "user.test", 2), Err(Errno::ERANGE));
     }
 
     #[test]

@@ -110,6 +110,54 @@ abi_struct! {
 }
 
 abi_struct! {
+    /// DRM_IOCTL_AMDGPU_CTX; a C union. In: operation, flags, context, priority. Out: by operation.
+    drm_amdgpu_ctx: 16 {
+        /// `AMDGPU_CTX_OP_*`, in; context or the lower half of flags, out.
+        0 => op: u32,
+        /// Zero, in; zero or the upper half of flags, out.
+        4 => flags: u32,
+        /// Context, in; how often the context hung, out (always 0).
+        8 => ctx_id: u32,
+        /// `AMDGPU_CTX_PRIORITY_*`, in; `AMDGPU_CTX_*_RESET`, out.
+        12 => priority: i32,
+    }
+}
+
+abi_struct! {
+    /// DRM_IOCTL_AMDGPU_GEM_METADATA.
+    drm_amdgpu_gem_metadata: 288 {
+        /// GEM handle, in.
+        0 => handle: u32,
+        /// `AMDGPU_GEM_METADATA_OP_*`, in.
+        4 => op: u32,
+        /// Flags of the data, whose meaning is the clients' affair; in and out.
+        8 => flags: u64,
+        /// How textures lie in the memory; in and out.
+        16 => tiling_info: u64,
+        /// Bytes of the data, in and out.
+        24 => data_size_bytes: u32,
+        /// Data, in and out.
+        28 => data: [u32; 64],
+        /// Zero.
+        284 => pad: u32,
+    }
+}
+
+abi_struct! {
+    /// What GEM_OP says an object was created with (`drm_amdgpu_gem_create_in`).
+    drm_amdgpu_gem_create_in: 32 {
+        /// Bytes.
+        0 => bo_size: u64,
+        /// Bytes.
+        8 => alignment: u64,
+        /// `AMDGPU_GEM_DOMAIN_*`.
+        16 => domains: u64,
+        /// `AMDGPU_GEM_CREATE_*`.
+        24 => domain_flags: u64,
+    }
+}
+
+abi_struct! {
     /// DRM_IOCTL_AMDGPU_GEM_OP.
     drm_amdgpu_gem_op: 24 {
         /// GEM handle, in.
@@ -154,6 +202,41 @@ abi_struct! {
         32 => alignment: u64,
     }
 }
+
+/// CTX operation: a new context.
+pub const AMDGPU_CTX_OP_ALLOC_CTX: u32 = 1;
+/// CTX operation: ends a context.
+pub const AMDGPU_CTX_OP_FREE_CTX: u32 = 2;
+/// CTX operation: whether the GPU was reset since the operation was used before.
+pub const AMDGPU_CTX_OP_QUERY_STATE: u32 = 3;
+/// CTX operation: what happened to the GPU since the context was made.
+pub const AMDGPU_CTX_OP_QUERY_STATE2: u32 = 4;
+/// State of a context: nothing happened.
+pub const AMDGPU_CTX_NO_RESET: i32 = 0;
+/// State of a context: the GPU was reset, for whatever reason.
+pub const AMDGPU_CTX_UNKNOWN_RESET: i32 = 3;
+/// Flag of a context's state: the GPU was reset.
+pub const AMDGPU_CTX_QUERY2_FLAGS_RESET: u32 = 1 << 0;
+/// Priority of a context: the one that needs no right. Higher ones do.
+pub const AMDGPU_CTX_PRIORITY_NORMAL: i32 = 0;
+/// Priority of a context.
+pub const AMDGPU_CTX_PRIORITY_HIGH: i32 = 512;
+/// Priority of a context.
+pub const AMDGPU_CTX_PRIORITY_VERY_HIGH: i32 = 1023;
+
+/// GEM_METADATA operation.
+pub const AMDGPU_GEM_METADATA_OP_SET_METADATA: u32 = 1;
+/// GEM_METADATA operation.
+pub const AMDGPU_GEM_METADATA_OP_GET_METADATA: u32 = 2;
+
+/// Domain: system memory that a GPU can access.
+pub const AMDGPU_GEM_DOMAIN_GTT: u64 = 2;
+/// Domain: memory of the GPU.
+pub const AMDGPU_GEM_DOMAIN_VRAM: u64 = 4;
+/// Flag of an object: where the CPU can access it.
+pub const AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED: u64 = 1 << 0;
+/// Flag of an object: nobody finds its contents later.
+pub const AMDGPU_GEM_CREATE_VRAM_WIPE_ON_RELEASE: u64 = 1 << 9;
 
 /// GEM_OP operation: what the object was created with (32 bytes).
 pub const AMDGPU_GEM_OP_GET_GEM_CREATE_INFO: u32 = 0;

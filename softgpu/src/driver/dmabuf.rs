@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use kfd::sys::*;
 use nix::errno::Errno;
+use queues::words::count;
 
 use super::bo::{Backing, Bo, Charge, Domain};
+use super::drm::Metadata;
 use super::process::{KfdProcess, State, split_handle};
 use super::{Call, FdPlace, memfd};
 
@@ -116,9 +118,16 @@ impl KfdProcess {
         }
         let fd = call.fds.take_in(FdPlace::Field(INFO_FD)).ok_or(Errno::EBADF)?;
         let (domain, gpu, bytes) = self.describe(fd.as_fd())?;
+        let metadata = Metadata::of(fd.as_fd())?.data;
+        // Only who gives a buffer for them gets the bytes; the buffer must have room for all of them.
+        if args.metadata_ptr != 0 {
+            if metadata.len() > args.metadata_size as usize {
+                return Err(Errno::EINVAL);
+            }
+            call.memory.write(args.metadata_ptr, &metadata)?;
+        }
         args.size = bytes;
-        // Only graphics drivers attach metadata (tiling); buffers made here have none.
-        args.metadata_size = 0;
+        args.metadata_size = count(metadata.len());
         args.gpu_id = self.gpus[gpu].gpu_id();
         args.flags = domain.flag();
         if domain == (Domain::Vram { public: true }) {

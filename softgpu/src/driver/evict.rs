@@ -103,7 +103,11 @@ impl KfdProcess {
 
     /// Marks every queue of a GPU as lost in a reset: it can only be destroyed.
     pub(super) fn lose_queues(&self, gpu: usize) {
-        for (id, queue) in self.state.lock().queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
+        let mut state = self.state.lock();
+        if let Some(pdd) = state.pdds.get_mut(gpu) {
+            pdd.resets = pdd.resets.wrapping_add(1);
+        }
+        for (id, queue) in state.queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
             if std::mem::take(&mut queue.running) {
                 self.hardware.destroy_queue(gpu, id);
             }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::bo::{Backing, Bo, Slots};
 use super::criu::CriuState;
 use super::doorbells::DoorbellMap;
-use super::drm::GemTable;
+use super::drm::{Contexts, GemTable};
 use super::event_lock::Events;
 use super::files::{Files, OpenFile};
 use super::kernel::KernelModel;
@@ -83,6 +83,7 @@ pub(super) struct State {
     /// Handles of the render nodes, by the number of the open file. They live as long as the process: KFD holds an
     /// acquired file, and the driver does not learn when another file is closed.
     pub(super) gems: BTreeMap<u64, GemTable>,
+    pub(super) contexts: Contexts,
     pub(super) queues: QueueTable,
     /// Memory by identity, to recognise this process's own DMABufs.
     pub(super) backings: HashMap<Identity, Weak<Backing>>,
@@ -107,6 +108,8 @@ pub(super) struct Pdd {
     pub(super) queue_count: u32,
     /// Reasons to keep the queues of this GPU off the hardware (`qpd->evicted`).
     pub(super) evicted: u32,
+    /// How often the GPU was reset.
+    pub(super) resets: u32,
     /// The queue that holds the GPU's global wave sync.
     pub(super) gws_queue: Option<u32>,
     pub(super) settings: GpuSettings,

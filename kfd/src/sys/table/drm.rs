@@ -32,10 +32,16 @@ ioctls! {
     /// Takes [`drm_amdgpu_gem_mmap`].
     0x41 GemMmap DRM_IOCTL_AMDGPU_GEM_MMAP "AMDGPU_GEM_MMAP":
         READ | WRITE, drm_amdgpu_gem_mmap, plain;
+    /// Takes [`drm_amdgpu_ctx`].
+    0x42 Ctx DRM_IOCTL_AMDGPU_CTX "AMDGPU_CTX":
+        READ | WRITE, drm_amdgpu_ctx, plain;
     /// Takes [`drm_amdgpu_info`].
     0x45 Info DRM_IOCTL_AMDGPU_INFO "AMDGPU_INFO":
         WRITE, drm_amdgpu_info, points
         (writes return_pointer: [u8; return_size]);
+    /// Takes [`drm_amdgpu_gem_metadata`].
+    0x46 GemMetadata DRM_IOCTL_AMDGPU_GEM_METADATA "AMDGPU_GEM_METADATA":
+        READ | WRITE, drm_amdgpu_gem_metadata, plain;
     /// Takes [`drm_amdgpu_gem_va`]. Up to Linux 6.12 the struct ends before the sync objects to wait for.
     0x48 GemVa DRM_IOCTL_AMDGPU_GEM_VA "AMDGPU_GEM_VA":
         WRITE, drm_amdgpu_gem_va, points

@@ -6,16 +6,20 @@
 //! is copied back even when the handler fails. Mappings of KFD and of GEM_VA lie in one address space and never
 //! overlap; neither interface can change the other's mappings.
 
+mod contexts;
 mod gems;
 mod handles;
 mod info;
+mod metadata;
 mod query;
 mod va;
 
 use kfd::sys::*;
 use nix::errno::Errno;
 
+pub(super) use self::contexts::Contexts;
 pub(super) use self::gems::GemTable;
+pub(super) use self::metadata::Metadata;
 use super::Call;
 use super::files::OpenFile;
 use super::process::KfdProcess;
@@ -38,28 +42,30 @@ macro_rules! handlers {
     };
 }
 
-/// The handler of an ioctl. Ioctls that a compute process does not need (sync objects, contexts, submissions, metadata)
-/// have none, and are answered like unknown numbers.
+/// The handler of an ioctl. Ioctls that a compute process does not need (sync objects, submissions, allocations) have none, and are answered like unknown numbers.
 fn handler(ioctl: DrmIoctl) -> Option<Handler> {
     type P = KfdProcess;
     handlers! { ioctl;
-        no handler: GemOp, GemListHandles;
+        no handler: GemListHandles;
         Version => P::drm_version,
         GemClose => P::gem_close,
         GetCap => P::drm_capability,
         PrimeHandleToFd => P::prime_handle_to_fd,
         PrimeFdToHandle => P::prime_fd_to_handle,
         GemMmap => P::gem_mmap,
+        Ctx => P::amdgpu_ctx,
         Info => P::amdgpu_info,
+        GemMetadata => P::gem_metadata,
         GemVa => P::gem_va,
+        GemOp => P::gem_op,
     }
 }
 
 /// Whether the command exists on a card's primary node only (it lacks `DRM_RENDER_ALLOW`): identification,
-/// authentication, global names, vertical blanks, scheduling of other clients, and all of mode setting.
+/// authentication, global names, vertical blanks, scheduling of other clients, and all of mode setting and its leases.
 fn is_for_the_primary_node(nr: u32) -> bool {
     matches!(nr, 0x01 | 0x02 | 0x05..=0x07 | 0x0a | 0x0b | 0x0d | 0x10..=0x13 | 0x1e | 0x1f)
-        || matches!(nr, 0x3a..=0x3c | 0x55 | 0xa0..=0xbe)
+        || matches!(nr, 0x3a..=0x3c | 0x55 | 0xa0..=0xbe | 0xc6..=0xc9 | 0xce | 0xd0)
 }
 
 /// Answers an ioctl on an open render node.

@@ -10,7 +10,7 @@ use super::queues::{BASE, update, wave_state};
 use kfd::sys::*;
 use nix::errno::Errno;
 
-use crate::driver::Caller;
+use crate::driver::{Caller, KernelModel};
 
 /// The answer of CREATE_QUEUE to arguments that are valid but for this change.
 fn refused(change: impl FnOnce(&mut kfd_ioctl_create_queue_args)) -> Errno {
@@ -30,6 +30,19 @@ fn v01_unknown_number_is_enotty() {
     let mut version = kfd_ioctl_get_version_args::default();
     assert_eq!(client.call(0x0008_0001, &mut version), Ok(0));
     assert_eq!((version.major_version, version.minor_version), (1, 23));
+}
+
+#[test]
+fn v01_numbers_of_each_kernel_have_no_hole_and_an_end() {
+    for (kernel, end) in [(KernelModel::V6_12, 0x27), (KernelModel::V7_3, 0x29), (KernelModel::Fixed, 0x29)] {
+        let client = Client::fresh_pair(kernel);
+        for nr in 0..=0xff_u32 {
+            // The argument, full of ones, names no GPU, no queue and no memory.
+            let answer = client.call(0xc000_4b00 | 64 << 16 | nr, &mut [0xffu8; 64]);
+            let is_command = (1..end).contains(&nr);
+            assert_eq!(answer != Err(Errno::ENOTTY), is_command, "{kernel} {nr:#x}: {answer:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The render node's ioctls.
 
+mod contexts;
 mod foreign;
 mod handles;
 mod info;
+mod metadata;
 mod query;
 mod space;
 mod va;
