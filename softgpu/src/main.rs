@@ -4,7 +4,7 @@
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use softgpu::server::{ServeOptions, execute, install_log, serve};
+use softgpu::server::{ServeOptions, TreeOptions, execute, install_log, serve, write_tree};
 
 /// The software GPU.
 #[derive(Debug, Parser)]
@@ -30,6 +30,14 @@ enum Command {
         #[arg(long)]
         socket: String,
     },
+    /// Writes what programs read of the machine below /sys, /dev and /proc into a directory
+    Tree {
+        /// The devices, comma separated, such as gfx1100*2,gfx1201, or a topology file that ends in .toml
+        #[arg(long)]
+        devices: String,
+        /// An existing, empty directory
+        directory: PathBuf,
+    },
     /// Executes for one client; started by `serve` with its end of a socket pair as stdin.
     #[command(hide = true)]
     Executor,
@@ -42,6 +50,8 @@ fn main() -> anyhow::Result<()> {
         Command::Serve { devices, socket } => {
             serve(&ServeOptions { devices, socket }).context("softgpud cannot serve")
         }
+        Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })
+            .context("softgpud cannot write the files of its machine"),
         Command::Executor => execute().context("softgpud's executor cannot go on"),
     }
 }

@@ -83,6 +83,12 @@ impl KernelModel {
         }
     }
 
+    /// The version that amdgpu says it has, as the render node's VERSION does.
+    #[must_use]
+    pub fn driver_version(self) -> String {
+        format!("3.{}.0", self.drm_minor())
+    }
+
     /// Whether GEM_VA knows sync objects: its argument grew from 40 bytes to 64 after Linux 6.12.
     pub(super) fn synchronizes_gem_va(self) -> bool {
         self != Self::V6_12

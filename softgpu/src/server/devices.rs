@@ -14,7 +14,7 @@ use super::error::ServeError;
 use crate::client_gpus::Chip;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
-use crate::sysfs::{GpuModel, Host, Machine, SysfsTree, canonical_spec};
+use crate::sysfs::{GpuModel, Host, Machine, SysfsTree, SystemOptions, SystemTree, canonical_spec};
 
 /// Queues that one GPU has for all processes together (`max_num_of_queues_per_device`, KFD's module parameter).
 const QUEUES_PER_DEVICE: u64 = 4096;
@@ -116,6 +116,11 @@ impl Devices {
     /// The topology on this host.
     pub(super) fn topology(&self) -> SysfsTree {
         SysfsTree::new(&self.machine)
+    }
+
+    /// All files that programs read of the machine on this host.
+    pub(super) fn system(&self, options: &SystemOptions<'_>) -> SystemTree {
+        SystemTree::new(&self.machine, options)
     }
 
     /// A fresh ledger for the instance.

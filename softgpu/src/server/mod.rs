@@ -20,6 +20,7 @@ mod peer;
 mod refusal;
 mod settings;
 mod sys;
+mod tree;
 mod user;
 mod window;
 
@@ -28,3 +29,4 @@ pub use error::ServeError;
 pub use executor::execute;
 pub use log::{LOG_FILE_VARIABLE, LOG_VARIABLE, install as install_log};
 pub use settings::SettingError;
+pub use tree::{TreeError, TreeOptions, write_tree};

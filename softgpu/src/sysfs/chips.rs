@@ -20,6 +20,10 @@ pub(super) struct Chip {
     pub wave_front_size: u32,
     pub device_id: u32,
     pub subsystem: u32,
+    /// PCI class code: VGA, another display controller, or a processing accelerator.
+    pub pci_class: u32,
+    /// PCI revision, which with the device id names the product (`amdgpu.ids` of libdrm).
+    pub pci_revision: u8,
     pub vram_bytes: u64,
     pub vram_width: u32,
     pub vram_mhz: u32,
@@ -100,6 +104,8 @@ const GFX1100: Chip = Chip {
     wave_front_size: 32,
     device_id: 29772,
     subsystem: 0x0e3b_1002,
+    pci_class: 0x03_0000,
+    pci_revision: 0xc8,
     vram_bytes: 25_753_026_560,
     vram_width: 384,
     vram_mhz: 1249,
@@ -141,6 +147,7 @@ const GFX1102: Chip = Chip {
     name: "gfx1102",
     shape: NodeShape { gfx_target_version: 110_002, simd_count: 64, array_count: 4, ..GFX1100.shape },
     device_id: 0x7480,
+    pci_revision: 0xcf,
     vram_bytes: 8_573_157_376,
     vram_width: 128,
     vram_mhz: 1124,
@@ -150,12 +157,13 @@ const GFX1102: Chip = Chip {
     ..GFX1100
 };
 
-/// Radeon AI PRO R9700, whose 32 GiB a topology file makes the 16 GiB of a 9070 XT. Inferred: device id, clocks, copy
-/// engines, capability (gfx1100's and precise ALU exceptions), copy firmware.
+/// Radeon AI PRO R9700, whose 32 GiB a topology file makes the 16 GiB of a 9070 XT. Inferred: device id, revision, clocks,
+/// copy engines, capability (gfx1100's and precise ALU exceptions), copy firmware.
 const GFX1201: Chip = Chip {
     name: "gfx1201",
     shape: NodeShape { gfx_target_version: 120_001, simd_count: 128, array_count: 8, ..GFX1100.shape },
     device_id: 30033,
+    pci_revision: 0xc0,
     vram_bytes: 34_208_743_424,
     vram_width: 256,
     vram_mhz: 1258,
@@ -183,6 +191,8 @@ const GFX90A: Chip = Chip {
     wave_front_size: 64,
     device_id: 29711,
     subsystem: 0x0c34_1002,
+    pci_class: 0x03_8000,
+    pci_revision: 0x02,
     vram_bytes: 68_702_699_520,
     vram_width: 4096,
     vram_mhz: 1600,
@@ -212,6 +222,8 @@ const GFX942: Chip = Chip {
     cu_per_simd_array: 10,
     device_id: 29857,
     subsystem: 0x74a1_1002,
+    pci_class: 0x12_0000,
+    pci_revision: 0,
     vram_bytes: 206_141_652_992,
     vram_width: 8192,
     vram_mhz: 1300,

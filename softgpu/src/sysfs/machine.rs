@@ -49,6 +49,7 @@ pub(super) struct CpuNode {
 #[derive(Debug)]
 pub struct Machine {
     gpus: Vec<GpuModel>,
+    pcie_p2p: bool,
     /// Empty: one node, the host.
     numa: Vec<CpuNode>,
     /// By node and node.
@@ -97,7 +98,7 @@ impl Machine {
             gpu.reach = reach;
         }
         let numa = cpu_nodes(&description.numa);
-        Ok(Self { gpus, numa, distances: distances(&description.numa), xgmi })
+        Ok(Self { gpus, pcie_p2p: description.pcie_p2p, numa, distances: distances(&description.numa), xgmi })
     }
 
     /// The GPUs, in order.
@@ -117,6 +118,11 @@ impl Machine {
         }
         let cores = self.numa.iter().map(|node| node.cores).sum();
         Host { cores, ram_bytes: self.numa.iter().map(|node| node.ram_bytes).sum(), ..*host }
+    }
+
+    /// Whether GPUs reach each other through PCIe (amdgpu's parameter `pcie_p2p`).
+    pub(super) fn pcie_p2p(&self) -> bool {
+        self.pcie_p2p
     }
 
     /// The NUMA nodes, of which there is at least one.

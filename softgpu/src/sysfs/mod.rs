@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The topology that `/sys/class/kfd/kfd/topology` would show for the machine: the CPU nodes, then the GPUs.
+//! The topology that `/sys/class/kfd/kfd/topology` would show for the machine: the CPU nodes, then the GPUs; and beside it
+//! the other files of `/sys`, `/dev` and `/proc` by which programs find the GPUs (`system`).
 //!
 //! INVARIANT: counts and directories agree, and the GPUs' `cwsr_size` and `ctl_stack_size` are what
 //! [`queues::cwsr`] computes, as the kernel computes them for its own sysfs.
@@ -15,6 +16,7 @@ mod machine;
 mod machine_error;
 mod model;
 mod spec;
+mod system;
 mod tree;
 mod values;
 
@@ -24,4 +26,5 @@ pub use machine::Machine;
 pub use machine_error::MachineError;
 pub use model::GpuModel;
 pub use spec::{MAX_SPEC_GPUS, SpecError, canonical_spec};
+pub use system::{SystemOptions, SystemTree, WriteTreeError};
 pub use tree::SysfsTree;

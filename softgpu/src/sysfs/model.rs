@@ -80,6 +80,16 @@ impl GpuModel {
         self.bar_read_mbytes.map(|mbytes| 1_000_000 / u64::from(mbytes.max(1)))
     }
 
+    /// PCI revision, which with the device id names the product.
+    pub fn pci_revision(&self) -> u8 {
+        self.chip.pci_revision
+    }
+
+    /// Minor of the primary node: render nodes are numbered from 128 on.
+    pub fn card_minor(&self) -> u32 {
+        self.render_minor - 128
+    }
+
     /// PCI slot, `bus << 8 | devfn`.
     pub fn location_id(&self) -> u32 {
         self.slot.location_id

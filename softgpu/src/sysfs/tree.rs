@@ -21,7 +21,7 @@ use crate::misbehaviour::Misbehaviour;
 const FIRST_SIMD_ID: u32 = 0x8000_1000;
 /// Directories of numbered entries in every node.
 const LISTS: [&str; 4] = ["mem_banks", "caches", "io_links", "p2p_links"];
-const VENDOR_AMD: u32 = 4098;
+pub(super) const VENDOR_AMD: u32 = 4098;
 
 /// All files of the topology.
 #[derive(Clone, Debug)]
@@ -76,11 +76,25 @@ impl SysfsTree {
         }
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
         let inside = self.files.keys().filter_map(|file| file.strip_prefix(&prefix));
-        let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+        let mut names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+        if self.files.contains_key(&format!("{path}/gpu_id")) {
+            names.extend(LISTS);
+        }
         if names.is_empty() && !self.is_empty_list(path) {
             return Err(Errno::ENOENT);
         }
         Ok(names.into_iter().map(str::to_owned).collect())
+    }
+
+    /// Every file's path and text, by path.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The lists of all nodes, also those that are empty.
+    pub(super) fn lists(&self) -> impl Iterator<Item = String> {
+        let nodes = self.files.keys().filter_map(|file| file.strip_suffix("/gpu_id"));
+        nodes.flat_map(|node| LISTS.map(|list| format!("{node}/{list}")))
     }
 
     fn is_empty_list(&self, path: &str) -> bool {
@@ -327,6 +341,7 @@ mod tests {
         assert_eq!(tree.list_directory("").unwrap(), ["generation_id", "nodes", "system_properties"]);
         assert_eq!(tree.list_directory("nodes").unwrap(), ["0", "1"]);
         assert_eq!(tree.list_directory("nodes/1/p2p_links").unwrap(), Vec::<String>::new());
+        assert!(tree.list_directory("nodes/1").unwrap().contains(&"p2p_links".to_owned()));
         assert_eq!(tree.list_directory("nodes/2"), Err(Errno::ENOENT));
         assert_eq!(tree.list_directory("nodes/2/caches"), Err(Errno::ENOENT));
         assert_eq!(tree.list_directory("generation_id"), Err(Errno::ENOTDIR));

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The hardware blocks of a GPU with their versions: `ip_discovery` (`amdgpu_discovery.c:amdgpu_discovery_sysfs_ips`).
+//!
+//! INVARIANT: a block is there only if the device models it: compute, copy engines, the bus interface. No block has a
+//! base address, because no register can be reached through the PCI device.
+
+use super::entries::Entries;
+use crate::sysfs::model::GpuModel;
+
+/// Numbers of blocks (`soc15_hw_ip.h`).
+const GC_HWID: u32 = 11;
+const NBIF_HWID: u32 = 108;
+/// The copy engines of chips that number each of them.
+const SDMA_HWIDS: [u32; 4] = [42, 43, 68, 69];
+
+/// Major, minor, revision.
+type Version = (u8, u8, u8);
+
+/// The blocks of a chip.
+#[derive(Debug)]
+struct Blocks {
+    chip: &'static str,
+    gc: Version,
+    sdma: Version,
+    nbif: Version,
+    /// Whether all copy engines are instances of one block; else each is a block of its own.
+    sdma_instances: bool,
+}
+
+/// GC and SDMA: the kernel's table of products (`Documentation/gpu/amdgpu/dgpu-asic-info-table.csv`). NBIF:
+/// `amdgpu_discovery_set_ip_blocks`, which has 7.4.4 for Aldebaran by name; that of gfx1101 and gfx1102 is inferred
+/// from gfx1100's. Aldebaran's driver may show no `ip_discovery` at all; programs that look there find it here.
+const BLOCKS: [Blocks; 6] = [
+    blocks("gfx1100", (11, 0, 0), (6, 0, 0), (4, 3, 0)),
+    blocks("gfx1101", (11, 0, 3), (6, 0, 3), (4, 3, 0)),
+    blocks("gfx1102", (11, 0, 2), (6, 0, 2), (4, 3, 0)),
+    blocks("gfx1201", (12, 0, 1), (7, 0, 1), (6, 3, 1)),
+    blocks("gfx90a", (9, 4, 2), (4, 4, 0), (7, 4, 4)),
+    Blocks { sdma_instances: true, ..blocks("gfx942", (9, 4, 3), (4, 4, 2), (7, 9, 0)) },
+];
+
+const fn blocks(chip: &'static str, gc: Version, sdma: Version, nbif: Version) -> Blocks {
+    Blocks { chip, gc, sdma, nbif, sdma_instances: false }
+}
+
+/// A block: number, name, version, instances.
+type Block = (u32, String, Version, u32);
+
+fn of(gpu: &GpuModel) -> Vec<Block> {
+    let Some(blocks) = BLOCKS.iter().find(|blocks| blocks.chip == gpu.name()) else { return Vec::new() };
+    let mut all = vec![(GC_HWID, "GC".to_owned(), blocks.gc, gpu.shape().num_xcc)];
+    let engines = gpu.sdma_engines() + gpu.sdma_xgmi_engines();
+    if blocks.sdma_instances {
+        all.push((SDMA_HWIDS[0], "SDMA0".to_owned(), blocks.sdma, engines));
+    } else {
+        let own = (0..engines).zip(SDMA_HWIDS);
+        all.extend(own.map(|(at, id)| (id, format!("SDMA{at}"), blocks.sdma, 1)));
+    }
+    all.push((NBIF_HWID, "NBIF".to_owned(), blocks.nbif, 1));
+    all
+}
+
+/// Adds the directory to the PCI device `device`.
+pub(super) fn add(entries: &mut Entries, device: &str, gpu: &GpuModel) {
+    let die = format!("{device}/ip_discovery/die/0");
+    let blocks = of(gpu);
+    let count: u32 = blocks.iter().map(|(.., instances)| instances).sum();
+    entries.file(format!("{die}/num_ips"), format!("{count}\n"));
+    for (id, name, (major, minor, revision), instances) in blocks {
+        entries.link(format!("{die}/{name}"), &format!("{die}/{id}"));
+        for instance in 0..instances {
+            let at = format!("{die}/{id}/{instance}");
+            for (attribute, value) in [
+                ("hw_id", id.to_string()),
+                ("num_instance", instance.to_string()),
+                ("major", major.to_string()),
+                ("minor", minor.to_string()),
+                ("revision", revision.to_string()),
+                ("harvest", "0x0".to_owned()),
+                ("num_base_addresses", "0".to_owned()),
+            ] {
+                entries.file(format!("{at}/{attribute}"), format!("{value}\n"));
+            }
+            entries.file(format!("{at}/base_addr"), "");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use queues::target::Target;
+
+    #[test]
+    fn every_chip_has_blocks_of_its_generation() {
+        for blocks in &BLOCKS {
+            let target = Target::by_name(blocks.chip).unwrap();
+            assert_eq!(u32::from(blocks.gc.0), target.gfx_version / 10_000, "{}", blocks.chip);
+            assert!(!of(&GpuModel::parse_spec(blocks.chip).unwrap()[0]).is_empty());
+        }
+    }
+
+    #[test]
+    fn known_chips_are_those_of_the_table() {
+        for chip in crate::sysfs::chips::known().split(", ") {
+            assert!(BLOCKS.iter().any(|blocks| blocks.chip == chip), "{chip}");
+        }
+    }
+
+    #[test]
+    fn copy_engines_are_blocks_or_instances() {
+        let of_chip = |chip: &str| of(&GpuModel::parse_spec(chip).unwrap()[0]);
+        let ids = |chip: &str| of_chip(chip).iter().map(|block| (block.0, block.3)).collect::<Vec<_>>();
+        assert_eq!(ids("gfx1100"), [(11, 1), (42, 1), (43, 1), (108, 1)]);
+        assert_eq!(ids("gfx942"), [(11, 8), (42, 16), (108, 1)]);
+    }
+}
