@@ -5,6 +5,7 @@
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
 //! the system's, Python's packages and the embedding server's model go to `.stasis/` in the repository.
 
+mod apt;
 mod criu;
 mod model;
 mod packages;

@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A private prefix with Debian testing's CRIU, for systems whose own is too old.
 //!
-//! apt runs with its own sources, lists and cache below `.stasis/criu.download`, so that the system's are
-//! neither read for packages nor written. The mirror is the one the machine already uses. The download
-//! directory outlives a failure, so that a second run resumes; the prefix appears by one rename, so that
-//! it exists completely or not at all.
+//! INVARIANT: the prefix appears by one rename, so that it exists completely or not at all.
 
 use super::announce;
+use super::apt;
 use super::process;
 use anyhow::Context;
 use anyhow::Result;
-use anyhow::bail;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// The Debian release that carries a CRIU of at least 4.2.
 const SUITE: &str = "forky";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const ATTEMPTS: u32 = 3;
 
 /// CRIU runs with its own C library; `$0` is resolved so that a symlink to this script works too.
 const WRAPPER: &str = r#"#!/bin/sh
@@ -34,228 +28,39 @@ exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib" "$root/usr/sbin/criu" "$@
 /// # Errors
 /// The machine is no Debian on x86-64, has no Debian source, or the download failed repeatedly.
 pub fn install_criu(private: &Path, prefix: &Path) -> Result<()> {
-    if std::env::consts::ARCH != "x86_64" || ["apt-get", "dpkg"].iter().any(|p| process::find(p).is_none()) {
-        bail!(
-            "A private CRIU can be had on Debian x86-64 only; install CRIU 4.2 or newer, or set STASIS_CRIU"
-        );
-    }
     announce(format_args!(
         "installing CRIU from Debian {SUITE} (about 26 packages, 30 MB) into {}; the system's stays as it is",
         prefix.display()
     ));
-    let apt = Apt::prepare(&private.join("criu.download"))?;
-    let mut last = None;
-    for mirror in mirrors()? {
-        for attempt in 1..=ATTEMPTS {
-            match apt.download(&mirror) {
-                Ok(packages) => {
-                    unpack(&packages, &private.join("criu.new"), prefix)?;
-                    // The directory only helps a later run after a failure; if it stays it does no harm.
-                    let _ = fs::remove_dir_all(&apt.dir);
-                    return Ok(());
-                }
-                Err(why) => {
-                    announce(format_args!("attempt {attempt} of {ATTEMPTS} failed: {why:#}"));
-                    last = Some(why);
-                }
-            }
-        }
-    }
-    let why = last.unwrap_or_else(|| anyhow::anyhow!("the machine's apt sources name no Debian archive"));
-    Err(why).context("Could not download CRIU; install CRIU 4.2 or newer yourself, or set STASIS_CRIU")
-}
-
-/// The machine's own Debian archives, asked of apt itself, which reads every format of source lists.
-fn mirrors() -> Result<Vec<String>> {
-    let text = process::output(Command::new("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
-        "Created-By: Packages",
-    ]))
-    .context("Could not list the machine's apt sources")?;
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    Ok(debian_mirrors(&text, &release))
-}
-
-fn debian_mirrors(targets: &str, os_release: &str) -> Vec<String> {
-    let codename = os_release
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-        .map_or("", |name| name.trim_matches('"'));
-    let mut found = Vec::new();
-    for line in targets.lines() {
-        let fields: Vec<&str> = line.split('|').collect();
-        let [uri, release, component] = fields.as_slice() else { continue };
-        let suites = [codename, SUITE, "stable", "testing", "unstable", "sid"];
-        // Other archives use the same release names; Debian's archive has a path `debian`.
-        let archive = uri.trim_end_matches('/').ends_with("/debian");
-        if *component != "main" || !archive || !suites.contains(release) {
-            continue;
-        }
-        let mirror = (*uri).to_owned();
-        if !found.contains(&mirror) {
-            found.push(mirror);
-        }
-    }
-    found
-}
-
-/// An apt that knows only our directory.
-struct Apt {
-    dir: PathBuf,
-}
-
-impl Apt {
-    fn prepare(dir: &Path) -> Result<Self> {
-        for below in ["sources", "lists/partial", "cache/archives/partial", "packages"] {
-            let path = dir.join(below);
-            fs::create_dir_all(&path).with_context(|| format!("Could not create {}", path.display()))?;
-        }
-        Ok(Self { dir: dir.to_path_buf() })
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        let at = |below: &str| self.dir.join(below).display().to_string();
-        command.args([
-            "-q".to_owned(),
-            "-o=Dir::Etc::SourceList=/dev/null".to_owned(),
-            format!("-o=Dir::Etc::SourceParts={}", at("sources")),
-            format!("-o=Dir::State::Lists={}", at("lists")),
-            format!("-o=Dir::Cache={}", at("cache")),
-            "-o=Dir::State::status=/dev/null".to_owned(),
-            "-o=Acquire::Retries=3".to_owned(),
-            "-o=Acquire::http::Timeout=30".to_owned(),
-            "-o=Acquire::https::Timeout=30".to_owned(),
-            "-o=Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-            "-o=Acquire::IndexTargets::deb::Translations::DefaultEnabled=false".to_owned(),
-            // The unprivileged download user cannot write below a home directory.
-            "-o=APT::Sandbox::User=root".to_owned(),
-        ]);
-        command.env("LC_ALL", "C");
-        command
-    }
-
-    /// Fetches the packages (complete files of an earlier attempt are kept) and returns their paths.
-    fn download(&self, mirror: &str) -> Result<Vec<PathBuf>> {
-        let source = self.dir.join("sources/criu.sources");
-        let mut text = format!("Types: deb\nURIs: {mirror}\nSuites: {SUITE}\nComponents: main\n");
-        if Path::new(KEYRING).is_file() {
-            text += &format!("Signed-By: {KEYRING}\n");
-        }
-        fs::write(&source, text).with_context(|| format!("Could not write {}", source.display()))?;
-        process::output(self.command("apt-get").args(["-o=APT::Update::Error-Mode=any", "update"]))
-            .context("Could not read the package list")?;
-        let names = self.dependencies()?;
-        let packages = self.dir.join("packages");
-        process::output(self.command("apt-get").arg("download").args(&names).current_dir(&packages))
-            .context("Could not download the packages")?;
-        self.newest(&names, &packages)
-    }
-
-    fn dependencies(&self) -> Result<Vec<String>> {
-        let text = process::output(self.command("apt-cache").args([
-            "depends",
-            "--recurse",
-            "--no-recommends",
-            "--no-suggests",
-            "--no-conflicts",
-            "--no-breaks",
-            "--no-replaces",
-            "--no-enhances",
-            "criu",
-        ]))
-        .context("Could not resolve what CRIU depends on")?;
-        let names = package_names(&text);
-        if names.len() < 2 {
-            bail!("Debian {SUITE} at the machine's mirror has no criu package");
-        }
-        Ok(names)
-    }
-
-    /// One file per package: an interrupted earlier run may have left an older version beside it.
-    fn newest(&self, names: &[String], dir: &Path) -> Result<Vec<PathBuf>> {
-        let listing = process::output(self.command("apt-get").args(["download", "--print-uris"]).args(names))
-            .context("Could not list the package files")?;
-        let files = file_names(&listing);
-        if files.len() != names.len() {
-            bail!("apt names {} files for {} packages", files.len(), names.len());
-        }
-        files
-            .into_iter()
-            .map(|file| {
-                let path = dir.join(&file);
-                if path.is_file() { Ok(path) } else { bail!("apt-get did not fetch {file}") }
-            })
-            .collect()
-    }
-}
-
-/// Real packages are at the line's start; virtual ones are in angle brackets, relations are indented.
-fn package_names(depends: &str) -> Vec<String> {
-    let mut names: Vec<String> = depends
-        .lines()
-        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()))
-        .map(|line| line.trim().to_owned())
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// The second word of each `'URI' FILE SIZE HASH` line.
-fn file_names(print_uris: &str) -> Vec<String> {
-    print_uris
-        .lines()
-        .filter(|line| line.starts_with('\''))
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .map(str::to_owned)
-        .collect()
+    let download = private.join("criu.download");
+    let packages = apt::fetch(&download, SUITE, |apt| apt.dependencies("criu"))
+        .context("Could not download CRIU; install CRIU 4.2 or newer yourself, or set STASIS_CRIU")?;
+    unpack(&packages, &private.join("criu.new"), prefix)?;
+    // The directory only helps a later run after a failure; if it stays it does no harm.
+    let _ = fs::remove_dir_all(&download);
+    Ok(())
 }
 
 fn unpack(packages: &[PathBuf], scratch: &Path, prefix: &Path) -> Result<()> {
     process::remove(scratch)?;
-    let root = scratch.join("root");
-    let bin = scratch.join("bin");
-    fs::create_dir_all(&root).with_context(|| format!("Could not create {}", root.display()))?;
-    fs::create_dir_all(&bin).with_context(|| format!("Could not create {}", bin.display()))?;
-    for package in packages {
-        process::output(Command::new("dpkg").arg("-x").arg(package).arg(&root))?;
-    }
-    let wrapper = bin.join("criu");
-    fs::write(&wrapper, WRAPPER).with_context(|| format!("Could not write {}", wrapper.display()))?;
-    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("Could not make {} executable", wrapper.display()))?;
+    apt::unpack(packages, &scratch.join("root"))?;
+    write_program(&scratch.join("bin/criu"), WRAPPER)?;
     process::remove(prefix)?;
     fs::rename(scratch, prefix).with_context(|| format!("Could not move the prefix to {}", prefix.display()))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn debian_mirrors_takes_the_archive_and_no_other_source() {
-        let targets = "http://mirror.test/debian/|bookworm|main\n\
-                       http://mirror.test/debian/|bookworm|contrib\n\
-                       http://mirror.test/debian/|bookworm-updates|main\n\
-                       http://mirror.test/debian-security/|bookworm-security|main\n\
-                       http://other.test/apt/|stable|main\n\
-                       http://second.test/debian|stable|main\n";
-        let found = debian_mirrors(targets, "ID=debian\nVERSION_CODENAME=bookworm\n");
-        assert_eq!(found, ["http://mirror.test/debian/", "http://second.test/debian"]);
+/// Writes a script that can be run, in a directory that is made if need be.
+///
+/// # Errors
+/// It could not be written.
+pub fn write_program(path: &Path, text: &str) -> Result<()> {
+    // One that may be running is left alone.
+    if fs::read_to_string(path).is_ok_and(|found| found == text) {
+        return Ok(());
     }
-
-    #[test]
-    fn package_names_leaves_virtual_packages_and_relations_out() {
-        let text = "criu\n  Depends: libc6\n  Depends: <virtual>\n<virtual>\n    other\nlibc6\ncriu\n";
-        assert_eq!(package_names(text), ["criu", "libc6"]);
-    }
-
-    #[test]
-    fn file_names_reads_the_second_word() {
-        let text = "Reading...\n'http://m.test/p/a_1%2b2.deb' a_1+2_amd64.deb 12 SHA256:00\n";
-        assert_eq!(file_names(text), ["a_1+2_amd64.deb"]);
-    }
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(path, text))
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("Could not write {}", path.display()))
 }
