@@ -36,6 +36,9 @@ enum Command {
         /// memory, random programs, sentences. Takes hours.
         #[arg(long)]
         all: bool,
+        /// Leave the programs out that run unmodified on the software device: ROCr and HIP, tinygrad, IREE.
+        #[arg(long)]
+        without_clients: bool,
         /// Arguments for `cargo nextest run`, such as a filter.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -92,6 +95,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_tests: true,
             without_model: true,
             without_triton: true,
+            clients: false,
         },
         // One library's tests need no CRIU.
         Command::IsaCoverage => setup::Options {
@@ -109,13 +113,16 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Fuzz { .. } | Command::Bench { .. } => {
             setup::Options { without_triton: true, ..setup::Options::default() }
         }
+        Command::Test { without_clients, .. } => {
+            setup::Options { clients: !without_clients, ..setup::Options::default() }
+        }
         _ => setup::Options::default(),
     };
     let mut installed = setup::run(&options)?;
     match command {
         Command::Setup(_) => println!("{installed}"),
         Command::Demo(arguments) => demo::run(&arguments, &installed)?,
-        Command::Test { all, arguments } => workspace::test(all, &arguments, &installed)?,
+        Command::Test { all, arguments, .. } => workspace::test(all, &arguments, &installed)?,
         Command::Check(options) => checks::check(&options, &installed)?,
         Command::Miri => checks::miri()?,
         Command::Plugin { directory } => workspace::install_plugin(directory, &installed)?,

@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: nothing is installed unannounced, nothing of the system is replaced, and a second run
 //! installs nothing. What the system lacks goes to `/usr` by its own package manager; a CRIU newer than
-//! the system's, Python's packages and the embedding server's model go to `.stasis/` in the repository.
+//! the system's, Python's packages, the embedding server's model and the vendor's runtimes go to `.stasis/` in the repository.
 
 mod apt;
 mod criu;
@@ -12,6 +12,7 @@ mod packages;
 mod private;
 pub mod process;
 mod python;
+mod rocm;
 
 pub use criu::Criu;
 
@@ -45,6 +46,9 @@ pub struct Options {
     /// Leave the newest compiler out (enough for all but the tests of its kernels).
     #[arg(long)]
     pub without_triton: bool,
+    /// Also install the programs that tests run unmodified on the software device: ROCr and HIP, tinygrad, IREE.
+    #[arg(long)]
+    pub clients: bool,
 }
 
 /// The paths of all that was found or installed.
@@ -64,8 +68,32 @@ pub struct Installed {
     pub model: Option<PathBuf>,
     /// A Python that has `triton`; absent if it was not asked for.
     pub triton: Option<PathBuf>,
+    /// The programs that tests run unmodified on the software device; absent if they were not asked for.
+    pub clients: Option<Clients>,
     /// A Python that has `onnxruntime`; absent before [`Installed::add_peers`].
     pub bench_python: Option<PathBuf>,
+}
+
+/// Programs that know the kernel driver only.
+#[derive(Debug, Clone)]
+pub struct Clients {
+    /// The prefix with ROCr and HIP 5.2.3.
+    pub rocm_5_2: PathBuf,
+    /// The prefix with ROCr 6.1.2 and HIP 5.7.1.
+    pub rocm_6_1: PathBuf,
+    /// A Python that has `tinygrad` and `iree`.
+    pub python: PathBuf,
+}
+
+impl Clients {
+    fn find_or_install(private: &Path) -> Result<Self> {
+        packages::install_clients()?;
+        Ok(Self {
+            rocm_5_2: rocm::find_or_install(private, &rocm::ROCM_5_2)?,
+            rocm_6_1: rocm::find_or_install(private, &rocm::ROCM_6_1)?,
+            python: python::clients(private)?,
+        })
+    }
 }
 
 impl Installed {
@@ -85,6 +113,11 @@ impl Installed {
             if let Some(path) = path {
                 command.env(variable, path);
             }
+        }
+        if let Some(Clients { rocm_5_2, rocm_6_1, python }) = &self.clients {
+            command.env("STASIS_ROCM_5_2", rocm_5_2);
+            command.env("STASIS_ROCM_6_1", rocm_6_1);
+            command.env("STASIS_CLIENTS_PYTHON", python);
         }
     }
 
@@ -117,6 +150,11 @@ impl fmt::Display for Installed {
         for (name, path) in more {
             if let Some(path) = path {
                 write!(f, "\nsetup: {name} {}", path.display())?;
+            }
+        }
+        if let Some(Clients { rocm_5_2, rocm_6_1, python }) = &self.clients {
+            for path in [rocm_5_2, rocm_6_1, python] {
+                write!(f, "\nsetup: clients {}", path.display())?;
             }
         }
         Ok(())
@@ -164,6 +202,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         model = Some(model::find_or_fetch(&private, &client)?);
         python = Some(client);
     }
+    let clients = options.clients.then(|| Clients::find_or_install(&private)).transpose()?;
     let triton = if options.without_triton { None } else { Some(python::triton(&private)?) };
     Ok(Installed {
         clang: process::find(packages::CLANG).context("clang-19 vanished after its installation")?,
@@ -173,6 +212,7 @@ pub fn run(options: &Options) -> Result<Installed> {
         python,
         model,
         triton,
+        clients,
         bench_python: None,
     })
 }

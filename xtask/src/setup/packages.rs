@@ -91,6 +91,13 @@ const TESTS: [Package; 7] = [
     },
 ];
 
+/// What only tests of unmodified HIP programs need.
+const CLIENTS: [Package; 1] = [Package {
+    name: "clang-tools-19",
+    purpose: "bundles the device code of HIP programs (9 MB, 44 MB unpacked)",
+    probe: Probe::File("/usr/lib/llvm-19/bin/clang-offload-bundler"),
+}];
+
 /// What the private Pythons need, if no Python on the machine suffices.
 const PYTHON: [Package; 2] = [
     Package { name: "python3", purpose: "runs the stock client", probe: Probe::Python },
@@ -140,6 +147,14 @@ pub fn install_missing(with_tests: bool) -> Result<()> {
 /// Lists the missing packages when they cannot be installed here.
 pub fn install_python() -> Result<()> {
     install_of(PYTHON.iter())
+}
+
+/// Installs with apt-get what is missing for compiling HIP programs.
+///
+/// # Errors
+/// Lists the missing packages when they cannot be installed here.
+pub fn install_clients() -> Result<()> {
+    install_of(CLIENTS.iter())
 }
 
 /// Installs with apt-get what is missing of what benchmarks compare with.

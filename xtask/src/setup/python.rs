@@ -18,6 +18,8 @@ use std::process::Command;
 const CLIENT: &str = include_str!("pinned/client.txt");
 /// The newest compiler that kernels are tested with.
 const TRITON: &str = include_str!("pinned/triton.txt");
+/// The KFD clients that are written in Python.
+const CLIENTS: &str = include_str!("pinned/clients.txt");
 /// The peers in the benchmarks of the embedding server.
 const BENCH: &str = include_str!("pinned/bench.txt");
 /// What looks for misspelt words.
@@ -47,6 +49,15 @@ pub fn client(private: &Path) -> Result<PathBuf> {
 pub fn triton(private: &Path) -> Result<PathBuf> {
     let what = "the compiler triton, 1 package, 286 MB (1.1 GB unpacked)";
     environment(&private.join("triton"), TRITON, what, "with --without-triton")
+}
+
+/// The Python with KFD clients, made at `private`/clients-python if it is not there.
+///
+/// # Errors
+/// As [`client`].
+pub fn clients(private: &Path) -> Result<PathBuf> {
+    let what = "tinygrad, IREE and what their tests need, 14 packages, 128 MB (630 MB unpacked)";
+    environment(&private.join("clients-python"), CLIENTS, what, "`cargo xtask test --without-clients`")
 }
 
 /// The Python with the benchmarks' peers, made at `private`/bench-python if it is not there.
@@ -144,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned_and_hashed_and_names_no_host() {
-        for text in [CLIENT, TRITON, BENCH, super::super::model::WHEEL] {
+        for text in [CLIENT, TRITON, CLIENTS, BENCH, super::super::model::WHEEL] {
             let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
             let mut unhashed = None;
             for line in &lines {
