@@ -79,8 +79,9 @@ impl KfdProcess {
             args.num_of_nodes = gpus;
             return Ok(());
         }
-        // Topology devices: the GPUs and the CPU.
-        if args.num_of_nodes > gpus + 1 {
+        // Topology devices: the GPUs and the CPUs, a node each. Clients give the number of the topology's directories.
+        let cpus = self.gpus.first().map_or(1, |gpu| count(gpu.cpu_nodes()));
+        if args.num_of_nodes > gpus + cpus {
             return Err(Errno::EINVAL);
         }
         let wanted = args.num_of_nodes.min(gpus);

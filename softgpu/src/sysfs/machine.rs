@@ -96,6 +96,7 @@ impl Machine {
         let reaches: Vec<Reach> = (0..gpus.len()).map(|from| reach(description, &gpus, from)).collect();
         for (gpu, reach) in gpus.iter_mut().zip(reaches) {
             gpu.reach = reach;
+            gpu.cpu_nodes = description.numa.len().max(1);
         }
         let numa = cpu_nodes(&description.numa);
         Ok(Self { gpus, pcie_p2p: description.pcie_p2p, numa, distances: distances(&description.numa), xgmi })
@@ -200,6 +201,7 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
         hive: described.hive.map_or(0, |hive| hive.0),
         pcie: described.pcie_bandwidth.unwrap_or(PCIE),
         reach: Reach::default(),
+        cpu_nodes: 1,
     })
 }
 

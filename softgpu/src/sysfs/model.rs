@@ -40,6 +40,7 @@ pub struct GpuModel {
     pub(super) hive: u64,
     pub(super) pcie: Bandwidth,
     pub(super) reach: Reach,
+    pub(super) cpu_nodes: usize,
 }
 
 impl GpuModel {
@@ -140,6 +141,11 @@ impl GpuModel {
     /// also within a hive.
     pub fn reaches_registers(&self, owner: usize) -> bool {
         self.index == owner || has(self.reach.pcie, owner)
+    }
+
+    /// Topology nodes of the machine that are CPUs.
+    pub fn cpu_nodes(&self) -> usize {
+        self.cpu_nodes
     }
 
     /// What the context save geometry follows from.

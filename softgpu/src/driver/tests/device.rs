@@ -52,6 +52,22 @@ fn apertures_are_counted_filled_and_limited() {
 }
 
 #[test]
+fn apertures_are_asked_for_with_as_many_nodes_as_the_topology_has() {
+    let node = "[[numa]]\ncores = 4\nmemory = \"8GiB\"\n";
+    let client = Client::on_machine(&format!("{node}{node}[[gpu]]\nchip = \"gfx1100\"\n"));
+    let ask = |num_of_nodes| {
+        let mut args = kfd_ioctl_get_process_apertures_new_args {
+            kfd_process_device_apertures_ptr: ARRAY,
+            num_of_nodes,
+            pad: 0,
+        };
+        let memory = Memory::with(ARRAY, &[0; 56]);
+        client.call_with(AMDKFD_IOC_GET_PROCESS_APERTURES_NEW, &mut args, &memory, &Fds::default())
+    };
+    assert_eq!((ask(3), ask(4)), (Ok(0), Err(Errno::EINVAL)));
+}
+
+#[test]
 fn clock_of_an_unknown_gpu_is_zero() {
     let client = Client::new("gfx1100");
     let mut args = kfd_ioctl_get_clock_counters_args { gpu_id: client.id(0), ..Default::default() };
