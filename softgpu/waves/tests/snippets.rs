@@ -5,11 +5,15 @@ mod common;
 
 use common::Device;
 use softgpu_kernels::{Shape, WaveSize};
-use softgpu_waves::{Control, Outcome};
+use softgpu_waves::{Control, Engine, Outcome, Workers};
 
 /// Runs `text` in one wave with v0 = lane and s[0:1] = an output buffer; `text` leaves a dword per lane in v1.
 fn run(text: &str, wave32: bool) -> Vec<u32> {
-    let d = Device::new(1);
+    run_on(&Device::new(1), text, wave32)
+}
+
+/// As [`run`], on a device of the caller's.
+fn run_on(d: &Device, text: &str, wave32: bool) -> Vec<u32> {
     let lanes: usize = if wave32 { 32 } else { 64 };
     let out = d.buffer(&vec![0xAAAA_AAAAu32; lanes]);
     let directive = if wave32 { "" } else { ".amdgcn_target \"amdgcn-amd-amdhsa--gfx1100\"\n" };
@@ -28,6 +32,17 @@ fn run(text: &str, wave32: bool) -> Vec<u32> {
 
 fn lanes(f: impl Fn(u32) -> u32) -> Vec<u32> {
     (0..32).map(f).collect()
+}
+
+#[test]
+fn both_engines_take_words_of_later_compilers() {
+    // v_ldexp_f32 v3, v3, v8 and v_lshlrev_b64 v[4:5], 2, v[0:1] with the inline constant 0 where the third source would be.
+    let text = "v_cvt_f32_u32 v3, v0\nv_mov_b32 v8, 3\n.long 0xd71c0003, 0x02021103\nv_cvt_u32_f32 v1, v3\n\
+                v_mov_b32 v2, v1\nv_mov_b32 v1, 0\n.long 0xd73c0004, 0x02020082\nv_add_nc_u32 v1, v2, v4";
+    for engine in [Engine::Interp, Engine::Jit] {
+        let device = Device::with_workers(Workers::with_engine(1, engine));
+        assert_eq!(run_on(&device, text, true), lanes(|i| 8 * i + 4 * i), "{}", engine.name());
+    }
 }
 
 #[test]
