@@ -61,6 +61,13 @@ constants! {
     /// The GPU may write to it.
     KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE: u32 = 1 << 31;
 
+    /// Line of SMI_EVENTS: a memory fault. A mask of events has bit `event - 1` of each.
+    KFD_SMI_EVENT_VMFAULT: u32 = 1;
+    /// Line of SMI_EVENTS: a reset begins.
+    KFD_SMI_EVENT_GPU_PRE_RESET: u32 = 3;
+    /// Line of SMI_EVENTS: a reset is over.
+    KFD_SMI_EVENT_GPU_POST_RESET: u32 = 4;
+
     /// Event the GPU can signal through the event page.
     KFD_IOC_EVENT_SIGNAL: u32 = 0;
     /// Node change.

@@ -254,16 +254,6 @@ impl KfdProcess {
             _ => Err(Errno::EINVAL),
         }
     }
-
-    /// Event streams are not modelled; the answer is that of a kernel that cannot allocate the stream's queue.
-    pub(super) fn smi_events(
-        &self,
-        args: &mut kfd_ioctl_smi_events_args,
-        _call: &Call<'_>,
-    ) -> Result<(), Errno> {
-        self.gpu_by_id(args.gpuid)?;
-        Err(Errno::ENOMEM)
-    }
 }
 
 fn apertures(gpu_id: u32) -> kfd_process_device_apertures {

@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use super::cu_mask;
 use super::process::{KfdProcess, Pdd, State};
 use super::queue_table::Queue;
+use super::smi::Notice;
 
 impl KfdProcess {
     /// Takes a queue off the hardware if it is on it.
@@ -104,14 +105,16 @@ impl KfdProcess {
     /// Marks every queue of a GPU as lost in a reset: it can only be destroyed.
     pub(super) fn lose_queues(&self, gpu: usize) {
         let mut state = self.state.lock();
-        if let Some(pdd) = state.pdds.get_mut(gpu) {
-            pdd.resets = pdd.resets.wrapping_add(1);
-        }
+        let Some(pdd) = state.pdds.get_mut(gpu) else { return };
+        pdd.resets = pdd.resets.wrapping_add(1);
+        let number = pdd.resets;
+        self.streams.tell(gpu, Notice::ResetBegins { number });
         for (id, queue) in state.queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
             if std::mem::take(&mut queue.running) {
                 self.hardware.destroy_queue(gpu, id);
             }
             queue.reset = true;
         }
+        self.streams.tell(gpu, Notice::ResetEnds { number });
     }
 }

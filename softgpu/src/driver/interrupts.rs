@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the driver does when the hardware interrupts (`kfd_int_process_v11.c`, `kfd_events.c`).
 //!
-//! INVARIANT: a callback takes only the event lock and never waits for the hardware. A thread does work that needs more
+//! INVARIANT: a callback takes only the lock of events and that of streams, and never waits for the hardware. A thread does work that needs more
 //! (evicting queues, reporting through a queue's save area), as the kernel defers such work to a work queue.
 
 use queues::words::words;
@@ -14,6 +14,7 @@ use super::PAGE;
 use super::doorbells::DOORBELL_BYTES;
 use super::process::{KfdProcess, State};
 use super::queue_table::Queue;
+use super::smi::Notice;
 use crate::hardware::{Interrupts, VmFault};
 
 /// Offsets in the save area's header (`kfd_context_save_area_header`): payload address, event id.
@@ -46,6 +47,7 @@ impl Interrupts for KfdProcess {
             gpu_id: self.user_id(gpu),
             ErrorType: KFD_MEM_ERR_NO_RAS,
         };
+        self.streams.tell(gpu, Notice::Fault { pid: self.pid });
         if self.kernel.evicts_on_fault() {
             // The queues are evicted before the events are signalled, so that a waiter finds them off the hardware
             // (`kfd_int_process_v11.c`).

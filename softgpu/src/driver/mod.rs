@@ -7,8 +7,8 @@
 //! through [`Hardware`](crate::hardware::Hardware), and the client's memory and descriptors through the two traits
 //! below.
 //!
-//! Lock order: `State` (handles, mappings, queues), then `EventState`. Interrupts take only the second, so that the
-//! driver may stop hardware synchronously while it holds the first.
+//! Lock order: `State` (handles, mappings, queues), then `EventState`, then the streams of SMI_EVENTS. Interrupts take only
+//! the last two, so that the driver may stop hardware synchronously while it holds the first.
 
 mod bo;
 mod criu;
@@ -36,6 +36,7 @@ mod queue_control;
 mod queue_table;
 mod queues;
 mod shared;
+mod smi;
 mod typed;
 mod vm;
 mod wait;

@@ -24,6 +24,7 @@ use super::kernel::KernelModel;
 use super::ledger::LedgerSlot;
 use super::memfd::Identity;
 use super::queue_table::QueueTable;
+use super::smi::Streams;
 use super::vm::Vm;
 use crate::hardware::Hardware;
 use crate::sysfs::GpuModel;
@@ -62,6 +63,7 @@ pub struct KfdProcess {
     user_ids: Box<[AtomicU32]>,
     pub(super) state: Mutex<State>,
     pub(super) events: Events,
+    pub(super) streams: Streams,
     /// A reference to this object, for threads that do deferred work of interrupts.
     pub(super) this: Weak<Self>,
 }
@@ -184,6 +186,7 @@ impl KfdProcess {
             user_ids,
             state: Mutex::new(state),
             events: Events::default(),
+            streams: Streams::default(),
             this: Weak::clone(this),
         })
     }

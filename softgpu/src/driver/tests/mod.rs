@@ -14,3 +14,4 @@ mod peers;
 mod queues;
 mod several_xccs;
 mod sharing;
+mod smi;
