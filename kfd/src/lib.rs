@@ -6,7 +6,7 @@
 //!
 //! INVARIANT: unsafe code lives only in the modules that begin with `allow(unsafe_code)`: the ioctl table; the two
 //! modules that issue ioctls; the system calls of [`linux`]; the transports' files, doorbells, mappings and copies of
-//! memory; and the start of softgpud.
+//! memory; the start of softgpud; and userfaultfd.
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation, clippy::cast_sign_loss))]
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
@@ -20,6 +20,7 @@ pub mod maps;
 pub mod sys;
 pub mod topology;
 pub mod transport;
+pub mod userfault;
 
 pub use ids::{EventId, GemHandle, GpuId, MemoryHandle, NodeId, QueueId};
 pub use ioctl::{IoctlError, Kfd, Render, VaAccess, VaRange, map_dmabuf};

@@ -87,6 +87,21 @@ pub fn pwrite(fd: BorrowedFd<'_>, from: usize, bytes: usize, offset: u64) -> Res
     moved(unsafe { libc::pwrite(fd.as_raw_fd(), from, bytes, offset) })
 }
 
+/// Copies up to `bytes` bytes of this process's memory from the address `from`; answers how many.
+///
+/// # Errors
+/// EFAULT where the memory cannot be read or written, else the errno of process_vm_readv(2).
+///
+/// # Safety
+/// As for [`pread`].
+pub unsafe fn copy_from_self(from: usize, into: *mut u8, bytes: usize) -> Result<usize, Errno> {
+    let local = libc::iovec { iov_base: into.cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(from), iov_len: bytes };
+    // SAFETY: the caller lets the kernel write `into`; it only reads the other memory, and answers EFAULT where there is
+    // none.
+    moved(unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) })
+}
+
 fn moved(result: isize) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno::last())
 }

@@ -18,6 +18,8 @@ pub struct Vma {
     pub prot: ProtFlags,
     /// Whether writes stay in this process.
     pub private: bool,
+    /// Whether it is shared memory without a file (`MAP_SHARED | MAP_ANONYMOUS`).
+    pub anonymous: bool,
     /// Offset in the file at `range.start`.
     pub offset: u64,
     /// Major and minor number of the device that the file is on; 0 for memory without a file.
@@ -61,6 +63,7 @@ fn parse(line: &str) -> Option<Vma> {
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;
     let (major, minor) = words.next()?.split_once(':')?;
     let inode = words.next()?.parse().ok()?;
+    let name = words.next().unwrap_or_default();
     let mut prot = ProtFlags::empty();
     for (letter, flag) in
         [(b'r', ProtFlags::PROT_READ), (b'w', ProtFlags::PROT_WRITE), (b'x', ProtFlags::PROT_EXEC)]
@@ -72,6 +75,8 @@ fn parse(line: &str) -> Option<Vma> {
         range: usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?,
         prot,
         private: permissions.contains(&b'p'),
+        // The kernel's name for it (`shmem_zero_setup`); the device itself is not mapped shared under this name.
+        anonymous: permissions.contains(&b's') && name == "/dev/zero" && words.next() == Some("(deleted)"),
         offset,
         device: (number(major)?, number(minor)?),
         inode,

@@ -6,6 +6,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use queues::aql::ExceptionCode;
 
@@ -293,6 +294,13 @@ pub trait Hardware: Send + Sync {
     /// # Errors
     /// `ENOMEM` when it cannot be made.
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno>;
+
+    /// From now on the client rings its doorbells on a GPU by stores alone. `pages` is its mapping of the slice, if stores
+    /// to it can be awaited.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is no thread to await them.
+    fn expect_stores(&self, gpu: usize, pages: Option<WatchedPages>) -> Result<(), Errno>;
 
     /// The page with the register that flushes the GPU's host data path (HDP).
     ///

@@ -2,6 +2,8 @@
 //! `softgpud`: the software GPU as a process. Clients start it on demand; it need not be started by hand.
 #![deny(unsafe_code)]
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use softgpu::server::{ServeOptions, TreeOptions, execute, install_log, serve, write_tree};
@@ -29,6 +31,15 @@ enum Command {
         /// The abstract socket's name
         #[arg(long)]
         socket: String,
+        /// Go on without clients until standard input is closed
+        #[arg(long)]
+        while_stdin: bool,
+        /// Write what is below /sys, /dev and /proc on this machine into a directory, which must be empty
+        #[arg(long, value_name = "DIRECTORY")]
+        machine: Option<PathBuf>,
+        /// Remove a directory at the end
+        #[arg(long, value_name = "DIRECTORY")]
+        remove: Option<PathBuf>,
     },
     /// Writes what programs read of the machine below /sys, /dev and /proc into a directory
     Tree {
@@ -47,8 +58,9 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     install_log();
     match arguments.command {
-        Command::Serve { devices, socket } => {
-            serve(&ServeOptions { devices, socket }).context("softgpud cannot serve")
+        Command::Serve { devices, socket, while_stdin, machine, remove } => {
+            serve(&ServeOptions { devices, socket, while_stdin, machine, remove })
+                .context("softgpud cannot serve")
         }
         Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })
             .context("softgpud cannot write the files of its machine"),

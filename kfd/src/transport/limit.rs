@@ -46,7 +46,9 @@ struct Before(CallLimit);
 
 impl Drop for Before {
     fn drop(&mut self) {
-        CURRENT.with(|current| current.swap(&RefCell::new(std::mem::take(&mut self.0))));
+        let limit = std::mem::take(&mut self.0);
+        // A thread that is ending has no limit to go back to.
+        let _ = CURRENT.try_with(|current| current.replace(limit));
     }
 }
 
@@ -69,15 +71,16 @@ impl CallLimit {
         Self { deadline: None, check: Some(Arc::new(check)) }
     }
 
-    /// Applies the limit to this thread's calls while `act` runs, in place of the previous limit.
+    /// Applies the limit to this thread's calls while `act` runs, in place of the previous limit. A thread that is ending has
+    /// no limit: a program's exit handlers may still call.
     pub fn hold<R>(self, act: impl FnOnce() -> R) -> R {
-        let _before = Before(CURRENT.with(|current| current.replace(self)));
+        let _before = CURRENT.try_with(|current| Before(current.replace(self)));
         act()
     }
 
     /// The limit of this thread.
     pub(super) fn current() -> Self {
-        CURRENT.with(|current| current.borrow().clone())
+        CURRENT.try_with(|current| current.borrow().clone()).unwrap_or_default()
     }
 
     /// Whether it can end at all.

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
@@ -33,27 +33,32 @@ impl Mapping {
         MmapOptions::new().len(bytes).map_raw(fd).map(Self).map_err(of_mmap)
     }
 
-    /// Private memory that holds `bytes` bytes of a file from `offset`.
-    ///
-    /// # Errors
-    /// EIO if the file ends before.
-    pub fn copy_of(fd: &OwnedFd, offset: u64, bytes: usize) -> Result<Self, Errno> {
-        let copy = Self::private(bytes)?;
-        let mut done = 0;
-        while done < bytes {
-            // SAFETY: `done` is less than the bytes of the mapping.
-            let into = unsafe { copy.0.as_mut_ptr().add(done) };
-            // SAFETY: `copy` has `bytes - done` bytes from `into` on, and no reference to them exists.
-            let read = unsafe { linux::pread(fd.as_fd(), into, bytes - done, offset + done as u64) };
-            done += progress(read)?;
-        }
-        Ok(copy)
-    }
-
     /// The first address; system calls may access the memory by it.
     #[cfg(test)]
     pub fn address(&self) -> usize {
         self.0.as_mut_ptr().expose_provenance()
+    }
+
+    /// One past the last address, for a stack in it.
+    pub fn end(&self) -> usize {
+        self.0.as_mut_ptr().expose_provenance() + self.0.len()
+    }
+
+    /// Copies what this process has at `address` into it.
+    ///
+    /// # Errors
+    /// EFAULT if any byte cannot be read.
+    pub fn fill_from(&self, address: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < self.0.len() {
+            // SAFETY: `done` is less than the bytes of the mapping.
+            let into = unsafe { self.0.as_mut_ptr().add(done) };
+            let base = usize::try_from(address).ok().and_then(|address| address.checked_add(done));
+            let from = base.ok_or(Errno::EFAULT)?;
+            // SAFETY: the mapping has `len - done` bytes from `into` on, and no reference to them exists.
+            done += progress(unsafe { linux::copy_from_self(from, into, self.0.len() - done) })?;
+        }
+        Ok(())
     }
 
     /// The 32-bit word at the start.

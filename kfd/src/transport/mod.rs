@@ -9,6 +9,7 @@ pub mod kernel;
 mod limit;
 pub mod machine;
 mod mapping;
+pub mod run;
 pub mod soft;
 mod spec;
 pub mod wire;
@@ -27,7 +28,7 @@ pub use self::limit::CallLimit;
 pub(crate) use self::mapping::Mapping;
 pub use self::mapping::map_fixed;
 pub use self::soft::StartError;
-pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError};
+pub use self::spec::{DEVICE_VARIABLE, DeviceSpec, SpecError, default_devices};
 use crate::ids::GpuId;
 use crate::topology::SysfsSource;
 

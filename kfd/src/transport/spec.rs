@@ -84,8 +84,8 @@ pub enum SpecError {
     },
 }
 
-/// What `soft` without a list means.
-pub(super) fn default_devices() -> Vec<String> {
+/// The targets that `soft` without a list means.
+pub fn default_devices() -> Vec<String> {
     vec!["gfx1100".to_owned()]
 }
 

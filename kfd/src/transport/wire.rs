@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::linux::{self, Message};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -75,10 +75,8 @@ pub enum Request {
         /// The path it was opened with.
         path: String,
     },
-    /// One ioctl. Its descriptors are, in this order: one per element of `fd_places`; one per element of `shared`; and
-    /// for ALLOC_MEMORY_OF_GPU with USERPTR the memfd that now backs the client's pages (its offset 0 is the address
-    /// rounded down to a page). A USERPTR request without that descriptor names pages that the client could not lend,
-    /// and gets EFAULT.
+    /// One ioctl. Its descriptors are, in this order: one per element of `fd_places`; one per element of `shared`; one
+    /// per [`PageRun::New`] of `pages`.
     Ioctl {
         /// The file's number.
         file: u64,
@@ -94,6 +92,9 @@ pub enum Request {
         /// The 32-bit descriptor fields whose descriptors were sent. A field of the ioctl table that is missing here
         /// held no open descriptor.
         fd_places: Vec<FdPlace>,
+        /// For ALLOC_MEMORY_OF_GPU with USERPTR: where the client's pages are, from its address rounded down to a page.
+        /// None if the client could not lend them, which gets EFAULT.
+        pages: Vec<PageRun>,
     },
     /// Fetches up to [`MAX_FDS`] further descriptors of the previous reply on the same connection; answered by
     /// [`Reply::Fds`]. At any other request the device drops them.
@@ -110,6 +111,19 @@ pub enum Request {
         /// `PROT_*` bits.
         prot: u32,
     },
+    /// Says that the client has mapped doorbells and rings them by stores alone, without a look at the parked word;
+    /// answered by [`Reply::ExpectsStores`]. The descriptor beside it, if any, is one of [`crate::userfault::watch`] for
+    /// this mapping.
+    ExpectStores {
+        /// The file's number.
+        file: u64,
+        /// The cookie that was mapped.
+        offset: u64,
+        /// Where, in the client.
+        address: u64,
+        /// Bytes.
+        length: u64,
+    },
     /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
@@ -124,6 +138,26 @@ pub enum Request {
     ListSysfs {
         /// Path relative to the topology's root.
         path: String,
+    },
+}
+
+/// Where some pages of a USERPTR allocation are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PageRun {
+    /// In the next descriptor, from offset 0: a memfd sealed against shrinking that the client has mapped in place of its
+    /// own pages.
+    New {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Where the USERPTR object `handle` has them.
+    Of {
+        /// The object.
+        handle: u64,
+        /// Where in the object, bytes.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
     },
 }
 
@@ -194,6 +228,8 @@ pub enum Reply {
         /// Offset in the descriptor sent beside.
         offset: u64,
     },
+    /// To [`Request::ExpectStores`].
+    ExpectsStores,
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
     /// To [`Request::ReadSysfsFiles`]: the text or an errno of each file, in the order of the request. The reply has at

@@ -24,13 +24,16 @@
 //! only its own queues.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use kfd::linux;
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 
+use super::ring_watch::RingWatch;
 use super::shared::SharedPages;
 
 /// Bytes of a slice: 1024 slots of 8 bytes (`AMDGPU_MES_MAX_NUM_OF_QUEUES_PER_PROCESS`).
@@ -64,6 +67,7 @@ pub(super) struct Doorbells {
     ticket: AtomicU32,
     /// The slots of queues on the hardware, and what they held when somebody last looked for rings of waves.
     watched: Mutex<Vec<(u32, u64)>>,
+    rings: RingWatch,
 }
 
 impl Doorbells {
@@ -77,6 +81,7 @@ impl Doorbells {
             parked: SharedPages::new("softgpu-parked", PARKED_BYTES)?,
             ticket: AtomicU32::new(0),
             watched: Mutex::default(),
+            rings: RingWatch::default(),
         })
     }
 
@@ -130,11 +135,16 @@ impl Doorbells {
     /// Wakes the parked queues if the slot of one has another value than when this was last called. Costs a fence and a load
     /// when no queue is parked.
     pub(super) fn notice(&self) {
-        let Some(word) = self.parked.u32_at(0) else { return };
+        self.notice_rings();
+    }
+
+    /// As [`Doorbells::notice`]; says whether there was another value.
+    fn notice_rings(&self) -> bool {
+        let Some(word) = self.parked.u32_at(0) else { return false };
         // ORDERING: pairs with the fence in `sleep`: either this thread sees the ticket, or `ready` sees what a wave stored.
         fence(Ordering::SeqCst);
         if word.load(Ordering::Relaxed) == 0 {
-            return;
+            return false;
         }
         let mut rung = false;
         for (offset, last) in self.watched.lock().iter_mut() {
@@ -142,8 +152,28 @@ impl Doorbells {
             rung |= std::mem::replace(last, value) != value;
         }
         if rung {
+            self.rings.rang();
             self.wake_all();
         }
+        rung
+    }
+
+    /// Wakes queues for a client that only stores to its mapping of the slice. Returns when the mapping is gone.
+    pub(super) fn watch_stores(&self, pages: &WatchedPages) {
+        while self.rings.wait_for_store(pages).is_ok() {
+            while self.rings.expects_store() && !self.notice_rings() {
+                std::thread::yield_now();
+            }
+            self.rings.arrived();
+            // A queue that is awake has seen the store itself, and one that was about to sleep looks again.
+            self.wake_all();
+        }
+    }
+
+    /// From now on the client only stores, to a mapping that [`Doorbells::watch_stores`] watches, or that nobody can.
+    pub(super) fn expect_stores(&self, pages: Option<Arc<WatchedPages>>) {
+        self.rings.add(pages);
+        self.wake_all();
     }
 
     fn sleep(&self, mut ready: impl FnMut() -> bool, limit: Option<Duration>) {
@@ -156,8 +186,16 @@ impl Doorbells {
         if ready() {
             return;
         }
+        let limit = self.rings.prepare(limit);
+        // A store that came before the client's pages were protected.
+        if self.rings.is_on() && ready() {
+            return;
+        }
         // After any error (EAGAIN, EINTR, ETIMEDOUT) the caller checks again.
         let _ = linux::wait_futex(word, ticket, limit);
+        if self.rings.is_on() {
+            self.notice_rings();
+        }
     }
 
     /// Wakes every parked queue, as a ring does.

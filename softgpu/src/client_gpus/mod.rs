@@ -26,6 +26,7 @@ mod pm4;
 mod queue;
 mod queue_context;
 mod raised;
+mod ring_watch;
 mod runlist;
 mod save;
 mod scratch;
@@ -40,6 +41,7 @@ mod xccs;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use queues::sdma::Generation;
 use softgpu_waves::{Access, AccessKind, Level, TrapHandler, Vm, Workers};
@@ -216,6 +218,20 @@ impl Hardware for ClientGpus {
 
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
         self.gpu(gpu)?.doorbells.descriptors()
+    }
+
+    fn expect_stores(&self, gpu: usize, pages: Option<WatchedPages>) -> Result<(), Errno> {
+        let gpu = self.gpu(gpu)?;
+        let Some(pages) = pages.map(Arc::new) else {
+            gpu.doorbells.expect_stores(None);
+            return Ok(());
+        };
+        let (watched, of_gpu) = (Arc::clone(&pages), Arc::clone(gpu));
+        let watcher = std::thread::Builder::new().name("doorbells".to_owned());
+        // Without the thread a store to protected pages would never go on.
+        watcher.spawn(move || of_gpu.doorbells.watch_stores(&watched)).map_err(|_| Errno::EAGAIN)?;
+        gpu.doorbells.expect_stores(Some(pages));
+        Ok(())
     }
 
     fn hdp_page(&self, gpu: usize) -> Result<OwnedFd, Errno> {

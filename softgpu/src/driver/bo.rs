@@ -101,10 +101,21 @@ impl Drop for Charge {
     }
 }
 
+/// A part of a memory: so many bytes of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
 /// Memory.
 #[derive(Debug)]
 pub(super) struct Backing {
-    pub(super) fd: OwnedFd,
+    /// The file of the first run, which is the only one unless the memory is the client's own.
+    pub(super) fd: Arc<OwnedFd>,
+    /// What the memory is made up of, in order.
+    pub(super) runs: Vec<Run>,
     pub(super) identity: Identity,
     pub(super) bytes: u64,
     pub(super) domain: Domain,
@@ -113,7 +124,24 @@ pub(super) struct Backing {
     _charge: Charge,
 }
 
+/// The part of `runs` that begins so many bytes after their start.
+fn cut(runs: &[Run], offset: u64, bytes: u64) -> Option<Vec<Run>> {
+    let (mut skip, mut left) = (offset, bytes);
+    let mut part = Vec::new();
+    for run in runs {
+        let front = skip.min(run.bytes);
+        skip -= front;
+        let bytes = (run.bytes - front).min(left);
+        if bytes > 0 {
+            part.push(Run { fd: Arc::clone(&run.fd), offset: run.offset + front, bytes });
+            left -= bytes;
+        }
+    }
+    (left == 0).then_some(part)
+}
+
 impl Backing {
+    /// Memory in one file.
     pub(super) fn new(
         fd: OwnedFd,
         bytes: u64,
@@ -122,7 +150,37 @@ impl Backing {
         charge: Charge,
     ) -> Result<Arc<Self>, Errno> {
         let identity = memfd::identity(fd.as_fd())?;
-        Ok(Arc::new(Self { fd, identity, bytes, domain, gpu, _charge: charge }))
+        let run = Run { fd: Arc::new(fd), offset: 0, bytes };
+        Ok(Arc::new(Self {
+            fd: Arc::clone(&run.fd),
+            runs: vec![run],
+            identity,
+            bytes,
+            domain,
+            gpu,
+            _charge: charge,
+        }))
+    }
+
+    /// Memory of the client: the first of these runs that make up so many bytes.
+    ///
+    /// # Errors
+    /// `EFAULT` when they have less.
+    pub(super) fn of_client(
+        runs: Vec<Run>,
+        identity: Identity,
+        bytes: u64,
+        gpu: usize,
+        charge: Charge,
+    ) -> Result<Arc<Self>, Errno> {
+        let runs = cut(&runs, 0, bytes).ok_or(Errno::EFAULT)?;
+        let fd = runs.first().map(|run| Arc::clone(&run.fd)).ok_or(Errno::EFAULT)?;
+        Ok(Arc::new(Self { fd, runs, identity, bytes, domain: Domain::Userptr, gpu, _charge: charge }))
+    }
+
+    /// The runs of a part of it; `None` if it has less.
+    pub(super) fn part(&self, offset: u64, bytes: u64) -> Option<Vec<Run>> {
+        cut(&self.runs, offset, bytes)
     }
 }
 

@@ -69,14 +69,18 @@ impl KfdProcess {
         let execute = bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
         let access = PageAccess { read: true, write: bo.writable(), execute };
         let backing = Arc::clone(&bo.backing);
-        for (done, part) in parts.iter().enumerate() {
-            let mapping =
-                GpuMapping { va: part.va, bytes: part.bytes, access, backing: backing.fd.as_fd(), offset: 0 };
-            if let Err(errno) = self.hardware.map(gpu, &mapping) {
-                for undone in &parts[..done] {
-                    self.hardware.unmap(gpu, undone.va, undone.bytes);
+        let mut done = Vec::new();
+        for part in &parts {
+            let mut va = part.va;
+            for run in &backing.runs {
+                let (bytes, offset) = (run.bytes, run.offset);
+                let mapping = GpuMapping { va, bytes, access, backing: run.fd.as_fd(), offset };
+                if let Err(errno) = self.hardware.map(gpu, &mapping) {
+                    done.iter().for_each(|(va, bytes)| self.hardware.unmap(gpu, *va, *bytes));
+                    return Err(errno);
                 }
-                return Err(errno);
+                done.push((va, bytes));
+                va += bytes;
             }
         }
         let vm = &mut state.pdds[gpu].vm;

@@ -21,6 +21,14 @@ pub(super) struct Identity {
     inode: u64,
 }
 
+impl Identity {
+    /// That of a memory of the client's, which may have a file in common with others: no file has device 0 and this
+    /// number.
+    pub(super) fn of_client(number: u64) -> Self {
+        Self { device: 0, inode: number }
+    }
+}
+
 /// Creates a zero-filled memfd of `bytes`, sealed in size.
 ///
 /// # Errors

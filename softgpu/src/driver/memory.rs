@@ -5,14 +5,16 @@
 //! passed.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use kfd::sys::*;
 use nix::errno::Errno;
 
-use super::bo::{Backing, Bo, Charge, Domain, VRAM_UNIT, vram_charge};
+use super::bo::{Backing, Bo, Charge, Domain, Run, VRAM_UNIT, vram_charge};
 use super::ledger::Resource;
+use super::memfd::Identity;
 use super::process::{KfdProcess, State, split_handle};
-use super::{Call, memfd, page_align};
+use super::{Call, PAGE, UserPages, memfd, page_align};
 use crate::misbehaviour::Misbehaviour;
 
 /// What ALLOC will make.
@@ -40,7 +42,7 @@ impl KfdProcess {
         let mut state = self.state.lock();
         state.bound(gpu)?;
         let wanted = wanted(args)?;
-        let bo = self.new_bo(&mut state, gpu, &wanted, args, || call.fds.userptr())?;
+        let bo = self.new_bo(&mut state, gpu, &wanted, args, call.fds.userptr())?;
         args.mmap_offset = match wanted.domain {
             Domain::Mmio => KFD_MMAP_TYPE_MMIO | kfd_mmap_gpu_id(args.gpu_id),
             _ => bo.mmap_offset,
@@ -49,14 +51,14 @@ impl KfdProcess {
         Ok(())
     }
 
-    /// Makes a buffer without a handle. `userptr` is the memory of the client's pages, for a USERPTR buffer.
+    /// Makes a buffer without a handle. `userptr` are the client's pages, for a USERPTR buffer.
     pub(super) fn new_bo(
         &self,
         state: &mut State,
         gpu: usize,
         wanted: &Wanted,
         args: &kfd_ioctl_alloc_memory_of_gpu_args,
-        userptr: impl FnOnce() -> Option<OwnedFd>,
+        userptr: Vec<UserPages>,
     ) -> Result<Bo, Errno> {
         let charge = self.charge(gpu, wanted)?;
         match wanted.domain {
@@ -64,8 +66,14 @@ impl KfdProcess {
             Domain::Gtt if Misbehaviour::HostMemory.is_on() => return Err(Errno::ENOMEM),
             _ => {}
         }
-        let fd = self.memory_for(gpu, wanted, userptr)?;
-        let backing = Backing::new(fd, wanted.bytes, wanted.domain, gpu, charge)?;
+        let backing = match wanted.domain {
+            Domain::Userptr => {
+                let runs = client_runs(self, state, userptr)?;
+                let identity = Identity::of_client(state.take_client_memory());
+                Backing::of_client(runs, identity, wanted.bytes, gpu, charge)?
+            }
+            domain => Backing::new(self.memory_for(gpu, wanted)?, wanted.bytes, domain, gpu, charge)?,
+        };
         // The host does not see it otherwise; where the BAR is large, clients map memory without PUBLIC, too.
         let behind_aperture = matches!(wanted.domain, Domain::Vram { .. }) && self.gpus[gpu].large_bar();
         if behind_aperture && !Misbehaviour::FreshMemory.is_on() {
@@ -110,12 +118,8 @@ impl KfdProcess {
         }
     }
 
-    fn memory_for(
-        &self,
-        gpu: usize,
-        wanted: &Wanted,
-        userptr: impl FnOnce() -> Option<OwnedFd>,
-    ) -> Result<OwnedFd, Errno> {
+    /// The file of a memory that is not the client's.
+    fn memory_for(&self, gpu: usize, wanted: &Wanted) -> Result<OwnedFd, Errno> {
         match wanted.domain {
             Domain::Vram { .. } | Domain::Gtt => {
                 let fd = memfd::create(&wanted.domain.memfd_name(self.gpus[gpu].gpu_id()), wanted.bytes)?;
@@ -124,14 +128,9 @@ impl KfdProcess {
                 }
                 Ok(fd)
             }
-            Domain::Userptr => {
-                // get_user_pages fails where nothing is mapped: no descriptor came, or one that is too short.
-                let fd = userptr().ok_or(Errno::EFAULT)?;
-                let bytes = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::EFAULT)?;
-                if bytes < wanted.bytes { Err(Errno::EFAULT) } else { Ok(fd) }
-            }
             Domain::Doorbell => Ok(self.hardware.doorbells(gpu)?.0),
             Domain::Mmio => self.hardware.hdp_page(gpu),
+            Domain::Userptr => Err(Errno::EFAULT),
         }
     }
 
@@ -171,6 +170,35 @@ impl KfdProcess {
         let total: u64 = self.gpus.iter().map(|gpu| gpu.vram_bytes()).sum();
         (total >> 14).max(8 << 20)
     }
+}
+
+/// Where the client's pages are.
+///
+/// # Errors
+/// `EFAULT` as of get_user_pages where nothing is mapped: for a file that is too short or may shrink, and for pages of
+/// another allocation that does not have them.
+fn client_runs(process: &KfdProcess, state: &State, pages: Vec<UserPages>) -> Result<Vec<Run>, Errno> {
+    let mut runs = Vec::with_capacity(pages.len());
+    for pages in pages {
+        match pages {
+            UserPages::New { fd, bytes } => {
+                let has = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::EFAULT)?;
+                if has < bytes || !bytes.is_multiple_of(PAGE) {
+                    return Err(Errno::EFAULT);
+                }
+                runs.push(Run { fd: Arc::new(fd), offset: 0, bytes });
+            }
+            UserPages::Of { handle, offset, bytes } => {
+                let (gpu_id, index) = split_handle(handle);
+                let gpu = process.gpu_by_id(gpu_id).map_err(|_| Errno::EFAULT)?;
+                let other = state.bo(gpu, index).filter(|bo| bo.backing.domain == Domain::Userptr);
+                let whole = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+                let part = other.filter(|_| whole).and_then(|bo| bo.backing.part(offset, bytes));
+                runs.extend(part.ok_or(Errno::EFAULT)?);
+            }
+        }
+    }
+    Ok(runs)
 }
 
 /// The domain and the size that the flags ask for.

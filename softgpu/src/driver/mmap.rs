@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::sys::*;
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 
 use super::bo::{Backing, Bo, Domain};
@@ -79,6 +80,25 @@ impl KfdProcess {
             // The reserved type was the trap page of gfx8 APUs; this device models none.
             _ => gpu().and(Err(Errno::EINVAL)),
         }
+    }
+
+    /// The client has mapped the doorbells that a cookie names, and rings them by stores alone; `pages` is its mapping.
+    ///
+    /// # Errors
+    /// `EINVAL` on a render node and for another cookie, `ENODEV` for an unknown GPU, else as
+    /// [`crate::hardware::Hardware::expect_stores`].
+    pub fn expect_stores(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        pages: Option<WatchedPages>,
+    ) -> Result<(), Errno> {
+        let is_doorbells = offset & KFD_MMAP_TYPE_MASK == KFD_MMAP_TYPE_DOORBELL;
+        if file.node() != Node::Kfd || !is_doorbells {
+            return Err(Errno::EINVAL);
+        }
+        let gpu = self.gpu_by_id(kfd_mmap_get_gpu_id(offset)).map_err(|_| Errno::ENODEV)?;
+        self.hardware.expect_stores(gpu, pages)
     }
 
     /// The event page that the driver made for a client that gave none. Linux 6.12 lets the client map it.

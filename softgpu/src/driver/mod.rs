@@ -97,14 +97,34 @@ pub trait UserMemory {
     }
 }
 
+/// Some pages of a client, for a USERPTR allocation.
+#[derive(Debug)]
+pub enum UserPages {
+    /// In a memfd, which is sealed against shrinking, from offset 0.
+    New {
+        /// The memfd.
+        fd: OwnedFd,
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// Where another USERPTR allocation has them.
+    Of {
+        /// Its handle.
+        handle: u64,
+        /// Where in it.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
 /// File descriptors that travel with an ioctl.
 pub trait FdTable {
     /// The descriptor that the client named at `place`; none if it was not open.
     fn take_in(&self, place: FdPlace) -> Option<OwnedFd>;
 
-    /// The memory behind a USERPTR allocation: a memfd sealed against shrinking whose offset 0 is the page of
-    /// `mmap_offset`.
-    fn userptr(&self) -> Option<OwnedFd>;
+    /// The client's pages for a USERPTR allocation, from the page of `mmap_offset` on; none if it has none there.
+    fn userptr(&self) -> Vec<UserPages>;
 
     /// Installs a descriptor in the client if the ioctl succeeds; its number goes to `place`.
     fn give_out(&self, place: FdPlace, fd: OwnedFd);

@@ -97,6 +97,8 @@ pub(super) struct State {
     pub(super) criu: CriuState,
     /// Next offset on the render nodes, in bytes.
     pub(super) next_mmap_offset: u64,
+    /// The next number of a memory of the client's.
+    next_client_memory: u64,
 }
 
 /// One GPU in this process (`struct kfd_process_device`).
@@ -307,6 +309,12 @@ impl State {
             self.live_backings = self.backings.len();
         }
         self.backings.insert(backing.identity, Arc::downgrade(backing));
+    }
+
+    /// Takes a number for a memory of the client's.
+    pub(super) fn take_client_memory(&mut self) -> u64 {
+        self.next_client_memory += 1;
+        self.next_client_memory
     }
 
     /// Takes an offset for a buffer of `bytes` on the render node.

@@ -128,9 +128,8 @@ impl KfdProcess {
         match call.memory.write(address, bytes) {
             Err(Errno::EFAULT) => {
                 let memory = state.pdds[gpu].vm.resolve(address, bytes.len() as u64);
-                let (backing, offset) = memory.ok_or(Errno::EFAULT)?;
-                let offset = i64::try_from(offset).map_err(|_| Errno::EFAULT)?;
-                nix::sys::uio::pwrite(&backing.fd, bytes, offset).map(drop).map_err(|_| Errno::EFAULT)
+                let (file, offset) = memory.ok_or(Errno::EFAULT)?;
+                nix::sys::uio::pwrite(file, bytes, offset).map(drop).map_err(|_| Errno::EFAULT)
             }
             answer => answer,
         }

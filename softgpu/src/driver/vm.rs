@@ -5,10 +5,11 @@
 //! count of queues belongs to the pair of memory and address space (`bo_va->queue_refcount`).
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::PAGE;
-use super::bo::Backing;
+use super::bo::{Backing, Run};
 use super::memfd::Identity;
 
 /// One mapping.
@@ -87,11 +88,15 @@ impl Vm {
         (bytes == 0 || mapping.bytes == bytes).then_some(mapping)
     }
 
-    /// The mapping around `va` and the offset of `va` in its backing, if `bytes` more fit.
-    pub(super) fn resolve(&self, va: u64, bytes: u64) -> Option<(&Arc<Backing>, u64)> {
+    /// The file behind `bytes` bytes at `va`, and where they are in it, if they lie in one mapping and one file.
+    pub(super) fn resolve(&self, va: u64, bytes: u64) -> Option<(Arc<OwnedFd>, i64)> {
         let (start, mapping) = self.mappings.range(..=va).next_back()?;
         let inside = va - start;
-        (inside.checked_add(bytes)? <= mapping.bytes).then_some((&mapping.backing, mapping.offset + inside))
+        if inside.checked_add(bytes)? > mapping.bytes {
+            return None;
+        }
+        let [run] = <[Run; 1]>::try_from(mapping.backing.part(mapping.offset + inside, bytes)?).ok()?;
+        Some((run.fd, i64::try_from(run.offset).ok()?))
     }
 
     pub(super) fn hold(&mut self, memory: Identity) {

@@ -12,6 +12,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use nix::unistd::{Pid, chdir, geteuid};
 use super::devices::Devices;
 use super::error::ServeError;
 use super::peer::Peer;
-use super::{log, refusal, settings, sys, window};
+use super::{log, peer, refusal, settings, sys, tree, window};
 use crate::driver::Ledger;
 
 /// How long the broker stays when its last executor is gone.
@@ -46,6 +47,12 @@ pub struct ServeOptions {
     pub devices: String,
     /// The abstract socket's name, without the leading NUL.
     pub socket: String,
+    /// Whether to go on without clients until standard input is closed.
+    pub while_stdin: bool,
+    /// An empty directory for the files of the machine ([`super::write_tree`]).
+    pub machine: Option<PathBuf>,
+    /// A directory to remove at the end, with all that is in it.
+    pub remove: Option<PathBuf>,
 }
 
 /// An executor and its client.
@@ -67,6 +74,8 @@ struct Broker {
     executors: Vec<Executor>,
     /// When to end if there is no executor.
     deadline: Instant,
+    /// What the broker stays for, with or without executors: the other end of a pipe is open.
+    kept: Option<OwnedFd>,
 }
 
 /// Serves until no executor is left. Returns at once, successfully, when another instance has the socket's name.
@@ -89,6 +98,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         return Ok(());
     };
     let ledger = devices.ledger()?;
+    if let Some(directory) = &options.machine {
+        tree::write(&devices, directory)?;
+    }
+    let kept = options.while_stdin.then(|| linux::duplicate(std::io::stdin())).transpose();
+    let kept = kept.map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
     // The client that started softgpud waits for the end of its output, which means that it listens, or for its working
     // directory to be released.
     sys::null_stdio(log::is_wanted()).map_err(ServeError::system("dup2"))?;
@@ -96,7 +110,13 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     window::limit_stack()?;
     let deadline = Instant::now() + PATIENCE;
     tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
-    Broker { devices, listener, ledger, executors: Vec::new(), deadline }.run()
+    let served = Broker { devices, listener, ledger, executors: Vec::new(), deadline, kept }.run();
+    if let Some(directory) = &options.remove
+        && let Err(error) = std::fs::remove_dir_all(directory)
+    {
+        tracing::warn!(target: "server", %error, directory = %directory.display(), "not removed");
+    }
+    served
 }
 
 /// Binds the name; `None` when it is taken.
@@ -123,7 +143,12 @@ impl Broker {
             self.sleep()?;
             self.bury_the_dead();
             let accepted = self.accept_all();
-            if self.executors.is_empty() && !accepted && Instant::now() >= self.deadline {
+            if self.kept.as_ref().is_some_and(|kept| peer::is_readable(kept.as_fd())) {
+                self.kept = None;
+                self.deadline = Instant::now() + GRACE;
+            }
+            let is_kept = self.kept.is_some() || !self.executors.is_empty();
+            if !is_kept && !accepted && Instant::now() >= self.deadline {
                 tracing::info!(target: "server", "nobody left");
                 return Ok(());
             }
@@ -136,8 +161,10 @@ impl Broker {
         fds.extend(
             self.executors.iter().map(|executor| PollFd::new(executor.exit.as_fd(), PollFlags::POLLIN)),
         );
+        fds.extend(self.kept.as_ref().map(|kept| PollFd::new(kept.as_fd(), PollFlags::POLLIN)));
         let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        match linux::poll(&mut fds, self.executors.is_empty().then_some(left)) {
+        let is_kept = self.kept.is_some() || !self.executors.is_empty();
+        match linux::poll(&mut fds, (!is_kept).then_some(left)) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(ServeError::System { what: "poll", errno }),
         }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::settings::SettingError;
 use crate::driver::{KernelModelError, LedgerError};
-use crate::sysfs::SpecError;
+use crate::sysfs::{SpecError, WriteTreeError};
 
 /// A failure of the broker or of an executor as a whole. One client's mistakes are never among them.
 #[derive(Debug, Error)]
@@ -45,6 +45,9 @@ pub enum ServeError {
     /// `SOFTGPU_KERNEL` names no kernel.
     #[error("Cannot imitate that kernel")]
     Kernel(#[source] KernelModelError),
+    /// The files of the machine cannot be written.
+    #[error("Cannot write the files of the machine")]
+    Tree(#[source] WriteTreeError),
     /// A chip of the list is missing from the target table.
     #[error("Device {name} has a topology but no entry in the target table; this build is inconsistent")]
     Target {

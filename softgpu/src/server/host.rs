@@ -12,6 +12,7 @@ use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
 use kfd::transport::wire::{
     APERTURE_FILE, ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
 };
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -147,7 +148,7 @@ impl Host {
             Request::ListSysfs { path } => {
                 Reply::List(self.topology.list_directory(&path).map_err(to_raw)).into()
             }
-            Request::Ioctl { file, cmd, arg, segments, shared, fd_places } => {
+            Request::Ioctl { file, cmd, arg, segments, shared, fd_places, pages } => {
                 let Some(file) = self.file(file) else { return failed_ioctl(Errno::EBADF) };
                 if arg.len() != ioc_size(cmd) {
                     return error(
@@ -156,7 +157,7 @@ impl Host {
                     );
                 }
                 let caller = Caller { same_process, checkpoint_restore: self.may_checkpoint(cmd) };
-                match Descriptors::sort(&fd_places, shared, fds) {
+                match Descriptors::sort(&fd_places, shared, pages, fds) {
                     Ok((descriptors, shared)) => {
                         let memory = Segments::new(segments, shared, caller);
                         self.ioctl(&file, cmd, arg, memory, descriptors)
@@ -175,6 +176,15 @@ impl Host {
                 match self.process.adopt(&path, token.as_fd()) {
                     Ok(file) => self.opened(file).into(),
                     Err(errno) => error(errno, path),
+                }
+            }
+            Request::ExpectStores { file, offset, address, length } => {
+                let Some(file) = self.file(file) else { return error(Errno::EBADF, "no such file") };
+                let range = address..address.saturating_add(length);
+                let pages = fds.into_iter().next().map(|fd| WatchedPages::new(fd, range));
+                match self.process.expect_stores(&file, offset, pages) {
+                    Ok(()) => Reply::ExpectsStores.into(),
+                    Err(errno) => error(errno, "doorbells"),
                 }
             }
             // The descriptor's own mode says what may be mapped how.

@@ -29,4 +29,4 @@ pub use error::ServeError;
 pub use executor::execute;
 pub use log::{LOG_FILE_VARIABLE, LOG_VARIABLE, install as install_log};
 pub use settings::SettingError;
-pub use tree::{TreeError, TreeOptions, write_tree};
+pub use tree::{TreeOptions, write_tree};

@@ -4,15 +4,13 @@
 //! INVARIANT: devices are named as for [`super::serve`] and refused with the same errors, so that the files and the device
 //! that a program then opens are of one machine.
 
-use std::path::PathBuf;
-
-use thiserror::Error;
+use std::path::{Path, PathBuf};
 
 use super::devices::Devices;
 use super::error::ServeError;
 use super::settings;
 use crate::driver::KernelModel;
-use crate::sysfs::{SystemOptions, WriteTreeError};
+use crate::sysfs::SystemOptions;
 
 /// The options of `softgpud tree`.
 #[derive(Clone, Debug)]
@@ -23,38 +21,34 @@ pub struct TreeOptions {
     pub directory: PathBuf,
 }
 
-/// Why there are no files.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TreeError {
-    /// There is no such machine.
-    #[error(transparent)]
-    Machine(#[from] ServeError),
-    /// The files cannot be written.
-    #[error(transparent)]
-    Write(#[from] WriteTreeError),
-}
-
 /// Writes the files of a machine into a directory, below `sys`, `dev` and `proc`.
 ///
 /// # Errors
-/// [`TreeError::Machine`] as [`super::serve`] refuses the devices or a setting, [`TreeError::Write`] if the directory
-/// is not there or not empty, or cannot be written.
-pub fn write_tree(options: &TreeOptions) -> Result<(), TreeError> {
+/// [`ServeError`] as [`super::serve`] refuses the devices or a setting, [`ServeError::Tree`] if the directory is not there
+/// or not empty, or cannot be written.
+pub fn write_tree(options: &TreeOptions) -> Result<(), ServeError> {
     settings::check().map_err(ServeError::Setting)?;
-    let devices = Devices::parse(&options.devices)?;
+    write(&Devices::parse(&options.devices)?, &options.directory)
+}
+
+/// Writes the files of this machine.
+///
+/// # Errors
+/// As [`write_tree`].
+pub(super) fn write(devices: &Devices, directory: &Path) -> Result<(), ServeError> {
     let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
     // A kernel without modules has no list of them.
     let modules = std::fs::read_to_string("/proc/modules").unwrap_or_default();
     let system = SystemOptions { driver_version: &kernel.driver_version(), modules: &modules };
-    Ok(devices.system(&system).write(&options.directory)?)
+    devices.system(&system).write(directory).map_err(ServeError::Tree)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::WriteTreeError;
 
-    fn tree(devices: &str, directory: &std::path::Path) -> Result<(), TreeError> {
+    fn tree(devices: &str, directory: &std::path::Path) -> Result<(), ServeError> {
         write_tree(&TreeOptions { devices: devices.to_owned(), directory: directory.to_owned() })
     }
 
@@ -65,7 +59,7 @@ mod tests {
         assert_eq!(refused, Devices::parse("gfx1100,potato").unwrap_err().to_string());
         let missing = directory.path().join("none.toml");
         let error = tree(missing.to_str().unwrap(), directory.path()).unwrap_err();
-        assert!(matches!(error, TreeError::Machine(ServeError::Topology { .. })), "{error}");
+        assert!(matches!(error, ServeError::Topology { .. }), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -79,6 +73,6 @@ mod tests {
         let version = std::fs::read_to_string(directory.path().join("sys/module/amdgpu/version")).unwrap();
         assert_eq!(version.trim(), KernelModel::from_env().unwrap().driver_version());
         let again = tree("gfx1100", directory.path()).unwrap_err();
-        assert!(matches!(again, TreeError::Write(WriteTreeError::NotEmpty { .. })), "{again}");
+        assert!(matches!(again, ServeError::Tree(WriteTreeError::NotEmpty { .. })), "{again}");
     }
 }

@@ -7,11 +7,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use kfd::transport::wire::{FdPlace, Segment, SharedSegment};
+use kfd::transport::wire::{FdPlace, PageRun, Segment, SharedSegment};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
 
-use crate::driver::{Caller, FdTable, UserMemory, sealed_bytes};
+use crate::driver::{Caller, FdTable, UserMemory, UserPages, sealed_bytes};
 
 /// The memory that a request's segments hold.
 #[derive(Debug)]
@@ -163,30 +163,42 @@ impl UserMemory for Segments {
 #[derive(Debug)]
 pub(super) struct Descriptors {
     incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
-    userptr: RefCell<Option<OwnedFd>>,
+    userptr: RefCell<Vec<UserPages>>,
     outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
 impl Descriptors {
-    /// Sorts a request's descriptors: those of `places`, the files of `shared`, and at most one more, the memory of a
-    /// USERPTR allocation. The files are answered.
+    /// Sorts a request's descriptors: those of `places`, the files of `shared`, and those of the `pages` of a USERPTR
+    /// allocation. The files are answered.
     ///
     /// # Errors
     /// `EBADMSG` when there are fewer descriptors than that, or more.
     pub(super) fn sort(
         places: &[FdPlace],
         shared: Vec<SharedSegment>,
+        pages: Vec<PageRun>,
         fds: Vec<OwnedFd>,
     ) -> Result<(Self, Vec<(SharedSegment, OwnedFd)>), Errno> {
-        let wanted = places.len().saturating_add(shared.len());
-        if fds.len() != wanted && fds.len() != wanted.saturating_add(1) {
+        let new = pages.iter().filter(|run| matches!(run, PageRun::New { .. })).count();
+        if fds.len() != places.len().saturating_add(shared.len()).saturating_add(new) {
             return Err(Errno::EBADMSG);
         }
         let mut fds = fds.into_iter();
         let incoming = places.iter().copied().zip(fds.by_ref()).collect();
         let shared = shared.into_iter().zip(fds.by_ref()).collect();
-        let userptr = RefCell::new(fds.next());
-        Ok((Self { incoming: RefCell::new(incoming), userptr, outgoing: RefCell::default() }, shared))
+        let of_run = |run| match run {
+            PageRun::New { bytes } => Some(UserPages::New { fd: fds.next()?, bytes }),
+            PageRun::Of { handle, offset, bytes } => Some(UserPages::Of { handle, offset, bytes }),
+        };
+        let userptr = pages.into_iter().map_while(of_run).collect();
+        Ok((
+            Self {
+                incoming: RefCell::new(incoming),
+                userptr: RefCell::new(userptr),
+                outgoing: RefCell::default(),
+            },
+            shared,
+        ))
     }
 
     /// What goes back: places and descriptors, in the same order.
@@ -200,8 +212,8 @@ impl FdTable for Descriptors {
         self.incoming.borrow_mut().remove(&place)
     }
 
-    fn userptr(&self) -> Option<OwnedFd> {
-        self.userptr.borrow_mut().take()
+    fn userptr(&self) -> Vec<UserPages> {
+        self.userptr.take()
     }
 
     fn give_out(&self, place: FdPlace, fd: OwnedFd) {
@@ -290,19 +302,23 @@ mod tests {
     fn descriptors_must_match_their_places() {
         let null = || OwnedFd::from(File::open("/dev/null").unwrap());
         let segment = SharedSegment { address: 1, bytes: 1, writable: false };
-        assert!(Descriptors::sort(&[FdPlace::Field(4)], vec![], vec![]).is_err());
-        assert!(Descriptors::sort(&[], vec![], vec![null(), null()]).is_err());
-        assert!(Descriptors::sort(&[], vec![segment], vec![]).is_err());
+        assert!(Descriptors::sort(&[FdPlace::Field(4)], vec![], vec![], vec![]).is_err());
+        assert!(Descriptors::sort(&[], vec![], vec![], vec![null()]).is_err());
+        assert!(Descriptors::sort(&[], vec![segment], vec![], vec![]).is_err());
         let places = [FdPlace::Field(4), FdPlace::Memory(4)];
+        let pages = vec![PageRun::Of { handle: 7, offset: 0, bytes: 4096 }, PageRun::New { bytes: 4096 }];
+        assert!(
+            Descriptors::sort(&places, vec![segment], pages.clone(), vec![null(), null(), null()]).is_err()
+        );
         let fds = vec![null(), null(), null(), null()];
-        let (table, shared) = Descriptors::sort(&places, vec![segment], fds).unwrap();
+        let (table, shared) = Descriptors::sort(&places, vec![segment], pages, fds).unwrap();
         assert_eq!(shared.len(), 1);
         assert!(table.take_in(FdPlace::Field(8)).is_none());
         for place in places {
             assert!(table.take_in(place).is_some());
             assert!(table.take_in(place).is_none());
         }
-        assert!(table.userptr().is_some());
-        assert!(table.userptr().is_none());
+        assert!(matches!(*table.userptr(), [UserPages::Of { handle: 7, .. }, UserPages::New { .. }]));
+        assert!(table.userptr().is_empty());
     }
 }

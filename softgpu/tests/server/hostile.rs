@@ -93,15 +93,16 @@ fn ioctls_with_nonsense_around_them_are_refused() {
     };
     let version = kfd::sys::AMDKFD_IOC_GET_VERSION;
     let ioctl = |cmd, arg, fd_places| {
-        let (segments, shared) = (Vec::new(), Vec::new());
-        Request::Ioctl { file, cmd, arg, segments, shared, fd_places }
+        let (segments, shared, pages) = (Vec::new(), Vec::new(), Vec::new());
+        Request::Ioctl { file, cmd, arg, segments, shared, fd_places, pages }
     };
     assert_refused(exchange(&socket, &ioctl(version, vec![0; 3], vec![])));
     assert_refused(exchange(&socket, &ioctl(version, vec![0; 8], vec![FdPlace::Field(4)])));
     let segments = vec![Segment { address: u64::MAX, bytes: vec![0; 64], writable: true }; 4];
     let cmd = kfd::sys::AMDKFD_IOC_WAIT_EVENTS;
     let arg = vec![0xff; kfd::sys::ioc_size(cmd)];
-    let wait = Request::Ioctl { file, cmd, arg, segments, shared: Vec::new(), fd_places: Vec::new() };
+    let (shared, fd_places, pages) = (Vec::new(), Vec::new(), Vec::new());
+    let wait = Request::Ioctl { file, cmd, arg, segments, shared, fd_places, pages };
     assert!(matches!(exchange(&socket, &wait).unwrap(), Reply::Ioctl { result: ..0, .. }));
     for nr in 0..=0xff_u32 {
         for size in [0, 8, 64] {

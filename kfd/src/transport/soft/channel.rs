@@ -194,7 +194,9 @@ fn changes_nothing(request: &Request) -> bool {
         // A wait may consume an auto-reset event and wake nobody. A wait that ends by its timeout at that moment does
         // the same.
         Request::Ioctl { cmd, .. } => *cmd == sys::AMDKFD_IOC_WAIT_EVENTS,
-        Request::Open { .. } | Request::Adopt { .. } | Request::MoreFds => false,
+        Request::Open { .. } | Request::Adopt { .. } | Request::MoreFds | Request::ExpectStores { .. } => {
+            false
+        }
         Request::Hello { .. }
         | Request::Mmap { .. }
         | Request::ReadSysfs { .. }

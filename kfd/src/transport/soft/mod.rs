@@ -8,9 +8,12 @@
 mod address;
 mod channel;
 mod file;
+mod interposed;
 mod local;
 mod marshal;
+mod remote;
 mod session;
+mod sessions;
 mod shared_memory;
 mod start;
 mod user_memory;
@@ -20,20 +23,22 @@ mod userptr;
 mod tests;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use parking_lot::Mutex;
 
 use self::address::Address;
 pub use self::address::INSTANCE_VARIABLE;
 use self::file::SoftFile;
+pub use self::interposed::{Interposed, InterposedFile};
 pub use self::local::LocalDevice;
-use self::session::{CallError, Session};
+pub use self::remote::DeviceMemory;
+use self::session::Channels;
+use self::sessions::Sessions;
 use self::start::Start;
-pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError};
+pub use self::start::{SETTINGS, SOFTGPUD_VARIABLE, StartError, find as find_softgpud};
 use super::wire::{APERTURE_FILE, ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;
@@ -43,9 +48,7 @@ use crate::topology::SysfsSource;
 #[derive(Debug)]
 pub struct SoftTransport {
     name: String,
-    address: Address,
-    local: Option<Arc<dyn LocalDevice>>,
-    session: Mutex<Option<Arc<Session>>>,
+    sessions: Sessions,
 }
 
 impl SoftTransport {
@@ -86,54 +89,16 @@ impl SoftTransport {
 
     fn connect_to(address: Address) -> Result<Self, OpenError> {
         let name = format!("soft:{}", address.devices);
-        let session = Session::connect(&address)?;
-        Ok(Self { name, address, local: None, session: Mutex::new(Some(session)) })
+        let sessions = Sessions::new(address, Channels::Kept);
+        sessions.begin()?;
+        Ok(Self { name, sessions })
     }
 
     /// The transport to a device in this process, which serves `devices`.
     pub fn local(devices: &str, device: Arc<dyn LocalDevice>) -> Self {
         let name = format!("soft:{devices}");
         let address = Address { name: String::new(), devices: devices.to_owned(), start: Start::Never };
-        Self { name, address, local: Some(device), session: Mutex::default() }
-    }
-
-    /// The current session, or a new one; says whether it is new.
-    fn session(&self) -> Result<(Arc<Session>, bool), OpenError> {
-        let mut current = self.session.lock();
-        if let Some(session) = current.as_ref() {
-            if session.is_usable() {
-                return Ok((Arc::clone(session), false));
-            }
-            session.abandon();
-        }
-        // The lock is held, so that concurrent callers share one new session.
-        let session = match &self.local {
-            Some(device) => Session::local(&self.address, Arc::clone(device)),
-            None => Session::connect(&self.address)?,
-        };
-        *current = Some(Arc::clone(&session));
-        Ok((session, true))
-    }
-
-    /// Exchanges one message. If the device turns out to be dead, the exchange is repeated on a new session.
-    fn exchange(
-        &self,
-        what: &'static str,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(Arc<Session>, Reply, Vec<OwnedFd>), OpenError> {
-        loop {
-            let (session, fresh) = self.session()?;
-            match session.exchange(request, fds) {
-                Ok((Reply::Error { errno, message }, _)) => {
-                    return Err(OpenError::Refused { what, errno: errno::from_raw(errno), message });
-                }
-                Ok((reply, fds)) => return Ok((session, reply, fds)),
-                Err(CallError::Wire(source)) => return Err(OpenError::Wire { what, source }),
-                Err(_) if fresh => return Err(OpenError::Wire { what, source: WireError::Closed }),
-                Err(_) => {}
-            }
-        }
+        Self { name, sessions: Sessions::local(address, device) }
     }
 }
 
@@ -159,7 +124,7 @@ impl Transport for SoftTransport {
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>, OpenError> {
         let request = Request::Open { path: path.to_string_lossy().into_owned() };
-        let (session, reply, fds) = match self.exchange("open", &request, &[]) {
+        let (session, reply, fds) = match self.sessions.exchange("open", &request, &[]) {
             // The device's refusal of a path is what open(2) would have said.
             Err(OpenError::Refused { errno, .. }) => {
                 return Err(OpenError::File { path: path.to_owned(), transport: self.name.clone(), errno });
@@ -174,7 +139,7 @@ impl Transport for SoftTransport {
 
     fn adopt(&self, path: &Path, fd: OwnedFd) -> Result<Arc<dyn File>, OpenError> {
         let request = Request::Adopt { path: path.to_string_lossy().into_owned() };
-        let (session, reply, _) = self.exchange("adopt", &request, &[fd.as_fd()])?;
+        let (session, reply, _) = self.sessions.exchange("adopt", &request, &[fd.as_fd()])?;
         match reply {
             Reply::Opened { file } => Ok(Arc::new(SoftFile::new(path, file, fd, session))),
             _ => Err(OpenError::Wire { what: "adopt", source: WireError::UnexpectedReply }),
@@ -193,19 +158,14 @@ impl Transport for SoftTransport {
     }
 
     fn close(&self) -> Result<(), CloseError> {
-        let mut current = self.session.lock();
-        if let Some(session) = current.as_ref() {
-            session.close()?;
-        }
-        *current = None;
-        Ok(())
+        self.sessions.close()
     }
 }
 
 impl SysfsSource for SoftTransport {
     fn read(&self, path: &str) -> io::Result<String> {
         let request = Request::ReadSysfs { path: path.to_owned() };
-        match self.exchange("read the topology", &request, &[]).map_err(io::Error::other)? {
+        match self.sessions.exchange("read the topology", &request, &[]).map_err(io::Error::other)? {
             (_, Reply::Sysfs(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
             _ => Err(io::Error::other(WireError::UnexpectedReply)),
         }
@@ -217,7 +177,7 @@ impl SysfsSource for SoftTransport {
             let rest = &paths[texts.len()..];
             let rest = &rest[..rest.len().min(MAX_SYSFS_FILES)];
             let request = Request::ReadSysfsFiles { paths: rest.to_vec() };
-            match self.exchange("read the topology", &request, &[]) {
+            match self.sessions.exchange("read the topology", &request, &[]) {
                 Ok((_, Reply::SysfsFiles(part), _)) if (1..=rest.len()).contains(&part.len()) => {
                     texts.extend(part.into_iter().map(|one| one.map_err(io::Error::from_raw_os_error)));
                 }
@@ -233,7 +193,7 @@ impl SysfsSource for SoftTransport {
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         let request = Request::ListSysfs { path: path.to_owned() };
-        match self.exchange("list the topology", &request, &[]).map_err(io::Error::other)? {
+        match self.sessions.exchange("list the topology", &request, &[]).map_err(io::Error::other)? {
             (_, Reply::List(outcome), _) => outcome.map_err(io::Error::from_raw_os_error),
             _ => Err(io::Error::other(WireError::UnexpectedReply)),
         }

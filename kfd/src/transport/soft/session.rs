@@ -43,6 +43,15 @@ const IN_VAIN: Duration = Duration::from_secs(10);
 /// How long a started softgpud has to bind its socket before another one is started.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
 
+/// What happens to a channel after its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channels {
+    /// A later call uses it.
+    Kept,
+    /// It is closed: between calls the process has no socket.
+    Closed,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Live,
@@ -74,6 +83,7 @@ pub(super) struct Session {
     /// The device that answers in place of softgpud.
     local: Option<Arc<dyn LocalDevice>>,
     owner: Pid,
+    channels: Channels,
     state: Mutex<State>,
     /// Pages of USERPTR objects.
     pub lent: Mutex<Lent>,
@@ -107,22 +117,28 @@ impl CallError {
 
 impl Session {
     /// Connects, starting softgpud if nobody listens.
-    pub fn connect(address: &Address) -> Result<Arc<Self>, OpenError> {
+    pub fn connect(address: &Address, channels: Channels) -> Result<Arc<Self>, OpenError> {
         let channel = first_channel(address)?;
-        Ok(Self::with(address, None, vec![Idle { channel, since: Instant::now() }]))
+        Ok(Self::with(address, None, channels, vec![Idle { channel, since: Instant::now() }]))
     }
 
     /// A session with a device in this process.
     pub fn local(address: &Address, device: Arc<dyn LocalDevice>) -> Arc<Self> {
-        Self::with(address, Some(device), Vec::new())
+        Self::with(address, Some(device), Channels::Kept, Vec::new())
     }
 
-    fn with(address: &Address, local: Option<Arc<dyn LocalDevice>>, idle: Vec<Idle>) -> Arc<Self> {
+    fn with(
+        address: &Address,
+        local: Option<Arc<dyn LocalDevice>>,
+        channels: Channels,
+        idle: Vec<Idle>,
+    ) -> Arc<Self> {
         let state = State { status: Status::Live, idle, busy: BTreeMap::new(), calls: 0, next: 0 };
         Arc::new(Self {
             address: address.clone(),
             local,
             owner: getpid(),
+            channels,
             state: Mutex::new(state),
             lent: Mutex::default(),
         })
@@ -270,7 +286,7 @@ impl Session {
         let mut state = self.state.lock();
         state.busy.remove(&key);
         state.calls -= 1;
-        if let Some(channel) = channel
+        if let Some(channel) = channel.filter(|_| self.channels == Channels::Kept)
             && state.status == Status::Live
             && state.idle.len() < MAX_IDLE
         {

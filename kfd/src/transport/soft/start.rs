@@ -95,22 +95,28 @@ impl Starting {
     }
 }
 
-/// Starts softgpud for `address` and returns when it has been executed.
-pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
+/// The softgpud that would be started: the one that [`SOFTGPUD_VARIABLE`] names, else one beside this program, above it,
+/// or on the search path.
+///
+/// # Errors
+/// [`StartError::NotFound`] names every path that was tried.
+pub fn find() -> Result<PathBuf, StartError> {
     let tried = candidates(
         std::env::var_os(SOFTGPUD_VARIABLE).as_deref(),
         std::env::current_exe().ok().as_deref(),
         std::env::var_os("PATH").as_deref(),
     );
     let runnable = |path: &&PathBuf| path.is_file() && access(path.as_path(), AccessFlags::X_OK).is_ok();
+    tried.iter().find(runnable).cloned().ok_or(StartError::NotFound { tried })
+}
+
+/// Starts softgpud for `address` and returns when it has been executed.
+pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
     for name in unknown_settings(std::env::vars_os().map(|(name, _)| name)) {
         let known = SETTINGS.join(", ");
         tracing::warn!(target: "kfd::settings", "{name} means nothing to softgpud, which knows {known}");
     }
-    match tried.iter().find(runnable) {
-        Some(path) => execute(path, address),
-        None => Err(StartError::NotFound { tried }),
-    }
+    execute(&find()?, address)
 }
 
 /// Names with the prefix of settings that are no settings.

@@ -2,128 +2,201 @@
 //! Lends pages for USERPTR objects: private pages are exchanged for a memfd that the device can map too, and later for
 //! private pages again.
 //!
-//! INVARIANT: each exchange keeps the bytes and the protection of the pages. Writes by other threads *while* pages are
-//! exchanged are lost, which is why ALLOC forbids them. When lent pages are taken back, pages that the application has
-//! replaced meanwhile are left alone. A child that is forked while pages are lent shares them with its parent.
-#![allow(unsafe_code)]
+//! INVARIANT: loans do not overlap, and the pages of every object are loans; an object over pages that are lent already
+//! shares these. When lent pages are taken back, pages that the application has replaced meanwhile are left alone. No
+//! descriptor of a loan is kept: the device has them. A child that is forked while pages are lent shares them with its
+//! parent.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
-use nix::fcntl::SealFlag;
-use nix::sys::mman::{ProtFlags, mprotect};
+use nix::sys::mman::ProtFlags;
 use nix::sys::stat::fstat;
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::user_memory;
 use crate::maps::{self, Vma};
-use crate::transport::{CloseError, Mapping, map_fixed};
-use crate::{linux, sys};
+use crate::sys;
+use crate::transport::CloseError;
+use crate::transport::wire::{MAX_FDS, PageRun};
 
-/// More stack than the calls below [`Lent::lend`] need.
-const OWN_FRAMES_BYTES: usize = 64 << 10;
+mod exchange;
+
+/// Most runs of pages of an object; their descriptors go with one message.
+const MAX_RUNS: usize = MAX_FDS / 2;
 
 /// All pages that are lent.
 #[derive(Debug, Default)]
 pub(in crate::transport::soft) struct Lent {
-    loans: Vec<Loan>,
+    /// By first address.
+    loans: BTreeMap<usize, Loan>,
+    /// The pages of each object.
+    objects: HashMap<u64, Range<usize>>,
 }
 
 #[derive(Debug)]
 struct Loan {
-    range: Range<usize>,
-    memory: Arc<OwnedFd>,
+    end: usize,
+    /// The memfd, as the maps print it.
+    device: (u64, u64),
+    inode: u64,
+    /// The objects over these pages.
     handles: Vec<u64>,
 }
 
+/// Pages that are lent for an allocation under way.
+#[derive(Debug)]
+pub(in crate::transport::soft) struct Pages {
+    range: Range<usize>,
+    /// Where they are, in order.
+    pub runs: Vec<PageRun>,
+    /// The memory of those that were not lent before, in order.
+    pub memory: Vec<OwnedFd>,
+}
+
 impl Lent {
-    /// The memfd behind the pages of `[address, address + bytes)`; lends them if they are not lent yet. `None` if they
-    /// cannot be lent: they are not mapped, not writable though the flags ask for it, shared already, or part of the
-    /// stack in use.
+    /// The pages of `[address, address + bytes)`; those that are not lent yet are lent. `None` if they cannot be: they
+    /// are not mapped, not writable though the flags ask for it, shared with a file or a device, or in more pieces than a
+    /// message has room for.
     ///
-    /// `frame` is any address in the caller's stack frame. The stack below it changes while it is copied, and cannot be
-    /// lent.
-    #[inline(never)] // Else this function's locals might lie above `frame`.
-    pub fn lend(&mut self, address: u64, bytes: u64, flags: u32, frame: usize) -> Option<Arc<OwnedFd>> {
+    /// Shared memory without a file is exchanged like private memory; a process that shared it, since it was forked, does
+    /// not share it any longer.
+    pub fn lend(&mut self, address: u64, bytes: u64, flags: u32) -> Option<Pages> {
         let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
         let first = usize::try_from(address).ok()?;
         let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
-        let range = first / page * page..end;
         if address == 0 || bytes == 0 {
             return None;
         }
-        if let Some(loan) = self.loans.iter().find(|loan| loan.range == range) {
-            return Some(Arc::clone(&loan.memory));
-        }
-        if self.loans.iter().any(|loan| loan.range.start < range.end && range.start < loan.range.end) {
-            return None;
-        }
+        let range = first / page * page..end;
         let writable = flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE != 0;
-        if range.start <= frame && frame.saturating_sub(OWN_FRAMES_BYTES) < range.end {
-            return None;
+        let mut pages = Pages { range: range.clone(), runs: Vec::new(), memory: Vec::new() };
+        for piece in self.pieces(&range) {
+            let bytes = piece.len() as u64;
+            let run = match self.object_over(&piece) {
+                Some((handle, offset)) => Some(PageRun::Of { handle, offset, bytes }),
+                None => self.lend_piece(&piece, writable).map(|memory| {
+                    pages.memory.push(memory);
+                    PageRun::New { bytes }
+                }),
+            };
+            match run.filter(|_| pages.runs.len() < MAX_RUNS) {
+                Some(run) => pages.runs.push(run),
+                None => {
+                    self.cancel(&pages);
+                    return None;
+                }
+            }
         }
-        let vmas = lendable(&range, writable)?;
-        let memory = exchange_for_memfd(&range, &vmas);
+        Some(pages)
+    }
+
+    /// The range cut where loans begin and end.
+    fn pieces(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        for (&start, loan) in self.over(range) {
+            if at < start {
+                pieces.push(at..start);
+            }
+            pieces.push(start.max(range.start)..loan.end.min(range.end));
+            at = loan.end;
+        }
+        if at < range.end {
+            pieces.push(at..range.end);
+        }
+        pieces
+    }
+
+    /// The loans that overlap a range, ascending.
+    fn over(&self, range: &Range<usize>) -> impl Iterator<Item = (&usize, &Loan)> {
+        let before = self.loans.range(..range.start).next_back().filter(|(_, loan)| loan.end > range.start);
+        before.into_iter().chain(self.loans.range(range.clone()))
+    }
+
+    /// An object that has a piece of a loan, and the offset of the piece in it.
+    fn object_over(&self, piece: &Range<usize>) -> Option<(u64, u64)> {
+        let (_, loan) = self.over(piece).next()?;
+        loan.handles.iter().find_map(|handle| {
+            let object = self.objects.get(handle)?;
+            let offset = piece.start.checked_sub(object.start)?;
+            (piece.end <= object.end).then_some((*handle, offset as u64))
+        })
+    }
+
+    fn lend_piece(&mut self, piece: &Range<usize>, writable: bool) -> Option<OwnedFd> {
+        let vmas = lendable(piece, writable)?;
+        let memory = exchange::for_memfd(piece, &vmas).and_then(|memory| Ok((fstat(&memory)?, memory)));
         let memory = memory.inspect_err(|errno| {
-            tracing::warn!(target: "kfd", address, bytes, %errno, "cannot lend pages to the soft device");
+            let (start, bytes) = (piece.start, piece.len());
+            tracing::warn!(target: "kfd", start, bytes, %errno, "cannot lend pages to the soft device");
         });
-        let memory = Arc::new(memory.ok()?);
-        self.loans.push(Loan { range, memory: Arc::clone(&memory), handles: Vec::new() });
+        let (status, memory) = memory.ok()?;
+        let device = maps::device(status.st_dev);
+        let loan = Loan { end: piece.end, device, inode: status.st_ino, handles: Vec::new() };
+        self.loans.insert(piece.start, loan);
         Some(memory)
     }
 
     /// Notes that the device made `handle` over the pages.
-    pub fn keep(&mut self, memory: &Arc<OwnedFd>, handle: u64) {
-        if let Some(loan) = self.loans.iter_mut().find(|loan| Arc::ptr_eq(&loan.memory, memory)) {
-            loan.handles.push(handle);
+    pub fn keep(&mut self, pages: &Pages, handle: u64) {
+        for start in self.starts(&pages.range) {
+            if let Some(loan) = self.loans.get_mut(&start) {
+                loan.handles.push(handle);
+            }
         }
+        self.objects.insert(handle, pages.range.clone());
     }
 
-    /// Takes the pages back if no handle uses them, since the device made none.
-    pub fn cancel(&mut self, memory: &Arc<OwnedFd>) {
-        if let Some(index) = self.loans.iter().position(|loan| Arc::ptr_eq(&loan.memory, memory)) {
-            self.take_back_unused(index);
-        }
+    /// Takes those pages back that no handle uses, since the device made none.
+    pub fn cancel(&mut self, pages: &Pages) {
+        self.take_back_unused(&pages.range);
     }
 
     /// Whether `handle` is over lent pages.
     pub fn has(&self, handle: u64) -> bool {
-        self.loans.iter().any(|loan| loan.handles.contains(&handle))
+        self.objects.contains_key(&handle)
     }
 
     /// Notes that the device freed `handle`.
     pub fn release(&mut self, handle: u64) {
-        if let Some(index) = self.loans.iter().position(|loan| loan.handles.contains(&handle)) {
-            self.loans[index].handles.retain(|known| *known != handle);
-            self.take_back_unused(index);
+        let Some(range) = self.objects.remove(&handle) else { return };
+        for start in self.starts(&range) {
+            if let Some(loan) = self.loans.get_mut(&start) {
+                loan.handles.retain(|known| *known != handle);
+            }
         }
+        self.take_back_unused(&range);
     }
 
-    fn take_back_unused(&mut self, index: usize) {
-        let loan = &self.loans[index];
-        if !loan.handles.is_empty() {
-            return;
-        }
-        match loan.take_back() {
-            Ok(()) => drop(self.loans.swap_remove(index)),
-            // The pages keep their bytes; closing the transport tries again.
-            Err(errno) => tracing::warn!(target: "kfd", %errno, range = ?loan.range, "pages stay shared"),
+    /// Where the loans begin that overlap a range.
+    fn starts(&self, range: &Range<usize>) -> Vec<usize> {
+        self.over(range).map(|(start, _)| *start).collect()
+    }
+
+    fn take_back_unused(&mut self, range: &Range<usize>) {
+        for start in self.starts(range) {
+            let Some(loan) = self.loans.get(&start).filter(|loan| loan.handles.is_empty()) else { continue };
+            match loan.take_back(start) {
+                Ok(()) => drop(self.loans.remove(&start)),
+                // The pages keep their bytes; closing the transport tries again.
+                Err(errno) => tracing::warn!(target: "kfd", %errno, start, "pages stay shared"),
+            }
         }
     }
 
     /// Takes all pages back, whatever the device still uses.
     pub fn take_back_all(&mut self) -> Result<(), CloseError> {
-        while let Some(loan) = self.loans.last() {
-            loan.take_back().map_err(|errno| CloseError::Userptr {
-                address: loan.range.start,
-                bytes: loan.range.len(),
+        while let Some((&start, loan)) = self.loans.last_key_value() {
+            loan.take_back(start).map_err(|errno| CloseError::Userptr {
+                address: start,
+                bytes: loan.end - start,
                 errno,
             })?;
-            self.loans.pop();
+            self.loans.pop_last();
         }
+        self.objects.clear();
         Ok(())
     }
 }
@@ -133,7 +206,7 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
     let vmas = maps::in_range(range).ok()?;
     let mut next = range.start;
     for vma in &vmas {
-        let fit = vma.private && vma.prot.contains(ProtFlags::PROT_READ);
+        let fit = (vma.private || vma.anonymous) && vma.prot.contains(ProtFlags::PROT_READ);
         if !fit || (writable && !vma.prot.contains(ProtFlags::PROT_WRITE)) || vma.range.start != next {
             return None;
         }
@@ -142,43 +215,16 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
     (next == range.end).then_some(vmas)
 }
 
-fn exchange_for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Errno> {
-    let memory = linux::memfd("stasis-userptr", range.len() as u64, SealFlag::F_SEAL_SHRINK)?;
-    user_memory::copy_to_file(range.start as u64, range.len() as u64, &memory)?;
-    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: the memfd was filled from the pages that it replaces, and the contract of ALLOC forbids writes to them
-    // meanwhile, so that whoever uses the addresses finds the same bytes.
-    unsafe { map_fixed(memory.as_fd(), pointer(range.start), range.len(), rw, 0)? };
-    for vma in vmas.iter().filter(|vma| vma.prot != rw) {
-        let start = NonNull::new(pointer(vma.range.start).cast()).ok_or(Errno::EFAULT)?;
-        // SAFETY: the range was mapped just now; it gets the protection that the pages there had before.
-        unsafe { mprotect(start, vma.range.len(), vma.prot)? };
-    }
-    Ok(memory)
-}
-
 impl Loan {
     /// Makes what is still mapped of the loan private again.
-    fn take_back(&self) -> Result<(), Errno> {
-        let status = fstat(&*self.memory)?;
-        for vma in maps::in_range(&self.range)? {
-            if vma.inode == status.st_ino && vma.device == maps::device(status.st_dev) {
-                self.privatise(&vma)?;
+    fn take_back(&self, start: usize) -> Result<(), Errno> {
+        for vma in maps::in_range(&(start..self.end))? {
+            if (vma.device, vma.inode) == (self.device, self.inode) {
+                exchange::for_private(&vma)?;
             }
         }
         Ok(())
     }
-
-    fn privatise(&self, vma: &Vma) -> Result<(), Errno> {
-        let copy = Mapping::copy_of(&self.memory, vma.offset, vma.range.len())?;
-        // SAFETY: the copy was filled from the memfd whose pages it replaces, so that whoever uses the addresses finds
-        // the same bytes.
-        unsafe { copy.move_over(vma.range.start, vma.prot) }
-    }
-}
-
-fn pointer(address: usize) -> *mut u8 {
-    std::ptr::with_exposed_provenance_mut(address)
 }
 
 #[cfg(test)]

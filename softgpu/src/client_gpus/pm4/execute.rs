@@ -190,9 +190,12 @@ impl Machine {
                 poll(core, || Ok(wait.holds(vm.read_u32(address)?)))
             }
             WaitTarget::Register { register } => self.wait_register(core, wait, register),
-            // A flush of the host data path, whose registers are elsewhere on every chip. Stores of the host reach memory
-            // at once: there is nothing to flush. What else a compute queue could request outside its own registers is
-            // done as soon.
+            WaitTarget::Request { request, done } if (request, done) == HDP_FLUSH => {
+                core.gpu.hdp.flush();
+                core.gpu.hdp.settle(&core.gpu.vm);
+                Ok(())
+            }
+            // What else a compute queue could request outside its own registers is done at once.
             WaitTarget::Request { request, done }
                 if !Registers::holds(request) && !Registers::holds(done) =>
             {
@@ -211,6 +214,11 @@ impl Machine {
         poll(core, || Ok(holds))
     }
 }
+
+/// The registers that flush the host data path and tell that it is done: `BIF_BX_PF_GPU_HDP_FLUSH_REQ` and `_DONE` at 0x106
+/// and 0x107 of the third segment of NBIO, which begins at 0xd20 (`nbio_v4_3.c`, `nbio_4_3_0_offset.h`; earlier NBIO have
+/// them there, too). Clients that write their own packets flush by them.
+const HDP_FLUSH: (u32, u32) = (0xe26, 0xe27);
 
 /// Whether an `ACQUIRE_MEM` invalidates the instruction caches. Nothing else does: not a fence of an AQL packet, not a
 /// `RELEASE_MEM`, whose cache controls have no such bit (`soc15d.h`, `nvd.h`).

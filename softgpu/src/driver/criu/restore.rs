@@ -6,7 +6,7 @@
 //! the queues stay off the hardware then.
 
 use std::mem::offset_of;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use kfd::sys::*;
 use nix::errno::Errno;
@@ -17,7 +17,7 @@ use crate::driver::bo::Domain;
 use crate::driver::memory::wanted;
 use crate::driver::mmap::acquired_file;
 use crate::driver::process::{KfdProcess, State};
-use crate::driver::{Call, FdPlace, memfd};
+use crate::driver::{Call, FdPlace, UserPages, memfd};
 
 const DEVICE_BUCKET: usize = size_of::<kfd_criu_device_bucket>();
 const BO_BUCKET: usize = size_of::<kfd_criu_bo_bucket>();
@@ -111,7 +111,11 @@ impl KfdProcess {
             let mut bucket = kfd_criu_bo_bucket::default();
             call.memory.read(address, bytemuck::bytes_of_mut(&mut bucket))?;
             let private: kfd_criu_bo_priv_data = cursor.take(call)?;
-            let pages = || call.fds.take_in(place);
+            let pages = call.fds.take_in(place).and_then(|fd| {
+                let bytes = memfd::sealed_bytes(fd.as_fd())?;
+                Some(UserPages::New { fd, bytes })
+            });
+            let pages = pages.into_iter().collect();
             if let Some(fd) = self.restore_bo(state, &mut bucket, &private, pages)? {
                 memory.push((place, fd));
             }
@@ -128,7 +132,7 @@ impl KfdProcess {
         state: &mut State,
         bucket: &mut kfd_criu_bo_bucket,
         private: &kfd_criu_bo_priv_data,
-        pages: impl FnOnce() -> Option<OwnedFd>,
+        pages: Vec<UserPages>,
     ) -> Result<Option<OwnedFd>, Errno> {
         let gpu = self.gpu_by_id(bucket.gpu_id).map_err(|_| Errno::ENODEV)?;
         let args = kfd_ioctl_alloc_memory_of_gpu_args {

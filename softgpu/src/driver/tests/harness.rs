@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytemuck::Pod;
 use kfd::sys::*;
+use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 
 use crate::driver::ledger::{Capacities, Ledger};
 use crate::driver::{
-    Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, memfd,
+    Caller, FdPlace, FdTable, KernelModel, KfdProcess, OpenFile, ProcessOptions, UserMemory, UserPages, memfd,
 };
 use crate::hardware::{GpuMapping, Hardware, HwQueue, MQD_BYTES, Mqd, PageAccess, SavedWaves, mqd_field};
 use crate::sysfs::{GpuModel, Machine};
@@ -158,6 +159,10 @@ impl Hardware for Diary {
         assert!(self.running.lock().remove(&(gpu, id)).is_some(), "the queue is not on the hardware");
     }
 
+    fn expect_stores(&self, _gpu: usize, _pages: Option<WatchedPages>) -> Result<(), Errno> {
+        Ok(())
+    }
+
     fn doorbells(&self, gpu: usize) -> Result<(OwnedFd, OwnedFd), Errno> {
         let mut all = self.doorbells.lock();
         let (slice, parked) = all.entry(gpu).or_insert_with(|| {
@@ -233,7 +238,7 @@ impl UserMemory for Memory {
 #[derive(Default)]
 pub struct Fds {
     incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
-    userptr: RefCell<Option<OwnedFd>>,
+    userptr: RefCell<Vec<UserPages>>,
     outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
@@ -249,7 +254,12 @@ impl Fds {
     }
 
     pub fn memory(fd: OwnedFd) -> Self {
-        Self { userptr: RefCell::new(Some(fd)), ..Self::default() }
+        let bytes = u64::try_from(nix::sys::stat::fstat(&fd).unwrap().st_size).unwrap();
+        Self::pages(vec![UserPages::New { fd, bytes }])
+    }
+
+    pub fn pages(pages: Vec<UserPages>) -> Self {
+        Self { userptr: RefCell::new(pages), ..Self::default() }
     }
 
     pub fn taken_out(self) -> Vec<(FdPlace, OwnedFd)> {
@@ -262,8 +272,8 @@ impl FdTable for Fds {
         self.incoming.borrow_mut().remove(&place)
     }
 
-    fn userptr(&self) -> Option<OwnedFd> {
-        self.userptr.borrow_mut().take()
+    fn userptr(&self) -> Vec<UserPages> {
+        self.userptr.take()
     }
 
     fn give_out(&self, place: FdPlace, fd: OwnedFd) {

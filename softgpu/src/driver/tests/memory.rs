@@ -8,7 +8,7 @@ use kfd::sys::*;
 use nix::errno::Errno;
 
 use crate::driver::ledger::Resource;
-use crate::driver::memfd;
+use crate::driver::{UserPages, memfd};
 use crate::sysfs::{GpuModel, Machine};
 
 const VA: u64 = 0x1000_0000;
@@ -151,6 +151,40 @@ fn userptr_takes_the_clients_memory_only_when_it_cannot_shrink() {
     let unsealed = kfd::linux::memfd("user", 8192, nix::fcntl::SealFlag::empty()).unwrap();
     assert_eq!(alloc(unsealed).0, Err(Errno::EFAULT));
     assert_eq!(alloc(std::fs::File::open("/dev/null").unwrap().into()).0, Err(Errno::EFAULT));
+}
+
+#[test]
+fn userptr_over_pages_of_others_maps_the_same_memory() {
+    let client = Client::ready();
+    let alloc = |va, bytes, pages| {
+        let mut args = client.alloc_args(0, va, bytes, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
+        args.mmap_offset = 0x5000_0000;
+        let fds = Fds::pages(pages);
+        client
+            .call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &fds)
+            .map(|_| args.handle)
+    };
+    let new = |bytes| UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes };
+    let first = alloc(VA, 8192, vec![new(8192)]).unwrap();
+    let of = |offset, bytes| UserPages::Of { handle: first, offset, bytes };
+    let second = alloc(VA + 0x10_0000, 12288, vec![of(4096, 4096), new(8192)]).unwrap();
+    client.map(first, 0).unwrap();
+    client.map(second, 0).unwrap();
+    let entry = |va| client.hardware.page(0, va).unwrap();
+    assert_eq!(entry(VA + 0x10_0000).memory, entry(VA + 4096).memory);
+    assert_ne!(entry(VA + 0x10_1000).memory, entry(VA + 4096).memory);
+    // What the other allocation has not, and what is no memory of a client.
+    assert_eq!(alloc(VA + 0x20_0000, 4096, vec![of(8192, 4096)]), Err(Errno::EFAULT));
+    assert_eq!(alloc(VA + 0x20_0000, 4096, vec![of(1, 4096)]), Err(Errno::EFAULT));
+    assert_eq!(alloc(VA + 0x20_0000, 8192, vec![of(4096, 4096)]), Err(Errno::EFAULT), "too short");
+    let gtt = client.alloc(0, VA + 0x30_0000, 4096, GTT).unwrap();
+    let of_gtt = UserPages::Of { handle: gtt, offset: 0, bytes: 4096 };
+    assert_eq!(alloc(VA + 0x20_0000, 4096, vec![of_gtt]), Err(Errno::EFAULT));
+    // The pages outlive the allocation that brought them.
+    client.unmap(first, 0).unwrap();
+    client.free(first).unwrap();
+    assert_eq!(entry(VA + 0x10_0000).offset, 4096);
+    client.unmap(second, 0).unwrap();
 }
 
 #[test]

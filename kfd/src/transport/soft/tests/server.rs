@@ -257,6 +257,7 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
             Some((Reply::Opened { file: 1 }, vec![memfd(0)]))
         }
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
+        Request::ExpectStores { .. } => plain(Reply::ExpectsStores),
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),
         Request::Adopt { .. } => plain(Reply::Error { errno: 22, message: "no token".to_owned() }),
         Request::Ioctl { cmd, arg, segments, shared: large, fd_places, .. } => {

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An open file at the device, without a descriptor of this process: sends arguments, memory and descriptors, and
+//! delivers what comes back.
+//!
+//! INVARIANT: the device can change no memory of this process but the argument and the memory that the argument's
+//! pointers offer for writing.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::mman::ProtFlags;
+
+use super::marshal::{self, Driver, Plan};
+use super::session::Session;
+use super::shared_memory::SharedMemory;
+use super::user_memory;
+use super::userptr::Pages;
+use crate::sys::{self, KfdIoctl};
+use crate::transport::KFD_PATH;
+use crate::transport::wire::{FdPlace, Reply, Request, Segment};
+use crate::{errno, linux};
+
+/// An open file, by the device's number for it.
+#[derive(Clone, Debug)]
+pub(super) struct RemoteFile {
+    driver: Driver,
+    number: u64,
+    session: Arc<Session>,
+}
+
+/// Memory of the device that a client may map.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    /// The file to map, shared.
+    pub fd: OwnedFd,
+    /// Where the memory begins in it, bytes.
+    pub offset: u64,
+    /// Of doorbells: a page whose first u32 says whether the device sleeps until they are rung
+    /// ([`crate::transport::wire::Request::Mmap`]).
+    pub parked: Option<OwnedFd>,
+}
+
+/// The device's answer to an ioctl, descriptors not yet installed.
+struct Answer {
+    result: i32,
+    arg: Option<Vec<u8>>,
+    segments: Vec<Segment>,
+    shared: Vec<SharedMemory>,
+    written: Vec<(u64, u64)>,
+    fds: Vec<(FdPlace, OwnedFd)>,
+}
+
+impl RemoteFile {
+    pub fn new(path: &Path, number: u64, session: Arc<Session>) -> Self {
+        let driver = if path == Path::new(KFD_PATH) { Driver::Kfd } else { Driver::Drm };
+        Self { driver, number, session }
+    }
+
+    /// Tells a device in this process that the file is closed.
+    pub fn closed(&self) {
+        self.session.closed(self.number);
+    }
+
+    /// Issues one ioctl ([`crate::transport::File::ioctl`]).
+    ///
+    /// # Errors
+    /// The driver's errno, or that of the connection.
+    ///
+    /// # Safety
+    /// As for [`crate::transport::File::ioctl`].
+    pub unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
+        let address = arg.expose_provenance() as u64;
+        let mut bytes = vec![0; sys::ioc_size(cmd)];
+        user_memory::read(address, &mut bytes)?;
+        let plan = marshal::plan(self.driver, cmd, &bytes);
+        let answer = self.send_with_pages(cmd, &bytes, &plan)?;
+        // SAFETY: `address` is that of the argument, which the driver may write, as it may the memory that the ioctl's
+        // pointers name: the caller of this function vouches for both, and the plan has no other pointers.
+        unsafe { self.deliver(address, &plan, answer) }
+    }
+
+    /// Sends one ioctl; `pages` are those of a USERPTR object.
+    fn send(&self, cmd: u32, arg: &[u8], plan: &Plan, pages: Option<&Pages>) -> Result<Answer, Errno> {
+        // Duplicates are sent, so that the message does not fail if another thread closes a descriptor meanwhile.
+        let mut fd_places = Vec::new();
+        let mut duplicates = Vec::new();
+        for place in &plan.fds {
+            if let Some(fd) = duplicate(arg, *place)? {
+                fd_places.push(*place);
+                duplicates.push(fd);
+            }
+        }
+        let (segments, large) =
+            marshal::segments(&plan.pointers, |address, into| user_memory::read(address, into).is_ok());
+        let memory = large.iter().filter_map(|pointer| SharedMemory::copy_of(pointer).transpose());
+        let memory = memory.collect::<Result<Vec<_>, Errno>>()?;
+        let lent = pages.into_iter().flat_map(|pages| pages.memory.iter().map(AsFd::as_fd));
+        let fds: Vec<BorrowedFd<'_>> =
+            duplicates.iter().map(AsFd::as_fd).chain(memory.iter().map(AsFd::as_fd)).chain(lent).collect();
+        let request = Request::Ioctl {
+            file: self.number,
+            cmd,
+            arg: arg.to_vec(),
+            segments,
+            shared: memory.iter().map(SharedMemory::segment).collect(),
+            fd_places,
+            pages: pages.map_or_else(Vec::new, |pages| pages.runs.clone()),
+        };
+        let (reply, fds) = self.session.exchange(&request, &fds).map_err(|error| error.errno())?;
+        match reply {
+            Reply::Ioctl { result, arg: new, segments, written, fd_places, copy_back } => {
+                if fd_places.len() != fds.len() || new.len() > arg.len() {
+                    return Err(Errno::EPROTO);
+                }
+                let fds = fd_places.into_iter().zip(fds).collect();
+                Ok(Answer { result, arg: copy_back.then_some(new), segments, shared: memory, written, fds })
+            }
+            Reply::Error { errno, .. } => Err(errno::from_raw(errno)),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// As [`SoftFile::send`], lending and taking back the pages of USERPTR objects.
+    fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
+        match (self.driver, KfdIoctl::from_number(sys::ioc_nr(cmd))) {
+            (Driver::Kfd, Some(KfdIoctl::AllocMemoryOfGpu)) => {
+                let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);
+                if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
+                    return self.send(cmd, arg, plan, None);
+                }
+                // The lock is held during the call, so that a second allocation of the same pages finds them lent.
+                let mut lent = self.session.lent.lock();
+                let pages = lent.lend(args.mmap_offset, args.size, args.flags);
+                let outcome = self.send(cmd, arg, plan, pages.as_ref());
+                let Some(pages) = pages else { return outcome };
+                match outcome.as_ref().ok().filter(|answer| answer.result >= 0).and_then(|a| a.arg.as_deref())
+                {
+                    Some(new) => {
+                        let new: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(new);
+                        lent.keep(&pages, new.handle);
+                    }
+                    None => lent.cancel(&pages),
+                }
+                outcome
+            }
+            (Driver::Kfd, Some(KfdIoctl::FreeMemoryOfGpu)) => {
+                let args: sys::kfd_ioctl_free_memory_of_gpu_args = from_prefix(arg);
+                let mut lent = self.session.lent.lock();
+                if !lent.has(args.handle) {
+                    drop(lent);
+                    return self.send(cmd, arg, plan, None);
+                }
+                // The lock is held during the call, since the device may give the handle to another allocation at once.
+                let outcome = self.send(cmd, arg, plan, None);
+                if outcome.as_ref().is_ok_and(|answer| answer.result >= 0) {
+                    lent.release(args.handle);
+                }
+                outcome
+            }
+            _ => self.send(cmd, arg, plan, None),
+        }
+    }
+
+    /// Copies an answer into this process; nothing is changed if any of it is not acceptable.
+    ///
+    /// # Safety
+    /// `address` must be that of the argument, which the driver may write, as it may the memory that the plan's
+    /// pointers offer for writing.
+    unsafe fn deliver(&self, address: u64, plan: &Plan, answer: Answer) -> Result<u32, Errno> {
+        answer.check(plan)?;
+        // SAFETY: each use below writes to the argument, or to memory that `check` found in what the plan's pointers
+        // offer for writing; the caller lets the driver write both.
+        let write = |address: u64, bytes: &[u8]| unsafe { user_memory::write(address, bytes) };
+        let Answer { result, mut arg, segments, shared, written, fds } = answer;
+        let mut installed = Vec::new();
+        let mut numbers = Vec::new();
+        for (place, fd) in fds {
+            let number = fd.as_raw_fd().to_ne_bytes();
+            match place {
+                FdPlace::Memory(at) => numbers.push((at, number)),
+                FdPlace::Field(offset) => {
+                    // Without an argument to write the number into, nobody would know the descriptor.
+                    let Some(arg) = &mut arg else { continue };
+                    let rest = arg.get_mut(usize::from(offset)..);
+                    *rest.and_then(|rest| rest.first_chunk_mut::<4>()).ok_or(Errno::EPROTO)? = number;
+                }
+            }
+            if plan.inheritable {
+                linux::set_close_on_exec(&fd, false)?;
+            }
+            installed.push(fd);
+        }
+        if let Some(arg) = arg {
+            write(address, &arg)?;
+        }
+        for segment in &segments {
+            write(segment.address, &segment.bytes)?;
+        }
+        for (from, bytes) in written {
+            if let Some(memory) = shared.iter().find(|memory| memory.holds(from, bytes)) {
+                memory.copy_back(from, bytes, write)?;
+            }
+        }
+        for (at, number) in numbers {
+            write(at, &number)?;
+        }
+        // From here on the descriptors are the caller's, by number.
+        for fd in installed {
+            let _ = fd.into_raw_fd();
+        }
+        u32::try_from(result).map_err(|_| errno::from_raw(result.saturating_neg()))
+    }
+
+    /// Tells the device that doorbells were mapped and are rung by stores alone ([`Request::ExpectStores`]).
+    ///
+    /// # Errors
+    /// The device's errno, or that of the connection.
+    pub fn expect_stores(
+        &self,
+        offset: u64,
+        range: &Range<u64>,
+        watch: Option<&OwnedFd>,
+    ) -> Result<(), Errno> {
+        let length = range.end.saturating_sub(range.start);
+        let request = Request::ExpectStores { file: self.number, offset, address: range.start, length };
+        let fds: Vec<BorrowedFd<'_>> = watch.map(AsFd::as_fd).into_iter().collect();
+        match self.session.exchange(&request, &fds).map_err(|error| error.errno())? {
+            (Reply::ExpectsStores, _) => Ok(()),
+            (Reply::Error { errno, .. }, _) => Err(errno::from_raw(errno)),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Asks for the memory behind a mapping.
+    ///
+    /// # Errors
+    /// The errno of the driver's mmap, or that of the connection.
+    pub fn memory(&self, length: u64, prot: ProtFlags, offset: u64) -> Result<DeviceMemory, Errno> {
+        let request = Request::Mmap { file: self.number, length, offset, prot: prot.bits().cast_unsigned() };
+        let (reply, fds) = self.session.exchange(&request, &[]).map_err(|error| error.errno())?;
+        let mut fds = fds.into_iter();
+        match (reply, fds.next()) {
+            (Reply::Mapped { offset }, Some(fd)) => Ok(DeviceMemory { fd, offset, parked: fds.next() }),
+            (Reply::Error { errno, .. }, _) => Err(errno::from_raw(errno)),
+            _ => Err(Errno::EPROTO),
+        }
+    }
+}
+
+impl Answer {
+    /// Whether all that the answer wants to write lies in memory offered for it.
+    fn check(&self, plan: &Plan) -> Result<(), Errno> {
+        let offered = |address, bytes| marshal::may_write(&plan.pointers, address, bytes);
+        let segments =
+            self.segments.iter().all(|segment| offered(segment.address, segment.bytes.len() as u64));
+        let shared = |address, bytes| self.shared.iter().any(|memory| memory.holds(address, bytes));
+        let written = self.written.iter().all(|(address, bytes)| shared(*address, *bytes));
+        let numbers = self.fds.iter().all(|(place, _)| match place {
+            FdPlace::Memory(address) => offered(*address, 4),
+            FdPlace::Field(_) => true,
+        });
+        if segments && written && numbers { Ok(()) } else { Err(Errno::EPROTO) }
+    }
+}
+
+/// The struct at the start of `bytes`, zero-extended as the drivers do.
+fn from_prefix<T: bytemuck::Pod>(bytes: &[u8]) -> T {
+    let mut value = T::zeroed();
+    let length = bytes.len().min(size_of::<T>());
+    bytemuck::bytes_of_mut(&mut value)[..length].copy_from_slice(&bytes[..length]);
+    value
+}
+
+/// A duplicate of the descriptor whose number is at `place`; none if it is not open.
+fn duplicate(arg: &[u8], place: FdPlace) -> Result<Option<OwnedFd>, Errno> {
+    let number = match place {
+        FdPlace::Field(offset) => arg.get(usize::from(offset)..).and_then(|rest| rest.first_chunk()).copied(),
+        FdPlace::Memory(address) => {
+            let mut number = [0; 4];
+            user_memory::read(address, &mut number).is_ok().then_some(number)
+        }
+    };
+    let Some(number) = number else { return Ok(None) };
+    match linux::duplicate_number(i32::from_ne_bytes(number)) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::EBADF) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
