@@ -12,6 +12,7 @@ mod inspect;
 mod loopback;
 mod output;
 mod preflight;
+mod run;
 mod timings;
 
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a program that was written for AMD's driver on the software device.
+    Run(run::RunArgs),
     /// Freeze a process into a directory; it is gone afterwards.
     Checkpoint(freeze::CheckpointArgs),
     /// Bring a process back from a directory.
@@ -85,7 +88,7 @@ enum Command {
     Guard { order: String },
 }
 
-fn run(command: Command) -> Result<ExitCode> {
+fn execute(command: Command) -> Result<ExitCode> {
     let done = match command {
         Command::Preflight(args) => {
             return Ok(if preflight::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -93,6 +96,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Doctor(args) => {
             return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
+        Command::Run(args) => return run::run(&args),
         Command::Checkpoint(args) => freeze::checkpoint(&args),
         Command::Restore(args) => freeze::restore(&args),
         Command::Resume { pid, directory, terms } => {
@@ -136,7 +140,7 @@ fn main() -> ExitCode {
         // It would say so by a panic where nobody reads the standard error.
         .log_internal_errors(false)
         .init();
-    match run(Cli::parse().command) {
+    match execute(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
             // One line a cause: what was wanted, then why not.

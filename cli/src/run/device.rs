@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The softgpud of one run, and the directory that it fills.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use kfd::transport::run::{DEVICES_VARIABLE, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
+use kfd::transport::soft::{StartError, find_softgpud};
+use kfd::transport::{DEVICE_VARIABLE, DeviceSpec, OpenError, name_of};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::unistd::{AccessFlags, access};
+use tempfile::TempDir;
+use thiserror::Error;
+
+use crate::output;
+
+/// The library that is preloaded.
+const LIBRARY: &str = "libstasis_kfd.so";
+/// The environment variable that names it, if it is not where this program is.
+const LIBRARY_VARIABLE: &str = "STASIS_INTERPOSE";
+/// What the dynamic linker loads before a program's own libraries (ld.so(8)).
+const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// How long softgpud may go on after the program: then processes of the run that have a device are left.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Why there is no device for a run.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The specification means hardware.
+    #[error("{spec} is no software device; `stasis run` is for soft, soft:gfx1100*2 or soft:FILE.toml")]
+    Hardware {
+        /// What was asked for.
+        spec: String,
+    },
+    /// The preloaded library is missing.
+    #[error("{LIBRARY} is not beside {}; build it (cargo build -p stasis-interpose) or set {LIBRARY_VARIABLE}", beside.display())]
+    Library {
+        /// This program.
+        beside: PathBuf,
+    },
+    /// The topology file cannot be read.
+    #[error("The devices cannot be known")]
+    Devices(#[source] OpenError),
+    /// softgpud is missing.
+    #[error("softgpud cannot be started")]
+    Softgpud(#[source] StartError),
+    /// A directory or a link in it could not be made, or softgpud not be executed.
+    #[error("Cannot {act} {}", path.display())]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// softgpud ended at once.
+    #[error("softgpud ended ({status}): {said}")]
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// What it wrote to its standard error.
+        said: String,
+    },
+}
+
+/// A device for the processes of this run alone.
+#[derive(Debug)]
+pub struct Device {
+    directory: PathBuf,
+    library: PathBuf,
+    socket: String,
+    devices: String,
+    softgpud: Child,
+}
+
+impl Device {
+    /// Starts softgpud; returns when it listens and has written the directory.
+    ///
+    /// # Errors
+    /// [`RunError`]; nothing is left then.
+    pub fn start(spec: &DeviceSpec) -> Result<Self, RunError> {
+        let soft = match spec {
+            DeviceSpec::Auto => DeviceSpec::Soft(kfd::transport::default_devices()),
+            DeviceSpec::Kfd => return Err(RunError::Hardware { spec: spec.to_string() }),
+            soft => soft.clone(),
+        };
+        let name = name_of(&soft).map_err(RunError::Devices)?;
+        let devices = name.strip_prefix("soft:").unwrap_or(&name).to_owned();
+        let library = library()?;
+        let program = find_softgpud().map_err(RunError::Softgpud)?;
+        let parent = parent();
+        let directory = TempDir::with_prefix_in("stasis-run-", &parent)
+            .and_then(|made| Ok((made.path().canonicalize()?, made)));
+        let (path, made) = directory.map_err(system("make a directory in", &parent))?;
+        // The dynamic linker takes no spaces and no colons in the name.
+        let link = path.join(LIBRARY);
+        std::os::unix::fs::symlink(library, &link).map_err(system("make", &link))?;
+        let tree = path.join("machine");
+        std::fs::create_dir(&tree).map_err(system("make", &tree))?;
+        let socket = socket_name(&path);
+        let mut command = Command::new(&program);
+        command.args(["serve", "--devices", &devices, "--socket", &socket, "--while-stdin", "--machine"]);
+        command.arg(&tree).arg("--remove").arg(&path);
+        command.env_remove(PRELOAD_VARIABLE).process_group(0);
+        // A log is for the person who asked for one.
+        let is_logging = std::env::var_os("STASIS_LOG").is_some();
+        let errors = if is_logging { Stdio::inherit() } else { Stdio::piped() };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut softgpud = command.spawn().map_err(system("execute", &program))?;
+        // It closes its output when it serves, or by ending.
+        let (output, errors) = (softgpud.stdout.take(), softgpud.stderr.take());
+        let mut said = String::new();
+        let ends = output.map(|mut end| end.read_to_string(&mut String::new()));
+        let tells = errors.map(|mut end| end.read_to_string(&mut said));
+        ends.into_iter()
+            .chain(tells)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(system("listen to", &program))?;
+        if let Ok(Some(status)) = softgpud.try_wait() {
+            return Err(RunError::Ended { status, said: said.trim().to_owned() });
+        }
+        // From here on softgpud removes it.
+        let _ = made.keep();
+        Ok(Self { directory: tree, library: link, socket, devices, softgpud })
+    }
+
+    /// The environment variables of a program on this device.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        let preload = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty());
+        let mut libraries = self.library.clone().into_os_string();
+        if let Some(others) = preload {
+            libraries.push(":");
+            libraries.push(others);
+        }
+        vec![
+            (PRELOAD_VARIABLE, libraries),
+            (DIRECTORY_VARIABLE, self.directory.clone().into()),
+            (SOCKET_VARIABLE, OsStr::new(&self.socket).to_owned()),
+            (DEVICES_VARIABLE, OsStr::new(&self.devices).to_owned()),
+            // A program of ours finds the same machine, as it would find the kernel's driver.
+            (DEVICE_VARIABLE, "kfd".into()),
+        ]
+    }
+
+    /// Lets softgpud end.
+    pub fn end(&mut self) {
+        self.softgpud.stdin = None;
+        let begun = Instant::now();
+        while begun.elapsed() < LINGER {
+            if let Ok(Some(_)) | Err(_) = self.softgpud.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        output::complain(format_args!(
+            "stasis run: processes of this run still use its device; {} stays until they end\n",
+            self.directory.display()
+        ));
+    }
+}
+
+/// Where directories of runs are: in memory if possible, since there are thousands of small files in each.
+fn parent() -> PathBuf {
+    let is_memory = |path: &PathBuf| statfs(path).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC);
+    let may_write = |path: &PathBuf| access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut candidates = runtime.into_iter().chain(["/dev/shm".into()]).filter(is_memory);
+    candidates.find(may_write).unwrap_or_else(std::env::temp_dir)
+}
+
+/// A name that no other run has: that of its directory.
+fn socket_name(directory: &Path) -> String {
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    format!("stasis-softgpud.{}.{name}", nix::unistd::geteuid())
+}
+
+/// The library to preload: the one that the environment names, else one beside this program or above it.
+fn library() -> Result<PathBuf, RunError> {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty()) {
+        let named = PathBuf::from(named);
+        return named.canonicalize().map_err(system("find", &named));
+    }
+    let own = std::env::current_exe().map_err(system("find", Path::new("/proc/self/exe")))?;
+    let found =
+        own.ancestors().skip(1).take(2).map(|directory| directory.join(LIBRARY)).find(|path| path.is_file());
+    found.ok_or(RunError::Library { beside: own })
+}
+
+fn system(act: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RunError + use<> {
+    let path = path.to_owned();
+    move |source| RunError::System { act, path, source }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device of this process, and the files of it that the process has opened.
+//!
+//! A file is found by the inode of its memfd, so that duplicates, in this process or sent by another thread's `dup2`, are
+//! the same file, and a closed number that somebody else gets is not.
+//!
+//! INVARIANT: entries are never removed or changed, so that a lookup takes no lock: a signal handler or a forked child may
+//! look up. An entry is a few words, and a program opens a device a few times.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use kfd::transport::OpenError;
+use kfd::transport::soft::{Interposed, InterposedFile};
+use nix::errno::Errno;
+use nix::libc::{self, c_int, dev_t};
+
+use crate::busy;
+use crate::run::Run;
+
+/// An open file of the device.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    device: dev_t,
+    inode: u64,
+    /// What the file is to the program: a character device of these numbers.
+    pub(crate) number: dev_t,
+    /// The file at the device.
+    pub(crate) file: InterposedFile,
+    next: *const Opened,
+}
+
+static FILES: AtomicPtr<Opened> = AtomicPtr::new(std::ptr::null_mut());
+static DEVICE: AtomicPtr<Interposed> = AtomicPtr::new(std::ptr::null_mut());
+
+/// `fstat`, past this library and whatever else is preloaded.
+pub(crate) fn fstat(fd: c_int) -> Option<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: on x86-64 the kernel's struct is the C library's; it is written as a whole if the call succeeds.
+    let done = unsafe { libc::syscall(libc::SYS_fstat, fd, status.as_mut_ptr()) };
+    // SAFETY: the call succeeded.
+    (done == 0).then(|| unsafe { status.assume_init() })
+}
+
+/// The open file that a descriptor names, if it is one of the device. Leaves errno alone.
+pub(crate) fn find(fd: c_int) -> Option<&'static Opened> {
+    // ORDERING: Acquire pairs with the release in `remember`.
+    if fd < 0 || busy::is_inside() || FILES.load(Ordering::Acquire).is_null() {
+        return None;
+    }
+    let errno = Errno::last_raw();
+    let found = fstat(fd).and_then(|status| find_status(&status));
+    Errno::set_raw(errno);
+    found
+}
+
+/// The open file of this status.
+pub(crate) fn find_status(status: &libc::stat) -> Option<&'static Opened> {
+    if busy::is_inside() {
+        return None;
+    }
+    let mut at: *const Opened = FILES.load(Ordering::Acquire);
+    // SAFETY: entries are made by `remember`, which leaks them, and never changed.
+    while let Some(opened) = unsafe { at.as_ref() } {
+        if (opened.device, opened.inode) == (status.st_dev, status.st_ino) {
+            return Some(opened);
+        }
+        at = opened.next;
+    }
+    None
+}
+
+/// Opens a device file; `flags` are those of `open`.
+///
+/// # Errors
+/// The errno that `open` would have.
+pub(crate) fn open(run: &Run, path: &[u8], flags: c_int) -> Result<c_int, Errno> {
+    busy::inside(|| {
+        let shown = std::str::from_utf8(path).map_err(|_| Errno::ENOENT)?;
+        let (file, token) = device(run).open(Path::new(shown)).map_err(|error| complain(&error))?;
+        let status = fstat(token.as_raw_fd()).ok_or(Errno::EBADF)?;
+        if flags & libc::O_CLOEXEC == 0 {
+            kfd::linux::set_close_on_exec(&token, false)?;
+        }
+        remember(&status, run.number(path), file);
+        Ok(token.into_raw_fd())
+    })
+}
+
+fn remember(status: &libc::stat, number: dev_t, file: InterposedFile) {
+    let (device, inode) = (status.st_dev, status.st_ino);
+    let entry = Box::leak(Box::new(Opened { device, inode, number, file, next: std::ptr::null() }));
+    let mut first = FILES.load(Ordering::Relaxed);
+    loop {
+        entry.next = first;
+        // ORDERING: Release, so that whoever finds the entry finds what is in it.
+        match FILES.compare_exchange_weak(first, entry, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => first = other,
+        }
+    }
+}
+
+/// The device of this process. A forked child gets another one.
+fn device(run: &Run) -> &'static Interposed {
+    static AT_FORK: Once = Once::new();
+    AT_FORK.call_once(|| {
+        // The only failure is a lack of memory.
+        // SAFETY: the handler only stores a null pointer.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+    let known = DEVICE.load(Ordering::Acquire);
+    // SAFETY: a device is leaked below.
+    if let Some(device) = unsafe { known.as_ref() } {
+        return device;
+    }
+    let new = Box::into_raw(Box::new(Interposed::new(&run.socket, &run.devices)));
+    let null = std::ptr::null_mut();
+    match DEVICE.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: it was just made, and is never freed.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            // SAFETY: what is stored there is never freed.
+            unsafe { &*other }
+        }
+    }
+}
+
+/// The parent's device stays the parent's, with the locks that its threads held.
+extern "C" fn in_child() {
+    DEVICE.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+/// Tells the person at the terminal, once a process, why there is no device: the program will only have an errno.
+fn complain(error: &OpenError) -> Errno {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let errno = match error {
+        OpenError::File { errno, .. } | OpenError::Refused { errno, .. } => *errno,
+        OpenError::Peer { .. } => Errno::EACCES,
+        _ => Errno::ENODEV,
+    };
+    if !SAID.swap(true, Ordering::Relaxed) {
+        let mut line = format!("stasis run: {error}");
+        let mut cause = std::error::Error::source(error);
+        while let Some(because) = cause {
+            line.push_str(&format!("; {because}"));
+            cause = because.source();
+        }
+        line.push('\n');
+        // SAFETY: the pointer and the length are those of `line`.
+        unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    }
+    errno
+}
