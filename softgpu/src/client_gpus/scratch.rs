@@ -63,11 +63,11 @@ const fn field(queue: u64, offset: usize) -> u64 {
 }
 
 /// The queue's scratch memory, if the fields say that it is enough for a wave. What they say is not compared with what is
-/// mapped: waves whose slots lie elsewhere fault. `scratch_resource_descriptor` is for waves of chips that have no
-/// architected flat scratch, and this device executes none of those.
-///
-/// The size is that of one XCC's part of the memory: XCC `n` has the bytes from `n` times the size on (ROCr
-/// `AqlQueue::InitScratchSRD`, ROCdbgapi `aql_queue_t::scratch_memory_region`). The waves of an XCC of real chips are free
+/// mapped: waves whose slots lie elsewhere fault. `scratch_backing_memory_byte_size` is for the process and its debugger:
+/// tinygrad leaves it 0. `scratch_resource_descriptor` is for waves of chips that have no architected flat scratch, and this
+/// device executes none of those; where there are several XCCs, its number of records is the size of an XCC's part of the
+/// memory: XCC `n` has the bytes from `n` times that on (ROCr `AqlQueue::InitScratchSRD`, ROCdbgapi
+/// `aql_queue_t::scratch_memory_region`). The waves of an XCC of real chips are free
 /// to trespass on the next one's part; here that is a violation before a wave starts.
 ///
 /// # Errors
@@ -77,33 +77,34 @@ pub(super) fn find(gpu: &Gpu, queue: Option<u64>, wanted: Wanted) -> Result<Opti
     let queue = queue.ok_or_else(no_scratch)?;
     let format = gpu.chip.target.scratch.ok_or_else(no_scratch)?;
     let vm = &gpu.vm;
-    let read = || -> Result<(u64, u64, u32, u32), MemoryFault> {
+    let read = || -> Result<(u64, u32, u32, u32), MemoryFault> {
         let base = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_location)))?;
-        let bytes = vm.read_u64(field(queue, offset_of!(AmdQueue, scratch_backing_memory_byte_size)))?;
+        let part = vm.read_u32(field(queue, offset_of!(AmdQueue, scratch_resource_descriptor) + 8))?;
         let ring = vm.read_u32(field(queue, offset_of!(AmdQueue, compute_tmpring_size)))?;
         let lane = vm.read_u32(field(queue, offset_of!(AmdQueue, scratch_wave64_lane_byte_size)))?;
-        Ok((base, bytes, ring, lane))
+        Ok((base, part, ring, lane))
     };
-    let (base, bytes, ring, lane_bytes) = read()?;
+    let (base, part, ring, lane_bytes) = read()?;
+    let part = u64::from(part);
     let elsewhere = if Misbehaviour::PrivateMemory.is_on() { 1 << 40 } else { 0 };
     let one = slots(&gpu.chip, &format, base.wrapping_add(elsewhere), ring);
     let slots = match gpu.chip.xccs {
         0 | 1 => one,
-        xccs => Scratch { xccs, xcc_bytes: bytes, ..one },
+        xccs => Scratch { xccs, xcc_bytes: part, ..one },
     };
     let needed = u64::from(wanted.lane_bytes) * u64::from(wanted.lanes);
     // The bytes of a lane are what the firmware judges by: ROCr takes memory back from a queue by a 0 there
     // (`AqlQueue::AsyncReclaimMainScratch`). The rest is what the shader engines are given.
-    let told = u64::from(lane_bytes) * WAVE_LANES >= needed && bytes >= needed;
+    let told = u64::from(lane_bytes) * WAVE_LANES >= needed;
     let enough = told && base != 0 && slots.waves != 0 && slots.wave_bytes >= needed;
     if enough && !slots.stays_within_parts() {
         let Scratch { waves, engines, wave_bytes, xccs, .. } = slots;
-        tracing::error!(target: "processor", gpu = gpu.index, waves, engines, wave_bytes, xccs, part = bytes,
+        tracing::error!(target: "processor", gpu = gpu.index, waves, engines, wave_bytes, xccs, part,
             "scratch slots of an XCC lie in the next one's part");
         return Err(no_scratch());
     }
     if enough && !gpu.chip.target.gfx11_code {
-        let all = bytes.checked_mul(u64::from(slots.xccs)).ok_or_else(no_scratch)?;
+        let all = slots.xcc_bytes.checked_mul(u64::from(slots.xccs)).ok_or_else(no_scratch)?;
         vm.check(base, all, AccessKind::Write)?;
     }
     Ok(enough.then_some(slots))
