@@ -70,9 +70,6 @@ pub(crate) enum Meaning {
 
 /// What `path` means; `None` for a path that has nothing to do with the driver.
 pub(crate) fn meaning(path: &[u8]) -> Option<Meaning> {
-    if !may_concern(path) {
-        return None;
-    }
     let plain = plain(path)?;
     let bytes = plain.bytes();
     if bytes == b"/dev/kfd" {
@@ -107,8 +104,8 @@ fn is_number(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_digit)
 }
 
-/// Cheap, since every path of the program comes here.
-fn may_concern(path: &[u8]) -> bool {
+/// Whether a path may mean something. Cheap, since every path of the program comes here.
+pub(crate) fn may_concern(path: &[u8]) -> bool {
     let Some(slashes) = path.iter().position(|byte| *byte != b'/') else { return false };
     let rest = &path[slashes..];
     slashes > 0
@@ -145,7 +142,8 @@ mod tests {
 
     fn text(path: &str) -> String {
         let shown = |path: &PathBuffer| path.as_c_str().to_str().unwrap().to_owned();
-        match meaning(path.as_bytes()) {
+        let meant = Some(path.as_bytes()).filter(|path| may_concern(path)).and_then(meaning);
+        match meant {
             None => "-".to_owned(),
             Some(Meaning::Kfd) => "kfd".to_owned(),
             Some(Meaning::Render(path)) => format!("render {}", shown(&path)),

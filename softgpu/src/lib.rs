@@ -9,6 +9,7 @@
 pub mod client_gpus;
 pub mod driver;
 pub mod hardware;
+pub mod journal;
 pub mod misbehaviour;
 mod names;
 pub mod server;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use softgpu::server::{ServeOptions, TreeOptions, execute, install_log, serve, write_tree};
+use softgpu::server::{Records, ServeOptions, TreeOptions, execute, install_log, serve, write_tree};
 
 /// The software GPU.
 #[derive(Debug, Parser)]
@@ -40,6 +40,12 @@ enum Command {
         /// Remove a directory at the end
         #[arg(long, value_name = "DIRECTORY")]
         remove: Option<PathBuf>,
+        /// Append a line of JSON for each client to a file when the client has ended
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+        /// Append a line of JSON for each ioctl and dispatch to a file
+        #[arg(long, value_name = "FILE")]
+        trace: Option<PathBuf>,
     },
     /// Writes what programs read of the machine below /sys, /dev and /proc into a directory
     Tree {
@@ -58,8 +64,9 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     install_log();
     match arguments.command {
-        Command::Serve { devices, socket, while_stdin, machine, remove } => {
-            serve(&ServeOptions { devices, socket, while_stdin, machine, remove })
+        Command::Serve { devices, socket, while_stdin, machine, remove, report, trace } => {
+            let records = Records { report, trace };
+            serve(&ServeOptions { devices, socket, while_stdin, machine, remove, records })
                 .context("softgpud cannot serve")
         }
         Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })

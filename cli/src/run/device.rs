@@ -2,6 +2,7 @@
 //! The softgpud of one run, and the directory that it fills.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,8 @@ pub struct Device {
     socket: String,
     devices: String,
     softgpud: Child,
+    /// What softgpud tells of each client.
+    report: File,
 }
 
 impl Device {
@@ -84,7 +87,7 @@ impl Device {
     ///
     /// # Errors
     /// [`RunError`]; nothing is left then.
-    pub fn start(spec: &DeviceSpec) -> Result<Self, RunError> {
+    pub fn start(spec: &DeviceSpec, trace: Option<PathBuf>) -> Result<Self, RunError> {
         let soft = match spec {
             DeviceSpec::Auto => DeviceSpec::Soft(kfd::transport::default_devices()),
             DeviceSpec::Kfd => return Err(RunError::Hardware { spec: spec.to_string() }),
@@ -107,6 +110,14 @@ impl Device {
         let mut command = Command::new(&program);
         command.args(["serve", "--devices", &devices, "--socket", &socket, "--while-stdin", "--machine"]);
         command.arg(&tree).arg("--remove").arg(&path);
+        // Kept open: softgpud removes its name.
+        let report = path.join("report");
+        command.arg("--report").arg(&report);
+        let report = File::options().read(true).write(true).create_new(true).open(&report);
+        let report = report.map_err(system("make a file in", &path))?;
+        if let Some(trace) = trace {
+            command.arg("--trace").arg(trace);
+        }
         command.env_remove(PRELOAD_VARIABLE).process_group(0);
         // A log is for the person who asked for one.
         let is_logging = std::env::var_os("STASIS_LOG").is_some();
@@ -127,7 +138,7 @@ impl Device {
         }
         // From here on softgpud removes it.
         let _ = made.keep();
-        Ok(Self { directory: tree, library: link, socket, devices, softgpud })
+        Ok(Self { directory: tree, library: link, socket, devices, softgpud, report })
     }
 
     /// The environment variables of a program on this device.
@@ -148,13 +159,13 @@ impl Device {
         ]
     }
 
-    /// Lets softgpud end.
-    pub fn end(&mut self) {
+    /// Lets softgpud end; answers what it told of the clients that have ended, a line of JSON each.
+    pub fn end(&mut self) -> String {
         self.softgpud.stdin = None;
         let begun = Instant::now();
         while begun.elapsed() < LINGER {
             if let Ok(Some(_)) | Err(_) = self.softgpud.try_wait() {
-                return;
+                return self.told();
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -162,7 +173,23 @@ impl Device {
             "stasis run: processes of this run still use its device; {} stays until they end\n",
             self.directory.display()
         ));
+        self.told()
     }
+
+    fn told(&mut self) -> String {
+        let mut text = String::new();
+        // What cannot be read is not shown; nothing depends on it.
+        let _ = self.report.read_to_string(&mut text);
+        text
+    }
+}
+
+/// Makes an empty file; answers its whole name, since softgpud has another directory.
+///
+/// # Errors
+/// [`RunError::System`].
+pub fn empty_file(path: &Path) -> Result<PathBuf, RunError> {
+    File::create(path).and_then(|_| path.canonicalize()).map_err(system("write", path))
 }
 
 /// Where directories of runs are: in memory if possible, since there are thousands of small files in each.

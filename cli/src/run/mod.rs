@@ -11,15 +11,20 @@
 
 mod device;
 mod program;
+mod summary;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 use kfd::transport::DeviceSpec;
 
 use self::device::Device;
+use self::summary::Total;
+use crate::output;
 
 /// Arguments of `stasis run`.
 #[derive(Debug, Args)]
@@ -27,6 +32,12 @@ pub struct RunArgs {
     /// The GPUs: soft, soft:gfx1100*4, soft:gfx1100,gfx1201 or soft:FILE.toml. Without it STASIS_DEVICE, else one gfx1100
     #[arg(long, value_name = "SPEC")]
     device: Option<DeviceSpec>,
+    /// Say on standard error, when the program has ended, what it had the device do
+    #[arg(long)]
+    verbose: bool,
+    /// Write a line of JSON for each ioctl and dispatch to a file
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -38,8 +49,13 @@ pub struct RunArgs {
 /// Why there is no device, or why the program cannot be started.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let spec = args.device.clone().map_or_else(DeviceSpec::from_env, Ok)?;
-    let mut device = Device::start(&spec)?;
+    let trace = args.trace.as_deref().map(device::empty_file).transpose()?;
+    let mut device = Device::start(&spec, trace)?;
+    let begun = Instant::now();
     let status = program::run(&args.command, &device);
-    device.end();
+    let clients = device.end();
+    if args.verbose {
+        output::complain(format_args!("stasis run: {}\n", Total::of(&clients, begun.elapsed())));
+    }
     status.map(ExitCode::from)
 }

@@ -15,3 +15,6 @@ mod open;
 mod place;
 mod status;
 mod wrap;
+
+#[cfg(test)]
+mod tests;

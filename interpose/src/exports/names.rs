@@ -53,27 +53,27 @@ unsafe fn resolve(path: *const c_char, next: impl FnOnce(*const c_char) -> *mut 
     found
 }
 
-// SAFETY, of each block below: the C library demands a path that ends with a zero byte, or a null pointer; realpath and
+// The C library demands a path that ends with a zero byte, or a null pointer; realpath and
 // its kin answer as `resolve` demands.
 exports! {
     fn access(path: *const c_char, mode: c_int) -> c_int =
-        |next| unsafe { ask(path, |path| next(path, mode)) };
+        |next| ask(path, |path| next(path, mode));
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int =
-        |next| unsafe { ask(path, |path| next(path, mode)) };
+        |next| ask(path, |path| next(path, mode));
     fn eaccess(path: *const c_char, mode: c_int) -> c_int =
-        |next| unsafe { ask(path, |path| next(path, mode)) };
+        |next| ask(path, |path| next(path, mode));
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int =
-        |next| unsafe { ask_at(at, path, |path| next(at, path, mode, flags)) };
+        |next| ask_at(at, path, |path| next(at, path, mode, flags));
     fn readlink(path: *const c_char, into: *mut c_char, bytes: size_t) -> ssize_t =
-        |next| unsafe { ask(path, |path| next(path, into, bytes)) };
+        |next| ask(path, |path| next(path, into, bytes));
     fn __readlink_chk(path: *const c_char, into: *mut c_char, bytes: size_t, room: size_t) -> ssize_t =
-        |next| unsafe { ask(path, |path| next(path, into, bytes, room)) };
+        |next| ask(path, |path| next(path, into, bytes, room));
     fn readlinkat(at: c_int, path: *const c_char, into: *mut c_char, bytes: size_t) -> ssize_t =
-        |next| unsafe { ask_at(at, path, |path| next(at, path, into, bytes)) };
+        |next| ask_at(at, path, |path| next(at, path, into, bytes));
     fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char =
-        |next| unsafe { resolve(path, |path| next(path, into)) };
+        |next| resolve(path, |path| next(path, into));
     fn __realpath_chk(path: *const c_char, into: *mut c_char, room: size_t) -> *mut c_char =
-        |next| unsafe { resolve(path, |path| next(path, into, room)) };
+        |next| resolve(path, |path| next(path, into, room));
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char =
-        |next| unsafe { resolve(path, |path| next(path)) };
+        |next| resolve(path, next);
 }

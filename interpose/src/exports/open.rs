@@ -60,28 +60,28 @@ unsafe fn elsewhere<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> 
     }
 }
 
-// SAFETY, of each block below: the C library demands a path that ends with a zero byte, or a null pointer.
+// The C library demands a path that ends with a zero byte, or a null pointer.
 exports! {
     fn open(path: *const c_char, flags: c_int; mode: mode_t) -> c_int =
-        |next| unsafe { open_path(path, flags, |path| next(path, flags, mode)) };
+        |next| open_path(path, flags, |path| next(path, flags, mode));
     fn open64(path: *const c_char, flags: c_int; mode: mode_t) -> c_int =
-        |next| unsafe { open_path(path, flags, |path| next(path, flags, mode)) };
+        |next| open_path(path, flags, |path| next(path, flags, mode));
     fn __open_2(path: *const c_char, flags: c_int) -> c_int =
-        |next| unsafe { open_path(path, flags, |path| next(path, flags)) };
+        |next| open_path(path, flags, |path| next(path, flags));
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int =
-        |next| unsafe { open_path(path, flags, |path| next(path, flags)) };
+        |next| open_path(path, flags, |path| next(path, flags));
     fn openat(at: c_int, path: *const c_char, flags: c_int; mode: mode_t) -> c_int =
-        |next| unsafe { open_in(at, path, flags, |path| next(at, path, flags, mode)) };
+        |next| open_in(at, path, flags, |path| next(at, path, flags, mode));
     fn openat64(at: c_int, path: *const c_char, flags: c_int; mode: mode_t) -> c_int =
-        |next| unsafe { open_in(at, path, flags, |path| next(at, path, flags, mode)) };
+        |next| open_in(at, path, flags, |path| next(at, path, flags, mode));
     fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int =
-        |next| unsafe { open_in(at, path, flags, |path| next(at, path, flags)) };
+        |next| open_in(at, path, flags, |path| next(at, path, flags));
     fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int =
-        |next| unsafe { open_in(at, path, flags, |path| next(at, path, flags)) };
+        |next| open_in(at, path, flags, |path| next(at, path, flags));
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE =
-        |next| unsafe { elsewhere(path, |path| next(path, mode)) };
+        |next| elsewhere(path, |path| next(path, mode));
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE =
-        |next| unsafe { elsewhere(path, |path| next(path, mode)) };
+        |next| elsewhere(path, |path| next(path, mode));
     fn opendir(path: *const c_char) -> *mut DIR =
-        |next| unsafe { elsewhere(path, |path| next(path)) };
+        |next| elsewhere(path, next);
 }

@@ -11,6 +11,7 @@ use crate::run::{self, Run};
 
 /// What a path of the program names, if it concerns the driver.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nothing here may allocate")]
 pub(super) enum Place {
     /// A device file; `path` is its name to the program, `placeholder` a regular file that stands for it.
     Device { run: &'static Run, path: PathBuffer, placeholder: PathBuffer },
@@ -38,7 +39,8 @@ pub(super) unsafe fn of(path: *const c_char) -> Option<Place> {
     }
     let run = run::current()?;
     // SAFETY: the caller's promise.
-    of_bytes(run, unsafe { CStr::from_ptr(path) }.to_bytes())
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path::may_concern(bytes) { of_bytes(run, bytes) } else { None }
 }
 
 /// As [`of`], for a path that may be relative to the directory `at`.
@@ -52,20 +54,25 @@ pub(super) unsafe fn of_at(at: c_int, path: *const c_char) -> Option<Place> {
     let run = run::current()?;
     // SAFETY: the caller's promise.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if bytes.first() == Some(&b'/') {
-        return of_bytes(run, bytes);
+    match bytes.first() {
+        Some(b'/') if path::may_concern(bytes) => of_bytes(run, bytes),
+        // Whatever else is in a directory of the run's is a file or a directory there.
+        Some(b'/') => None,
+        _ if path::is_device_name(bytes) => of_device(run, at, bytes),
+        _ => None,
     }
-    // Whatever else is in a directory of the run's is a file or a directory there.
-    if !path::is_device_name(bytes) {
-        return None;
-    }
+}
+
+/// The place of a device file in an open directory.
+#[inline(never)] // As `of_bytes`.
+fn of_device(run: &'static Run, at: c_int, name: &[u8]) -> Option<Place> {
     let errno = Errno::last_raw();
     let mut buffer = [0; PATH_BYTES];
     let directory = directory(at, &mut buffer);
     Errno::set_raw(errno);
     let directory = directory?;
     let directory = directory.strip_prefix(&*run.directory).unwrap_or(directory);
-    let (directory, name) = (path::join(directory, b"/")?, bytes);
+    let directory = path::join(directory, b"/")?;
     of_bytes(run, path::join(directory.as_c_str().to_bytes(), name)?.as_c_str().to_bytes())
 }
 
@@ -87,6 +94,7 @@ fn directory(at: c_int, buffer: &mut [u8; PATH_BYTES]) -> Option<&[u8]> {
     buffer.get(..usize::try_from(length).ok()?)
 }
 
+#[inline(never)] // A signal handler's stack may have no room for its paths, which most calls do not need.
 fn of_bytes(run: &'static Run, bytes: &[u8]) -> Option<Place> {
     let in_run = |path: &PathBuffer| path::join(&run.directory, path.as_c_str().to_bytes());
     match path::meaning(bytes)? {

@@ -124,41 +124,41 @@ unsafe fn look_extended(
     done
 }
 
-// SAFETY, of each block below: the C library demands a path that ends with a zero byte, or a null pointer, and a struct
+// The C library demands a path that ends with a zero byte, or a null pointer, and a struct
 // that it writes if it answers 0. `stat64` is `stat` on x86-64.
 exports! {
     fn stat(path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(path, status)) };
+        |next| look_path(path, status, |path| next(path, status));
     fn stat64(path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(path, status)) };
+        |next| look_path(path, status, |path| next(path, status));
     fn lstat(path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(path, status)) };
+        |next| look_path(path, status, |path| next(path, status));
     fn lstat64(path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(path, status)) };
+        |next| look_path(path, status, |path| next(path, status));
     fn fstat(fd: c_int, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_descriptor(status, || next(fd, status)) };
+        |next| look_descriptor(status, || next(fd, status));
     fn fstat64(fd: c_int, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_descriptor(status, || next(fd, status)) };
+        |next| look_descriptor(status, || next(fd, status));
     fn fstatat(at: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int =
-        |next| unsafe { look_at(at, path, status, |path| next(at, path, status, flags)) };
+        |next| look_at(at, path, status, |path| next(at, path, status, flags));
     fn fstatat64(at: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int =
-        |next| unsafe { look_at(at, path, status, |path| next(at, path, status, flags)) };
+        |next| look_at(at, path, status, |path| next(at, path, status, flags));
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, status: *mut libc::statx) -> c_int =
-        |next| unsafe { look_extended(at, path, status, |path| next(at, path, flags, mask, status)) };
+        |next| look_extended(at, path, status, |path| next(at, path, flags, mask, status));
     fn __xstat(version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(version, path, status)) };
+        |next| look_path(path, status, |path| next(version, path, status));
     fn __xstat64(version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(version, path, status)) };
+        |next| look_path(path, status, |path| next(version, path, status));
     fn __lxstat(version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(version, path, status)) };
+        |next| look_path(path, status, |path| next(version, path, status));
     fn __lxstat64(version: c_int, path: *const c_char, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_path(path, status, |path| next(version, path, status)) };
+        |next| look_path(path, status, |path| next(version, path, status));
     fn __fxstat(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_descriptor(status, || next(version, fd, status)) };
+        |next| look_descriptor(status, || next(version, fd, status));
     fn __fxstat64(version: c_int, fd: c_int, status: *mut libc::stat) -> c_int =
-        |next| unsafe { look_descriptor(status, || next(version, fd, status)) };
+        |next| look_descriptor(status, || next(version, fd, status));
     fn __fxstatat(version: c_int, at: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int =
-        |next| unsafe { look_at(at, path, status, |path| next(version, at, path, status, flags)) };
+        |next| look_at(at, path, status, |path| next(version, at, path, status, flags));
     fn __fxstatat64(version: c_int, at: c_int, path: *const c_char, status: *mut libc::stat, flags: c_int) -> c_int =
-        |next| unsafe { look_at(at, path, status, |path| next(version, at, path, status, flags)) };
+        |next| look_at(at, path, status, |path| next(version, at, path, status, flags));
 }

@@ -18,6 +18,14 @@ pub(super) struct Export {
     pub(super) own: fn() -> *mut c_void,
 }
 
+/// A function's name as the dynamic linker wants it.
+pub(super) const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
 /// What a function answers that is missing in the C library.
 pub(super) trait Missing {
     fn missing() -> Self;
@@ -49,13 +57,12 @@ impl<T> Missing for *mut T {
 /// variadic in C.
 macro_rules! exports {
     ($( fn $name:ident($($arg:ident: $type:ty),* $(; $last:ident: $last_type:ty)?) -> $result:ty = |$next:ident| $body:expr; )*) => {
-        pub(super) const EXPORTS: &[$crate::exports::wrap::Export] = &[$({
-            static NEXT: $crate::next::Next = $crate::next::Next::new(
-                match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                },
-            );
+        $(
+            mod $name {
+                /// The function behind this library's.
+                pub(super) static NEXT: $crate::next::Next =
+                    $crate::next::Next::new($crate::exports::wrap::c_name(concat!(stringify!($name), "\0")));
+            }
 
             /// Like the C library's function of this name.
             ///
@@ -64,28 +71,35 @@ macro_rules! exports {
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub unsafe extern "C" fn $name($($arg: $type,)* $($last: $last_type)?) -> $result {
                 let $next = |$($arg: $type,)* $($last: $last_type)?| -> $result {
-                    let address = NEXT.address();
+                    let address = $name::NEXT.address();
                     if address.is_null() {
                         return <$result as $crate::exports::wrap::Missing>::missing();
                     }
                     // SAFETY: the C library's function of this name has this signature.
-                    let function: exports!(@pointer ($($type,)*) $($last_type)?; $result) =
-                        unsafe { ::std::mem::transmute(address) };
+                    let function = unsafe {
+                        ::std::mem::transmute::<
+                            *mut ::std::ffi::c_void,
+                            exports!(@pointer ($($type,)*) $($last_type)?; $result),
+                        >(address)
+                    };
                     // SAFETY: the caller's promise is that of this function.
                     unsafe { function($($arg,)* $($last)?) }
                 };
-                $body
+                // SAFETY: what the C library's function demands of its caller is what the body needs.
+                #[allow(unused_unsafe, reason = "some bodies need no promise")]
+                unsafe {
+                    $body
+                }
             }
+        )*
 
+        pub(super) const EXPORTS: &[$crate::exports::wrap::Export] = &[$(
             $crate::exports::wrap::Export {
-                name: match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                },
-                next: &NEXT,
+                name: $crate::exports::wrap::c_name(concat!(stringify!($name), "\0")),
+                next: &$name::NEXT,
                 own: || $name as *mut ::std::ffi::c_void,
-            }
-        },)*];
+            },
+        )*];
     };
     (@pointer ($($type:ty,)*) $last:ty; $result:ty) => { unsafe extern "C" fn($($type,)* ...) -> $result };
     (@pointer ($($type:ty,)*) ; $result:ty) => { unsafe extern "C" fn($($type,)*) -> $result };

@@ -290,7 +290,7 @@ impl AqlRun<'_> {
             if matches!(exit, Exit::Raised(_)) {
                 self.core.control.abort();
             }
-            match job.end() {
+            match job.end(&self.core.gpu) {
                 Ok(Progress::Paused) => kept.push(job),
                 Ok(Progress::Aborted) => {}
                 Ok(Progress::Completed) => {
@@ -426,7 +426,7 @@ impl AqlRun<'_> {
                 at += 1;
                 continue;
             }
-            match job.end()? {
+            match job.end(&self.core.gpu)? {
                 // The queue is about to leave.
                 Progress::Paused => at += 1,
                 Progress::Aborted => return Err(Exit::Left),

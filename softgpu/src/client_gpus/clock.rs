@@ -16,6 +16,11 @@ pub(super) fn ticks() -> u64 {
     now.as_secs().wrapping_mul(CLOCK_HZ).wrapping_add(u64::from(now.subsec_nanos()) / NANOSECONDS_PER_TICK)
 }
 
+/// The time since the counter was `ticks`.
+pub(super) fn since(earlier: u64) -> Duration {
+    Duration::from_nanos(ticks().saturating_sub(earlier).saturating_mul(NANOSECONDS_PER_TICK))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

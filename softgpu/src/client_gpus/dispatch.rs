@@ -102,11 +102,13 @@ impl Job {
     ///
     /// # Errors
     /// The exception that a wave raised; the grid cannot be resumed.
-    pub(super) fn end(&mut self) -> Result<Progress, Raised> {
-        match self.running.take() {
-            Some(running) => self.note(running.finish(&self.launch)),
-            None => Ok(Progress::Paused),
+    pub(super) fn end(&mut self, gpu: &Gpu) -> Result<Progress, Raised> {
+        let Some(running) = self.running.take() else { return Ok(Progress::Paused) };
+        let progress = self.note(running.finish(&self.launch));
+        if matches!(progress, Ok(Progress::Completed)) {
+            gpu.journal.dispatch(gpu.index, &self.launch.packet, || clock::since(self.start));
         }
+        progress
     }
 
     fn note(&mut self, outcome: Outcome) -> Result<Progress, Raised> {

@@ -10,6 +10,7 @@ use super::backoff::SignalWaiters;
 use super::doorbell::Doorbells;
 use super::hdp::Hdp;
 use crate::hardware::{HwQueueKind, Interrupts, VmFault};
+use crate::journal::Journal;
 use crate::misbehaviour::Misbehaviour;
 
 /// The receiver of interrupts: set once the driver exists, and weak because the driver owns the hardware.
@@ -85,6 +86,8 @@ pub(super) struct Gpu {
     pub(super) waiters: Arc<SignalWaiters>,
     /// Where interrupts go.
     pub(super) line: InterruptLine,
+    /// What the client had done.
+    pub(super) journal: Arc<Journal>,
 }
 
 fn driver(line: &InterruptLine) -> Option<Arc<dyn Interrupts>> {

@@ -55,6 +55,7 @@ use self::hdp::{Hdp, Identity};
 use self::memory::HostMemory;
 use self::runlist::Runlist;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
+use crate::journal::{Journal, Summary};
 use crate::misbehaviour::Misbehaviour;
 
 /// The GPUs of one client process.
@@ -65,6 +66,7 @@ pub struct ClientGpus {
     memory: HostMemory,
     line: InterruptLine,
     workers: Arc<Workers>,
+    journal: Arc<Journal>,
 }
 
 impl ClientGpus {
@@ -73,7 +75,15 @@ impl ClientGpus {
     /// # Errors
     /// `ENOMEM` or `EMFILE` when doorbells or host threads cannot be had.
     pub fn new(chips: &[Chip]) -> Result<Self, Errno> {
-        Self::over(chips, HostMemory::default())
+        Self::with_journal(chips, Arc::default())
+    }
+
+    /// The same, with a journal of what the client has them do.
+    ///
+    /// # Errors
+    /// As [`ClientGpus::new`].
+    pub fn with_journal(chips: &[Chip], journal: Arc<Journal>) -> Result<Self, Errno> {
+        Self::over(chips, HostMemory::default(), journal)
     }
 
     /// GPUs whose client is this process. It keeps the addresses of its buffers reserved, or maps the buffers there.
@@ -81,10 +91,10 @@ impl ClientGpus {
     /// # Errors
     /// As [`ClientGpus::new`].
     pub fn with_client(chips: &[Chip]) -> Result<Self, Errno> {
-        Self::over(chips, HostMemory::with_client())
+        Self::over(chips, HostMemory::with_client(), Arc::default())
     }
 
-    fn over(chips: &[Chip], memory: HostMemory) -> Result<Self, Errno> {
+    fn over(chips: &[Chip], memory: HostMemory, journal: Arc<Journal>) -> Result<Self, Errno> {
         let line = InterruptLine::default();
         let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
@@ -98,12 +108,13 @@ impl ClientGpus {
                 workers: Arc::clone(&workers),
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
+                journal: Arc::clone(&journal),
             };
             gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line))));
             Ok(Runlist::new(Arc::new(gpu)))
         };
         let gpus = chips.iter().enumerate().map(entry).collect::<Result<_, Errno>>()?;
-        Ok(Self { gpus, memory, line, workers })
+        Ok(Self { gpus, memory, line, workers, journal })
     }
 
     /// Sets the receiver of the interrupts; only the first call has an effect. Interrupts raised before are lost.
@@ -118,6 +129,11 @@ impl ClientGpus {
         let (level, best) = (Level::current().name(), Level::best().name());
         let (engine, workers) = (self.workers.engine().name(), self.workers.threads());
         format!("engine {engine}\ncpu {level}\ncpu_best {best}\nworkers {workers}\n")
+    }
+
+    /// What the client had done so far.
+    pub fn summary(&self) -> Summary {
+        self.journal.summary(self.workers.counts())
     }
 
     fn runlist(&self, gpu: usize) -> Result<&Runlist, Errno> {

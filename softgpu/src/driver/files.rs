@@ -5,9 +5,11 @@
 //! duplicated or sent. INVARIANT: the driver keeps one descriptor of every token, so that no other file can get the
 //! inode while the client process lives.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use kfd::sys::{DrmIoctl, KfdIoctl, ioc_nr};
 use nix::errno::Errno;
 
 use super::memfd::{self, Identity};
@@ -31,6 +33,15 @@ impl OpenFile {
     /// Number of the file, unique within its process.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What the headers call a command of this file; its number if they do not know it.
+    pub(crate) fn command_name(&self, cmd: u32) -> Cow<'static, str> {
+        let row = match self.node {
+            Node::Kfd => KfdIoctl::from_number(ioc_nr(cmd)).map(KfdIoctl::row),
+            Node::Render { .. } => DrmIoctl::from_number(ioc_nr(cmd)).map(DrmIoctl::row),
+        };
+        row.map_or_else(|| format!("{cmd:#x}").into(), |row| row.name.into())
     }
 
     pub(super) fn node(&self) -> Node {

@@ -27,6 +27,7 @@ use nix::unistd::{Pid, chdir, geteuid};
 
 use super::devices::Devices;
 use super::error::ServeError;
+use super::executor::{Records, Seed};
 use super::peer::Peer;
 use super::{log, peer, refusal, settings, sys, tree, window};
 use crate::driver::Ledger;
@@ -53,6 +54,8 @@ pub struct ServeOptions {
     pub machine: Option<PathBuf>,
     /// A directory to remove at the end, with all that is in it.
     pub remove: Option<PathBuf>,
+    /// What to record of the clients.
+    pub records: Records,
 }
 
 /// An executor and its client.
@@ -76,6 +79,7 @@ struct Broker {
     deadline: Instant,
     /// What the broker stays for, with or without executors: the other end of a pipe is open.
     kept: Option<OwnedFd>,
+    records: Records,
 }
 
 /// Serves until no executor is left. Returns at once, successfully, when another instance has the socket's name.
@@ -110,7 +114,16 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     window::limit_stack()?;
     let deadline = Instant::now() + PATIENCE;
     tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
-    let served = Broker { devices, listener, ledger, executors: Vec::new(), deadline, kept }.run();
+    let served = Broker {
+        devices,
+        listener,
+        ledger,
+        executors: Vec::new(),
+        deadline,
+        kept,
+        records: options.records.clone(),
+    }
+    .run();
     if let Some(directory) = &options.remove
         && let Err(error) = std::fs::remove_dir_all(directory)
     {
@@ -282,7 +295,7 @@ impl Broker {
             .stdout(Stdio::null())
             .spawn()
             .map_err(ServeError::Spawn)?;
-        let seed = (slot, self.devices.source());
+        let seed = Seed { slot, source: self.devices.source().clone(), records: self.records.clone() };
         let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
         let sent = wire::send(control.as_fd(), &seed, &fds).map_err(ServeError::Control).and_then(|()| {
             linux::set_nonblocking(&control, true).map_err(ServeError::system("fcntl(F_SETFL)"))?;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why softgpud cannot start or must end.
 
+use std::path::PathBuf;
+
 use kfd::transport::wire::WireError;
 use nix::errno::Errno;
 use thiserror::Error;
@@ -89,6 +91,15 @@ pub enum ServeError {
     Window {
         /// The line of `/proc/self/maps`.
         mapping: String,
+    },
+    /// A file for what clients do cannot be opened.
+    #[error("Cannot append to {}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
     },
     /// Broker and executor do not understand each other.
     #[error("Broker and executor cannot talk; both must come from one build")]

@@ -7,7 +7,10 @@
 //!
 //! INVARIANT: the client's window of addresses (16 to 80 TiB) holds nothing but the client's buffers (`window`).
 
+use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,6 +19,7 @@ use kfd::transport::wire::{self, ReceiveBuffer, WireError};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 
 use super::channel::Channel;
 use super::devices::{Devices, Source};
@@ -38,21 +42,27 @@ pub fn execute() -> Result<(), ServeError> {
     window::check()?;
     raise_descriptor_limit();
     let mut buffer = ReceiveBuffer::new();
-    let seed = wire::receive::<(usize, Source)>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
-    let (slot, source) = seed.message;
+    let seed = wire::receive::<Seed>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
+    let Seed { slot, source, records } = seed.message;
     let [pidfd, ledger] =
         <[OwnedFd; 2]>::try_from(seed.fds).map_err(|fds| ServeError::Seed { found: fds.len() })?;
     let client = pid_of(&pidfd).map_err(ServeError::system("reading the client's pidfd"))?;
     let ledger = Ledger::open(ledger).map_err(ServeError::Ledger)?;
     let share = ledger.slot(slot).map_err(ServeError::Ledger)?;
-    let host = Arc::new(Host::new(&Devices::again(source)?, share, client)?);
+    let trace = records.trace.as_deref().map(append_to).transpose()?;
+    let report = records.report.as_deref().map(append_to).transpose()?;
+    let host = Arc::new(Host::new(&Devices::again(source)?, share, client, trace)?);
 
     std::thread::Builder::new()
         .name("client".to_owned())
         .spawn({
             let pidfd = linux::duplicate(&pidfd).map_err(ServeError::system("fcntl"))?;
+            let host = Arc::clone(&host);
             move || {
                 peer::wait_gone(pidfd.as_fd());
+                if let Some(report) = report {
+                    tell(report, &host);
+                }
                 tracing::info!(target: "server", %client, "client gone");
                 // What still runs belongs to a client that has ended; the kernel cleans up.
                 sys::end_all_threads();
@@ -60,8 +70,43 @@ pub fn execute() -> Result<(), ServeError> {
         })
         .map_err(ServeError::Thread)?;
     take_connections(&control, &mut buffer, &host);
-    peer::wait_gone(pidfd.as_fd());
-    sys::end_all_threads();
+    // The other thread ends the process when the client is gone.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// What the broker tells a new executor first.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Seed {
+    /// Its slot in the ledger.
+    pub(super) slot: usize,
+    /// Its machine.
+    pub(super) source: Source,
+    /// Where it tells what its client did.
+    pub(super) records: Records,
+}
+
+/// Files to which executors append what their clients did; none where nobody wants to know.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Records {
+    /// A line of JSON for each client, at its end ([`crate::journal::Summary`]).
+    pub report: Option<PathBuf>,
+    /// A line of JSON for each ioctl and dispatch.
+    pub trace: Option<PathBuf>,
+}
+
+fn append_to(path: &Path) -> Result<File, ServeError> {
+    let file = File::options().append(true).create(true).open(path);
+    file.map_err(|source| ServeError::Record { path: path.to_owned(), source })
+}
+
+/// Writes the client's line, at once, so that lines of several executors do not mix.
+fn tell(mut report: File, host: &Host) {
+    let line = serde_json::to_string(&host.summary()).map_err(std::io::Error::other);
+    if let Err(error) = line.and_then(|line| report.write_all(format!("{line}\n").as_bytes())) {
+        tracing::warn!(target: "server", %error, "what the client did is not reported");
+    }
 }
 
 /// Allows as many open files as the user may have: each buffer is one here, and one more while it is checkpointed.

@@ -4,8 +4,10 @@
 //! INVARIANT: answers depend on the request and on the driver's state only, never on which connection asks.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use kfd::errno::to_raw;
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
@@ -23,6 +25,7 @@ use super::user::{Descriptors, Segments, Written};
 use crate::client_gpus::ClientGpus;
 use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
 use crate::hardware::Interrupts;
+use crate::journal::{Journal, Summary};
 use crate::sysfs::SysfsTree;
 
 /// A reply and the descriptors beside it.
@@ -55,6 +58,8 @@ pub(super) struct Host {
     /// The text of [`APERTURE_FILE`].
     aperture: String,
     files: Mutex<HashMap<u64, OpenFile>>,
+    journal: Arc<Journal>,
+    gpus: Arc<ClientGpus>,
 }
 
 impl Host {
@@ -62,13 +67,19 @@ impl Host {
     ///
     /// # Errors
     /// [`ServeError::System`] when the hardware's memory or threads cannot be had.
-    pub(super) fn new(devices: &Devices, slot: LedgerSlot, client: Pid) -> Result<Self, ServeError> {
+    pub(super) fn new(
+        devices: &Devices,
+        slot: LedgerSlot,
+        client: Pid,
+        trace: Option<File>,
+    ) -> Result<Self, ServeError> {
         // The errata are off only for tests that have to get past one: by default a runtime that misses an erratum fails.
         let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
-        let processor =
-            ClientGpus::new(&devices.chips(errata)).map_err(ServeError::system("making the GPUs"))?;
+        let journal = Arc::new(Journal::new(own_number(client), trace));
+        let processor = ClientGpus::with_journal(&devices.chips(errata), Arc::clone(&journal))
+            .map_err(ServeError::system("making the GPUs"))?;
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
-        Ok(Self::with(devices, slot, client, processor, kernel))
+        Ok(Self { journal, ..Self::with(devices, slot, client, processor, kernel) })
     }
 
     /// A device of these GPUs, behind this kernel's driver.
@@ -99,6 +110,8 @@ impl Host {
             process,
             topology: devices.topology(),
             files: Mutex::default(),
+            journal: Arc::default(),
+            gpus: processor,
         }
     }
 
@@ -106,6 +119,11 @@ impl Host {
     pub(super) fn closed(&self, file: u64) {
         self.files.lock().remove(&file);
         self.process.closed(file);
+    }
+
+    /// What the client has done.
+    pub(super) fn summary(&self) -> Summary {
+        self.gpus.summary()
     }
 
     /// The driver.
@@ -225,6 +243,7 @@ impl Host {
         descriptors: Descriptors,
     ) -> Answer {
         let before = arg.clone();
+        let begun = Instant::now();
         let outcome = self.process.ioctl(file, cmd, &mut arg, &memory, &descriptors);
         let (fd_places, fds) = match outcome {
             Ok(_) => descriptors.into_outgoing(),
@@ -235,6 +254,7 @@ impl Host {
             Ok(value) => i32::try_from(value).unwrap_or(i32::MAX),
             Err(errno) => -to_raw(errno),
         };
+        self.journal.ioctl(&file.command_name(cmd), result, begun.elapsed());
         // The driver leaves the argument alone where the kernel would copy nothing back.
         let copy_back = arg != before || !fd_places.is_empty();
         let Written { segments, shared: written } = memory.into_written();

@@ -21,7 +21,7 @@ use crate::level::Level;
 use crate::observe::Observation;
 use crate::outcome::{GridState, Outcome};
 use crate::vm::Vm;
-use crate::workers::Workers;
+use crate::workers::{Counts, Workers};
 
 /// How long a workgroup runs before another one of the grid does.
 const SLICE: Duration = Duration::from_millis(4);
@@ -276,15 +276,22 @@ impl Grid {
             }
             p.active += 1;
         }
-        let mut executed = 0;
-        self.work_active(workers, spare, &mut executed, turns);
-        self.executed.fetch_add(executed, Ordering::Relaxed);
+        let mut counts = Counts::default();
+        self.work_active(workers, spare, &mut counts, turns);
+        self.executed.fetch_add(counts.instructions, Ordering::Relaxed);
+        workers.count(counts);
         let mut p = self.progress.lock();
         p.active -= 1;
         self.changed.notify_all();
     }
 
-    fn work_active(&self, workers: &Workers, spare: &mut Option<Box<Group>>, executed: &mut u64, turns: u64) {
+    fn work_active(
+        &self,
+        workers: &Workers,
+        spare: &mut Option<Box<Group>>,
+        counts: &mut Counts,
+        turns: u64,
+    ) {
         let mut left = turns;
         let leave = Instant::now() + GRID_TIME;
         let mut map = self.vm.lock();
@@ -309,11 +316,14 @@ impl Grid {
                 code: &mut code,
                 control: &self.control,
                 deadline,
-                executed,
+                executed: &mut counts.instructions,
                 watch: &mut watch,
             };
             match group.run(&mut options) {
-                Turn::Done => self.finish(group, spare),
+                Turn::Done => {
+                    counts.waves += group.waves();
+                    self.finish(group, spare);
+                }
                 Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
                 Turn::Exception(exception) => {
                     let mut p = self.progress.lock();
@@ -406,10 +416,14 @@ fn begin(
     let plan = Plan::new(launch).map_err(|cause| refused(launch, cause))?;
     // A grid of one workgroup cannot use a second thread, and passing it to a worker often takes longer than it runs.
     let alone = plan.total == 1;
+    let is_resumed = resume.is_some();
     let observation =
-        workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, resume.is_some()));
+        workers.observe().and_then(|wishes| Observation::new(wishes, launch, &plan, is_resumed));
     let grid = Arc::new(Grid::new(plan, vm.clone(), control.clone(), resume, observation, ended));
     control.attach(&grid);
+    if !is_resumed {
+        workers.count(Counts { dispatches: 1, ..Counts::default() });
+    }
     if alone {
         // The caller may have other things to do than to run a kernel that does not end.
         SPARE.with_borrow_mut(|spare| grid.work_turns(workers, spare, 1));

@@ -76,6 +76,12 @@ impl Group {
         self.live = waves;
     }
 
+    /// How many waves it has.
+    pub(crate) fn waves(&self) -> u64 {
+        // CAST: usize to u64 on a 64-bit target.
+        self.live as u64
+    }
+
     /// Starts workgroup `id` in this memory.
     pub(crate) fn start(&mut self, plan: &Plan, id: [u32; 3], slot: usize) {
         let waves = plan.wave_count(id);

@@ -55,4 +55,4 @@ pub use outcome::{GridState, Outcome};
 pub use trap::{Messages, TrapHandler};
 pub use vm::{Access, FirstTouch, MemoryFault, Overlap, Vm};
 pub use wave::{Lanes, Row, Wave, WaveStatus};
-pub use workers::Workers;
+pub use workers::{Counts, Workers};

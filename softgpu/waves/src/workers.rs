@@ -2,6 +2,7 @@
 //! The threads that run waves, one per core, shared by all grids.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -17,12 +18,31 @@ struct Queue {
     closing: bool,
 }
 
+/// What a pool has run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Dispatches that were begun.
+    pub dispatches: u64,
+    /// Waves of workgroups that have ended.
+    pub waves: u64,
+    /// Instructions, those of waves that have not ended included as of their last turn.
+    pub instructions: u64,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    dispatches: AtomicU64,
+    waves: AtomicU64,
+    instructions: AtomicU64,
+}
+
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     engine: Engine,
     observe: Option<Arc<Observe>>,
+    totals: Totals,
 }
 
 /// A pool of worker threads.
@@ -52,7 +72,13 @@ impl Workers {
     /// grids are interpreted, whatever `engine` is.
     pub fn with_observer(count: usize, engine: Engine, observe: Observe) -> Workers {
         let observe = observe.is_on().then(|| Arc::new(observe));
-        let shared = Arc::new(Shared { queue: Mutex::default(), wake: Condvar::new(), engine, observe });
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            engine,
+            observe,
+            totals: Totals::default(),
+        });
         let threads = (0..count.max(1))
             .filter_map(|k| {
                 let view = Workers { shared: shared.clone(), threads: Vec::new() };
@@ -70,6 +96,25 @@ impl Workers {
     /// Which engine they run waves with.
     pub fn engine(&self) -> Engine {
         self.shared.engine
+    }
+
+    /// What they have run so far.
+    pub fn counts(&self) -> Counts {
+        // ORDERING: Relaxed: counts that nothing else depends on.
+        let Totals { dispatches, waves, instructions } = &self.shared.totals;
+        Counts {
+            dispatches: dispatches.load(Ordering::Relaxed),
+            waves: waves.load(Ordering::Relaxed),
+            instructions: instructions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Adds to what they have run.
+    pub(crate) fn count(&self, more: Counts) {
+        let Totals { dispatches, waves, instructions } = &self.shared.totals;
+        dispatches.fetch_add(more.dispatches, Ordering::Relaxed);
+        waves.fetch_add(more.waves, Ordering::Relaxed);
+        instructions.fetch_add(more.instructions, Ordering::Relaxed);
     }
 
     /// What is to be recorded, if anything.

@@ -143,7 +143,7 @@ impl Machine {
         while !over(&job) {
             gpu.doorbells.park_beside_waves(&mut nap, || over(&job));
         }
-        let progress = job.end()?;
+        let progress = job.end(gpu)?;
         // A dispatch that did not last may have rung, too.
         gpu.doorbells.notice();
         match progress {

@@ -81,6 +81,7 @@ impl SdmaRun<'_> {
             let piece = left.min(PIECE);
             act(&self.core.gpu.vm, self.context.progress, piece)?;
             self.context.progress += piece;
+            self.core.gpu.journal.copied(piece);
             if piece < left {
                 self.may_stay()?;
             }
@@ -93,6 +94,7 @@ impl SdmaRun<'_> {
         while self.context.progress < rows {
             let row = rect::row(copy, self.context.progress);
             self.core.gpu.vm.copy(row.dst, row.src, row.bytes)?;
+            self.core.gpu.journal.copied(row.bytes);
             self.context.progress += 1;
             if self.context.progress < rows {
                 self.may_stay()?;
