@@ -94,6 +94,11 @@ impl KernelModel {
         self != Self::V6_12
     }
 
+    /// Whether GEM_LIST_HANDLES is a command; it is newer than Linux 6.12.
+    pub(super) fn lists_handles(self) -> bool {
+        self != Self::V6_12
+    }
+
     /// Bytes of DEV_INFO's answer; it grew by the kinds of user queues in Linux 6.16.
     pub(super) fn device_info_bytes(self) -> usize {
         match self {

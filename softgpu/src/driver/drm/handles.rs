@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use kfd::sys::*;
 use nix::errno::Errno;
 
+use super::super::bo::Backing;
 use super::super::files::{Node, OpenFile};
 use super::super::process::{KfdProcess, State};
 use super::super::{Call, FdPlace, memfd};
@@ -29,6 +30,14 @@ impl State {
     /// `ENOENT`.
     pub(super) fn gem(&self, file: &OpenFile, handle: u32) -> Result<&Gem, Errno> {
         self.gems.get(&file.id()).and_then(|table| table.get(handle)).ok_or(Errno::ENOENT)
+    }
+
+    /// The handles of an open file, and what each stands for.
+    pub(super) fn handles(&self, file: &OpenFile) -> impl Iterator<Item = (u32, &Backing)> {
+        let table = self.gems.get(&file.id());
+        table
+            .into_iter()
+            .flat_map(|table| table.slots.iter().map(|(slot, gem)| (slot + 1, gem.backing.as_ref())))
     }
 
     /// The object that some file maps at this offset, and that file's number.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What clients and the driver keep with a memory: AMDGPU_GEM_METADATA, and what AMDGPU_GEM_OP says of how it was made
+//! What clients and the driver keep with a memory: AMDGPU_GEM_METADATA, and what AMDGPU_GEM_OP and
+//! GEM_LIST_HANDLES say of how it was made
 //! (`amdgpu_gem.c`, `amdgpu_object.c`).
 //!
 //! INVARIANT: the metadata belong to the memory and not to a handle, so that whoever imports its DMABuf finds them, in any
@@ -12,8 +13,8 @@ use kfd::sys::*;
 use nix::errno::Errno;
 use queues::words::count;
 
-use super::super::bo::Domain;
-use super::super::files::OpenFile;
+use super::super::bo::{Backing, Domain};
+use super::super::files::{Node, OpenFile};
 use super::super::process::KfdProcess;
 use super::super::{Call, PAGE};
 
@@ -101,18 +102,51 @@ impl KfdProcess {
         if args.op != AMDGPU_GEM_OP_GET_GEM_CREATE_INFO {
             return Err(Errno::EINVAL);
         }
-        let (domains, domain_flags) = match backing.domain {
-            Domain::Vram { public: false } => {
-                (AMDGPU_GEM_DOMAIN_VRAM, AMDGPU_GEM_CREATE_VRAM_WIPE_ON_RELEASE)
-            }
-            Domain::Vram { public: true } => (
-                AMDGPU_GEM_DOMAIN_VRAM,
-                AMDGPU_GEM_CREATE_VRAM_WIPE_ON_RELEASE | AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED,
-            ),
-            Domain::Gtt | Domain::Userptr | Domain::Doorbell | Domain::Mmio => (AMDGPU_GEM_DOMAIN_GTT, 0),
-        };
+        let (domains, domain_flags) = made_with(backing.domain);
         let info =
             drm_amdgpu_gem_create_in { bo_size: backing.bytes, alignment: PAGE, domains, domain_flags };
         call.memory.write(args.value, bytemuck::bytes_of(&info)).map_err(|_| Errno::EFAULT)
+    }
+
+    /// AMDGPU_GEM_LIST_HANDLES: every handle of the file, if there is room for all; else only how many there are.
+    pub(super) fn gem_list_handles(
+        &self,
+        file: &OpenFile,
+        args: &mut drm_amdgpu_gem_list_handles,
+        call: &Call<'_>,
+    ) -> Result<(), Errno> {
+        let Node::Render { gpu } = file.node() else { return Err(Errno::EINVAL) };
+        let state = self.state.lock();
+        let described = |(handle, backing): (u32, &Backing)| {
+            let (preferred_domains, alloc_flags) = made_with(backing.domain);
+            drm_amdgpu_gem_list_handles_entry {
+                gem_handle: handle,
+                // The memory of the GPU itself is no import, whoever exported it.
+                flags: u32::from(backing.gpu != gpu),
+                size: backing.bytes,
+                preferred_domains,
+                alloc_flags,
+                // In pages, whatever the header says.
+                alignment: 1,
+            }
+        };
+        let entries: Vec<_> = state.handles(file).map(described).collect();
+        let room = std::mem::replace(&mut args.num_entries, count(entries.len()));
+        if room < args.num_entries || entries.is_empty() {
+            return Ok(());
+        }
+        call.memory.write(args.entries, bytemuck::cast_slice(&entries)).map_err(|_| Errno::EFAULT)
+    }
+}
+
+/// The domains that an object prefers and the flags that KFD gave it. Flags of coherence are not kept with the memory.
+fn made_with(domain: Domain) -> (u64, u64) {
+    match domain {
+        Domain::Vram { public: false } => (AMDGPU_GEM_DOMAIN_VRAM, AMDGPU_GEM_CREATE_VRAM_WIPE_ON_RELEASE),
+        Domain::Vram { public: true } => (
+            AMDGPU_GEM_DOMAIN_VRAM,
+            AMDGPU_GEM_CREATE_VRAM_WIPE_ON_RELEASE | AMDGPU_GEM_CREATE_CPU_ACCESS_REQUIRED,
+        ),
+        Domain::Gtt | Domain::Userptr | Domain::Doorbell | Domain::Mmio => (AMDGPU_GEM_DOMAIN_GTT, 0),
     }
 }

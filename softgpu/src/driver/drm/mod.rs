@@ -27,26 +27,25 @@ use super::typed::typed;
 
 type Handler = fn(&KfdProcess, &OpenFile, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
-/// Names the handler of each ioctl that is answered, and the ioctls that have none. The ioctl table says which struct
-/// each takes; an ioctl of the table that is missing here does not compile.
+/// Names the handler of each ioctl. The ioctl table says which struct each takes; an ioctl of the table that is missing here
+/// does not compile.
 macro_rules! handlers {
-    ($ioctl:expr; no handler: $( $other:ident ),*; $( $key:ident => $handler:expr, )*) => {
+    ($ioctl:expr; $( $key:ident => $handler:expr, )*) => {
         match $ioctl {
             $(
-                DrmIoctl::$key => Some(|process, file, bytes, call| {
+                DrmIoctl::$key => |process, file, bytes, call| {
                     typed::<drm_ioctl::$key>(bytes, |args| $handler(process, file, args, call))
-                }),
+                },
             )*
-            $( DrmIoctl::$other )|* => None,
         }
     };
 }
 
-/// The handler of an ioctl. Ioctls that a compute process does not need (sync objects, submissions, allocations) have none, and are answered like unknown numbers.
-fn handler(ioctl: DrmIoctl) -> Option<Handler> {
+/// The handler of an ioctl. Ioctls that a compute process does not need (sync objects, submissions, allocations) are not in the
+/// table, and are answered like unknown numbers.
+fn handler(ioctl: DrmIoctl) -> Handler {
     type P = KfdProcess;
     handlers! { ioctl;
-        no handler: GemListHandles;
         Version => P::drm_version,
         GemClose => P::gem_close,
         GetCap => P::drm_capability,
@@ -58,6 +57,7 @@ fn handler(ioctl: DrmIoctl) -> Option<Handler> {
         GemMetadata => P::gem_metadata,
         GemVa => P::gem_va,
         GemOp => P::gem_op,
+        GemListHandles => P::gem_list_handles,
     }
 }
 
@@ -88,7 +88,10 @@ pub(super) fn ioctl(
         return Err(Errno::EACCES);
     }
     let ioctl = DrmIoctl::from_number(nr).ok_or(Errno::EINVAL)?;
-    let handler = handler(ioctl).ok_or(Errno::EINVAL)?;
+    if ioctl == DrmIoctl::GemListHandles && !process.kernel.lists_handles() {
+        return Err(Errno::EINVAL);
+    }
+    let handler = handler(ioctl);
     let row = ioctl.row();
     // KFD copies by its own table. DRM copies in a direction only if the user's command and its own command both have
     // that direction.

@@ -3,6 +3,7 @@
 
 use super::super::sharing::export;
 use super::*;
+use crate::driver::KernelModel;
 
 fn metadata(handle: u32, op: u32) -> drm_amdgpu_gem_metadata {
     drm_amdgpu_gem_metadata { handle, op, ..Default::default() }
@@ -77,6 +78,44 @@ fn dmabuf_info_copies_metadata_that_fit() {
     assert_eq!(info(ARRAY, 7), Err(Errno::EINVAL));
     assert_eq!(info(0, 0), Ok((8, vec![b'.'; 16])), "only the size");
     assert_eq!(info(8, 16), Err(Errno::EFAULT));
+}
+
+#[test]
+fn handles_of_a_file_are_listed_if_there_is_room_for_all() {
+    let space = Space::of(Client::new("gfx1100*2"));
+    let (client, file) = (&space.client, &space.file);
+    client.acquire(1);
+    let of_peer = export(client, client.alloc(1, 0, 3 * PAGE, VRAM).unwrap()).unwrap();
+    let of_peer = prime_import(client, file, &of_peer).unwrap();
+    let list = |file: &OpenFile, room: u32, entries| {
+        let memory = Memory::with(ARRAY, &[0; 80]);
+        let mut args = drm_amdgpu_gem_list_handles { entries, num_entries: room, padding: 0 };
+        let command = DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES;
+        drm_with(client, file, command, &mut args, &memory, &Fds::default())?;
+        let bytes = memory.bytes(ARRAY);
+        let entries = bytes.chunks_exact(40).map(bytemuck::pod_read_unaligned);
+        Ok((args.num_entries, entries.collect::<Vec<drm_amdgpu_gem_list_handles_entry>>()))
+    };
+    let (count, entries) = list(file, 2, ARRAY).unwrap();
+    let seen = |entry: &drm_amdgpu_gem_list_handles_entry| {
+        (entry.gem_handle, entry.flags, entry.size, entry.preferred_domains, entry.alloc_flags)
+    };
+    assert_eq!(count, 2);
+    assert_eq!(seen(&entries[0]), (space.handle, 0, 8 * PAGE, 2, 0));
+    assert_eq!(seen(&entries[1]), (of_peer, 1, 3 * PAGE, 4, 0x201));
+    let (count, entries) = list(file, 1, ARRAY).unwrap();
+    assert_eq!((count, entries[0].gem_handle), (2, 0), "nothing is written");
+    assert_eq!(list(file, 2, 8), Err(Errno::EFAULT));
+    let (empty, _token) = client.render(0);
+    assert_eq!(list(&empty, 0, 8).unwrap().0, 0);
+}
+
+#[test]
+fn linux_6_12_lists_no_handles() {
+    let client = Client::fresh_pair(KernelModel::V6_12);
+    let (file, _token) = client.render(0);
+    let mut args = drm_amdgpu_gem_list_handles::default();
+    assert_eq!(drm(&client, &file, DRM_IOCTL_AMDGPU_GEM_LIST_HANDLES, &mut args), Err(Errno::EINVAL));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const NUMBERS: [&str; 16] = [
     ".............ss.",
     "..........ppp...",
     ".ss..ss.s.......",
-    "s....p..........",
+    "s....p...s......",
     "................",
     "................",
     "................",
@@ -48,7 +48,7 @@ fn every_number_of_a_render_node_is_served_refused_or_the_primary_nodes() {
             let space = Space::new();
             // An argument full of ones: whatever is served finds something wrong with it that is not its number.
             let answer = drm(&space.client, &space.file, 0xc000_6400 | 64 << 16 | nr, &mut [0xffu8; 64]);
-            let known = DrmIoctl::from_number(nr).is_some_and(|key| key != DrmIoctl::GemListHandles);
+            let known = DrmIoctl::from_number(nr).is_some();
             match kind {
                 's' => assert!(known && answer != Err(Errno::EACCES), "{nr:#x}: {answer:?}"),
                 'p' => assert_eq!(answer, Err(Errno::EACCES), "{nr:#x}"),
