@@ -12,6 +12,7 @@ mod harness;
 mod memory;
 mod peers;
 mod queues;
+mod rocr;
 mod several_xccs;
 mod sharing;
 mod smi;
