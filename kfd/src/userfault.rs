@@ -15,6 +15,8 @@ use nix::libc;
 const UFFD_API: u64 = 0xaa;
 const USER_MODE_ONLY: libc::c_int = 1;
 const FEATURES: u64 = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_WP_HUGETLBFS_SHMEM;
+/// Since Linux 6.4: private pages that were never touched are protected, too.
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 const FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const REGISTER_MODE_WP: u64 = 1 << 1;
@@ -69,19 +71,24 @@ pub struct WatchedPages {
 /// EPERM and ENOSYS where the system does not allow it, EINVAL for a kernel that cannot protect shared memory so
 /// (before Linux 5.19) and for a range that is not mapped, or not of whole pages.
 pub fn watch(range: &Range<u64>) -> Result<OwnedFd, Errno> {
+    let fd = open(FEATURES | FEATURE_WP_UNPOPULATED).or_else(|_| open(FEATURES))?;
+    let bytes = range.end.saturating_sub(range.start);
+    let mut register = Register { start: range.start, bytes, mode: REGISTER_MODE_WP, ioctls: 0 };
+    // SAFETY: the struct is the kernel's, readable and writable; registering changes no memory.
+    unsafe { command::register(fd.as_raw_fd(), &raw mut register) }?;
+    Ok(fd)
+}
+
+fn open(features: u64) -> Result<OwnedFd, Errno> {
     let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
     // SAFETY: the call takes no pointer.
     let number = Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
     let number = libc::c_int::try_from(number).map_err(|_| Errno::EBADF)?;
     // SAFETY: the descriptor was just made, and is nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    let mut api = Api { api: UFFD_API, features: FEATURES, ioctls: 0 };
+    let mut api = Api { api: UFFD_API, features, ioctls: 0 };
     // SAFETY: the struct is the kernel's, readable and writable.
     unsafe { command::api(fd.as_raw_fd(), &raw mut api) }?;
-    let bytes = range.end.saturating_sub(range.start);
-    let mut register = Register { start: range.start, bytes, mode: REGISTER_MODE_WP, ioctls: 0 };
-    // SAFETY: as above; registering changes no memory.
-    unsafe { command::register(fd.as_raw_fd(), &raw mut register) }?;
     Ok(fd)
 }
 

@@ -30,7 +30,7 @@ const PCIE_LANE: (u32, u32) = (250, 16);
 pub struct EngineVersion {
     /// `amdgpu_ip_block_version`.
     pub block: (u32, u32),
-    /// From the card's discovery table.
+    /// From the card's discovery table (`Documentation/gpu/amdgpu/dgpu-asic-info-table.csv`).
     pub hardware: (u32, u32, u32),
 }
 
@@ -42,8 +42,6 @@ struct Facts {
     family: u32,
     /// What is added to the revision (`soc15.c`, `soc21.c`, `soc24.c`).
     external_revision: u32,
-    /// PCI revision of the product (`amdgpu.ids`).
-    pci_revision: u32,
     vram_type: u32,
     compute: EngineVersion,
     copy: EngineVersion,
@@ -57,7 +55,6 @@ const NAVI31: Facts = Facts {
     chip: "gfx1100",
     family: AMDGPU_FAMILY_GC_11_0_0,
     external_revision: 0x1,
-    pci_revision: 0xc8,
     vram_type: AMDGPU_VRAM_TYPE_GDDR6,
     compute: version((11, 0), (11, 0, 0)),
     copy: version((6, 0), (6, 0, 0)),
@@ -75,7 +72,6 @@ static FACTS: [Facts; 6] = [
     Facts {
         chip: "gfx1102",
         external_revision: 0x10,
-        pci_revision: 0xcf,
         compute: version((11, 0), (11, 0, 2)),
         copy: version((6, 0), (6, 0, 2)),
         ..NAVI31
@@ -84,7 +80,6 @@ static FACTS: [Facts; 6] = [
         chip: "gfx1201",
         family: AMDGPU_FAMILY_GC_12_0_0,
         external_revision: 0x50,
-        pci_revision: 0xc0,
         compute: version((12, 0), (12, 0, 1)),
         copy: version((7, 0), (7, 0, 1)),
         ..NAVI31
@@ -93,7 +88,6 @@ static FACTS: [Facts; 6] = [
         chip: "gfx90a",
         family: AMDGPU_FAMILY_AI,
         external_revision: 0x3c,
-        pci_revision: 0x02,
         vram_type: AMDGPU_VRAM_TYPE_HBM,
         compute: version((9, 0), (9, 4, 2)),
         copy: version((4, 0), (4, 4, 0)),
@@ -102,7 +96,6 @@ static FACTS: [Facts; 6] = [
         chip: "gfx942",
         family: AMDGPU_FAMILY_AI,
         external_revision: 0x46,
-        pci_revision: 0x00,
         vram_type: AMDGPU_VRAM_TYPE_HBM,
         compute: version((9, 4), (9, 4, 3)),
         copy: version((4, 4), (4, 4, 2)),
@@ -152,7 +145,7 @@ impl GpuModel {
             device_id: chip.device_id,
             chip_rev: revision,
             external_rev: revision + facts.external_revision,
-            pci_rev: facts.pci_revision,
+            pci_rev: u32::from(self.pci_revision()),
             family: facts.family,
             num_shader_engines: self.shape.array_count / self.shape.num_xcc.max(1) / arrays.max(1),
             num_shader_arrays_per_engine: arrays,

@@ -55,12 +55,10 @@ impl<'a> Private<'a> {
     /// Tells the processor of memory with slots of `wave_bytes`, `waves` for an engine.
     fn describe(&self, memory: &Buffer, wave_bytes: u32, waves: u32) {
         let page = &self.queue.pointers;
-        let slots = u64::from(wave_bytes) * u64::from(waves * ENGINES);
         let ring = (wave_bytes / 256) << 12 | waves;
         page.u32(offset_of!(AmdQueue, compute_tmpring_size)).store(ring, Ordering::Relaxed);
         page.u64(offset_of!(AmdQueue, scratch_backing_memory_location)).store(memory.va, Ordering::Relaxed);
-        page.u64(offset_of!(AmdQueue, scratch_backing_memory_byte_size))
-            .store(slots.max(1 << 20), Ordering::Relaxed);
+        // The size of the memory is not for the processor: tinygrad leaves it 0.
         self.tell_lane_bytes(wave_bytes / 64);
     }
 

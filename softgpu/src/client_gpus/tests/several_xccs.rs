@@ -265,7 +265,8 @@ impl<'a> Private<'a> {
         let page = &self.queue.pointers;
         page.u32(offset_of!(AmdQueue, compute_tmpring_size)).store(ring, Ordering::Relaxed);
         page.u64(offset_of!(AmdQueue, scratch_backing_memory_location)).store(memory.va, Ordering::Relaxed);
-        page.u64(offset_of!(AmdQueue, scratch_backing_memory_byte_size)).store(part, Ordering::Relaxed);
+        let records = u32::try_from(part).unwrap();
+        page.u32(offset_of!(AmdQueue, scratch_resource_descriptor) + 8).store(records, Ordering::Relaxed);
         page.u32(offset_of!(AmdQueue, scratch_wave64_lane_byte_size)).store(16, Ordering::Relaxed);
     }
 }

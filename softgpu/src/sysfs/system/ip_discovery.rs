@@ -14,33 +14,30 @@ const NBIF_HWID: u32 = 108;
 const SDMA_HWIDS: [u32; 4] = [42, 43, 68, 69];
 
 /// Major, minor, revision.
-type Version = (u8, u8, u8);
+type Version = (u32, u32, u32);
 
-/// The blocks of a chip.
+/// The blocks of a chip, beside those whose versions AMDGPU_INFO tells, too.
 #[derive(Debug)]
 struct Blocks {
     chip: &'static str,
-    gc: Version,
-    sdma: Version,
     nbif: Version,
     /// Whether all copy engines are instances of one block; else each is a block of its own.
     sdma_instances: bool,
 }
 
-/// GC and SDMA: the kernel's table of products (`Documentation/gpu/amdgpu/dgpu-asic-info-table.csv`). NBIF:
-/// `amdgpu_discovery_set_ip_blocks`, which has 7.4.4 for Aldebaran by name; that of gfx1101 and gfx1102 is inferred
-/// from gfx1100's. Aldebaran's driver may show no `ip_discovery` at all; programs that look there find it here.
+/// NBIF: gfx1100's is what tinygrad expects of it; those of gfx1101 and gfx1102 are inferred from it, and the others were not
+/// compared with a source. Aldebaran's driver may show no `ip_discovery` at all; programs that look there find it here.
 const BLOCKS: [Blocks; 6] = [
-    blocks("gfx1100", (11, 0, 0), (6, 0, 0), (4, 3, 0)),
-    blocks("gfx1101", (11, 0, 3), (6, 0, 3), (4, 3, 0)),
-    blocks("gfx1102", (11, 0, 2), (6, 0, 2), (4, 3, 0)),
-    blocks("gfx1201", (12, 0, 1), (7, 0, 1), (6, 3, 1)),
-    blocks("gfx90a", (9, 4, 2), (4, 4, 0), (7, 4, 4)),
-    Blocks { sdma_instances: true, ..blocks("gfx942", (9, 4, 3), (4, 4, 2), (7, 9, 0)) },
+    blocks("gfx1100", (4, 3, 0)),
+    blocks("gfx1101", (4, 3, 0)),
+    blocks("gfx1102", (4, 3, 0)),
+    blocks("gfx1201", (6, 3, 1)),
+    blocks("gfx90a", (7, 4, 4)),
+    Blocks { sdma_instances: true, ..blocks("gfx942", (7, 9, 0)) },
 ];
 
-const fn blocks(chip: &'static str, gc: Version, sdma: Version, nbif: Version) -> Blocks {
-    Blocks { chip, gc, sdma, nbif, sdma_instances: false }
+const fn blocks(chip: &'static str, nbif: Version) -> Blocks {
+    Blocks { chip, nbif, sdma_instances: false }
 }
 
 /// A block: number, name, version, instances.
@@ -48,13 +45,14 @@ type Block = (u32, String, Version, u32);
 
 fn of(gpu: &GpuModel) -> Vec<Block> {
     let Some(blocks) = BLOCKS.iter().find(|blocks| blocks.chip == gpu.name()) else { return Vec::new() };
-    let mut all = vec![(GC_HWID, "GC".to_owned(), blocks.gc, gpu.shape().num_xcc)];
+    let (gc, sdma) = (gpu.compute_engine().hardware, gpu.copy_engine().hardware);
+    let mut all = vec![(GC_HWID, "GC".to_owned(), gc, gpu.shape().num_xcc)];
     let engines = gpu.sdma_engines() + gpu.sdma_xgmi_engines();
     if blocks.sdma_instances {
-        all.push((SDMA_HWIDS[0], "SDMA0".to_owned(), blocks.sdma, engines));
+        all.push((SDMA_HWIDS[0], "SDMA0".to_owned(), sdma, engines));
     } else {
         let own = (0..engines).zip(SDMA_HWIDS);
-        all.extend(own.map(|(at, id)| (id, format!("SDMA{at}"), blocks.sdma, 1)));
+        all.extend(own.map(|(at, id)| (id, format!("SDMA{at}"), sdma, 1)));
     }
     all.push((NBIF_HWID, "NBIF".to_owned(), blocks.nbif, 1));
     all
@@ -95,8 +93,8 @@ mod tests {
     fn every_chip_has_blocks_of_its_generation() {
         for blocks in &BLOCKS {
             let target = Target::by_name(blocks.chip).unwrap();
-            assert_eq!(u32::from(blocks.gc.0), target.gfx_version / 10_000, "{}", blocks.chip);
-            assert!(!of(&GpuModel::parse_spec(blocks.chip).unwrap()[0]).is_empty());
+            let found = of(&GpuModel::parse_spec(blocks.chip).unwrap()[0]);
+            assert_eq!(found[0].2.0, target.gfx_version / 10_000, "{}", blocks.chip);
         }
     }
 

@@ -228,7 +228,8 @@ fn stores_of_other_threads_are_not_lost_while_pages_change_hands() {
             lent.release(handle);
         }
         over.store(true, Ordering::Relaxed);
-        assert_eq!(word.load(Ordering::SeqCst), counter.join().unwrap());
+        let counted = counter.join().unwrap();
+        assert_eq!(word.load(Ordering::SeqCst), counted);
     });
 }
 
