@@ -117,7 +117,8 @@ pub unsafe fn map_fixed(
 ) -> Result<(), Errno> {
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
     let length = NonZeroUsize::new(len).ok_or(Errno::EINVAL)?;
-    let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+    // KFD's cookies use the sign bit (`KFD_MMAP_TYPE_SHIFT`).
+    let offset = offset.cast_signed();
     let at = NonZeroUsize::new(at.expose_provenance());
     // SAFETY: the caller gives up what is mapped in the range.
     unsafe { mmap(at, length, prot, flags, fd, offset) }.map(drop)
