@@ -57,7 +57,13 @@ enum Command {
     },
     /// Executes for one client; started by `serve` with its end of a socket pair as stdin.
     #[command(hide = true)]
-    Executor,
+    Executor {
+        /// The client
+        client: i32,
+        /// How often it has executed itself again
+        #[arg(long, default_value_t = 0)]
+        tries: u32,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -71,6 +77,8 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })
             .context("softgpud cannot write the files of its machine"),
-        Command::Executor => execute().context("softgpud's executor cannot go on"),
+        Command::Executor { client, tries } => {
+            execute(client, tries).context("softgpud's executor cannot go on")
+        }
     }
 }

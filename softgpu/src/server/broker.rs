@@ -291,6 +291,7 @@ impl Broker {
         let mut child = Command::new("/proc/self/exe")
             .arg0("softgpud")
             .arg("executor")
+            .arg(client.pid.to_string())
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()

@@ -26,17 +26,19 @@ use super::devices::{Devices, Source};
 use super::error::ServeError;
 use super::host::Host;
 use super::peer;
-use super::{sys, window};
+use super::{layout, sys, window};
 use crate::driver::Ledger;
 
 /// Connections that one client may have at a time.
 const MAX_CHANNELS: usize = 1024;
 
-/// Runs an executor to the end of its client. The broker is at the other end of stdin.
+/// Runs an executor to the end of its client, the process `client`. The broker is at the other end of stdin. `tries` says how
+/// often it has executed itself again for the sake of its addresses.
 ///
 /// # Errors
 /// [`ServeError`] when the broker's first message or the device it describes is invalid.
-pub fn execute() -> Result<(), ServeError> {
+pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
+    layout::settle(Pid::from_raw(client), tries)?;
     let control = linux::duplicate(std::io::stdin()).map_err(ServeError::system("fcntl(F_DUPFD_CLOEXEC)"))?;
     sys::null_stdio(super::log::is_wanted()).map_err(ServeError::system("dup2"))?;
     window::check()?;

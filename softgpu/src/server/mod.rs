@@ -15,6 +15,7 @@ mod error;
 mod executor;
 mod host;
 pub mod in_process;
+mod layout;
 mod log;
 mod peer;
 mod refusal;
