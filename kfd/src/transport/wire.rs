@@ -53,6 +53,9 @@ pub const MAX_INLINE_BYTES: usize = 320 << 10;
 /// than 240 000 buffers.
 pub const MAX_SHARED_BYTES: u64 = 64 << 20;
 
+/// The name of the memfd that is an open file's token ([`Request::Open`]).
+pub const TOKEN_NAME: &str = "softgpu:file";
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {

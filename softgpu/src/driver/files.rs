@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use kfd::sys::{DrmIoctl, KfdIoctl, ioc_nr};
+use kfd::transport::wire::TOKEN_NAME;
 use nix::errno::Errno;
 
 use super::memfd::{self, Identity};
@@ -64,7 +65,7 @@ impl Files {
     /// `ENOENT` for any other path.
     pub(super) fn open(&mut self, path: &str, gpus: &[GpuModel]) -> Result<(OpenFile, OwnedFd), Errno> {
         let node = parse(path, gpus).ok_or(Errno::ENOENT)?;
-        let token = memfd::create("softgpu:file", 0)?;
+        let token = memfd::create(TOKEN_NAME, 0)?;
         let for_client = memfd::duplicate(&token)?;
         self.opened += 1;
         let file = OpenFile { id: self.opened, node };

@@ -125,7 +125,7 @@ impl RemoteFile {
         }
     }
 
-    /// As [`SoftFile::send`], lending and taking back the pages of USERPTR objects.
+    /// As [`RemoteFile::send`], lending and taking back the pages of USERPTR objects.
     fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
         match (self.driver, KfdIoctl::from_number(sys::ioc_nr(cmd))) {
             (Driver::Kfd, Some(KfdIoctl::AllocMemoryOfGpu)) => {
