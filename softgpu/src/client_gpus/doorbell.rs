@@ -233,6 +233,7 @@ impl Doorbells {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)] // A second mapping, as a client has one.
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
@@ -273,6 +274,64 @@ mod tests {
             }
             sleeper.join().unwrap();
         }
+    }
+
+    /// Stores to a mapping of the slice, as a client does that knows nothing of the parked word; a sleeping queue sees each store
+    /// before the next one.
+    fn every_store_is_seen(doorbells: &Arc<Doorbells>, slot: &AtomicU64) {
+        const STORES: u64 = 60;
+        doorbells.watch(16);
+        let seen = Arc::new(AtomicU64::new(0));
+        let sleeper = std::thread::spawn({
+            let (doorbells, seen) = (Arc::clone(doorbells), Arc::clone(&seen));
+            move || {
+                let mut last = 0;
+                while last < STORES {
+                    doorbells.park(|| doorbells.value(16) != last);
+                    last = doorbells.value(16);
+                    seen.store(last, Ordering::SeqCst);
+                }
+            }
+        });
+        for value in 1..=STORES {
+            if value % 2 == 0 {
+                // Long enough for the queue to be asleep, on most machines.
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            slot.store(value, Ordering::Release);
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while seen.load(Ordering::SeqCst) != value {
+                assert!(std::time::Instant::now() < deadline, "store {value} was lost");
+                std::thread::yield_now();
+            }
+        }
+        sleeper.join().unwrap();
+    }
+
+    #[test]
+    fn stores_alone_wake_queues_by_the_clients_pages() {
+        let doorbells = Arc::new(Doorbells::new().unwrap());
+        let (slice, _parked) = doorbells.descriptors().unwrap();
+        // The client's mapping, in this process.
+        let mapping = memmap2::MmapOptions::new().len(SLICE_BYTES).map_raw(&slice).unwrap();
+        let start = mapping.as_mut_ptr().expose_provenance() as u64;
+        let range = start..start + SLICE_BYTES as u64;
+        let pages = Arc::new(WatchedPages::new(kfd::userfault::watch(&range).unwrap(), range));
+        let (watcher, watched) = (Arc::clone(&doorbells), Arc::clone(&pages));
+        let thread = std::thread::spawn(move || watcher.watch_stores(&watched));
+        doorbells.expect_stores(Some(pages));
+        // SAFETY: the slot is mapped until the end of the test, and accessed as an atomic only.
+        let slot = unsafe { AtomicU64::from_ptr(mapping.as_mut_ptr().add(16).cast()) };
+        every_store_is_seen(&doorbells, slot);
+        assert!(!thread.is_finished(), "the pages are watched for as long as they are mapped");
+    }
+
+    #[test]
+    fn stores_alone_are_noticed_in_naps_where_pages_cannot_be_watched() {
+        let doorbells = Arc::new(Doorbells::new().unwrap());
+        doorbells.expect_stores(None);
+        let slot = doorbells.slots.u64_at(16).unwrap();
+        every_store_is_seen(&doorbells, slot);
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn duplicates_are_the_same_file() {
     let third = fcntl(&first, FcntlArg::F_DUPFD_CLOEXEC(200)).expect("F_DUPFD_CLOEXEC");
     drop(first);
     assert_eq!((version(second.as_raw_fd()), version(third)), (Ok(1), Ok(1)));
-    let flags = fcntl(&open("/dev/kfd"), FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
+    let flags = fcntl(open("/dev/kfd"), FcntlArg::F_GETFD).map(FdFlag::from_bits_retain);
     assert_eq!(flags, Ok(FdFlag::FD_CLOEXEC), "Rust opens all files so");
     drop(second);
     // SAFETY: the number is this function's, which does not use it again.
