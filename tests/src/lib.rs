@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod linux;
 pub mod packets;
 pub mod plain_criu;
+pub mod python;
 pub mod server;
 pub mod sharer;
 pub mod shell;

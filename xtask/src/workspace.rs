@@ -178,6 +178,9 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
     // The first lines of a failure give the reason. Backtraces are switched off: they would hide it under frames of the
     // runner, and of programs in containers, which have no symbols.
     let mut environment = vec![("RUST_BACKTRACE", "0")];
+    if installed.clients.is_none() {
+        environment.push(("STASIS_WITHOUT_CLIENTS", "1"));
+    }
     if at_length {
         environment.extend(AT_LENGTH.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     }
