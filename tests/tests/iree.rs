@@ -66,8 +66,8 @@ impl Module {
         floats(&output)
     }
 
-    /// The result on the device, by HIP's library in the prefix of ROCr 6.1.2. Kernels are dispatched `kernels` times at least.
-    fn on_device(&self, kernels: u64) -> Vec<f32> {
+    /// The result on the device, by HIP's library in the prefix of ROCr 6.1.2.
+    fn on_device(&self) -> Vec<f32> {
         let compiled = self.compile(&["rocm", "--iree-rocm-target=gfx1100"]);
         let output = self.directory.path().join("device.bin");
         let prefix = rocm();
@@ -84,7 +84,6 @@ impl Module {
         command.arg(runner()).arg(format!("--hip_dylib_path={}", libraries.display()));
         let ended = ended(command.args(self.arguments("hip", &compiled, &output)));
         ended.computed();
-        assert!(ended.count("dispatches") >= kernels, "{}: {}", self.name, ended.said());
         floats(&output)
     }
 }
@@ -122,34 +121,34 @@ fn whole(element: usize) -> f32 {
     (element.wrapping_mul(2_654_435_761) >> 7) as u8 as f32 % 9.0 - 4.0
 }
 
-fn same_bits(name: &'static str, inputs: &[&str], kernels: u64) {
+fn same_bits(name: &'static str, inputs: &[&str]) {
     if skip_without_clients() {
         return;
     }
     let module = Module::new(name, inputs, whole);
-    let (found, wanted) = (module.on_device(kernels), module.on_cpu());
+    let (found, wanted) = (module.on_device(), module.on_cpu());
     assert!(wanted.iter().any(|value| *value != wanted[0]), "{name}: {wanted:?}");
     assert_eq!(found, wanted, "{name}");
 }
 
 #[test]
 fn sums_are_the_cpus() {
-    same_bits("add", &["1000xf32", "1000xf32"], 1);
+    same_bits("add", &["1000xf32", "1000xf32"]);
 }
 
 #[test]
 fn products_of_matrices_are_the_cpus() {
-    same_bits("matmul", &["33x65xf32", "65x17xf32"], 1);
+    same_bits("matmul", &["33x65xf32", "65x17xf32"]);
 }
 
 #[test]
 fn products_by_matrix_instructions_are_the_cpus() {
-    same_bits("half", &["32x48xf16", "48x64xf16"], 1);
+    same_bits("half", &["32x48xf16", "48x64xf16"]);
 }
 
 #[test]
 fn two_dense_layers_are_the_cpus() {
-    same_bits("mlp", &["8x32xf32", "32x48xf32", "48xf32", "48x10xf32", "10xf32"], 2);
+    same_bits("mlp", &["8x32xf32", "32x48xf32", "48xf32", "48x10xf32", "10xf32"]);
 }
 
 #[test]
@@ -158,7 +157,7 @@ fn softmax_is_the_cpus_but_for_the_last_bits() {
         return;
     }
     let module = Module::new("softmax", &["12x77xf32"], |element| whole(element) / 3.0);
-    let (found, wanted) = (module.on_device(1), module.on_cpu());
+    let (found, wanted) = (module.on_device(), module.on_cpu());
     assert_eq!((found.len(), wanted.len()), (12 * 77, 12 * 77));
     // Each has its own exponential, whose last bit may differ, and its own order of summands.
     for (found, wanted) in found.iter().zip(&wanted) {

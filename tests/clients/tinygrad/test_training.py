@@ -18,6 +18,20 @@ WAYS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def processes():
+    """All at once, beside this process."""
+    command = [sys.executable, Path(__file__).with_name("train.py"), "AMD"]
+    started = {
+        way: subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+        for way, (variables, _) in WAYS.items()
+    }
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture(scope="module")
 def on_device():
     """With packets of the firmware (PM4), copies by a copy engine (SDMA)."""
@@ -38,9 +52,9 @@ def test_losses_are_those_of_the_cpu(kind, on_device):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_losses_have_the_same_bits_however_the_device_is_driven(way, on_device):
-    variables, wanted = WAYS[way]
-    command = [sys.executable, Path(__file__).with_name("train.py"), "AMD"]
-    found = json.loads(subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True).stdout)
+def test_losses_have_the_same_bits_however_the_device_is_driven(way, on_device, processes):
+    output, _ = processes[way].communicate()
+    assert processes[way].returncode == 0
+    found, (_, wanted) = json.loads(output), WAYS[way]
     losses = {kind.__name__: [loss.hex() for loss in on_device[kind.__name__]] for kind in ROUNDED}
     assert found == {"losses": losses, **wanted}
