@@ -10,6 +10,7 @@
 //! removes the directory and ends too, as soon as the last process of the run that has a device is gone.
 
 mod device;
+mod loadable;
 mod program;
 mod summary;
 

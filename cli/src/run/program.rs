@@ -13,6 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::device::Device;
+use super::loadable;
 use crate::output;
 
 /// What shells answer for a program that is not there, and for one that cannot be executed.
@@ -27,6 +28,10 @@ const BY_SIGNAL: i32 = 128;
 /// Why it cannot be waited for. A program that cannot be started is an exit status, and a line on standard error.
 pub fn run(command: &[OsString], device: &Device) -> Result<u8> {
     let (program, arguments) = command.split_first().context("no program was named")?;
+    if let Some(obstacle) = loadable::obstacle(program) {
+        let program = program.display();
+        output::complain(format_args!("stasis run: {program} {obstacle}; it will find no GPU here\n"));
+    }
     // Before the program is started: a signal must not end this process and leave the program.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]);
     let mut signals = signals.context("Cannot handle signals")?;
