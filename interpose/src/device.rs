@@ -78,7 +78,7 @@ pub(crate) fn find_status(status: &libc::stat) -> Option<&'static Opened> {
 
 /// Whether a descriptor is of a device file that another process, or this one before it executed another program, has opened.
 /// KFD answers such a process EBADF (`kfd_ioctl`). Leaves errno alone.
-pub(crate) fn is_anothers(fd: c_int) -> bool {
+pub(crate) fn is_of_another_process(fd: c_int) -> bool {
     let errno = Errno::last_raw();
     let mut link = [0_u8; 32];
     let mut target = [0_u8; 64];

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_too_long_are_the_c_librarys() {
+    fn paths_that_are_too_long_belong_to_the_c_library() {
         let long = format!("/sys/{}", "a".repeat(PATH_BYTES));
         assert_eq!(text(&long), "-");
         assert!(join(b"/tmp", long.as_bytes()).is_none());

@@ -27,7 +27,7 @@ exports! {
     fn ioctl(fd: c_int, command: c_ulong; arg: *mut c_void) -> c_int = |next| {
         match device::find(fd).filter(|_| !is_for_every_file(command)) {
             // CAST: the kernel takes the lower 32 bits of a command.
-            None if is_drivers(command as u32) && run::current().is_some() && device::is_anothers(fd) => {
+            None if is_drivers(command as u32) && run::current().is_some() && device::is_of_another_process(fd) => {
                 errno::result(Err(Errno::EBADF))
             }
             None => next(fd, command, arg),

@@ -150,7 +150,7 @@ fn open_without_a_device_says_so_by_errno_and_leaves_other_files_alone() {
 }
 
 #[test]
-fn looked_up_functions_are_this_librarys_and_others_the_c_librarys() {
+fn lookups_find_this_library_first_and_else_the_c_library() {
     let _directory = start();
     assert!(run::current().is_some());
     // SAFETY: the names end with zero bytes.
