@@ -78,7 +78,8 @@ pub fn tinygrad(devices: &str) -> Command {
     command.env("CC", clang).envs([("CACHELEVEL", "0"), ("PYTHONDONTWRITEBYTECODE", "1")]);
     // Kernels are compiled by the process itself: it takes less time than to start others for the few of a test.
     command.env("PARALLEL", "0");
-    for variable in ["AMD_AQL", "AMD_DISABLE_SDMA", "BEAM", "DEBUG", "NOOPT"] {
+    for variable in ["AMD_AQL", "AMD_DISABLE_SDMA", "BEAM", "DEBUG", "NOOPT", "PYTEST_ADDOPTS", "PYTHONPATH"]
+    {
         command.env_remove(variable);
     }
     command

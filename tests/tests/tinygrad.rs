@@ -13,7 +13,7 @@ const OPERATIONS: [&str; 5] =
     ["test_elementwise.py", "test_reductions.py", "test_matrices.py", "test_movement.py", "test_memory.py"];
 
 /// Those of them that are run by one process, too.
-const IN_ONE_PROCESS: [&str; 3] = ["test_elementwise.py", "test_reductions.py", "test_memory.py"];
+const IN_ONE_PROCESS: [&str; 2] = ["test_elementwise.py", "test_memory.py"];
 
 /// pytest for some files, with `arguments`.
 fn pytest(devices: &str, files: &[&str], arguments: &[&str]) -> Ended {
@@ -37,7 +37,7 @@ fn operations_of_every_type_have_numpys_results() {
     }
     let ended = pytest("soft:gfx1100", &IN_ONE_PROCESS, &[]);
     ended.computed();
-    assert!(passed(&ended) > 180, "{}", ended.said());
+    assert!(passed(&ended) > 150, "{}", ended.said());
     // Copies that are more than the arguments of kernels.
     assert!(ended.count("copied_bytes") > 5 << 20, "{}", ended.said());
     assert_eq!(ended.count("processes"), 1);
