@@ -119,6 +119,8 @@ impl Device {
             command.arg("--trace").arg(trace);
         }
         command.env_remove(PRELOAD_VARIABLE).process_group(0);
+        // Its errors are shown in one line.
+        command.env("RUST_LIB_BACKTRACE", "0");
         // A log is for the person who asked for one.
         let is_logging = std::env::var_os("STASIS_LOG").is_some();
         let errors = if is_logging { Stdio::inherit() } else { Stdio::piped() };
@@ -133,8 +135,12 @@ impl Device {
             .chain(tells)
             .collect::<Result<Vec<_>, _>>()
             .map_err(system("listen to", &program))?;
-        if let Ok(Some(status)) = softgpud.try_wait() {
-            return Err(RunError::Ended { status, said: said.trim().to_owned() });
+        // It writes the machine before it serves; without one it is ending, though perhaps not gone yet.
+        let serves = std::fs::read_dir(&tree).is_ok_and(|mut files| files.next().is_some());
+        let ended = if serves { softgpud.try_wait() } else { softgpud.wait().map(Some) };
+        if let Ok(Some(status)) = ended {
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            return Err(RunError::Ended { status, said });
         }
         // From here on softgpud removes it.
         let _ = made.keep();

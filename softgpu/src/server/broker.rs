@@ -93,7 +93,10 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let devices = match devices {
         Ok(devices) => devices,
         Err(error) => {
-            refusal::tell(&options.socket, &options.devices, &error)?;
+            // Who holds standard input reads the error; nobody would come to the socket.
+            if !options.while_stdin {
+                refusal::tell(&options.socket, &options.devices, &error)?;
+            }
             return Err(error);
         }
     };
