@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub struct Summary {
     pub copied_bytes: u64,
     /// For how long it had a device.
     pub milliseconds: u64,
+    /// The first kernel that this device cannot execute and a GPU could: the client only sees an invalid packet.
+    pub refused: Option<String>,
 }
 
 /// The journal of one client.
@@ -42,6 +45,7 @@ pub struct Journal {
     ioctls: AtomicU64,
     failed_ioctls: AtomicU64,
     copied_bytes: AtomicU64,
+    refused: OnceLock<String>,
 }
 
 #[derive(Serialize)]
@@ -87,6 +91,7 @@ impl Journal {
             ioctls: AtomicU64::default(),
             failed_ioctls: AtomicU64::default(),
             copied_bytes: AtomicU64::default(),
+            refused: OnceLock::new(),
         }
     }
 
@@ -114,6 +119,11 @@ impl Journal {
         self.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// A kernel was refused because this device has no engine for its machine code; the first one is kept.
+    pub(crate) fn refused(&self, why: impl FnOnce() -> String) {
+        self.refused.get_or_init(why);
+    }
+
     fn write<'a>(&self, took: impl FnOnce() -> Duration, event: impl FnOnce() -> Event<'a>) {
         let Some(lines) = &self.lines else { return };
         let (at_us, took_us) = (micros(self.since.elapsed()), micros(took()));
@@ -137,6 +147,7 @@ impl Journal {
             instructions: counts.instructions,
             copied_bytes: self.copied_bytes.load(Ordering::Relaxed),
             milliseconds: micros(self.since.elapsed()) / 1000,
+            refused: self.refused.get().cloned(),
         }
     }
 }
@@ -172,6 +183,8 @@ mod tests {
         };
         journal.dispatch(1, &packet, || Duration::from_micros(5));
         journal.copied(100);
+        journal.refused(|| "the first".to_owned());
+        journal.refused(|| "the second".to_owned());
         let mut text = String::new();
         std::io::Seek::rewind(&mut file).unwrap();
         file.read_to_string(&mut text).unwrap();
@@ -185,5 +198,6 @@ mod tests {
         let summary = journal.summary(counts);
         assert_eq!((summary.ioctls, summary.failed_ioctls, summary.copied_bytes), (2, 1, 100));
         assert_eq!((summary.dispatches, summary.waves, summary.instructions), (1, 2, 3));
+        assert_eq!(summary.refused.as_deref(), Some("the first"));
     }
 }

@@ -24,7 +24,7 @@ use clap::Args;
 use kfd::transport::DeviceSpec;
 
 use self::device::Device;
-use self::summary::Total;
+use self::summary::{Total, refusals};
 use crate::output;
 
 /// Arguments of `stasis run`.
@@ -55,6 +55,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     let status = program::run(&args.command, &device);
     let clients = device.end();
+    for refusal in refusals(&clients) {
+        output::complain(format_args!("stasis run: {refusal}; use --device soft:gfx1100\n"));
+    }
     if args.verbose {
         output::complain(format_args!("stasis run: {}\n", Total::of(&clients, begun.elapsed())));
     }

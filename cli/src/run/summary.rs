@@ -16,6 +16,8 @@ struct Client {
     waves: u64,
     instructions: u64,
     copied_bytes: u64,
+    pid: u32,
+    refused: Option<String>,
 }
 
 /// The sum over all processes of a run.
@@ -32,7 +34,7 @@ impl Total {
         let clients = lines.lines().map(|line| serde_json::from_str(line).unwrap_or_default());
         let mut total = Self { processes: 0, sum: Client::default(), wall };
         for client in clients {
-            let (Client { ioctls, failed_ioctls, dispatches, waves, instructions, copied_bytes }, sum) =
+            let (Client { ioctls, failed_ioctls, dispatches, waves, instructions, copied_bytes, .. }, sum) =
                 (client, &mut total.sum);
             total.processes += 1;
             sum.ioctls += ioctls;
@@ -48,11 +50,17 @@ impl Total {
 
 impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Client { ioctls, failed_ioctls, dispatches, waves, instructions, copied_bytes } = &self.sum;
+        let Client { ioctls, failed_ioctls, dispatches, waves, instructions, copied_bytes, .. } = &self.sum;
         write!(f, "processes={} ioctls={ioctls} failed_ioctls={failed_ioctls} ", self.processes)?;
         write!(f, "dispatches={dispatches} waves={waves} instructions={instructions} ")?;
         write!(f, "copied_bytes={copied_bytes} seconds={:.3}", self.wall.as_secs_f64())
     }
+}
+
+/// What the device refused and a GPU would not, a line for each process: the program itself sees an invalid packet.
+pub fn refusals(lines: &str) -> impl Iterator<Item = String> {
+    let clients = lines.lines().filter_map(|line| serde_json::from_str::<Client>(line).ok());
+    clients.filter_map(|client| Some(format!("process {}: {}", client.pid, client.refused?)))
 }
 
 #[cfg(test)]
@@ -71,5 +79,11 @@ mod tests {
         let wanted = "processes=2 ioctls=6 failed_ioctls=1 dispatches=2 waves=3 instructions=40 copied_bytes=7 \
             seconds=1.500";
         assert_eq!(shown, wanted);
+    }
+
+    #[test]
+    fn refusals_are_of_the_processes_that_had_one() {
+        let lines = "{\"pid\":1,\"refused\":null}\nnot JSON\n{\"pid\":2,\"refused\":\"why\"}\n";
+        assert_eq!(refusals(lines).collect::<Vec<_>>(), ["process 2: why"]);
     }
 }

@@ -303,6 +303,13 @@ fn check(gpu: &Gpu, launch: &Launch) -> Result<(), PacketError> {
         tracing::error!(target: "processor", gpu = gpu.index, chip = gpu.chip.target.name,
             kernel = format_args!("{:#x}", launch.kernel_object),
             "kernel refused: this device executes gfx11 machine code; of other chips' queues it processes the other packets");
+        gpu.journal.refused(|| {
+            format!(
+                "GPU {} is a {}, and the software device executes machine code of gfx11 only: the kernel {:#x} was \
+                 refused",
+                gpu.index, gpu.chip.target.name, launch.kernel_object
+            )
+        });
         return Err(PacketError::Unsupported { kind: PacketKind::KernelDispatch as u8 });
     }
     packet.check_group_segment(gpu.chip.target.max_group_segment_bytes)?;
