@@ -3,6 +3,7 @@
 //! freeze.
 #![deny(unsafe_code)]
 
+pub mod clients;
 pub mod container;
 pub mod culprit;
 pub mod gpu;
