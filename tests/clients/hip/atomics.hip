@@ -9,7 +9,7 @@ const unsigned BLOCKS = 8, BLOCK = 128, THREADS = BLOCKS * BLOCK;
 
 struct Results {
     int add, smallest, largest;
-    unsigned sum, umin, umax, ands, ors, xors, wraps, falls, exchanged, by_cas;
+    unsigned sum, umin, umax, conjunction, ors, xors, wraps, falls, exchanged, by_cas;
     unsigned long long wide, wide_max, wide_min, wide_or, wide_by_cas;
     float single, single_by_cas;
     double twice;
@@ -24,7 +24,7 @@ __global__ void all(Results *at, unsigned *before) {
     atomicMax(&at->largest, number);
     atomicMin(&at->umin, i + 5);
     atomicMax(&at->umax, i + 5);
-    atomicAnd(&at->ands, ~(1u << i % 29));
+    atomicAnd(&at->conjunction, ~(1u << i % 29));
     atomicOr(&at->ors, 1u << i % 30);
     atomicXor(&at->xors, i * 2654435761u);
     atomicInc(&at->wraps, 99);
@@ -72,7 +72,7 @@ __global__ void to_host(unsigned *counter, unsigned long long *wide) {
 
 static Results begin() {
     Results values = {};
-    values.umin = values.ands = ~0u;
+    values.umin = values.conjunction = ~0u;
     values.wide_min = ~0ull;
     return values;
 }
@@ -93,7 +93,7 @@ static void device_memory() {
         wanted.add += number;
         wanted.smallest = std::min(wanted.smallest, number);
         wanted.largest = std::max(wanted.largest, number);
-        wanted.ands &= ~(1u << i % 29);
+        wanted.conjunction &= ~(1u << i % 29);
         wanted.ors |= 1u << i % 30;
         wanted.xors ^= i * 2654435761u;
         wanted.wraps = wanted.wraps >= 99 ? 0 : wanted.wraps + 1;
@@ -106,7 +106,7 @@ static void device_memory() {
     REQUIRE(values.add == wanted.add, "%d, %d", values.add, wanted.add);
     REQUIRE(values.smallest == wanted.smallest && values.largest == wanted.largest);
     REQUIRE(values.umin == 5 && values.umax == THREADS + 4, "%u, %u", values.umin, values.umax);
-    REQUIRE(values.ands == wanted.ands && values.ors == wanted.ors && values.xors == wanted.xors);
+    REQUIRE(values.conjunction == wanted.conjunction && values.ors == wanted.ors && values.xors == wanted.xors);
     REQUIRE(values.wraps == wanted.wraps, "%u, %u", values.wraps, wanted.wraps);
     REQUIRE(values.falls == wanted.falls, "%u, %u", values.falls, wanted.falls);
     REQUIRE(values.exchanged < THREADS);
