@@ -24,6 +24,16 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// How often a test looks again.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Whether the suite is run without the clients (`cargo xtask test --without-clients`); prints that a test is ignored.
+#[must_use]
+pub fn skip_without_clients() -> bool {
+    let is_without = std::env::var_os("STASIS_WITHOUT_CLIENTS").is_some();
+    if is_without {
+        println!("ignored: the programs that run unmodified on the software device were left out");
+    }
+    is_without
+}
+
 /// ROCr 5.2.3 and rocminfo, as Debian 12 has them.
 #[must_use]
 pub fn rocm_5_2() -> PathBuf {
@@ -44,7 +54,7 @@ fn installed(variable: &str, name: &str, witness: &str) -> PathBuf {
         .into_iter()
         .chain([private])
         .find(|path| path.join(witness).is_file())
-        .unwrap_or_else(|| panic!("no {name}: run `cargo xtask setup`"))
+        .unwrap_or_else(|| panic!("no {name}: run `cargo xtask setup --clients`"))
 }
 
 /// A program of `tests/clients/hip`, compiled for a target. It stays beside the programs of this build, under a name that
@@ -104,6 +114,15 @@ impl Run {
     /// When `stasis` cannot be started.
     #[must_use]
     pub fn start(devices: &str, command: &[&str]) -> Self {
+        Self::with(&[], devices, command)
+    }
+
+    /// The same with more options of `stasis run`.
+    ///
+    /// # Panics
+    /// As [`Run::start`].
+    #[must_use]
+    pub fn with(options: &[&str], devices: &str, command: &[&str]) -> Self {
         // `stasis run` takes a directory in memory only.
         let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
         let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
@@ -115,7 +134,7 @@ impl Run {
         // A core would be as large as the device's memory, and a file that is left.
         let mut stasis = Command::new("prlimit");
         stasis.arg("--core=0").arg(program("stasis"));
-        stasis.args(["run", "--verbose", "--device", devices, "--"]).args(command);
+        stasis.args(["run", "--verbose", "--device", devices]).args(options).arg("--").args(command);
         stasis.env("XDG_RUNTIME_DIR", directory.path().join("runtime"));
         stasis.env("TMPDIR", directory.path().join("temporary"));
         for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {

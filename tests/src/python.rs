@@ -18,39 +18,16 @@ use crate::program;
 /// TIMEOUT: for a client on a busy machine; on a quiet one none takes half a minute.
 pub const PATIENCE: Duration = Duration::from_secs(400);
 
-/// Whether the suite is run without the clients (`cargo xtask test --without-clients`); prints that a test is ignored.
-#[must_use]
-pub fn skip_without_clients() -> bool {
-    let is_without = std::env::var_os("STASIS_WITHOUT_CLIENTS").is_some();
-    if is_without {
-        println!("ignored: the programs that run unmodified on the software device were left out");
-    }
-    is_without
-}
-
 /// The Python that `cargo xtask setup --clients` installed.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn python() -> PathBuf {
-    installed("STASIS_CLIENTS_PYTHON", "clients-python/bin/python")
-}
-
-/// The prefix with ROCr 6.1.2 and HIP 5.7.1, likewise.
-///
-/// # Panics
-/// When there is none.
-#[must_use]
-pub fn rocm() -> PathBuf {
-    installed("STASIS_ROCM_6_1", "rocm-6.1")
-}
-
-fn installed(variable: &str, below: &str) -> PathBuf {
-    let found = std::env::var_os(variable).map(PathBuf::from);
-    let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.stasis").join(below);
-    let path = found.into_iter().chain([private]).find(|path| path.exists());
-    path.unwrap_or_else(|| panic!("no {below}: run `cargo xtask setup --clients`"))
+    let private = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.stasis/clients-python/bin/python");
+    let path = std::env::var_os("STASIS_CLIENTS_PYTHON").map_or(private, PathBuf::from);
+    assert!(path.is_file(), "no {}: run `cargo xtask setup --clients`", path.display());
+    path
 }
 
 /// A file of the tests for clients.

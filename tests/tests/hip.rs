@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use stasis_tests::clients::{Outcome, Run, hip_program, rocm_5_2, rocm_6_1, run};
+use stasis_tests::clients::{Outcome, Run, hip_program, rocm_5_2, rocm_6_1, run, skip_without_clients};
 use stasis_tests::program;
 
 /// One 7900 XTX.
@@ -36,72 +36,114 @@ fn passes(devices: &str, name: &str) -> Outcome {
 
 #[test]
 fn vectors_are_added() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "vector_add");
 }
 
 #[test]
 fn waves_and_groups_reduce() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "reduction");
 }
 
 #[test]
 fn matrices_are_multiplied_by_tiles_in_lds() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "matmul");
 }
 
 #[test]
 fn atomics_of_every_width_in_every_memory() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "atomics");
 }
 
 #[test]
 fn streams_and_events_keep_their_order_and_tell_times() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "streams");
 }
 
 #[test]
 fn copies_and_fills_write_what_they_should_and_no_more() {
+    if skip_without_clients() {
+        return;
+    }
     let outcome = passes(ONE, "copies");
     assert!(outcome.counters()["copied_bytes"] > 0, "{}", outcome.stderr);
 }
 
 #[test]
 fn managed_pinned_and_registered_memory_is_used_in_place() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "host_memory");
 }
 
 #[test]
 fn recursion_and_large_arrays_have_scratch() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "recursion");
 }
 
 #[test]
 fn graphs_run_as_captured_and_as_built() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "graph");
 }
 
 #[test]
 fn two_devices_reach_each_other() {
+    if skip_without_clients() {
+        return;
+    }
     passes("soft:gfx1100*2", "peers");
 }
 
 #[test]
 fn errors_are_hips_and_work_goes_on() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "errors");
 }
 
 #[test]
 fn occupancy_is_computed_from_the_machine() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "occupancy");
 }
 
 #[test]
 fn threads_share_the_device() {
+    if skip_without_clients() {
+        return;
+    }
     passes(ONE, "threads");
 }
 
 #[test]
 fn forked_child_has_no_file_of_its_parents_and_may_have_its_own() {
+    if skip_without_clients() {
+        return;
+    }
     let outcome = passes(ONE, "forks");
     assert!(outcome.stdout.lines().any(|line| line == "PASS child"), "{}", outcome.stdout);
     // The parent, the child that opened a file, the child that executed a program.
@@ -110,6 +152,9 @@ fn forked_child_has_no_file_of_its_parents_and_may_have_its_own() {
 
 #[test]
 fn printf_of_kernels_arrives() {
+    if skip_without_clients() {
+        return;
+    }
     let outcome = passes(ONE, "printf");
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     let (formats, others) = lines.split_at(14);
@@ -150,6 +195,9 @@ fn printf_of_kernels_arrives() {
 
 #[test]
 fn assertion_of_a_kernel_prints_and_aborts() {
+    if skip_without_clients() {
+        return;
+    }
     let outcome = hip(ONE, "assertion", &[]);
     assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
     assert_eq!(outcome.stdout, "one holds\n");
@@ -161,6 +209,9 @@ fn assertion_of_a_kernel_prints_and_aborts() {
 
 #[test]
 fn fault_of_a_kernel_is_reported_with_its_address_and_aborts() {
+    if skip_without_clients() {
+        return;
+    }
     let outcome = hip(ONE, "fault", &[]);
     assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
     assert_eq!(outcome.stdout, "");
@@ -171,16 +222,25 @@ fn fault_of_a_kernel_is_reported_with_its_address_and_aborts() {
 
 #[test]
 fn exit_code_passes_through_while_a_kernel_runs() {
+    if skip_without_clients() {
+        return;
+    }
     assert_eq!(hip(ONE, "ends", &["exit"]).code(), 7);
 }
 
 #[test]
 fn crash_passes_through_while_a_kernel_runs() {
+    if skip_without_clients() {
+        return;
+    }
     assert_eq!(hip(ONE, "ends", &["crash"]).code(), 128 + Signal::SIGSEGV as i32);
 }
 
 #[test]
 fn signal_to_stasis_run_reaches_the_program_while_a_kernel_runs() {
+    if skip_without_clients() {
+        return;
+    }
     let compiled = hip_program("ends", "gfx1100");
     let mut run = Run::start(ONE, &[compiled.to_str().unwrap(), "wait"]);
     run.wait_line("running");
@@ -192,6 +252,9 @@ fn signal_to_stasis_run_reaches_the_program_while_a_kernel_runs() {
 
 #[test]
 fn device_ends_with_a_stasis_run_that_is_killed() {
+    if skip_without_clients() {
+        return;
+    }
     let compiled = hip_program("ends", "gfx1100");
     // The shell is the program of the run: it ends its own child when nobody else does.
     let script = format!("{} wait & trap 'kill -9 $!; exit' TERM; wait", compiled.display());
@@ -216,6 +279,9 @@ fn wrong_device_is_named_and_nothing_is_run() {
 
 #[test]
 fn kernel_of_a_chip_that_is_not_executed_is_one_line_beside_the_programs_own_error() {
+    if skip_without_clients() {
+        return;
+    }
     let compiled = hip_program("vector_add", "gfx90a");
     let outcome = run("soft:gfx90a", &[compiled.to_str().unwrap()]);
     assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
@@ -330,20 +396,32 @@ fn rocminfo_agrees(rocm: &Path, devices: &str, gpus: usize) {
 
 #[test]
 fn rocminfo_6_1_sees_the_machine() {
+    if skip_without_clients() {
+        return;
+    }
     rocminfo_agrees(&rocm_6_1(), ONE, 1);
 }
 
 #[test]
 fn rocminfo_6_1_sees_a_machine_of_four() {
+    if skip_without_clients() {
+        return;
+    }
     rocminfo_agrees(&rocm_6_1(), "soft:gfx1100*4", 4);
 }
 
 #[test]
 fn rocminfo_5_2_sees_the_machine() {
+    if skip_without_clients() {
+        return;
+    }
     rocminfo_agrees(&rocm_5_2(), "soft:gfx90a", 1);
 }
 
 #[test]
 fn rocminfo_5_2_sees_a_machine_of_two() {
+    if skip_without_clients() {
+        return;
+    }
     rocminfo_agrees(&rocm_5_2(), "soft:gfx90a*2", 2);
 }

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stasis_tests::python::{ended, on_device, python, rocm, skip_without_clients, source};
+use stasis_tests::clients::{rocm_6_1, skip_without_clients};
+use stasis_tests::python::{ended, on_device, python, source};
 use stasis_tests::shell::bytes_of;
 use tempfile::TempDir;
 
@@ -70,7 +71,7 @@ impl Module {
     fn on_device(&self) -> Vec<f32> {
         let compiled = self.compile(&["rocm", "--iree-rocm-target=gfx1100"]);
         let output = self.directory.path().join("device.bin");
-        let prefix = rocm();
+        let prefix = rocm_6_1();
         let libraries = prefix.join("root/usr/lib/x86_64-linux-gnu");
         let base = prefix.join("base/usr/lib/x86_64-linux-gnu");
         let mut command = on_device("soft:gfx1100");

@@ -6,7 +6,8 @@
 use std::fs;
 use std::process::Command;
 
-use stasis_tests::python::{Ended, ended, skip_without_clients, source, tinygrad};
+use stasis_tests::clients::skip_without_clients;
+use stasis_tests::python::{Ended, ended, source, tinygrad};
 
 /// The files in which one result is compared with NumPy's.
 const OPERATIONS: [&str; 5] =
