@@ -158,7 +158,7 @@ fn serve(listener: &OwnedFd, ended: BorrowedFd<'_>, pid: i32, text: &[u8]) {
         let Ok(peer) = accept(listener) else { continue };
         let is_meant = Peer::of(&peer).is_ok_and(|who| who.pid == Some(pid));
         if is_meant {
-            // Who does not listen any more has ended.
+            // The only failure is a peer that has ended.
             let _ = send(peer.as_raw_fd(), text, MsgFlags::MSG_NOSIGNAL);
         }
     }

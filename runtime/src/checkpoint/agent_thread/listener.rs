@@ -48,7 +48,7 @@ pub(super) struct Listener {
     shared: Arc<Shared>,
 }
 
-/// Whoever gave an order.
+/// The sender of an order.
 struct Caller {
     /// Where the answer goes. An order left in the inbox has none.
     peer: Option<OwnedFd>,
@@ -67,7 +67,7 @@ struct Serving {
     peer: Option<OwnedFd>,
     what: &'static str,
     since: Instant,
-    /// Nobody wants the result once the controller has gone.
+    /// Whether the order ends with its controller.
     needs_controller: bool,
     abandoned: Arc<AtomicBool>,
 }
@@ -171,7 +171,8 @@ impl Listener {
         for message in self.inbox.take() {
             match message {
                 Message::Invitation(name) => self.connect(&name),
-                // Whoever can write there could have the process run in other ways, too, but must not stop it unseen.
+                // The inbox takes a resume only. A process that can write to it could resume this one by other means; a checkpoint
+                // by the inbox would stop it without a controller.
                 Message::Order(Request::Resume { directory, admission }) => {
                     let options = RestoreOptions { directory, admission, ..RestoreOptions::default() };
                     self.submit(runtime, Task::Resume(options), Caller { peer: None, pid: None });
@@ -185,14 +186,14 @@ impl Listener {
 
     /// Connects to a controller of our own user, or root's.
     fn connect(&mut self, name: &str) {
-        // Whoever has gone by now does not wait; in a restored copy that is everybody from before.
+        // A controller that has ended is not waiting for an answer; a restored copy finds none of the earlier ones.
         let Ok((peer, who)) = follow(name) else { return };
         if !who.is_trusted_by(nix::unistd::geteuid().as_raw()) {
             tracing::warn!(target: "checkpoint", uid = who.uid, "a foreign user's order was not taken");
             return;
         }
         if self.silent.len() >= MAX_SILENT {
-            // Whoever has been silent for longest: one that has something to say says it at once.
+            // The connection that has been silent for longest is closed: a controller sends its order at once.
             let oldest = (0..self.silent.len()).min_by_key(|&n| self.silent[n].until);
             oldest.map(|n| self.silent.swap_remove(n));
         }
