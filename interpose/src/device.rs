@@ -8,7 +8,6 @@
 //! look up. An entry is a few words, and a program opens a device a few times.
 #![allow(unsafe_code)]
 
-use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
@@ -21,8 +20,8 @@ use kfd::transport::wire::TOKEN_NAME;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, dev_t};
 
-use crate::busy;
 use crate::run::Run;
+use crate::{busy, descriptor};
 
 /// An open file of the device.
 #[derive(Debug)]
@@ -79,19 +78,9 @@ pub(crate) fn find_status(status: &libc::stat) -> Option<&'static Opened> {
 /// Whether a descriptor is of a device file that another process, or this one before it executed another program, has opened.
 /// KFD answers such a process EBADF (`kfd_ioctl`). Leaves errno alone.
 pub(crate) fn is_of_another_process(fd: c_int) -> bool {
-    let errno = Errno::last_raw();
-    let mut link = [0_u8; 32];
-    let mut target = [0_u8; 64];
-    let written = write!(&mut link[..], "/proc/self/fd/{fd}\0");
-    // SAFETY: the link ends with a zero byte, and the buffer has as many bytes as the call is told.
-    let length = unsafe {
-        let (at, into) = (libc::AT_FDCWD, target.as_mut_ptr());
-        libc::syscall(libc::SYS_readlinkat, at, link.as_ptr(), into, target.len())
-    };
-    Errno::set_raw(errno);
-    let target = usize::try_from(length).ok().and_then(|length| target.get(..length)).unwrap_or_default();
-    let name = target.strip_prefix(b"/memfd:").unwrap_or_default();
-    written.is_ok() && name.starts_with(TOKEN_NAME.as_bytes())
+    let mut path = [0; 64];
+    let name = descriptor::path(fd, &mut path).and_then(|path| path.strip_prefix(b"/memfd:"));
+    name.is_some_and(|name| name.starts_with(TOKEN_NAME.as_bytes()))
 }
 
 /// Opens a device file; `flags` are those of `open`.

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod busy;
+mod descriptor;
 mod device;
 mod errno;
 mod exports;

@@ -9,31 +9,7 @@ use super::place;
 use super::wrap::exports;
 use crate::run;
 
-/// Has `next` ask about the file that a path names.
-///
-/// # Safety
-/// As for [`place::of`].
-unsafe fn ask<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
-    // SAFETY: the caller's promise.
-    match unsafe { place::of(path) } {
-        None => next(path),
-        Some(place) => next(place.path()),
-    }
-}
-
-/// As [`ask`], of a path that may be relative to a directory.
-///
-/// # Safety
-/// As for [`place::of`].
-unsafe fn ask_at<T>(at: c_int, path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
-    // SAFETY: the caller's promise.
-    match unsafe { place::of_at(at, path) } {
-        None => next(path),
-        Some(place) => next(place.path()),
-    }
-}
-
-/// As [`ask`], of a function that answers an absolute path: one inside the run's directory becomes the path that the
+/// As [`place::with`], of a function that answers an absolute path: one inside the run's directory becomes the path that the
 /// program knows.
 ///
 /// # Safety
@@ -57,19 +33,19 @@ unsafe fn resolve(path: *const c_char, next: impl FnOnce(*const c_char) -> *mut 
 // its kin answer as `resolve` demands.
 exports! {
     fn access(path: *const c_char, mode: c_int) -> c_int =
-        |next| ask(path, |path| next(path, mode));
+        |next| place::with(path, |path| next(path, mode));
     fn euidaccess(path: *const c_char, mode: c_int) -> c_int =
-        |next| ask(path, |path| next(path, mode));
+        |next| place::with(path, |path| next(path, mode));
     fn eaccess(path: *const c_char, mode: c_int) -> c_int =
-        |next| ask(path, |path| next(path, mode));
+        |next| place::with(path, |path| next(path, mode));
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int =
-        |next| ask_at(at, path, |path| next(at, path, mode, flags));
+        |next| place::with_at(at, path, |path| next(at, path, mode, flags));
     fn readlink(path: *const c_char, into: *mut c_char, bytes: size_t) -> ssize_t =
-        |next| ask(path, |path| next(path, into, bytes));
+        |next| place::with(path, |path| next(path, into, bytes));
     fn __readlink_chk(path: *const c_char, into: *mut c_char, bytes: size_t, room: size_t) -> ssize_t =
-        |next| ask(path, |path| next(path, into, bytes, room));
+        |next| place::with(path, |path| next(path, into, bytes, room));
     fn readlinkat(at: c_int, path: *const c_char, into: *mut c_char, bytes: size_t) -> ssize_t =
-        |next| ask_at(at, path, |path| next(at, path, into, bytes));
+        |next| place::with_at(at, path, |path| next(at, path, into, bytes));
     fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char =
         |next| resolve(path, |path| next(path, into));
     fn __realpath_chk(path: *const c_char, into: *mut c_char, room: size_t) -> *mut c_char =

@@ -48,18 +48,6 @@ unsafe fn open_in(
     open_at(unsafe { place::of_at(at, path) }, path, flags, next)
 }
 
-/// The path at which `next` finds what `path` names.
-///
-/// # Safety
-/// As for [`place::of`].
-unsafe fn elsewhere<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
-    // SAFETY: the caller's promise.
-    match unsafe { place::of(path) } {
-        None => next(path),
-        Some(place) => next(place.path()),
-    }
-}
-
 // The C library demands a path that ends with a zero byte, or a null pointer.
 exports! {
     fn open(path: *const c_char, flags: c_int; mode: mode_t) -> c_int =
@@ -79,9 +67,9 @@ exports! {
     fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int =
         |next| open_in(at, path, flags, |path| next(at, path, flags));
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE =
-        |next| elsewhere(path, |path| next(path, mode));
+        |next| place::with(path, |path| next(path, mode));
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE =
-        |next| elsewhere(path, |path| next(path, mode));
+        |next| place::with(path, |path| next(path, mode));
     fn opendir(path: *const c_char) -> *mut DIR =
-        |next| elsewhere(path, next);
+        |next| place::with(path, next);
 }

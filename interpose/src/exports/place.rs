@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use nix::errno::Errno;
 use nix::libc::{self, c_char, c_int};
 
+use crate::descriptor;
 use crate::path::{self, Meaning, PATH_BYTES, PathBuffer};
 use crate::run::{self, Run};
 
@@ -27,6 +28,26 @@ impl Place {
             Self::File(path) => path.as_c_str().as_ptr(),
         }
     }
+}
+
+/// Has `next` look at the file that a path names, wherever that is.
+///
+/// # Safety
+/// As for [`of`].
+pub(super) unsafe fn with<T>(path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: the caller's promise.
+    let place = unsafe { of(path) };
+    next(place.as_ref().map_or(path, Place::path))
+}
+
+/// As [`with`], of a path that may be relative to a directory.
+///
+/// # Safety
+/// As for [`of`].
+pub(super) unsafe fn with_at<T>(at: c_int, path: *const c_char, next: impl FnOnce(*const c_char) -> T) -> T {
+    // SAFETY: the caller's promise.
+    let place = unsafe { of_at(at, path) };
+    next(place.as_ref().map_or(path, Place::path))
 }
 
 /// The place that `path` names; `None` if it is the C library's to look for. Leaves errno alone.
@@ -66,32 +87,11 @@ pub(super) unsafe fn of_at(at: c_int, path: *const c_char) -> Option<Place> {
 /// The place of a device file in an open directory.
 #[inline(never)] // As `of_bytes`.
 fn of_device(run: &'static Run, at: c_int, name: &[u8]) -> Option<Place> {
-    let errno = Errno::last_raw();
     let mut buffer = [0; PATH_BYTES];
-    let directory = directory(at, &mut buffer);
-    Errno::set_raw(errno);
-    let directory = directory?;
+    let directory = descriptor::path(at, &mut buffer)?;
     let directory = directory.strip_prefix(&*run.directory).unwrap_or(directory);
     let directory = path::join(directory, b"/")?;
     of_bytes(run, path::join(directory.as_c_str().to_bytes(), name)?.as_c_str().to_bytes())
-}
-
-/// The path of an open directory.
-fn directory(at: c_int, buffer: &mut [u8; PATH_BYTES]) -> Option<&[u8]> {
-    let mut link = [0_u8; 32];
-    let link = match at {
-        libc::AT_FDCWD => c"/proc/self/cwd",
-        _ => {
-            use std::io::Write;
-            write!(&mut link[..], "/proc/self/fd/{at}\0").ok()?;
-            CStr::from_bytes_until_nul(&link).ok()?
-        }
-    };
-    // SAFETY: the link ends with a zero byte, and the buffer has as many bytes as the call is told.
-    let length = unsafe {
-        libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), buffer.as_mut_ptr(), PATH_BYTES)
-    };
-    buffer.get(..usize::try_from(length).ok()?)
 }
 
 #[inline(never)] // A signal handler's stack may have no room for its paths, which most calls do not need.

@@ -131,6 +131,11 @@ impl ClientGpus {
         format!("engine {engine}\ncpu {level}\ncpu_best {best}\nworkers {workers}\n")
     }
 
+    /// The journal of what the client has them do.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     /// What the client had done so far.
     pub fn summary(&self) -> Summary {
         self.journal.summary(self.workers.counts())

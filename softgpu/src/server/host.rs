@@ -58,7 +58,6 @@ pub(super) struct Host {
     /// The text of [`APERTURE_FILE`].
     aperture: String,
     files: Mutex<HashMap<u64, OpenFile>>,
-    journal: Arc<Journal>,
     gpus: Arc<ClientGpus>,
 }
 
@@ -76,10 +75,10 @@ impl Host {
         // The errata are off only for tests that have to get past one: by default a runtime that misses an erratum fails.
         let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let journal = Arc::new(Journal::new(own_number(client), trace));
-        let processor = ClientGpus::with_journal(&devices.chips(errata), Arc::clone(&journal))
+        let processor = ClientGpus::with_journal(&devices.chips(errata), journal)
             .map_err(ServeError::system("making the GPUs"))?;
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
-        Ok(Self { journal, ..Self::with(devices, slot, client, processor, kernel) })
+        Ok(Self::with(devices, slot, client, processor, kernel))
     }
 
     /// A device of these GPUs, behind this kernel's driver.
@@ -110,7 +109,6 @@ impl Host {
             process,
             topology: devices.topology(),
             files: Mutex::default(),
-            journal: Arc::default(),
             gpus: processor,
         }
     }
@@ -254,7 +252,7 @@ impl Host {
             Ok(value) => i32::try_from(value).unwrap_or(i32::MAX),
             Err(errno) => -to_raw(errno),
         };
-        self.journal.ioctl(&file.command_name(cmd), result, begun.elapsed());
+        self.gpus.journal().ioctl(&file.command_name(cmd), result, begun.elapsed());
         // The driver leaves the argument alone where the kernel would copy nothing back.
         let copy_back = arg != before || !fd_places.is_empty();
         let Written { segments, shared: written } = memory.into_written();
