@@ -46,6 +46,10 @@ pub(super) const NEVER_RUNG: u64 = u64::MAX;
 /// How long a queue sleeps beside its running dispatch before it looks for rings of waves for the first time: longer than
 /// most dispatches last.
 const FIRST_NAP: Duration = Duration::from_micros(200);
+/// How long after the protection was lifted, and how often, the store is looked for.
+const LOOK: Duration = Duration::from_micros(10);
+/// How late such a look may come, ns; 1 is the least (prctl(2), PR_SET_TIMERSLACK).
+const TIMER_SLACK: u64 = 1;
 /// The longest such sleep; each is twice as long as the one before.
 pub(super) const LONGEST_NAP: Duration = Duration::from_millis(2);
 
@@ -160,9 +164,13 @@ impl Doorbells {
 
     /// Wakes queues for a client that only stores to its mapping of the slice. Returns when the mapping is gone.
     pub(super) fn watch_stores(&self, pages: &WatchedPages) {
+        // The system's default would make each look five times as late. If it is refused they only come later.
+        let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK);
         while self.rings.wait_for_store(pages).is_ok() {
             while self.rings.expects_store() && !self.notice_rings() {
-                std::thread::yield_now();
+                // The client may have been woken on this thread's core, and go on there without a system call: a thread that only
+                // yielded would not get the core back before the client's time slice ends, milliseconds later.
+                std::thread::sleep(LOOK);
             }
             self.rings.arrived();
             // A queue that is awake has seen the store itself, and one that was about to sleep looks again.
