@@ -8,6 +8,7 @@
 
 mod allocations;
 mod checkpoint;
+mod clients;
 mod cold;
 mod embed;
 mod figure;
@@ -44,8 +45,8 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa and embed (with
-    /// embed-one-core and embed-kernels); all without a name.
+    /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa, embed (with
+    /// embed-one-core and embed-kernels) and clients; all without a name.
     names: Vec<String>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
@@ -58,7 +59,7 @@ struct Cli {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 20] = [
+const BENCHES: [(&str, Bench); 21] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -79,6 +80,7 @@ const BENCHES: [(&str, Bench); 20] = [
     ("embed", embed::run),
     ("embed-one-core", embed::run_one_core),
     ("embed-kernels", embed::run_kernels),
+    ("clients", clients::run),
 ];
 
 /// The variable that chooses the kernel whose driver the software device imitates.

@@ -110,8 +110,11 @@ fn run(command: Command) -> anyhow::Result<()> {
             without_triton: true,
             ..setup::Options::default()
         },
-        Command::Fuzz { .. } | Command::Bench { .. } => {
-            setup::Options { without_triton: true, ..setup::Options::default() }
+        Command::Fuzz { .. } => setup::Options { without_triton: true, ..setup::Options::default() },
+        Command::Bench { arguments } => {
+            let mut names = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+            let clients = names.peek().is_none() || names.any(|name| name == "clients");
+            setup::Options { without_triton: true, clients, ..setup::Options::default() }
         }
         Command::Test { without_clients, .. } => {
             setup::Options { clients: !without_clients, ..setup::Options::default() }

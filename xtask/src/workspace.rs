@@ -208,7 +208,14 @@ pub fn test(at_length: bool, arguments: &[String], installed: &Installed) -> Res
 /// dependency the features of all packages of a build, so several builds of fewer packages would compile it several
 /// times.
 pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
-    let packages = ["stasis-softgpu", "stasis-cli", "stasis-examples", "embed-server", "stasis-benches"];
+    let packages = [
+        "stasis-softgpu",
+        "stasis-cli",
+        "stasis-interpose",
+        "stasis-examples",
+        "embed-server",
+        "stasis-benches",
+    ];
     let at = build_packages(&packages, installed)?;
     // The path beside the other programs, for any working directory.
     at("softgpud")?;
