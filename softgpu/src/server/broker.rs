@@ -32,7 +32,8 @@ use super::peer::Peer;
 use super::{log, peer, refusal, settings, sys, tree, window};
 use crate::driver::Ledger;
 
-/// How long the broker stays when its last executor is gone.
+/// How long the broker stays when its last executor is gone, for a client that finds it by its socket's name. One that is kept by
+/// standard input does not: whoever holds that says when no client comes any more.
 const GRACE: Duration = Duration::from_millis(200);
 /// How long it stays when no client ever connected.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -77,6 +78,8 @@ struct Broker {
     executors: Vec<Executor>,
     /// When to end if there is no executor.
     deadline: Instant,
+    /// How long to stay after the last executor.
+    grace: Duration,
     /// What the broker stays for, with or without executors: the other end of a pipe is open.
     kept: Option<OwnedFd>,
     records: Records,
@@ -116,6 +119,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     chdir("/").map_err(ServeError::system("chdir"))?;
     window::limit_stack()?;
     let deadline = Instant::now() + PATIENCE;
+    let grace = if options.while_stdin { Duration::ZERO } else { GRACE };
     tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
     let served = Broker {
         devices,
@@ -123,6 +127,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         ledger,
         executors: Vec::new(),
         deadline,
+        grace,
         kept,
         records: options.records.clone(),
     }
@@ -161,7 +166,7 @@ impl Broker {
             let accepted = self.accept_all();
             if self.kept.as_ref().is_some_and(|kept| peer::is_readable(kept.as_fd())) {
                 self.kept = None;
-                self.deadline = Instant::now() + GRACE;
+                self.deadline = Instant::now();
             }
             let is_kept = self.kept.is_some() || !self.executors.is_empty();
             if !is_kept && !accepted && Instant::now() >= self.deadline {
@@ -201,7 +206,7 @@ impl Broker {
             }
         });
         if before > 0 && self.executors.is_empty() {
-            self.deadline = Instant::now() + GRACE;
+            self.deadline = Instant::now() + self.grace;
         }
     }
 
