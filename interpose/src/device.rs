@@ -8,14 +8,15 @@
 //! look up. An entry is a few words, and a program opens a device a few times.
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
+use std::cell::Cell;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use kfd::transport::OpenError;
-use kfd::transport::soft::{Interposed, InterposedFile};
+use kfd::transport::soft::{Fork, Interposed, InterposedFile};
 use kfd::transport::wire::TOKEN_NAME;
 use nix::errno::Errno;
 use nix::libc::{self, c_int, dev_t};
@@ -119,8 +120,8 @@ fn device(run: &Run) -> &'static Interposed {
     static AT_FORK: Once = Once::new();
     AT_FORK.call_once(|| {
         // The only failure is a lack of memory.
-        // SAFETY: the handler only stores a null pointer.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the handlers are functions without arguments, of a library that is not unloaded.
+        let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
     let known = DEVICE.load(Ordering::Acquire);
     // SAFETY: a device is leaked below.
@@ -141,9 +142,47 @@ fn device(run: &Run) -> &'static Interposed {
     }
 }
 
+thread_local! {
+    /// The fork that this thread is in. Without a destructor, so that the first use registers none.
+    static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
+}
+
+/// Calls a function that forks this process, in a way that gives the child its own stack. Answers ENOMEM as `fork` does.
+pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
+    // SAFETY: devices are never freed.
+    let device = unsafe { DEVICE.load(Ordering::Acquire).as_ref() };
+    match device.filter(|_| !busy::is_inside()) {
+        None => call(),
+        Some(device) => device.fork(call).unwrap_or_else(|errno| {
+            errno.set();
+            -1
+        }),
+    }
+}
+
+/// A signal handler that forks while this thread is in a call of the library gets what a thread can: the lock that a fork needs
+/// may be this thread's.
+extern "C" fn before_fork() {
+    // SAFETY: devices are never freed.
+    let device = unsafe { DEVICE.load(Ordering::Acquire).as_ref() };
+    if let Some(device) = device.filter(|_| !busy::is_inside()) {
+        FORK.set(busy::inside(|| device.begin_fork()).map(ManuallyDrop::new));
+    }
+}
+
+extern "C" fn in_parent() {
+    if let Some(fork) = FORK.take() {
+        busy::inside(|| ManuallyDrop::into_inner(fork).end_in_parent());
+    }
+}
+
 /// The parent's device stays the parent's, with the locks that its threads held.
 extern "C" fn in_child() {
     DEVICE.store(std::ptr::null_mut(), Ordering::Release);
+    if let Some(fork) = FORK.take() {
+        // A child that shares pages with its parent still runs; most execute another program.
+        let _ = busy::inside(|| ManuallyDrop::into_inner(fork).end_in_child());
+    }
 }
 
 /// Tells the person at the terminal, once a process, why there is no device: the program will only have an errno.

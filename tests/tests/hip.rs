@@ -151,6 +151,14 @@ fn forked_child_has_no_file_of_its_parents_and_may_have_its_own() {
 }
 
 #[test]
+fn child_has_copies_of_registered_memory() {
+    if skip_without_clients() {
+        return;
+    }
+    passes(ONE, "fork_memory");
+}
+
+#[test]
 fn printf_of_kernels_arrives() {
     if skip_without_clients() {
         return;

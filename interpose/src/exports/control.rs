@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `ioctl`.
+//! `ioctl` and `fork`.
 
 use std::ffi::c_void;
 
 use kfd::sys::{AMDKFD_IOCTL_BASE, DRM_IOCTL_BASE, ioc_type};
 use nix::errno::Errno;
-use nix::libc::{self, c_int, c_ulong};
+use nix::libc::{self, c_int, c_ulong, pid_t};
 
 use super::wrap::exports;
 use crate::busy;
@@ -38,4 +38,6 @@ exports! {
             })),
         }
     };
+
+    fn fork() -> pid_t = |next| device::fork(|| next());
 }

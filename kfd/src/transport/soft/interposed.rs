@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::mman::ProtFlags;
 
 use super::address::Address;
+use super::fork::{Fork, on_own_stack};
 use super::remote::{DeviceMemory, RemoteFile};
 use super::session::Channels;
 use super::sessions::Sessions;
@@ -52,6 +53,22 @@ impl Interposed {
             }
             _ => Err(OpenError::Wire { what: "open", source: WireError::UnexpectedReply }),
         }
+    }
+
+    /// Calls a function that forks this process, on a stack that parent and child do not share.
+    ///
+    /// # Errors
+    /// ENOMEM if there is no room for a stack.
+    pub fn fork<R>(&self, call: impl FnOnce() -> R) -> Result<R, Errno> {
+        let session = self.sessions.current();
+        on_own_stack(|range| session.as_ref().is_some_and(|it| it.lent.lock().has_page_of(range)), call)
+    }
+
+    /// Begins a fork of this process, in the thread that forks; none if no device was opened. Until it has ended no pages are
+    /// lent nor taken back.
+    #[must_use]
+    pub fn begin_fork(&self) -> Option<Fork> {
+        Some(Fork::new(self.sessions.current()?.lent.lock_arc()))
     }
 }
 

@@ -8,6 +8,7 @@
 mod address;
 mod channel;
 mod file;
+mod fork;
 mod interposed;
 mod local;
 mod marshal;
@@ -32,6 +33,7 @@ use nix::errno::Errno;
 use self::address::Address;
 pub use self::address::INSTANCE_VARIABLE;
 use self::file::SoftFile;
+pub use self::fork::Fork;
 pub use self::interposed::{Interposed, InterposedFile};
 pub use self::local::LocalDevice;
 pub use self::remote::DeviceMemory;

@@ -127,6 +127,10 @@ impl RemoteFile {
 
     /// As [`RemoteFile::send`], lending and taking back the pages of USERPTR objects.
     fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
+        // In a child a thread of the parent may have the lock below, for ever.
+        if !self.session.is_ours() {
+            return Err(Errno::EBADF);
+        }
         match (self.driver, KfdIoctl::from_number(sys::ioc_nr(cmd))) {
             (Driver::Kfd, Some(KfdIoctl::AllocMemoryOfGpu)) => {
                 let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);

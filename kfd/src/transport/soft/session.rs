@@ -86,7 +86,7 @@ pub(super) struct Session {
     channels: Channels,
     state: Mutex<State>,
     /// Pages of USERPTR objects.
-    pub lent: Mutex<Lent>,
+    pub lent: Arc<Mutex<Lent>>,
 }
 
 /// Why a call got no reply.
@@ -140,7 +140,7 @@ impl Session {
             owner: getpid(),
             channels,
             state: Mutex::new(state),
-            lent: Mutex::default(),
+            lent: Arc::default(),
         })
     }
 
@@ -149,7 +149,8 @@ impl Session {
         self.is_ours() && self.state.lock().status == Status::Live
     }
 
-    fn is_ours(&self) -> bool {
+    /// Whether this process is the one that began it, and no child of that.
+    pub fn is_ours(&self) -> bool {
         getpid() == self.owner
     }
 

@@ -33,6 +33,11 @@ impl Sessions {
         Self { address, local: Some(device), channels: Channels::Kept, current: Mutex::default() }
     }
 
+    /// The current session, if there is one.
+    pub fn current(&self) -> Option<Arc<Session>> {
+        self.current.lock().clone()
+    }
+
     /// Begins a session, if there is none.
     ///
     /// # Errors

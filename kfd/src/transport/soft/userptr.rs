@@ -4,8 +4,8 @@
 //!
 //! INVARIANT: loans do not overlap, and the pages of every object are loans; an object over pages that are lent already
 //! shares these. When lent pages are taken back, pages that the application has replaced meanwhile are left alone. No
-//! descriptor of a loan is kept: the device has them. A child that is forked while pages are lent shares them with its
-//! parent.
+//! descriptor of a loan is kept: the device has them. A child that is forked while pages are lent gets copies of those that
+//! were private ([`super::fork`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -22,6 +22,8 @@ use crate::transport::CloseError;
 use crate::transport::wire::{MAX_FDS, PageRun};
 
 mod exchange;
+
+pub(super) use exchange::on_another_stack;
 
 /// Most runs of pages of an object; their descriptors go with one message.
 const MAX_RUNS: usize = MAX_FDS / 2;
@@ -41,6 +43,8 @@ struct Loan {
     /// The memfd, as the maps print it.
     device: (u64, u64),
     inode: u64,
+    /// The pages that were private, ascending.
+    private: Vec<Range<usize>>,
     /// The objects over these pages.
     handles: Vec<u64>,
 }
@@ -134,7 +138,8 @@ impl Lent {
         });
         let (status, memory) = memory.ok()?;
         let device = maps::device(status.st_dev);
-        let loan = Loan { end: piece.end, device, inode: status.st_ino, handles: Vec::new() };
+        let private = vmas.iter().filter(|vma| vma.private).map(|vma| vma.range.clone()).collect();
+        let loan = Loan { end: piece.end, device, inode: status.st_ino, private, handles: Vec::new() };
         self.loans.insert(piece.start, loan);
         Some(memory)
     }
@@ -199,6 +204,27 @@ impl Lent {
         self.objects.clear();
         Ok(())
     }
+
+    /// Whether pages are lent that were private.
+    pub fn has_private(&self) -> bool {
+        self.loans.values().any(|loan| !loan.private.is_empty())
+    }
+
+    /// Whether a page of a range is lent.
+    pub fn has_page_of(&self, range: &Range<usize>) -> bool {
+        self.over(range).next().is_some()
+    }
+
+    /// In a forked child: makes those pages private that were, and forgets all loans, which are the parent's. Pages that were
+    /// shared without a file stay shared with the parent.
+    ///
+    /// # Errors
+    /// The first errno, after all pages were tried.
+    pub fn leave_to_parent(&mut self) -> Result<(), Errno> {
+        self.objects.clear();
+        let left = |(start, loan): (usize, Loan)| loan.make_private(start);
+        std::mem::take(&mut self.loans).into_iter().map(left).fold(Ok(()), Result::and)
+    }
 }
 
 /// The mappings that make up `range`, if all of it can be lent.
@@ -218,12 +244,27 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
 impl Loan {
     /// Makes what is still mapped of the loan private again.
     fn take_back(&self, start: usize) -> Result<(), Errno> {
-        for vma in maps::in_range(&(start..self.end))? {
-            if (vma.device, vma.inode) == (self.device, self.inode) {
+        for vma in self.mapped(start..self.end)? {
+            exchange::for_private(&vma)?;
+        }
+        Ok(())
+    }
+
+    /// Makes what is still mapped of the loan, and was private, private again.
+    fn make_private(&self, start: usize) -> Result<(), Errno> {
+        for range in &self.private {
+            for vma in self.mapped(range.start.max(start)..range.end)? {
                 exchange::for_private(&vma)?;
             }
         }
         Ok(())
+    }
+
+    /// Mappings of the loan's memory in a range.
+    fn mapped(&self, range: Range<usize>) -> Result<Vec<Vma>, Errno> {
+        let mut vmas = maps::in_range(&range)?;
+        vmas.retain(|vma| (vma.device, vma.inode) == (self.device, self.inode));
+        Ok(vmas)
     }
 }
 

@@ -104,7 +104,7 @@ pub(super) fn pointer(address: usize) -> *mut u8 {
 ///
 /// # Errors
 /// The errno of making a stack.
-fn on_another_stack<R>(work: impl FnOnce() -> R) -> Result<R, Errno> {
+pub(in crate::transport::soft) fn on_another_stack<R>(work: impl FnOnce() -> R) -> Result<R, Errno> {
     /// What the stack's first function gets.
     struct Call<W, R> {
         work: Option<W>,

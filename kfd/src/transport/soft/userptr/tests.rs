@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
@@ -159,7 +160,7 @@ fn lend_refuses_holes_files_and_read_only_memory_and_leaves_nothing() {
 #[test]
 fn shared_memory_without_a_file_is_lent() {
     let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let bytes = std::num::NonZeroUsize::new(2 * PAGE).unwrap();
+    let bytes = NonZeroUsize::new(2 * PAGE).unwrap();
     // SAFETY: new memory, at an address of the kernel's choice.
     let shared = unsafe { mmap_anonymous(None, bytes, rw, MapFlags::MAP_SHARED) }.unwrap();
     let address = shared.as_ptr().expose_provenance() as u64;
@@ -246,4 +247,26 @@ fn take_back_leaves_alone_what_the_application_mapped_meanwhile() {
     let private: Vec<bool> = memory.vmas().iter().map(|vma| vma.private).collect();
     assert_eq!(private, [true, false, true]);
     assert_eq!((memory.read(0), memory.read(PAGE), memory.read(2 * PAGE)), (1, 0, 3));
+}
+
+#[test]
+fn child_leaves_private_pages_to_its_parent_and_shares_those_that_were_shared() {
+    let (memory, mut lent) = (Memory::new(3), Lent::default());
+    let middle = NonZeroUsize::new(memory.range().start + PAGE);
+    let (rw, shared) =
+        (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED);
+    // SAFETY: a page of the test's own mapping, to which there are no references, is replaced.
+    unsafe { mmap_anonymous(middle, PAGE.try_into().unwrap(), rw, shared) }.unwrap();
+    memory.write(PAGE, 2);
+    let pages = lend(&mut lent, &memory).unwrap();
+    lent.keep(&pages, 7);
+    let device = device_view(&pages.memory[0]);
+    assert!(lent.has_private() && lent.has_page_of(&memory.range()));
+    lent.leave_to_parent().unwrap();
+    assert!(!lent.has_private() && !lent.has(7) && !lent.has_page_of(&memory.range()));
+    device.write_all_at(&[99], 0).unwrap();
+    device.write_all_at(&[99], PAGE as u64).unwrap();
+    device.write_all_at(&[99], 2 * PAGE as u64).unwrap();
+    assert_eq!([0, PAGE, 2 * PAGE].map(|offset| memory.read(offset)), [1, 99, 3]);
+    assert_eq!(memory.vmas().iter().map(|vma| vma.private).collect::<Vec<_>>(), [true, false, true]);
 }
