@@ -39,5 +39,5 @@ exports! {
         }
     };
 
-    fn fork() -> pid_t = |next| device::fork(|| next());
+    fn fork() -> pid_t = |next| device::fork(next);
 }
