@@ -28,7 +28,7 @@ impl SharedPages {
     /// Those of `memfd_create`, `ftruncate`, `fcntl` and `mmap`, for a lack of memory or descriptors.
     pub(super) fn new(name: &str, bytes: usize) -> Result<Self, Errno> {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        let fd = kfd::linux::memfd(&names::of_memory(name), bytes as u64, seals)?;
+        let fd = kfd::linux::memfd(&names::unique(name)?, bytes as u64, seals)?;
         let memory = MmapOptions::new().len(bytes).map_raw(&fd);
         let memory = memory.map_err(|error| kfd::errno::of_io(&error).unwrap_or(Errno::ENOMEM))?;
         Ok(Self { fd, memory })

@@ -30,7 +30,7 @@ pub(super) enum Domain {
 }
 
 impl Domain {
-    /// The name of the memfd; import recognises VRAM and GTT by it.
+    /// What the name of the memfd begins with; import recognises VRAM and GTT by it.
     pub(super) fn memfd_name(self, gpu_id: u32) -> String {
         match self {
             Self::Vram { public: true } => format!("softgpu:vram-public:{gpu_id}"),
@@ -44,7 +44,8 @@ impl Domain {
 
     /// What a DMABuf's memfd name says: its domain and the GPU id of its exporter.
     pub(super) fn of_dmabuf(name: &str) -> Option<(Self, u32)> {
-        let (domain, gpu_id) = name.strip_prefix(names::prefix())?.strip_prefix(':')?.split_once(':')?;
+        let mut parts = name.strip_prefix(names::prefix())?.strip_prefix(':')?.split(':');
+        let (domain, gpu_id) = (parts.next()?, parts.next()?);
         let domain = match domain {
             "vram" => Self::Vram { public: false },
             "vram-public" => Self::Vram { public: true },
@@ -294,7 +295,8 @@ mod tests {
     #[test]
     fn dmabuf_name_round_trips_vram_and_gtt_only() {
         for domain in [Domain::Vram { public: true }, Domain::Vram { public: false }, Domain::Gtt] {
-            assert_eq!(Domain::of_dmabuf(&domain.memfd_name(77)), Some((domain, 77)));
+            let name = names::unique(&domain.memfd_name(77)).unwrap();
+            assert_eq!(Domain::of_dmabuf(&name), Some((domain, 77)), "{name}");
         }
         for name in ["softgpu:userptr:1", "softgpu:file", "softgpu:vram:x", "vram:1", ""] {
             assert_eq!(Domain::of_dmabuf(name), None, "{name}");

@@ -19,6 +19,7 @@ use super::bo::{Backing, Bo, Charge, Domain};
 use super::drm::Metadata;
 use super::process::{KfdProcess, State, split_handle};
 use super::{Call, FdPlace, memfd};
+use crate::names;
 
 /// Offsets of the descriptor fields in their structs.
 const IMPORT_FD: u16 = KfdIoctl::ImportDmabuf.row().descriptor_field();
@@ -102,7 +103,7 @@ impl KfdProcess {
     /// # Errors
     /// `EINVAL` when this device did not export it.
     fn describe(&self, fd: BorrowedFd<'_>) -> Result<(Domain, usize, u64), Errno> {
-        let name = memfd::name(fd).ok_or(Errno::EINVAL)?;
+        let name = names::of(fd).ok_or(Errno::EINVAL)?;
         let (domain, gpu_id) = Domain::of_dmabuf(&name).ok_or(Errno::EINVAL)?;
         let bytes = memfd::sealed_bytes(fd).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(super::PAGE));
         Ok((domain, self.gpu_by_actual_id(gpu_id)?, bytes.ok_or(Errno::EINVAL)?))
@@ -139,7 +140,7 @@ impl KfdProcess {
 
 /// Size of another driver's DMABuf; `None` for any other file.
 fn foreign_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
-    let name = memfd::name(fd)?;
+    let name = names::of(fd)?;
     // The files of this device and the pages of USERPTR objects are memfds too.
     if name.starts_with("softgpu") || name.starts_with("stasis-") {
         return None;

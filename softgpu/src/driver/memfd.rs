@@ -29,14 +29,14 @@ impl Identity {
     }
 }
 
-/// Creates a zero-filled memfd of `bytes`, sealed in size.
+/// Creates a zero-filled memfd of `bytes`, sealed in size, with a name that begins with `name` and is its own.
 ///
 /// # Errors
 /// `ENOMEM` when there is no memory of this size. Also `EMFILE` and `ENFILE`, which KFD does not answer, since there a
 /// buffer needs no descriptor: `ENOMEM` would be misleading for them.
 pub(super) fn create(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-    linux::memfd(&names::of_memory(name), bytes, seals).map_err(|errno| match errno {
+    names::unique(name).and_then(|name| linux::memfd(&name, bytes, seals)).map_err(|errno| match errno {
         Errno::EMFILE | Errno::ENFILE => errno,
         _ => Errno::ENOMEM,
     })
@@ -95,11 +95,4 @@ pub(super) fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
-}
-
-/// The name a memfd was created with; `None` for other files.
-pub(super) fn name(fd: BorrowedFd<'_>) -> Option<String> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    let name = link.to_str()?.strip_prefix("/memfd:")?;
-    Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
 }
