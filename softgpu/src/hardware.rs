@@ -9,9 +9,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use queues::aql::ExceptionCode;
+use serde::{Deserialize, Serialize};
 
 /// What a GPU page-table entry allows (KFD ALLOC flags, `AMDGPU_VM_PAGE_*` of GEM_VA).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageAccess {
     /// `AMDGPU_VM_PAGE_READABLE`; KFD's own mappings can always be read.
     pub read: bool,

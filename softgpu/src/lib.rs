@@ -12,6 +12,7 @@ pub mod hardware;
 pub mod journal;
 pub mod misbehaviour;
 mod names;
+pub mod persist;
 pub mod server;
 pub mod sysfs;
 

@@ -89,6 +89,23 @@ impl Doorbells {
         })
     }
 
+    /// The doorbells of a restored client: the slice, the page of the parked word, and what
+    /// [`Doorbells::storing_mappings`] said.
+    pub(super) fn restored(slots: SharedPages, parked: SharedPages, storing_mappings: Option<u32>) -> Self {
+        let rings = storing_mappings.map_or_else(RingWatch::default, RingWatch::restored);
+        Self { slots, parked, ticket: AtomicU32::new(0), watched: Mutex::default(), rings }
+    }
+
+    /// The slice and the page of the parked word.
+    pub(super) fn pages(&self) -> [&SharedPages; 2] {
+        [&self.slots, &self.parked]
+    }
+
+    /// Of a client that rings by stores alone, how many mappings of the slice it has; else none.
+    pub(super) fn storing_mappings(&self) -> Option<u32> {
+        self.rings.mappings()
+    }
+
     /// Descriptors of the slice and of the parked page, for the client.
     ///
     /// # Errors

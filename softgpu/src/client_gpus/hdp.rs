@@ -26,7 +26,8 @@ use softgpu_waves::{FirstTouch, Vm};
 use super::shared::SharedPages;
 use crate::misbehaviour::Misbehaviour;
 
-const PAGE: usize = 4096;
+/// Bytes of the page of registers, and of a page of memory.
+pub(super) const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 8;
 /// Bytes whose pages are asked for at once.
 const WINDOW: u64 = 64 << 20;
@@ -68,6 +69,26 @@ impl Hdp {
             let _ = self.page.set(SharedPages::new(&format!("softgpu:mmio:{gpu}"), PAGE)?);
         }
         self.page.get().ok_or(Errno::ENOMEM).and_then(|page| linux::duplicate(page.fd()))
+    }
+
+    /// That of a restored GPU, with the page that the client had. Nothing is held back: see
+    /// [`ClientGpus::save`](super::ClientGpus::save).
+    pub(super) fn restored(page: Option<SharedPages>) -> Self {
+        Self { page: page.map_or_else(OnceLock::new, OnceLock::from), ..Self::default() }
+    }
+
+    /// The page of registers, if a client has it.
+    pub(super) fn page(&self) -> Option<&SharedPages> {
+        self.page.get()
+    }
+
+    /// Has everything arrive that is held back or late, and holds nothing back any more. `vms` are the address spaces of all
+    /// GPUs, since a late store may be known by another GPU's address. No queue may be on the hardware.
+    pub(super) fn settle_all(&self, vms: &[&Vm]) {
+        let _one = self.noticing.lock();
+        self.held.lock().drain().for_each(|(_, held)| held.open());
+        self.arrive(vms);
+        self.is_due.store(false, Ordering::Release);
     }
 
     /// Holds back what the host stores into this new memory until the next flush.
@@ -120,16 +141,16 @@ impl Hdp {
         }
         self.take_notice();
         if self.is_due.swap(false, Ordering::AcqRel) {
-            self.arrive(vm);
+            self.arrive(&[vm]);
         }
     }
 
-    fn arrive(&self, vm: &Vm) {
+    fn arrive(&self, vms: &[&Vm]) {
         let mut late = self.late.lock();
         for (address, words) in late.drain(..) {
             for (at, &word) in (address..).step_by(8).zip(words.iter()).filter(|(_, word)| **word != 0) {
                 // What was unmapped meanwhile is nobody's.
-                let _ = vm.host_store_u64(at, word);
+                let _ = vms.iter().any(|vm| vm.host_store_u64(at, word).is_ok());
             }
         }
         self.is_late.store(false, Ordering::Release);

@@ -22,6 +22,7 @@ mod gpu;
 mod hdp;
 mod memory;
 mod mqd;
+mod persist;
 mod pm4;
 mod queue;
 mod queue_context;
@@ -53,6 +54,7 @@ pub use self::gpu::Chip;
 use self::gpu::{Gpu, InterruptLine, Messages};
 use self::hdp::{Hdp, Identity};
 use self::memory::HostMemory;
+pub use self::persist::GpusState;
 use self::runlist::Runlist;
 use crate::hardware::{GpuMapping, Hardware, HwQueue, HwQueueKind, Interrupts, Mqd, PageAccess};
 use crate::journal::{Journal, Summary};
@@ -95,26 +97,38 @@ impl ClientGpus {
     }
 
     fn over(chips: &[Chip], memory: HostMemory, journal: Arc<Journal>) -> Result<Self, Errno> {
+        let new = |_: &Chip| Ok((Doorbells::new()?, Hdp::default()));
+        let parts = chips.iter().map(new).collect::<Result<_, Errno>>()?;
+        Ok(Self::of_parts(chips, memory, journal, parts))
+    }
+
+    /// GPUs with these doorbells and HDPs, one of each for each chip.
+    fn of_parts(
+        chips: &[Chip],
+        memory: HostMemory,
+        journal: Arc<Journal>,
+        parts: Vec<(Doorbells, Hdp)>,
+    ) -> Self {
         let line = InterruptLine::default();
         let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
-        let entry = |(index, &chip): (usize, &Chip)| {
+        let entry = |(index, (&chip, (doorbells, hdp)))| {
             let gpu = Gpu {
                 index,
                 chip,
                 vm: Vm::new(),
-                doorbells: Doorbells::new()?,
-                hdp: Arc::new(Hdp::default()),
+                doorbells,
+                hdp: Arc::new(hdp),
                 workers: Arc::clone(&workers),
                 waiters: Arc::clone(&waiters),
                 line: Arc::clone(&line),
                 journal: Arc::clone(&journal),
             };
             gpu.vm.set_messages(Arc::new(Messages::new(index, Arc::clone(&line))));
-            Ok(Runlist::new(Arc::new(gpu)))
+            Runlist::new(Arc::new(gpu))
         };
-        let gpus = chips.iter().enumerate().map(entry).collect::<Result<_, Errno>>()?;
-        Ok(Self { gpus, memory, line, workers, journal })
+        let gpus = chips.iter().zip(parts).enumerate().map(entry).collect();
+        Self { gpus, memory, line, workers, journal }
     }
 
     /// Sets the receiver of the interrupts; only the first call has an effect. Interrupts raised before are lost.

@@ -5,6 +5,9 @@
 //! Where the client's pages can be watched, they are protected while queues sleep: the first store waits, a thread here
 //! lifts the protection, sees the store arrive, and wakes the queues. Otherwise queues take naps instead of sleeping.
 //!
+//! Of a restored client it is not known where its mappings are until it says so again. Queues take naps until it has said so
+//! as often as it had mappings.
+//!
 //! INVARIANT: once a queue sleeps, either the client's pages are protected, or it wakes by itself within
 //! [`LONGEST_NAP`].
 
@@ -14,6 +17,7 @@ use std::time::{Duration, Instant};
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use parking_lot::Mutex;
+use queues::words::count;
 use std::sync::Arc;
 
 /// The first nap after a ring, and while a store is on its way.
@@ -34,8 +38,10 @@ pub(super) struct RingWatch {
 #[derive(Debug, Default)]
 struct State {
     pages: Vec<Arc<WatchedPages>>,
-    /// Whether there is a mapping that cannot be watched.
-    needs_naps: bool,
+    /// How many mappings there are that cannot be watched.
+    unwatched: u32,
+    /// How many mappings a restored client has that it did not name yet.
+    unnamed: u32,
     is_protected: bool,
     /// When the protection was last lifted.
     lifted: Option<Instant>,
@@ -49,6 +55,19 @@ impl RingWatch {
         self.only_stores.load(Ordering::Relaxed)
     }
 
+    /// That of a restored client with so many mappings.
+    pub(super) fn restored(mappings: u32) -> Self {
+        let state = State { unnamed: mappings.max(1), ..State::default() };
+        Self { only_stores: AtomicBool::new(true), state: Mutex::new(state) }
+    }
+
+    /// How many mappings the client has if it only stores. Some may be gone.
+    pub(super) fn mappings(&self) -> Option<u32> {
+        let state = self.state.lock();
+        let known = count(state.pages.len()).saturating_add(state.unwatched).saturating_add(state.unnamed);
+        self.is_on().then_some(known)
+    }
+
     /// Watches a mapping of the client; without pages the queues take naps.
     pub(super) fn add(&self, pages: Option<Arc<WatchedPages>>) {
         let mut state = self.state.lock();
@@ -58,8 +77,9 @@ impl RingWatch {
                 state.pages.push(pages);
                 state.is_protected = false;
             }
-            None => state.needs_naps = true,
+            None => state.unwatched = state.unwatched.saturating_add(1),
         }
+        state.unnamed = state.unnamed.saturating_sub(1);
         self.only_stores.store(true, Ordering::Relaxed);
     }
 
@@ -78,7 +98,7 @@ impl RingWatch {
             state.pages.retain(|pages| pages.protect(true).is_ok());
             state.is_protected = true;
         }
-        if !state.needs_naps {
+        if state.unwatched == 0 && state.unnamed == 0 {
             return limit;
         }
         let nap = state.nap.clamp(SHORTEST_NAP, LONGEST_NAP);

@@ -28,7 +28,22 @@ impl SharedPages {
     /// Those of `memfd_create`, `ftruncate`, `fcntl` and `mmap`, for a lack of memory or descriptors.
     pub(super) fn new(name: &str, bytes: usize) -> Result<Self, Errno> {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        let fd = kfd::linux::memfd(&names::unique(name)?, bytes as u64, seals)?;
+        Self::map(kfd::linux::memfd(&names::unique(name)?, bytes as u64, seals)?, bytes)
+    }
+
+    /// Maps memory of another device of this kind, which has so many bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` when it can shrink or has another size; those of `fcntl` and `mmap`.
+    pub(super) fn adopt(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Errno> {
+        // CAST: usize to u64 on a 64-bit target.
+        if crate::driver::sealed_bytes(fd) != Some(bytes as u64) {
+            return Err(Errno::EINVAL);
+        }
+        Self::map(kfd::linux::duplicate(fd)?, bytes)
+    }
+
+    fn map(fd: OwnedFd, bytes: usize) -> Result<Self, Errno> {
         let memory = MmapOptions::new().len(bytes).map_raw(&fd);
         let memory = memory.map_err(|error| kfd::errno::of_io(&error).unwrap_or(Errno::ENOMEM))?;
         Ok(Self { fd, memory })

@@ -93,6 +93,8 @@ pub(super) struct EventState {
     waits: HashMap<u64, Vec<Waiter>>,
     next_wait: u64,
     pub(super) cancelled: bool,
+    /// Whether waits, running and future, are to be begun anew later.
+    pub(super) restarts: bool,
 }
 
 /// Types with a slot in the page, which the GPU can signal.
@@ -334,7 +336,6 @@ impl EventState {
     }
 
     /// Waits in progress.
-    #[cfg(test)]
     pub(super) fn waiters_now(&self) -> usize {
         self.waits.len()
     }

@@ -58,9 +58,21 @@ impl KfdProcess {
     /// # Errors
     /// `ETIME` when one of them does not stop. The reason is removed then, and the queues that stopped run again.
     pub(super) fn evict_queues(&self, state: &mut State) -> Result<(), Errno> {
+        self.evict_queues_while(state, || true)
+    }
+
+    /// As [`KfdProcess::evict_queues`], as long as `go_on` holds, which is asked before each queue.
+    ///
+    /// # Errors
+    /// Also `ETIMEDOUT`, undone like another error, when `go_on` did not hold.
+    pub(super) fn evict_queues_while(
+        &self,
+        state: &mut State,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<(), Errno> {
         let mut outcome = Ok(());
         for gpu in 0..self.gpus.len() {
-            outcome = outcome.and(self.evict_gpu(state, gpu));
+            outcome = outcome.and(self.evict_gpu(state, gpu, &mut go_on));
         }
         if outcome.is_err() {
             // The first error is the one to report, also if a queue cannot start again.
@@ -69,12 +81,13 @@ impl KfdProcess {
         outcome
     }
 
-    fn evict_gpu(&self, state: &mut State, gpu: usize) -> Result<(), Errno> {
+    fn evict_gpu(&self, state: &mut State, gpu: usize, go_on: &mut dyn FnMut() -> bool) -> Result<(), Errno> {
         let Some(pdd) = state.pdds.get_mut(gpu) else { return Ok(()) };
         pdd.evicted = pdd.evicted.saturating_add(1);
         let mut outcome = Ok(());
         for (id, queue) in state.queues.iter_mut().filter(|(_, queue)| queue.gpu == gpu) {
-            outcome = outcome.and(self.take_off(id, queue));
+            let taken = if go_on() { self.take_off(id, queue) } else { Err(Errno::ETIMEDOUT) };
+            outcome = outcome.and(taken);
         }
         outcome
     }
@@ -97,7 +110,7 @@ impl KfdProcess {
 
     /// Keeps the queues of a GPU off the hardware for good (`kfd_dqm_evict_pasid`).
     pub(super) fn evict_after_fault(&self, gpu: usize) {
-        if let Err(errno) = self.evict_gpu(&mut self.state.lock(), gpu) {
+        if let Err(errno) = self.evict_gpu(&mut self.state.lock(), gpu, &mut || true) {
             tracing::warn!(target: "driver", gpu, %errno, "a queue did not stop");
         }
     }

@@ -6,8 +6,10 @@
 
 use queues::words::words;
 use std::sync::Arc;
+use std::time::Instant;
 
 use kfd::sys::*;
+use parking_lot::{Condvar, Mutex};
 use queues::aql::ExceptionCode;
 
 use super::PAGE;
@@ -92,6 +94,41 @@ impl Interrupts for KfdProcess {
 const DOORBELL_BITS: u32 = 10;
 const MESSAGE_MASK: u32 = (1 << 24) - 1;
 
+/// How much work of interrupts is in progress.
+#[derive(Debug, Default)]
+pub(super) struct Deferred(Arc<(Mutex<usize>, Condvar)>);
+
+/// One piece of such work; dropping it is its end.
+#[derive(Debug)]
+struct Counted(Arc<(Mutex<usize>, Condvar)>);
+
+impl Deferred {
+    fn begin(&self) -> Counted {
+        *self.0.0.lock() += 1;
+        Counted(Arc::clone(&self.0))
+    }
+
+    /// Waits until no work is in progress; whether that was before the deadline. No lock of the driver may be held.
+    pub(super) fn settle(&self, deadline: Instant) -> bool {
+        let (count, changed) = &*self.0;
+        let mut count = count.lock();
+        while *count > 0 {
+            if changed.wait_until(&mut count, deadline).timed_out() {
+                return *count == 0;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let (count, changed) = &*self.0;
+        *count.lock() -= 1;
+        changed.notify_all();
+    }
+}
+
 impl KfdProcess {
     fn signal_memory_fault(&self, data: kfd_hsa_memory_exception_data) {
         self.events.change(|events| {
@@ -129,8 +166,12 @@ impl KfdProcess {
 
     fn defer(&self, work: impl FnOnce(Arc<Self>) + Send + 'static) {
         let Some(this) = self.this.upgrade() else { return };
-        let spawned =
-            std::thread::Builder::new().name("softgpu-kfd-work".to_owned()).spawn(move || work(this));
+        let counted = self.deferred.begin();
+        let thread = std::thread::Builder::new().name("softgpu-kfd-work".to_owned());
+        let spawned = thread.spawn(move || {
+            let _counted = counted;
+            work(this);
+        });
         if let Err(error) = spawned {
             tracing::error!(target: "driver", %error, "no thread for deferred work");
         }

@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use kfd::sys::{AMDKFD_COMMAND_END, KfdIoctl, drm_amdgpu_info_device, drm_amdgpu_info_hw_ip};
 use queues::target::{CriuSupport, Target};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The environment variable that chooses the kernel.
 pub const VARIABLE: &str = "SOFTGPU_KERNEL";
 
 /// The imitated driver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KernelModel {
     /// Linux 6.12: a memory fault takes all of the process's queues on that GPU off the hardware for good
     /// (`kfd_dqm_evict_pasid`), and every CRIU_OP PROCESS_INFO evicts once more. Of a queue of several XCCs CRIU_OP takes the

@@ -30,6 +30,7 @@ mod mapping;
 mod memfd;
 mod memory;
 mod mmap;
+mod persist;
 mod process;
 mod queue_buffers;
 mod queue_control;
@@ -54,6 +55,7 @@ pub use kfd::transport::wire::FdPlace;
 pub use ledger::{Ledger, LedgerError, LedgerSlot};
 pub(crate) use memfd::sealed_bytes;
 pub use mmap::Mapped;
+pub use persist::ProcessState;
 pub use process::{Canceller, GpuSettings, KfdProcess, MemoryPolicy, ObjectCounts, ProcessOptions, Runtime};
 
 /// The CPU's page size, which is also the GPU's smallest.

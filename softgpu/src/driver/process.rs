@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::bo::{Backing, Bo, Slots};
 use super::criu::CriuState;
@@ -20,6 +21,7 @@ use super::doorbells::DoorbellMap;
 use super::drm::{Contexts, GemTable};
 use super::event_lock::Events;
 use super::files::{Files, OpenFile};
+use super::interrupts::Deferred;
 use super::kernel::KernelModel;
 use super::ledger::LedgerSlot;
 use super::memfd::Identity;
@@ -64,6 +66,7 @@ pub struct KfdProcess {
     pub(super) state: Mutex<State>,
     pub(super) events: Events,
     pub(super) streams: Streams,
+    pub(super) deferred: Deferred,
     /// A reference to this object, for threads that do deferred work of interrupts.
     pub(super) this: Weak<Self>,
 }
@@ -95,6 +98,8 @@ pub(super) struct State {
     pub(super) event_page: Option<u64>,
     pub(super) runtime: Runtime,
     pub(super) criu: CriuState,
+    /// Whether [`KfdProcess::pause`] took the queues off the hardware.
+    pub(super) paused: bool,
     /// Next offset on the render nodes, in bytes.
     pub(super) next_mmap_offset: u64,
     /// The next number of a memory of the client's.
@@ -120,7 +125,7 @@ pub(super) struct Pdd {
 }
 
 /// What a client set for one GPU. It is kept for inspection only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSettings {
     /// `SET_MEMORY_POLICY`.
     pub memory_policy: MemoryPolicy,
@@ -131,7 +136,7 @@ pub struct GpuSettings {
 }
 
 /// `SET_MEMORY_POLICY`'s arguments.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPolicy {
     /// `KFD_IOC_CACHE_POLICY_*` outside the alternate aperture.
     pub default: u32,
@@ -144,7 +149,7 @@ pub struct MemoryPolicy {
 }
 
 /// `RUNTIME_ENABLE`'s state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
     /// Whether the runtime takes exceptions through the save area's header.
     pub enabled: bool,
@@ -189,6 +194,7 @@ impl KfdProcess {
             state: Mutex::new(state),
             events: Events::default(),
             streams: Streams::default(),
+            deferred: Deferred::default(),
             this: Weak::clone(this),
         })
     }

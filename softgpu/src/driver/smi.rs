@@ -90,6 +90,13 @@ impl Streams {
         Ok(of_client)
     }
 
+    /// The GPU of a stream whose other end the client still has.
+    pub(super) fn open_one(&self) -> Option<usize> {
+        let mut streams = self.0.lock();
+        streams.retain_mut(Stream::take_masks);
+        streams.first().map(|stream| stream.gpu)
+    }
+
     /// Writes the line into each stream of the GPU that wants it.
     pub(super) fn tell(&self, gpu: usize, notice: Notice) {
         let wants = |stream: &Stream| stream.gpu == gpu && stream.wanted >> (notice.event() - 1) & 1 == 1;

@@ -2,7 +2,8 @@
 //! WAIT_EVENTS (`amdkfd/kfd_events.c`: `kfd_wait_on_events`).
 //!
 //! INVARIANT: a sleeping wait holds no lock. A wait leaves the lists of all its events before it answers, whether a
-//! signal, a destroyed event, the timeout or a cancellation ended it.
+//! signal, a destroyed event, the timeout, a cancellation or a pause ended it. A wait that a pause ended has consumed
+//! nothing, and its argument is such that the client can issue it again as it is.
 
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,9 @@ impl KfdProcess {
             ms => Some(Instant::now() + Duration::from_millis(u64::from(ms.min(MAX_TIMEOUT_MS))) + TICK),
         };
         let mut events = self.events.lock();
+        if events.restarts {
+            return Err(Errno::ERESTART);
+        }
         let wait = events.begin_wait();
         let answer = add_all(&mut events, wait, args, call).and_then(|()| {
             loop {
@@ -60,6 +64,11 @@ impl KfdProcess {
                 }
                 if events.cancelled {
                     return Err(Errno::EINTR);
+                }
+                if events.restarts {
+                    // As the kernel writes it for a wait that a signal interrupts.
+                    args.timeout = deadline.map_or(u32::MAX, remaining);
+                    return Err(Errno::ERESTART);
                 }
                 match deadline {
                     None => self.events.changed.wait(&mut events),
@@ -74,9 +83,18 @@ impl KfdProcess {
             Ok(Condition::Complete) => copy_payloads(&events, wait, args, call).map(|()| Condition::Complete),
             other => other,
         };
-        events.end_wait(wait, answer == Err(Errno::EINTR));
+        events.end_wait(wait, matches!(answer, Err(Errno::EINTR | Errno::ERESTART)));
+        if events.restarts {
+            self.events.changed.notify_all();
+        }
         answer
     }
+}
+
+/// Whole milliseconds of a timeout that are left, without the tick that the next wait adds again.
+fn remaining(deadline: Instant) -> u32 {
+    let left = deadline.saturating_duration_since(Instant::now()).saturating_sub(TICK);
+    u32::try_from(left.as_millis()).unwrap_or(MAX_TIMEOUT_MS)
 }
 
 /// Adds all events of the array to the wait, one after another. If one is invalid, the events before it stay consumed.

@@ -28,8 +28,8 @@ impl KfdProcess {
             KFD_CRIU_OP_PROCESS_INFO => self.process_info(args),
             KFD_CRIU_OP_CHECKPOINT => self.checkpoint(args, call),
             KFD_CRIU_OP_UNPAUSE => self.unpause(),
-            KFD_CRIU_OP_RESTORE => self.restore(args, call),
-            KFD_CRIU_OP_RESUME => self.resume(args.pid),
+            KFD_CRIU_OP_RESTORE => self.criu_restore(args, call),
+            KFD_CRIU_OP_RESUME => self.criu_resume(args.pid),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -70,7 +70,7 @@ impl KfdProcess {
     /// RESUME. The kernel lets another process call it for `pid`; here the caller must be `pid`, since each process has
     /// its own driver state. The kernel starts the queues in a worker that retries for ever; here the caller gets the
     /// error of a queue that does not start.
-    fn resume(&self, pid: u32) -> Result<(), Errno> {
+    fn criu_resume(&self, pid: u32) -> Result<(), Errno> {
         if pid != self.pid {
             return Err(Errno::ESRCH);
         }

@@ -26,7 +26,7 @@ const DRM_FD: u64 = offset_of!(kfd_criu_device_bucket, drm_fd) as u64;
 const DMABUF_FD: u64 = offset_of!(kfd_criu_bo_bucket, dmabuf_fd) as u64;
 
 impl KfdProcess {
-    pub(super) fn restore(&self, args: &kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {
+    pub(super) fn criu_restore(&self, args: &kfd_ioctl_criu_args, call: &Call<'_>) -> Result<(), Errno> {
         let missing = args.devices == 0 || args.bos == 0 || args.priv_data == 0;
         if missing || args.priv_data_size == 0 || args.num_devices == 0 || args.num_bos == 0 {
             return Err(Errno::EINVAL);

@@ -11,6 +11,7 @@ mod fuzz;
 mod harness;
 mod memory;
 mod peers;
+mod persist;
 mod queues;
 mod rocr;
 mod several_xccs;
