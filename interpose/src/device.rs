@@ -2,7 +2,8 @@
 //! The device of this process, and the files of it that the process has opened.
 //!
 //! A file is found by the inode of its memfd, so that duplicates, in this process or sent by another thread's `dup2`, are
-//! the same file, and a closed number that somebody else gets is not.
+//! the same file, and a closed number that somebody else gets is not. After a restore by CRIU the inodes are others, which the
+//! device knows (`kfd::transport::gate`).
 //!
 //! INVARIANT: entries are never removed or changed, so that a lookup takes no lock: a signal handler or a forked child may
 //! look up. An entry is a few words, and a program opens a device a few times.
@@ -10,7 +11,7 @@
 
 use std::cell::Cell;
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -27,8 +28,6 @@ use crate::{busy, descriptor};
 /// An open file of the device.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    device: dev_t,
-    inode: u64,
     /// What the file is to the program: a character device of these numbers.
     pub(crate) number: dev_t,
     /// The file at the device.
@@ -68,7 +67,7 @@ pub(crate) fn find_status(status: &libc::stat) -> Option<&'static Opened> {
     let mut at: *const Opened = FILES.load(Ordering::Acquire);
     // SAFETY: entries are made by `remember`, which leaks them, and never changed.
     while let Some(opened) = unsafe { at.as_ref() } {
-        if (opened.device, opened.inode) == (status.st_dev, status.st_ino) {
+        if opened.file.is(status.st_dev, status.st_ino) {
             return Some(opened);
         }
         at = opened.next;
@@ -92,18 +91,16 @@ pub(crate) fn open(run: &Run, path: &[u8], flags: c_int) -> Result<c_int, Errno>
     busy::inside(|| {
         let shown = std::str::from_utf8(path).map_err(|_| Errno::ENOENT)?;
         let (file, token) = device(run).open(Path::new(shown)).map_err(|error| complain(&error))?;
-        let status = fstat(token.as_raw_fd()).ok_or(Errno::EBADF)?;
         if flags & libc::O_CLOEXEC == 0 {
             kfd::linux::set_close_on_exec(&token, false)?;
         }
-        remember(&status, run.number(path), file);
+        remember(run.number(path), file);
         Ok(token.into_raw_fd())
     })
 }
 
-fn remember(status: &libc::stat, number: dev_t, file: InterposedFile) {
-    let (device, inode) = (status.st_dev, status.st_ino);
-    let entry = Box::leak(Box::new(Opened { device, inode, number, file, next: std::ptr::null() }));
+fn remember(number: dev_t, file: InterposedFile) {
+    let entry = Box::leak(Box::new(Opened { number, file, next: std::ptr::null() }));
     let mut first = FILES.load(Ordering::Relaxed);
     loop {
         entry.next = first;

@@ -14,8 +14,9 @@
 //! | reads sysfs, lists `/dev/dri` | gives it the files of the run's directory |
 //! | forks | the child's files answer EBADF, as KFD's do; it may open new ones |
 //!
-//! INVARIANT: no thread, no descriptor of the library's own and no mapping between calls. A call that does not concern
-//! the driver allocates nothing, takes no lock and leaves errno as the C library's function does.
+//! INVARIANT: no thread and no descriptor of the library's own between calls, and one mapping: the gate that the device closes
+//! when the program is frozen (`kfd::transport::gate`). A call that does not concern the driver allocates nothing, takes no lock
+//! and leaves errno as the C library's function does.
 #![deny(unsafe_code)]
 
 mod busy;

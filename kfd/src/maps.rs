@@ -26,6 +26,16 @@ pub struct Vma {
     pub device: (u64, u64),
     /// The file on that device; 0 for memory without a file.
     pub inode: u64,
+    /// The name of a memfd.
+    pub memfd: Option<String>,
+}
+
+impl Vma {
+    /// Whether it is of a memfd whose name begins so.
+    #[must_use]
+    pub fn is_named(&self, beginning: &str) -> bool {
+        self.memfd.as_ref().is_some_and(|name| name.starts_with(beginning))
+    }
 }
 
 /// A device number as the maps print it.
@@ -80,6 +90,7 @@ fn parse(line: &str) -> Option<Vma> {
         offset,
         device: (number(major)?, number(minor)?),
         inode,
+        memfd: name.strip_prefix("/memfd:").map(str::to_owned),
     })
 }
 
@@ -91,6 +102,7 @@ mod tests {
     fn parse_and_cut_keep_the_offset_in_step() {
         let line = "7f0000000000-7f0000004000 rw-s 00001000 00:01 77   /memfd:stasis-userptr (deleted)";
         let vma = cut(parse(line).unwrap(), &(0x7f00_0000_1000..0x7f00_0000_2000)).unwrap();
+        assert!(vma.is_named("stasis-userptr") && !vma.is_named("softgpu"));
         assert_eq!(vma.range, 0x7f00_0000_1000..0x7f00_0000_2000);
         assert_eq!((vma.offset, vma.device, vma.inode), (0x2000, (0, 1), 77));
         assert_eq!((vma.prot, vma.private), (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, false));

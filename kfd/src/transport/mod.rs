@@ -4,7 +4,9 @@
 //! INVARIANT: both transports take the real ioctl numbers, structs and mmap cookies. Only [`Transport::name`] tells a
 //! caller which transport it has.
 
+pub mod control;
 mod doorbell;
+pub mod gate;
 pub mod kernel;
 mod limit;
 pub mod machine;

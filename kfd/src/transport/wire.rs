@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::linux::{self, Message};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -53,8 +53,11 @@ pub const MAX_INLINE_BYTES: usize = 320 << 10;
 /// than 240 000 buffers.
 pub const MAX_SHARED_BYTES: u64 = 64 << 20;
 
-/// The name of the memfd that is an open file's token ([`Request::Open`]).
+/// What the name of the memfd begins with that is an open file's token ([`Request::Open`]).
 pub const TOKEN_NAME: &str = "softgpu:file";
+
+/// What the name of the memfd begins with that holds a process's doorbells.
+pub const DOORBELLS_NAME: &str = "softgpu-doorbells";
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,8 +69,8 @@ pub enum Request {
         /// The targets, comma separated and without `soft:`, exactly as `softgpud serve --devices` got them.
         devices: String,
     },
-    /// Opens a device file; answered by [`Reply::Opened`] with one descriptor: the file's identity token, a
-    /// sealed memfd whose inode names the open file.
+    /// Opens a device file; answered by [`Reply::Opened`] with the file's identity token, a sealed memfd whose inode names
+    /// the open file, and with the process's [`super::gate`].
     Open {
         /// `/dev/kfd` or `/dev/dri/renderD<minor>`.
         path: String,
@@ -224,6 +227,15 @@ pub enum Reply {
         /// Whether `arg` is copied back (KFD does so even when the handler failed).
         copy_back: bool,
     },
+    /// To [`Request::Ioctl`], by a device that is being paused: nothing was done. The client leaves the gate
+    /// ([`super::gate`]), and issues the same ioctl again when that is open, with this argument.
+    Later {
+        /// As long as the request's.
+        arg: Vec<u8>,
+    },
+    /// To any first request, by a device whose clients are being frozen: the client closes the connection, and connects
+    /// again a little later.
+    Busy,
     /// To [`Request::MoreFds`], with at least one descriptor.
     Fds,
     /// To [`Request::Mmap`].

@@ -36,6 +36,8 @@ pub(super) enum ConnectError {
     Nobody(Errno),
     /// The listener does not answer.
     TimedOut,
+    /// The device's clients are being frozen; this one is to connect later.
+    Busy,
     /// This process cannot make a socket.
     Local(Errno),
     /// Another attempt would fail too.
@@ -86,6 +88,7 @@ impl Channel {
                 let errno = errno::from_raw(errno);
                 Err(ConnectError::Final(OpenError::Refused { what: "the connection", errno, message }))
             }
+            Reply::Busy => Err(ConnectError::Busy),
             _ => Err(greeting_error(WireError::UnexpectedReply)),
         }
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::mman::ProtFlags;
+use nix::sys::stat::fstat;
 
 use super::address::Address;
 use super::fork::{Fork, on_own_stack};
@@ -17,8 +18,8 @@ use super::session::Channels;
 use super::sessions::Sessions;
 use super::start::Start;
 use crate::transport::OpenError;
+use crate::transport::gate::Gate;
 use crate::transport::wire::{Reply, Request, WireError};
-use crate::userfault;
 
 /// The device of one process. A forked child has a device of its own, from its first [`Interposed::open`] on; the files
 /// that its parent opened answer EBADF there, as KFD's do.
@@ -29,7 +30,13 @@ pub struct Interposed {
 
 /// An open file of the device. The descriptor that came with it is the caller's.
 #[derive(Clone, Debug)]
-pub struct InterposedFile(RemoteFile);
+pub struct InterposedFile {
+    remote: RemoteFile,
+    /// Device and inode of the descriptor when the file was opened.
+    identity: (u64, u64),
+    /// How often this process had been restored then.
+    generation: u32,
+}
 
 impl Interposed {
     /// The device that serves `devices` on the abstract socket `name` (without the leading zero byte). Neither
@@ -46,13 +53,24 @@ impl Interposed {
     /// [`OpenError`]; [`OpenError::Refused`] has the driver's errno.
     pub fn open(&self, path: &Path) -> Result<(InterposedFile, OwnedFd), OpenError> {
         let request = Request::Open { path: path.to_string_lossy().into_owned() };
+        // Without a session nobody has closed a gate: the device says itself that it is busy.
+        let known = self.sessions.current();
+        let _inside = known.as_ref().and_then(|session| session.enter());
         let (session, reply, fds) = self.sessions.exchange("open", &request, &[])?;
-        match (reply, fds.into_iter().next()) {
-            (Reply::Opened { file }, Some(token)) => {
-                Ok((InterposedFile(RemoteFile::new(path, file, session)), token))
-            }
-            _ => Err(OpenError::Wire { what: "open", source: WireError::UnexpectedReply }),
-        }
+        let mut fds = fds.into_iter();
+        let (Reply::Opened { file }, Some(token), Some(gate)) = (reply, fds.next(), fds.next()) else {
+            return Err(OpenError::Wire { what: "open", source: WireError::UnexpectedReply });
+        };
+        let failed =
+            |call| move |errno| OpenError::Wire { what: "open", source: WireError::System { call, errno } };
+        session.set_gate(&gate).map_err(failed("mapping the gate"))?;
+        let status = fstat(&token).map_err(failed("fstat"))?;
+        let file = InterposedFile {
+            identity: (status.st_dev, status.st_ino),
+            generation: session.gate().map_or(0, Gate::generation),
+            remote: RemoteFile::new(path, file, session),
+        };
+        Ok((file, token))
     }
 
     /// Calls a function that forks this process, on a stack that parent and child do not share.
@@ -74,6 +92,17 @@ impl Interposed {
 
 #[allow(unsafe_code)] // Passes a caller's promise on.
 impl InterposedFile {
+    /// Whether a descriptor that shows this device and inode names the file. After a restore descriptors show others than when
+    /// they were opened.
+    #[must_use]
+    pub fn is(&self, device: u64, inode: u64) -> bool {
+        let gate = self.remote.session().gate();
+        match gate.filter(|gate| gate.generation() != self.generation) {
+            None => self.identity == (device, inode),
+            Some(gate) => gate.number_of(device, inode) == Some(self.remote.number()),
+        }
+    }
+
     /// Issues one ioctl.
     ///
     /// # Errors
@@ -83,7 +112,7 @@ impl InterposedFile {
     /// As for [`crate::transport::File::ioctl`].
     pub unsafe fn ioctl(&self, cmd: u32, arg: *mut c_void) -> Result<u32, Errno> {
         // SAFETY: the caller's promise is that of this call.
-        unsafe { self.0.ioctl(cmd, arg) }
+        unsafe { self.remote.ioctl(cmd, arg) }
     }
 
     /// The memory that `mmap` of the file would map.
@@ -91,7 +120,7 @@ impl InterposedFile {
     /// # Errors
     /// The errno of the driver's mmap; ENODEV if the device is gone, EBADF in a forked child.
     pub fn memory(&self, length: u64, prot: ProtFlags, offset: u64) -> Result<DeviceMemory, Errno> {
-        self.0.memory(length, prot, offset)
+        self.remote.memory(length, prot, offset)
     }
 
     /// Has the device notice stores to doorbells, which the cookie `offset` names and which were mapped at `range`, by
@@ -101,6 +130,6 @@ impl InterposedFile {
     /// # Errors
     /// The device's errno, or that of the connection.
     pub fn expect_stores(&self, offset: u64, range: &Range<u64>) -> Result<(), Errno> {
-        self.0.expect_stores(offset, range, userfault::watch(range).ok().as_ref())
+        self.remote.expect_stores(offset, range)
     }
 }

@@ -22,8 +22,8 @@ use super::user_memory;
 use super::userptr::Pages;
 use crate::sys::{self, KfdIoctl};
 use crate::transport::KFD_PATH;
-use crate::transport::wire::{FdPlace, Reply, Request, Segment};
-use crate::{errno, linux};
+use crate::transport::wire::{DOORBELLS_NAME, FdPlace, Reply, Request, Segment};
+use crate::{errno, linux, maps, userfault};
 
 /// An open file, by the device's number for it.
 #[derive(Clone, Debug)]
@@ -45,6 +45,14 @@ pub struct DeviceMemory {
     pub parked: Option<OwnedFd>,
 }
 
+/// What the device made of an ioctl.
+enum Outcome {
+    /// It was carried out.
+    Answer(Answer),
+    /// It is to be issued again, with this argument, when the gate is open.
+    Later(Vec<u8>),
+}
+
 /// The device's answer to an ioctl, descriptors not yet installed.
 struct Answer {
     result: i32,
@@ -59,6 +67,16 @@ impl RemoteFile {
     pub fn new(path: &Path, number: u64, session: Arc<Session>) -> Self {
         let driver = if path == Path::new(KFD_PATH) { Driver::Kfd } else { Driver::Drm };
         Self { driver, number, session }
+    }
+
+    /// The device's number for it.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The session that it belongs to.
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 
     /// Tells a device in this process that the file is closed.
@@ -78,14 +96,20 @@ impl RemoteFile {
         let mut bytes = vec![0; sys::ioc_size(cmd)];
         user_memory::read(address, &mut bytes)?;
         let plan = marshal::plan(self.driver, cmd, &bytes);
-        let answer = self.send_with_pages(cmd, &bytes, &plan)?;
-        // SAFETY: `address` is that of the argument, which the driver may write, as it may the memory that the ioctl's
-        // pointers name: the caller of this function vouches for both, and the plan has no other pointers.
-        unsafe { self.deliver(address, &plan, answer) }
+        loop {
+            // Held while there is a descriptor of the call's own, such as that of pages that are being lent.
+            let _inside = self.session.enter();
+            match self.send_with_pages(cmd, &bytes, &plan)? {
+                // SAFETY: `address` is that of the argument, which the driver may write, as it may the memory that the
+                // ioctl's pointers name: the caller of this function vouches for both, and the plan has no other pointers.
+                Outcome::Answer(answer) => return unsafe { self.deliver(address, &plan, answer) },
+                Outcome::Later(argument) => bytes = argument,
+            }
+        }
     }
 
     /// Sends one ioctl; `pages` are those of a USERPTR object.
-    fn send(&self, cmd: u32, arg: &[u8], plan: &Plan, pages: Option<&Pages>) -> Result<Answer, Errno> {
+    fn send(&self, cmd: u32, arg: &[u8], plan: &Plan, pages: Option<&Pages>) -> Result<Outcome, Errno> {
         // Duplicates are sent, so that the message does not fail if another thread closes a descriptor meanwhile.
         let mut fd_places = Vec::new();
         let mut duplicates = Vec::new();
@@ -118,15 +142,17 @@ impl RemoteFile {
                     return Err(Errno::EPROTO);
                 }
                 let fds = fd_places.into_iter().zip(fds).collect();
-                Ok(Answer { result, arg: copy_back.then_some(new), segments, shared: memory, written, fds })
+                let arg = copy_back.then_some(new);
+                Ok(Outcome::Answer(Answer { result, arg, segments, shared: memory, written, fds }))
             }
+            Reply::Later { arg: again } if again.len() == arg.len() => Ok(Outcome::Later(again)),
             Reply::Error { errno, .. } => Err(errno::from_raw(errno)),
             _ => Err(Errno::EPROTO),
         }
     }
 
     /// As [`RemoteFile::send`], lending and taking back the pages of USERPTR objects.
-    fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Answer, Errno> {
+    fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Outcome, Errno> {
         // In a child a thread of the parent may have the lock below, for ever.
         if !self.session.is_ours() {
             return Err(Errno::EBADF);
@@ -142,8 +168,7 @@ impl RemoteFile {
                 let pages = lent.lend(args.mmap_offset, args.size, args.flags);
                 let outcome = self.send(cmd, arg, plan, pages.as_ref());
                 let Some(pages) = pages else { return outcome };
-                match outcome.as_ref().ok().filter(|answer| answer.result >= 0).and_then(|a| a.arg.as_deref())
-                {
+                match outcome.as_ref().ok().and_then(Outcome::done).and_then(|answer| answer.arg.as_deref()) {
                     Some(new) => {
                         let new: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(new);
                         lent.keep(&pages, new.handle);
@@ -161,7 +186,7 @@ impl RemoteFile {
                 }
                 // The lock is held during the call, since the device may give the handle to another allocation at once.
                 let outcome = self.send(cmd, arg, plan, None);
-                if outcome.as_ref().is_ok_and(|answer| answer.result >= 0) {
+                if outcome.as_ref().is_ok_and(|outcome| outcome.done().is_some()) {
                     lent.release(args.handle);
                 }
                 outcome
@@ -220,19 +245,22 @@ impl RemoteFile {
         u32::try_from(result).map_err(|_| errno::from_raw(result.saturating_neg()))
     }
 
-    /// Tells the device that doorbells were mapped and are rung by stores alone ([`Request::ExpectStores`]).
+    /// Tells the device that doorbells were mapped and are rung by stores alone ([`Request::ExpectStores`]). Where the system
+    /// allows it, their pages are protected while the device sleeps.
     ///
     /// # Errors
     /// The device's errno, or that of the connection.
-    pub fn expect_stores(
-        &self,
-        offset: u64,
-        range: &Range<u64>,
-        watch: Option<&OwnedFd>,
-    ) -> Result<(), Errno> {
+    pub fn expect_stores(&self, offset: u64, range: &Range<u64>) -> Result<(), Errno> {
+        let _inside = self.session.enter();
+        self.session.note_doorbells(DoorbellMapping { file: self.clone(), offset, range: range.clone() });
+        self.tell_doorbells(offset, range)
+    }
+
+    fn tell_doorbells(&self, offset: u64, range: &Range<u64>) -> Result<(), Errno> {
+        let watch = userfault::watch(range).ok();
         let length = range.end.saturating_sub(range.start);
         let request = Request::ExpectStores { file: self.number, offset, address: range.start, length };
-        let fds: Vec<BorrowedFd<'_>> = watch.map(AsFd::as_fd).into_iter().collect();
+        let fds: Vec<BorrowedFd<'_>> = watch.iter().map(AsFd::as_fd).collect();
         match self.session.exchange(&request, &fds).map_err(|error| error.errno())? {
             (Reply::ExpectsStores, _) => Ok(()),
             (Reply::Error { errno, .. }, _) => Err(errno::from_raw(errno)),
@@ -246,12 +274,51 @@ impl RemoteFile {
     /// The errno of the driver's mmap, or that of the connection.
     pub fn memory(&self, length: u64, prot: ProtFlags, offset: u64) -> Result<DeviceMemory, Errno> {
         let request = Request::Mmap { file: self.number, length, offset, prot: prot.bits().cast_unsigned() };
+        let _inside = self.session.enter();
         let (reply, fds) = self.session.exchange(&request, &[]).map_err(|error| error.errno())?;
         let mut fds = fds.into_iter();
         match (reply, fds.next()) {
             (Reply::Mapped { offset }, Some(fd)) => Ok(DeviceMemory { fd, offset, parked: fds.next() }),
             (Reply::Error { errno, .. }, _) => Err(errno::from_raw(errno)),
             _ => Err(Errno::EPROTO),
+        }
+    }
+}
+
+/// Doorbells that the process has mapped and rings by stores alone.
+#[derive(Debug)]
+pub(super) struct DoorbellMapping {
+    file: RemoteFile,
+    /// The cookie.
+    offset: u64,
+    range: Range<u64>,
+}
+
+impl DoorbellMapping {
+    /// Tells the device again, after a restore: it does not watch the pages any more. Not of a mapping that is gone.
+    pub fn tell_again(&self) {
+        let Ok(range) = words_of(&self.range) else { return };
+        let is_there = maps::in_range(&range).is_ok_and(|found| {
+            let mapped: usize =
+                found.iter().filter(|vma| vma.is_named(DOORBELLS_NAME)).map(|vma| vma.range.len()).sum();
+            mapped == range.len()
+        });
+        if is_there && let Err(errno) = self.file.tell_doorbells(self.offset, &self.range) {
+            tracing::warn!(target: "kfd", %errno, "doorbells are not watched after a restore");
+        }
+    }
+}
+
+fn words_of(range: &Range<u64>) -> Result<Range<usize>, std::num::TryFromIntError> {
+    Ok(range.start.try_into()?..range.end.try_into()?)
+}
+
+impl Outcome {
+    /// The answer of an ioctl that did something.
+    fn done(&self) -> Option<&Answer> {
+        match self {
+            Self::Answer(answer) if answer.result >= 0 => Some(answer),
+            Self::Answer(_) | Self::Later(_) => None,
         }
     }
 }

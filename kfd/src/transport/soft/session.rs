@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -19,9 +20,11 @@ use parking_lot::Mutex;
 use super::address::Address;
 use super::channel::{Channel, ConnectError};
 use super::local::{self, LocalDevice};
+use super::remote::DoorbellMapping;
 use super::start::{Start, Starting};
 use super::userptr::Lent;
 use crate::linux;
+use crate::transport::gate::{Gate, Inside};
 use crate::transport::wire::{Reply, Request, WireError};
 use crate::transport::{CallLimit, CloseError, OpenError};
 
@@ -39,6 +42,10 @@ const OPENING: Duration = Duration::from_secs(30);
 /// TIMEOUT: for how long softgpud is started again when each process ends, or reports that it listens, and nobody
 /// answers.
 const IN_VAIN: Duration = Duration::from_secs(10);
+
+/// How long a client waits before it connects again to a device whose clients are being frozen. It has no socket meanwhile, and
+/// the connection takes a hundredth of this time.
+const BUSY_NAP: Duration = Duration::from_millis(5);
 
 /// How long a started softgpud has to bind its socket before another one is started.
 const RESTART_AFTER: Duration = Duration::from_secs(2);
@@ -87,6 +94,11 @@ pub(super) struct Session {
     state: Mutex<State>,
     /// Pages of USERPTR objects.
     pub lent: Arc<Mutex<Lent>>,
+    /// The device's gate, for a process that has no connections between calls.
+    gate: OnceLock<Gate>,
+    /// The generation of the gate at which the device was last told of the doorbells.
+    told: AtomicU32,
+    doorbells: Mutex<Vec<DoorbellMapping>>,
 }
 
 /// Why a call got no reply.
@@ -141,7 +153,44 @@ impl Session {
             channels,
             state: Mutex::new(state),
             lent: Arc::default(),
+            gate: OnceLock::new(),
+            told: AtomicU32::new(0),
+            doorbells: Mutex::default(),
         })
+    }
+
+    /// Takes the gate over that came with the first open file.
+    ///
+    /// # Errors
+    /// As [`Gate::map`].
+    pub fn set_gate(&self, memory: &OwnedFd) -> Result<(), Errno> {
+        if self.gate.get().is_none() {
+            // Of two at once, both are the same.
+            let _ = self.gate.set(Gate::map(memory.as_fd())?);
+        }
+        Ok(())
+    }
+
+    /// The gate, if there is one and this is no forked child, which does not have the mapping.
+    pub fn gate(&self) -> Option<&Gate> {
+        self.gate.get().filter(|_| self.is_ours())
+    }
+
+    /// Waits until calls may be made; none is waited for where there is no gate.
+    pub fn enter(&self) -> Option<Inside<'_>> {
+        let gate = self.gate()?;
+        let inside = gate.enter();
+        let generation = gate.generation();
+        // ORDERING: Relaxed: one thread tells the device, and no other depends on it.
+        if self.told.swap(generation, Ordering::Relaxed) != generation {
+            self.doorbells.lock().iter().for_each(DoorbellMapping::tell_again);
+        }
+        Some(inside)
+    }
+
+    /// Notes doorbells of which the device has to be told again after a restore.
+    pub fn note_doorbells(&self, mapping: DoorbellMapping) {
+        self.doorbells.lock().push(mapping);
     }
 
     /// Whether calls may be made: the device lives and this is not a forked child.
@@ -242,7 +291,7 @@ impl Session {
                     ConnectError::Local(errno) => {
                         Err(CallError::Wire(WireError::System { call: "socket", errno }))
                     }
-                    ConnectError::TimedOut => Err(CallError::Wire(WireError::TimedOut)),
+                    ConnectError::TimedOut | ConnectError::Busy => Err(CallError::Wire(WireError::TimedOut)),
                     // The device is alive, but has too much to do for another channel.
                     ConnectError::Final(OpenError::Refused { errno, .. }) => {
                         Err(CallError::Wire(WireError::System { call: "connect", errno }))
@@ -362,6 +411,11 @@ fn first_channel(address: &Address) -> Result<Channel, OpenError> {
             }
             Err(ConnectError::TimedOut) => Errno::ETIMEDOUT,
             Err(ConnectError::Nobody(errno)) => errno,
+            Err(ConnectError::Busy) if !limit.is_over() => {
+                std::thread::sleep(BUSY_NAP);
+                continue;
+            }
+            Err(ConnectError::Busy) => Errno::EBUSY,
         };
         let has_ended = started.as_ref().is_some_and(|(_, starting)| starting.is_over());
         let is_in_vain = has_ended && begun.elapsed() >= IN_VAIN;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::libc;
@@ -116,7 +116,21 @@ pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
         let known = SETTINGS.join(", ");
         tracing::warn!(target: "kfd::settings", "{name} means nothing to softgpud, which knows {known}");
     }
-    execute(&find()?, address)
+    execute(&find()?, &["serve", "--devices", &address.devices, "--socket", &address.name])
+}
+
+/// Starts the softgpud of [`find`] with these arguments, detached from this process; returns when it listens or has given up, at
+/// the latest after `limit`.
+///
+/// # Errors
+/// [`StartError`].
+pub fn launch(arguments: &[&str], limit: Duration) -> Result<(), StartError> {
+    let mut starting = execute(&find()?, arguments)?;
+    let begun = Instant::now();
+    while !starting.is_over() && begun.elapsed() < limit {
+        starting.wait(limit.saturating_sub(begun.elapsed()));
+    }
+    Ok(())
 }
 
 /// Names with the prefix of settings that are no settings.
@@ -137,10 +151,10 @@ fn candidates(explicit: Option<&OsStr>, executable: Option<&Path>, search: Optio
     directories.map(Path::to_path_buf).chain(search).map(|directory| directory.join("softgpud")).collect()
 }
 
-fn execute(path: &Path, address: &Address) -> Result<Starting, StartError> {
-    tracing::debug!(target: "kfd", path = %path.display(), devices = %address.devices, "starting softgpud");
+fn execute(path: &Path, arguments: &[&str]) -> Result<Starting, StartError> {
+    tracing::debug!(target: "kfd", path = %path.display(), ?arguments, "starting softgpud");
     let mut command = Command::new(path);
-    command.args(["serve", "--devices", &address.devices, "--socket", &address.name]);
+    command.args(arguments);
     // If there is no descriptor left for a pipe, the client polls whether somebody listens.
     let pipe = pipe2(OFlag::O_CLOEXEC).ok();
     let (silent, output) = pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
@@ -209,7 +223,8 @@ mod tests {
     #[test]
     fn execute_detaches_and_reports_a_program_that_cannot_run() {
         let address = Address::new("gfx1100", None);
-        let missing = execute(Path::new("/nonexistent/softgpud"), &address);
+        let arguments = ["serve", "--devices", &address.devices, "--socket", &address.name];
+        let missing = execute(Path::new("/nonexistent/softgpud"), &arguments);
         assert!(
             matches!(missing, Err(StartError::Execute { source, .. }) if source.kind() == io::ErrorKind::NotFound)
         );
@@ -226,7 +241,7 @@ mod tests {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let mut starting = execute(&program, &address).unwrap();
+        let mut starting = execute(&program, &arguments).unwrap();
         let begun = std::time::Instant::now();
         starting.wait(Duration::from_secs(60));
         assert!(begun.elapsed().as_secs() < 50 && record.exists(), "its end was waited for, and no longer");

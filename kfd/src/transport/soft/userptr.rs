@@ -13,13 +13,12 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::sys::mman::ProtFlags;
-use nix::sys::stat::fstat;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::maps::{self, Vma};
-use crate::sys;
 use crate::transport::CloseError;
 use crate::transport::wire::{MAX_FDS, PageRun};
+use crate::{linux, sys};
 
 mod exchange;
 
@@ -40,9 +39,8 @@ pub(in crate::transport::soft) struct Lent {
 #[derive(Debug)]
 struct Loan {
     end: usize,
-    /// The memfd, as the maps print it.
-    device: (u64, u64),
-    inode: u64,
+    /// The name of the memfd, which no other has. Its inode is another one after a restore.
+    name: String,
     /// The pages that were private, ascending.
     private: Vec<Range<usize>>,
     /// The objects over these pages.
@@ -131,15 +129,14 @@ impl Lent {
 
     fn lend_piece(&mut self, piece: &Range<usize>, writable: bool) -> Option<OwnedFd> {
         let vmas = lendable(piece, writable)?;
-        let memory = exchange::for_memfd(piece, &vmas).and_then(|memory| Ok((fstat(&memory)?, memory)));
+        let memory = memory_name().and_then(|name| Ok((exchange::for_memfd(piece, &vmas, &name)?, name)));
         let memory = memory.inspect_err(|errno| {
             let (start, bytes) = (piece.start, piece.len());
             tracing::warn!(target: "kfd", start, bytes, %errno, "cannot lend pages to the soft device");
         });
-        let (status, memory) = memory.ok()?;
-        let device = maps::device(status.st_dev);
+        let (memory, name) = memory.ok()?;
         let private = vmas.iter().filter(|vma| vma.private).map(|vma| vma.range.clone()).collect();
-        let loan = Loan { end: piece.end, device, inode: status.st_ino, private, handles: Vec::new() };
+        let loan = Loan { end: piece.end, name, private, handles: Vec::new() };
         self.loans.insert(piece.start, loan);
         Some(memory)
     }
@@ -227,6 +224,12 @@ impl Lent {
     }
 }
 
+/// A name for the memory of a loan.
+fn memory_name() -> Result<String, Errno> {
+    let [low, high] = *linux::random()?.as_chunks::<8>().0 else { return Err(Errno::EIO) };
+    Ok(format!("stasis-userptr:{:016x}", u64::from_le_bytes(low) ^ u64::from_le_bytes(high)))
+}
+
 /// The mappings that make up `range`, if all of it can be lent.
 fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
     let vmas = maps::in_range(range).ok()?;
@@ -263,7 +266,7 @@ impl Loan {
     /// Mappings of the loan's memory in a range.
     fn mapped(&self, range: Range<usize>) -> Result<Vec<Vma>, Errno> {
         let mut vmas = maps::in_range(&range)?;
-        vmas.retain(|vma| (vma.device, vma.inode) == (self.device, self.inode));
+        vmas.retain(|vma| vma.memfd.as_ref() == Some(&self.name));
         Ok(vmas)
     }
 }

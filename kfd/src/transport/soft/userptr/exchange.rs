@@ -27,12 +27,12 @@ const STACK_BYTES: usize = 256 << 10;
 /// More stack than the calls below need.
 const OWN_FRAMES_BYTES: usize = 64 << 10;
 
-/// Makes a memfd the memory of `range`, which is made up of `vmas`.
+/// Makes a memfd of this name the memory of `range`, which is made up of `vmas`.
 ///
 /// # Errors
 /// The errno of the failing call; the pages are as before then. EFAULT if this thread's own data are among them.
-pub(super) fn for_memfd(range: &Range<usize>, vmas: &[Vma]) -> Result<OwnedFd, Errno> {
-    let memory = linux::memfd("stasis-userptr", range.len() as u64, SealFlag::F_SEAL_SHRINK)?;
+pub(super) fn for_memfd(range: &Range<usize>, vmas: &[Vma], name: &str) -> Result<OwnedFd, Errno> {
+    let memory = linux::memfd(name, range.len() as u64, SealFlag::F_SEAL_SHRINK)?;
     while_nobody_stores(range, || {
         user_memory::copy_to_file(range.start as u64, range.len() as u64, &memory)?;
         let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
