@@ -7,6 +7,7 @@ mod agents;
 mod beside;
 mod dispatch;
 mod doctor;
+mod foreign;
 mod freeze;
 mod inspect;
 mod loopback;
@@ -97,8 +98,14 @@ fn execute(command: Command) -> Result<ExitCode> {
             return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Run(args) => return run::run(&args),
-        Command::Checkpoint(args) => freeze::checkpoint(&args),
-        Command::Restore(args) => freeze::restore(&args),
+        Command::Checkpoint(args) => match foreign::find(args.pid)? {
+            Some(tree) => foreign::checkpoint(&args, tree),
+            None => freeze::checkpoint(&args),
+        },
+        Command::Restore(args) => match foreign::find_checkpoint(&args)? {
+            Some((directory, manifest)) => foreign::restore(&args, &directory, &manifest),
+            None => freeze::restore(&args),
+        },
         Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;
             freeze::resume(pid, &[], directory, Some(terms.admission()?), Duration::from_secs(120))?;

@@ -290,6 +290,15 @@ pub struct Dump<'a> {
     pub options: DumpOptions<'a>,
     /// The gate where the dump waits for the others.
     pub gate: Option<&'a CommitGate>,
+    /// What is to be done while the tasks are frozen and CRIU's images complete, before the gate opens; if it fails, no dump
+    /// commits.
+    pub before_commit: Option<&'a dyn BeforeCommit>,
+}
+
+/// What is to be done before a dump commits.
+pub trait BeforeCommit: std::fmt::Debug {
+    /// Does it; whether the dump may commit. It keeps its own error.
+    fn prepare(&self) -> bool;
 }
 
 /// How to dump.
@@ -350,8 +359,13 @@ impl Gates<'_> {
             gates().for_each(|gate| log(gate.refuse()));
             (self.has_said, self.held_back) = (true, at_work.to_vec());
         } else if gates().all(CommitGate::is_prepared) {
-            gates().for_each(|gate| log(gate.commit()));
-            (self.has_said, self.held_back) = (true, vec![false; at_work.len()]);
+            let may_commit =
+                self.dumps.iter().filter_map(|dump| dump.before_commit).all(BeforeCommit::prepare);
+            match may_commit {
+                true => gates().for_each(|gate| log(gate.commit())),
+                false => gates().for_each(|gate| log(gate.refuse())),
+            }
+            (self.has_said, self.held_back) = (true, vec![!may_commit; at_work.len()]);
         }
     }
 }

@@ -16,5 +16,5 @@ mod interrupt;
 mod orphans;
 mod watch;
 
-pub use criu::{Criu, CriuError, Dump, DumpOptions};
+pub use criu::{BeforeCommit, Criu, CriuError, Dump, DumpOptions};
 pub use watch::Target;

@@ -46,6 +46,9 @@ enum Command {
         /// Append a line of JSON for each ioctl and dispatch to a file
         #[arg(long, value_name = "FILE")]
         trace: Option<PathBuf>,
+        /// Take the orders of `stasis checkpoint` and `stasis restore`
+        #[arg(long)]
+        controlled: bool,
     },
     /// Writes what programs read of the machine below /sys, /dev and /proc into a directory
     Tree {
@@ -70,9 +73,9 @@ fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     install_log();
     match arguments.command {
-        Command::Serve { devices, socket, while_stdin, machine, remove, report, trace } => {
+        Command::Serve { devices, socket, while_stdin, machine, remove, report, trace, controlled } => {
             let records = Records { report, trace };
-            serve(&ServeOptions { devices, socket, while_stdin, machine, remove, records })
+            serve(&ServeOptions { devices, socket, while_stdin, machine, remove, records, controlled })
                 .context("softgpud cannot serve")
         }
         Command::Tree { devices, directory } => write_tree(&TreeOptions { devices, directory })

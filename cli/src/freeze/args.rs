@@ -16,59 +16,59 @@ use crate::preflight;
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
     /// The process to freeze, with all its descendants.
-    pub(super) pid: i32,
+    pub(crate) pid: i32,
     /// Directory for the images: must be empty or not exist.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Freeze these process trees with it, as one session: the memory they share stays shared. Each gets a directory of
     /// its own in DIRECTORY, named after its root.
     #[arg(long, visible_alias = "with", value_name = "PID", value_delimiter = ',')]
-    pub(super) session: Vec<i32>,
+    pub(crate) session: Vec<i32>,
     /// Let the process run on afterwards.
     #[arg(long)]
-    pub(super) leave_running: bool,
+    pub(crate) leave_running: bool,
     /// Stop kernels in the middle instead of waiting for their end.
     #[arg(long)]
-    pub(super) preempt: bool,
+    pub(crate) preempt: bool,
     /// How long the queues may take to stop.
     #[arg(long, default_value_t = 10_000, value_name = "MS")]
-    pub(super) deadline_ms: u64,
+    pub(crate) deadline_ms: u64,
     /// How long writing the buffers may take; ten minutes unless given.
     #[arg(long, value_name = "MS")]
-    pub(super) write_deadline_ms: Option<u64>,
+    pub(crate) write_deadline_ms: Option<u64>,
     /// How long CRIU may take; then it is ended and the process runs on. Ten minutes unless given, and a second more for
     /// every 10 MiB of memory of the processes.
     #[arg(long, value_name = "MS", conflicts_with = "no_dump")]
-    pub(super) criu_deadline_ms: Option<u64>,
+    pub(crate) criu_deadline_ms: Option<u64>,
     /// How long the process waits for CRIU before it runs on by itself.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
-    pub(super) lease_ms: u64,
+    pub(crate) lease_ms: u64,
     /// What a process does that cannot have its device back because its render files are gone: wait with its gate shut,
     /// or exit with status 75 if its checkpoint is complete, so that `stasis restore` can take its place.
     #[arg(long, default_value = "wait", value_name = "wait|exit", value_parser = on_stranded)]
-    pub(super) on_stranded: OnStranded,
+    pub(crate) on_stranded: OnStranded,
     /// How long it waits before it exits.
     #[arg(long, default_value_t = 30_000, value_name = "MS")]
-    pub(super) stranded_ms: u64,
+    pub(crate) stranded_ms: u64,
     /// Put the buffers into the process's own memory, so that CRIU's images alone are the whole checkpoint (slower).
     #[arg(long)]
-    pub(super) self_contained: bool,
+    pub(crate) self_contained: bool,
     /// Stop once the device is closed, and leave the dump to a `criu` of your own within the lease.
     #[arg(long, conflicts_with_all = ["leave_running", "self_contained"])]
-    pub(super) no_dump: bool,
+    pub(crate) no_dump: bool,
     #[command(flatten)]
-    pub(super) criu: CriuArgs,
+    pub(crate) criu: CriuArgs,
     /// Show how long the process stood still for what.
     #[arg(long, conflicts_with = "json")]
-    pub(super) timings: bool,
+    pub(crate) timings: bool,
     /// More arguments for `criu dump` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
-    pub(super) criu_args: Vec<String>,
+    pub(crate) criu_args: Vec<String>,
     /// Do not look first for what CRIU or the runtime would refuse (`stasis preflight`).
     #[arg(long)]
-    pub(super) no_preflight: bool,
+    pub(crate) no_preflight: bool,
     /// Print one JSON object instead of prose.
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// What CRIU is to be told of the process.
@@ -76,19 +76,19 @@ pub struct CheckpointArgs {
 pub struct CriuArgs {
     /// Keep established TCP connections; their peers notice a pause.
     #[arg(long, conflicts_with = "tcp_close")]
-    pub(super) tcp_established: bool,
+    pub(crate) tcp_established: bool,
     /// Reset established TCP connections; listening sockets stay.
     #[arg(long)]
-    pub(super) tcp_close: bool,
+    pub(crate) tcp_close: bool,
     /// How packets are kept from the connections meanwhile: nftables (the default), iptables or skip.
     #[arg(long, value_name = "METHOD", value_parser = network_lock)]
-    pub(super) network_lock: Option<NetworkLock>,
+    pub(crate) network_lock: Option<NetworkLock>,
     /// Keep file locks.
     #[arg(long)]
-    pub(super) file_locks: bool,
+    pub(crate) file_locks: bool,
     /// As an ordinary user, with CAP_CHECKPOINT_RESTORE (and CAP_SETPCAP, if the process cannot have every capability).
     #[arg(long)]
-    pub(super) unprivileged: bool,
+    pub(crate) unprivileged: bool,
 }
 
 /// What CRIU has to move at least in a second, bytes, before a deadline that nobody gave ends it.
@@ -101,7 +101,7 @@ fn limit(given: Option<u64>, base: Duration, bytes: u64) -> Duration {
 
 impl CheckpointArgs {
     /// How long CRIU may take for the trees of `roots`.
-    pub(super) fn criu_deadline(&self, roots: &[i32]) -> Duration {
+    pub(crate) fn criu_deadline(&self, roots: &[i32]) -> Duration {
         let pids = roots.iter().flat_map(|root| preflight::tree_of(*root));
         limit(self.criu_deadline_ms, Duration::from_secs(600), pids.map(resident).sum())
     }
@@ -117,7 +117,7 @@ fn resident(pid: i32) -> u64 {
 
 impl RestoreArgs {
     /// How long CRIU and the process may take to come back from images in these directories.
-    pub(super) fn deadline<'d>(&self, directories: impl Iterator<Item = &'d Path>) -> Duration {
+    pub(crate) fn deadline<'d>(&self, directories: impl Iterator<Item = &'d Path>) -> Duration {
         limit(self.deadline_ms, Duration::from_secs(120), directories.map(directory_bytes).sum())
     }
 }
@@ -138,7 +138,7 @@ fn network_lock(name: &str) -> Result<NetworkLock, String> {
 }
 
 impl CriuArgs {
-    pub(super) fn options(&self, pid: i32) -> CriuOptions {
+    pub(crate) fn options(&self, pid: i32) -> CriuOptions {
         CriuOptions {
             shell_job: has_terminal(pid),
             tcp_established: self.tcp_established,
@@ -154,33 +154,33 @@ impl CriuArgs {
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
     /// Directory made by `stasis checkpoint`; that of a session brings back all of it.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// In pid and network namespaces of its own, beside a process that has its pid. The command stays as their init,
     /// and ends with the process and its exit status.
     #[arg(long)]
-    pub(super) beside: bool,
+    pub(crate) beside: bool,
     /// How long CRIU may take, and the process to bring its device back, together; a CRIU that is late is ended, with
     /// all it has restored. Two minutes unless given, and a second more for every 10 MiB of images.
     #[arg(long, value_name = "MS")]
-    pub(super) deadline_ms: Option<u64>,
+    pub(crate) deadline_ms: Option<u64>,
     #[command(flatten)]
-    pub(super) terms: TermsArgs,
+    pub(crate) terms: TermsArgs,
     /// Do not compare the files with their hashes first: damage shows when the process runs, if at all.
     #[arg(long)]
-    pub(super) no_verify: bool,
+    pub(crate) no_verify: bool,
     /// Take files of any user, and files that others can write: only for a checkpoint that you trust otherwise.
     #[arg(long)]
-    pub(super) trust_owner: bool,
+    pub(crate) trust_owner: bool,
     /// More arguments for `criu restore` (repeat as needed).
     #[arg(long = "criu-arg", value_name = "ARG", allow_hyphen_values = true)]
-    pub(super) criu_args: Vec<String>,
+    pub(crate) criu_args: Vec<String>,
     /// Take a copy that another restore of this checkpoint has made, and that runs, for restored: of a session's trees some
     /// may be back already.
     #[arg(long, hide = true)]
-    pub(super) join: bool,
+    pub(crate) join: bool,
     /// Print one JSON object instead of prose.
     #[arg(long)]
-    pub(super) json: bool,
+    pub(crate) json: bool,
 }
 
 /// On what terms a process takes its device back; the KFD_*_CHECK switches of the environment are among them.
@@ -188,18 +188,18 @@ pub struct RestoreArgs {
 pub struct TermsArgs {
     /// Put an agent of the process on this GPU here (repeat as needed): each by index, or uuid as `stasis agents` prints.
     #[arg(long = "map", value_name = "OLD=NEW")]
-    pub(super) map: Vec<Place>,
+    pub(crate) map: Vec<Place>,
     /// Bear that a path from one GPU to another is missing here: copies go through the host's memory instead.
     #[arg(long)]
-    pub(super) allow_staged: bool,
+    pub(crate) allow_staged: bool,
     /// The device that a restored copy takes, as STASIS_DEVICE names it; without, that of STASIS_DEVICE in the environment,
     /// else the one it had.
     #[arg(long, value_name = "SPEC")]
-    pub(super) device: Option<String>,
+    pub(crate) device: Option<String>,
 }
 
 impl RestoreArgs {
-    pub(super) fn trust(&self) -> Trust {
+    pub(crate) fn trust(&self) -> Trust {
         if self.trust_owner { Trust::Anyone } else { Trust::of_caller() }
     }
 }

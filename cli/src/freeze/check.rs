@@ -20,12 +20,7 @@ const SAID: u64 = 64 << 20;
 
 /// Makes sure that programs and files are those of the checkpoint, both at a time: each is read from end to end, unless
 /// the user is in a hurry.
-pub(super) fn all(
-    manifest: &Manifest,
-    directory: &OpenDirectory,
-    no_verify: bool,
-    bar: &ProgressBar,
-) -> Result<()> {
+pub fn all(manifest: &Manifest, directory: &OpenDirectory, no_verify: bool, bar: &ProgressBar) -> Result<()> {
     bar.set_message("checking the files");
     let done = AtomicU64::new(0);
     let progress = |bytes| {

@@ -262,7 +262,7 @@ fn is_abandoned(party: &Party, directory: &Path) -> bool {
 }
 
 /// Leaves only CRIU's logs of a failed checkpoint, or nothing where there are none; whether there is one.
-fn clear_failed(directory: &Path) -> io::Result<bool> {
+pub fn clear_failed(directory: &Path) -> io::Result<bool> {
     let mut keeps = false;
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();

@@ -171,7 +171,7 @@ fn restorer_of(pid: i32) -> Option<i32> {
 
 /// The checkpoint needs its pid back: a living process has it for good, a dead one until its parent has buried it, one that
 /// a killed restore had begun until its guard has ended it.
-fn wait_for_pid(pid: i32) -> Result<()> {
+pub fn wait_for_pid(pid: i32) -> Result<()> {
     let deadline = Instant::now() + BURIAL;
     while fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
         // In this order: a guard ends when nothing is left of the process.

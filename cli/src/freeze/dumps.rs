@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
-    CommitGate, CriuOptions, LAYOUT, Manifest, Sealer, TREE_LAYOUT, TreeMember, commit_error, image_names,
-    write_commit_script,
+    CommitGate, CriuOptions, LAYOUT, Manifest, SealAt, Sealer, TREE_LAYOUT, TreeMember, commit_error,
+    image_names, write_commit_script,
 };
 use stasis_criu::{Criu, CriuError, Dump, DumpOptions, Target};
 
@@ -44,6 +44,7 @@ fn write_manifest(
         options: args.criu.options(tree.pid),
         images: image_names(directory)?,
         members,
+        foreign: None,
         report: CheckpointReport {
             secret: reports.first().filter(|_| is_plain).and_then(|report| report.secret.clone()),
             ..sum(reports)
@@ -75,7 +76,8 @@ pub(super) fn dump(
     let is_alone = party.trees.len() == 1;
     let prepare = |tree: &Tree| {
         let directory = directory.join(&tree.place);
-        let gate = if is_alone { None } else { Some(CommitGate::write(&directory, Some(&sealer))?) };
+        let gate =
+            if is_alone { None } else { Some(CommitGate::write(&directory, Some(&sealer), SealAt::Once)?) };
         let commit = match &gate {
             Some(gate) => gate.script().to_owned(),
             None => write_commit_script(&directory, Some(&sealer))?,
@@ -97,6 +99,7 @@ pub(super) fn dump(
         commit: &tree.commit,
         options: DumpOptions { leave_running: args.leave_running, criu: &tree.told, extra: &args.criu_args },
         gate: tree.gate.as_ref(),
+        before_commit: None,
     });
     let dumped = criu.dump(&dumps.collect::<Vec<_>>(), args.criu_deadline(&party.roots()));
     let explained = |(dumped, tree): (Result<(), CriuError>, &Tree)| {

@@ -81,7 +81,7 @@ pub(super) fn named(pid: i32, runtimes: usize, is_plain: bool) -> String {
 }
 
 /// Bytes of the files in a directory, without those further down.
-pub(super) fn directory_bytes(directory: &Path) -> u64 {
+pub fn directory_bytes(directory: &Path) -> u64 {
     fs::read_dir(directory)
         .map(|entries| entries.flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum())
         .unwrap_or(0)

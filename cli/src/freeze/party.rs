@@ -189,7 +189,11 @@ fn tree_is_named_twice(roots: &[i32], pid: i32) -> bool {
     roots.iter().filter(|root| **root == pid).count() > 1
 }
 
-fn command_line(pid: i32) -> Result<Vec<String>> {
+/// The command line of a process.
+///
+/// # Errors
+/// When there is no such process.
+pub fn command_line(pid: i32) -> Result<Vec<String>> {
     let raw = fs::read(format!("/proc/{pid}/cmdline"))
         .with_context(|| format!("There is no process {pid} to checkpoint"))?;
     Ok(raw

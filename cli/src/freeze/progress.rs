@@ -10,11 +10,13 @@ use stasis::image::memory_is_ample;
 /// How often a spinner turns.
 const TURN: Duration = Duration::from_millis(100);
 
-pub(super) fn milliseconds(since: Instant) -> f64 {
+/// Milliseconds since then.
+pub fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-pub(super) fn spinner(quiet: bool) -> ProgressBar {
+/// A spinner on the terminal; hidden for a script.
+pub fn spinner(quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

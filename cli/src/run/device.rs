@@ -17,6 +17,7 @@ use nix::unistd::{AccessFlags, access};
 use tempfile::TempDir;
 use thiserror::Error;
 
+use crate::foreign::CHECKPOINTED_FILE;
 use crate::output;
 
 /// The library that is preloaded.
@@ -108,7 +109,16 @@ impl Device {
         std::fs::create_dir(&tree).map_err(system("make", &tree))?;
         let socket = socket_name(&path);
         let mut command = Command::new(&program);
-        command.args(["serve", "--devices", &devices, "--socket", &socket, "--while-stdin", "--machine"]);
+        command.args([
+            "serve",
+            "--devices",
+            &devices,
+            "--socket",
+            &socket,
+            "--while-stdin",
+            "--controlled",
+            "--machine",
+        ]);
         command.arg(&tree).arg("--remove").arg(&path);
         // Kept open: softgpud removes its name.
         let report = path.join("report");
@@ -163,6 +173,12 @@ impl Device {
             // A program of ours finds the same machine, as it would find the kernel's driver.
             (DEVICE_VARIABLE, "kfd".into()),
         ]
+    }
+
+    /// The directory that the program was checkpointed into, if it has ended for that.
+    pub fn checkpoint(&self) -> Option<String> {
+        let mark = self.directory.parent()?.join(CHECKPOINTED_FILE);
+        std::fs::read_to_string(mark).ok()
     }
 
     /// Lets softgpud end; answers what it told of the clients that have ended, a line of JSON each.

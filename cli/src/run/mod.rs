@@ -15,6 +15,7 @@ mod program;
 mod summary;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -54,7 +55,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut device = Device::start(&spec, trace)?;
     let begun = Instant::now();
     let status = program::run(&args.command, &device);
+    let checkpoint = device.checkpoint();
     let clients = device.end();
+    if let Some(directory) = checkpoint {
+        // Not into a file: the program may have the same one, which must be as it was when the program is restored.
+        if std::io::stderr().is_terminal() {
+            output::complain(format_args!("stasis run: the program is checkpointed in {directory}\n"));
+        }
+        return status.map(ExitCode::from);
+    }
     for refusal in refusals(&clients) {
         output::complain(format_args!("stasis run: {refusal}; use --device soft:gfx1100\n"));
     }

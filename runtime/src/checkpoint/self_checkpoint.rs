@@ -203,6 +203,7 @@ fn write_beside(
         options: options.criu.clone(),
         images: image_names(directory)?,
         members: Vec::new(),
+        foreign: None,
         report: report.clone(),
         files: Vec::new(),
     };

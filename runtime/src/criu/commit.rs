@@ -37,10 +37,24 @@ fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestE
 /// # Errors
 /// [`ManifestError::Io`].
 pub fn write_commit_script(directory: &Path, sealer: Option<&Sealer>) -> Result<PathBuf, ManifestError> {
-    write(directory, sealer, "")
+    write(directory, sealer, "", SealAt::Once)
 }
 
-fn write(directory: &Path, sealer: Option<&Sealer>, wait: &str) -> Result<PathBuf, ManifestError> {
+/// When a commit script that waits for word has the files listed and written to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealAt {
+    /// When the images are whole. All that can fail comes before the word, so that trees commit together.
+    Once,
+    /// When the word has come: files are added to the checkpoint while the tasks are frozen.
+    Word,
+}
+
+fn write(
+    directory: &Path,
+    sealer: Option<&Sealer>,
+    wait: &str,
+    seal_at: SealAt,
+) -> Result<PathBuf, ManifestError> {
     let path = directory.join(CRIU_DIRECTORY).join("commit.sh");
     let place = quoted(directory);
     // One syncfs for CRIU's many small files, which it never syncs itself.
@@ -48,9 +62,13 @@ fn write(directory: &Path, sealer: Option<&Sealer>, wait: &str) -> Result<PathBu
         Some(sealer) => format!("{} . 2>{CRIU_DIRECTORY}/{COMMIT_LOG}", sealer.command()),
         None => format!("sync -f {CRIU_DIRECTORY}"),
     };
+    let (first, then) = match seal_at {
+        SealAt::Once => (format!("{seal}\n"), wait.to_owned()),
+        SealAt::Word => (wait.to_owned(), format!("{seal}\n")),
+    };
     let script = format!(
         "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {place}\n\
-         {seal}\n{wait}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
+         {first}{then}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
     );
     fs::write(&path, script).map_err(failed("write", &path))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700))
@@ -76,11 +94,11 @@ pub struct CommitGate {
 }
 
 impl CommitGate {
-    /// Writes a commit script that, with everything synced, waits for word before it commits.
+    /// Writes a commit script that waits for word before it commits.
     ///
     /// # Errors
     /// [`ManifestError::Io`].
-    pub fn write(directory: &Path, sealer: Option<&Sealer>) -> Result<Self, ManifestError> {
+    pub fn write(directory: &Path, sealer: Option<&Sealer>, seal_at: SealAt) -> Result<Self, ManifestError> {
         let images = directory.join(CRIU_DIRECTORY);
         let gate = images.join(GATE);
         mkfifo(&gate, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed("make", &gate)(e.into()))?;
@@ -93,7 +111,7 @@ impl CommitGate {
             "exec 3<>{CRIU_DIRECTORY}/{GATE}\nexec 4<{CRIU_DIRECTORY}/{GATE}\nexec 3>&-\n\
              : >{CRIU_DIRECTORY}/{PREPARED}\nread -r word <&4\n[ \"$word\" = commit ]\n"
         );
-        Ok(Self { script: write(directory, sealer, &wait)?, images, held: held.into() })
+        Ok(Self { script: write(directory, sealer, &wait, seal_at)?, images, held: held.into() })
     }
 
     /// The script for CRIU.
@@ -171,7 +189,7 @@ mod tests {
         for (commits, is_early) in [(true, false), (true, true), (false, false), (false, true)] {
             let temporary = tempfile::tempdir().unwrap();
             let directory = directory(&temporary);
-            let gate = CommitGate::write(&directory, None).unwrap();
+            let gate = CommitGate::write(&directory, None, SealAt::Once).unwrap();
             let say = || if commits { gate.commit().unwrap() } else { gate.refuse().unwrap() };
             if is_early {
                 say();
@@ -191,7 +209,7 @@ mod tests {
     fn end_of_whoever_holds_the_gate_is_a_no() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = directory(&temporary);
-        let gate = CommitGate::write(&directory, None).unwrap();
+        let gate = CommitGate::write(&directory, None, SealAt::Once).unwrap();
         let mut script = run(gate.script());
         wait_prepared(&gate);
         drop(gate);

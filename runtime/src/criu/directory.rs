@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ManifestError;
 use super::executable::Executable;
 use super::hashed_json;
-use super::layout::{CRIU_DIRECTORY, FIRST_PID, MANIFEST_FILE, MAX_BYTES, PENDING_FILE, SEALED_LAYOUT};
+use super::layout::{CRIU_DIRECTORY, FIRST_PID, FOREIGN_LAYOUT, MANIFEST_FILE, MAX_BYTES, PENDING_FILE};
 use super::opened::{OpenDirectory, Trust};
 use super::options::CriuOptions;
 use crate::checkpoint::{CheckpointReport, TermsSecret};
@@ -65,6 +65,9 @@ pub struct Manifest {
     /// The processes of the tree that have a runtime, if the root is not the only one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<TreeMember>,
+    /// The file that says what device the processes have, of programs that know nothing of checkpoints; from layout 4 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<String>,
     /// What was moved.
     pub report: CheckpointReport,
     /// The files that belong to it, from layout 3 on.
@@ -158,13 +161,16 @@ impl Manifest {
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, ManifestError> {
         let manifest: Self = serde_json::from_slice(text)
             .map_err(|source| ManifestError::Parse { path: path.into(), source })?;
-        if manifest.layout > SEALED_LAYOUT {
+        if manifest.layout > FOREIGN_LAYOUT {
             return Err(ManifestError::Layout { path: path.into(), found: manifest.layout });
         }
         // Files are listed from that layout on only: a number that was changed is found, too.
         if manifest.is_sealed() != hashed_json::fits(text)
             || manifest.is_sealed() == manifest.files.is_empty()
         {
+            return Err(ManifestError::Damaged { path: path.into() });
+        }
+        if manifest.foreign.is_some() != (manifest.layout == FOREIGN_LAYOUT) && manifest.is_sealed() {
             return Err(ManifestError::Damaged { path: path.into() });
         }
         manifest.check_names(path)?;
@@ -177,7 +183,9 @@ impl Manifest {
         let directories = || self.members.iter().map(|member| member.directory.as_str());
         let images = || self.images.iter().map(String::as_str);
         let files = || self.files.iter().map(|file| file.path.as_str());
-        let parts = images().chain(directories()).chain(files().flat_map(|file| file.splitn(2, '/')));
+        let foreign = self.foreign.iter().map(String::as_str);
+        let parts =
+            images().chain(directories()).chain(foreign).chain(files().flat_map(|file| file.splitn(2, '/')));
         if let Some(name) = parts.into_iter().find(|name| !is_plain(name)) {
             return Err(ManifestError::ImageName { path: path.into(), name: name.to_owned() });
         }
@@ -199,6 +207,9 @@ impl Manifest {
     /// The processes that have a runtime, each with the directory of its image, in the checkpoint's `directory`.
     #[must_use]
     pub fn runtimes(&self, directory: &Path) -> Vec<(i32, PathBuf)> {
+        if self.foreign.is_some() {
+            return Vec::new();
+        }
         if self.members.is_empty() {
             return vec![(self.pid, directory.to_owned())];
         }
@@ -334,6 +345,7 @@ pub(super) mod tests {
             options: CriuOptions::default(),
             images: vec!["runtime-0.img".into()],
             members: Vec::new(),
+            foreign: None,
             report: CheckpointReport::default(),
             files: Vec::new(),
         }
@@ -377,7 +389,7 @@ pub(super) mod tests {
     fn newer_layout_and_traversal_are_refused() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = prepare(&temporary.path().join("c")).unwrap();
-        Manifest { layout: SEALED_LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
+        Manifest { layout: FOREIGN_LAYOUT + 1, ..manifest() }.write_pending(&directory).unwrap();
         commit(&directory).unwrap();
         assert!(matches!(Manifest::read(&directory), Err(ManifestError::Layout { .. })));
         Manifest { images: vec!["../x".into()], ..manifest() }.write_pending(&directory).unwrap();

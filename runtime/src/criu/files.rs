@@ -15,7 +15,9 @@ use serde::Serialize;
 use super::directory::{ListedFile, Manifest};
 use super::error::{Difference, Differences, ManifestError};
 use super::hash::{Wanted, hash_all};
-use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED, SEALED_LAYOUT};
+use super::layout::{
+    CRIU_DIRECTORY, FOREIGN_LAYOUT, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED, SEALED_LAYOUT,
+};
 use super::opened::{Entry, OpenDirectory, Trust, called};
 
 /// How much of an image of ours is hashed again: its front has the hashes of its tables, and those the hashes of the
@@ -203,7 +205,7 @@ pub fn seal(directory: &Path) -> Result<CheckedFiles, ManifestError> {
     synced?;
     let listed = found.into_iter().zip(hashed?);
     let listed = listed.map(|((path, bytes), hash)| ListedFile { path, bytes, blake3: hash.to_string() });
-    manifest.layout = SEALED_LAYOUT;
+    manifest.layout = if manifest.foreign.is_some() { FOREIGN_LAYOUT } else { SEALED_LAYOUT };
     manifest.files = listed.collect();
     manifest.rewrite_pending(directory.path())?;
     Ok(CheckedFiles { files: manifest.files.len() as u64, bytes: manifest.listed_bytes(), hashed: true })

@@ -16,6 +16,9 @@ pub const TREE_LAYOUT: u32 = 2;
 /// Version of the layout of either, whose manifest lists all files with their hashes and ends with its own: older
 /// programs would check none of that.
 pub const SEALED_LAYOUT: u32 = 3;
+/// Version of the layout of a directory with programs that know nothing of checkpoints, whose device softgpud has: older
+/// programs would look for a runtime in them. Its manifest lists all files, too.
+pub const FOREIGN_LAYOUT: u32 = 4;
 /// Longest manifest or session index that is read, bytes.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 /// The first process that can be restored: 1 is the init of its namespace, and exists.

@@ -20,7 +20,7 @@ mod sealer;
 mod sessions;
 mod stats;
 
-pub use self::commit::{CommitGate, commit_error, write_commit_script};
+pub use self::commit::{CommitGate, SealAt, commit_error, write_commit_script};
 pub use self::directory::{
     ListedFile, Manifest, TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
 };
@@ -28,7 +28,7 @@ pub use self::error::{Difference, Differences, ManifestError};
 pub use self::executable::{Executable, ExecutableError};
 pub use self::files::{CheckedFiles, NO_PLUGINS, seal};
 pub use self::layout::{
-    CRIU_DIRECTORY, LAYOUT, MANIFEST_FILE, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
+    CRIU_DIRECTORY, FOREIGN_LAYOUT, LAYOUT, MANIFEST_FILE, SEALED_LAYOUT, SESSION_DIRECTORY, TREE_LAYOUT,
 };
 pub use self::opened::{OpenDirectory, Trust};
 pub use self::options::{CriuOptions, NetworkLock, has_terminal};

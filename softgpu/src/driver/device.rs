@@ -4,6 +4,7 @@
 //! INVARIANT: these ioctls store or return values. None of them changes how queues run.
 
 use queues::words::count;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kfd::sys::*;
@@ -50,8 +51,9 @@ impl KfdProcess {
     ) -> Result<(), Errno> {
         // An unknown GPU is no error: only its counter stays 0.
         args.gpu_clock_counter = if self.gpu_by_id(args.gpu_id).is_ok() { self.hardware.clock() } else { 0 };
-        args.cpu_clock_counter = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW);
-        args.system_clock_counter = nanoseconds(ClockId::CLOCK_BOOTTIME);
+        let ahead = self.clock_offset.load(Ordering::Relaxed);
+        args.cpu_clock_counter = nanoseconds(ClockId::CLOCK_MONOTONIC_RAW).saturating_add_signed(ahead);
+        args.system_clock_counter = nanoseconds(ClockId::CLOCK_BOOTTIME).saturating_add_signed(ahead);
         args.system_clock_freq = NS;
         Ok(())
     }

@@ -8,7 +8,7 @@ use queues::words::words;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
@@ -66,6 +66,8 @@ pub struct KfdProcess {
     pub(super) state: Mutex<State>,
     pub(super) events: Events,
     pub(super) streams: Streams,
+    /// How far the client's clocks are ahead of this process's, nanoseconds.
+    pub(super) clock_offset: AtomicI64,
     pub(super) deferred: Deferred,
     /// A reference to this object, for threads that do deferred work of interrupts.
     pub(super) this: Weak<Self>,
@@ -194,6 +196,7 @@ impl KfdProcess {
             state: Mutex::new(state),
             events: Events::default(),
             streams: Streams::default(),
+            clock_offset: AtomicI64::new(0),
             deferred: Deferred::default(),
             this: Weak::clone(this),
         })

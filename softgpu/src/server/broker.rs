@@ -8,7 +8,7 @@
 //! Executors do not end with the broker: their clients keep the connections that they have, and only new ones fail
 //! (a new broker would start a new executor without the state of the old files).
 //!
-//! INVARIANT: the broker reads no byte that a client sent, and never waits for a client or an executor.
+//! INVARIANT: the broker reads no byte that a client sent, and never waits for a client, an executor or a controller.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kfd::transport::control::{BrokerAnswer, BrokerOrder, executor_socket};
 use kfd::transport::wire::{self, Reply};
 use kfd::{errno, linux};
 use nix::errno::Errno;
@@ -28,6 +29,7 @@ use nix::unistd::{Pid, chdir, geteuid};
 use super::devices::Devices;
 use super::error::ServeError;
 use super::executor::{Records, Seed};
+use super::orders::Orders;
 use super::peer::Peer;
 use super::{log, peer, refusal, settings, sys, tree, window};
 use crate::driver::Ledger;
@@ -57,6 +59,8 @@ pub struct ServeOptions {
     pub remove: Option<PathBuf>,
     /// What to record of the clients.
     pub records: Records,
+    /// Whether to take a controller's orders (`kfd::transport::control`).
+    pub controlled: bool,
 }
 
 /// An executor and its client.
@@ -83,6 +87,12 @@ struct Broker {
     /// What the broker stays for, with or without executors: the other end of a pipe is open.
     kept: Option<OwnedFd>,
     records: Records,
+    /// Taken out while orders are carried out.
+    orders: Option<Orders>,
+    /// Whether executors take orders, too.
+    controlled: bool,
+    /// The socket for clients, by its name.
+    socket: String,
 }
 
 /// Serves until no executor is left. Returns at once, successfully, when another instance has the socket's name.
@@ -108,6 +118,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         return Ok(());
     };
     let ledger = devices.ledger()?;
+    let orders = if options.controlled { Orders::listen(&options.socket)? } else { None };
     if let Some(directory) = &options.machine {
         tree::write(&devices, directory)?;
     }
@@ -130,6 +141,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         grace,
         kept,
         records: options.records.clone(),
+        controlled: orders.is_some(),
+        orders,
+        socket: options.socket.clone(),
     }
     .run();
     if let Some(directory) = &options.remove
@@ -163,13 +177,13 @@ impl Broker {
         loop {
             self.sleep()?;
             self.bury_the_dead();
+            self.take_orders();
             let accepted = self.accept_all();
             if self.kept.as_ref().is_some_and(|kept| peer::is_readable(kept.as_fd())) {
                 self.kept = None;
                 self.deadline = Instant::now();
             }
-            let is_kept = self.kept.is_some() || !self.executors.is_empty();
-            if !is_kept && !accepted && Instant::now() >= self.deadline {
+            if !self.is_kept() && !accepted && Instant::now() >= self.deadline {
                 tracing::info!(target: "server", "nobody left");
                 return Ok(());
             }
@@ -183,12 +197,61 @@ impl Broker {
             self.executors.iter().map(|executor| PollFd::new(executor.exit.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(self.kept.as_ref().map(|kept| PollFd::new(kept.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.orders.iter().flat_map(Orders::polled));
         let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let is_kept = self.kept.is_some() || !self.executors.is_empty();
-        match linux::poll(&mut fds, (!is_kept).then_some(left)) {
+        match linux::poll(&mut fds, (!self.is_kept()).then_some(left)) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(ServeError::System { what: "poll", errno }),
         }
+    }
+
+    /// Whether somebody may still come, or is here.
+    fn is_kept(&self) -> bool {
+        let is_wanted = self.orders.as_ref().is_some_and(Orders::is_wanted);
+        self.kept.is_some() || !self.executors.is_empty() || is_wanted
+    }
+
+    fn take_orders(&mut self) {
+        let Some(mut orders) = self.orders.take() else { return };
+        orders.attend(|order| self.carry_out(order));
+        self.orders = Some(orders);
+    }
+
+    fn carry_out(&mut self, order: BrokerOrder) -> BrokerAnswer {
+        match order {
+            BrokerOrder::Clients => {
+                let living = self.executors.iter().filter(|executor| !executor.client.is_gone());
+                let mut clients: Vec<i32> = living.map(|executor| executor.client.pid.as_raw()).collect();
+                clients.sort_unstable();
+                BrokerAnswer::Clients(clients)
+            }
+            BrokerOrder::Hold => BrokerAnswer::Held,
+            BrokerOrder::Start { client } => match self.start_restored(client) {
+                Ok(()) => BrokerAnswer::Started,
+                Err(error) => BrokerAnswer::Failed { message: refusal::with_causes(&error) },
+            },
+        }
+    }
+
+    /// Starts an executor for a client that does not connect by itself yet.
+    fn start_restored(&mut self, client: i32) -> Result<(), ServeError> {
+        let peer = Peer::of_process(Pid::from_raw(client)).map_err(ServeError::system("pidfd_open"))?;
+        if peer.uid != geteuid().as_raw() {
+            return Err(ServeError::System {
+                what: "the executor of another user's process",
+                errno: Errno::EPERM,
+            });
+        }
+        let is_known = |executor: &Executor| executor.client.pid == peer.pid && !executor.client.is_gone();
+        if self.executors.iter().any(is_known) {
+            return Err(ServeError::System {
+                what: "a second executor of one process",
+                errno: Errno::EEXIST,
+            });
+        }
+        let executor = self.start(peer, true)?;
+        self.executors.push(executor);
+        Ok(())
     }
 
     /// Reaps executors that have ended and gives their share of the device back.
@@ -245,6 +308,12 @@ impl Broker {
             return;
         }
         let pid = peer.pid;
+        let is_known = self.executors.iter().any(|executor| executor.client.pid == pid);
+        if !is_known && self.orders.as_ref().is_some_and(Orders::holds) {
+            // Whoever is gone needs no answer.
+            let _ = wire::send(connection.as_fd(), &Reply::Busy, &[]);
+            return;
+        }
         let index = match self.executor_of(peer) {
             Ok(index) => index,
             Err(error) => {
@@ -268,19 +337,26 @@ impl Broker {
         if let Some(index) = self.executors.iter().position(known) {
             return Ok(index);
         }
-        let executor = self.start(peer)?;
+        let executor = self.start(peer, false)?;
         self.executors.push(executor);
         Ok(self.executors.len() - 1)
     }
 
-    fn start(&self, client: Peer) -> Result<Executor, ServeError> {
+    fn start(&self, client: Peer, restored: bool) -> Result<Executor, ServeError> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
             .map_err(ServeError::system("socketpair"))?;
         // CAST: a pid is positive.
         let slot =
             self.ledger.claim(client.pid.as_raw().cast_unsigned()).map_err(ServeError::Ledger)?.index();
-        let executor = self.spawn(client, ours, theirs, slot);
+        let seed = Seed {
+            slot,
+            source: self.devices.source().clone(),
+            records: self.records.clone(),
+            control: self.controlled.then(|| executor_socket(&self.socket, client.pid.as_raw())),
+            restored,
+        };
+        let executor = self.spawn(client, ours, theirs, &seed);
         if executor.is_err()
             && let Err(error) = self.ledger.clear(slot)
         {
@@ -294,7 +370,7 @@ impl Broker {
         client: Peer,
         control: OwnedFd,
         theirs: OwnedFd,
-        slot: usize,
+        seed: &Seed,
     ) -> Result<Executor, ServeError> {
         let mut child = Command::new("/proc/self/exe")
             .arg0("softgpud")
@@ -304,9 +380,9 @@ impl Broker {
             .stdout(Stdio::null())
             .spawn()
             .map_err(ServeError::Spawn)?;
-        let seed = Seed { slot, source: self.devices.source().clone(), records: self.records.clone() };
+        let slot = seed.slot;
         let fds = [client.pidfd.as_fd(), self.ledger.as_fd()];
-        let sent = wire::send(control.as_fd(), &seed, &fds).map_err(ServeError::Control).and_then(|()| {
+        let sent = wire::send(control.as_fd(), seed, &fds).map_err(ServeError::Control).and_then(|()| {
             linux::set_nonblocking(&control, true).map_err(ServeError::system("fcntl(F_SETFL)"))?;
             pidfd_of(&child).map_err(ServeError::system("pidfd_open"))
         });

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use kfd::linux;
 use kfd::transport::wire::{self, ReceiveBuffer, WireError};
@@ -25,6 +25,7 @@ use super::channel::Channel;
 use super::devices::{Devices, Source};
 use super::error::ServeError;
 use super::host::Host;
+use super::keeper::Keeper;
 use super::peer;
 use super::{layout, sys, window};
 use crate::driver::Ledger;
@@ -45,7 +46,7 @@ pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     raise_descriptor_limit();
     let mut buffer = ReceiveBuffer::new();
     let seed = wire::receive::<Seed>(control.as_fd(), &mut buffer).map_err(ServeError::Control)?;
-    let Seed { slot, source, records } = seed.message;
+    let Seed { slot, source, records, control: orders, restored } = seed.message;
     let [pidfd, ledger] =
         <[OwnedFd; 2]>::try_from(seed.fds).map_err(|fds| ServeError::Seed { found: fds.len() })?;
     let client = pid_of(&pidfd).map_err(ServeError::system("reading the client's pidfd"))?;
@@ -53,24 +54,37 @@ pub fn execute(client: i32, tries: u32) -> Result<(), ServeError> {
     let share = ledger.slot(slot).map_err(ServeError::Ledger)?;
     let trace = records.trace.as_deref().map(append_to).transpose()?;
     let report = records.report.as_deref().map(append_to).transpose()?;
-    let host = Arc::new(Host::new(&Devices::again(source)?, share, client, trace)?);
-
-    std::thread::Builder::new()
-        .name("client".to_owned())
-        .spawn({
-            let pidfd = linux::duplicate(&pidfd).map_err(ServeError::system("fcntl"))?;
-            let host = Arc::clone(&host);
-            move || {
-                peer::wait_gone(pidfd.as_fd());
-                if let Some(report) = report {
-                    tell(report, &host);
-                }
-                tracing::info!(target: "server", %client, "client gone");
-                // What still runs belongs to a client that has ended; the kernel cleans up.
-                sys::end_all_threads();
+    let devices = Devices::again(source)?;
+    let keeper = orders.map(|name| Keeper::listen(&name)).transpose()?;
+    let made: Arc<OnceLock<Arc<Host>>> = Arc::default();
+    let watched = Arc::clone(&made);
+    let end_with_client = move || {
+        peer::wait_gone(pidfd.as_fd());
+        if let (Some(report), Some(host)) = (report, watched.get()) {
+            tell(report, host);
+        }
+        tracing::info!(target: "server", %client, "client gone");
+        // What still runs belongs to a client that has ended; the kernel cleans up.
+        sys::end_all_threads();
+    };
+    let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+    thread("client").spawn(end_with_client).map_err(ServeError::Thread)?;
+    let host = match keeper {
+        Some(keeper) if restored => keeper.restore(|state, given, clock_offset| {
+            let trace = trace.as_ref().map(File::try_clone).transpose().map_err(|error| error.to_string())?;
+            Host::restore(&devices, share.clone(), client, trace, state, given, clock_offset).map(Arc::new)
+        })?,
+        keeper => {
+            let host = Arc::new(Host::new(&devices, share, client, trace)?);
+            if let Some(keeper) = keeper {
+                let of_keeper = Arc::clone(&host);
+                thread("keeper").spawn(move || keeper.serve(&of_keeper)).map_err(ServeError::Thread)?;
             }
-        })
-        .map_err(ServeError::Thread)?;
+            host
+        }
+    };
+    // Nobody else sets it.
+    let _ = made.set(Arc::clone(&host));
     take_connections(&control, &mut buffer, &host);
     // The other thread ends the process when the client is gone.
     loop {
@@ -87,6 +101,10 @@ pub(super) struct Seed {
     pub(super) source: Source,
     /// Where it tells what its client did.
     pub(super) records: Records,
+    /// The abstract socket on which it takes a controller's orders.
+    pub(super) control: Option<String>,
+    /// Whether a controller gives it the state of a restored client.
+    pub(super) restored: bool,
 }
 
 /// Files to which executors append what their clients did; none where nobody wants to know.

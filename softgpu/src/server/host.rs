@@ -6,11 +6,15 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use kfd::errno::to_raw;
+use kfd::linux;
 use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
+use kfd::transport::control::ExecutorAnswer;
+use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::wire::{
     APERTURE_FILE, ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
 };
@@ -21,11 +25,15 @@ use parking_lot::Mutex;
 
 use super::devices::Devices;
 use super::error::ServeError;
+use super::refusal::with_causes;
+use super::saved::{self, GivenMemory, HostState};
 use super::user::{Descriptors, Segments, Written};
 use crate::client_gpus::ClientGpus;
 use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
 use crate::hardware::Interrupts;
 use crate::journal::{Journal, Summary};
+use crate::names;
+use crate::persist::{Memories, Memory};
 use crate::sysfs::SysfsTree;
 
 /// A reply and the descriptors beside it.
@@ -59,6 +67,10 @@ pub(super) struct Host {
     aperture: String,
     files: Mutex<HashMap<u64, OpenFile>>,
     gpus: Arc<ClientGpus>,
+    /// What the client looks at before each call, and its memory.
+    gate: (Gate, OwnedFd),
+    /// Calls that were ended since the last pause began, for the client to make them again.
+    postponed: AtomicU32,
 }
 
 impl Host {
@@ -78,7 +90,56 @@ impl Host {
         let processor = ClientGpus::with_journal(&devices.chips(errata), journal)
             .map_err(ServeError::system("making the GPUs"))?;
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
-        Ok(Self::with(devices, slot, client, processor, kernel))
+        let gate = make_gate().map_err(ServeError::system("making the gate"))?;
+        Ok(Self::with(devices, slot, client, processor, kernel, gate))
+    }
+
+    /// A restored client's device, paused. `given` are the memories that the state names; the clocks of the client are
+    /// `clock_offset` nanoseconds ahead of this machine's.
+    ///
+    /// # Errors
+    /// Why the state cannot be restored here.
+    pub(super) fn restore(
+        devices: &Devices,
+        slot: LedgerSlot,
+        client: Pid,
+        trace: Option<File>,
+        state: &HostState,
+        given: Vec<GivenMemory>,
+        clock_offset: i64,
+    ) -> Result<Self, String> {
+        if state.spec != devices.spec() {
+            return Err(format!("the state is of {}, this softgpud serves {}", state.spec, devices.spec()));
+        }
+        let plain = |errno: Errno| errno.to_string();
+        let (memories, identities) = saved::sort(given).map_err(plain)?;
+        let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
+        let journal = Arc::new(Journal::new(own_number(client), trace));
+        let gpus = ClientGpus::restore(&devices.chips(errata), journal, &state.gpus, &memories);
+        let processor = Arc::new(gpus.map_err(|error| with_causes(&error))?);
+        let options = ProcessOptions {
+            gpus: devices.gpus().into(),
+            hardware: Arc::clone(&processor) as _,
+            slot,
+            kernel: state.process.kernel(),
+            pid: own_number(client),
+        };
+        let process =
+            KfdProcess::restore(options, &state.process, &memories).map_err(|error| with_causes(&error))?;
+        process.set_clock_offset(clock_offset);
+        let gate = memories.get(&state.gate).ok_or("the memory of the gate was not given")?;
+        let gate = Gate::map(gate.fd.as_fd()).and_then(|mapped| Ok((mapped, linux::duplicate(&gate.fd)?)));
+        let gate = gate.map_err(plain)?;
+        let files = saved::gate_files(state.process.tokens(), &identities);
+        gate.0.publish(&files).map_err(|errno| {
+            format!(
+                "the client has {} open files of the device, more than can be restored ({errno})",
+                files.len()
+            )
+        })?;
+        let host = Self::of(devices, client, processor, process, gate);
+        host.know_files();
+        Ok(host)
     }
 
     /// A device of these GPUs, behind this kernel's driver.
@@ -88,6 +149,7 @@ impl Host {
         client: Pid,
         processor: ClientGpus,
         kernel: KernelModel,
+        gate: (Gate, OwnedFd),
     ) -> Self {
         let processor = Arc::new(processor);
         let options = ProcessOptions {
@@ -98,6 +160,16 @@ impl Host {
             pid: own_number(client),
         };
         let process = KfdProcess::new(options);
+        Self::of(devices, client, processor, process, gate)
+    }
+
+    fn of(
+        devices: &Devices,
+        client: Pid,
+        processor: Arc<ClientGpus>,
+        process: Arc<KfdProcess>,
+        gate: (Gate, OwnedFd),
+    ) -> Self {
         let interrupts: Weak<dyn Interrupts> = Arc::downgrade(&process) as _;
         processor.connect(interrupts);
         let engine = processor.engine();
@@ -110,7 +182,64 @@ impl Host {
             topology: devices.topology(),
             files: Mutex::default(),
             gpus: processor,
+            gate,
+            postponed: AtomicU32::new(0),
         }
+    }
+
+    /// Knows the files by their numbers that the restored driver knows.
+    fn know_files(&self) {
+        let mut files = self.files.lock();
+        files.extend(self.process.open_files().into_iter().map(|file| (file.id(), file)));
+    }
+
+    /// Takes the queues off the hardware, ends the client's calls, and lets it make no other.
+    ///
+    /// # Errors
+    /// Why not; the client's work goes on then.
+    pub(super) fn pause(&self, deadline: Instant) -> Result<ExecutorAnswer, String> {
+        self.postponed.store(0, Ordering::Relaxed);
+        let (gate, _) = &self.gate;
+        gate.close(own_number_seen_by(self.client));
+        let paused = self.process.pause(deadline).map_err(|error| with_causes(&error)).and_then(|()| {
+            gate.wait_empty(deadline).map_err(|calls| {
+                // Its own failure is not worth a word beside the reason for it.
+                let _ = self.process.resume();
+                format!("{calls} calls of the client have not ended by the deadline")
+            })
+        });
+        if let Err(message) = paused {
+            gate.open();
+            return Err(message);
+        }
+        Ok(ExecutorAnswer::Paused {
+            waves: self.process.saved_waves(),
+            waits: self.postponed.load(Ordering::Relaxed),
+            queues: u32::try_from(self.process.object_counts().queues).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The end of a pause.
+    pub(super) fn resume(&self) {
+        if let Err(errno) = self.process.resume() {
+            tracing::error!(target: "server", %errno, "a queue does not go on");
+        }
+        self.gate.0.open();
+    }
+
+    /// The whole state while the device is paused, and the memories that it names.
+    ///
+    /// # Errors
+    /// Why it cannot be saved.
+    pub(super) fn save(&self) -> Result<(HostState, Memories), String> {
+        let (gpus, of_gpus) =
+            self.gpus.save().map_err(|errno| format!("the GPUs cannot be saved ({errno})"))?;
+        let (process, of_process) = self.process.save().map_err(|error| with_causes(&error))?;
+        let gate =
+            Memory::of(self.gate.1.as_fd()).map_err(|errno| format!("the gate cannot be saved ({errno})"))?;
+        let name = gate.name.clone();
+        let memories = of_process.into_iter().chain(of_gpus).chain([gate]).collect();
+        Ok((HostState { spec: self.spec.clone(), process, gpus, gate: name }, memories))
     }
 
     /// The client has closed a file.
@@ -184,7 +313,10 @@ impl Host {
             Request::MoreFds => error(Errno::EPROTO, "no descriptors are left"),
             _ if !same_process => error(Errno::EBADF, "the connection belongs to another process"),
             Request::Open { path } => match self.process.open(&path) {
-                Ok((file, token)) => Answer { reply: self.opened(file), fds: vec![token] },
+                Ok((file, token)) => match linux::duplicate(&self.gate.1) {
+                    Ok(gate) => Answer { reply: self.opened(file), fds: vec![token, gate] },
+                    Err(errno) => error(errno, path),
+                },
                 Err(errno) => error(errno, path),
             },
             Request::Adopt { path } => {
@@ -243,6 +375,10 @@ impl Host {
         let before = arg.clone();
         let begun = Instant::now();
         let outcome = self.process.ioctl(file, cmd, &mut arg, &memory, &descriptors);
+        if outcome == Err(Errno::ERESTART) {
+            self.postponed.fetch_add(1, Ordering::Relaxed);
+            return Reply::Later { arg }.into();
+        }
         let (fd_places, fds) = match outcome {
             Ok(_) => descriptors.into_outgoing(),
             // A failed ioctl installs nothing.
@@ -280,6 +416,18 @@ fn failed_ioctl(errno: Errno) -> Answer {
     let (arg, segments, written, fd_places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let result = -to_raw(errno);
     Reply::Ioctl { result, arg, segments, written, fd_places, copy_back: false }.into()
+}
+
+/// An open gate, and its memory.
+pub(super) fn make_gate() -> Result<(Gate, OwnedFd), Errno> {
+    Gate::create(&names::unique(GATE_NAME)?)
+}
+
+/// This process's number as a client sees it; 0 if it does not, from another PID namespace.
+fn own_number_seen_by(client: Pid) -> u32 {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    let ours = namespace("self");
+    if ours.is_some() && ours == namespace(&client.to_string()) { std::process::id() } else { 0 }
 }
 
 /// The process's number in the innermost PID namespace it is in, which is the number that it sees itself.

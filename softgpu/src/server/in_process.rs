@@ -17,7 +17,7 @@ use kfd::transport::wire::{Reply, Request};
 
 use super::devices::Devices;
 use super::error::ServeError;
-use super::host::{Answer, Host};
+use super::host::{Answer, Host, make_gate};
 use crate::client_gpus::ClientGpus;
 use crate::driver::{KernelModel, ObjectCounts};
 use crate::names;
@@ -46,7 +46,8 @@ impl Device {
         let client = nix::unistd::getpid();
         // CAST: a pid is positive.
         let slot = devices.ledger()?.claim(client.as_raw().cast_unsigned());
-        let host = Host::with(&devices, slot.map_err(ServeError::Ledger)?, client, gpus, kernel);
+        let gate = make_gate().map_err(ServeError::system("making the gate"))?;
+        let host = Host::with(&devices, slot.map_err(ServeError::Ledger)?, client, gpus, kernel, gate);
         Ok(Arc::new(Self { host, gone: AtomicBool::new(false) }))
     }
 

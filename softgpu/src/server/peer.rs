@@ -4,6 +4,7 @@
 //! INVARIANT: a [`Peer`] is a process, not a number: its pidfd names it even when the number is reused.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use kfd::linux::{pidfd_open, poll};
@@ -41,6 +42,16 @@ impl Peer {
             other => other?,
         };
         Ok(Self { pid, uid: credentials.uid(), pidfd })
+    }
+
+    /// A process by its number.
+    ///
+    /// # Errors
+    /// `ESRCH` when there is none.
+    pub(super) fn of_process(pid: Pid) -> Result<Self, Errno> {
+        let pidfd = pidfd_open(pid)?;
+        let status = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| Errno::ESRCH)?;
+        Ok(Self { pid, uid: status.uid(), pidfd })
     }
 
     /// Whether the process has ended.

@@ -12,6 +12,7 @@
 //! INVARIANT: while a process is paused none of its queues is on the hardware, no work of interrupts is in progress and no
 //! wait is entered, so that nothing but ioctls changes its state.
 
+mod known;
 mod pause;
 mod restore;
 mod save;

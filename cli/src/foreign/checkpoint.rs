@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis checkpoint` of a program that knows nothing of it.
+//!
+//! INVARIANT: either the checkpoint is committed, or the processes and their device go on as before; whichever comes about, the
+//! device's state is that of the moment at which the tasks were frozen.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result, anyhow, bail};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use stasis::checkpoint::CheckpointReport;
+use stasis::criu::{
+    CRIU_DIRECTORY, CommitGate, CriuOptions, DumpStats, Executable, LAYOUT, Manifest, SealAt, Sealer,
+    commit_error, prepare, retract, withdraw,
+};
+use stasis_criu::{BeforeCommit, Criu, Dump, DumpOptions};
+
+use super::clients::{self, Tree};
+use super::contents::Writer;
+use super::description::{self, CONTENTS_FILE, Client, Description, Memory, Place, state_file};
+use super::executors::{Executor, Paused};
+use super::tasks::Held;
+use crate::freeze::{CheckpointArgs, clear_failed, command_line, directory_bytes, milliseconds, spinner};
+use crate::{output, preflight};
+
+/// A file in the run's directory that is there when its program ends because it was checkpointed.
+pub const CHECKPOINTED_FILE: &str = "checkpointed";
+/// How long the device of processes that CRIU has ended may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// What `stasis checkpoint --json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    pid: i32,
+    foreign: bool,
+    checkpoint_ms: f64,
+    /// From the order to pause until all devices were paused.
+    pause_ms: f64,
+    /// CRIU, from its start to its end, the next included.
+    criu_ms: f64,
+    /// States and memory, while the tasks were frozen.
+    save_ms: f64,
+    clients: usize,
+    queues: u32,
+    waves_saved: u64,
+    waits: u32,
+    criu_bytes: u64,
+    /// Of memory that no task had.
+    stored_bytes: u64,
+    left_running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    criu_stats: Option<DumpStats>,
+}
+
+/// Freezes the tree into a directory.
+///
+/// # Errors
+/// Why it was not frozen; it goes on then.
+pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
+    let started = Instant::now();
+    refuse_options(args)?;
+    let criu = Criu::find()?;
+    let user = clients::owner(tree.pid)?;
+    let directory = prepare(&args.directory)?;
+    let bar = spinner(args.json);
+    let frozen =
+        clients::hold(&mut tree.broker).and_then(|()| freeze(args, &mut tree, &criu, &directory, user, &bar));
+    bar.finish_and_clear();
+    let outcome = frozen.inspect_err(|_| {
+        // Only logs are worth keeping of a checkpoint that did not come about.
+        let _ = clear_failed(&directory);
+    })?;
+    let outcome = Outcome { checkpoint_ms: milliseconds(started), ..outcome };
+    if args.json {
+        output::report(serde_json::to_string(&outcome)? + "\n");
+    } else {
+        output::report(prose(&outcome, &tree, &directory));
+    }
+    Ok(())
+}
+
+fn refuse_options(args: &CheckpointArgs) -> Result<()> {
+    let refused = [
+        (!args.session.is_empty(), "--session", "trees of `stasis run` are checkpointed one by one"),
+        (
+            args.self_contained,
+            "--self-contained",
+            "the processes have no runtime that could keep their buffers",
+        ),
+        (args.no_dump, "--no-dump", "the device stays paused only while this command lives"),
+    ];
+    match refused.iter().find(|(given, ..)| *given) {
+        Some((_, option, why)) => bail!("{option} is not for a program under `stasis run`: {why}"),
+        None => Ok(()),
+    }
+}
+
+fn freeze(
+    args: &CheckpointArgs,
+    tree: &mut Tree,
+    criu: &Criu,
+    directory: &Path,
+    user: u32,
+    bar: &ProgressBar,
+) -> Result<Outcome> {
+    bar.set_message("stopping the queues");
+    let began = Instant::now();
+    // Whoever was about to have a device has it by now, or waits.
+    let (clients, others) = clients::clients(&mut tree.broker)?
+        .into_iter()
+        .partition(|client| preflight::tree_of(tree.pid).contains(client));
+    (tree.clients, tree.others) = (clients, others);
+    let mut executors = Vec::new();
+    for client in &tree.clients {
+        executors.push(Executor::connect(&tree.run.socket, *client, user)?);
+    }
+    let (deadline, lease) = (Duration::from_millis(args.deadline_ms), Duration::from_millis(args.lease_ms));
+    let mut paused = Vec::new();
+    for executor in &mut executors {
+        let client = executor.client;
+        let report = executor.pause(deadline, lease);
+        // Those that are paused resume by the end of their connections.
+        paused.push(report.with_context(|| format!("The device of process {client} cannot be paused"))?);
+    }
+    let pause_ms = milliseconds(began);
+    bar.set_message("CRIU dumps the processes");
+    let options = CriuOptions { file_locks: true, ..args.criu.options(tree.pid) };
+    let options = CriuOptions { shell_job: options.shell_job || !leads_session(tree.pid), ..options };
+    manifest(tree, criu, &options)?.write_pending(directory)?;
+    let sealer =
+        Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
+    let gate = CommitGate::write(directory, Some(&sealer), SealAt::Word)?;
+    let saving = Saving {
+        tree,
+        directory,
+        mark: (!args.leave_running).then(|| mark_path(tree)).flatten(),
+        paused: &paused,
+        executors: RefCell::new(executors),
+        outcome: RefCell::new(None),
+    };
+    let dump = Dump {
+        pid: tree.pid,
+        members: Dump::members(std::iter::once(tree.pid).chain(tree.clients.iter().copied()), directory),
+        directory,
+        commit: gate.script(),
+        options: DumpOptions { leave_running: args.leave_running, criu: &options, extra: &args.criu_args },
+        gate: Some(&gate),
+        before_commit: Some(&saving),
+    };
+    let criu_began = Instant::now();
+    let dumped = criu.dump(&[dump], args.criu_deadline(&[tree.pid])).pop().context("CRIU was not called")?;
+    let criu_ms = milliseconds(criu_began);
+    let (mut executors, saved) = (saving.executors.into_inner(), saving.outcome.into_inner());
+    let failure = match (dumped, saved) {
+        (Ok(()), Some(Ok(saved))) => Ok(saved),
+        (_, Some(Err(error))) => Err(error),
+        (Err(error), _) => Err(match commit_error(directory) {
+            Some(reason) => anyhow!(error).context(reason),
+            None => error.into(),
+        }),
+        (Ok(()), None) => Err(anyhow!("CRIU has ended the processes without the commit's script")),
+    };
+    let resumed = match &failure {
+        Ok(_) if !args.leave_running => {
+            wait_for_end(&mut executors);
+            Ok(())
+        }
+        _ => {
+            if let Some(mark) = mark_path(tree) {
+                // It is not there if this was never saved.
+                let _ = fs::remove_file(mark);
+            }
+            executors.iter_mut().try_for_each(|executor| {
+                let client = executor.client;
+                executor.resume().with_context(|| format!("The device of process {client} does not go on"))
+            })
+        }
+    };
+    let saved = match failure {
+        Ok(saved) => saved,
+        Err(error) => {
+            // CRIU may fail after the commit; processes that have gone on must not be restored from before that.
+            retract(directory)?;
+            withdraw(directory)?;
+            return Err(match resumed {
+                Ok(()) => error.context(format!("Process {} was not checkpointed; it goes on", tree.pid)),
+                Err(other) => error.context(format!("Process {} was not checkpointed ({other:#})", tree.pid)),
+            });
+        }
+    };
+    resumed.context("The checkpoint is complete")?;
+    let sum = |count: fn(&Paused) -> u64| paused.iter().map(count).sum::<u64>();
+    let images = directory.join(CRIU_DIRECTORY);
+    Ok(Outcome {
+        pid: tree.pid,
+        foreign: true,
+        checkpoint_ms: 0.0,
+        pause_ms,
+        criu_ms,
+        save_ms: saved.milliseconds,
+        clients: tree.clients.len(),
+        queues: u32::try_from(sum(|paused| paused.queues.into())).unwrap_or(u32::MAX),
+        waves_saved: sum(|paused| paused.waves),
+        waits: u32::try_from(sum(|paused| paused.waits.into())).unwrap_or(u32::MAX),
+        criu_bytes: directory_bytes(&images),
+        stored_bytes: saved.stored_bytes,
+        left_running: args.leave_running,
+        criu_stats: DumpStats::read(&images).ok(),
+    })
+}
+
+/// Whether CRIU can restore a process as what it is, or needs a session to put it in.
+fn leads_session(pid: i32) -> bool {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    nix::unistd::getsid(Some(pid)) == Ok(pid)
+}
+
+fn mark_path(tree: &Tree) -> Option<PathBuf> {
+    Some(Path::new(&tree.run.directory).parent()?.join(CHECKPOINTED_FILE))
+}
+
+fn manifest(tree: &Tree, criu: &Criu, options: &CriuOptions) -> Result<Manifest> {
+    Ok(Manifest {
+        layout: LAYOUT,
+        pid: tree.pid,
+        command: command_line(tree.pid)?,
+        executable: Executable::of(tree.pid).ok(),
+        criu: criu.version().to_owned(),
+        options: options.clone(),
+        images: Vec::new(),
+        members: Vec::new(),
+        foreign: Some(description::FILE.to_owned()),
+        report: CheckpointReport::default(),
+        files: Vec::new(),
+    })
+}
+
+/// Waits until executors whose clients CRIU has ended are gone.
+fn wait_for_end(executors: &mut [Executor]) {
+    let begun = Instant::now();
+    for executor in executors {
+        while begun.elapsed() < ENDING && executor.confirm().is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What was saved while the tasks were frozen.
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    milliseconds: f64,
+    stored_bytes: u64,
+}
+
+/// What is done while the tasks are frozen.
+#[derive(Debug)]
+struct Saving<'a> {
+    tree: &'a Tree,
+    directory: &'a Path,
+    /// The file that tells `stasis run` why its program ends.
+    mark: Option<PathBuf>,
+    paused: &'a [Paused],
+    executors: RefCell<Vec<Executor>>,
+    outcome: RefCell<Option<Result<Saved>>>,
+}
+
+impl BeforeCommit for Saving<'_> {
+    fn prepare(&self) -> bool {
+        let saved = self.save();
+        let may_commit = saved.is_ok();
+        *self.outcome.borrow_mut() = Some(saved);
+        may_commit
+    }
+}
+
+impl Saving<'_> {
+    fn save(&self) -> Result<Saved> {
+        let began = Instant::now();
+        let mut executors = self.executors.borrow_mut();
+        let held = Held::by(&preflight::tree_of(self.tree.pid))?;
+        let elsewhere = self.held_elsewhere()?;
+        let mut clients = Vec::new();
+        let mut memories: BTreeMap<String, Memory> = BTreeMap::new();
+        let mut contents: Option<Writer> = None;
+        for (executor, paused) in executors.iter_mut().zip(self.paused) {
+            let client = executor.client;
+            let state = executor.state()?;
+            let name = state_file(client);
+            let path = self.directory.join(&name);
+            fs::write(&path, &state.bytes).with_context(|| format!("Cannot write {}", path.display()))?;
+            let Paused { queues, waves, waits } = *paused;
+            clients.push(Client { pid: client, state: name, queues, waves, waits });
+            let mut to_store = Vec::new();
+            for memory in state.memories {
+                if memories.contains_key(&memory.name) {
+                    continue;
+                }
+                if let Some((other, _)) = elsewhere.iter().find(|(_, held)| held.has(&memory.name)) {
+                    bail!(
+                        "Process {client} shares memory of its device ({}) with process {other}, which is not in the tree of \
+                         process {}",
+                        memory.name,
+                        self.tree.pid
+                    );
+                }
+                if held.has(&memory.name) {
+                    let known = Memory { name: memory.name.clone(), bytes: memory.bytes, place: Place::Task };
+                    memories.insert(memory.name, known);
+                } else {
+                    to_store.push(memory);
+                }
+            }
+            let names: Vec<String> = to_store.iter().map(|memory| memory.name.clone()).collect();
+            for (memory, fd) in to_store.into_iter().zip(executor.memories(&names)?) {
+                if contents.is_none() {
+                    contents = Some(Writer::create(&self.directory.join(CONTENTS_FILE))?);
+                }
+                let writer = contents.as_mut().context("a file was made")?;
+                let place = writer.append(&fd, memory.bytes);
+                let place = place.with_context(|| format!("Cannot save the memory {:?}", memory.name))?;
+                let known = Memory { name: memory.name.clone(), bytes: memory.bytes, place };
+                memories.insert(memory.name, known);
+            }
+        }
+        let stored_bytes =
+            contents.map_or(Ok(0), Writer::finish).context("Cannot write the memory of devices")?;
+        let memories = memories.into_values().collect();
+        let run = self.tree.run.clone();
+        let description = Description { version: description::VERSION, run, clients, memories };
+        let path = self.directory.join(description::FILE);
+        let text =
+            serde_json::to_vec(&description).context("Cannot encode the description of the devices")?;
+        fs::write(&path, text).with_context(|| format!("Cannot write {}", path.display()))?;
+        if let Some(mark) = &self.mark {
+            let said = self.directory.as_os_str().as_encoded_bytes();
+            fs::write(mark, said).with_context(|| format!("Cannot write {}", mark.display()))?;
+        }
+        // What was saved is of one moment only if none has resumed meanwhile.
+        executors.iter_mut().try_for_each(Executor::confirm)?;
+        Ok(Saved { milliseconds: milliseconds(began), stored_bytes })
+    }
+
+    /// What processes have that are not in the tree, of all of its run.
+    fn held_elsewhere(&self) -> Result<Vec<(i32, Held)>> {
+        let held = self.tree.others.iter().map(|pid| Ok::<_, Error>((*pid, Held::by(&[*pid])?)));
+        // One that has ended meanwhile holds nothing.
+        Ok(held.filter_map(Result::ok).collect())
+    }
+}
+
+fn prose(outcome: &Outcome, tree: &Tree, directory: &Path) -> String {
+    let whom = match &tree.clients[..] {
+        [only] if *only == tree.pid => format!("Process {}", tree.pid),
+        clients => format!("The tree of process {} ({} with a device)", tree.pid, clients.len()),
+    };
+    let how = if outcome.left_running { "is checkpointed and goes on" } else { "is checkpointed" };
+    format!(
+        "{whom} {how}: {} in {:.0} ms, {} waves in the middle of kernels, {:.1} MiB by CRIU, {:.1} MiB beside\n",
+        directory.display(),
+        outcome.checkpoint_ms,
+        outcome.waves_saved,
+        outcome.criu_bytes as f64 / f64::from(1 << 20),
+        outcome.stored_bytes as f64 / f64::from(1 << 20),
+    )
+}

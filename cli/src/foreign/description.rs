@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The file that says what device the processes of a checkpoint have.
+//!
+//! INVARIANT: numbers and names of it are checked before they are used; its hash, and those of the files that it names, stand in
+//! the manifest.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use stasis::criu::OpenDirectory;
+
+use super::clients::Run;
+
+/// The file's name in the checkpoint's directory.
+pub const FILE: &str = "foreign.json";
+/// The file with the bytes of memory that no task has.
+pub const CONTENTS_FILE: &str = "foreign-memory.bin";
+/// Longest description, bytes.
+const MAX_BYTES: u64 = 256 << 20;
+/// The version of this format.
+pub const VERSION: u32 = 1;
+
+/// What is in the file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The run that the processes belong to.
+    pub run: Run,
+    /// The processes that have a device.
+    pub clients: Vec<Client>,
+    /// The memory of their devices; several may name the same.
+    pub memories: Vec<Memory>,
+}
+
+/// A process that has a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Client {
+    /// The process, under the pid it gets back.
+    pub pid: i32,
+    /// The file with its executor's state.
+    pub state: String,
+    /// Queues.
+    pub queues: u32,
+    /// Waves that were in the middle of a kernel.
+    pub waves: u64,
+    /// Calls of WAIT_EVENTS that were ended.
+    pub waits: u32,
+}
+
+/// A memory of a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Memory {
+    /// The name of its memfd.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where its bytes are.
+    pub place: Place,
+}
+
+/// Where the bytes of a memory are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Among CRIU's images: a task has it.
+    Task,
+    /// In [`CONTENTS_FILE`]; what is in no extent is zero.
+    Here(Vec<Extent>),
+}
+
+/// A part of a memory in [`CONTENTS_FILE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Where it begins in the memory.
+    pub offset: u64,
+    /// Where it begins in the file.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The name of the file with the state of a client's executor.
+pub fn state_file(pid: i32) -> String {
+    format!("device-{pid}.state")
+}
+
+impl Description {
+    /// Reads and checks that of a checkpoint.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(directory: &OpenDirectory, name: &str) -> Result<Self> {
+        use std::io::Read;
+        let path = directory.path().join(name);
+        let mut text = Vec::new();
+        let file = directory.file(name)?;
+        let read = file.take(MAX_BYTES + 1).read_to_end(&mut text);
+        read.with_context(|| format!("Cannot read {}", path.display()))?;
+        let parsed = serde_json::from_slice::<Self>(&text);
+        let description =
+            parsed.with_context(|| format!("{} is no description of a device", path.display()))?;
+        description.check().with_context(|| format!("{} describes what cannot be", path.display()))?;
+        Ok(description)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            self.version == VERSION,
+            "its version is {}, this program reads version {VERSION}",
+            self.version
+        );
+        ensure!(!self.clients.is_empty(), "no process has a device");
+        let mut pids = BTreeSet::new();
+        for client in &self.clients {
+            ensure!(
+                client.pid > 1 && pids.insert(client.pid),
+                "process {} cannot be, or is there twice",
+                client.pid
+            );
+            ensure!(
+                client.state == state_file(client.pid),
+                "the state of process {} is not where it was",
+                client.pid
+            );
+        }
+        let mut names = BTreeSet::new();
+        for memory in &self.memories {
+            ensure!(names.insert(&memory.name), "the memory {:?} is there twice", memory.name);
+            ensure!(!memory.name.contains('\0') && memory.name.len() < 200, "the name of a memory is none");
+            let Place::Here(extents) = &memory.place else { continue };
+            for Extent { offset, at, bytes } in extents {
+                let end = offset.checked_add(*bytes).filter(|end| *end <= memory.bytes);
+                ensure!(
+                    end.is_some() && at.checked_add(*bytes).is_some(),
+                    "an extent of {:?} leaves it",
+                    memory.name
+                );
+            }
+        }
+        let directory = Path::new(&self.run.directory);
+        let is_plain = directory.is_absolute() && directory.components().all(|part| part.as_os_str() != "..");
+        ensure!(is_plain && directory.parent().is_some(), "the run's directory is {}", self.run.directory);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description() -> Description {
+        Description {
+            version: VERSION,
+            run: Run {
+                socket: "s".into(),
+                directory: "/dev/shm/stasis-run-x/machine".into(),
+                devices: "gfx1100".into(),
+            },
+            clients: vec![Client { pid: 7, state: state_file(7), queues: 1, waves: 2, waits: 0 }],
+            memories: vec![Memory {
+                name: "m".into(),
+                bytes: 8192,
+                place: Place::Here(vec![Extent { offset: 4096, at: 0, bytes: 4096 }]),
+            }],
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        description().check().unwrap();
+        let wrong = |change: fn(&mut Description)| {
+            let mut changed = description();
+            change(&mut changed);
+            changed.check().unwrap_err().to_string()
+        };
+        assert!(wrong(|d| d.version = 9).contains("version is 9"));
+        assert!(wrong(|d| d.clients.clear()).contains("no process"));
+        assert!(wrong(|d| d.clients[0].pid = 1).contains("process 1"));
+        assert!(wrong(|d| d.clients.push(d.clients[0].clone())).contains("twice"));
+        assert!(wrong(|d| d.clients[0].state = "../x".into()).contains("not where it was"));
+        assert!(wrong(|d| d.memories.push(d.memories[0].clone())).contains("twice"));
+        assert!(wrong(|d| d.memories[0].bytes = 4096).contains("leaves it"));
+        assert!(
+            wrong(|d| {
+                d.memories[0].place = Place::Here(vec![Extent { offset: u64::MAX, at: 0, bytes: 2 }]);
+            })
+            .contains("leaves it")
+        );
+        assert!(wrong(|d| d.run.directory = "/a/../b".into()).contains("directory"));
+        assert!(wrong(|d| d.run.directory = "b".into()).contains("directory"));
+    }
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `stasis restore` of a program that knows nothing of it.
+//!
+//! INVARIANT: the tasks are stopped until their devices are whole. If anything fails before, nothing is left of them, and the
+//! checkpoint is as it was.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use kfd::transport::control::{Control, ControlError, broker_socket};
+use kfd::transport::soft::{find_softgpud, launch_softgpud};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use serde::Serialize;
+use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
+use stasis_criu::Criu;
+
+use super::clients::{Run, start_executor};
+use super::contents;
+use super::description::{CONTENTS_FILE, Description, Memory, Place};
+use super::executors::Executor;
+use super::tasks::{Held, clock_offset};
+use super::thaw::Thaw;
+use crate::freeze::{RestoreArgs, check_files, milliseconds, spinner, wait_for_pid};
+use crate::{beside, output, preflight};
+
+/// How long softgpud may take to listen.
+const STARTING: Duration = Duration::from_secs(30);
+/// How often it is looked whether CRIU has made the tasks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What `stasis restore --json` prints.
+#[derive(Clone, Debug, Serialize)]
+struct Outcome {
+    pid: i32,
+    foreign: bool,
+    restore_ms: f64,
+    /// CRIU, from its start to its end, the next included.
+    criu_ms: f64,
+    /// Devices, while the tasks were stopped.
+    device_ms: f64,
+    clients: usize,
+    queues: u32,
+    waves_restored: u64,
+}
+
+/// The checkpoint of a program that knows nothing of it, if that is what is in the directory.
+///
+/// # Errors
+/// When the directory or its manifest cannot be read.
+pub fn find(args: &RestoreArgs) -> Result<Option<(OpenDirectory, Manifest)>> {
+    let Ok(directory) = args.directory.canonicalize() else { return Ok(None) };
+    let opened = OpenDirectory::open(&directory, args.trust())?;
+    match Manifest::read_in(&opened) {
+        Ok(manifest) if manifest.foreign.is_some() => Ok(Some((opened, manifest))),
+        // What else is wrong is said where other checkpoints are restored.
+        _ => Ok(None),
+    }
+}
+
+/// Brings the tree back.
+///
+/// # Errors
+/// Why it is not back; nothing is left of it then.
+pub fn run(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Result<()> {
+    match args.beside {
+        true if std::process::id() != 1 => beside::enter(),
+        true => {
+            beside::furnish()?;
+            thaw(args, opened, manifest)?;
+            beside::stay(&[manifest.pid])
+        }
+        false => thaw(args, opened, manifest),
+    }
+}
+
+fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Result<()> {
+    let started = Instant::now();
+    let criu = Criu::find()?;
+    let bar = spinner(args.json);
+    check_files(manifest, opened, args.no_verify, &bar)?;
+    let name = manifest.foreign.as_deref().context("The checkpoint has no device")?;
+    let description = Description::read(opened, name)?;
+    bar.set_message("waiting for the pid");
+    let pids = std::iter::once(manifest.pid).chain(description.clients.iter().map(|client| client.pid));
+    let pids: Vec<i32> = pids.collect();
+    pids.iter().try_for_each(|pid| wait_for_pid(*pid))?;
+    bar.set_message("starting the device");
+    let mut broker = start_device(&description.run)?;
+    let images = opened.path().join(CRIU_DIRECTORY);
+    let limit = args.deadline(std::iter::once(images.as_path()));
+    bar.set_message("CRIU restores the processes");
+    let script = Thaw::write()?;
+    let mut extra = args.criu_args.clone();
+    extra.extend(["--action-script".to_owned(), script.script().to_string_lossy().into_owned()]);
+    let criu_began = Instant::now();
+    let has_ended = AtomicBool::new(false);
+    let (made, devices) = thread::scope(|scope| {
+        let at_work = scope.spawn(|| {
+            let made = criu.restore(&images, &manifest.options, &extra, pids.clone(), limit);
+            has_ended.store(true, Ordering::Release);
+            made
+        });
+        let devices =
+            attend(&script, &has_ended, || restore_devices(&mut broker, opened, manifest.pid, &description));
+        if matches!(devices, Some(Err(_))) {
+            // Before the word: nothing of them runs without its device.
+            preflight::tree_of(manifest.pid).into_iter().for_each(end);
+        }
+        let told = if devices.is_some() { script.go() } else { Ok(()) };
+        let made = at_work.join();
+        (told.map(|()| made), devices)
+    });
+    let criu_ms = milliseconds(criu_began);
+    bar.finish_and_clear();
+    let device_ms = match devices {
+        Some(devices) => {
+            devices.context("The devices of the processes cannot be restored; the checkpoint is as it was")?
+        }
+        None => 0.0,
+    };
+    match made? {
+        Ok(made) => made?,
+        Err(_) => bail!("The thread that called CRIU has failed"),
+    }
+    ensure!(device_ms > 0.0, "CRIU restored the processes without telling; their devices are missing");
+    let outcome = Outcome {
+        pid: manifest.pid,
+        foreign: true,
+        restore_ms: milliseconds(started),
+        criu_ms,
+        device_ms,
+        clients: description.clients.len(),
+        queues: description.clients.iter().map(|client| client.queues).sum(),
+        waves_restored: description.clients.iter().map(|client| client.waves).sum(),
+    };
+    if args.json {
+        output::report(serde_json::to_string(&outcome)? + "\n");
+    } else {
+        let Outcome { pid, restore_ms, waves_restored, .. } = outcome;
+        output::report(format!(
+            "Process {pid} runs, restored in {restore_ms:.0} ms with {waves_restored} waves in kernels\n"
+        ));
+    }
+    Ok(())
+}
+
+/// Does `restore` once the tasks are complete; `None` if CRIU ends before.
+fn attend(
+    script: &Thaw,
+    has_ended: &AtomicBool,
+    restore: impl FnOnce() -> Result<f64>,
+) -> Option<Result<f64>> {
+    while !script.is_ready() {
+        if has_ended.load(Ordering::Acquire) {
+            return None;
+        }
+        thread::sleep(LOOK);
+    }
+    Some(restore())
+}
+
+fn end(pid: i32) {
+    // One that is gone needs no signal.
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// Starts a softgpud on the run's socket, with the run's directory if that is gone.
+fn start_device(run: &Run) -> Result<Control> {
+    let user = geteuid().as_raw();
+    match Control::connect(&broker_socket(&run.socket), user) {
+        Err(ControlError::Nobody { .. }) => {}
+        Ok(_) => bail!(
+            "A softgpud serves the run that the checkpoint is of ({}): end its program, or restore beside it (--beside)",
+            run.socket
+        ),
+        Err(error) => return Err(error.into()),
+    }
+    let tree = PathBuf::from(&run.directory);
+    let root = tree.parent().context("The run's directory has no parent")?;
+    let mut arguments = vec!["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled"];
+    let shown = root.to_string_lossy();
+    if !tree.is_dir() {
+        make_directory(&run.devices, root, &tree)?;
+        arguments.extend(["--remove", &shown]);
+    }
+    launch_softgpud(&arguments, STARTING).context("softgpud cannot be started")?;
+    let connected = Control::connect(&broker_socket(&run.socket), user);
+    connected.with_context(|| format!("softgpud does not serve {}", run.devices))
+}
+
+/// Makes the run's directory again, with the files of its machine.
+fn make_directory(devices: &str, root: &Path, tree: &Path) -> Result<()> {
+    let failed = || format!("Cannot make {}", tree.display());
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(0o700).recursive(true).create(tree).with_context(failed)?;
+    let program = find_softgpud().context("softgpud cannot be started")?;
+    let mut command = Command::new(&program);
+    command.args(["tree", "--devices", devices]).arg(tree).stdin(Stdio::null());
+    command.env("RUST_LIB_BACKTRACE", "0");
+    let output = command.output().with_context(|| format!("Cannot execute {}", program.display()))?;
+    if !output.status.success() {
+        let _ = fs::remove_dir_all(root);
+        let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        bail!("The machine that the checkpoint was made on, {devices}, cannot be had: {said}");
+    }
+    Ok(())
+}
+
+/// Gives each client its device back; milliseconds that took.
+fn restore_devices(
+    broker: &mut Control,
+    opened: &OpenDirectory,
+    root: i32,
+    description: &Description,
+) -> Result<f64> {
+    let began = Instant::now();
+    let held = Held::by(&preflight::tree_of(root))?;
+    let known: BTreeMap<&str, &Memory> =
+        description.memories.iter().map(|memory| (memory.name.as_str(), memory)).collect();
+    let mut made = Made { held, contents: None, memories: BTreeMap::new() };
+    if known.values().any(|memory| matches!(&memory.place, Place::Here(extents) if !extents.is_empty())) {
+        made.contents = Some(opened.file(CONTENTS_FILE)?);
+    }
+    let user = geteuid().as_raw();
+    let mut executors = Vec::new();
+    for client in &description.clients {
+        let failed = || format!("The device of process {}", client.pid);
+        start_executor(broker, client.pid).with_context(failed)?;
+        let mut executor =
+            Executor::connect_new(&description.run.socket, client.pid, user).with_context(failed)?;
+        let wanted = executor.take(&opened.file(&client.state)?).with_context(failed)?;
+        let mut given = Vec::new();
+        for memory in wanted {
+            let known = known
+                .get(memory.name.as_str())
+                .with_context(|| format!("The memory {:?} is not described", memory.name))?;
+            let (fd, of_client) = made.get(known)?;
+            given.push((memory.name, of_client, fd));
+        }
+        executor.give(given).with_context(failed)?;
+        executor.restore(clock_offset(client.pid)).with_context(failed)?;
+        executors.push(executor);
+    }
+    // When all are whole: they may share memory.
+    executors.iter_mut().try_for_each(Executor::resume)?;
+    Ok(milliseconds(began))
+}
+
+/// Memory of devices, each once.
+#[derive(Debug)]
+struct Made {
+    held: Held,
+    contents: Option<File>,
+    memories: BTreeMap<String, OwnedFd>,
+}
+
+impl Made {
+    /// A descriptor of a memory, and whether the tasks have it.
+    fn get(&mut self, memory: &Memory) -> Result<(OwnedFd, bool)> {
+        match &memory.place {
+            Place::Task => {
+                let found = self.held.open(&memory.name)?;
+                let found =
+                    found.with_context(|| format!("CRIU has not restored the memory {:?}", memory.name))?;
+                Ok((found, true))
+            }
+            Place::Here(extents) => {
+                if !self.memories.contains_key(&memory.name) {
+                    let made = contents::make(memory, extents, self.contents.as_ref())?;
+                    self.memories.insert(memory.name.clone(), made);
+                }
+                let made = self.memories.get(&memory.name).context("it was made")?;
+                Ok((made.try_clone().context("No descriptor is left")?, false))
+            }
+        }
+    }
+}
