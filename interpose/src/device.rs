@@ -11,6 +11,7 @@
 
 use std::cell::Cell;
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Range;
 use std::os::fd::IntoRawFd;
 use std::path::Path;
 use std::sync::Once;
@@ -155,6 +156,54 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
             -1
         }),
     }
+}
+
+/// The device, if it may have pages of a range, and this call is the program's. Leaves errno alone.
+fn with_pages_of(range: &Range<usize>) -> Option<&'static Interposed> {
+    if !Interposed::may_have_lent(range) || busy::is_inside() || is_forking() {
+        return None;
+    }
+    // SAFETY: devices are never freed.
+    unsafe { DEVICE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Does `call`, which takes a range of pages away if it has `succeeded`. Costs two loads more, and leaves errno as the call
+/// does, if no page of the range is lent to the device.
+pub(crate) fn unmap<R>(
+    range: &Range<usize>,
+    succeeded: impl FnOnce(&R) -> bool,
+    call: impl FnOnce() -> R,
+) -> R {
+    let Some(device) = with_pages_of(range) else { return call() };
+    let mut errno = Errno::last_raw();
+    let result = busy::inside(|| {
+        let call = || {
+            Errno::set_raw(errno);
+            let result = call();
+            errno = Errno::last_raw();
+            result
+        };
+        device.unmap(range, call, succeeded)
+    });
+    Errno::set_raw(errno);
+    result
+}
+
+/// Makes lent pages of a range the program's own, since they may be moved. Leaves errno alone.
+pub(crate) fn withdraw(range: &Range<usize>) {
+    let Some(device) = with_pages_of(range) else { return };
+    let errno = Errno::last_raw();
+    // Pages that stay shared keep their bytes.
+    let _ = busy::inside(|| device.withdraw(range));
+    Errno::set_raw(errno);
+}
+
+/// Whether this thread is between the handlers of a fork, which has the loans locked.
+fn is_forking() -> bool {
+    let fork = FORK.take();
+    let is_forking = fork.is_some();
+    FORK.set(fork);
+    is_forking
 }
 
 /// A signal handler that forks while this thread is in a call of the library gets what a thread can: the lock that a fork needs

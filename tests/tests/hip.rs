@@ -229,6 +229,19 @@ fn fault_of_a_kernel_is_reported_with_its_address_and_aborts() {
 }
 
 #[test]
+fn registered_pages_that_are_unmapped_fault_and_the_others_stay() {
+    if skip_without_clients() {
+        return;
+    }
+    let outcome = hip(ONE, "unmapped", &[]);
+    assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}{}", outcome.stdout, outcome.stderr);
+    let gone = outcome.stdout.strip_prefix("gone: ").and_then(|line| line.strip_suffix('\n'));
+    let gone = gone.unwrap_or_else(|| panic!("{}", outcome.stdout));
+    let reason = format!("on address {gone}. Reason: Page not present or supervisor privilege.");
+    assert!(outcome.stderr.contains(&reason), "{gone}: {}", outcome.stderr);
+}
+
+#[test]
 fn exit_code_passes_through_while_a_kernel_runs() {
     if skip_without_clients() {
         return;

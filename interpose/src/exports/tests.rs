@@ -150,6 +150,29 @@ fn open_without_a_device_says_so_by_errno_and_leaves_other_files_alone() {
 }
 
 #[test]
+fn memory_that_is_not_registered_is_unmapped_and_moved_as_ever() {
+    let _directory = start();
+    let (flags, prot) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: new memory, which nothing else uses; no access outside of what is mapped.
+    unsafe {
+        let memory = map::mmap(std::ptr::null_mut(), 8192, prot, flags, -1, 0);
+        assert_ne!(memory, libc::MAP_FAILED);
+        memory.cast::<u32>().write(77);
+        let moved = map::mremap(memory, 8192, 1 << 20, libc::MREMAP_MAYMOVE, std::ptr::null_mut());
+        assert_ne!(moved, libc::MAP_FAILED);
+        assert_eq!(moved.cast::<u32>().read(), 77);
+        Errno::set_raw(77);
+        let again = map::mmap(moved, 4096, prot, flags | libc::MAP_FIXED, -1, 0);
+        assert_eq!((again, moved.cast::<u32>().read()), (moved, 0));
+        assert_eq!(map::munmap(moved, 1 << 20), 0);
+        assert_eq!(Errno::last_raw(), 77);
+        assert_eq!((map::munmap(moved.byte_add(1), 4096), Errno::last()), (-1, Errno::EINVAL));
+        let nowhere = map::mremap(moved, 4096, 8192, libc::MREMAP_MAYMOVE, std::ptr::null_mut());
+        assert_eq!((nowhere, Errno::last()), (libc::MAP_FAILED, Errno::EFAULT));
+    }
+}
+
+#[test]
 fn lookups_find_this_library_first_and_else_the_c_library() {
     let _directory = start();
     assert!(run::current().is_some());

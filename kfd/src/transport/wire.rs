@@ -130,6 +130,16 @@ pub enum Request {
         /// Bytes.
         length: u64,
     },
+    /// Says that the client no longer has some pages of a USERPTR object mapped; answered by [`Reply::PagesAreGone`]. The
+    /// device takes them out of the GPUs' page tables before it answers. The object stays.
+    PagesGone {
+        /// The object.
+        handle: u64,
+        /// Where in the object, bytes.
+        offset: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
     /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
@@ -245,6 +255,8 @@ pub enum Reply {
     },
     /// To [`Request::ExpectStores`].
     ExpectsStores,
+    /// To [`Request::PagesGone`].
+    PagesAreGone,
     /// To [`Request::ReadSysfs`]: the text or an errno.
     Sysfs(Result<String, i32>),
     /// To [`Request::ReadSysfsFiles`]: the text or an errno of each file, in the order of the request. The reply has at

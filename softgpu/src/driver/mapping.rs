@@ -71,16 +71,14 @@ impl KfdProcess {
         let backing = Arc::clone(&bo.backing);
         let mut done = Vec::new();
         for part in &parts {
-            let mut va = part.va;
-            for run in &backing.runs {
-                let (bytes, offset) = (run.bytes, run.offset);
+            for (at, run) in backing.present_runs() {
+                let (va, bytes, offset) = (part.va + at, run.bytes, run.offset);
                 let mapping = GpuMapping { va, bytes, access, backing: run.fd.as_fd(), offset };
                 if let Err(errno) = self.hardware.map(gpu, &mapping) {
                     done.iter().for_each(|(va, bytes)| self.hardware.unmap(gpu, *va, *bytes));
                     return Err(errno);
                 }
                 done.push((va, bytes));
-                va += bytes;
             }
         }
         let vm = &mut state.pdds[gpu].vm;
@@ -131,8 +129,11 @@ impl KfdProcess {
         if state.pdds[gpu].vm.is_held(bo.backing.identity) {
             return Err(Errno::EBUSY);
         }
-        for part in parts(bo.va, bo.backing.bytes, bo.copies())? {
-            self.hardware.unmap(gpu, part.va, part.bytes);
+        let backing = Arc::clone(&bo.backing);
+        for part in parts(bo.va, backing.bytes, bo.copies())? {
+            for range in backing.present() {
+                self.hardware.unmap(gpu, part.va + range.start, range.end - range.start);
+            }
             state.pdds[gpu].vm.remove(part.va);
         }
         if let Some(bo) = state.bo_mut(owner, index) {

@@ -30,6 +30,7 @@ mod mapping;
 mod memfd;
 mod memory;
 mod mmap;
+mod notifier;
 mod persist;
 mod process;
 mod queue_buffers;

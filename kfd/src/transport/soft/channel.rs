@@ -202,6 +202,7 @@ fn changes_nothing(request: &Request) -> bool {
         }
         Request::Hello { .. }
         | Request::Mmap { .. }
+        | Request::PagesGone { .. }
         | Request::ReadSysfs { .. }
         | Request::ReadSysfsFiles { .. }
         | Request::ListSysfs { .. } => true,

@@ -17,6 +17,7 @@ use super::remote::{DeviceMemory, RemoteFile};
 use super::session::Channels;
 use super::sessions::Sessions;
 use super::start::Start;
+use super::userptr;
 use crate::transport::OpenError;
 use crate::transport::gate::Gate;
 use crate::transport::wire::{Reply, Request, WireError};
@@ -80,6 +81,49 @@ impl Interposed {
     pub fn fork<R>(&self, call: impl FnOnce() -> R) -> Result<R, Errno> {
         let session = self.sessions.current();
         on_own_stack(|range| session.as_ref().is_some_and(|it| it.lent.lock().has_page_of(range)), call)
+    }
+
+    /// Whether pages of a range may be lent to a device of this process. Takes no lock and leaves errno alone.
+    #[must_use]
+    pub fn may_have_lent(range: &Range<usize>) -> bool {
+        userptr::has_page_of(range)
+    }
+
+    /// Does `call`, which unmaps a range of whole pages or maps something else there. If it has `succeeded`, lent pages there
+    /// are taken from the GPUs: their accesses fault, as on a machine whose driver finds no pages.
+    pub fn unmap<R>(
+        &self,
+        range: &Range<usize>,
+        call: impl FnOnce() -> R,
+        succeeded: impl FnOnce(&R) -> bool,
+    ) -> R {
+        let Some(session) = self.sessions.current().filter(|session| session.is_ours()) else {
+            return call();
+        };
+        let _inside = session.enter();
+        // During the call, so that nobody lends a page there which is then taken for one that is gone.
+        let mut lent = session.lent.lock();
+        let result = call();
+        if succeeded(&result) {
+            session.tell_gone(&lent.forget(range).pages);
+        }
+        result
+    }
+
+    /// Takes lent pages of a range back, and from the GPUs, before they are moved to other addresses.
+    ///
+    /// # Errors
+    /// The errno of a failing call; some pages stay shared with the device then.
+    pub fn withdraw(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let Some(session) = self.sessions.current().filter(|session| session.is_ours()) else {
+            return Ok(());
+        };
+        let _inside = session.enter();
+        let mut lent = session.lent.lock();
+        let forgotten = lent.forget(range);
+        // First, so that no store of a GPU comes behind the copy.
+        session.tell_gone(&forgotten.pages);
+        forgotten.take_back()
     }
 
     /// Begins a fork of this process, in the thread that forks; none if no device was opened. Until it has ended no pages are

@@ -165,6 +165,7 @@ impl RemoteFile {
                 }
                 // The lock is held during the call, so that a second allocation of the same pages finds them lent.
                 let mut lent = self.session.lent.lock();
+                self.session.tell_gone(&lent.forget_lost(args.mmap_offset, args.size)?);
                 let pages = lent.lend(args.mmap_offset, args.size, args.flags);
                 let outcome = self.send(cmd, arg, plan, pages.as_ref());
                 let Some(pages) = pages else { return outcome };

@@ -22,7 +22,7 @@ use super::channel::{Channel, ConnectError};
 use super::local::{self, LocalDevice};
 use super::remote::DoorbellMapping;
 use super::start::{Start, Starting};
-use super::userptr::Lent;
+use super::userptr::{GonePages, Lent};
 use crate::linux;
 use crate::transport::gate::{Gate, Inside};
 use crate::transport::wire::{Reply, Request, WireError};
@@ -152,7 +152,11 @@ impl Session {
             owner: getpid(),
             channels,
             state: Mutex::new(state),
-            lent: Arc::default(),
+            lent: Arc::new(Mutex::new(match channels {
+                Channels::Kept => Lent::default(),
+                // A program whose calls are looked at.
+                Channels::Closed => Lent::indexed(),
+            })),
             gate: OnceLock::new(),
             told: AtomicU32::new(0),
             doorbells: Mutex::default(),
@@ -252,6 +256,18 @@ impl Session {
             self.lose();
         }
         outcome
+    }
+
+    /// Tells the device that pages of its objects are no longer mapped. The caller has `lent` locked, so that no object gets one
+    /// of the handles meanwhile.
+    pub fn tell_gone(&self, pages: &[GonePages]) {
+        for &GonePages { handle, offset, bytes } in pages {
+            match self.exchange(&Request::PagesGone { handle, offset, bytes }, &[]) {
+                Ok((Reply::PagesAreGone, _)) => {}
+                // A device that is gone has no pages.
+                outcome => tracing::warn!(target: "kfd", handle, ?outcome, "pages that are gone stay mapped"),
+            }
+        }
     }
 
     /// Tells a device in this process that a file is closed.

@@ -3,8 +3,8 @@
 //! private pages again.
 //!
 //! INVARIANT: loans do not overlap, and the pages of every object are loans; an object over pages that are lent already
-//! shares these. When lent pages are taken back, pages that the application has replaced meanwhile are left alone. No
-//! descriptor of a loan is kept: the device has them. A child that is forked while pages are lent gets copies of those that
+//! shares these. Pages that the application has unmapped or replaced are no loan any longer, once that is noticed
+//! ([`gone`]); when lent pages are taken back, they are left alone. No descriptor of a loan is kept: the device has them. A child that is forked while pages are lent gets copies of those that
 //! were private ([`super::fork`]).
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,14 +15,19 @@ use nix::errno::Errno;
 use nix::sys::mman::ProtFlags;
 use nix::unistd::{SysconfVar, sysconf};
 
+use self::index::Mark;
 use crate::maps::{self, Vma};
 use crate::transport::CloseError;
 use crate::transport::wire::{MAX_FDS, PageRun};
 use crate::{linux, sys};
 
 mod exchange;
+mod gone;
+mod index;
 
 pub(super) use exchange::on_another_stack;
+pub(super) use gone::GonePages;
+pub(super) use index::has_page_of;
 
 /// Most runs of pages of an object; their descriptors go with one message.
 const MAX_RUNS: usize = MAX_FDS / 2;
@@ -34,11 +39,15 @@ pub(in crate::transport::soft) struct Lent {
     loans: BTreeMap<usize, Loan>,
     /// The pages of each object.
     objects: HashMap<u64, Range<usize>>,
+    /// Whether loans are in the index of this process.
+    indexed: bool,
 }
 
 #[derive(Debug)]
 struct Loan {
     end: usize,
+    /// Keeps it in the index.
+    mark: Option<Mark>,
     /// The name of the memfd, which no other has. Its inode is another one after a restore.
     name: String,
     /// The pages that were private, ascending.
@@ -58,6 +67,11 @@ pub(in crate::transport::soft) struct Pages {
 }
 
 impl Lent {
+    /// None yet, in a process whose calls that unmap pages are looked at ([`has_page_of`]).
+    pub fn indexed() -> Self {
+        Self { indexed: true, ..Self::default() }
+    }
+
     /// The pages of `[address, address + bytes)`; those that are not lent yet are lent. `None` if they cannot be: they
     /// are not mapped, not writable though the flags ask for it, shared with a file or a device, or in more pieces than a
     /// message has room for.
@@ -65,13 +79,7 @@ impl Lent {
     /// Shared memory without a file is exchanged like private memory; a process that shared it, since it was forked, does
     /// not share it any longer.
     pub fn lend(&mut self, address: u64, bytes: u64, flags: u32) -> Option<Pages> {
-        let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
-        let first = usize::try_from(address).ok()?;
-        let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
-        if address == 0 || bytes == 0 {
-            return None;
-        }
-        let range = first / page * page..end;
+        let range = page_range(address, bytes)?;
         let writable = flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE != 0;
         let mut pages = Pages { range: range.clone(), runs: Vec::new(), memory: Vec::new() };
         for piece in self.pieces(&range) {
@@ -136,7 +144,8 @@ impl Lent {
         });
         let (memory, name) = memory.ok()?;
         let private = vmas.iter().filter(|vma| vma.private).map(|vma| vma.range.clone()).collect();
-        let loan = Loan { end: piece.end, name, private, handles: Vec::new() };
+        let mark = self.indexed.then(|| Mark::new(piece));
+        let loan = Loan { end: piece.end, mark, name, private, handles: Vec::new() };
         self.loans.insert(piece.start, loan);
         Some(memory)
     }
@@ -224,6 +233,14 @@ impl Lent {
     }
 }
 
+/// The whole pages over some bytes; `None` if there are none.
+fn page_range(address: u64, bytes: u64) -> Option<Range<usize>> {
+    let page = usize::try_from(sysconf(SysconfVar::PAGE_SIZE).ok()??).ok()?;
+    let first = usize::try_from(address).ok()?;
+    let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
+    (address != 0 && bytes != 0).then_some(first / page * page..end)
+}
+
 /// A name for the memory of a loan.
 fn memory_name() -> Result<String, Errno> {
     let [low, high] = *linux::random()?.as_chunks::<8>().0 else { return Err(Errno::EIO) };
@@ -256,7 +273,7 @@ impl Loan {
     /// Makes what is still mapped of the loan, and was private, private again.
     fn make_private(&self, start: usize) -> Result<(), Errno> {
         for range in &self.private {
-            for vma in self.mapped(range.start.max(start)..range.end)? {
+            for vma in self.mapped(range.start.max(start)..range.end.min(self.end))? {
                 exchange::for_private(&vma)?;
             }
         }

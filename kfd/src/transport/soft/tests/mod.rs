@@ -3,6 +3,7 @@
 
 mod calls;
 mod criu;
+mod gone;
 mod lifetime;
 mod server;
 mod stalls;

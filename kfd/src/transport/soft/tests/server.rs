@@ -83,6 +83,8 @@ struct Shared {
     bells: (OwnedFd, OwnedFd),
     sysfs: BTreeMap<String, String>,
     protocol: u32,
+    /// Object, offset and bytes of the pages that are gone.
+    gone: Mutex<Vec<(u64, u64, u64)>>,
     connections: Mutex<Vec<Arc<OwnedFd>>>,
     live: AtomicUsize,
     opened: AtomicUsize,
@@ -123,6 +125,7 @@ impl Server {
             bells: (memfd(8192), memfd(4096)),
             sysfs: BTreeMap::from([("generation_id".to_owned(), "7\n".to_owned())]),
             protocol,
+            gone: Mutex::default(),
             connections: Mutex::default(),
             live: AtomicUsize::new(0),
             opened: AtomicUsize::new(0),
@@ -137,6 +140,11 @@ impl Server {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The pages of objects that were said to be gone: object, offset, bytes.
+    pub fn gone(&self) -> Vec<(u64, u64, u64)> {
+        self.shared.gone.lock().clone()
     }
 
     /// Connections that were ever accepted.
@@ -258,6 +266,10 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
         }
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
         Request::ExpectStores { .. } => plain(Reply::ExpectsStores),
+        Request::PagesGone { handle, offset, bytes } => {
+            shared.gone.lock().push((handle, offset, bytes));
+            plain(Reply::PagesAreGone)
+        }
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),
         Request::Adopt { .. } => plain(Reply::Error { errno: 22, message: "no token".to_owned() }),
         Request::Ioctl { cmd, arg, segments, shared: large, fd_places, .. } => {

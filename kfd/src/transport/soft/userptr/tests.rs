@@ -270,3 +270,91 @@ fn child_leaves_private_pages_to_its_parent_and_shares_those_that_were_shared() 
     assert_eq!([0, PAGE, 2 * PAGE].map(|offset| memory.read(offset)), [1, 99, 3]);
     assert_eq!(memory.vmas().iter().map(|vma| vma.private).collect::<Vec<_>>(), [true, false, true]);
 }
+
+/// The pages of a memory that are still mapped from a memfd.
+fn shared_pages(memory: &Memory) -> Vec<usize> {
+    let vmas = memory.vmas();
+    let page = |at: usize| (at - memory.range().start) / PAGE;
+    vmas.iter()
+        .filter(|vma| !vma.private)
+        .flat_map(|vma| page(vma.range.start)..page(vma.range.end))
+        .collect()
+}
+
+/// Pages of a memory, as addresses.
+fn part(memory: &Memory, pages: Range<usize>) -> Range<usize> {
+    memory.range().start + pages.start * PAGE..memory.range().start + pages.end * PAGE
+}
+
+#[test]
+fn pages_that_are_forgotten_are_told_by_object_and_the_others_stay_lent() {
+    let (memory, mut lent) = (Memory::new(6), Lent::indexed());
+    let gone = |handle, page: u64, pages: u64| {
+        let (offset, bytes) = (page * PAGE as u64, pages * PAGE as u64);
+        GonePages { handle, offset, bytes }
+    };
+    let first = lend_part(&mut lent, &memory, 0..4).unwrap();
+    lent.keep(&first, 1);
+    let second = lend_part(&mut lent, &memory, 3..6).unwrap();
+    lent.keep(&second, 2);
+    assert!(has_page_of(&part(&memory, 1..2)));
+    assert_eq!(lent.forget(&part(&memory, 1..2)).pages, [gone(1, 1, 1)]);
+    assert!(!has_page_of(&part(&memory, 1..2)));
+    assert!(has_page_of(&part(&memory, 0..1)) && has_page_of(&part(&memory, 2..3)));
+    // Of both objects, and of the second one alone.
+    assert_eq!(lent.forget(&part(&memory, 3..5)).pages, [gone(1, 3, 1), gone(2, 0, 1), gone(2, 1, 1)]);
+    assert_eq!(lent.forget(&part(&memory, 1..2)).pages, []);
+    // What is left comes back when the objects are freed; nobody touches what was forgotten.
+    lent.release(1);
+    assert_eq!(shared_pages(&memory), [1, 3, 4, 5]);
+    lent.release(2);
+    assert_eq!(shared_pages(&memory), [1, 3, 4]);
+    assert!(!has_page_of(&memory.range()));
+}
+
+#[test]
+fn rest_of_a_loan_that_no_object_is_over_comes_back_with_the_part_that_is_forgotten() {
+    let (memory, mut lent) = (Memory::new(4), Lent::indexed());
+    for (handle, pages) in [(1, 0..4), (2, 2..3)] {
+        let pages = lend_part(&mut lent, &memory, pages).unwrap();
+        lent.keep(&pages, handle);
+    }
+    lent.release(1);
+    assert_eq!(shared_pages(&memory), [0, 1, 2, 3]);
+    assert_eq!(lent.forget(&part(&memory, 2..3)).pages.len(), 1);
+    assert_eq!(shared_pages(&memory), [2]);
+    assert!(!has_page_of(&memory.range()));
+}
+
+#[test]
+fn forgotten_pages_can_be_taken_back_with_their_bytes() {
+    let (memory, mut lent) = (Memory::new(3), Lent::indexed());
+    let pages = lend(&mut lent, &memory).unwrap();
+    lent.keep(&pages, 1);
+    device_view(&pages.memory[0]).write_all_at(&[99], PAGE as u64).unwrap();
+    lent.forget(&part(&memory, 1..2)).take_back().unwrap();
+    assert_eq!(shared_pages(&memory), [0, 2]);
+    assert_eq!(memory.read(PAGE), 99);
+    // They can be lent again, as others.
+    let again = lend(&mut lent, &memory).unwrap();
+    let of = |page: u64| PageRun::Of { handle: 1, offset: page * PAGE as u64, bytes: PAGE as u64 };
+    assert_eq!(again.runs, [of(0), PageRun::New { bytes: PAGE as u64 }, of(2)]);
+}
+
+#[test]
+fn pages_that_were_replaced_without_notice_are_found_lost() {
+    let (memory, mut lent) = (Memory::new(4), Lent::default());
+    let pages = lend(&mut lent, &memory).unwrap();
+    lent.keep(&pages, 1);
+    let (address, bytes) = (memory.range().start as u64, memory.1 as u64);
+    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![]));
+    let (rw, fixed) =
+        (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED);
+    let (second, page) = (NonZeroUsize::new(part(&memory, 1..2).start), NonZeroUsize::new(PAGE).unwrap());
+    // SAFETY: pages of the test's own mapping, to which there are no references, are replaced.
+    unsafe { mmap_anonymous(second, page, rw, fixed) }.unwrap();
+    let lost = GonePages { handle: 1, offset: PAGE as u64, bytes: PAGE as u64 };
+    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![lost]));
+    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![]));
+    assert!(!lent.has_page_of(&part(&memory, 1..2)));
+}
