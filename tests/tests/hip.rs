@@ -27,11 +27,16 @@ fn hip(devices: &str, name: &str, arguments: &[&str]) -> Outcome {
 /// Runs a program that checks its own results.
 fn passes(devices: &str, name: &str) -> Outcome {
     let outcome = hip(devices, name, &[]);
+    has_passed(name, &outcome);
+    outcome
+}
+
+/// Checks that a program says that it passed, and that its device executed something.
+fn has_passed(name: &str, outcome: &Outcome) {
     let last = outcome.stdout.lines().last().unwrap_or_default();
     assert_eq!(last, format!("PASS {name}"), "{}\n{}{}", outcome.status, outcome.stdout, outcome.stderr);
     outcome.check();
     assert_eq!(outcome.complaints(), [""; 0]);
-    outcome
 }
 
 #[test]
@@ -156,6 +161,19 @@ fn child_has_copies_of_registered_memory() {
         return;
     }
     passes(ONE, "fork_memory");
+}
+
+#[test]
+fn programs_without_userfaultfd_have_their_doorbells_noticed_and_their_memory_registered() {
+    if skip_without_clients() {
+        return;
+    }
+    let launcher = program("without-userfaultfd");
+    for name in ["vector_add", "streams", "threads", "host_memory", "fork_memory"] {
+        let compiled = hip_program(name, "gfx1100");
+        let outcome = run(ONE, &[launcher.to_str().unwrap(), compiled.to_str().unwrap()]);
+        has_passed(name, &outcome);
+    }
 }
 
 #[test]
