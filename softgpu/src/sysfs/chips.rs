@@ -127,12 +127,13 @@ const GFX1100: Chip = Chip {
     caches: &caches::NAVI31,
 };
 
-/// 7800 XT. Inferred but for the shape, from Navi 31 and the product's data sheet.
+/// 7800 XT. Inferred but for the shape, the device id and the revision (`amdgpu.ids`), from Navi 31 and the product's data sheet.
 const GFX1101: Chip = Chip {
     name: "gfx1101",
     shape: NodeShape { gfx_target_version: 110_001, simd_count: 120, array_count: 6, ..GFX1100.shape },
     cu_per_simd_array: 10,
     device_id: 0x747e,
+    pci_revision: 0xc8,
     vram_bytes: 17_163_091_968,
     vram_width: 256,
     vram_mhz: 1218,
@@ -142,7 +143,7 @@ const GFX1101: Chip = Chip {
     ..GFX1100
 };
 
-/// 7600. Inferred but for the shape, as above.
+/// 7600. Inferred but for the shape, the device id and the revision, as above.
 const GFX1102: Chip = Chip {
     name: "gfx1102",
     shape: NodeShape { gfx_target_version: 110_002, simd_count: 64, array_count: 4, ..GFX1100.shape },
@@ -157,8 +158,8 @@ const GFX1102: Chip = Chip {
     ..GFX1100
 };
 
-/// Radeon AI PRO R9700, whose 32 GiB a topology file makes the 16 GiB of a 9070 XT. Inferred: device id, revision, clocks,
-/// copy engines, capability (gfx1100's and precise ALU exceptions), copy firmware.
+/// Radeon AI PRO R9700, whose 32 GiB a topology file makes the 16 GiB of a 9070 XT. Inferred: clocks, copy engines, capability
+/// (gfx1100's and precise ALU exceptions), copy firmware.
 const GFX1201: Chip = Chip {
     name: "gfx1201",
     shape: NodeShape { gfx_target_version: 120_001, simd_count: 128, array_count: 8, ..GFX1100.shape },

@@ -103,7 +103,8 @@ fn heap(total: u64, usable: u64, used: u64) -> drm_amdgpu_heap_info {
     }
 }
 
-/// HW_IP_INFO. The engines are there, but no ring takes submissions: this driver has no AMDGPU_CS.
+/// HW_IP_INFO, with the alignments of `amdgpu_hw_ip_info` (`amdgpu_kms.c`), which are those of all chips. The engines are there,
+/// but no ring takes submissions: this driver has no AMDGPU_CS.
 fn engine_info(model: &GpuModel, kind: u32, instance: u32) -> Result<drm_amdgpu_info_hw_ip, Errno> {
     if instance != 0 {
         return Err(Errno::EINVAL);

@@ -25,12 +25,14 @@ struct Blocks {
     sdma_instances: bool,
 }
 
-/// NBIF: gfx1100's is what tinygrad expects of it; those of gfx1101 and gfx1102 are inferred from it, and the others were not
-/// compared with a source. Aldebaran's driver may show no `ip_discovery` at all; programs that look there find it here.
+/// NBIF, which `amdgpu_discovery.c` calls NBIO too. It knows 4.3.0 and 4.3.1 of gfx11's cards, the latter since it knows gfx1102's
+/// compute engine ("add nbio 4.3 support for NBIO 4.3.1", one of the patches for GC 11.0.2), 6.3.1 of gfx12's (`nbif_v6_3_1.c`),
+/// and 7.9.0 of gfx942 (`nbio_v7_9.c`); Aldebaran's it has in a table of its own. gfx1101's is inferred from gfx1100's.
+/// Aldebaran's driver may show no `ip_discovery` at all; programs that look there find it here.
 const BLOCKS: [Blocks; 6] = [
     blocks("gfx1100", (4, 3, 0)),
     blocks("gfx1101", (4, 3, 0)),
-    blocks("gfx1102", (4, 3, 0)),
+    blocks("gfx1102", (4, 3, 1)),
     blocks("gfx1201", (6, 3, 1)),
     blocks("gfx90a", (7, 4, 4)),
     Blocks { sdma_instances: true, ..blocks("gfx942", (7, 9, 0)) },
