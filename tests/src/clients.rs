@@ -5,7 +5,6 @@
 //! `TMPDIR` there), and each of its processes has the name of that directory in its environment. So [`Run::finish`] sees
 //! whatever is left, beside other tests and other users of the machine.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,19 +18,19 @@ use tempfile::TempDir;
 
 use crate::program;
 
-/// TIMEOUT: how long a program may run on a busy machine; each of them needs about a second on a quiet one.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// TIMEOUT: how long a client may run on a busy machine; on a quiet one none takes half a minute.
+const PATIENCE: Duration = Duration::from_secs(400);
 /// How often a test looks again.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether the suite is run without the clients (`cargo xtask test --without-clients`); prints that a test is ignored.
-#[must_use]
-pub fn skip_without_clients() -> bool {
-    let is_without = std::env::var_os("STASIS_WITHOUT_CLIENTS").is_some();
-    if is_without {
+/// Does a test that needs the clients; prints that it is ignored where the suite is run without them
+/// (`cargo xtask test --without-clients`).
+pub fn with_clients<R>(test: impl FnOnce() -> R) {
+    if std::env::var_os("STASIS_WITHOUT_CLIENTS").is_some() {
         println!("ignored: the programs that run unmodified on the software device were left out");
+    } else {
+        drop(test());
     }
-    is_without
 }
 
 /// ROCr 5.2.3 and rocminfo, as Debian 12 has them.
@@ -89,7 +88,21 @@ pub fn hip_program(name: &str, target: &str) -> PathBuf {
     made
 }
 
-/// A program under `stasis run --verbose`.
+/// `stasis run --verbose` with these devices; the program and its arguments follow.
+#[must_use]
+pub fn on_device(devices: &str) -> Command {
+    with_options(&[], devices)
+}
+
+fn with_options(options: &[&str], devices: &str) -> Command {
+    // A core would be as large as the device's memory, and a file that is left.
+    let mut stasis = Command::new("prlimit");
+    stasis.arg("--core=0").arg(program("stasis"));
+    stasis.args(["run", "--verbose", "--device", devices]).args(options).arg("--");
+    stasis
+}
+
+/// A client, or a program that prepares something for one.
 #[derive(Debug)]
 pub struct Run {
     child: Child,
@@ -99,7 +112,7 @@ pub struct Run {
 /// How a run ended.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Of `stasis run`.
+    /// Of the command: `stasis run`, where a program was run on a device.
     pub status: ExitStatus,
     /// What the program printed.
     pub stdout: String,
@@ -111,7 +124,7 @@ impl Run {
     /// Starts a program and its arguments on these devices.
     ///
     /// # Panics
-    /// When `stasis` cannot be started.
+    /// As [`Run::spawn`].
     #[must_use]
     pub fn start(devices: &str, command: &[&str]) -> Self {
         Self::with(&[], devices, command)
@@ -120,9 +133,18 @@ impl Run {
     /// The same with more options of `stasis run`.
     ///
     /// # Panics
-    /// As [`Run::start`].
+    /// As [`Run::spawn`].
     #[must_use]
     pub fn with(options: &[&str], devices: &str, command: &[&str]) -> Self {
+        Self::spawn(with_options(options, devices).args(command))
+    }
+
+    /// Starts a command in a directory of its own, with its output in files there, so that it never waits for a reader.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn spawn(command: &mut Command) -> Self {
         // `stasis run` takes a directory in memory only.
         let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
         let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
@@ -131,17 +153,15 @@ impl Run {
             fs::create_dir(directory.path().join(own)).expect("a directory");
         }
         let log = |name| File::create(directory.path().join("log").join(name)).expect("a log");
-        // A core would be as large as the device's memory, and a file that is left.
-        let mut stasis = Command::new("prlimit");
-        stasis.arg("--core=0").arg(program("stasis"));
-        stasis.args(["run", "--verbose", "--device", devices]).args(options).arg("--").args(command);
-        stasis.env("XDG_RUNTIME_DIR", directory.path().join("runtime"));
-        stasis.env("TMPDIR", directory.path().join("temporary"));
+        command.env("XDG_RUNTIME_DIR", directory.path().join("runtime"));
+        command.env("TMPDIR", directory.path().join("temporary"));
         for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
-            stasis.env_remove(unwanted);
+            command.env_remove(unwanted);
         }
-        stasis.current_dir(directory.path().join("temporary")).process_group(0).stdin(Stdio::null());
-        let child = stasis.stdout(log("stdout")).stderr(log("stderr")).spawn().expect("prlimit (util-linux)");
+        // A group of its own: a run that a test gives up ends with all its processes.
+        command.current_dir(directory.path().join("temporary")).process_group(0).stdin(Stdio::null());
+        command.stdout(log("stdout")).stderr(log("stderr"));
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         Self { child, directory }
     }
 
@@ -254,16 +274,30 @@ pub fn run(devices: &str, command: &[&str]) -> Outcome {
     Run::start(devices, command).finish()
 }
 
+/// Runs a command to its end.
+///
+/// # Panics
+/// As [`Run::spawn`] and [`Run::finish`].
+#[must_use]
+pub fn ended(command: &mut Command) -> Outcome {
+    Run::spawn(command).finish()
+}
+
 impl Outcome {
+    /// Everything that it printed, for a failure.
+    #[must_use]
+    pub fn said(&self) -> String {
+        format!("{}\n{}{}", self.status, self.stdout, self.stderr)
+    }
+
     /// Checks that the program ended well and had its device execute something.
     ///
     /// # Panics
     /// When it did not.
-    pub fn check(&self) {
-        assert!(self.status.success(), "{}\n{}{}", self.status, self.stdout, self.stderr);
-        let counters = self.counters();
+    pub fn computed(&self) {
+        assert!(self.status.success(), "{}", self.said());
         for name in ["processes", "ioctls", "dispatches", "waves", "instructions"] {
-            assert!(counters.get(name).is_some_and(|&count| count > 0), "{name}: {}", self.stderr);
+            assert!(self.count(name) > 0, "no {name}: {}", self.said());
         }
     }
 
@@ -280,16 +314,15 @@ impl Outcome {
         lines.filter(|line| !line.contains("processes=")).collect()
     }
 
-    /// The counters of all its processes (`--verbose`).
+    /// A number in the line in which `stasis run --verbose` says what the device did.
     ///
     /// # Panics
-    /// When they were not told.
+    /// When there is none.
     #[must_use]
-    pub fn counters(&self) -> BTreeMap<&str, u64> {
-        let mut lines = self.stderr.lines().filter_map(|line| line.strip_prefix("stasis run: "));
-        let line = lines.find(|line| line.starts_with("processes="));
-        let line = line.unwrap_or_else(|| panic!("no counters: {}", self.stderr));
-        let words = line.split(' ').filter_map(|word| word.split_once('='));
-        words.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
+    pub fn count(&self, name: &str) -> u64 {
+        let lines = self.stderr.lines().filter_map(|line| line.strip_prefix("stasis run: "));
+        let mut words = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
+        let found = words.find_map(|(key, value)| (key == name).then(|| value.parse().ok()).flatten());
+        found.unwrap_or_else(|| panic!("no {name}= in what stasis run says: {}", self.said()))
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use stasis_tests::clients::{Outcome, Run, hip_program, rocm_5_2, rocm_6_1, run, skip_without_clients};
+use stasis_tests::clients::{Outcome, Run, hip_program, rocm_5_2, rocm_6_1, run, with_clients};
 use stasis_tests::program;
 
 /// One 7900 XTX.
@@ -35,274 +35,220 @@ fn passes(devices: &str, name: &str) -> Outcome {
 fn has_passed(name: &str, outcome: &Outcome) {
     let last = outcome.stdout.lines().last().unwrap_or_default();
     assert_eq!(last, format!("PASS {name}"), "{}\n{}{}", outcome.status, outcome.stdout, outcome.stderr);
-    outcome.check();
+    outcome.computed();
     assert_eq!(outcome.complaints(), [""; 0]);
 }
 
 #[test]
 fn vectors_are_added() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "vector_add");
+    with_clients(|| passes(ONE, "vector_add"));
 }
 
 #[test]
 fn waves_and_groups_reduce() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "reduction");
+    with_clients(|| passes(ONE, "reduction"));
 }
 
 #[test]
 fn matrices_are_multiplied_by_tiles_in_lds() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "matmul");
+    with_clients(|| passes(ONE, "matmul"));
 }
 
 #[test]
 fn atomics_of_every_width_in_every_memory() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "atomics");
+    with_clients(|| passes(ONE, "atomics"));
 }
 
 #[test]
 fn streams_and_events_keep_their_order_and_tell_times() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "streams");
+    with_clients(|| passes(ONE, "streams"));
 }
 
 #[test]
 fn copies_and_fills_write_what_they_should_and_no_more() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = passes(ONE, "copies");
-    assert!(outcome.counters()["copied_bytes"] > 0, "{}", outcome.stderr);
+    with_clients(|| {
+        let outcome = passes(ONE, "copies");
+        assert!(outcome.count("copied_bytes") > 0, "{}", outcome.stderr);
+    });
 }
 
 #[test]
 fn managed_pinned_and_registered_memory_is_used_in_place() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "host_memory");
+    with_clients(|| passes(ONE, "host_memory"));
 }
 
 #[test]
 fn recursion_and_large_arrays_have_scratch() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "recursion");
+    with_clients(|| passes(ONE, "recursion"));
 }
 
 #[test]
 fn graphs_run_as_captured_and_as_built() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "graph");
+    with_clients(|| passes(ONE, "graph"));
 }
 
 #[test]
 fn two_devices_reach_each_other() {
-    if skip_without_clients() {
-        return;
-    }
-    passes("soft:gfx1100*2", "peers");
+    with_clients(|| passes("soft:gfx1100*2", "peers"));
 }
 
 #[test]
 fn errors_are_hips_and_work_goes_on() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "errors");
+    with_clients(|| passes(ONE, "errors"));
 }
 
 #[test]
 fn occupancy_is_computed_from_the_machine() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "occupancy");
+    with_clients(|| passes(ONE, "occupancy"));
 }
 
 #[test]
 fn threads_share_the_device() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "threads");
+    with_clients(|| passes(ONE, "threads"));
 }
 
 #[test]
 fn forked_child_has_no_file_of_its_parents_and_may_have_its_own() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = passes(ONE, "forks");
-    assert!(outcome.stdout.lines().any(|line| line == "PASS child"), "{}", outcome.stdout);
-    // The parent, the child that opened a file, the child that executed a program.
-    assert_eq!(outcome.counters()["processes"], 3);
+    with_clients(|| {
+        let outcome = passes(ONE, "forks");
+        assert!(outcome.stdout.lines().any(|line| line == "PASS child"), "{}", outcome.stdout);
+        // The parent, the child that opened a file, the child that executed a program.
+        assert_eq!(outcome.count("processes"), 3);
+    });
 }
 
 #[test]
 fn child_has_copies_of_registered_memory() {
-    if skip_without_clients() {
-        return;
-    }
-    passes(ONE, "fork_memory");
+    with_clients(|| passes(ONE, "fork_memory"));
 }
 
 #[test]
 fn programs_without_userfaultfd_have_their_doorbells_noticed_and_their_memory_registered() {
-    if skip_without_clients() {
-        return;
-    }
-    let launcher = program("without-userfaultfd");
-    for name in ["vector_add", "streams", "threads", "host_memory", "fork_memory"] {
-        let compiled = hip_program(name, "gfx1100");
-        let outcome = run(ONE, &[launcher.to_str().unwrap(), compiled.to_str().unwrap()]);
-        has_passed(name, &outcome);
-    }
+    with_clients(|| {
+        let launcher = program("without-userfaultfd");
+        for name in ["vector_add", "streams", "threads", "host_memory", "fork_memory"] {
+            let compiled = hip_program(name, "gfx1100");
+            let outcome = run(ONE, &[launcher.to_str().unwrap(), compiled.to_str().unwrap()]);
+            has_passed(name, &outcome);
+        }
+    });
 }
 
 #[test]
 fn printf_of_kernels_arrives() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = passes(ONE, "printf");
-    let lines: Vec<&str> = outcome.stdout.lines().collect();
-    let (formats, others) = lines.split_at(14);
-    let digits = "0123456789".repeat(7);
-    let long = format!(
-        "a string of more than the seven doublewords that one packet of the host call carries: {digits}, and 42"
-    );
-    let wanted = [
-        "d 42 -42 +42 00042 42    |  42",
-        "u 3000000000 beef BEEF 0xff 10 010",
-        "l -5000000000 5000000000 123456789ab -9223372036854775808 ffffffffffffffff 77",
-        "h -3 -4 65535",
-        "f 3.141590 3.14      3.142 3.1       | +3",
-        "e 3.141590e+00 3.142E+00 3.14159 3.14159E+10 0x1p+0",
-        "c abq     z|",
-        "s hello   hello hello  | he|      hello",
-        "star     42 42    | 3.142",
-        "special inf -inf nan",
-        "percent % and nothing",
-        "pointer 0x1234",
-        "many 1 2 3 4 5 6 7 8 9 10 11 12",
-        &long,
-    ];
-    assert_eq!(formats, wanted);
-    // Of two thirds of the lanes, in any order of the waves.
-    let names = ["zero", "one", "two", "three"];
-    let all = (0..6).flat_map(|block| (0..48).map(move |lane| (block, lane)));
-    let said = all.filter(|(_, lane)| lane % 3 != 1);
-    let mut wanted: Vec<String> = said
-        .map(|(block, lane)| format!("block {block:02} lane {lane:02} {}", names[lane % 4]))
-        .chain((1000..1003).map(|number| number.to_string()))
-        .collect();
-    let mut found = others[..others.len() - 1].to_vec();
-    wanted.sort_unstable();
-    found.sort_unstable();
-    assert_eq!(found, wanted);
+    with_clients(|| {
+        let outcome = passes(ONE, "printf");
+        let lines: Vec<&str> = outcome.stdout.lines().collect();
+        let (formats, others) = lines.split_at(14);
+        let digits = "0123456789".repeat(7);
+        let long = format!(
+            "a string of more than the seven doublewords that one packet of the host call carries: {digits}, and 42"
+        );
+        let wanted = [
+            "d 42 -42 +42 00042 42    |  42",
+            "u 3000000000 beef BEEF 0xff 10 010",
+            "l -5000000000 5000000000 123456789ab -9223372036854775808 ffffffffffffffff 77",
+            "h -3 -4 65535",
+            "f 3.141590 3.14      3.142 3.1       | +3",
+            "e 3.141590e+00 3.142E+00 3.14159 3.14159E+10 0x1p+0",
+            "c abq     z|",
+            "s hello   hello hello  | he|      hello",
+            "star     42 42    | 3.142",
+            "special inf -inf nan",
+            "percent % and nothing",
+            "pointer 0x1234",
+            "many 1 2 3 4 5 6 7 8 9 10 11 12",
+            &long,
+        ];
+        assert_eq!(formats, wanted);
+        // Of two thirds of the lanes, in any order of the waves.
+        let names = ["zero", "one", "two", "three"];
+        let all = (0..6).flat_map(|block| (0..48).map(move |lane| (block, lane)));
+        let said = all.filter(|(_, lane)| lane % 3 != 1);
+        let mut wanted: Vec<String> = said
+            .map(|(block, lane)| format!("block {block:02} lane {lane:02} {}", names[lane % 4]))
+            .chain((1000..1003).map(|number| number.to_string()))
+            .collect();
+        let mut found = others[..others.len() - 1].to_vec();
+        wanted.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, wanted);
+    });
 }
 
 #[test]
 fn assertion_of_a_kernel_prints_and_aborts() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = hip(ONE, "assertion", &[]);
-    assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
-    assert_eq!(outcome.stdout, "one holds\n");
-    // Three of the eight lanes.
-    let said = outcome.stderr.matches("Device-side assertion `n < 0 || threadIdx.x < 5' failed.").count();
-    assert_eq!(said, 3, "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("HSA_STATUS_ERROR_EXCEPTION"), "{}", outcome.stderr);
+    with_clients(|| {
+        let outcome = hip(ONE, "assertion", &[]);
+        assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
+        assert_eq!(outcome.stdout, "one holds\n");
+        // Three of the eight lanes.
+        let said = outcome.stderr.matches("Device-side assertion `n < 0 || threadIdx.x < 5' failed.").count();
+        assert_eq!(said, 3, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("HSA_STATUS_ERROR_EXCEPTION"), "{}", outcome.stderr);
+    });
 }
 
 #[test]
 fn fault_of_a_kernel_is_reported_with_its_address_and_aborts() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = hip(ONE, "fault", &[]);
-    assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
-    assert_eq!(outcome.stdout, "");
-    assert!(outcome.stderr.contains("Memory access fault by GPU node-1"), "{}", outcome.stderr);
-    let reason = "on address 0x7000. Reason: Page not present or supervisor privilege.";
-    assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+    with_clients(|| {
+        let outcome = hip(ONE, "fault", &[]);
+        assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
+        assert_eq!(outcome.stdout, "");
+        assert!(outcome.stderr.contains("Memory access fault by GPU node-1"), "{}", outcome.stderr);
+        let reason = "on address 0x7000. Reason: Page not present or supervisor privilege.";
+        assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+    });
 }
 
 #[test]
 fn registered_pages_that_are_unmapped_fault_and_the_others_stay() {
-    if skip_without_clients() {
-        return;
-    }
-    let outcome = hip(ONE, "unmapped", &[]);
-    assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}{}", outcome.stdout, outcome.stderr);
-    let gone = outcome.stdout.strip_prefix("gone: ").and_then(|line| line.strip_suffix('\n'));
-    let gone = gone.unwrap_or_else(|| panic!("{}", outcome.stdout));
-    let reason = format!("on address {gone}. Reason: Page not present or supervisor privilege.");
-    assert!(outcome.stderr.contains(&reason), "{gone}: {}", outcome.stderr);
+    with_clients(|| {
+        let outcome = hip(ONE, "unmapped", &[]);
+        assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}{}", outcome.stdout, outcome.stderr);
+        let gone = outcome.stdout.strip_prefix("gone: ").and_then(|line| line.strip_suffix('\n'));
+        let gone = gone.unwrap_or_else(|| panic!("{}", outcome.stdout));
+        let reason = format!("on address {gone}. Reason: Page not present or supervisor privilege.");
+        assert!(outcome.stderr.contains(&reason), "{gone}: {}", outcome.stderr);
+    });
 }
 
 #[test]
 fn exit_code_passes_through_while_a_kernel_runs() {
-    if skip_without_clients() {
-        return;
-    }
-    assert_eq!(hip(ONE, "ends", &["exit"]).code(), 7);
+    with_clients(|| assert_eq!(hip(ONE, "ends", &["exit"]).code(), 7));
 }
 
 #[test]
 fn crash_passes_through_while_a_kernel_runs() {
-    if skip_without_clients() {
-        return;
-    }
-    assert_eq!(hip(ONE, "ends", &["crash"]).code(), 128 + Signal::SIGSEGV as i32);
+    with_clients(|| assert_eq!(hip(ONE, "ends", &["crash"]).code(), 128 + Signal::SIGSEGV as i32));
 }
 
 #[test]
 fn signal_to_stasis_run_reaches_the_program_while_a_kernel_runs() {
-    if skip_without_clients() {
-        return;
-    }
-    let compiled = hip_program("ends", "gfx1100");
-    let mut run = Run::start(ONE, &[compiled.to_str().unwrap(), "wait"]);
-    run.wait_line("running");
-    run.signal(Signal::SIGTERM);
-    let outcome = run.finish();
-    assert_eq!(outcome.code(), 128 + Signal::SIGTERM as i32, "{}", outcome.stderr);
-    assert!(outcome.counters()["dispatches"] > 0);
+    with_clients(|| {
+        let compiled = hip_program("ends", "gfx1100");
+        let mut run = Run::start(ONE, &[compiled.to_str().unwrap(), "wait"]);
+        run.wait_line("running");
+        run.signal(Signal::SIGTERM);
+        let outcome = run.finish();
+        assert_eq!(outcome.code(), 128 + Signal::SIGTERM as i32, "{}", outcome.stderr);
+        assert!(outcome.count("dispatches") > 0);
+    });
 }
 
 #[test]
 fn device_ends_with_a_stasis_run_that_is_killed() {
-    if skip_without_clients() {
-        return;
-    }
-    let compiled = hip_program("ends", "gfx1100");
-    // The shell is the program of the run: it ends its own child when nobody else does.
-    let script = format!("{} wait & trap 'kill -9 $!; exit' TERM; wait", compiled.display());
-    let mut run = Run::start(ONE, &["sh", "-c", &script]);
-    run.wait_line("running");
-    let shell = run.children().pop().expect("the program of the run");
-    run.signal(Signal::SIGKILL);
-    nix::sys::signal::kill(shell, Signal::SIGTERM).unwrap();
-    assert_eq!(run.finish().code(), 128 + Signal::SIGKILL as i32);
+    with_clients(|| {
+        let compiled = hip_program("ends", "gfx1100");
+        // The shell is the program of the run: it ends its own child when nobody else does.
+        let script = format!("{} wait & trap 'kill -9 $!; exit' TERM; wait", compiled.display());
+        let mut run = Run::start(ONE, &["sh", "-c", &script]);
+        run.wait_line("running");
+        let shell = run.children().pop().expect("the program of the run");
+        run.signal(Signal::SIGKILL);
+        nix::sys::signal::kill(shell, Signal::SIGTERM).unwrap();
+        assert_eq!(run.finish().code(), 128 + Signal::SIGKILL as i32);
+    });
 }
 
 #[test]
@@ -318,20 +264,19 @@ fn wrong_device_is_named_and_nothing_is_run() {
 
 #[test]
 fn kernel_of_a_chip_that_is_not_executed_is_one_line_beside_the_programs_own_error() {
-    if skip_without_clients() {
-        return;
-    }
-    let compiled = hip_program("vector_add", "gfx90a");
-    let outcome = run("soft:gfx90a", &[compiled.to_str().unwrap()]);
-    assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
-    // HIP's own, which blames the packet.
-    assert!(outcome.stderr.contains("HSA_STATUS_ERROR_INVALID_PACKET_FORMAT"), "{}", outcome.stderr);
-    let [complaint] = outcome.complaints()[..] else { panic!("{}", outcome.stderr) };
-    assert!(
-        complaint.contains("GPU 0 is a gfx90a") && complaint.contains("--device soft:gfx1100"),
-        "{complaint}"
-    );
-    assert!(!outcome.stdout.contains("PASS"), "{}", outcome.stdout);
+    with_clients(|| {
+        let compiled = hip_program("vector_add", "gfx90a");
+        let outcome = run("soft:gfx90a", &[compiled.to_str().unwrap()]);
+        assert_eq!(outcome.code(), 128 + Signal::SIGABRT as i32, "{}", outcome.stderr);
+        // HIP's own, which blames the packet.
+        assert!(outcome.stderr.contains("HSA_STATUS_ERROR_INVALID_PACKET_FORMAT"), "{}", outcome.stderr);
+        let [complaint] = outcome.complaints()[..] else { panic!("{}", outcome.stderr) };
+        assert!(
+            complaint.contains("GPU 0 is a gfx90a") && complaint.contains("--device soft:gfx1100"),
+            "{complaint}"
+        );
+        assert!(!outcome.stdout.contains("PASS"), "{}", outcome.stdout);
+    });
 }
 
 /// The values of a file of lines `name value`.
@@ -386,7 +331,7 @@ fn rocminfo_agrees(rocm: &Path, devices: &str, gpus: usize) {
     let outcome = run(devices, &[rocm.join("bin/rocminfo").to_str().unwrap()]);
     assert!(outcome.status.success(), "{}{}", outcome.stdout, outcome.stderr);
     assert!(outcome.stdout.contains("*** Done ***"), "{}", outcome.stdout);
-    assert!(outcome.counters()["ioctls"] > 0, "{}", outcome.stderr);
+    assert!(outcome.count("ioctls") > 0, "{}", outcome.stderr);
     let tree = tempfile::tempdir().unwrap();
     let mut softgpud = Command::new(program("softgpud"));
     softgpud.args(["tree", "--devices", devices.strip_prefix("soft:").unwrap()]).arg(tree.path());
@@ -435,32 +380,20 @@ fn rocminfo_agrees(rocm: &Path, devices: &str, gpus: usize) {
 
 #[test]
 fn rocminfo_6_1_sees_the_machine() {
-    if skip_without_clients() {
-        return;
-    }
-    rocminfo_agrees(&rocm_6_1(), ONE, 1);
+    with_clients(|| rocminfo_agrees(&rocm_6_1(), ONE, 1));
 }
 
 #[test]
 fn rocminfo_6_1_sees_a_machine_of_four() {
-    if skip_without_clients() {
-        return;
-    }
-    rocminfo_agrees(&rocm_6_1(), "soft:gfx1100*4", 4);
+    with_clients(|| rocminfo_agrees(&rocm_6_1(), "soft:gfx1100*4", 4));
 }
 
 #[test]
 fn rocminfo_5_2_sees_the_machine() {
-    if skip_without_clients() {
-        return;
-    }
-    rocminfo_agrees(&rocm_5_2(), "soft:gfx90a", 1);
+    with_clients(|| rocminfo_agrees(&rocm_5_2(), "soft:gfx90a", 1));
 }
 
 #[test]
 fn rocminfo_5_2_sees_a_machine_of_two() {
-    if skip_without_clients() {
-        return;
-    }
-    rocminfo_agrees(&rocm_5_2(), "soft:gfx90a*2", 2);
+    with_clients(|| rocminfo_agrees(&rocm_5_2(), "soft:gfx90a*2", 2));
 }

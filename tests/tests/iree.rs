@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stasis_tests::clients::{rocm_6_1, skip_without_clients};
-use stasis_tests::python::{ended, on_device, python, source};
+use stasis_tests::clients::{ended, on_device, rocm_6_1, with_clients};
+use stasis_tests::python::{python, source};
 use stasis_tests::shell::bytes_of;
 use tempfile::TempDir;
 
@@ -123,13 +123,12 @@ fn whole(element: usize) -> f32 {
 }
 
 fn same_bits(name: &'static str, inputs: &[&str]) {
-    if skip_without_clients() {
-        return;
-    }
-    let module = Module::new(name, inputs, whole);
-    let (found, wanted) = (module.on_device(), module.on_cpu());
-    assert!(wanted.iter().any(|value| *value != wanted[0]), "{name}: {wanted:?}");
-    assert_eq!(found, wanted, "{name}");
+    with_clients(|| {
+        let module = Module::new(name, inputs, whole);
+        let (found, wanted) = (module.on_device(), module.on_cpu());
+        assert!(wanted.iter().any(|value| *value != wanted[0]), "{name}: {wanted:?}");
+        assert_eq!(found, wanted, "{name}");
+    });
 }
 
 #[test]
@@ -154,17 +153,16 @@ fn two_dense_layers_are_the_cpus() {
 
 #[test]
 fn softmax_is_the_cpus_but_for_the_last_bits() {
-    if skip_without_clients() {
-        return;
-    }
-    let module = Module::new("softmax", &["12x77xf32"], |element| whole(element) / 3.0);
-    let (found, wanted) = (module.on_device(), module.on_cpu());
-    assert_eq!((found.len(), wanted.len()), (12 * 77, 12 * 77));
-    // Each has its own exponential, whose last bit may differ, and its own order of summands.
-    for (found, wanted) in found.iter().zip(&wanted) {
-        assert!((found - wanted).abs() <= 1e-6 * wanted, "{found} for {wanted}");
-    }
-    for row in found.chunks(77) {
-        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{row:?}");
-    }
+    with_clients(|| {
+        let module = Module::new("softmax", &["12x77xf32"], |element| whole(element) / 3.0);
+        let (found, wanted) = (module.on_device(), module.on_cpu());
+        assert_eq!((found.len(), wanted.len()), (12 * 77, 12 * 77));
+        // Each has its own exponential, whose last bit may differ, and its own order of summands.
+        for (found, wanted) in found.iter().zip(&wanted) {
+            assert!((found - wanted).abs() <= 1e-6 * wanted, "{found} for {wanted}");
+        }
+        for row in found.chunks(77) {
+            assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "{row:?}");
+        }
+    });
 }

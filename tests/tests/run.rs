@@ -2,7 +2,7 @@
 //! `stasis run`: programs that use the kernel's driver, on the software device. Among them is this repository's own runtime,
 //! which has its transport for the kernel's driver tested here.
 
-use stasis_tests::clients::{Outcome, Run, run};
+use stasis_tests::clients::{Run, run};
 use stasis_tests::program;
 
 /// How many clients are started to see where their executors lie, if not as many as this says.
@@ -15,11 +15,6 @@ fn output(devices: &str, command: &[&str]) -> String {
     done.stdout
 }
 
-/// A number of the line that `--verbose` prints.
-fn counted(done: &Outcome, what: &str) -> u64 {
-    done.counters().get(what).copied().unwrap_or_else(|| panic!("no {what}: {}", done.stderr))
-}
-
 fn path(name: &str) -> String {
     program(name).to_str().expect("a path in UTF-8").to_owned()
 }
@@ -30,8 +25,8 @@ fn every_probe_passes_through_the_transport_for_the_kernels_driver() {
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("JSON and nothing else");
     let failed = report.to_string().matches("\"failed\"").count();
     assert_eq!(done.code(), 0, "{failed} failed: {report:#}");
-    assert!(counted(&done, "waves") > 1000 && counted(&done, "instructions") > 100_000);
-    assert!(counted(&done, "processes") > 20, "each probe is a process");
+    assert!(done.count("waves") > 1000 && done.count("instructions") > 100_000);
+    assert!(done.count("processes") > 20, "each probe is a process");
 }
 
 #[test]
@@ -70,6 +65,6 @@ fn trace_has_a_line_for_each_call_and_dispatch() {
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |kind: &str| lines.iter().filter(|line| !line[kind].is_null()).count() as u64;
-    assert_eq!((of("ioctl"), of("dispatch")), (counted(&done, "ioctls"), counted(&done, "dispatches")));
+    assert_eq!((of("ioctl"), of("dispatch")), (done.count("ioctls"), done.count("dispatches")));
     assert!(of("dispatch") > 0 && lines.iter().any(|line| line["ioctl"]["name"] == "CREATE_QUEUE"));
 }
