@@ -11,7 +11,7 @@
 //! | opens `/dev/kfd` or a render node | opens a file of the device, whose descriptor is a memfd of the program's |
 //! | duplicates, sends, inherits, closes the descriptor | nothing: the memfd's inode tells which open file it is |
 //! | ioctl, mmap, fstat of such a descriptor | asks the device, over a connection of this call |
-//! | unmaps, replaces or moves pages that it registered | has the device take them from the GPUs |
+//! | unmaps, replaces or moves pages that it registered | has the device take their objects from the GPUs |
 //! | reads sysfs, lists `/dev/dri` | gives it the files of the run's directory |
 //! | forks | the child's files answer EBADF, as KFD's do; it may open new ones |
 //!

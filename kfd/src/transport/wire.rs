@@ -130,15 +130,11 @@ pub enum Request {
         /// Bytes.
         length: u64,
     },
-    /// Says that the client no longer has some pages of a USERPTR object mapped; answered by [`Reply::PagesAreGone`]. The
-    /// device takes them out of the GPUs' page tables before it answers. The object stays.
+    /// Says that the client no longer has all pages of a USERPTR object mapped; answered by [`Reply::PagesAreGone`]. The
+    /// device takes the object out of the GPUs' page tables before it answers. The object stays.
     PagesGone {
         /// The object.
         handle: u64,
-        /// Where in the object, bytes.
-        offset: u64,
-        /// How many bytes.
-        bytes: u64,
     },
     /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {

@@ -13,9 +13,7 @@ use super::ledger::{LedgerSlot, Resource};
 use super::memfd::{self, Identity};
 use crate::names;
 use kfd::sys::*;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Unit of VRAM accounting (`VRAM_AVAILABLITY_ALIGN` of amdgpu_amdkfd_gpuvm.c).
@@ -118,9 +116,7 @@ pub(super) struct Backing {
     /// The file of the first run, which is the only one unless the memory is the client's own.
     pub(super) fd: Arc<OwnedFd>,
     /// What the memory is made up of, in order.
-    runs: Vec<Run>,
-    /// Pages of the client that it no longer has mapped; ascending, and none twice.
-    gone: Mutex<Vec<Range<u64>>>,
+    pub(super) runs: Vec<Run>,
     pub(super) identity: Identity,
     pub(super) bytes: u64,
     pub(super) domain: Domain,
@@ -145,19 +141,6 @@ fn cut(runs: &[Run], offset: u64, bytes: u64) -> Option<Vec<Run>> {
     (left == 0).then_some(part)
 }
 
-/// What of a range is in none of `holes`, which are ascending.
-fn without(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut left = Vec::new();
-    let mut at = range.start;
-    for hole in holes.iter().filter(|hole| hole.start < range.end && hole.end > range.start) {
-        left.push(at..hole.start);
-        at = hole.end;
-    }
-    left.push(at..range.end);
-    left.retain(|part| part.start < part.end);
-    left
-}
-
 impl Backing {
     /// Memory in one file.
     pub(super) fn new(
@@ -172,7 +155,6 @@ impl Backing {
         Ok(Arc::new(Self {
             fd: Arc::clone(&run.fd),
             runs: vec![run],
-            gone: Mutex::default(),
             identity,
             bytes,
             domain,
@@ -194,44 +176,12 @@ impl Backing {
     ) -> Result<Arc<Self>, Errno> {
         let runs = cut(&runs, 0, bytes).ok_or(Errno::EFAULT)?;
         let fd = runs.first().map(|run| Arc::clone(&run.fd)).ok_or(Errno::EFAULT)?;
-        let (gone, domain) = (Mutex::default(), Domain::Userptr);
-        Ok(Arc::new(Self { fd, runs, gone, identity, bytes, domain, gpu, _charge: charge }))
+        Ok(Arc::new(Self { fd, runs, identity, bytes, domain: Domain::Userptr, gpu, _charge: charge }))
     }
 
-    /// The runs of a part of it; `None` if it has less, or has lost some of it.
+    /// The runs of a part of it; `None` if it has less.
     pub(super) fn part(&self, offset: u64, bytes: u64) -> Option<Vec<Run>> {
-        let end = offset.checked_add(bytes)?;
-        let lost = self.gone.lock().iter().any(|gone| gone.start < end && gone.end > offset);
-        if lost { None } else { cut(&self.runs, offset, bytes) }
-    }
-
-    /// What has not been lost of it.
-    pub(super) fn present(&self) -> Vec<Range<u64>> {
-        without(0..self.bytes, &self.gone.lock())
-    }
-
-    /// The runs of what has not been lost of it, each with its offset in the memory.
-    pub(super) fn present_runs(&self) -> Vec<(u64, Run)> {
-        let mut found = Vec::new();
-        for part in self.present() {
-            let mut at = part.start;
-            for run in cut(&self.runs, part.start, part.end - part.start).unwrap_or_default() {
-                let bytes = run.bytes;
-                found.push((at, run));
-                at += bytes;
-            }
-        }
-        found
-    }
-
-    /// Loses a part of it: what of that was not lost before.
-    pub(super) fn lose(&self, offset: u64, bytes: u64) -> Vec<Range<u64>> {
-        let range = offset.min(self.bytes)..offset.saturating_add(bytes).min(self.bytes);
-        let mut gone = self.gone.lock();
-        let lost = without(range, &gone);
-        gone.extend(lost.iter().cloned());
-        gone.sort_by_key(|range| range.start);
-        lost
+        cut(&self.runs, offset, bytes)
     }
 }
 
@@ -247,6 +197,9 @@ pub(super) struct Bo {
     pub(super) mmap_offset: u64,
     /// Bit per GPU that maps it.
     pub(super) mapped: u32,
+    /// Whether the client has no longer all of the pages: no GPU has any in its page tables then, whether it maps the buffer or
+    /// not (`super::notifier`).
+    pub(super) lost: bool,
 }
 
 impl Bo {

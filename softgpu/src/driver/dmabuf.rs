@@ -67,7 +67,7 @@ impl KfdProcess {
         let home = if backing.gpu == gpu { backing.domain.flag() } else { Domain::Gtt.flag() };
         let flags = home | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE;
         let mmap_offset = state.take_mmap_offset(backing.bytes);
-        let bo = Bo { backing, va: args.va_addr, flags, mmap_offset, mapped: 0 };
+        let bo = Bo { backing, va: args.va_addr, flags, mmap_offset, mapped: 0, lost: false };
         args.handle = self.insert_bo(&mut state, gpu, bo);
         Ok(())
     }

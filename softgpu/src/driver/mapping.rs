@@ -68,17 +68,19 @@ impl KfdProcess {
         }
         let execute = bo.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
         let access = PageAccess { read: true, write: bo.writable(), execute };
-        let backing = Arc::clone(&bo.backing);
+        let (backing, lost) = (Arc::clone(&bo.backing), bo.lost);
         let mut done = Vec::new();
-        for part in &parts {
-            for (at, run) in backing.present_runs() {
-                let (va, bytes, offset) = (part.va + at, run.bytes, run.offset);
+        for part in parts.iter().filter(|_| !lost) {
+            let mut va = part.va;
+            for run in &backing.runs {
+                let (bytes, offset) = (run.bytes, run.offset);
                 let mapping = GpuMapping { va, bytes, access, backing: run.fd.as_fd(), offset };
                 if let Err(errno) = self.hardware.map(gpu, &mapping) {
                     done.iter().for_each(|(va, bytes)| self.hardware.unmap(gpu, *va, *bytes));
                     return Err(errno);
                 }
                 done.push((va, bytes));
+                va += bytes;
             }
         }
         let vm = &mut state.pdds[gpu].vm;
@@ -129,10 +131,10 @@ impl KfdProcess {
         if state.pdds[gpu].vm.is_held(bo.backing.identity) {
             return Err(Errno::EBUSY);
         }
-        let backing = Arc::clone(&bo.backing);
-        for part in parts(bo.va, backing.bytes, bo.copies())? {
-            for range in backing.present() {
-                self.hardware.unmap(gpu, part.va + range.start, range.end - range.start);
+        let lost = bo.lost;
+        for part in parts(bo.va, bo.backing.bytes, bo.copies())? {
+            if !lost {
+                self.hardware.unmap(gpu, part.va, part.bytes);
             }
             state.pdds[gpu].vm.remove(part.va);
         }

@@ -88,7 +88,7 @@ impl KfdProcess {
             Domain::Mmio => 0,
             _ => state.take_mmap_offset(wanted.bytes),
         };
-        Ok(Bo { backing, va: args.va_addr, flags: args.flags, mmap_offset, mapped: 0 })
+        Ok(Bo { backing, va: args.va_addr, flags: args.flags, mmap_offset, mapped: 0, lost: false })
     }
 
     /// Gives a buffer its handle.

@@ -335,12 +335,10 @@ impl Host {
                     Err(errno) => error(errno, "doorbells"),
                 }
             }
-            Request::PagesGone { handle, offset, bytes } => {
-                match self.process.pages_gone(handle, offset, bytes) {
-                    Ok(()) => Reply::PagesAreGone.into(),
-                    Err(errno) => error(errno, "pages of no USERPTR object"),
-                }
-            }
+            Request::PagesGone { handle } => match self.process.pages_gone(handle) {
+                Ok(()) => Reply::PagesAreGone.into(),
+                Err(errno) => error(errno, "no USERPTR object"),
+            },
             // The descriptor's own mode says what may be mapped how.
             Request::Mmap { file, length, offset, prot: _ } => self.mmap(file, length, offset),
         }

@@ -5,7 +5,7 @@
 //! channel is cut, so that no call hangs. A device is dead if it closes or refuses a connection. A device that does not
 //! answer is alive: a process that was stopped may continue with all its state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use super::channel::{Channel, ConnectError};
 use super::local::{self, LocalDevice};
 use super::remote::DoorbellMapping;
 use super::start::{Start, Starting};
-use super::userptr::{GonePages, Lent};
+use super::userptr::Lent;
 use crate::linux;
 use crate::transport::gate::{Gate, Inside};
 use crate::transport::wire::{Reply, Request, WireError};
@@ -258,11 +258,11 @@ impl Session {
         outcome
     }
 
-    /// Tells the device that pages of its objects are no longer mapped. The caller has `lent` locked, so that no object gets one
-    /// of the handles meanwhile.
-    pub fn tell_gone(&self, pages: &[GonePages]) {
-        for &GonePages { handle, offset, bytes } in pages {
-            match self.exchange(&Request::PagesGone { handle, offset, bytes }, &[]) {
+    /// Tells the device of objects that some page is no longer mapped. The caller has `lent` locked, so that no other object gets
+    /// one of the handles meanwhile.
+    pub fn tell_gone(&self, objects: &BTreeSet<u64>) {
+        for &handle in objects {
+            match self.exchange(&Request::PagesGone { handle }, &[]) {
                 Ok((Reply::PagesAreGone, _)) => {}
                 // A device that is gone has no pages.
                 outcome => tracing::warn!(target: "kfd", handle, ?outcome, "pages that are gone stay mapped"),

@@ -26,7 +26,6 @@ mod gone;
 mod index;
 
 pub(super) use exchange::on_another_stack;
-pub(super) use gone::GonePages;
 pub(super) use index::has_page_of;
 
 /// Most runs of pages of an object; their descriptors go with one message.

@@ -83,8 +83,8 @@ struct Shared {
     bells: (OwnedFd, OwnedFd),
     sysfs: BTreeMap<String, String>,
     protocol: u32,
-    /// Object, offset and bytes of the pages that are gone.
-    gone: Mutex<Vec<(u64, u64, u64)>>,
+    /// Objects of which pages are gone.
+    gone: Mutex<Vec<u64>>,
     connections: Mutex<Vec<Arc<OwnedFd>>>,
     live: AtomicUsize,
     opened: AtomicUsize,
@@ -142,8 +142,8 @@ impl Server {
         &self.name
     }
 
-    /// The pages of objects that were said to be gone: object, offset, bytes.
-    pub fn gone(&self) -> Vec<(u64, u64, u64)> {
+    /// The objects of which pages were said to be gone.
+    pub fn gone(&self) -> Vec<u64> {
         self.shared.gone.lock().clone()
     }
 
@@ -266,8 +266,8 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
         }
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
         Request::ExpectStores { .. } => plain(Reply::ExpectsStores),
-        Request::PagesGone { handle, offset, bytes } => {
-            shared.gone.lock().push((handle, offset, bytes));
+        Request::PagesGone { handle } => {
+            shared.gone.lock().push(handle);
             plain(Reply::PagesAreGone)
         }
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),

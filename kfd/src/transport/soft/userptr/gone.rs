@@ -1,32 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lent pages that the program unmaps, or maps something else over.
 //!
-//! KFD learns of it by an MMU notifier (`amdgpu_amdkfd_evict_userptr`). It stops the queues, finds no pages in the worker that
-//! wants them again, and lets the queues go on without: an access is a fault then (`update_invalid_user_pages`, where
-//! get_user_pages answers EFAULT). Here the client tells the device, which unmaps the pages from the GPUs.
+//! KFD learns of it by an MMU notifier (`amdgpu_amdkfd_evict_userptr`). It stops the queues; its worker asks for the pages of the
+//! object again, gets EFAULT if one is missing, clears the page table entries of the whole object, and lets the queues go on
+//! (`update_invalid_user_pages`, `validate_invalid_user_pages`). An access is a fault then. Here the client tells the device,
+//! which unmaps the object from the GPUs.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use nix::errno::Errno;
 
 use super::{Lent, Loan, Mark, page_range};
 
-/// Pages of an object that the program no longer has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport::soft) struct GonePages {
-    /// The object.
-    pub handle: u64,
-    /// Where in it, bytes.
-    pub offset: u64,
-    /// How many bytes.
-    pub bytes: u64,
-}
-
 /// What is no loan any longer.
 #[derive(Debug, Default)]
 pub(in crate::transport::soft) struct Forgotten {
-    /// What the device must be told.
-    pub pages: Vec<GonePages>,
+    /// The objects that had the pages, for the device to be told.
+    pub objects: BTreeSet<u64>,
     /// The loans by first address, for [`Forgotten::take_back`].
     loans: Vec<(usize, Loan)>,
 }
@@ -38,20 +29,14 @@ impl Lent {
         for start in self.starts(range) {
             let Some(loan) = self.loans.remove(&start) else { continue };
             let part = start.max(range.start)..loan.end.min(range.end);
-            for &handle in &loan.handles {
-                let Some(object) = self.objects.get(&handle) else { continue };
-                let (from, to) = (part.start.max(object.start), part.end.min(object.end));
-                if from < to {
-                    let (offset, bytes) = ((from - object.start) as u64, (to - from) as u64);
-                    forgotten.pages.push(GonePages { handle, offset, bytes });
-                }
-            }
+            let objects = &self.objects;
+            let of_part = loan.handles.iter().copied().filter(|handle| is_over(objects, *handle, &part));
+            forgotten.objects.extend(of_part);
             let whole = start..loan.end;
             let (rest, part) = loan.cut(start, part);
             for (start, mut loan) in rest {
-                let objects = &self.objects;
-                let is_over = |object: &Range<usize>| object.start < loan.end && object.end > start;
-                loan.handles.retain(|handle| objects.get(handle).is_some_and(is_over));
+                let range = start..loan.end;
+                loan.handles.retain(|handle| is_over(objects, *handle, &range));
                 self.loans.insert(start, loan);
             }
             self.take_back_unused(&whole);
@@ -61,11 +46,11 @@ impl Lent {
     }
 
     /// Ends the loan of those pages of `[address, address + bytes)` that are no longer mapped, or not the lent ones: the program
-    /// has unmapped or replaced them in a way that was not noticed.
+    /// has unmapped or replaced them in a way that was not noticed. Answers the objects that had them.
     ///
     /// # Errors
     /// Those of reading the maps.
-    pub fn forget_lost(&mut self, address: u64, bytes: u64) -> Result<Vec<GonePages>, Errno> {
+    pub fn forget_lost(&mut self, address: u64, bytes: u64) -> Result<BTreeSet<u64>, Errno> {
         let mut lost = Vec::new();
         let range = page_range(address, bytes).unwrap_or_default();
         for (&start, loan) in self.over(&range) {
@@ -78,8 +63,13 @@ impl Lent {
             lost.push(at..part.end);
         }
         let lost = lost.iter().filter(|range| !range.is_empty());
-        Ok(lost.flat_map(|range| self.forget(range).pages).collect())
+        Ok(lost.flat_map(|range| self.forget(range).objects).collect())
     }
+}
+
+/// Whether an object is over a page of a range.
+fn is_over(objects: &HashMap<u64, Range<usize>>, handle: u64, range: &Range<usize>) -> bool {
+    objects.get(&handle).is_some_and(|object| object.start < range.end && object.end > range.start)
 }
 
 impl Loan {

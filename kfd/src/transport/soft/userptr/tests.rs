@@ -287,23 +287,21 @@ fn part(memory: &Memory, pages: Range<usize>) -> Range<usize> {
 }
 
 #[test]
-fn pages_that_are_forgotten_are_told_by_object_and_the_others_stay_lent() {
+fn objects_of_forgotten_pages_are_told_and_their_other_pages_stay_lent() {
     let (memory, mut lent) = (Memory::new(6), Lent::indexed());
-    let gone = |handle, page: u64, pages: u64| {
-        let (offset, bytes) = (page * PAGE as u64, pages * PAGE as u64);
-        GonePages { handle, offset, bytes }
-    };
+    let gone =
+        |lent: &mut Lent, pages| lent.forget(&part(&memory, pages)).objects.into_iter().collect::<Vec<_>>();
     let first = lend_part(&mut lent, &memory, 0..4).unwrap();
     lent.keep(&first, 1);
     let second = lend_part(&mut lent, &memory, 3..6).unwrap();
     lent.keep(&second, 2);
     assert!(has_page_of(&part(&memory, 1..2)));
-    assert_eq!(lent.forget(&part(&memory, 1..2)).pages, [gone(1, 1, 1)]);
+    assert_eq!(gone(&mut lent, 1..2), [1]);
     assert!(!has_page_of(&part(&memory, 1..2)));
     assert!(has_page_of(&part(&memory, 0..1)) && has_page_of(&part(&memory, 2..3)));
-    // Of both objects, and of the second one alone.
-    assert_eq!(lent.forget(&part(&memory, 3..5)).pages, [gone(1, 3, 1), gone(2, 0, 1), gone(2, 1, 1)]);
-    assert_eq!(lent.forget(&part(&memory, 1..2)).pages, []);
+    assert_eq!(gone(&mut lent, 3..4), [1, 2]);
+    assert_eq!(gone(&mut lent, 4..5), [2]);
+    assert_eq!(gone(&mut lent, 1..2), []);
     // What is left comes back when the objects are freed; nobody touches what was forgotten.
     lent.release(1);
     assert_eq!(shared_pages(&memory), [1, 3, 4, 5]);
@@ -321,7 +319,7 @@ fn rest_of_a_loan_that_no_object_is_over_comes_back_with_the_part_that_is_forgot
     }
     lent.release(1);
     assert_eq!(shared_pages(&memory), [0, 1, 2, 3]);
-    assert_eq!(lent.forget(&part(&memory, 2..3)).pages.len(), 1);
+    assert_eq!(lent.forget(&part(&memory, 2..3)).objects.len(), 1);
     assert_eq!(shared_pages(&memory), [2]);
     assert!(!has_page_of(&memory.range()));
 }
@@ -347,14 +345,13 @@ fn pages_that_were_replaced_without_notice_are_found_lost() {
     let pages = lend(&mut lent, &memory).unwrap();
     lent.keep(&pages, 1);
     let (address, bytes) = (memory.range().start as u64, memory.1 as u64);
-    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![]));
+    assert_eq!(lent.forget_lost(address, bytes), Ok([].into()));
     let (rw, fixed) =
         (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED);
     let (second, page) = (NonZeroUsize::new(part(&memory, 1..2).start), NonZeroUsize::new(PAGE).unwrap());
     // SAFETY: pages of the test's own mapping, to which there are no references, are replaced.
     unsafe { mmap_anonymous(second, page, rw, fixed) }.unwrap();
-    let lost = GonePages { handle: 1, offset: PAGE as u64, bytes: PAGE as u64 };
-    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![lost]));
-    assert_eq!(lent.forget_lost(address, bytes), Ok(vec![]));
+    assert_eq!(lent.forget_lost(address, bytes), Ok([1].into()));
+    assert_eq!(lent.forget_lost(address, bytes), Ok([].into()));
     assert!(!lent.has_page_of(&part(&memory, 1..2)));
 }
