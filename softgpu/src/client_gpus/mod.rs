@@ -35,7 +35,7 @@ mod sdma;
 mod shared;
 mod signal;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod with_client;
 mod xccs;
 

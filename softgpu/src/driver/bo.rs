@@ -122,7 +122,7 @@ pub(super) struct Backing {
     pub(super) domain: Domain,
     /// GPU that owns it (VRAM) or allocated it.
     pub(super) gpu: usize,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// The part of `runs` that begins so many bytes after their start.
@@ -151,16 +151,7 @@ impl Backing {
         charge: Charge,
     ) -> Result<Arc<Self>, Errno> {
         let identity = memfd::identity(fd.as_fd())?;
-        let run = Run { fd: Arc::new(fd), offset: 0, bytes };
-        Ok(Arc::new(Self {
-            fd: Arc::clone(&run.fd),
-            runs: vec![run],
-            identity,
-            bytes,
-            domain,
-            gpu,
-            _charge: charge,
-        }))
+        Ok(Self::of_run(Run { fd: Arc::new(fd), offset: 0, bytes }, identity, domain, gpu, charge))
     }
 
     /// Memory of the client: the first of these runs that make up so many bytes.
@@ -176,7 +167,24 @@ impl Backing {
     ) -> Result<Arc<Self>, Errno> {
         let runs = cut(&runs, 0, bytes).ok_or(Errno::EFAULT)?;
         let fd = runs.first().map(|run| Arc::clone(&run.fd)).ok_or(Errno::EFAULT)?;
-        Ok(Arc::new(Self { fd, runs, identity, bytes, domain: Domain::Userptr, gpu, _charge: charge }))
+        Ok(Arc::new(Self { fd, runs, identity, bytes, domain: Domain::Userptr, gpu, charge }))
+    }
+
+    /// Memory in one file that is shared with others.
+    pub(super) fn of_run(
+        run: Run,
+        identity: Identity,
+        domain: Domain,
+        gpu: usize,
+        charge: Charge,
+    ) -> Arc<Self> {
+        let (fd, bytes) = (Arc::clone(&run.fd), run.bytes);
+        Arc::new(Self { fd, runs: vec![run], identity, bytes, domain, gpu, charge })
+    }
+
+    /// Whether this process took it from the ledger.
+    pub(super) fn is_charged(&self) -> bool {
+        !self.charge.items.is_empty()
     }
 
     /// The runs of a part of it; `None` if it has less.

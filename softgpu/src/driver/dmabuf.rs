@@ -102,7 +102,7 @@ impl KfdProcess {
     ///
     /// # Errors
     /// `EINVAL` when this device did not export it.
-    fn describe(&self, fd: BorrowedFd<'_>) -> Result<(Domain, usize, u64), Errno> {
+    pub(super) fn describe(&self, fd: BorrowedFd<'_>) -> Result<(Domain, usize, u64), Errno> {
         let name = names::of(fd).ok_or(Errno::EINVAL)?;
         let (domain, gpu_id) = Domain::of_dmabuf(&name).ok_or(Errno::EINVAL)?;
         let bytes = memfd::sealed_bytes(fd).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(super::PAGE));
@@ -139,7 +139,7 @@ impl KfdProcess {
 }
 
 /// Size of another driver's DMABuf; `None` for any other file.
-fn foreign_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+pub(super) fn foreign_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     let name = names::of(fd)?;
     // The files of this device and the pages of USERPTR objects are memfds too.
     if name.starts_with("softgpu") || name.starts_with("stasis-") {

@@ -39,6 +39,11 @@ impl EventPage {
         Self::reset(Self { words, usable: DRIVER_PAGE_SLOTS, own: Some(fd) })
     }
 
+    /// A page of a restored process, whose slots stay as they are: the driver's own if `own` is its memory.
+    pub(super) fn kept(words: SharedWords, usable: u32, own: Option<OwnedFd>) -> Self {
+        Self { words, usable, own }
+    }
+
     fn reset(self) -> Self {
         for id in 0..KFD_SIGNAL_EVENT_LIMIT {
             self.acknowledge(id);
@@ -74,6 +79,21 @@ pub(super) struct Event {
     pub(super) hw_exception: kfd_hsa_hw_exception_data,
     /// Waits for the event: number of the wait and position of the event in it.
     waiters: Vec<(u64, usize)>,
+}
+
+impl Event {
+    /// An event of this type that nobody waits for.
+    pub(super) fn new(event_type: u32, auto_reset: bool, signaled: bool, age: u64) -> Self {
+        Self {
+            event_type,
+            auto_reset,
+            signaled,
+            age,
+            memory_exception: kfd_hsa_memory_exception_data::default(),
+            hw_exception: kfd_hsa_hw_exception_data::default(),
+            waiters: Vec::new(),
+        }
+    }
 }
 
 /// One entry of a wait.
@@ -118,16 +138,7 @@ impl EventState {
         if let Some(page) = self.page.as_ref().filter(|_| has_slot(event_type)) {
             page.acknowledge(id);
         }
-        let event = Event {
-            event_type,
-            auto_reset,
-            signaled: false,
-            age: 1,
-            memory_exception: kfd_hsa_memory_exception_data::default(),
-            hw_exception: kfd_hsa_hw_exception_data::default(),
-            waiters: Vec::new(),
-        };
-        self.events.insert(id, event);
+        self.events.insert(id, Event::new(event_type, auto_reset, false, 1));
         Ok(id)
     }
 
@@ -151,15 +162,7 @@ impl EventState {
     pub(super) fn restore(&mut self, saved: &kfd_criu_event_priv_data) -> Result<(), Errno> {
         let id = saved.event_id;
         let payload = kfd_event_data { payload: saved.payload, ..Default::default() };
-        let mut event = Event {
-            event_type: saved.event_type,
-            auto_reset: saved.auto_reset != 0,
-            signaled: saved.signaled != 0,
-            age: 0,
-            memory_exception: kfd_hsa_memory_exception_data::default(),
-            hw_exception: kfd_hsa_hw_exception_data::default(),
-            waiters: Vec::new(),
-        };
+        let mut event = Event::new(saved.event_type, saved.auto_reset != 0, saved.signaled != 0, 0);
         let last = match saved.event_type {
             slotted if has_slot(slotted) => {
                 if self.page.is_none() {
@@ -214,6 +217,27 @@ impl EventState {
             first.user_handle = page.unwrap_or(0);
         }
         events
+    }
+
+    /// Adds an event under its old number; its slot stays as it is. Fails if the number is taken, or is none of its type, or
+    /// there is no page for it.
+    #[must_use]
+    pub(super) fn insert_at(&mut self, id: u32, event: Event) -> bool {
+        let end = match (has_slot(event.event_type), &self.page) {
+            (true, None) => 0,
+            (true, Some(_)) => KFD_SIGNAL_EVENT_LIMIT,
+            (false, _) => i32::MAX.unsigned_abs(),
+        };
+        let free = id < end && !self.events.contains_key(&id);
+        if free {
+            self.events.insert(id, event);
+        }
+        free
+    }
+
+    /// All events, by number.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Event)> {
+        self.events.iter().map(|(id, event)| (*id, event))
     }
 
     /// How many events there are.

@@ -49,6 +49,16 @@ impl KfdProcess {
         if events.page.is_some() {
             return Err(Errno::EINVAL);
         }
+        events.page = Some(EventPage::of_client(self.map_event_page(state, handle)?));
+        state.event_page = Some(handle);
+        Ok(())
+    }
+
+    /// The words of a buffer that can be the event page.
+    ///
+    /// # Errors
+    /// `EINVAL` when it cannot; `ENODEV`; those of `mmap`.
+    pub(super) fn map_event_page(&self, state: &mut State, handle: u64) -> Result<SharedWords, Errno> {
         let (gpu_id, index) = split_handle(handle);
         let gpu = self.gpu_by_id(gpu_id)?;
         state.bound(gpu)?;
@@ -57,9 +67,7 @@ impl KfdProcess {
             return Err(Errno::EINVAL);
         }
         let words = usize::try_from(bo.backing.bytes / 8).map_err(|_| Errno::ENOMEM)?;
-        events.page = Some(EventPage::of_client(SharedWords::map(bo.backing.fd.as_fd(), words)?));
-        state.event_page = Some(handle);
-        Ok(())
+        SharedWords::map(bo.backing.fd.as_fd(), words)
     }
 
     pub(super) fn destroy_event(

@@ -73,6 +73,36 @@ impl Files {
         Ok((file, for_client))
     }
 
+    /// All open files with their tokens, by number; and how many there ever were.
+    pub(super) fn all(&self) -> (Vec<(OpenFile, &OwnedFd)>, u64) {
+        let mut files: Vec<_> = self.by_token.values().map(|(file, token)| (*file, token)).collect();
+        files.sort_unstable_by_key(|(file, _)| file.id);
+        (files, self.opened)
+    }
+
+    /// Adds a file under its old number; fails if it has the token or the number of another.
+    ///
+    /// # Errors
+    /// The errno of `fstat`.
+    pub(super) fn insert(&mut self, id: u64, node: Node, token: OwnedFd) -> Result<bool, Errno> {
+        let identity = memfd::identity(token.as_fd())?;
+        if self.get(id).is_some() || self.by_token.contains_key(&identity) {
+            return Ok(false);
+        }
+        self.by_token.insert(identity, (OpenFile { id, node }, token));
+        Ok(true)
+    }
+
+    /// Sets how many there ever were.
+    pub(super) fn set_opened(&mut self, opened: u64) {
+        self.opened = opened;
+    }
+
+    /// The open file with this number.
+    pub(super) fn get(&self, id: u64) -> Option<OpenFile> {
+        self.by_token.values().map(|(file, _)| *file).find(|file| file.id == id)
+    }
+
     /// Forgets a file of `/dev/kfd` that was closed.
     pub(super) fn forget(&mut self, id: u64) {
         self.by_token.retain(|_, (file, _)| file.id != id || file.node != Node::Kfd);

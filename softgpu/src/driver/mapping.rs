@@ -86,7 +86,7 @@ impl KfdProcess {
         let vm = &mut state.pdds[gpu].vm;
         for part in &parts {
             let backing = Arc::clone(&backing);
-            vm.insert(part.va, VmMapping { bytes: part.bytes, backing, offset: 0, gem: None });
+            vm.insert(part.va, VmMapping { bytes: part.bytes, backing, offset: 0, access, gem: None });
         }
         if let Some(bo) = state.bo_mut(owner, index) {
             bo.mapped |= 1 << gpu;

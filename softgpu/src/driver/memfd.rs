@@ -27,6 +27,11 @@ impl Identity {
     pub(super) fn of_client(number: u64) -> Self {
         Self { device: 0, inode: number }
     }
+
+    /// The number of a memory of the client's.
+    pub(super) fn client_number(self) -> Option<u64> {
+        (self.device == 0).then_some(self.inode)
+    }
 }
 
 /// Creates a zero-filled memfd of `bytes`, sealed in size, with a name that begins with `name` and is its own.

@@ -60,7 +60,7 @@ impl KfdProcess {
         args: &kfd_ioctl_alloc_memory_of_gpu_args,
         userptr: Vec<UserPages>,
     ) -> Result<Bo, Errno> {
-        let charge = self.charge(gpu, wanted)?;
+        let charge = self.charge(gpu, wanted.domain, wanted.bytes)?;
         match wanted.domain {
             Domain::Vram { .. } if Misbehaviour::DeviceMemory.is_on() => return Err(Errno::ENOMEM),
             Domain::Gtt if Misbehaviour::HostMemory.is_on() => return Err(Errno::ENOMEM),
@@ -98,10 +98,13 @@ impl KfdProcess {
     }
 
     /// Accounts for the memory (`amdgpu_amdkfd_reserve_mem_limit`).
-    fn charge(&self, gpu: usize, wanted: &Wanted) -> Result<Charge, Errno> {
-        match wanted.domain {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn charge(&self, gpu: usize, domain: Domain, bytes: u64) -> Result<Charge, Errno> {
+        match domain {
             Domain::Vram { .. } => {
-                let bytes = vram_charge(wanted.bytes).ok_or(Errno::ENOMEM)?;
+                let bytes = vram_charge(bytes).ok_or(Errno::ENOMEM)?;
                 let charge = Charge::take(&self.slot, &[(Resource::Vram(gpu), bytes)])?;
                 let limit = self.gpus[gpu].vram_bytes().saturating_sub(self.page_table_estimate());
                 // Checked after the reservation, so that racing processes see each other's.
@@ -110,10 +113,8 @@ impl KfdProcess {
                 }
                 Ok(charge)
             }
-            Domain::Gtt => {
-                Charge::take(&self.slot, &[(Resource::System, wanted.bytes), (Resource::Ttm, wanted.bytes)])
-            }
-            Domain::Userptr => Charge::take(&self.slot, &[(Resource::System, wanted.bytes)]),
+            Domain::Gtt => Charge::take(&self.slot, &[(Resource::System, bytes), (Resource::Ttm, bytes)]),
+            Domain::Userptr => Charge::take(&self.slot, &[(Resource::System, bytes)]),
             Domain::Doorbell | Domain::Mmio => Ok(Charge::none(&self.slot)),
         }
     }

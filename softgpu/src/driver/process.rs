@@ -104,8 +104,8 @@ pub(super) struct State {
     pub(super) paused: bool,
     /// Next offset on the render nodes, in bytes.
     pub(super) next_mmap_offset: u64,
-    /// The next number of a memory of the client's.
-    next_client_memory: u64,
+    /// The number that the last memory of the client's got.
+    pub(super) last_client_memory: u64,
 }
 
 /// One GPU in this process (`struct kfd_process_device`).
@@ -177,7 +177,7 @@ pub struct ObjectCounts {
 }
 
 /// First offset DRM gives to a buffer (`DRM_FILE_PAGE_OFFSET_START`), bytes.
-const FIRST_MMAP_OFFSET: u64 = 0x10_0000 * super::PAGE;
+pub(super) const FIRST_MMAP_OFFSET: u64 = 0x10_0000 * super::PAGE;
 
 impl KfdProcess {
     /// The state of a process that has just opened `/dev/kfd` for the first time.
@@ -322,8 +322,8 @@ impl State {
 
     /// Takes a number for a memory of the client's.
     pub(super) fn take_client_memory(&mut self) -> u64 {
-        self.next_client_memory += 1;
-        self.next_client_memory
+        self.last_client_memory += 1;
+        self.last_client_memory
     }
 
     /// Takes an offset for a buffer of `bytes` on the render node.

@@ -203,7 +203,7 @@ impl Drop for Counted<'_> {
 }
 
 /// User addresses that the kernel accesses later. Only the range is checked now.
-fn check_addresses(args: &kfd_ioctl_create_queue_args) -> Result<(), Errno> {
+pub(super) fn check_addresses(args: &kfd_ioctl_create_queue_args) -> Result<(), Errno> {
     let given = |address: u64| address == 0 || access_ok(address, 4);
     let all = [
         args.read_pointer_address,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::PAGE;
 use super::bo::{Backing, Run};
 use super::memfd::Identity;
+use crate::hardware::PageAccess;
 
 /// One mapping.
 #[derive(Clone, Debug)]
@@ -19,6 +20,7 @@ pub(super) struct VmMapping {
     pub(super) backing: Arc<Backing>,
     /// Offset in the backing.
     pub(super) offset: u64,
+    pub(super) access: PageAccess,
     /// The handle of the acquired render node with which GEM_VA made the mapping; none if KFD made it.
     pub(super) gem: Option<u32>,
 }
@@ -70,6 +72,11 @@ impl Vm {
         }
     }
 
+    /// All mappings, by address.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &VmMapping)> {
+        self.mappings.iter().map(|(va, mapping)| (*va, mapping))
+    }
+
     /// How many mappings GEM_VA made.
     pub(super) fn made_with_handles(&self) -> usize {
         self.mappings.values().filter(|mapping| mapping.gem.is_some()).count()
@@ -90,13 +97,18 @@ impl Vm {
 
     /// The file behind `bytes` bytes at `va`, and where they are in it, if they lie in one mapping and one file.
     pub(super) fn resolve(&self, va: u64, bytes: u64) -> Option<(Arc<OwnedFd>, i64)> {
+        let [run] = <[Run; 1]>::try_from(self.runs(va, bytes)?).ok()?;
+        Some((run.fd, i64::try_from(run.offset).ok()?))
+    }
+
+    /// What is behind `bytes` bytes at `va`, if they lie in one mapping.
+    pub(super) fn runs(&self, va: u64, bytes: u64) -> Option<Vec<Run>> {
         let (start, mapping) = self.mappings.range(..=va).next_back()?;
         let inside = va - start;
         if inside.checked_add(bytes)? > mapping.bytes {
             return None;
         }
-        let [run] = <[Run; 1]>::try_from(mapping.backing.part(mapping.offset + inside, bytes)?).ok()?;
-        Some((run.fd, i64::try_from(run.offset).ok()?))
+        mapping.backing.part(mapping.offset + inside, bytes)
     }
 
     pub(super) fn hold(&mut self, memory: Identity) {

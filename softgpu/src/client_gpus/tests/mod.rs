@@ -42,7 +42,7 @@ const CODE: PageAccess = PageAccess { read: true, write: true, execute: true };
 const READ_ONLY: PageAccess = PageAccess { read: true, write: false, execute: false };
 
 /// A 7900 XTX.
-fn chip() -> Chip {
+pub(crate) fn chip() -> Chip {
     Chip {
         target: Target::by_name("gfx1100").unwrap(),
         arrays: 12,
@@ -395,7 +395,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The machine code of gfx1100 assembly, by the machine's LLVM 19.
-fn assemble(source: &str) -> Vec<u8> {
+pub(crate) fn assemble(source: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let (object, binary) = (directory.path().join("k.o"), directory.path().join("k.bin"));
     let mut assembler = Command::new("llvm-mc-19")

@@ -18,6 +18,7 @@ use kfd::sys::*;
 use nix::errno::Errno;
 use queues::words::count;
 
+pub(super) use self::queue::sanitise;
 pub(super) use self::state::CriuState;
 use super::Call;
 use super::process::{KfdProcess, State};

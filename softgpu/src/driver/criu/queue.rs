@@ -284,7 +284,7 @@ fn queue_type(data: &kfd_criu_queue_priv_data) -> Result<u32, Errno> {
 }
 
 /// Limits an XCC's offsets and sizes in its save area to the area's bounds, as Linux 7.3 does.
-fn sanitise(mqd: &mut Mqd, xcc: usize, control_stack: u32, area: u32) {
+pub(in super::super) fn sanitise(mqd: &mut Mqd, xcc: usize, control_stack: u32, area: u32) {
     let stack = mqd.word_of(xcc, mqd_field::CONTROL_STACK_SIZE).min(control_stack);
     let offset = mqd.word_of(xcc, mqd_field::CONTROL_STACK_OFFSET).min(stack);
     let waves = mqd.word_of(xcc, mqd_field::WAVE_STATE_OFFSET).min(area).max(stack);

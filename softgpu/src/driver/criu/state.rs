@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct CriuState {
     /// PROCESS_INFO took the queues off the hardware.
-    pub(super) paused: bool,
+    pub(in super::super) paused: bool,
     /// RESTORE made buffers, and RESUME is still to come (`block_mmu_notifications`).
-    pub(super) blocked: bool,
+    pub(in super::super) blocked: bool,
 }

@@ -19,14 +19,27 @@ const END: usize = 4096;
 
 /// How often the GPU had been reset when the context was made, and when its state was asked for.
 #[derive(Debug)]
-struct Context {
-    made: u32,
-    asked: u32,
+pub(in super::super) struct Context {
+    pub(in super::super) made: u32,
+    pub(in super::super) asked: u32,
 }
 
 /// The contexts of each open file, by the file's number.
 #[derive(Debug, Default)]
 pub(in super::super) struct Contexts(BTreeMap<u64, Slots<Context>>);
+
+impl Contexts {
+    /// All of them: the file's number, the slot, the context.
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = (u64, u32, &Context)> {
+        self.0.iter().flat_map(|(file, slots)| slots.iter().map(|(slot, context)| (*file, slot, context)))
+    }
+
+    /// Adds a context under its old number; fails if the number is taken, or no file gives it.
+    #[must_use]
+    pub(in super::super) fn insert_at(&mut self, file: u64, slot: u32, context: Context) -> bool {
+        (slot as usize) + 1 < END && self.0.entry(file).or_default().insert_at(slot, context)
+    }
+}
 
 impl KfdProcess {
     /// AMDGPU_CTX.

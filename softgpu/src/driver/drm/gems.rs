@@ -11,16 +11,16 @@ use crate::driver::memfd::Identity;
 pub(in super::super) struct Gem {
     pub(in super::super) backing: Arc<Backing>,
     /// Offset at which this file, and no other, maps it.
-    pub(super) mmap_offset: u64,
+    pub(in super::super) mmap_offset: u64,
     /// The DMABuf that it came from does not allow writing by the CPU.
-    pub(super) read_only: bool,
+    pub(in super::super) read_only: bool,
 }
 
 /// The handles of one open file.
 #[derive(Debug, Default)]
 pub(in super::super) struct GemTable {
     /// Handle 1 is the first slot.
-    pub(super) slots: Slots<Gem>,
+    pub(in super::super) slots: Slots<Gem>,
 }
 
 impl GemTable {
@@ -29,7 +29,7 @@ impl GemTable {
         self.slots.len()
     }
 
-    pub(super) fn get(&self, handle: u32) -> Option<&Gem> {
+    pub(in super::super) fn get(&self, handle: u32) -> Option<&Gem> {
         self.slots.get(handle.checked_sub(1)?)
     }
 
@@ -41,7 +41,7 @@ impl GemTable {
         self.slots.insert(gem) + 1
     }
 
-    pub(super) fn find(&self, memory: Identity) -> Option<u32> {
+    pub(in super::super) fn find(&self, memory: Identity) -> Option<u32> {
         self.slots.iter().find(|(_, gem)| gem.backing.identity == memory).map(|(slot, _)| slot + 1)
     }
 }

@@ -38,12 +38,31 @@ impl Metadata {
     /// # Errors
     /// The errno of fgetxattr(2).
     pub(in super::super) fn of(memory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let bytes = linux::attribute(memory, ATTRIBUTE, HEAD + MOST)?.unwrap_or_default();
+        let bytes = Self::bytes_of(memory)?;
         let word = |at| {
             bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
         };
         let data = bytes.get(HEAD..).unwrap_or_default().to_vec();
         Ok(Self { tiling: word(0), flags: word(8), data })
+    }
+
+    /// The attribute of a memory as it is; empty if nobody set any.
+    ///
+    /// # Errors
+    /// The errno of fgetxattr(2).
+    pub(in super::super) fn bytes_of(memory: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+        Ok(linux::attribute(memory, ATTRIBUTE, HEAD + MOST)?.unwrap_or_default())
+    }
+
+    /// Sets what [`Metadata::bytes_of`] answered.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than there can be; as [`Metadata::keep`].
+    pub(in super::super) fn set_bytes(memory: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
+        if bytes.len() > HEAD + MOST {
+            return Err(Errno::EINVAL);
+        }
+        linux::set_attribute(memory, ATTRIBUTE, bytes).map_err(|_| Errno::ENOMEM)
     }
 
     /// Keeps them with the memory.
@@ -52,7 +71,7 @@ impl Metadata {
     /// `ENOMEM` where the kernel keeps no attributes of memfds (before Linux 6.6).
     fn keep(&self, memory: BorrowedFd<'_>) -> Result<(), Errno> {
         let bytes = [&self.tiling.to_le_bytes()[..], &self.flags.to_le_bytes(), &self.data].concat();
-        linux::set_attribute(memory, ATTRIBUTE, &bytes).map_err(|_| Errno::ENOMEM)
+        Self::set_bytes(memory, &bytes)
     }
 }
 

@@ -17,9 +17,10 @@ mod va;
 use kfd::sys::*;
 use nix::errno::Errno;
 
-pub(super) use self::contexts::Contexts;
-pub(super) use self::gems::GemTable;
+pub(super) use self::contexts::{Context, Contexts};
+pub(super) use self::gems::{Gem, GemTable};
 pub(super) use self::metadata::Metadata;
+pub(super) use self::va::Part as GemMapping;
 use super::Call;
 use super::files::OpenFile;
 use super::process::KfdProcess;

@@ -30,13 +30,13 @@ const VALID_FLAGS: u32 = AMDGPU_VM_DELAY_UPDATE
 const PRT_FLAGS: u32 = AMDGPU_VM_DELAY_UPDATE | AMDGPU_VM_PAGE_PRT;
 
 /// What to map.
-struct Part {
-    va: u64,
-    bytes: u64,
-    handle: u32,
-    backing: Arc<Backing>,
-    offset: u64,
-    access: PageAccess,
+pub(in super::super) struct Part {
+    pub(in super::super) va: u64,
+    pub(in super::super) bytes: u64,
+    pub(in super::super) handle: u32,
+    pub(in super::super) backing: Arc<Backing>,
+    pub(in super::super) offset: u64,
+    pub(in super::super) access: PageAccess,
 }
 
 impl State {
@@ -56,10 +56,7 @@ impl KfdProcess {
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let &mut drm_amdgpu_gem_va { operation, flags, handle, va_address: va, map_size: bytes, .. } = args;
-        // GEM_VA also allows the upper half of the address space, above the hole; this device has no upper half.
-        if va < AMDGPU_VA_RESERVED_BOTTOM || va.checked_add(bytes).is_none_or(|end| end > VA_END) {
-            return Err(Errno::EINVAL);
-        }
+        check_range(va, bytes)?;
         if flags & !VALID_FLAGS != 0 && flags & !PRT_FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
@@ -86,10 +83,7 @@ impl KfdProcess {
             return self.unmap_gem(&mut state, gpu, handle, va);
         }
         let offset = args.offset_in_bo;
-        check_pages(va, offset, bytes)?;
-        if offset.checked_add(bytes).is_none_or(|end| end > backing.bytes) {
-            return Err(Errno::EINVAL);
-        }
+        check_part(&backing, va, offset, bytes)?;
         let has = |flag| flags & flag != 0;
         let access = PageAccess {
             read: has(AMDGPU_VM_PAGE_READABLE),
@@ -104,6 +98,27 @@ impl KfdProcess {
             return Err(Errno::EINVAL);
         }
         self.map_gem(&mut state, gpu, part)
+    }
+
+    /// A mapping that was saved.
+    ///
+    /// # Errors
+    /// `EINVAL` when GEM_VA could not have made it; the hardware's error.
+    pub(in super::super) fn restore_gem_va(
+        &self,
+        state: &mut State,
+        gpu: usize,
+        part: Part,
+    ) -> Result<(), Errno> {
+        let file = state.pdds[gpu].render.ok_or(Errno::EINVAL)?;
+        let gem = state.gem(&file, part.handle).map_err(|_| Errno::EINVAL)?;
+        check_range(part.va, part.bytes)?;
+        check_part(&part.backing, part.va, part.offset, part.bytes)?;
+        let is_its = Arc::ptr_eq(&gem.backing, &part.backing);
+        if !is_its || state.pdds[gpu].vm.overlaps(part.va, part.bytes) {
+            return Err(Errno::EINVAL);
+        }
+        self.map_gem(state, gpu, part)
     }
 
     /// Sync objects are not modelled, so that every named one is unknown.
@@ -121,7 +136,7 @@ impl KfdProcess {
     fn map_gem(&self, state: &mut State, gpu: usize, part: Part) -> Result<(), Errno> {
         let Part { va, bytes, handle, backing, offset, access } = part;
         self.hardware.map(gpu, &GpuMapping { va, bytes, access, backing: backing.fd.as_fd(), offset })?;
-        state.pdds[gpu].vm.insert(va, VmMapping { bytes, backing, offset, gem: Some(handle) });
+        state.pdds[gpu].vm.insert(va, VmMapping { bytes, backing, offset, access, gem: Some(handle) });
         Ok(())
     }
 
@@ -161,9 +176,22 @@ impl KfdProcess {
         check_clearable(vm, va, bytes)?;
         self.hardware.protect(gpu, va, bytes, access);
         vm.cut(va, bytes);
-        vm.insert(va, VmMapping { bytes, backing: part.backing, offset, gem: Some(handle) });
+        vm.insert(va, VmMapping { bytes, backing: part.backing, offset, access, gem: Some(handle) });
         Ok(())
     }
+}
+
+/// Where GEM_VA maps. It also allows the upper half of the address space, above the hole; this device has no upper half.
+fn check_range(va: u64, bytes: u64) -> Result<(), Errno> {
+    let is_there = va >= AMDGPU_VA_RESERVED_BOTTOM && va.checked_add(bytes).is_some_and(|end| end <= VA_END);
+    if is_there { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Whole pages of the object.
+fn check_part(backing: &Backing, va: u64, offset: u64, bytes: u64) -> Result<(), Errno> {
+    check_pages(va, offset, bytes)?;
+    let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= backing.bytes);
+    if is_inside { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// Whole pages, and at least one (`amdgpu_vm_verify_parameters`).

@@ -17,5 +17,6 @@ mod pause;
 mod restore;
 mod save;
 mod state;
+mod waves;
 
 pub use state::ProcessState;

@@ -32,13 +32,19 @@ pub struct ProcessState {
     /// What CRIU_OP remembers: paused, blocked.
     pub(super) criu: (bool, bool),
     pub(super) next_mmap_offset: u64,
-    pub(super) next_client_memory: u64,
+    pub(super) last_client_memory: u64,
 }
 
 impl ProcessState {
     /// Name and size of each memory that restore needs.
     pub fn memories(&self) -> impl Iterator<Item = (&str, u64)> {
         self.memories.iter().map(|memory| (memory.name.as_str(), memory.bytes))
+    }
+
+    /// The descriptors of the queues, by id.
+    #[cfg(test)]
+    pub(in crate::driver) fn descriptors_mut(&mut self) -> impl Iterator<Item = (u32, &mut Vec<Vec<u8>>)> {
+        self.queues.iter_mut().map(|queue| (queue.id, &mut queue.mqd))
     }
 }
 

@@ -52,6 +52,7 @@ pub struct Diary {
     /// Page tables by GPU and address; large mappings are left out.
     pub pages: Mutex<BTreeMap<(usize, u64), Entry>>,
     doorbells: Mutex<HashMap<usize, (OwnedFd, OwnedFd)>>,
+    registers: Mutex<HashMap<usize, OwnedFd>>,
     pub refuse_start: AtomicBool,
     pub refuse_map: AtomicBool,
     /// Stopping a queue times out.
@@ -68,6 +69,19 @@ pub const STOPS: usize = 100;
 impl Diary {
     pub fn take(&self) -> Vec<Step> {
         std::mem::take(&mut self.steps.lock())
+    }
+
+    /// Hardware with the same pages for the client, and nothing else.
+    pub fn heir(&self) -> Self {
+        let copy = |fd: &OwnedFd| memfd::duplicate(fd).unwrap();
+        let doorbells = self.doorbells.lock();
+        let doorbells = doorbells.iter().map(|(gpu, (slice, parked))| (*gpu, (copy(slice), copy(parked))));
+        let registers = self.registers.lock().iter().map(|(gpu, page)| (*gpu, copy(page))).collect();
+        Self {
+            doorbells: Mutex::new(doorbells.collect()),
+            registers: Mutex::new(registers),
+            ..Self::default()
+        }
     }
 
     fn write(&self, step: Step) {
@@ -171,8 +185,9 @@ impl Hardware for Diary {
         Ok((memfd::duplicate(&*slice)?, memfd::duplicate(&*parked)?))
     }
 
-    fn hdp_page(&self, _: usize) -> Result<OwnedFd, Errno> {
-        memfd::create("softgpu:mmio", 4096)
+    fn hdp_page(&self, gpu: usize) -> Result<OwnedFd, Errno> {
+        let mut all = self.registers.lock();
+        memfd::duplicate(all.entry(gpu).or_insert_with(|| memfd::create("softgpu:mmio", 4096).unwrap()))
     }
 
     fn hold_host_writes(&self, _: usize, _: BorrowedFd<'_>, _: bool) {}

@@ -4,7 +4,7 @@
 mod hostile;
 mod pause;
 mod restore;
-mod round_trip;
+pub mod round_trip;
 mod several_xccs;
 
 use std::collections::HashMap;

@@ -16,7 +16,7 @@ fn cu_mask(client: &Client, queue_id: u32, words: &[u32]) {
 }
 
 /// Buffers of every kind, mapped on no GPU, on some or on all, with gaps between their indices.
-fn with_buffers(client: &Client) {
+pub fn with_buffers(client: &Client) {
     client.buffer(0, 0x7100_0000, 8192, VRAM | KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE);
     let gap = client.alloc(0, 0, 4096, GTT).unwrap();
     let shared = client.buffer(0, 0x7200_0000, 4096, VRAM);
@@ -37,7 +37,7 @@ fn with_buffers(client: &Client) {
 }
 
 /// AQL, PM4 and SDMA queues on both GPUs, a gap in their numbers, one of them parked.
-fn with_queues(client: &Client) -> [u32; 5] {
+pub fn with_queues(client: &Client) -> [u32; 5] {
     let mut aql = client.queue_parts(0, BASE).args;
     let mut pm4 = client.queue_parts(1, BASE).args;
     pm4.queue_type = KFD_IOC_QUEUE_TYPE_COMPUTE;
@@ -61,7 +61,7 @@ fn with_queues(client: &Client) -> [u32; 5] {
 }
 
 /// Events of every kind that is restored, signalled or not, with their payloads.
-fn with_events(client: &Client) {
+pub fn with_events(client: &Client) {
     let page = client.event_page();
     let signalled = client.create_event(SIGNAL, false, page).unwrap();
     let gone = client.create_event(SIGNAL, false, 0).unwrap();

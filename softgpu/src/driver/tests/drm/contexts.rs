@@ -3,12 +3,12 @@
 
 use super::*;
 
-fn ctx(client: &Client, file: &OpenFile, op: u32, ctx_id: u32) -> Result<drm_amdgpu_ctx, Errno> {
+pub fn ctx(client: &Client, file: &OpenFile, op: u32, ctx_id: u32) -> Result<drm_amdgpu_ctx, Errno> {
     let mut args = drm_amdgpu_ctx { op, ctx_id, ..Default::default() };
     drm(client, file, DRM_IOCTL_AMDGPU_CTX, &mut args).map(|_| args)
 }
 
-fn alloc(client: &Client, file: &OpenFile) -> Result<u32, Errno> {
+pub fn alloc(client: &Client, file: &OpenFile) -> Result<u32, Errno> {
     ctx(client, file, AMDGPU_CTX_OP_ALLOC_CTX, 0).map(|out| out.op)
 }
 

@@ -9,13 +9,13 @@ fn metadata(handle: u32, op: u32) -> drm_amdgpu_gem_metadata {
     drm_amdgpu_gem_metadata { handle, op, ..Default::default() }
 }
 
-fn get(client: &Client, file: &OpenFile, handle: u32) -> drm_amdgpu_gem_metadata {
+pub fn get(client: &Client, file: &OpenFile, handle: u32) -> drm_amdgpu_gem_metadata {
     let mut args = metadata(handle, AMDGPU_GEM_METADATA_OP_GET_METADATA);
     drm(client, file, DRM_IOCTL_AMDGPU_GEM_METADATA, &mut args).unwrap();
     args
 }
 
-fn set(client: &Client, file: &OpenFile, handle: u32, data: &[u8]) -> Result<u32, Errno> {
+pub fn set(client: &Client, file: &OpenFile, handle: u32, data: &[u8]) -> Result<u32, Errno> {
     let mut args = drm_amdgpu_gem_metadata { flags: 7, tiling_info: 0x19, ..metadata(handle, 1) };
     args.data_size_bytes = data.len() as u32;
     let room = data.len().min(256);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The render node's ioctls.
 
-mod contexts;
+pub mod contexts;
 mod foreign;
 mod handles;
 mod info;
-mod metadata;
+pub mod metadata;
 mod query;
 mod space;
 mod va;
