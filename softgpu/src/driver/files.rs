@@ -108,11 +108,6 @@ impl Files {
         self.by_token.retain(|_, (file, _)| file.id != id || file.node != Node::Kfd);
     }
 
-    /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = OpenFile> {
-        self.by_token.values().map(|(file, _)| *file)
-    }
-
     /// The open file that a descriptor refers to.
     pub(super) fn find(&self, fd: BorrowedFd<'_>) -> Option<OpenFile> {
         let identity = memfd::identity(fd).ok()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::state::ProcessState;
 use crate::driver::kernel::KernelModel;
-use crate::driver::{KfdProcess, OpenFile};
+use crate::driver::KfdProcess;
 
 impl ProcessState {
     /// The kernel whose driver the process had.
@@ -23,11 +23,6 @@ impl ProcessState {
 }
 
 impl KfdProcess {
-    /// All files that the driver knows.
-    pub fn open_files(&self) -> Vec<OpenFile> {
-        self.state.lock().files.all().collect()
-    }
-
     /// Tells GET_CLOCK_COUNTERS how far the client's clocks are ahead of this process's, nanoseconds: CRIU restores a client into a
     /// time namespace where its clocks go on from the checkpoint.
     pub fn set_clock_offset(&self, nanoseconds: i64) {

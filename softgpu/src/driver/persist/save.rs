@@ -13,7 +13,7 @@ use queues::words::count;
 
 use super::ProcessState;
 use super::state::*;
-use crate::driver::bo::{Backing, Domain};
+use crate::driver::bo::{Backing, Bo, Domain};
 use crate::driver::drm::Metadata;
 use crate::driver::event_state::{Event, EventPage};
 use crate::driver::files::Node;
@@ -150,8 +150,8 @@ impl Found {
         let mut buffers = Vec::with_capacity(pdd.bos.len());
         for (index, bo) in pdd.bos.iter() {
             let backing = self.backing(&bo.backing)?;
-            let (va, flags, mmap_offset, mapped) = (bo.va, bo.flags, bo.mmap_offset, bo.mapped);
-            buffers.push(BufferState { index, backing, va, flags, mmap_offset, mapped });
+            let &Bo { va, flags, mmap_offset, mapped, lost, .. } = bo;
+            buffers.push(BufferState { index, backing, va, flags, mmap_offset, mapped, lost });
         }
         let mut mappings = Vec::new();
         for (va, mapping) in pdd.vm.iter() {

@@ -127,6 +127,8 @@ pub(super) struct BufferState {
     pub(super) mmap_offset: u64,
     /// Bit per GPU that maps it.
     pub(super) mapped: u32,
+    /// Whether the client has lost pages of it, which is its own memory then.
+    pub(super) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

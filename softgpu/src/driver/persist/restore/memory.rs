@@ -159,7 +159,7 @@ impl Restore<'_> {
 
     pub(super) fn buffer(&self, gpu: usize, saved: &BufferState) -> Result<Bo, PersistError> {
         let backing = self.backing_at(saved.backing)?;
-        let &BufferState { va, flags, mmap_offset, mapped, .. } = saved;
+        let &BufferState { va, flags, mmap_offset, mapped, lost, .. } = saved;
         // What ALLOC takes for this domain, or IMPORT_DMABUF gives it.
         let is_its = match backing.domain {
             Domain::Vram { .. } | Domain::Gtt => {
@@ -174,10 +174,11 @@ impl Restore<'_> {
             _ => self.is_given(mmap_offset, backing.bytes),
         };
         let beyond = u64::from(mapped) >> self.process.gpus.len();
-        if !is_its || !has_offset || beyond != 0 {
+        let is_loss_possible = !lost || backing.domain == Domain::Userptr;
+        if !is_its || !has_offset || beyond != 0 || !is_loss_possible {
             return Err(damaged(Part::Buffer, saved.index));
         }
-        Ok(Bo { backing, va, flags, mmap_offset, mapped: 0 })
+        Ok(Bo { backing, va, flags, mmap_offset, mapped: 0, lost })
     }
 
     /// Maps the buffers of a GPU on all GPUs that had mapped them.
