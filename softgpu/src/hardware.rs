@@ -316,6 +316,9 @@ pub trait Hardware: Send + Sync {
     /// Memory of the GPU was given to other processes, whose flushes count as well.
     fn release_host_writes(&self, gpu: usize, memory: BorrowedFd<'_>);
 
+    /// Has everything arrive in memory that the host stored and a GPU does not see yet. No queue may be on the hardware.
+    fn settle_host_writes(&self);
+
     /// GPU clock counter in ticks of [`CLOCK_HZ`].
     fn clock(&self) -> u64;
 }

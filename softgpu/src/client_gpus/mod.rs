@@ -288,6 +288,11 @@ impl Hardware for ClientGpus {
         }
     }
 
+    fn settle_host_writes(&self) {
+        let vms: Vec<&Vm> = self.gpus.iter().map(|runlist| runlist.gpu().vm.as_ref()).collect();
+        self.gpus.iter().for_each(|runlist| runlist.gpu().hdp.settle_all(&vms));
+    }
+
     fn clock(&self) -> u64 {
         if Misbehaviour::Clock.is_on() { 1 } else { clock::ticks() }
     }

@@ -2,11 +2,11 @@
 //! The state of the GPUs apart from that of their queues, which is in the driver's descriptors while they are off the
 //! hardware: the pages that clients map, and the clock.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
-use softgpu_waves::Vm;
 
 use super::doorbell::{Doorbells, PARKED_BYTES, SLICE_BYTES};
 use super::gpu::Gpu;
@@ -14,6 +14,7 @@ use super::hdp::{Hdp, PAGE as HDP_BYTES};
 use super::memory::HostMemory;
 use super::shared::SharedPages;
 use super::{Chip, ClientGpus, clock};
+use crate::hardware::Hardware;
 use crate::journal::Journal;
 use crate::persist::{Memories, Memory, Part, PersistError};
 
@@ -21,22 +22,22 @@ use crate::persist::{Memories, Memory, Part, PersistError};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpusState {
     /// The GPU clock counter.
-    ticks: u64,
-    gpus: Vec<GpuState>,
+    pub(super) ticks: u64,
+    pub(super) gpus: Vec<GpuState>,
 }
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct GpuState {
+pub(super) struct GpuState {
     /// The target's name.
-    chip: String,
+    pub(super) chip: String,
     xccs: u32,
     /// Names of the doorbell slice, the page of the parked word, and the HDP's page of registers if there is one.
-    doorbells: String,
-    parked: String,
-    hdp: Option<String>,
+    pub(super) doorbells: String,
+    pub(super) parked: String,
+    pub(super) hdp: Option<String>,
     /// Of a client that rings by stores alone, how many mappings of the slice it has; else none.
-    storing_mappings: Option<u32>,
+    pub(super) storing_mappings: Option<u32>,
 }
 
 impl GpusState {
@@ -65,16 +66,16 @@ fn pages(memories: &Memories, name: &str, bytes: usize) -> Result<SharedPages, P
 impl ClientGpus {
     /// The GPUs while none of their queues is on the hardware, and the memory that the state names.
     ///
-    /// What the host stored and the HDP still holds back arrives: the memory that a checkpoint reads is behind the
-    /// aperture, where all stores have arrived. A client that misses a flush is not caught at it after a checkpoint.
+    /// What the host stored and the HDP still holds back arrives, here and when the driver pauses: the memory that a
+    /// checkpoint reads is behind the aperture, where all stores have arrived. A client that misses a flush is not caught at
+    /// it after a checkpoint.
     ///
     /// # Errors
     /// `EMFILE`.
     pub fn save(&self) -> Result<(GpusState, Vec<Memory>), Errno> {
-        let vms: Vec<&Vm> = self.gpus.iter().map(|runlist| runlist.gpu().vm.as_ref()).collect();
+        self.settle_host_writes();
         let mut memories = Memories::new();
         let mut save = |gpu: &Gpu| -> Result<GpuState, Errno> {
-            gpu.hdp.settle_all(&vms);
             let [doorbells, parked] = gpu.doorbells.pages().map(|pages| memories.add(pages.fd()));
             Ok(GpuState {
                 chip: gpu.chip.target.name.to_owned(),
@@ -91,7 +92,7 @@ impl ClientGpus {
 
     /// GPUs of these chips with the pages that the state names, and without other memory or queues. The clock of this
     /// process goes on from the saved one. A client that rings by stores alone is watched again once it has said where its
-    /// mappings are ([`Hardware::expect_stores`](crate::hardware::Hardware::expect_stores)); until then queues take naps.
+    /// mappings are ([`Hardware::expect_stores`]); until then queues take naps.
     ///
     /// # Errors
     /// [`PersistError`] when the state is of other chips, or a page is missing.
@@ -104,6 +105,10 @@ impl ClientGpus {
         if chips.len() != state.gpus.len() {
             let number = state.gpus.len() as u64;
             return Err(PersistError::Damaged { part: Part::Gpu, number });
+        }
+        let mut names = HashSet::new();
+        if let Some((_, bytes)) = state.memories().find(|(name, _)| !names.insert(*name)) {
+            return Err(PersistError::Damaged { part: Part::Memory, number: bytes });
         }
         let mut parts = Vec::with_capacity(chips.len());
         for (gpu, (chip, saved)) in chips.iter().zip(&state.gpus).enumerate() {

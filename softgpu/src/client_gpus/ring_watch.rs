@@ -139,3 +139,39 @@ impl RingWatch {
         self.state.lock().lifted = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping that is gone: it needs no protection.
+    fn named() -> Option<Arc<WatchedPages>> {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        Some(Arc::new(WatchedPages::new(file.into(), 0..4096)))
+    }
+
+    #[test]
+    fn restored_client_is_not_watched_until_it_has_named_all_its_mappings() {
+        let rings = RingWatch::restored(2);
+        assert!(rings.is_on() && rings.prepare(None).is_some());
+        assert_eq!(rings.mappings(), Some(2));
+        rings.add(named());
+        assert!(rings.prepare(None).is_some(), "a store to the other one would be lost");
+        rings.add(named());
+        assert_eq!(rings.prepare(None), None);
+        rings.add(None);
+        assert!(rings.prepare(None).is_some(), "one that cannot be watched");
+        assert_eq!(rings.mappings(), Some(1), "the others are gone");
+    }
+
+    #[test]
+    fn client_that_wakes_queues_itself_has_no_mappings_to_name() {
+        assert_eq!(RingWatch::default().mappings(), None);
+        let naps = RingWatch::default();
+        naps.add(None);
+        assert_eq!(naps.mappings(), Some(1));
+        let again = RingWatch::restored(1);
+        again.add(None);
+        assert!(again.prepare(None).is_some());
+    }
+}

@@ -17,11 +17,11 @@ const COPY: &str = "
     s_endpgm";
 
 /// Where in the buffers the words are.
-const FAR: usize = 5 * 4096 + 8;
+pub(super) const FAR: usize = 5 * 4096 + 8;
 
 impl Machine {
     /// Memory of the GPU that the host sees through the aperture.
-    fn behind_aperture(&self, bytes: usize) -> Buffer {
+    pub(super) fn behind_aperture(&self, bytes: usize) -> Buffer {
         self.held(bytes, DATA)
     }
 
@@ -42,7 +42,7 @@ impl Machine {
     }
 
     /// What a kernel finds at `from`.
-    fn seen(&self, queue: &TestQueue<'_>, from: u64) -> u32 {
+    pub(super) fn seen(&self, queue: &TestQueue<'_>, from: u64) -> u32 {
         let (done, to) = (self.signal(1), self.buffer(4096, DATA));
         let arguments = self.buffer(4096, DATA);
         arguments.u64(0).store(from, Ordering::Relaxed);

@@ -10,6 +10,7 @@ mod hdp;
 mod idle;
 mod kernels;
 mod order;
+mod persist;
 mod pm4;
 mod preempt;
 mod runlist;

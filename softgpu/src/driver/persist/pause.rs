@@ -38,6 +38,8 @@ impl KfdProcess {
         } else if !self.events.restart_waits(deadline) {
             Err(late(PausePhase::Waits))
         } else {
+            // What a checkpoint reads of the memory from now on is all there is.
+            self.hardware.settle_host_writes();
             Ok(())
         };
         if settled.is_err()

@@ -194,6 +194,8 @@ impl Hardware for Diary {
 
     fn release_host_writes(&self, _: usize, _: BorrowedFd<'_>) {}
 
+    fn settle_host_writes(&self) {}
+
     fn clock(&self) -> u64 {
         42
     }

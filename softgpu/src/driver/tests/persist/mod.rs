@@ -4,6 +4,7 @@
 mod damage;
 mod pause;
 mod round_trip;
+mod running;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
