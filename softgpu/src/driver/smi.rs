@@ -111,13 +111,18 @@ impl Streams {
 }
 
 impl KfdProcess {
-    /// SMI_EVENTS.
+    /// SMI_EVENTS. While the process is paused the answer is `ERESTART`: a stream cannot be saved.
     pub(super) fn smi_events(
         &self,
         args: &mut kfd_ioctl_smi_events_args,
         call: &Call<'_>,
     ) -> Result<(), Errno> {
         let gpu = self.gpu_by_id(args.gpuid)?;
+        // Held until the stream is there, so that a pause sees it.
+        let state = self.state.lock();
+        if state.paused {
+            return Err(Errno::ERESTART);
+        }
         call.fds.give_out(FdPlace::Field(STREAM_FD), self.streams.open(gpu)?);
         Ok(())
     }

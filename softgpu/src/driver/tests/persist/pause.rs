@@ -114,6 +114,32 @@ fn streams_of_events_are_refused_while_the_client_has_them() {
     }
     drop(stream);
     client.process.pause(soon()).unwrap();
+    let open = |args: &mut kfd_ioctl_smi_events_args| {
+        client.call_with(AMDKFD_IOC_SMI_EVENTS, args, &Memory::default(), &Fds::default())
+    };
+    assert_eq!(open(&mut args), Err(Errno::ERESTART), "later");
+    client.process.resume().unwrap();
+    assert_eq!(open(&mut args), Ok(0));
+}
+
+#[test]
+fn a_pause_does_not_wait_for_interrupts_beyond_its_deadline() {
+    let client = Client::ready();
+    client.create(&mut client.queue_parts(0, BASE).args).unwrap();
+    std::thread::scope(|scope| {
+        // The work of the interrupt cannot signal.
+        let events = client.process.events.lock();
+        client.process.memory_fault(0, VmFault { address: 0x1000, permission_faults: VmFault::VALID });
+        let pause = scope.spawn(|| client.process.pause(Instant::now() + Duration::from_millis(50)));
+        std::thread::sleep(Duration::from_millis(200));
+        drop(events);
+        match pause.join().unwrap() {
+            Err(PauseError::Deadline { phase: PausePhase::Interrupts }) => {}
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(client.process.resume(), Err(Errno::EINVAL), "it is not paused");
+    client.process.pause(soon()).unwrap();
 }
 
 #[test]
