@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use super::state::ProcessState;
-use crate::driver::kernel::KernelModel;
 use crate::driver::KfdProcess;
+use crate::driver::kernel::KernelModel;
 
 impl ProcessState {
     /// The kernel whose driver the process had.
