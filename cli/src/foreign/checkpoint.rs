@@ -16,7 +16,7 @@ use serde::Serialize;
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
     CRIU_DIRECTORY, CommitGate, CriuOptions, DumpStats, Executable, LAYOUT, Manifest, SealAt, Sealer,
-    commit_error, prepare, retract, withdraw,
+    commit_error, commit_now, prepare, retract, withdraw,
 };
 use stasis_criu::{BeforeCommit, Criu, Dump, DumpOptions};
 
@@ -134,7 +134,8 @@ fn freeze(
     manifest(tree, criu, &options)?.write_pending(directory)?;
     let sealer =
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
-    let gate = CommitGate::write(directory, Some(&sealer), SealAt::Word)?;
+    let seal_at = if args.leave_running { SealAt::Resumed } else { SealAt::Word };
+    let gate = CommitGate::write(directory, Some(&sealer), seal_at)?;
     let saving = Saving {
         tree,
         directory,
@@ -143,12 +144,14 @@ fn freeze(
         executors: RefCell::new(executors),
         outcome: RefCell::new(None),
     };
+    // Python's semaphores are files that are open under a name that was removed, and have another one.
+    let extra = [args.criu_args.clone(), vec!["--link-remap".to_owned()]].concat();
     let dump = Dump {
         pid: tree.pid,
         members: Dump::members(std::iter::once(tree.pid).chain(tree.clients.iter().copied()), directory),
         directory,
         commit: gate.script(),
-        options: DumpOptions { leave_running: args.leave_running, criu: &options, extra: &args.criu_args },
+        options: DumpOptions { leave_running: args.leave_running, criu: &options, extra: &extra },
         gate: Some(&gate),
         before_commit: Some(&saving),
     };
@@ -193,6 +196,10 @@ fn freeze(
             });
         }
     };
+    if args.leave_running {
+        bar.set_message("hashing the files");
+        commit_now(directory).context("The processes go on, but the checkpoint is not complete")?;
+    }
     resumed.context("The checkpoint is complete")?;
     let sum = |count: fn(&Paused) -> u64| paused.iter().map(count).sum::<u64>();
     let images = directory.join(CRIU_DIRECTORY);

@@ -16,6 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::error::ManifestError;
+use super::files::seal;
 use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED};
 use super::sealer::{Sealer, quoted};
 use crate::linux::regular::{Links, read_text};
@@ -47,6 +48,22 @@ pub enum SealAt {
     Once,
     /// When the word has come: files are added to the checkpoint while the tasks are frozen.
     Word,
+    /// When the tasks run again, by [`commit_now`]: of tasks that are not ended the script commits nothing, and they stand still
+    /// no longer than CRIU needs.
+    Resumed,
+}
+
+/// Completes a pending checkpoint whose tasks run on: has its files listed and written to the disk, and gives the manifest its
+/// name.
+///
+/// # Errors
+/// [`ManifestError`]; the checkpoint is pending then.
+pub fn commit_now(directory: &Path) -> Result<(), ManifestError> {
+    seal(directory)?;
+    let (from, to) = (directory.join(PENDING_FILE), directory.join(MANIFEST_FILE));
+    fs::rename(&from, &to).map_err(failed("rename", &from))?;
+    let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(failed("sync", directory))
 }
 
 fn write(
@@ -62,13 +79,14 @@ fn write(
         Some(sealer) => format!("{} . 2>{CRIU_DIRECTORY}/{COMMIT_LOG}", sealer.command()),
         None => format!("sync -f {CRIU_DIRECTORY}"),
     };
-    let (first, then) = match seal_at {
-        SealAt::Once => (format!("{seal}\n"), wait.to_owned()),
-        SealAt::Word => (wait.to_owned(), format!("{seal}\n")),
+    let commit = format!("mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n");
+    let acts = match seal_at {
+        SealAt::Once => format!("{seal}\n{wait}{commit}"),
+        SealAt::Word => format!("{wait}{seal}\n{commit}"),
+        SealAt::Resumed => wait.to_owned(),
     };
     let script = format!(
-        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {place}\n\
-         {first}{then}mv {PENDING_FILE} {MANIFEST_FILE}\nsync .\n"
+        "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = post-dump ] || exit 0\nset -e\ncd {place}\n{acts}"
     );
     fs::write(&path, script).map_err(failed("write", &path))?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700))

@@ -20,7 +20,7 @@ mod sealer;
 mod sessions;
 mod stats;
 
-pub use self::commit::{CommitGate, SealAt, commit_error, write_commit_script};
+pub use self::commit::{CommitGate, SealAt, commit_error, commit_now, write_commit_script};
 pub use self::directory::{
     ListedFile, Manifest, TreeMember, image_names, make_private, prepare, prepare_empty, retract, withdraw,
 };
