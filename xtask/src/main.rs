@@ -107,6 +107,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Demo(arguments) => setup::Options {
             without_tests: true,
             without_model: !arguments.server,
+            clients: arguments.foreign,
             without_triton: true,
             ..setup::Options::default()
         },

@@ -34,6 +34,15 @@ pub struct BuiltServer {
     pub embed_load: PathBuf,
 }
 
+/// The programs that the demo of a program for AMD's driver runs.
+#[derive(Debug)]
+pub struct BuiltForeign {
+    /// The software device.
+    pub softgpud: PathBuf,
+    /// The `stasis` command; the library that it preloads is beside it.
+    pub stasis: PathBuf,
+}
+
 /// The repository's root.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -87,6 +96,14 @@ pub fn build_demo(installed: &Installed) -> Result<Built> {
     cargo(&[&["build", "--locked"][..], &packages, &programs].concat(), installed)?;
     let at = |name: &str| program("debug", name);
     Ok(Built { softgpud: at("softgpud")?, stasis: at("stasis")?, heat: at("heat")?, endless: at("endless")? })
+}
+
+/// Builds what `stasis run` needs, with the development profile.
+pub fn build_foreign(installed: &Installed) -> Result<BuiltForeign> {
+    let packages = ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-interpose"];
+    cargo(&[&["build", "--locked"][..], &packages].concat(), installed)?;
+    let at = |name: &str| program("debug", name);
+    Ok(BuiltForeign { softgpud: at("softgpud")?, stasis: at("stasis")? })
 }
 
 /// Builds the programs of the server's demo with optimisation.

@@ -289,7 +289,8 @@ impl Saving<'_> {
     fn save(&self) -> Result<Saved> {
         let began = Instant::now();
         let mut executors = self.executors.borrow_mut();
-        let held = Held::by(&preflight::tree_of(self.tree.pid))?;
+        let processes = preflight::tree_of(self.tree.pid);
+        let held = Held::by(&processes)?;
         let elsewhere = self.held_elsewhere()?;
         let mut clients = Vec::new();
         let mut memories: BTreeMap<String, Memory> = BTreeMap::new();
@@ -338,7 +339,7 @@ impl Saving<'_> {
             contents.map_or(Ok(0), Writer::finish).context("Cannot write the memory of devices")?;
         let memories = memories.into_values().collect();
         let run = self.tree.run.clone();
-        let description = Description { version: description::VERSION, run, clients, memories };
+        let description = Description { version: description::VERSION, run, processes, clients, memories };
         let path = self.directory.join(description::FILE);
         let text =
             serde_json::to_vec(&description).context("Cannot encode the description of the devices")?;

@@ -29,6 +29,8 @@ pub struct Description {
     pub version: u32,
     /// The run that the processes belong to.
     pub run: Run,
+    /// All processes of the tree, the root first: their pids must be free again.
+    pub processes: Vec<i32>,
     /// The processes that have a device.
     pub clients: Vec<Client>,
     /// The memory of their devices; several may name the same.
@@ -113,6 +115,7 @@ impl Description {
             self.version
         );
         ensure!(!self.clients.is_empty(), "no process has a device");
+        ensure!(self.processes.iter().all(|pid| *pid > 1), "a process has no pid that can be restored");
         let mut pids = BTreeSet::new();
         for client in &self.clients {
             ensure!(
@@ -159,6 +162,7 @@ mod tests {
                 directory: "/dev/shm/stasis-run-x/machine".into(),
                 devices: "gfx1100".into(),
             },
+            processes: vec![7],
             clients: vec![Client { pid: 7, state: state_file(7), queues: 1, waves: 2, waits: 0 }],
             memories: vec![Memory {
                 name: "m".into(),
@@ -177,6 +181,7 @@ mod tests {
             changed.check().unwrap_err().to_string()
         };
         assert!(wrong(|d| d.version = 9).contains("version is 9"));
+        assert!(wrong(|d| d.processes.push(1)).contains("a process has no pid"));
         assert!(wrong(|d| d.clients.clear()).contains("no process"));
         assert!(wrong(|d| d.clients[0].pid = 1).contains("process 1"));
         assert!(wrong(|d| d.clients.push(d.clients[0].clone())).contains("twice"));

@@ -90,9 +90,9 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     let name = manifest.foreign.as_deref().context("The checkpoint has no device")?;
     let description = Description::read(opened, name)?;
     bar.set_message("waiting for the pid");
-    let pids = std::iter::once(manifest.pid).chain(description.clients.iter().map(|client| client.pid));
-    let pids: Vec<i32> = pids.collect();
-    pids.iter().try_for_each(|pid| wait_for_pid(*pid))?;
+    let others = description.clients.iter().map(|client| client.pid).filter(|pid| *pid != manifest.pid);
+    let pids: Vec<i32> = std::iter::once(manifest.pid).chain(others).collect();
+    pids.iter().chain(&description.processes).try_for_each(|pid| wait_for_pid(*pid))?;
     bar.set_message("starting the device");
     let mut broker = start_device(&description.run)?;
     let images = opened.path().join(CRIU_DIRECTORY);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask demo`: a real process on the GPU is frozen in the middle, ends, is thawed, and gives the right result.
 //!
-//! Three demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
-//! with `--server` a server under traffic, whose clients notice a pause.
+//! Four demos: heat, whose queues are drained; with `--preempt` a kernel that never ends, whose waves are stopped;
+//! with `--server` a server under traffic, whose clients notice a pause; with `--foreign` tinygrad, which knows nothing of it.
 
+mod foreign;
 mod heat;
 mod preempt;
 mod server;
@@ -28,6 +29,9 @@ pub struct DemoArgs {
     /// Freeze a server of sentence embeddings under load instead.
     #[arg(long, conflicts_with = "preempt")]
     pub server: bool,
+    /// Freeze tinygrad from PyPI, unmodified, while it trains on the software device.
+    #[arg(long, conflicts_with_all = ["preempt", "server"])]
+    pub foreign: bool,
     /// Clients of the server.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     clients: u32,
@@ -53,6 +57,9 @@ pub fn run(args: &DemoArgs, installed: &Installed) -> Result<()> {
     fs::create_dir_all(&args.out)?;
     if args.server {
         return server::run(args, &workspace::build_server(installed)?, installed);
+    }
+    if args.foreign {
+        return foreign::run(args, &workspace::build_foreign(installed)?, installed);
     }
     let built = workspace::build_demo(installed)?;
     if args.preempt { preempt::run(args, &built, installed) } else { heat::run(args, &built, installed) }
