@@ -7,9 +7,11 @@
 //! | HIP: an empty kernel and hipStreamSynchronize | a word passed to another process and back, under the same rhythm |
 //! | HIP: a program that sleeps | a core |
 //! | tinygrad: a forward pass of a network for MNIST | tinygrad's own CPU device, same Python, same compiler, all cores |
+//! | tinygrad with 1 GiB, frozen and thawed | a write of as many bytes to the same place |
 //!
 //! INVARIANT: nothing is measured of a run whose device executed nothing, or whose results are wrong.
 
+mod frozen;
 mod hip;
 mod rocminfo;
 mod tinygrad;
@@ -25,7 +27,8 @@ use crate::figure::Report;
 pub fn run(report: &Report) -> Result<()> {
     rocminfo::run(report)?;
     hip::run(report)?;
-    tinygrad::run(report)
+    tinygrad::run(report)?;
+    frozen::run(report)
 }
 
 /// A file of this benchmark.

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A tinygrad program with a gigabyte on the device, which knows nothing of checkpoints: how long it stands still for one that it
+//! survives, in memory and on the disk, and how long it takes to come back.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use super::{installed, source, stasis_run};
+use crate::figure::{Report, median};
+
+/// Checkpoints of each kind.
+const TIMES: usize = 3;
+/// TIMEOUT: how long the program may take to make its numbers, and to compare them.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// What `stasis checkpoint --json` says.
+#[derive(Debug, Deserialize)]
+struct Frozen {
+    pid: i32,
+    checkpoint_ms: f64,
+    criu_bytes: u64,
+    criu_stats: Stats,
+}
+
+#[derive(Debug, Deserialize)]
+struct Stats {
+    frozen_ms: f64,
+}
+
+/// What `stasis restore --json` says.
+#[derive(Debug, Deserialize)]
+struct Thawed {
+    restore_ms: f64,
+}
+
+fn stasis(arguments: &[&str]) -> Result<Vec<u8>> {
+    let program = std::env::current_exe()?.with_file_name("stasis");
+    let output =
+        Command::new(&program).args(arguments).arg("--json").output().context("Cannot start stasis")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "stasis {} failed: {said}", arguments.join(" "));
+    Ok(output.stdout)
+}
+
+fn wait_for(log: &Path, word: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let text = fs::read_to_string(log)?;
+        if text.lines().any(|line| line == word) {
+            return Ok(());
+        }
+        ensure!(
+            begun.elapsed() < PATIENCE && !text.contains("Error"),
+            "the program did not say {word:?}: {text}"
+        );
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Milliseconds of writing so many bytes, at once, to a file of a directory.
+fn write_ms(directory: &Path, bytes: u64) -> Result<f64> {
+    let chunk = vec![7_u8; 4 << 20];
+    let path = directory.join("peer");
+    let began = Instant::now();
+    let mut file = File::create(&path)?;
+    let mut left = bytes;
+    while left > 0 {
+        let part = usize::try_from(left)?.min(chunk.len());
+        file.write_all(&chunk[..part])?;
+        left -= part as u64;
+    }
+    drop(file);
+    let took = began.elapsed().as_secs_f64() * 1e3;
+    fs::remove_file(path)?;
+    Ok(took)
+}
+
+/// Measures.
+pub fn run(report: &Report) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("only root, or who has CAP_CHECKPOINT_RESTORE, may run CRIU");
+    }
+    let work = tempfile::tempdir_in(std::env::current_exe()?.parent().context("no directory")?)?;
+    let (log, asked) = (work.path().join("log"), work.path().join("ask"));
+    let out = File::create(&log)?;
+    let mut command = stasis_run()?;
+    command.arg(installed("STASIS_CLIENTS_PYTHON", "clients-python/bin/python")?);
+    command.arg(source("gigabyte.py")).arg(&asked).env("DEV", "KFD+AMD:LLVM").env("PARALLEL", "0");
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0);
+    let mut program = command.spawn().context("Cannot start stasis")?;
+    let measured =
+        wait_for(&log, "ready").and_then(|()| measure(report, &mut program, work.path(), &log, &asked));
+    if measured.is_err() {
+        // It may have ended by itself.
+        let _ = program.kill();
+        let _ = program.wait();
+    }
+    measured
+}
+
+fn measure(report: &Report, program: &mut Child, work: &Path, log: &Path, asked: &Path) -> Result<()> {
+    let pid = program.id().to_string();
+    let memory = Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir());
+    let places = memory.into_iter().map(|path| ("in memory", path)).chain([("on the disk", work.to_owned())]);
+    for (name, parent) in places {
+        let place = tempfile::tempdir_in(&parent)?;
+        let directory = place.path().join("checkpoint");
+        let (mut frozen, mut total, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..TIMES {
+            let shown = directory.to_string_lossy().into_owned();
+            let said: Frozen =
+                serde_json::from_slice(&stasis(&["checkpoint", &pid, &shown, "--leave-running"])?)?;
+            fs::remove_dir_all(&directory)?;
+            frozen.push(said.criu_stats.frozen_ms);
+            total.push(said.checkpoint_ms);
+            peers.push(write_ms(place.path(), said.criu_bytes)?);
+        }
+        let case = format!("1 GiB of tinygrad, checkpoint {name}");
+        report.versus(
+            &case,
+            "stands_still_median",
+            median(&frozen),
+            "ms",
+            ("write_same_bytes", median(&peers)),
+        );
+        report.versus(&case, "complete_median", median(&total), "ms", ("write_same_bytes", median(&peers)));
+    }
+    let directory = work.join("last");
+    let shown = directory.to_string_lossy().into_owned();
+    let ended: Frozen = serde_json::from_slice(&stasis(&["checkpoint", &pid, &shown])?)?;
+    program.wait()?;
+    let peer = write_ms(work, ended.criu_bytes)?;
+    let case = "1 GiB of tinygrad, on the disk";
+    report.versus(case, "running_to_gone", ended.checkpoint_ms, "ms", ("write_same_bytes", peer));
+    let thawed: Thawed = serde_json::from_slice(&stasis(&["restore", &shown])?)?;
+    report.versus(case, "gone_to_running", thawed.restore_ms, "ms", ("write_same_bytes", peer));
+    fs::write(asked, "")?;
+    wait_for(log, "right")?;
+    while Path::new(&format!("/proc/{}", ended.pid)).exists() {
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
