@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use stasis::checkpoint::contact::has_agent;
 use stasis::checkpoint::{Done, Request, call};
 use stasis::criu::{SEALED_LAYOUT, seal};
 use stasis_criu::guard;
@@ -92,7 +93,10 @@ enum Command {
 fn execute(command: Command) -> Result<ExitCode> {
     let done = match command {
         Command::Preflight(args) => {
-            return Ok(if preflight::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            let tree = foreign::find(args.pid)?;
+            let device =
+                tree.map(|tree| Ok::<_, anyhow::Error>((tree.pid, foreign::survey(&tree)?))).transpose()?;
+            return Ok(if preflight::run(&args, device)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Doctor(args) => {
             return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -112,7 +116,10 @@ fn execute(command: Command) -> Result<ExitCode> {
             output::report(format_args!("Process {pid} runs\n"));
             Ok(())
         }
-        Command::Status { pid, json } => preflight::status(pid, json),
+        Command::Status { pid, json } => match foreign::find(pid)? {
+            Some(tree) if !has_agent(pid) => foreign::status(&tree, json),
+            _ => preflight::status(pid, json),
+        },
         Command::Agents(args) => agents::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dispatch(args) => dispatch::run(*args),

@@ -24,6 +24,7 @@ use super::clients::{self, Tree};
 use super::contents::Writer;
 use super::description::{self, CONTENTS_FILE, Client, Description, Memory, Place, state_file};
 use super::executors::{Executor, Paused};
+use super::status::survey;
 use super::tasks::Held;
 use crate::freeze::{CheckpointArgs, clear_failed, command_line, directory_bytes, milliseconds, spinner};
 use crate::{output, preflight};
@@ -66,6 +67,10 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
     refuse_options(args)?;
     let criu = Criu::find()?;
     let user = clients::owner(tree.pid)?;
+    if !args.no_preflight {
+        let told = [options(args, tree.pid).dump_arguments(), args.criu_args.clone()].concat();
+        preflight::check_run(tree.pid, &criu, &told, survey(&tree)?)?;
+    }
     let directory = prepare(&args.directory)?;
     let bar = spinner(args.json);
     let frozen =
@@ -129,8 +134,7 @@ fn freeze(
     }
     let pause_ms = milliseconds(began);
     bar.set_message("CRIU dumps the processes");
-    let options = CriuOptions { file_locks: true, ..args.criu.options(tree.pid) };
-    let options = CriuOptions { shell_job: options.shell_job || !leads_session(tree.pid), ..options };
+    let options = options(args, tree.pid);
     manifest(tree, criu, &options)?.write_pending(directory)?;
     let sealer =
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
@@ -219,6 +223,12 @@ fn freeze(
         left_running: args.leave_running,
         criu_stats: DumpStats::read(&images).ok(),
     })
+}
+
+/// What CRIU is told of the tree.
+fn options(args: &CheckpointArgs, pid: i32) -> CriuOptions {
+    let options = args.criu.options(pid);
+    CriuOptions { file_locks: true, shell_job: options.shell_job || !leads_session(pid), ..options }
 }
 
 /// Whether CRIU can restore a process as what it is, or needs a session to put it in.

@@ -59,6 +59,24 @@ impl Executor {
         Ok(Self { client, control })
     }
 
+    /// The executor's own process.
+    pub fn pid(&self) -> Option<i32> {
+        self.control.peer().ok()
+    }
+
+    /// How many queues the client has, if the executor says so within `patience`: it serves one controller at a time.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn status(&mut self, patience: Duration) -> Result<u32> {
+        const WHAT: &str = "say how its device is";
+        self.control.set_limit(patience).context("Cannot limit how long an executor is waited for")?;
+        match self.order(WHAT, &ExecutorOrder::Status, &[])?.0 {
+            ExecutorAnswer::Status { queues, .. } => Ok(queues),
+            _ => Err(ControlError::Answer { order: WHAT }.into()),
+        }
+    }
+
     /// Connects to one that was just started.
     ///
     /// # Errors

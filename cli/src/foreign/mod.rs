@@ -19,9 +19,11 @@ mod contents;
 mod description;
 mod executors;
 mod restore;
+mod status;
 mod tasks;
 mod thaw;
 
 pub use self::checkpoint::{CHECKPOINTED_FILE, run as checkpoint};
 pub use self::clients::find;
 pub use self::restore::{find as find_checkpoint, run as restore};
+pub use self::status::{run as status, survey};

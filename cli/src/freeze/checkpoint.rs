@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use indicatif::ProgressBar;
-use stasis::checkpoint::{CheckpointOrder, CheckpointReport, Mode, Request, State, call};
+use stasis::checkpoint::{CallError, CheckpointOrder, CheckpointReport, Mode, Request, State, call};
 use stasis::criu::{CRIU_DIRECTORY, Manifest, ManifestError, retract, withdraw};
 use stasis_criu::{Criu, CriuError};
 
@@ -37,7 +37,7 @@ const STATUS: Duration = Duration::from_secs(5);
 pub fn run(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
     let roots: Vec<i32> = std::iter::once(args.pid).chain(args.session.iter().copied()).collect();
-    let party = Party::find(&roots)?;
+    let party = Party::find(&roots).map_err(|error| explain(&roots, error))?;
     if args.self_contained && party.is_session() {
         bail!(
             "--self-contained keeps the buffers in each process's own memory, where the others cannot find what they \
@@ -74,6 +74,16 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
         output::report(outcome.prose(&party, &directory, args.timings));
     }
     Ok(())
+}
+
+/// A better reason than that there is no runtime, where processes use the kernel's driver by themselves.
+fn explain(roots: &[i32], error: Error) -> Error {
+    match roots.iter().find_map(|root| preflight::kernel_driver_user(*root)) {
+        Some((pid, file)) if error.is::<CallError>() => {
+            anyhow!("Process {pid} has opened {file}: {}", preflight::KERNEL_DRIVER)
+        }
+        _ => error,
+    }
 }
 
 /// What is to be done after `--no-dump`.

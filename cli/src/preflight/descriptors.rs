@@ -29,6 +29,10 @@ const PTS_MAJORS: std::ops::RangeInclusive<u64> = 136..=143;
 /// Kinds of anonymous inodes CRIU has code for.
 const ANONYMOUS: [&str; 6] = ["[eventfd]", "[eventpoll]", "inotify", "[fanotify]", "[signalfd]", "[timerfd]"];
 
+/// Why a program cannot be checkpointed that has opened the kernel's driver by itself.
+pub const KERNEL_DRIVER: &str = "it is a device file of the kernel's driver, which owns the state of the GPU, and the process has \
+                                 no Stasis runtime that would close it";
+
 /// Judges all descriptors of the tree but sockets.
 pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     let mounts: HashSet<&str> = scene.tree.iter().flat_map(|p| p.mounts.iter().map(String::as_str)).collect();
@@ -127,7 +131,9 @@ fn device(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Findi
     let (major, minor) = (major(fd.file.device), minor(fd.file.device));
     let refused = refused(process, fd);
     match fd.file.kind() {
-        BLOCK => Some(refused.why("CRIU cannot dump a block device").remedy("close it before the checkpoint")),
+        BLOCK => {
+            Some(refused.why("CRIU cannot dump a block device").remedy("close it before the checkpoint"))
+        }
         CHARACTER if major == MEM_MAJOR => None,
         CHARACTER if PTS_MAJORS.contains(&major) => {
             let index = (major - PTS_MAJORS.start()) << 20 | minor;
@@ -136,16 +142,16 @@ fn device(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Findi
             };
             let fine = scene.shell_job() || scene.tree.iter().any(has_master);
             (!fine).then(|| {
-                refused
-                    .why("the other end of this terminal is not in the tree")
-                    .remedy("redirect it to a file or /dev/null, or --criu-arg=--shell-job here and at restore")
+                refused.why("the other end of this terminal is not in the tree").remedy(
+                    "redirect it to a file or /dev/null, or --criu-arg=--shell-job here and at restore",
+                )
             })
         }
         CHARACTER if TTY_MAJORS.contains(&major) => None,
-        CHARACTER if stasis::checkpoint::is_of_device(&fd.link) => Some(
+        CHARACTER if is_kernel_driver(fd) => Some(
             refused
-                .why("it is a device file of the GPU, and the process has no Stasis runtime that would close it")
-                .remedy("use CRIU's plugin for that driver"),
+                .why(KERNEL_DRIVER)
+                .remedy("run the program under `stasis run`, or use CRIU's plugin for that driver"),
         ),
         CHARACTER => Some(
             refused
@@ -154,6 +160,11 @@ fn device(scene: &Scene<'_>, process: &Process, fd: &Descriptor) -> Option<Findi
         ),
         _ => None,
     }
+}
+
+/// Whether it is a device file of the kernel's driver.
+pub fn is_kernel_driver(fd: &Descriptor) -> bool {
+    fd.file.kind() == CHARACTER && stasis::checkpoint::is_of_device(&fd.link)
 }
 
 /// Terminals are found by their numbers, not by path.

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 
 use super::finding::{Finding, Severity};
+use super::run_device::{Executors, names_a_run};
 use super::scene::Scene;
 use super::shared::{Place, Shared, name, search};
 use super::tree::{FileId, Process};
@@ -42,16 +43,36 @@ fn places(process: &Process) -> impl Iterator<Item = (FileId, Place)> {
 /// Looks for those who have memory of the tree's runtimes and would be left with it.
 pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     let mut pieces = HashMap::new();
-    for process in scene.tree.iter().filter(|process| process.is_ours()) {
+    // All of a run's tree is dumped as it is; its processes need no runtime to have such memory again.
+    for process in scene.tree.iter().filter(|process| process.is_ours() || scene.executors.is_some()) {
         for (id, place) in places(process) {
             pieces.entry(id).or_insert(place);
         }
     }
+    for fd in scene.executors.into_iter().flat_map(Executors::memory) {
+        let (pid, place) = (scene.root().pid, "device".to_owned());
+        pieces.entry(fd.file.id).or_insert_with(|| Place {
+            pid,
+            place,
+            name: fd.link.clone(),
+            allocated: None,
+        });
+    }
     // Not the device itself, should it be a child.
-    let bystanders = scene.tree.iter().filter(|process| !process.is_ours() && !is_driver(process.pid));
+    let is_bystander =
+        |process: &&Process| scene.executors.is_none() && !process.is_ours() && !is_driver(process.pid);
+    let bystanders = scene.tree.iter().filter(is_bystander);
     // DMABufs of a real driver are judged with all other descriptors and mappings.
     let is_soft = |(_, place): &(FileId, Place)| place.name.starts_with("/memfd:");
     for (id, place) in bystanders.filter_map(|process| places(process).find(is_soft)) {
+        if !pieces.contains_key(&id) && names_a_run(place.pid) {
+            found.push(
+                Finding::new(Severity::Refused, place.pid, place.place, place.name)
+                    .why("it is memory of a `stasis run` whose softgpud takes no orders: that has ended, or is of an older build")
+                    .remedy("start the program again with this `stasis run`"),
+            );
+            continue;
+        }
         let of = pieces.get(&id).map_or(String::new(), |owner| format!(" of process {}", owner.pid));
         found.push(
             Finding::new(Severity::Refused, place.pid, place.place, place.name)
@@ -65,7 +86,12 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     let inside = |pid: i32| {
         scene.session.contains(&pid) || scene.tree.iter().any(|process| process.pid == pid) || is_driver(pid)
     };
-    let Shared { with, is_cut, hidden } = search(&pieces, inside);
+    let Shared { mut with, is_cut, hidden } = search(&pieces, inside);
+    for (id, client) in scene.executors.into_iter().flat_map(Executors::memory_of_others) {
+        if pieces.contains_key(&id) {
+            with.entry(id).or_insert(client);
+        }
+    }
     let root = scene.root().pid;
     if is_cut || hidden > 0 {
         let why = match is_cut {
@@ -86,9 +112,12 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
                     "it is GPU memory that process {stranger} ({}) has, too, which is not checkpointed with it",
                     name(stranger)
                 ))
-                .remedy(format!(
-                    "checkpoint both in one session (--session {stranger}) if that one has a Stasis runtime, or end it"
-                )),
+                .remedy(match scene.executors {
+                    Some(_) => "checkpoint a common parent of both, or end that process".to_owned(),
+                    None => format!(
+                        "checkpoint both in one session (--session {stranger}) if that one has a Stasis runtime, or end it"
+                    ),
+                }),
         );
     }
 }
@@ -118,7 +147,7 @@ mod tests {
     fn judged(tree: &[Process], session: &HashSet<i32>) -> Vec<Finding> {
         let own = Own { uid: 0, capabilities: u64::MAX, ptrace_scope: 0, criu: Ok("/criu".into()) };
         let mut found = Vec::new();
-        judge(&Scene { tree, flags: &DumpFlags::default(), own: &own, session }, &mut found);
+        judge(&Scene { tree, flags: &DumpFlags::default(), own: &own, session, executors: None }, &mut found);
         found
     }
 

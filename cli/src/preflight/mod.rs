@@ -16,6 +16,7 @@ mod mappings;
 mod print;
 mod privileges;
 mod process;
+mod run_device;
 mod runtime;
 mod scene;
 mod shared;
@@ -25,7 +26,7 @@ mod stalled;
 mod tests;
 mod tree;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use stasis::checkpoint::ProcessInfo;
@@ -35,15 +36,19 @@ use thiserror::Error;
 use self::dump_flags::DumpFlags;
 use self::finding::{Finding, Severity};
 use self::privileges::Own;
+use self::run_device::Executors;
 use self::scene::Scene;
 use self::tree::{Process, TreeError};
 use crate::output;
+
+pub use self::descriptors::KERNEL_DRIVER;
+pub use self::run_device::{DeviceState, RunClient, RunDevice};
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]
 pub struct PreflightArgs {
     /// The root of the process tree.
-    pid: i32,
+    pub(crate) pid: i32,
     /// For a CRIU without root.
     #[arg(long)]
     unprivileged: bool,
@@ -79,7 +84,10 @@ pub struct Report {
     pub possible: bool,
     /// The CRIU that would be called.
     pub criu: Option<String>,
-    /// Bytes of buffers that would be saved.
+    /// The device, if it is a tree of a `stasis run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunReport>,
+    /// Bytes of buffers that would be saved beside CRIU's images.
     pub buffer_bytes: u64,
     /// Bytes of memory that CRIU would dump, about.
     pub memory_bytes: u64,
@@ -87,6 +95,16 @@ pub struct Report {
     pub processes: Vec<ProcessReport>,
     /// The worst first.
     pub findings: Vec<Finding>,
+}
+
+/// The device of a tree of a `stasis run`.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// The device.
+    #[serde(flatten)]
+    pub device: RunDevice,
+    /// Bytes of its memory that tasks have, among those that CRIU would dump.
+    pub task_bytes: u64,
 }
 
 /// A process of the tree.
@@ -127,18 +145,22 @@ fn list(findings: &[Finding]) -> String {
     findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Looks at the tree of `pid`, with those of `others` in the same session.
+/// Looks at the tree of `pid`, with those of `others` in the same session, or with the device of its `stasis run`.
 fn look(
     (pid, others): (i32, &[i32]),
     flags: &DumpFlags,
     preempt: bool,
     criu: &Result<Criu, String>,
+    device: Option<RunDevice>,
 ) -> Result<Report, TreeError> {
     let own = Own::here(criu.as_ref().map(|criu| criu.program().to_owned()).map_err(Clone::clone));
     let mut tree = tree::read(pid)?;
-    runtime::ask(&mut tree);
+    let executors = device.map(Executors::read);
+    if executors.is_none() {
+        runtime::ask(&mut tree);
+    }
     let session = others.iter().flat_map(|other| tree::pids(*other)).collect();
-    let scene = Scene { tree: &tree, flags, own: &own, session: &session };
+    let scene = Scene { tree: &tree, flags, own: &own, session: &session, executors: executors.as_ref() };
     let mut findings = Vec::new();
     privileges::judge(&scene, &mut findings);
     runtime::judge(&scene, preempt, &mut findings);
@@ -148,15 +170,26 @@ fn look(
     sockets::judge(&scene, &mut findings);
     shared::judge(&scene, &mut findings);
     device_memory::judge(&scene, &mut findings);
+    run_device::judge(&scene, &mut findings);
     findings.sort_by_key(|finding| finding.severity);
     let processes: Vec<_> = tree.iter().map(ProcessReport::of).collect();
     let saved = |report: &ProcessReport| Some(report.runtime.as_ref()?.objects.as_ref()?.saved_bytes);
+    let own_bytes: u64 = processes.iter().map(|process| process.memory_bytes).sum();
+    let shared_bytes = if executors.is_some() { shared::all_bytes(&tree) } else { shared::bytes(&tree) };
+    let run = executors.as_ref().map(|executors| RunReport {
+        device: executors.device.clone(),
+        task_bytes: run_device::task_bytes(&tree),
+    });
     Ok(Report {
         pid,
         possible: findings.iter().all(|finding| finding.severity != Severity::Refused),
         criu: criu.as_ref().ok().map(|criu| criu.version().to_owned()),
-        buffer_bytes: processes.iter().filter_map(saved).sum(),
-        memory_bytes: processes.iter().map(|p| p.memory_bytes).sum::<u64>() + shared::bytes(&tree),
+        buffer_bytes: match &executors {
+            Some(executors) => executors.stored_bytes(&tree),
+            None => processes.iter().filter_map(saved).sum(),
+        },
+        memory_bytes: own_bytes + shared_bytes,
+        run,
         processes,
         findings,
     })
@@ -173,8 +206,19 @@ impl ProcessReport {
     }
 }
 
-/// Prints what would happen; says whether a checkpoint would come about.
-pub fn run(args: &PreflightArgs) -> Result<bool> {
+impl DumpFlags {
+    /// With what `stasis checkpoint` tells CRIU of every tree of a `stasis run`.
+    fn of_run(self) -> Self {
+        Self { file_locks: true, shell_job: true, ..self }
+    }
+}
+
+/// Prints what would happen; says whether a checkpoint would come about. `device` is that of the process's `stasis run`, with the
+/// root of its program.
+///
+/// # Errors
+/// When the tree cannot be looked at.
+pub fn run(args: &PreflightArgs, device: Option<(i32, RunDevice)>) -> Result<bool> {
     let flags = DumpFlags::from_args(&args.criu_args);
     let flags = DumpFlags {
         unprivileged: flags.unprivileged || args.unprivileged,
@@ -184,7 +228,13 @@ pub fn run(args: &PreflightArgs) -> Result<bool> {
         ..flags
     };
     let criu = Criu::find().map_err(|error| error.to_string());
-    let report = look((args.pid, &args.session), &flags, args.preempt, &criu)?;
+    let report = match device {
+        Some((root, device)) => {
+            ensure!(args.session.is_empty(), "--session is not for a program under `stasis run`");
+            look((root, &[]), &flags.of_run(), true, &criu, Some(device))?
+        }
+        None => look((args.pid, &args.session), &flags, args.preempt, &criu, None)?,
+    };
     if args.json {
         output::show(serde_json::to_string(&report)? + "\n");
     } else {
@@ -203,15 +253,43 @@ pub fn check(pids: &[i32], criu: &Criu, flags: impl Fn(i32) -> Vec<String>, pree
     let mut findings = Vec::new();
     for pid in pids {
         let others: Vec<i32> = pids.iter().copied().filter(|other| other != pid).collect();
-        findings.extend(look((*pid, &others), &DumpFlags::from_args(&flags(*pid)), preempt, &criu)?.findings);
+        findings.extend(
+            look((*pid, &others), &DumpFlags::from_args(&flags(*pid)), preempt, &criu, None)?.findings,
+        );
     }
+    refuse(pids, findings)
+}
+
+/// Refuses a checkpoint of the tree of a `stasis run`, as [`check`] does; `args` is what `criu dump` is told.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_run(pid: i32, criu: &Criu, args: &[String], device: RunDevice) -> Result<()> {
+    let flags = DumpFlags::from_args(args).of_run();
+    refuse(&[pid], look((pid, &[]), &flags, true, &Ok(criu.clone()), Some(device))?.findings)
+}
+
+fn refuse(pids: &[i32], mut findings: Vec<Finding>) -> Result<()> {
     findings.retain(|finding| finding.severity == Severity::Refused);
     if findings.is_empty() { Ok(()) } else { Err(Refused { pids: pids.to_vec(), findings }.into()) }
+}
+
+/// The first process of a tree, with the name of the file, that has opened the kernel's driver by itself.
+pub fn kernel_driver_user(pid: i32) -> Option<(i32, String)> {
+    tree::read(pid).ok()?.iter().find_map(|process| {
+        let opened = process.descriptors().iter().find(|fd| descriptors::is_kernel_driver(fd))?;
+        Some((process.pid, opened.link.clone()))
+    })
 }
 
 /// The pids of a process and all its descendants, parents first.
 pub fn tree_of(pid: i32) -> Vec<i32> {
     tree::pids(pid)
+}
+
+/// The devices of a tree of a `stasis run`, a line for each process that has one.
+pub fn run_status(device: &RunDevice) -> String {
+    print::run_status(device)
 }
 
 /// Prints the state of a process and what its runtime has.

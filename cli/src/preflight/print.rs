@@ -10,7 +10,7 @@ use stasis::checkpoint::{Activity, CallError, Done, Objects, Preempt, ProcessInf
 
 use super::finding::{Finding, Severity};
 use super::stalled::{explain, is_stalled};
-use super::{Report, stand};
+use super::{ProcessReport, Report, RunClient, RunDevice, stand};
 use crate::output;
 
 /// TIMEOUT: an agent at work on a verb answers after it.
@@ -39,6 +39,10 @@ pub(super) fn report(report: &Report) -> String {
     let mut text = String::new();
     for process in &report.processes {
         let memory = size(process.memory_bytes);
+        if let Some(run) = &report.run {
+            of_run(&mut text, process, &run.device);
+            continue;
+        }
         match &process.runtime {
             Some(info) => {
                 let (state, device) = (info.state, &info.transport);
@@ -67,6 +71,43 @@ pub(super) fn report(report: &Report) -> String {
     text
 }
 
+/// A process of a tree of a `stasis run`.
+fn of_run(text: &mut String, process: &ProcessReport, device: &RunDevice) {
+    let (pid, name, memory) = (process.pid, &process.name, size(process.memory_bytes));
+    match device.clients.iter().find(|client| client.pid == pid) {
+        None => line(text, format_args!("Process {pid} {name}: no device, {memory}")),
+        Some(client) => {
+            let devices = &device.devices;
+            line(
+                text,
+                format_args!("Process {pid} {name}: under `stasis run`, on {devices}, {memory} of its own"),
+            );
+            line(text, format_args!("  device    {}", client_line(client)));
+        }
+    }
+}
+
+/// What is known of a client's device.
+fn client_line(client: &RunClient) -> String {
+    let queues =
+        client.queues.map_or_else(|| "queues unknown".to_owned(), |count| counted(count.into(), "queue"));
+    let executor = client.executor.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    format!("{}, executor {executor}, {queues}", client.state)
+}
+
+/// The devices of a tree of a `stasis run`, a line for each process that has one.
+pub(super) fn run_status(device: &RunDevice) -> String {
+    let mut text = String::new();
+    for client in &device.clients {
+        let (pid, devices) = (client.pid, &device.devices);
+        line(
+            &mut text,
+            format_args!("Process {pid} under `stasis run`, on {devices}: {}", client_line(client)),
+        );
+    }
+    text
+}
+
 /// Writing to a string cannot fail.
 fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{words}");
@@ -91,6 +132,15 @@ fn verdict(report: &Report) -> String {
     let refused = report.findings.iter().filter(|f| f.severity == Severity::Refused).count();
     if refused > 0 {
         return format!("Process {} cannot be checkpointed: {} in the way", report.pid, stand(refused));
+    }
+    if let Some(run) = &report.run {
+        return format!(
+            "Process {} can be checkpointed: about {} by CRIU, {} of them memory of the device, and {} beside",
+            report.pid,
+            size(report.memory_bytes),
+            size(run.task_bytes),
+            size(report.buffer_bytes)
+        );
     }
     format!(
         "Process {} can be checkpointed: {} of buffers, about {} of process memory",
@@ -238,7 +288,7 @@ fn activity(info: &ProcessInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::ProcessReport;
+    use crate::preflight::{DeviceState, RunReport};
 
     fn bare(findings: Vec<Finding>) -> Report {
         let process = ProcessReport { pid: 7, name: "sleep".into(), memory_bytes: 3 << 20, runtime: None };
@@ -246,6 +296,7 @@ mod tests {
             pid: 7,
             possible: findings.is_empty(),
             criu: None,
+            run: None,
             buffer_bytes: 512 << 20,
             memory_bytes: 3 << 20,
             processes: vec![process],
@@ -278,6 +329,36 @@ mod tests {
         assert_eq!(lines[4], "  7 mapping 1000-2000  a thing: it is");
         assert_eq!(lines[6], "Notes");
         assert_eq!(*lines.last().unwrap(), "Process 7 cannot be checkpointed: 2 things stand in the way");
+    }
+
+    #[test]
+    fn tree_of_a_run_is_told_by_its_devices_and_bytes() {
+        let client = RunClient { pid: 7, executor: Some(9), state: DeviceState::Running, queues: Some(2) };
+        let device = RunDevice {
+            devices: "gfx1100".into(),
+            socket: "s".into(),
+            clients: vec![client],
+            others: Vec::new(),
+        };
+        let mut told = bare(Vec::new());
+        told.processes
+            .insert(0, ProcessReport { pid: 6, name: "sh".into(), memory_bytes: 1024, runtime: None });
+        told.run = Some(RunReport { device, task_bytes: 1 << 20 });
+        assert_eq!(
+            report(&told),
+            "Process 6 sh: no device, 1.0 KiB\n\
+             Process 7 sleep: under `stasis run`, on gfx1100, 3.0 MiB of its own\n  \
+             device    running, executor 9, 2 queues\n\
+             Process 7 can be checkpointed: about 3.0 MiB by CRIU, 1.0 MiB of them memory of the device, and 512.0 MiB \
+             beside\n"
+        );
+        let mut device = told.run.unwrap().device;
+        device.clients.push(RunClient { pid: 8, executor: None, state: DeviceState::Busy, queues: None });
+        assert_eq!(
+            run_status(&device),
+            "Process 7 under `stasis run`, on gfx1100: running, executor 9, 2 queues\n\
+             Process 8 under `stasis run`, on gfx1100: busy, executor unknown, queues unknown\n"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use super::dump_flags::DumpFlags;
 use super::privileges::Own;
+use super::run_device::Executors;
 use super::tree::Process;
 
 /// What the judges look at.
@@ -15,6 +16,8 @@ pub struct Scene<'a> {
     pub own: &'a Own,
     /// Processes of other trees that are checkpointed at the same time.
     pub session: &'a HashSet<i32>,
+    /// If it is a tree of a `stasis run`: the device of that.
+    pub executors: Option<&'a Executors>,
 }
 
 impl Scene<'_> {

@@ -53,11 +53,12 @@ pub(super) fn search(pieces: &HashMap<FileId, Place>, inside: impl Fn(i32) -> bo
     Shared { with: search.shared, is_cut: search.looked > MOST, hidden: search.hidden }
 }
 
-fn pieces(tree: &[Process]) -> HashMap<FileId, Place> {
+/// The pieces of memory of a tree whose names are `wanted`.
+pub(super) fn pieces(tree: &[Process], wanted: impl Fn(&str) -> bool) -> HashMap<FileId, Place> {
     let mut pieces = HashMap::new();
     for process in tree {
         let fds = process.descriptors().iter().filter(|fd| is_nameless(&fd.link));
-        for fd in fds.filter(|fd| !is_device_memory(&fd.link) && !process.gives_up(&fd.link)) {
+        for fd in fds.filter(|fd| wanted(&fd.link) && !process.gives_up(&fd.link)) {
             pieces.entry(fd.file.id).or_insert_with(|| Place {
                 pid: process.pid,
                 place: fd.place(),
@@ -66,7 +67,7 @@ fn pieces(tree: &[Process]) -> HashMap<FileId, Place> {
             });
         }
         let maps = process.mappings().iter().filter(|m| m.shared && is_nameless(&m.name));
-        let is_dumped = |m: &&Mapping| !is_device_memory(&m.name) && !process.gives_up(&m.name);
+        let is_dumped = |m: &&Mapping| wanted(&m.name) && !process.gives_up(&m.name);
         for mapping in maps.filter(is_dumped).filter(|m| !m.name.starts_with("/SYSV")) {
             pieces.entry(mapping.id).or_insert_with(|| Place {
                 pid: process.pid,
@@ -81,17 +82,27 @@ fn pieces(tree: &[Process]) -> HashMap<FileId, Place> {
 
 /// Bytes of the tree's shared memory that CRIU dumps, each piece once.
 pub fn bytes(tree: &[Process]) -> u64 {
-    pieces(tree).values().filter_map(|piece| piece.allocated).sum()
+    pieces(tree, is_of_host).values().filter_map(|piece| piece.allocated).sum()
+}
+
+/// The same with memory that a device lends.
+pub fn all_bytes(tree: &[Process]) -> u64 {
+    pieces(tree, |_| true).values().filter_map(|piece| piece.allocated).sum()
 }
 
 /// How many pieces there are.
 pub fn count(tree: &[Process]) -> usize {
-    pieces(tree).len()
+    pieces(tree, |_| true).len()
+}
+
+/// Whether memory of this name is none that a device lends.
+fn is_of_host(name: &str) -> bool {
+    !is_device_memory(name)
 }
 
 /// Looks for strangers that share memory with the tree.
 pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
-    let pieces = pieces(scene.tree);
+    let pieces = pieces(scene.tree, is_of_host);
     if pieces.is_empty() {
         return;
     }

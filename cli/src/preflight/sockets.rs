@@ -129,6 +129,19 @@ fn unix_socket(
     if held.process.is_ours() && (is_agents || name.starts_with(DEVICE_SOCKET)) {
         return None;
     }
+    if let Some(executors) = scene.executors {
+        // A call under way; the client has no connection between calls, and a pause ends the calls.
+        if name.strip_prefix('@') == Some(executors.device.socket.as_str()) {
+            return None;
+        }
+        if executors.has_socket(socket.peer) {
+            return Some(
+                held.finding(Severity::Refused, "a stream of the driver's events (SMI_EVENTS)")
+                    .why("its other end is at the executor, and CRIU cannot dump half of a connection")
+                    .remedy("close it before the checkpoint"),
+            );
+        }
+    }
     let kind = match socket.kind {
         1 => "stream",
         DATAGRAM => "datagram",

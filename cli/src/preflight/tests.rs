@@ -60,7 +60,7 @@ fn judged(
     judge: impl Fn(&Scene<'_>, &mut Vec<Finding>),
 ) -> Vec<Finding> {
     let mut found = Vec::new();
-    judge(&Scene { tree, flags, own, session: &HashSet::new() }, &mut found);
+    judge(&Scene { tree, flags, own, session: &HashSet::new(), executors: None }, &mut found);
     found
 }
 

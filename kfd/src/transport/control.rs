@@ -103,6 +103,8 @@ pub enum ExecutorOrder {
         /// Nanoseconds that the clocks of the client are ahead of this machine's (time_namespaces(7)).
         clock_offset: i64,
     },
+    /// Says how the device is, paused or not; nothing changes.
+    Status,
 }
 
 /// A memory of a client's device.
@@ -152,6 +154,13 @@ pub enum ExecutorAnswer {
     Failed {
         /// Why.
         message: String,
+    },
+    /// To [`ExecutorOrder::Status`].
+    Status {
+        /// Queues of the client.
+        queues: u32,
+        /// Whether the controller that asks has paused the device.
+        paused: bool,
     },
 }
 
@@ -227,6 +236,14 @@ impl Control {
         let prepared = wire::prepare_socket(ours.as_fd());
         prepared.map_err(|source| ControlError::Wire { order: "listen", source })?;
         Ok(Self { socket: ours, buffer: ReceiveBuffer::new() })
+    }
+
+    /// The process at the other end: the one that listens on the socket.
+    ///
+    /// # Errors
+    /// The errno of getsockopt(2).
+    pub fn peer(&self) -> Result<i32, Errno> {
+        Ok(getsockopt(&self.socket, sockopt::PeerCredentials)?.pid())
     }
 
     /// How long an answer may take from now on.

@@ -178,6 +178,12 @@ impl Gate {
         found.map(|file| file.number)
     }
 
+    /// Whether the gate is closed: the device is paused, or about to be.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.word(CLOSED).load(Ordering::SeqCst) != 0
+    }
+
     /// Closes the gate. `keeper` is this process as the client sees it, 0 if it does not.
     pub fn close(&self, keeper: u32) {
         self.word(KEEPER).store(keeper, Ordering::Relaxed);
@@ -267,6 +273,7 @@ mod tests {
             .collect();
         for _ in 0..200 {
             executor.close(0);
+            assert!(executor.is_closed());
             executor.wait_empty(Instant::now() + LONG).unwrap();
             let before = entered.load(Ordering::SeqCst);
             std::thread::yield_now();

@@ -215,8 +215,13 @@ impl Host {
         Ok(ExecutorAnswer::Paused {
             waves: self.process.saved_waves(),
             waits: self.postponed.load(Ordering::Relaxed),
-            queues: u32::try_from(self.process.object_counts().queues).unwrap_or(u32::MAX),
+            queues: self.queues(),
         })
+    }
+
+    /// Queues of the client.
+    pub(super) fn queues(&self) -> u32 {
+        u32::try_from(self.process.object_counts().queues).unwrap_or(u32::MAX)
     }
 
     /// The end of a pause.

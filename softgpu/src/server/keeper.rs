@@ -303,6 +303,9 @@ impl Service<'_> {
                     done(ExecutorAnswer::Resumed)
                 }
             },
+            ExecutorOrder::Status => {
+                done(ExecutorAnswer::Status { queues: self.host.queues(), paused: self.lease.is_some() })
+            }
             _ if self.lease.is_none() => {
                 failed("the device is not paused: no order came for as long as its lease lasted")
             }
