@@ -12,6 +12,7 @@ use stasis::criu::{CheckedFiles, Manifest, OpenDirectory, SessionIndex, Trust};
 use stasis::image::Image;
 use stasis::share::SharedState;
 
+use crate::foreign::Devices;
 use crate::output::{self, line};
 
 /// Arguments of `stasis inspect`.
@@ -35,6 +36,9 @@ struct Inspected {
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<CheckedFiles>,
     images: Vec<InspectedImage>,
+    /// The devices of a program under `stasis run`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices: Option<Devices>,
 }
 
 /// What is printed of a directory with several checkpoints.
@@ -99,7 +103,8 @@ fn checkpoint(directory: &Path, args: &InspectArgs) -> Result<Inspected> {
         false => None,
     };
     bar.finish_and_clear();
-    Ok(Inspected { manifest: Some(manifest), verified, images })
+    let devices = Devices::read(&opened, &manifest)?;
+    Ok(Inspected { manifest: Some(manifest), verified, images, devices })
 }
 
 /// Prints what is there.
@@ -124,7 +129,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         true => checkpoint(&args.path, args)?,
         false => {
             let image = look(&args.path, &Image::inspect(&args.path)?, args.verify)?;
-            Inspected { manifest: None, verified: None, images: vec![image] }
+            Inspected { manifest: None, verified: None, images: vec![image], devices: None }
         }
     };
     match args.json {
@@ -144,6 +149,9 @@ fn describe(inspected: &Inspected) -> String {
             line!(text, "  runtimes in processes {}", pids.join(", "));
         }
         describe_files(&mut text, m, inspected.verified);
+    }
+    if let Some(devices) = &inspected.devices {
+        devices.describe(&mut text);
     }
     inspected.images.iter().for_each(|image| describe_image(&mut text, image));
     // Names come from files of anybody: none of them is to command the terminal.

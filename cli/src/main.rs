@@ -130,6 +130,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::CommitImages { directory: Some(directory), .. } => Ok(seal(&directory).map(drop)?),
         Command::Guard { order } => Ok(guard::run(&order)?),
         Command::Cancel { pid } => {
+            if let Some(tree) = foreign::find(pid)?.filter(|_| !has_agent(pid)) {
+                return foreign::cancel(&tree).map(|()| ExitCode::SUCCESS);
+            }
             let (state, done) = call(pid, &Request::Cancel, Duration::from_secs(5))?;
             let was_at_work = matches!(done, Done::Cancelled { was_at_work: true });
             output::report(if was_at_work {

@@ -20,6 +20,7 @@ use stasis::criu::{
 };
 use stasis_criu::{BeforeCommit, Criu, Dump, DumpOptions};
 
+use super::cancel::Claim;
 use super::clients::{self, Tree};
 use super::contents::Writer;
 use super::description::{self, CONTENTS_FILE, Client, Description, Memory, Place, state_file};
@@ -27,7 +28,7 @@ use super::executors::{Executor, Paused};
 use super::status::survey;
 use super::tasks::Held;
 use crate::freeze::{CheckpointArgs, clear_failed, command_line, directory_bytes, milliseconds, spinner};
-use crate::{output, preflight};
+use crate::{output, preflight, timings};
 
 /// A file in the run's directory that is there when its program ends because it was checkpointed.
 pub const CHECKPOINTED_FILE: &str = "checkpointed";
@@ -58,6 +59,20 @@ struct Outcome {
     criu_stats: Option<DumpStats>,
 }
 
+impl Outcome {
+    /// How long the processes stood still for what, milliseconds.
+    fn phases(&self) -> Vec<(&'static str, f64)> {
+        let stats = self.criu_stats.unwrap_or_default();
+        let frozen = stats.freezing_ms + stats.frozen_ms;
+        vec![
+            ("pause the devices", self.pause_ms),
+            ("frozen by CRIU", (frozen - self.save_ms).max(0.0)),
+            ("save the devices, frozen", self.save_ms),
+            ("CRIU around it", (self.criu_ms - frozen).max(0.0)),
+        ]
+    }
+}
+
 /// Freezes the tree into a directory.
 ///
 /// # Errors
@@ -67,6 +82,7 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
     refuse_options(args)?;
     let criu = Criu::find()?;
     let user = clients::owner(tree.pid)?;
+    let _claim = Claim::take(&tree)?;
     if !args.no_preflight {
         let told = [options(args, tree.pid).dump_arguments(), args.criu_args.clone()].concat();
         preflight::check_run(tree.pid, &criu, &told, survey(&tree)?)?;
@@ -84,7 +100,7 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
     if args.json {
         output::report(serde_json::to_string(&outcome)? + "\n");
     } else {
-        output::report(prose(&outcome, &tree, &directory));
+        output::report(prose(&outcome, &tree, &directory, args.timings));
     }
     Ok(())
 }
@@ -371,18 +387,57 @@ impl Saving<'_> {
     }
 }
 
-fn prose(outcome: &Outcome, tree: &Tree, directory: &Path) -> String {
+fn prose(outcome: &Outcome, tree: &Tree, directory: &Path, with_timings: bool) -> String {
+    let mut text = headline(outcome, tree, directory);
+    if with_timings {
+        text.push_str(&timings::bars(&outcome.phases()));
+    }
+    text
+}
+
+fn headline(outcome: &Outcome, tree: &Tree, directory: &Path) -> String {
     let whom = match &tree.clients[..] {
         [only] if *only == tree.pid => format!("Process {}", tree.pid),
         clients => format!("The tree of process {} ({} with a device)", tree.pid, clients.len()),
     };
+    let waves = match outcome.waves_saved {
+        1 => "1 wave".to_owned(),
+        count => format!("{count} waves"),
+    };
     let how = if outcome.left_running { "is checkpointed and goes on" } else { "is checkpointed" };
     format!(
-        "{whom} {how}: {} in {:.0} ms, {} waves in the middle of kernels, {:.1} MiB by CRIU, {:.1} MiB beside\n",
+        "{whom} {how}: {} in {:.0} ms, {} in the middle of kernels, {:.1} MiB by CRIU, {:.1} MiB beside\n",
         directory.display(),
         outcome.checkpoint_ms,
-        outcome.waves_saved,
+        waves,
         outcome.criu_bytes as f64 / f64::from(1 << 20),
         outcome.stored_bytes as f64 / f64::from(1 << 20),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_do_not_count_the_time_of_the_devices_twice() {
+        let outcome = Outcome {
+            pid: 7,
+            foreign: true,
+            checkpoint_ms: 110.0,
+            pause_ms: 10.0,
+            criu_ms: 90.0,
+            save_ms: 20.0,
+            clients: 1,
+            queues: 1,
+            waves_saved: 1,
+            waits: 0,
+            criu_bytes: 1,
+            stored_bytes: 1,
+            left_running: false,
+            criu_stats: Some(DumpStats { freezing_ms: 5.0, frozen_ms: 65.0, ..DumpStats::default() }),
+        };
+        let times: Vec<f64> = outcome.phases().into_iter().map(|(_, ms)| ms).collect();
+        assert_eq!(times, [10.0, 50.0, 20.0, 20.0]);
+    }
 }

@@ -13,17 +13,21 @@
 //! command ends in between, however it ends, the executors see that by their connections and resume, and CRIU's script finds
 //! nobody who gives it the word to commit.
 
+mod cancel;
 mod checkpoint;
 mod clients;
 mod contents;
 mod description;
 mod executors;
+mod inspect;
 mod restore;
 mod status;
 mod tasks;
 mod thaw;
 
+pub use self::cancel::run as cancel;
 pub use self::checkpoint::{CHECKPOINTED_FILE, run as checkpoint};
 pub use self::clients::find;
+pub use self::inspect::Devices;
 pub use self::restore::{find as find_checkpoint, run as restore};
 pub use self::status::{run as status, survey};
