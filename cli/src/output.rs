@@ -65,3 +65,8 @@ fn end_by_sigpipe() -> ! {
     // Blocked by whoever started us, or this is the first process of a pid namespace: what a shell says of such an end.
     exit(128 + libc::SIGPIPE)
 }
+
+/// So many of a thing.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -400,10 +400,7 @@ fn headline(outcome: &Outcome, tree: &Tree, directory: &Path) -> String {
         [only] if *only == tree.pid => format!("Process {}", tree.pid),
         clients => format!("The tree of process {} ({} with a device)", tree.pid, clients.len()),
     };
-    let waves = match outcome.waves_saved {
-        1 => "1 wave".to_owned(),
-        count => format!("{count} waves"),
-    };
+    let waves = output::counted(outcome.waves_saved, "wave");
     let how = if outcome.left_running { "is checkpointed and goes on" } else { "is checkpointed" };
     format!(
         "{whom} {how}: {} in {:.0} ms, {} in the middle of kernels, {:.1} MiB by CRIU, {:.1} MiB beside\n",

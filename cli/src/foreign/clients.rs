@@ -143,9 +143,9 @@ mod tests {
         let wanted = Run { socket: "s".into(), directory: "/d".into(), devices: "gfx1100".into() };
         for (variables, run) in [(&all[..], Some(wanted)), (&all[1..], None)] {
             let mut child = sleep(variables);
-            // Until it executes, a child has the environment of its parent.
-            let comm = format!("/proc/{}/comm", child.id());
-            while fs::read_to_string(&comm).unwrap().trim() != "sleep" {
+            // Until it executes, a child has the environment of its parent; for a moment of that it has none.
+            let read = |file: &str| fs::read(format!("/proc/{}/{file}", child.id())).unwrap();
+            while read("comm") != b"sleep\n" || read("environ").is_empty() {
                 std::thread::yield_now();
             }
             assert_eq!(Run::of(child.id().cast_signed()), run);

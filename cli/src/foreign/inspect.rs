@@ -8,7 +8,7 @@ use serde::Serialize;
 use stasis::criu::{Manifest, OpenDirectory};
 
 use super::description::{Description, Memory, Place};
-use crate::output::line;
+use crate::output::{counted, line};
 
 /// Digits of the random part of a name.
 const DIGITS: usize = 16;
@@ -16,8 +16,6 @@ const DIGITS: usize = 16;
 /// The devices of a checkpoint.
 #[derive(Debug, Serialize)]
 pub struct Devices {
-    /// All processes of the checkpoint, ascending.
-    pub processes: Vec<i32>,
     /// The file that describes the devices.
     #[serde(flatten)]
     pub description: Description,
@@ -55,31 +53,22 @@ impl Devices {
             Ok(found.with_context(|| format!("Cannot look at {}", client.state))?.len())
         });
         let state_bytes = state_bytes.collect::<Result<_>>()?;
-        let paths = manifest.files.iter().map(|file| file.path.as_str());
-        Ok(Some(Self {
-            processes: processes(paths),
-            sums: sums(&description.memories),
-            state_bytes,
-            description,
-        }))
+        Ok(Some(Self { sums: sums(&description.memories), state_bytes, description }))
     }
 
     /// The same as prose.
     pub fn describe(&self, text: &mut String) {
-        let pids: Vec<_> = self.processes.iter().map(i32::to_string).collect();
-        if !pids.is_empty() {
-            line!(text, "  processes {}", pids.join(", "));
-        }
+        let pids: Vec<_> = self.description.processes.iter().map(i32::to_string).collect();
+        line!(text, "  processes {}", pids.join(", "));
         let run = &self.description.run;
         line!(text, "Devices of `stasis run`: {}, files of the machine in {}", run.devices, run.directory);
         for (client, state) in self.description.clients.iter().zip(&self.state_bytes) {
+            let (queues, waves) = (counted(client.queues.into(), "queue"), counted(client.waves, "wave"));
+            let waits = counted(client.waits.into(), "wait");
             line!(
                 text,
-                "  process {}: {} queues, {} waves in the middle of kernels, {} waits for events, a state of {state} bytes",
+                "  process {}: {queues}, {waves} in the middle of kernels, {waits} for events, a state of {state} bytes",
                 client.pid,
-                client.queues,
-                client.waves,
-                client.waits
             );
         }
         for (place, title) in [("task", "in CRIU's images"), ("here", "beside them")] {
@@ -96,14 +85,6 @@ impl Devices {
             }
         }
     }
-}
-
-/// The processes whose memory CRIU has dumped, by its files.
-fn processes<'p>(paths: impl Iterator<Item = &'p str>) -> Vec<i32> {
-    let pid = |path: &str| path.strip_prefix("criu/mm-")?.strip_suffix(".img")?.parse().ok();
-    let mut pids: Vec<i32> = paths.filter_map(pid).collect();
-    pids.sort_unstable();
-    pids
 }
 
 fn sums(memories: &[Memory]) -> Vec<Sum> {
@@ -159,12 +140,6 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_those_with_memory() {
-        let paths = ["criu/mm-30.img", "criu/core-31.img", "criu/mm-7.img", "criu/mm-x.img", "foreign.json"];
-        assert_eq!(processes(paths.into_iter()), [7, 30]);
-    }
-
-    #[test]
     fn devices_are_told_by_clients_and_sums() {
         let here = Place::Here(vec![Extent { offset: 0, at: 0, bytes: 4096 }]);
         let memories = vec![
@@ -175,15 +150,15 @@ mod tests {
         let run = Run { socket: "s".into(), directory: "/d/machine".into(), devices: "gfx1100".into() };
         let clients = vec![Client { pid: 7, state: "device-7.state".into(), queues: 2, waves: 1, waits: 0 }];
         let sums = sums(&memories);
-        let description = Description { version: VERSION, run, clients, memories };
-        let devices = Devices { processes: vec![7, 8], description, state_bytes: vec![99], sums };
+        let description = Description { version: VERSION, run, processes: vec![7, 8], clients, memories };
+        let devices = Devices { description, state_bytes: vec![99], sums };
         let mut text = String::new();
         devices.describe(&mut text);
         assert_eq!(
             text,
             "  processes 7, 8\n\
              Devices of `stasis run`: gfx1100, files of the machine in /d/machine\n  \
-             process 7: 2 queues, 1 waves in the middle of kernels, 0 waits for events, a state of 99 bytes\n  \
+             process 7: 2 queues, 1 wave in the middle of kernels, 0 waits for events, a state of 99 bytes\n  \
              memory in CRIU's images: 2 with 12288 bytes\n    \
              2 vram: 12288 bytes\n  \
              memory beside them: 1 with 16384 bytes\n    \

@@ -209,7 +209,7 @@ impl ProcessReport {
 impl DumpFlags {
     /// With what `stasis checkpoint` tells CRIU of every tree of a `stasis run`.
     fn of_run(self) -> Self {
-        Self { file_locks: true, shell_job: true, ..self }
+        Self { file_locks: true, shell_job: true, link_remap: true, ..self }
     }
 }
 

@@ -11,7 +11,7 @@ use stasis::checkpoint::{Activity, CallError, Done, Objects, Preempt, ProcessInf
 use super::finding::{Finding, Severity};
 use super::stalled::{explain, is_stalled};
 use super::{ProcessReport, Report, RunClient, RunDevice, stand};
-use crate::output;
+use crate::output::{self, counted};
 
 /// TIMEOUT: an agent at work on a verb answers after it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,10 +28,6 @@ fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{number:.1} {}", UNITS[unit])
-}
-
-fn counted(count: u64, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The whole report.

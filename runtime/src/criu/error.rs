@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use stasis_protocol::Stopped;
 use thiserror::Error;
 
-use super::layout::{MANIFEST_FILE, SEALED_LAYOUT};
+use super::layout::{FOREIGN_LAYOUT, MANIFEST_FILE};
 use crate::linux::regular::RegularError;
 
 /// Most differences that an error spells out.
@@ -51,7 +51,7 @@ pub enum ManifestError {
         source: serde_json::Error,
     },
     /// The layout is newer.
-    #[error("{} has layout {found}, this program knows up to {SEALED_LAYOUT}: use a newer stasis", path.display())]
+    #[error("{} has layout {found}, this program knows up to {FOREIGN_LAYOUT}: use a newer stasis", path.display())]
     Layout {
         /// The file.
         path: PathBuf,
