@@ -14,6 +14,7 @@ use nix::sys::socket::{
 };
 use parking_lot::Mutex;
 
+use crate::transport::gate::Gate;
 use crate::transport::wire::{
     self, FdPlace, MAX_FDS, PROTOCOL, Reply, Request, Segment, SharedSegment, WireError,
 };
@@ -262,7 +263,8 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
             plain(Reply::Error { errno: 22, message: format!("serves no {devices}") })
         }
         Request::Open { path } if path.starts_with("/dev/") => {
-            Some((Reply::Opened { file: 1 }, vec![memfd(0)]))
+            let (_, gate) = Gate::create("fake").unwrap();
+            Some((Reply::Opened { file: 1 }, vec![memfd(0), gate]))
         }
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
         Request::ExpectStores { .. } => plain(Reply::ExpectsStores),
