@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::linux::{self, Message};
 
 /// Version of the protocol; the two sides must agree exactly.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Most bytes of an encoded message. Both sides raise their socket buffers to this size.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -98,8 +98,8 @@ pub enum Request {
         /// The 32-bit descriptor fields whose descriptors were sent. A field of the ioctl table that is missing here
         /// held no open descriptor.
         fd_places: Vec<FdPlace>,
-        /// For ALLOC_MEMORY_OF_GPU with USERPTR: where the client's pages are, from its address rounded down to a page.
-        /// None if the client could not lend them, which gets EFAULT.
+        /// For ALLOC_MEMORY_OF_GPU with USERPTR and for SVM: where the client's pages are, from its address rounded down
+        /// to a page. None if the client has none there or could not lend them, which gets EFAULT.
         pages: Vec<PageRun>,
     },
     /// Fetches up to [`MAX_FDS`] further descriptors of the previous reply on the same connection; answered by
@@ -130,12 +130,9 @@ pub enum Request {
         /// Bytes.
         length: u64,
     },
-    /// Says that the client no longer has all pages of a USERPTR object mapped; answered by [`Reply::PagesAreGone`]. The
-    /// device takes the object out of the GPUs' page tables before it answers. The object stays.
-    PagesGone {
-        /// The object.
-        handle: u64,
-    },
+    /// Says that the client no longer has some lent pages mapped; answered by [`Reply::PagesAreGone`]. The device takes
+    /// them out of the GPUs' page tables before it answers.
+    PagesGone(LostPages),
     /// Reads a topology file, [`ENGINE_FILE`] or [`APERTURE_FILE`]; answered by [`Reply::Sysfs`].
     ReadSysfs {
         /// Path relative to the topology's root.
@@ -153,12 +150,37 @@ pub enum Request {
     },
 }
 
-/// Where some pages of a USERPTR allocation are.
+/// Lent pages that the client no longer has mapped, by what they were lent for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LostPages {
+    /// Some page of a USERPTR object. The object stays, and no page of it is mapped on a GPU any more.
+    Object {
+        /// The object.
+        handle: u64,
+    },
+    /// All pages from an address on, of shared virtual memory. Its ranges end there.
+    Range {
+        /// The address.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// Where some pages of a USERPTR allocation or of shared virtual memory are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageRun {
     /// In the next descriptor, from offset 0: a memfd sealed against shrinking that the client has mapped in place of its
     /// own pages.
     New {
+        /// How many bytes.
+        bytes: u64,
+        /// Whether the client itself may write them.
+        writable: bool,
+    },
+    /// Where the device has them already for the range of shared virtual memory at their addresses, or, if that has no
+    /// memory, with the client alone. The client has mapped them.
+    Unchanged {
         /// How many bytes.
         bytes: u64,
     },

@@ -235,11 +235,6 @@ impl KfdProcess {
         Err(Errno::EINVAL)
     }
 
-    /// Answers like a kernel built without HSA_AMD_SVM; the topology's capability word says the same.
-    pub(super) fn svm(&self, _args: &mut kfd_ioctl_svm_args, _call: &Call<'_>) -> Result<(), Errno> {
-        Err(Errno::EPERM)
-    }
-
     /// Secondary contexts are not modelled; the answer is the one for a file that already is a secondary context.
     pub(super) fn create_process(&self, _args: &mut [u8; 0], _call: &Call<'_>) -> Result<(), Errno> {
         Err(Errno::EINVAL)

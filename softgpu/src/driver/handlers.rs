@@ -15,10 +15,11 @@ use super::{Call, Caller, FdTable, UserMemory};
 type Handler = fn(&KfdProcess, &mut [u8], &Call<'_>) -> Result<u32, Errno>;
 
 /// Names the handler of each ioctl. The ioctl table says which struct each takes; an ioctl of the table that is missing
-/// here does not compile.
+/// here does not compile. One handler takes its struct with what follows it.
 macro_rules! handlers {
-    ($ioctl:expr; $( $key:ident => $handler:expr, )*) => {
+    ($ioctl:expr; $with_tail:ident with its tail => $tail_handler:expr, $( $key:ident => $handler:expr, )*) => {
         match $ioctl {
+            KfdIoctl::$with_tail => $tail_handler,
             $(
                 KfdIoctl::$key => |process, bytes, call| {
                     typed::<kfd_ioctl::$key>(bytes, |args| $handler(process, args, call))
@@ -32,6 +33,7 @@ macro_rules! handlers {
 fn handler(ioctl: KfdIoctl) -> Handler {
     type P = KfdProcess;
     handlers! { ioctl;
+        Svm with its tail => P::svm_ioctl,
         GetVersion => P::get_version,
         CreateQueue => P::create_queue,
         DestroyQueue => P::destroy_queue,
@@ -63,7 +65,6 @@ fn handler(ioctl: KfdIoctl) -> Handler {
         ImportDmabuf => P::import_dmabuf,
         AllocQueueGws => P::alloc_queue_gws,
         SmiEvents => P::smi_events,
-        Svm => P::svm,
         SetXnackMode => P::set_xnack_mode,
         CriuOp => P::criu_op,
         AvailableMemory => P::available_memory,

@@ -222,14 +222,14 @@ fn report(state: &State, queue: &Queue, mask: u64) -> Option<u32> {
         return None;
     }
     let pending = read_u64(state, queue.gpu, payload)? | mask;
-    let (file, offset) = state.pdds.get(queue.gpu)?.vm.resolve(payload, 8)?;
+    let (file, offset) = state.resolve(queue.gpu, payload, 8)?;
     // Read and written back without atomicity, as the kernel does with user memory.
     nix::sys::uio::pwrite(file, &pending.to_le_bytes(), offset).ok()?;
     Some(event_id)
 }
 
 fn read_u64(state: &State, gpu: usize, va: u64) -> Option<u64> {
-    let (file, offset) = state.pdds.get(gpu)?.vm.resolve(va, 8)?;
+    let (file, offset) = state.resolve(gpu, va, 8)?;
     let mut bytes = [0u8; 8];
     let read = nix::sys::uio::pread(file, &mut bytes, offset).ok()?;
     (read == 8).then(|| u64::from_le_bytes(bytes))

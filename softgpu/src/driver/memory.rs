@@ -14,6 +14,7 @@ use super::bo::{Backing, Bo, Charge, Domain, Run, VRAM_UNIT, vram_charge};
 use super::ledger::Resource;
 use super::memfd::Identity;
 use super::process::{KfdProcess, State, split_handle};
+use super::svm::SvmRanges;
 use super::{Call, PAGE, UserPages, memfd, page_align};
 use crate::misbehaviour::Misbehaviour;
 
@@ -33,16 +34,18 @@ impl KfdProcess {
         if args.size == 0 {
             return Err(Errno::EINVAL);
         }
-        // SVM ranges would be compared here (EADDRINUSE); this kernel is built without SVM, so there are none.
+        let mut state = self.state.lock();
+        if is_in_an_svm_range(&state.svm, args) {
+            return Err(Errno::EADDRINUSE);
+        }
         let gpu = self.gpu_by_id(args.gpu_id)?;
         let public = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_PUBLIC != 0;
         if public && args.flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM != 0 && !self.gpus[gpu].large_bar() {
             return Err(Errno::EINVAL);
         }
-        let mut state = self.state.lock();
         state.bound(gpu)?;
         let wanted = wanted(args)?;
-        let bo = self.new_bo(&mut state, gpu, &wanted, args, call.fds.userptr())?;
+        let bo = self.new_bo(&mut state, gpu, &wanted, args, call.fds.pages())?;
         args.mmap_offset = match wanted.domain {
             Domain::Mmio => KFD_MMAP_TYPE_MMIO | kfd_mmap_gpu_id(args.gpu_id),
             _ => bo.mmap_offset,
@@ -173,33 +176,69 @@ impl KfdProcess {
     }
 }
 
-/// Where the client's pages are.
-///
-/// # Errors
-/// `EFAULT` as of get_user_pages where nothing is mapped: for a file that is too short or may shrink, and for pages of
-/// another allocation that does not have them.
-fn client_runs(process: &KfdProcess, state: &State, pages: Vec<UserPages>) -> Result<Vec<Run>, Errno> {
-    let mut runs = Vec::with_capacity(pages.len());
-    for pages in pages {
-        match pages {
-            UserPages::New { fd, bytes } => {
+/// Some of the client's pages, found.
+#[derive(Debug)]
+pub(super) struct ClientPages {
+    pub(super) bytes: u64,
+    /// What they are made up of, in order; none if the client brought no memory.
+    pub(super) memory: Option<Vec<Run>>,
+    /// Whether the client itself may write them.
+    pub(super) writable: bool,
+}
+
+impl ClientPages {
+    /// Where the client's pages are.
+    ///
+    /// # Errors
+    /// `EFAULT` as of get_user_pages where nothing is mapped: for a file that is too short or may shrink, and for pages of
+    /// another allocation that does not have them.
+    pub(super) fn find(process: &KfdProcess, state: &State, pages: UserPages) -> Result<Self, Errno> {
+        let (UserPages::New { bytes, .. } | UserPages::Unchanged { bytes } | UserPages::Of { bytes, .. }) =
+            pages;
+        if !bytes.is_multiple_of(PAGE) {
+            return Err(Errno::EFAULT);
+        }
+        let (memory, writable) = match pages {
+            UserPages::New { fd, bytes, writable } => {
                 let has = memfd::sealed_bytes(fd.as_fd()).ok_or(Errno::EFAULT)?;
-                if has < bytes || !bytes.is_multiple_of(PAGE) {
+                if has < bytes {
                     return Err(Errno::EFAULT);
                 }
-                runs.push(Run { fd: Arc::new(fd), offset: 0, bytes });
+                (Some(vec![Run { fd: Arc::new(fd), offset: 0, bytes }]), writable)
             }
+            UserPages::Unchanged { .. } => (None, false),
             UserPages::Of { handle, offset, bytes } => {
                 let (gpu_id, index) = split_handle(handle);
                 let gpu = process.gpu_by_id(gpu_id).map_err(|_| Errno::EFAULT)?;
                 let other = state.bo(gpu, index).filter(|bo| bo.backing.domain == Domain::Userptr);
-                let whole = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
-                let part = other.filter(|_| whole).and_then(|bo| bo.backing.part(offset, bytes));
-                runs.extend(part.ok_or(Errno::EFAULT)?);
+                let other = other.filter(|_| offset.is_multiple_of(PAGE));
+                let part = other.and_then(|bo| bo.backing.part(offset, bytes));
+                (Some(part.ok_or(Errno::EFAULT)?), true)
             }
-        }
+        };
+        Ok(Self { bytes, memory, writable })
+    }
+}
+
+/// Where the pages of a USERPTR allocation are.
+///
+/// # Errors
+/// As [`ClientPages::find`].
+fn client_runs(process: &KfdProcess, state: &State, pages: Vec<UserPages>) -> Result<Vec<Run>, Errno> {
+    let mut runs = Vec::with_capacity(pages.len());
+    for pages in pages {
+        runs.extend(ClientPages::find(process, state, pages)?.memory.ok_or(Errno::EFAULT)?);
     }
     Ok(runs)
+}
+
+/// Whether a range of shared virtual memory is where the buffer would be, or has pages that it would be made of. VRAM
+/// without an address is in no range's way.
+fn is_in_an_svm_range(svm: &SvmRanges, args: &kfd_ioctl_alloc_memory_of_gpu_args) -> bool {
+    let has = |flag| args.flags & flag != 0;
+    let has_address = args.va_addr != 0 || !has(KFD_IOC_ALLOC_MEM_FLAGS_VRAM);
+    let pages = if has(KFD_IOC_ALLOC_MEM_FLAGS_USERPTR) { args.mmap_offset } else { 0 };
+    (has_address && svm.overlaps(args.va_addr, args.size)) || (pages != 0 && svm.overlaps(pages, args.size))
 }
 
 /// The domain and the size that the flags ask for.

@@ -39,6 +39,7 @@ mod queue_table;
 mod queues;
 mod shared;
 mod smi;
+mod svm;
 mod typed;
 mod vm;
 mod wait;
@@ -100,13 +101,20 @@ pub trait UserMemory {
     }
 }
 
-/// Some pages of a client, for a USERPTR allocation.
+/// Some pages of a client, for a USERPTR allocation or a range of shared virtual memory.
 #[derive(Debug)]
 pub enum UserPages {
     /// In a memfd, which is sealed against shrinking, from offset 0.
     New {
         /// The memfd.
         fd: OwnedFd,
+        /// How many bytes.
+        bytes: u64,
+        /// Whether the client itself may write them.
+        writable: bool,
+    },
+    /// Where the range of shared virtual memory at their addresses has them; or nowhere, but the client has mapped them.
+    Unchanged {
         /// How many bytes.
         bytes: u64,
     },
@@ -126,8 +134,9 @@ pub trait FdTable {
     /// The descriptor that the client named at `place`; none if it was not open.
     fn take_in(&self, place: FdPlace) -> Option<OwnedFd>;
 
-    /// The client's pages for a USERPTR allocation, from the page of `mmap_offset` on; none if it has none there.
-    fn userptr(&self) -> Vec<UserPages>;
+    /// The client's pages for a USERPTR allocation, from the page of `mmap_offset` on, or of a range of shared virtual
+    /// memory; none if it has none there.
+    fn pages(&self) -> Vec<UserPages>;
 
     /// Installs a descriptor in the client if the ioctl succeeds; its number goes to `place`.
     fn give_out(&self, place: FdPlace, fd: OwnedFd);

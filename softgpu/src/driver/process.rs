@@ -27,6 +27,7 @@ use super::ledger::LedgerSlot;
 use super::memfd::Identity;
 use super::queue_table::QueueTable;
 use super::smi::Streams;
+use super::svm::SvmRanges;
 use super::vm::Vm;
 use crate::hardware::Hardware;
 use crate::sysfs::GpuModel;
@@ -92,6 +93,7 @@ pub(super) struct State {
     pub(super) gems: BTreeMap<u64, GemTable>,
     pub(super) contexts: Contexts,
     pub(super) queues: QueueTable,
+    pub(super) svm: SvmRanges,
     /// Memory by identity, to recognise this process's own DMABufs.
     pub(super) backings: HashMap<Identity, Weak<Backing>>,
     /// How many memories were alive when they were last counted.

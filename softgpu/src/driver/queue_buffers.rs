@@ -5,6 +5,8 @@
 //! INVARIANT: the mapping in the queue's own GPU address space is compared, never the buffer object. One large object
 //! with one mapping cannot serve as several buffers of a queue.
 
+use std::ops::Range;
+
 use kfd::sys::*;
 use nix::errno::Errno;
 
@@ -12,6 +14,7 @@ use super::bo::Domain;
 use super::memfd::Identity;
 use super::page_align;
 use super::process::State;
+use super::svm::SvmRanges;
 use super::vm::{Vm, VmMapping};
 use crate::sysfs::GpuModel;
 
@@ -25,6 +28,8 @@ pub(super) struct QueueBuffers {
     pub(super) ring: Option<Identity>,
     /// Memory of the pointers, the end-of-pipe buffer and the save area. The same memory may occur more than once.
     pub(super) others: Vec<Identity>,
+    /// The save area, if it is shared virtual memory.
+    pub(super) svm: Option<Range<u64>>,
 }
 
 /// Finds all buffers of a queue that is about to be made on `gpu`.
@@ -46,19 +51,21 @@ pub(super) fn find(
     let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::EINVAL)?;
     let ring = exact(vm, args.ring_base_address, ring_bytes)?.backing.identity;
     let compute = matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
+    let mut svm = None;
     if compute {
-        find_compute(vm, model, args, &mut others)?;
+        find_eop(vm, args, &mut others)?;
+        let area = save_area(model, args)?;
+        match vm.exact(area.start, area.end - area.start) {
+            Some(mapping) => others.push(mapping.backing.identity),
+            None if state.svm.hold_save_area(gpu, &area) => svm = Some(area),
+            None => return Err(Errno::EINVAL),
+        }
     }
-    Ok(QueueBuffers { ring: Some(ring), others })
+    Ok(QueueBuffers { ring: Some(ring), others, svm })
 }
 
-/// The buffers that only compute queues have.
-fn find_compute(
-    vm: &Vm,
-    model: &GpuModel,
-    args: &kfd_ioctl_create_queue_args,
-    others: &mut Vec<Identity>,
-) -> Result<(), Errno> {
+/// The end-of-pipe buffer, which only compute queues have, and not all of them.
+fn find_eop(vm: &Vm, args: &kfd_ioctl_create_queue_args, others: &mut Vec<Identity>) -> Result<(), Errno> {
     if args.eop_buffer_address != 0 {
         if args.eop_buffer_size < MIN_EOP_BYTES {
             return Err(Errno::EINVAL);
@@ -66,6 +73,11 @@ fn find_compute(
         let bytes = page_align(args.eop_buffer_size).ok_or(Errno::EINVAL)?;
         others.push(exact(vm, args.eop_buffer_address, bytes)?.backing.identity);
     }
+    Ok(())
+}
+
+/// The pages of a compute queue's save area.
+fn save_area(model: &GpuModel, args: &kfd_ioctl_create_queue_args) -> Result<Range<u64>, Errno> {
     let geometry = model.geometry();
     if args.ctl_stack_size != geometry.control_stack_bytes || args.ctx_save_restore_size < geometry.save_bytes
     {
@@ -73,9 +85,8 @@ fn find_compute(
     }
     let per_xcc = u64::from(args.ctx_save_restore_size) + u64::from(geometry.debug_bytes);
     let bytes = per_xcc.checked_mul(u64::from(geometry.num_xcc)).and_then(page_align).ok_or(Errno::EINVAL)?;
-    // The modelled kernel is built without SVM; otherwise SVM ranges could cover the area.
-    others.push(exact(vm, args.ctx_save_restore_address, bytes)?.backing.identity);
-    Ok(())
+    let start = args.ctx_save_restore_address & !(super::PAGE - 1);
+    Ok(start..start.checked_add(bytes).ok_or(Errno::EINVAL)?)
 }
 
 fn exact(vm: &Vm, va: u64, bytes: u64) -> Result<&VmMapping, Errno> {
@@ -105,13 +116,15 @@ pub(super) fn check_write_pointer(state: &State, gpu: usize, va: u64) -> Result<
 
 impl QueueBuffers {
     /// Counts the queue as a user of each buffer.
-    pub(super) fn hold(&self, vm: &mut Vm) {
+    pub(super) fn hold(&self, vm: &mut Vm, svm: &mut SvmRanges) {
         self.all().for_each(|memory| vm.hold(memory));
+        self.svm.iter().for_each(|area| svm.hold(area));
     }
 
     /// Undoes `hold`.
-    pub(super) fn release(&self, vm: &mut Vm) {
+    pub(super) fn release(&self, vm: &mut Vm, svm: &mut SvmRanges) {
         self.all().for_each(|memory| vm.release(memory));
+        self.svm.iter().for_each(|area| svm.release(area));
     }
 
     fn all(&self) -> impl Iterator<Item = Identity> {

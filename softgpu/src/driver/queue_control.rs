@@ -127,7 +127,7 @@ impl KfdProcess {
         }
         match call.memory.write(address, bytes) {
             Err(Errno::EFAULT) => {
-                let memory = state.pdds[gpu].vm.resolve(address, bytes.len() as u64);
+                let memory = state.resolve(gpu, address, bytes.len() as u64);
                 let (file, offset) = memory.ok_or(Errno::EFAULT)?;
                 nix::sys::uio::pwrite(file, bytes, offset).map(drop).map_err(|_| Errno::EFAULT)
             }

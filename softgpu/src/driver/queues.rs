@@ -133,7 +133,7 @@ impl KfdProcess {
     /// Puts a queue into the table and, if it is active, on the hardware.
     fn add_queue(&self, state: &mut State, queue: Queue) -> Result<u32, Errno> {
         let (gpu, doorbell) = (queue.gpu, queue.doorbell);
-        queue.buffers.hold(&mut state.pdds[gpu].vm);
+        queue.buffers.hold(&mut state.pdds[gpu].vm, &mut state.svm);
         let id = state.queues.slots.insert(queue);
         let pdd = &mut state.pdds[gpu];
         let started = match state.queues.slots.get_mut(id) {
@@ -142,7 +142,7 @@ impl KfdProcess {
         };
         if let Err(errno) = started {
             if let Some(queue) = state.queues.slots.remove(id) {
-                queue.buffers.release(&mut pdd.vm);
+                queue.buffers.release(&mut pdd.vm, &mut state.svm);
             }
             self.give_back_doorbell(pdd, gpu, doorbell);
             return Err(errno);
@@ -163,14 +163,15 @@ impl KfdProcess {
         args: &mut kfd_ioctl_destroy_queue_args,
         _call: &Call<'_>,
     ) -> Result<(), Errno> {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let queue = state.queues.slots.remove(args.queue_id).ok_or(Errno::EINVAL)?;
         let gpu = queue.gpu;
         if queue.running {
             self.hardware.destroy_queue(gpu, args.queue_id);
         }
         let pdd = &mut state.pdds[gpu];
-        queue.buffers.release(&mut pdd.vm);
+        queue.buffers.release(&mut pdd.vm, &mut state.svm);
         self.give_back_doorbell(pdd, gpu, queue.doorbell);
         pdd.queue_count -= 1;
         if pdd.gws_queue == Some(args.queue_id) {

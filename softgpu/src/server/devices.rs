@@ -11,6 +11,7 @@ use queues::target::Target;
 use serde::{Deserialize, Serialize};
 
 use super::error::ServeError;
+use super::settings;
 use crate::client_gpus::Chip;
 use crate::driver::Ledger;
 use crate::driver::ledger::Capacities;
@@ -26,6 +27,8 @@ pub(super) struct Source {
     spec: String,
     /// Those contents.
     text: Option<String>,
+    /// Whether the kernel was built with HSA_AMD_SVM.
+    svm: bool,
 }
 
 /// The GPUs of an instance.
@@ -49,7 +52,7 @@ impl Devices {
             None => {
                 let canonical = canonical_spec(spec)
                     .map_err(|source| ServeError::Devices { spec: spec.to_owned(), source })?;
-                Source { spec: canonical, text: None }
+                Source { spec: canonical, text: None, svm: settings::svm() }
             }
         };
         Self::again(source)
@@ -60,7 +63,11 @@ impl Devices {
     /// # Errors
     /// As [`Devices::parse`].
     pub(super) fn of_text(text: &str) -> Result<Self, ServeError> {
-        Self::again(Source { spec: "a topology file's text".to_owned(), text: Some(text.to_owned()) })
+        Self::again(Source {
+            spec: "a topology file's text".to_owned(),
+            text: Some(text.to_owned()),
+            svm: false,
+        })
     }
 
     /// The machine that a broker has.
@@ -74,6 +81,7 @@ impl Devices {
         };
         let machine =
             machine.map_err(|error| ServeError::Devices { spec: source.spec.clone(), source: error })?;
+        let machine = if source.svm { machine.with_svm() } else { machine };
         let target =
             |gpu: &GpuModel| Target::by_name(gpu.name()).ok_or(ServeError::Target { name: gpu.name() });
         let targets = machine.gpus().iter().map(target).collect::<Result<_, _>>()?;
@@ -149,7 +157,7 @@ fn read(name: &FileName<'_>) -> Result<Source, ServeError> {
         Some(wanted) if wanted != machine::hash(text.as_bytes()) => {
             Err(ServeError::Edited { path: name.path.to_owned() })
         }
-        _ => Ok(Source { spec, text: Some(text) }),
+        _ => Ok(Source { spec, text: Some(text), svm: settings::svm() }),
     }
 }
 

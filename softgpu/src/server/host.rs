@@ -16,7 +16,7 @@ use kfd::sys::{AMDKFD_IOC_CRIU_OP, ioc_nr, ioc_size};
 use kfd::transport::control::ExecutorAnswer;
 use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::wire::{
-    APERTURE_FILE, ENGINE_FILE, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
+    APERTURE_FILE, ENGINE_FILE, LostPages, MAX_INLINE_BYTES, MAX_SYSFS_FILES, PROTOCOL, Reply, Request,
 };
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
@@ -340,10 +340,16 @@ impl Host {
                     Err(errno) => error(errno, "doorbells"),
                 }
             }
-            Request::PagesGone { handle } => match self.process.pages_gone(handle) {
-                Ok(()) => Reply::PagesAreGone.into(),
-                Err(errno) => error(errno, "no USERPTR object"),
-            },
+            Request::PagesGone(lost) => {
+                let done = match lost {
+                    LostPages::Object { handle } => self.process.pages_gone(handle),
+                    LostPages::Range { address, bytes } => self.process.svm_unmapped(address, bytes),
+                };
+                match done {
+                    Ok(()) => Reply::PagesAreGone.into(),
+                    Err(errno) => error(errno, format!("{lost:?}")),
+                }
+            }
             // The descriptor's own mode says what may be mapped how.
             Request::Mmap { file, length, offset, prot: _ } => self.mmap(file, length, offset),
         }

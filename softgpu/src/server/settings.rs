@@ -13,6 +13,9 @@ use thiserror::Error;
 use crate::driver::KernelModel;
 use crate::misbehaviour::{self, Misbehaviour};
 
+/// Whether the kernel was built with HSA_AMD_SVM, so that its SVM ioctl works.
+const SVM: &str = "SOFTGPU_SVM";
+
 /// A variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{name} is {value:?}; it can be {accepted}")]
@@ -32,7 +35,7 @@ struct Setting {
     means: fn(&str) -> bool,
 }
 
-const KNOWN: [Setting; 8] = [
+const KNOWN: [Setting; 9] = [
     Setting {
         name: "SOFTGPU_ENGINE",
         accepted: "interp, jit or auto (the default)",
@@ -53,6 +56,7 @@ const KNOWN: [Setting; 8] = [
         accepted: "on (the default) or off",
         means: |value| matches!(value, "on" | "off"),
     },
+    Setting { name: SVM, accepted: "on, or off (the default)", means: |value| matches!(value, "on" | "off") },
     Setting {
         name: "SOFTGPU_STATS",
         accepted: "the name of a file, from the root on: softgpud has no other directory",
@@ -90,6 +94,11 @@ pub(super) fn check() -> Result<(), SettingError> {
     })
 }
 
+/// Whether the kernel's SVM ioctl works.
+pub(super) fn svm() -> bool {
+    std::env::var_os(SVM).is_some_and(|value| value == "on")
+}
+
 fn judge(setting: &Setting, value: &OsStr) -> Result<(), SettingError> {
     let Setting { name, accepted, means } = *setting;
     if value.is_empty() || value.to_str().is_some_and(means) {
@@ -123,6 +132,8 @@ mod tests {
             ("SOFTGPU_CPU", "avx2"),
             ("SOFTGPU_KERNEL", "7.3"),
             ("SOFTGPU_ERRATA", "off"),
+            ("SOFTGPU_SVM", "on"),
+            ("SOFTGPU_SVM", "off"),
             ("SOFTGPU_STATS", "/tmp/stats"),
             ("SOFTGPU_TRACE", "/tmp/a:b:12"),
             ("SOFTGPU_JIT_DUMP", "/"),
@@ -139,6 +150,7 @@ mod tests {
             ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
             ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 (the default) or fixed"),
             ("SOFTGPU_ERRATA", "no", "on (the default) or off"),
+            ("SOFTGPU_SVM", "1", "on, or off (the default)"),
             ("SOFTGPU_STATS", "stats", "from the root on"),
             ("SOFTGPU_TRACE", "/tmp/a:0", "FILE:INSTRUCTIONS"),
             ("SOFTGPU_TRACE", "/tmp/a", "FILE:INSTRUCTIONS"),

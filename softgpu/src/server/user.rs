@@ -163,13 +163,12 @@ impl UserMemory for Segments {
 #[derive(Debug)]
 pub(super) struct Descriptors {
     incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
-    userptr: RefCell<Vec<UserPages>>,
+    pages: RefCell<Vec<UserPages>>,
     outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
 impl Descriptors {
-    /// Sorts a request's descriptors: those of `places`, the files of `shared`, and those of the `pages` of a USERPTR
-    /// allocation. The files are answered.
+    /// Sorts a request's descriptors: those of `places`, the files of `shared`, and those of `pages`. The files are answered.
     ///
     /// # Errors
     /// `EBADMSG` when there are fewer descriptors than that, or more.
@@ -187,14 +186,15 @@ impl Descriptors {
         let incoming = places.iter().copied().zip(fds.by_ref()).collect();
         let shared = shared.into_iter().zip(fds.by_ref()).collect();
         let of_run = |run| match run {
-            PageRun::New { bytes } => Some(UserPages::New { fd: fds.next()?, bytes }),
+            PageRun::New { bytes, writable } => Some(UserPages::New { fd: fds.next()?, bytes, writable }),
+            PageRun::Unchanged { bytes } => Some(UserPages::Unchanged { bytes }),
             PageRun::Of { handle, offset, bytes } => Some(UserPages::Of { handle, offset, bytes }),
         };
-        let userptr = pages.into_iter().map_while(of_run).collect();
+        let pages = pages.into_iter().map_while(of_run).collect();
         Ok((
             Self {
                 incoming: RefCell::new(incoming),
-                userptr: RefCell::new(userptr),
+                pages: RefCell::new(pages),
                 outgoing: RefCell::default(),
             },
             shared,
@@ -212,8 +212,8 @@ impl FdTable for Descriptors {
         self.incoming.borrow_mut().remove(&place)
     }
 
-    fn userptr(&self) -> Vec<UserPages> {
-        self.userptr.take()
+    fn pages(&self) -> Vec<UserPages> {
+        self.pages.take()
     }
 
     fn give_out(&self, place: FdPlace, fd: OwnedFd) {
@@ -306,7 +306,10 @@ mod tests {
         assert!(Descriptors::sort(&[], vec![], vec![], vec![null()]).is_err());
         assert!(Descriptors::sort(&[], vec![segment], vec![], vec![]).is_err());
         let places = [FdPlace::Field(4), FdPlace::Memory(4)];
-        let pages = vec![PageRun::Of { handle: 7, offset: 0, bytes: 4096 }, PageRun::New { bytes: 4096 }];
+        let pages = vec![
+            PageRun::Of { handle: 7, offset: 0, bytes: 4096 },
+            PageRun::New { bytes: 4096, writable: true },
+        ];
         assert!(
             Descriptors::sort(&places, vec![segment], pages.clone(), vec![null(), null(), null()]).is_err()
         );
@@ -318,7 +321,7 @@ mod tests {
             assert!(table.take_in(place).is_some());
             assert!(table.take_in(place).is_none());
         }
-        assert!(matches!(*table.userptr(), [UserPages::Of { handle: 7, .. }, UserPages::New { .. }]));
-        assert!(table.userptr().is_empty());
+        assert!(matches!(*table.pages(), [UserPages::Of { handle: 7, .. }, UserPages::New { .. }]));
+        assert!(table.pages().is_empty());
     }
 }

@@ -37,6 +37,7 @@ pub(super) struct Chip {
     pub num_cp_queues: u32,
     pub fw_version: u32,
     pub sdma_fw_version: u32,
+    /// Of a kernel that was built with everything.
     pub capability: u32,
     pub debug_prop: u32,
     pub gb_addr_config: u32,
@@ -81,9 +82,9 @@ impl Chip {
     }
 }
 
-/// Bit 27 of the capability word: the SVM ioctl works. A kernel built without HSA_AMD_SVM clears it, and the SVM ioctl
-/// answers like such a kernel here.
-const CAPABILITY_SVM: u32 = 1 << 27;
+/// Bit 27 of the capability word (`HSA_CAP_SVMAPI_SUPPORTED`): the SVM ioctl works. A kernel that was built without
+/// HSA_AMD_SVM clears it.
+pub(super) const CAPABILITY_SVM: u32 = 1 << 27;
 
 /// 7900 XTX.
 const GFX1100: Chip = Chip {
@@ -118,7 +119,7 @@ const GFX1100: Chip = Chip {
     num_cp_queues: 8,
     fw_version: 2140,
     sdma_fw_version: 20,
-    capability: 671_588_992 & !CAPABILITY_SVM,
+    capability: 671_588_992,
     debug_prop: 1495,
     // Inferred: 32 pipes, 32 packers, two compressed fragments. Nothing of a compute client depends on it.
     gb_addr_config: 0x545,
@@ -171,7 +172,7 @@ const GFX1201: Chip = Chip {
     max_engine_mhz: 2920,
     fw_version: 3010,
     sdma_fw_version: 7,
-    capability: (671_588_992 | 1 << 30) & !CAPABILITY_SVM,
+    capability: 671_588_992 | 1 << 30,
     caches: &caches::NAVI48,
     ..GFX1100
 };
@@ -203,7 +204,7 @@ const GFX90A: Chip = Chip {
     num_cp_queues: 24,
     fw_version: 78,
     sdma_fw_version: 8,
-    capability: 746_037_888 & !CAPABILITY_SVM,
+    capability: 746_037_888,
     debug_prop: 1494,
     gb_addr_config: 0,
     caches: &caches::ALDEBARAN,

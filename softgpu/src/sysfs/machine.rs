@@ -102,6 +102,13 @@ impl Machine {
         Ok(Self { gpus, pcie_p2p: description.pcie_p2p, numa, distances: distances(&description.numa), xgmi })
     }
 
+    /// The same machine under a kernel that was built with HSA_AMD_SVM.
+    #[must_use]
+    pub fn with_svm(mut self) -> Self {
+        self.gpus.iter_mut().for_each(|gpu| gpu.kernel_has_svm = true);
+        self
+    }
+
     /// The GPUs, in order.
     pub fn gpus(&self) -> &[GpuModel] {
         &self.gpus
@@ -202,6 +209,7 @@ fn gpu(index: usize, described: &Gpu) -> Result<GpuModel, SpecError> {
         pcie: described.pcie_bandwidth.unwrap_or(PCIE),
         reach: Reach::default(),
         cpu_nodes: 1,
+        kernel_has_svm: false,
     })
 }
 

@@ -6,7 +6,7 @@
 
 use queues::cwsr::{CwsrGeometry, NodeShape};
 
-use super::chips::Chip;
+use super::chips::{CAPABILITY_SVM, Chip};
 use super::gpu_id::Identity;
 use super::values::{Bandwidth, Slot};
 
@@ -41,6 +41,8 @@ pub struct GpuModel {
     pub(super) pcie: Bandwidth,
     pub(super) reach: Reach,
     pub(super) cpu_nodes: usize,
+    /// Whether the kernel was built with HSA_AMD_SVM.
+    pub(super) kernel_has_svm: bool,
 }
 
 impl GpuModel {
@@ -171,6 +173,16 @@ impl GpuModel {
     /// Copy engines towards XGMI peers.
     pub fn sdma_xgmi_engines(&self) -> u32 {
         self.chip.xgmi_engines(self.shape.num_xcc)
+    }
+
+    /// Whether the GPU can use memory by the SVM ioctl (`KFD_IS_SVM_API_SUPPORTED`).
+    pub fn has_svm(&self) -> bool {
+        self.capability() & CAPABILITY_SVM != 0
+    }
+
+    /// The capability word of the topology.
+    pub(super) fn capability(&self) -> u32 {
+        if self.kernel_has_svm { self.chip.capability } else { self.chip.capability & !CAPABILITY_SVM }
     }
 
     /// Compute units of all XCCs.

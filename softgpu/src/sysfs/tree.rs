@@ -218,7 +218,7 @@ fn gpu_shape(lines: &mut Lines, gpu: &GpuModel) {
 fn gpu_only(lines: &mut Lines, gpu: &GpuModel) {
     let chip = gpu.chip;
     lines.put("max_engine_clk_fcompute", chip.max_engine_mhz).put("local_mem_size", 0);
-    lines.put("fw_version", chip.fw_version).put("capability", chip.capability);
+    lines.put("fw_version", chip.fw_version).put("capability", gpu.capability());
     lines.put("debug_prop", chip.debug_prop).put("sdma_fw_version", chip.sdma_fw_version);
     lines.put("unique_id", gpu.unique_id()).put("num_xcc", gpu.shape().num_xcc);
 }
@@ -303,6 +303,21 @@ mod tests {
             debug_prop 1495\nsdma_fw_version 20\nunique_id 11673270660693242239\nnum_xcc 1\n\
             max_engine_clk_ccompute 5000\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn capability_says_whether_the_kernel_has_svm() {
+        let capability = |machine: Machine| {
+            let tree = SysfsTree::with_host(&machine, &HOST);
+            let text = tree.read_file("nodes/1/properties").unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("capability ")).unwrap();
+            line.parse::<u32>().unwrap()
+        };
+        for chip in ["gfx1100", "gfx90a", "gfx942", "gfx1201"] {
+            let machine = || Machine::of_list(chip).unwrap();
+            let (without, with) = (capability(machine()), capability(machine().with_svm()));
+            assert_eq!((without & 1 << 27, with), (0, without | 1 << 27), "{chip}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use kfd::transport::wire::{self, FdPlace, PROTOCOL, Reply, Request, Segment, WireError};
+use kfd::transport::wire::{self, FdPlace, LostPages, PROTOCOL, Reply, Request, Segment, WireError};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, send, socket};
 
 use super::{Client, Server};
@@ -115,5 +115,20 @@ fn ioctls_with_nonsense_around_them_are_refused() {
             );
         }
     }
+    client.kfd.get_version().unwrap();
+}
+
+#[test]
+fn pages_that_were_never_lent_can_be_gone() {
+    let server = Server::start();
+    let client = Client::connect(&server.socket);
+    let socket = greeted(&server);
+    let range = |address, bytes| Request::PagesGone(LostPages::Range { address, bytes });
+    // The last of these ends behind the address space.
+    for (address, bytes) in [(0, u64::MAX), (1, 1), (u64::MAX - 4095, 8192)] {
+        assert_refused(exchange(&socket, &range(address, bytes)));
+    }
+    assert_eq!(exchange(&socket, &range(4096, 4096)).unwrap(), Reply::PagesAreGone);
+    assert_refused(exchange(&socket, &Request::PagesGone(LostPages::Object { handle: 7 })));
     client.kfd.get_version().unwrap();
 }

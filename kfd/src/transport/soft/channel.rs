@@ -202,7 +202,7 @@ fn changes_nothing(request: &Request) -> bool {
         }
         Request::Hello { .. }
         | Request::Mmap { .. }
-        | Request::PagesGone { .. }
+        | Request::PagesGone(_)
         | Request::ReadSysfs { .. }
         | Request::ReadSysfsFiles { .. }
         | Request::ListSysfs { .. } => true,

@@ -90,7 +90,8 @@ impl Interposed {
     }
 
     /// Does `call`, which unmaps a range of whole pages or maps something else there. If it has `succeeded`, the objects
-    /// that have lent pages there are taken from the GPUs: accesses fault, as on a machine whose driver finds no pages.
+    /// that have lent pages there are taken from the GPUs, and shared virtual memory ends there: accesses fault, as on a machine
+    /// whose driver finds no pages.
     pub fn unmap<R>(
         &self,
         range: &Range<usize>,
@@ -105,12 +106,12 @@ impl Interposed {
         let mut lent = session.lent.lock();
         let result = call();
         if succeeded(&result) {
-            session.tell_gone(&lent.forget(range).objects);
+            session.tell_gone(&lent.forget(range));
         }
         result
     }
 
-    /// Takes lent pages of a range back, and their objects from the GPUs, before they are moved to other addresses.
+    /// Takes lent pages of a range back, and from the GPUs what has them, before they are moved to other addresses.
     ///
     /// # Errors
     /// The errno of a failing call; some pages stay shared with the device then.
@@ -122,7 +123,7 @@ impl Interposed {
         let mut lent = session.lent.lock();
         let forgotten = lent.forget(range);
         // First, so that no store of a GPU comes behind the copy.
-        session.tell_gone(&forgotten.objects);
+        session.tell_gone(&forgotten);
         forgotten.take_back()
     }
 

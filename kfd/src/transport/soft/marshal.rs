@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What must travel with an ioctl to the software device: the memory and the descriptors that its argument names, as
-//! the ioctl table ([`crate::sys::table`]) says.
+//! the ioctl table ([`crate::sys::table`]) says, and what it does with the process's own pages.
 //!
 //! INVARIANT: like the drivers, this module goes by the command's number alone, whatever size the command gives, and
 //! reads a field that a shorter struct lacks as zero. It never fails: the device judges what is wrong with an argument.
@@ -49,11 +49,96 @@ pub(super) struct Plan {
     pub fds: Vec<FdPlace>,
     /// Whether descriptors that the driver makes are inheritable, as the ioctl or the caller's flags say.
     pub inheritable: bool,
+    /// What the ioctl does with the process's address space.
+    pub memory: Option<Memory>,
+}
+
+/// What an ioctl does with the process's address space, as far as pages may have to be lent or taken back for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// Makes a buffer, or a mapping of one.
+    Buffer,
+    /// Makes a USERPTR object of these pages.
+    Object {
+        /// The first byte.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Whether GPUs will write them.
+        writable: bool,
+    },
+    /// Frees an object.
+    Freed {
+        /// Its handle.
+        handle: u64,
+    },
+    /// Sets or asks for attributes of shared virtual memory.
+    Range {
+        /// The first byte.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Access that GPUs get (true) or lose, by their ids and in this order.
+        access: Vec<(u32, bool)>,
+    },
+}
+
+impl Memory {
+    /// What this ioctl does.
+    fn of(driver: Driver, cmd: u32, arg: &[u8]) -> Option<Self> {
+        let nr = sys::ioc_nr(cmd);
+        if driver == Driver::Drm {
+            return (DrmIoctl::from_number(nr) == Some(DrmIoctl::GemVa)).then_some(Self::Buffer);
+        }
+        match KfdIoctl::from_number(nr)? {
+            KfdIoctl::AllocMemoryOfGpu => {
+                let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);
+                if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
+                    return Some(Self::Buffer);
+                }
+                let writable = args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE != 0;
+                Some(Self::Object { address: args.mmap_offset, bytes: args.size, writable })
+            }
+            KfdIoctl::FreeMemoryOfGpu => {
+                let args: sys::kfd_ioctl_free_memory_of_gpu_args = from_prefix(arg);
+                Some(Self::Freed { handle: args.handle })
+            }
+            KfdIoctl::Svm => {
+                let args: sys::kfd_ioctl_svm_args = from_prefix(arg);
+                let is_set = args.op == sys::KFD_IOCTL_SVM_OP_SET_ATTR;
+                let attributes = arg.get(size_of_val(&args)..).unwrap_or_default();
+                let attributes = attributes.chunks_exact(size_of::<sys::kfd_ioctl_svm_attribute>());
+                let access = attributes.take(if is_set { args.nattr as usize } else { 0 });
+                let access = access.map(bytemuck::pod_read_unaligned).filter_map(access_of).collect();
+                Some(Self::Range { address: args.start_addr, bytes: args.size, access })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The GPU whose access an attribute sets, and whether it has any then.
+fn access_of(attribute: sys::kfd_ioctl_svm_attribute) -> Option<(u32, bool)> {
+    match attribute.type_ {
+        sys::KFD_IOCTL_SVM_ATTR_ACCESS | sys::KFD_IOCTL_SVM_ATTR_ACCESS_IN_PLACE => {
+            Some((attribute.value, true))
+        }
+        sys::KFD_IOCTL_SVM_ATTR_NO_ACCESS => Some((attribute.value, false)),
+        _ => None,
+    }
+}
+
+/// The struct at the start of `bytes`, zero-extended as the drivers do.
+pub(super) fn from_prefix<T: bytemuck::Pod>(bytes: &[u8]) -> T {
+    let mut value = T::zeroed();
+    let length = bytes.len().min(size_of::<T>());
+    bytemuck::bytes_of_mut(&mut value)[..length].copy_from_slice(&bytes[..length]);
+    value
 }
 
 /// What travels beside `arg`.
 pub(super) fn plan(driver: Driver, cmd: u32, arg: &[u8]) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { memory: Memory::of(driver, cmd, arg), ..Plan::default() };
     let Some(row) = driver.row(cmd) else { return plan };
     for part in row.parts_of(arg) {
         match part {
@@ -191,7 +276,8 @@ mod tests {
         };
         let bytes = bytemuck::bytes_of(&va);
         assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_VA, bytes).pointers, [pointer(0x3000, 8, false)]);
-        assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_VA, &bytes[..40]), Plan::default());
+        let short = drm(sys::DRM_IOCTL_AMDGPU_GEM_VA, &bytes[..40]);
+        assert_eq!(short, Plan { memory: Some(Memory::Buffer), ..Plan::default() });
         assert_eq!(drm(sys::DRM_IOCTL_AMDGPU_GEM_MMAP, &[1; 8]), Plan::default());
         assert_eq!(drm(sys::DRM_IOCTL_GEM_CLOSE, &[1; 8]), Plan::default());
     }
@@ -216,6 +302,31 @@ mod tests {
         assert_eq!(kfd_plan(sys::AMDKFD_IOC_CRIU_OP, &args).fds, places);
         args.devices = u64::MAX - 20;
         assert_eq!(kfd_plan(sys::AMDKFD_IOC_CRIU_OP, &args).fds.len(), 1);
+    }
+
+    #[test]
+    fn plan_of_shared_virtual_memory_has_the_access_in_its_order() {
+        let args =
+            sys::kfd_ioctl_svm_args { start_addr: 0x5000, size: 0x2000, nattr: 3, ..Default::default() };
+        let attribute = |type_, value| sys::kfd_ioctl_svm_attribute { type_, value };
+        let attributes = [
+            attribute(sys::KFD_IOCTL_SVM_ATTR_ACCESS, 7),
+            attribute(sys::KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, 9),
+            attribute(sys::KFD_IOCTL_SVM_ATTR_NO_ACCESS, 7),
+            attribute(sys::KFD_IOCTL_SVM_ATTR_ACCESS, 8),
+        ];
+        let arg = [bytemuck::bytes_of(&args), bytemuck::cast_slice(&attributes)].concat();
+        let found = plan(Driver::Kfd, sys::svm_command(4), &arg).memory;
+        let access = vec![(7, true), (7, false)];
+        assert_eq!(
+            found,
+            Some(Memory::Range { address: 0x5000, bytes: 0x2000, access }),
+            "three of the four"
+        );
+        let asks = sys::kfd_ioctl_svm_args { op: sys::KFD_IOCTL_SVM_OP_GET_ATTR, ..args };
+        let arg = [bytemuck::bytes_of(&asks), bytemuck::cast_slice(&attributes)].concat();
+        let found = plan(Driver::Kfd, sys::svm_command(4), &arg).memory;
+        assert_eq!(found, Some(Memory::Range { address: 0x5000, bytes: 0x2000, access: vec![] }));
     }
 
     #[test]

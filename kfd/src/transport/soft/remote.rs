@@ -20,7 +20,7 @@ use super::session::Session;
 use super::shared_memory::SharedMemory;
 use super::user_memory;
 use super::userptr::Pages;
-use crate::sys::{self, KfdIoctl};
+use crate::sys;
 use crate::transport::KFD_PATH;
 use crate::transport::wire::{DOORBELLS_NAME, FdPlace, Reply, Request, Segment};
 use crate::{errno, linux, maps, userfault};
@@ -108,8 +108,8 @@ impl RemoteFile {
         }
     }
 
-    /// Sends one ioctl; `pages` are those of a USERPTR object.
-    fn send(&self, cmd: u32, arg: &[u8], plan: &Plan, pages: Option<&Pages>) -> Result<Outcome, Errno> {
+    /// Sends one ioctl, with pages of this process for it.
+    fn send(&self, cmd: u32, arg: &[u8], plan: &Plan, pages: &Pages) -> Result<Outcome, Errno> {
         // Duplicates are sent, so that the message does not fail if another thread closes a descriptor meanwhile.
         let mut fd_places = Vec::new();
         let mut duplicates = Vec::new();
@@ -123,7 +123,7 @@ impl RemoteFile {
             marshal::segments(&plan.pointers, |address, into| user_memory::read(address, into).is_ok());
         let memory = large.iter().filter_map(|pointer| SharedMemory::copy_of(pointer).transpose());
         let memory = memory.collect::<Result<Vec<_>, Errno>>()?;
-        let lent = pages.into_iter().flat_map(|pages| pages.memory.iter().map(AsFd::as_fd));
+        let lent = pages.memory.iter().map(AsFd::as_fd);
         let fds: Vec<BorrowedFd<'_>> =
             duplicates.iter().map(AsFd::as_fd).chain(memory.iter().map(AsFd::as_fd)).chain(lent).collect();
         let request = Request::Ioctl {
@@ -133,7 +133,7 @@ impl RemoteFile {
             segments,
             shared: memory.iter().map(SharedMemory::segment).collect(),
             fd_places,
-            pages: pages.map_or_else(Vec::new, |pages| pages.runs.clone()),
+            pages: pages.runs.clone(),
         };
         let (reply, fds) = self.session.exchange(&request, &fds).map_err(|error| error.errno())?;
         match reply {
@@ -151,49 +151,27 @@ impl RemoteFile {
         }
     }
 
-    /// As [`RemoteFile::send`], lending and taking back the pages of USERPTR objects.
+    /// As [`RemoteFile::send`], lending and taking back pages of this process as the ioctl wants ([`super::marshal::Memory`]).
     fn send_with_pages(&self, cmd: u32, arg: &[u8], plan: &Plan) -> Result<Outcome, Errno> {
         // In a child a thread of the parent may have the lock below, for ever.
         if !self.session.is_ours() {
             return Err(Errno::EBADF);
         }
-        match (self.driver, KfdIoctl::from_number(sys::ioc_nr(cmd))) {
-            (Driver::Kfd, Some(KfdIoctl::AllocMemoryOfGpu)) => {
-                let args: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(arg);
-                if args.flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_USERPTR == 0 {
-                    return self.send(cmd, arg, plan, None);
-                }
-                // The lock is held during the call, so that a second allocation of the same pages finds them lent.
-                let mut lent = self.session.lent.lock();
-                self.session.tell_gone(&lent.forget_lost(args.mmap_offset, args.size)?);
-                let pages = lent.lend(args.mmap_offset, args.size, args.flags);
-                let outcome = self.send(cmd, arg, plan, pages.as_ref());
-                let Some(pages) = pages else { return outcome };
-                match outcome.as_ref().ok().and_then(Outcome::done).and_then(|answer| answer.arg.as_deref()) {
-                    Some(new) => {
-                        let new: sys::kfd_ioctl_alloc_memory_of_gpu_args = from_prefix(new);
-                        lent.keep(&pages, new.handle);
-                    }
-                    None => lent.cancel(&pages),
-                }
-                outcome
-            }
-            (Driver::Kfd, Some(KfdIoctl::FreeMemoryOfGpu)) => {
-                let args: sys::kfd_ioctl_free_memory_of_gpu_args = from_prefix(arg);
-                let mut lent = self.session.lent.lock();
-                if !lent.has(args.handle) {
-                    drop(lent);
-                    return self.send(cmd, arg, plan, None);
-                }
-                // The lock is held during the call, since the device may give the handle to another allocation at once.
-                let outcome = self.send(cmd, arg, plan, None);
-                if outcome.as_ref().is_ok_and(|outcome| outcome.done().is_some()) {
-                    lent.release(args.handle);
-                }
-                outcome
-            }
-            _ => self.send(cmd, arg, plan, None),
+        let Some(memory) = &plan.memory else { return self.send(cmd, arg, plan, &Pages::default()) };
+        // The lock is held during the call, so that a second call for the same pages finds them lent, and since the device
+        // may give a handle that it freed to another allocation at once.
+        let mut lent = self.session.lent.lock();
+        self.session.tell_gone(&lent.forget_lost(memory)?);
+        let Some(pages) = lent.prepare(memory) else {
+            drop(lent);
+            return self.send(cmd, arg, plan, &Pages::default());
+        };
+        let outcome = self.send(cmd, arg, plan, &pages);
+        match outcome.as_ref().ok().and_then(Outcome::done) {
+            Some(answer) => lent.settle(memory, &pages, answer.arg.as_deref()),
+            None => lent.cancel(&pages),
         }
+        outcome
     }
 
     /// Copies an answer into this process; nothing is changed if any of it is not acceptable.
@@ -338,14 +316,6 @@ impl Answer {
         });
         if segments && written && numbers { Ok(()) } else { Err(Errno::EPROTO) }
     }
-}
-
-/// The struct at the start of `bytes`, zero-extended as the drivers do.
-fn from_prefix<T: bytemuck::Pod>(bytes: &[u8]) -> T {
-    let mut value = T::zeroed();
-    let length = bytes.len().min(size_of::<T>());
-    bytemuck::bytes_of_mut(&mut value)[..length].copy_from_slice(&bytes[..length]);
-    value
 }
 
 /// A duplicate of the descriptor whose number is at `place`; none if it is not open.

@@ -5,7 +5,7 @@
 //! channel is cut, so that no call hangs. A device is dead if it closes or refuses a connection. A device that does not
 //! answer is alive: a process that was stopped may continue with all its state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ use super::channel::{Channel, ConnectError};
 use super::local::{self, LocalDevice};
 use super::remote::DoorbellMapping;
 use super::start::{Start, Starting};
-use super::userptr::Lent;
+use super::userptr::{Forgotten, Lent};
 use crate::linux;
 use crate::transport::gate::{Gate, Inside};
 use crate::transport::wire::{Reply, Request, WireError};
@@ -92,7 +92,7 @@ pub(super) struct Session {
     owner: Pid,
     channels: Channels,
     state: Mutex<State>,
-    /// Pages of USERPTR objects.
+    /// Pages of USERPTR objects and of shared virtual memory.
     pub lent: Arc<Mutex<Lent>>,
     /// The device's gate, for a process that has no connections between calls.
     gate: OnceLock<Gate>,
@@ -258,14 +258,16 @@ impl Session {
         outcome
     }
 
-    /// Tells the device of objects that some page is no longer mapped. The caller has `lent` locked, so that no other object gets
-    /// one of the handles meanwhile.
-    pub fn tell_gone(&self, objects: &BTreeSet<u64>) {
-        for &handle in objects {
-            match self.exchange(&Request::PagesGone { handle }, &[]) {
+    /// Tells the device of lent pages that are no longer mapped. The caller has `lent` locked, so that no other object gets one of
+    /// the handles, and no other range one of the addresses, meanwhile.
+    pub fn tell_gone(&self, forgotten: &Forgotten) {
+        for lost in forgotten.lost_pages() {
+            match self.exchange(&Request::PagesGone(lost), &[]) {
                 Ok((Reply::PagesAreGone, _)) => {}
                 // A device that is gone has no pages.
-                outcome => tracing::warn!(target: "kfd", handle, ?outcome, "pages that are gone stay mapped"),
+                outcome => {
+                    tracing::warn!(target: "kfd", ?lost, ?outcome, "pages that are gone stay mapped");
+                }
             }
         }
     }

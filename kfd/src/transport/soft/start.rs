@@ -23,11 +23,12 @@ pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
 
 /// The environment variables that softgpud reads. softgpud checks their values; the process that starts softgpud warns
 /// of similar names that are not in this list.
-pub const SETTINGS: [&str; 8] = [
+pub const SETTINGS: [&str; 9] = [
     "SOFTGPU_ENGINE",
     "SOFTGPU_CPU",
     "SOFTGPU_KERNEL",
     "SOFTGPU_ERRATA",
+    "SOFTGPU_SVM",
     "SOFTGPU_STATS",
     "SOFTGPU_TRACE",
     "SOFTGPU_JIT_DUMP",

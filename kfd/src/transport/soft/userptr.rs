@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lends pages for USERPTR objects: private pages are exchanged for a memfd that the device can map too, and later for
-//! private pages again.
+//! Lends pages for USERPTR objects and for shared virtual memory: private pages are exchanged for a memfd that the device can
+//! map too, and later for private pages again.
 //!
-//! INVARIANT: loans do not overlap, and the pages of every object are loans; an object over pages that are lent already
-//! shares these. Pages that the application has unmapped or replaced are no loan any longer, once that is noticed
-//! ([`gone`]); when lent pages are taken back, they are left alone. No descriptor of a loan is kept: the device has them. A child that is forked while pages are lent gets copies of those that
+//! INVARIANT: loans do not overlap, and the pages of every object, and of every range of shared virtual memory that a GPU may
+//! access, are loans; an object over pages that are lent already shares these. Pages that the application has unmapped or
+//! replaced are no loan any longer, once that is noticed ([`gone`]); when lent pages are taken back, they are left alone. No
+//! descriptor of a loan is kept: the device has them. A child that is forked while pages are lent gets copies of those that
 //! were private ([`super::fork`]).
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,20 +17,26 @@ use nix::sys::mman::ProtFlags;
 use nix::unistd::{SysconfVar, sysconf};
 
 use self::index::Mark;
+use crate::linux;
 use crate::maps::{self, Vma};
 use crate::transport::CloseError;
 use crate::transport::wire::{MAX_FDS, PageRun};
-use crate::{linux, sys};
 
+mod calls;
 mod exchange;
 mod gone;
 mod index;
 
 pub(super) use exchange::on_another_stack;
+pub(super) use gone::Forgotten;
 pub(super) use index::has_page_of;
 
-/// Most runs of pages of an object; their descriptors go with one message.
-const MAX_RUNS: usize = MAX_FDS / 2;
+/// Most new memfds of a call; their descriptors go with one message.
+const MAX_NEW: usize = MAX_FDS / 2;
+/// Most runs of pages of a call, so that the message is not too large.
+const MAX_RUNS: usize = 4096;
+/// What the names of memfds with lent pages begin with.
+const MEMORY_NAME: &str = "stasis-userptr:";
 
 /// All pages that are lent.
 #[derive(Debug, Default)]
@@ -42,27 +49,59 @@ pub(in crate::transport::soft) struct Lent {
     indexed: bool,
 }
 
+/// For whom pages are lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum User {
+    /// The USERPTR object with this handle.
+    Object(u64),
+    /// The GPU with this id, which may access them as shared virtual memory.
+    Gpu(u32),
+}
+
 #[derive(Debug)]
 struct Loan {
     end: usize,
     /// Keeps it in the index.
     mark: Option<Mark>,
-    /// The name of the memfd, which no other has. Its inode is another one after a restore.
+    /// The name of the memfd, which no loan but a part of the same has. Its inode is another one after a restore.
     name: String,
+    /// The address at which the memfd's first page was lent.
+    origin: usize,
     /// The pages that were private, ascending.
     private: Vec<Range<usize>>,
-    /// The objects over these pages.
-    handles: Vec<u64>,
+    users: Vec<User>,
 }
 
-/// Pages that are lent for an allocation under way.
-#[derive(Debug)]
+/// What pages are wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// An object, which is written or not.
+    Object { writable: bool },
+    /// Shared virtual memory.
+    Range,
+}
+
+/// Pages for a call under way.
+#[derive(Debug, Default)]
 pub(in crate::transport::soft) struct Pages {
     range: Range<usize>,
-    /// Where they are, in order.
+    /// Where they are, in order; none if the device is to refuse the call.
     pub runs: Vec<PageRun>,
     /// The memory of those that were not lent before, in order.
     pub memory: Vec<OwnedFd>,
+}
+
+impl Pages {
+    /// Adds a run; one that continues the last one is added to it.
+    fn push(&mut self, run: PageRun) {
+        if let (PageRun::Unchanged { bytes: more }, Some(PageRun::Unchanged { bytes })) =
+            (run, self.runs.last_mut())
+        {
+            *bytes += more;
+        } else {
+            self.runs.push(run);
+        }
+    }
 }
 
 impl Lent {
@@ -72,33 +111,51 @@ impl Lent {
     }
 
     /// The pages of `[address, address + bytes)`; those that are not lent yet are lent. `None` if they cannot be: they
-    /// are not mapped, not writable though the flags ask for it, shared with a file or a device, or in more pieces than a
+    /// are not mapped, not writable though an object is, shared with a file or a device, or in more pieces than a
     /// message has room for.
     ///
     /// Shared memory without a file is exchanged like private memory; a process that shared it, since it was forked, does
     /// not share it any longer.
-    pub fn lend(&mut self, address: u64, bytes: u64, flags: u32) -> Option<Pages> {
+    fn lend(&mut self, address: u64, bytes: u64, purpose: Purpose) -> Option<Pages> {
         let range = page_range(address, bytes)?;
-        let writable = flags & sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE != 0;
-        let mut pages = Pages { range: range.clone(), runs: Vec::new(), memory: Vec::new() };
+        let mut pages = Pages { range: range.clone(), ..Pages::default() };
         for piece in self.pieces(&range) {
-            let bytes = piece.len() as u64;
-            let run = match self.object_over(&piece) {
-                Some((handle, offset)) => Some(PageRun::Of { handle, offset, bytes }),
-                None => self.lend_piece(&piece, writable).map(|memory| {
-                    pages.memory.push(memory);
-                    PageRun::New { bytes }
+            let is_of_gpus = self.over(&piece).next().map(|(_, loan)| loan.is_of_gpus());
+            let done = match (is_of_gpus, purpose) {
+                (None, _) => self.lend_new(&piece, purpose, &mut pages),
+                (Some(true), Purpose::Range) => {
+                    pages.push(PageRun::Unchanged { bytes: piece.len() as u64 });
+                    Some(())
+                }
+                (Some(_), _) => self.object_over(&piece).map(|(handle, offset)| {
+                    pages.push(PageRun::Of { handle, offset, bytes: piece.len() as u64 });
                 }),
             };
-            match run.filter(|_| pages.runs.len() < MAX_RUNS) {
-                Some(run) => pages.runs.push(run),
-                None => {
-                    self.cancel(&pages);
-                    return None;
-                }
+            if done.is_none() || pages.runs.len() > MAX_RUNS {
+                self.cancel(&pages);
+                return None;
             }
         }
         Some(pages)
+    }
+
+    /// Lends a piece of which nothing is lent; for shared virtual memory read-only pages apart from others.
+    fn lend_new(&mut self, piece: &Range<usize>, purpose: Purpose, pages: &mut Pages) -> Option<()> {
+        let vmas = lendable(piece, purpose == Purpose::Object { writable: true })?;
+        let is_writable = |vma: &Vma| match purpose {
+            Purpose::Object { writable } => writable,
+            Purpose::Range => vma.prot.contains(ProtFlags::PROT_WRITE),
+        };
+        for vmas in vmas.chunk_by(|a, b| is_writable(a) == is_writable(b)) {
+            let ([first, ..], [.., last]) = (vmas, vmas) else { continue };
+            if pages.memory.len() >= MAX_NEW {
+                return None;
+            }
+            let part = first.range.start..last.range.end;
+            pages.memory.push(self.lend_part(&part, vmas)?);
+            pages.push(PageRun::New { bytes: part.len() as u64, writable: is_writable(first) });
+        }
+        Some(())
     }
 
     /// The range cut where loans begin and end.
@@ -127,54 +184,50 @@ impl Lent {
     /// An object that has a piece of a loan, and the offset of the piece in it.
     fn object_over(&self, piece: &Range<usize>) -> Option<(u64, u64)> {
         let (_, loan) = self.over(piece).next()?;
-        loan.handles.iter().find_map(|handle| {
+        loan.users.iter().find_map(|user| {
+            let User::Object(handle) = user else { return None };
             let object = self.objects.get(handle)?;
             let offset = piece.start.checked_sub(object.start)?;
             (piece.end <= object.end).then_some((*handle, offset as u64))
         })
     }
 
-    fn lend_piece(&mut self, piece: &Range<usize>, writable: bool) -> Option<OwnedFd> {
-        let vmas = lendable(piece, writable)?;
-        let memory = memory_name().and_then(|name| Ok((exchange::for_memfd(piece, &vmas, &name)?, name)));
+    fn lend_part(&mut self, part: &Range<usize>, vmas: &[Vma]) -> Option<OwnedFd> {
+        let memory = memory_name().and_then(|name| Ok((exchange::for_memfd(part, vmas, &name)?, name)));
         let memory = memory.inspect_err(|errno| {
-            let (start, bytes) = (piece.start, piece.len());
+            let (start, bytes) = (part.start, part.len());
             tracing::warn!(target: "kfd", start, bytes, %errno, "cannot lend pages to the soft device");
         });
         let (memory, name) = memory.ok()?;
-        let private = vmas.iter().filter(|vma| vma.private).map(|vma| vma.range.clone()).collect();
-        let mark = self.indexed.then(|| Mark::new(piece));
-        let loan = Loan { end: piece.end, mark, name, private, handles: Vec::new() };
-        self.loans.insert(piece.start, loan);
+        let was_private = |vma: &&Vma| vma.private || is_lent_memory(vma);
+        let private = vmas.iter().filter(was_private).map(|vma| vma.range.clone()).collect();
+        let mark = self.indexed.then(|| Mark::new(part));
+        let loan = Loan { end: part.end, mark, name, origin: part.start, private, users: Vec::new() };
+        self.loans.insert(part.start, loan);
         Some(memory)
     }
 
     /// Notes that the device made `handle` over the pages.
-    pub fn keep(&mut self, pages: &Pages, handle: u64) {
+    fn keep(&mut self, pages: &Pages, handle: u64) {
         for start in self.starts(&pages.range) {
             if let Some(loan) = self.loans.get_mut(&start) {
-                loan.handles.push(handle);
+                loan.users.push(User::Object(handle));
             }
         }
         self.objects.insert(handle, pages.range.clone());
     }
 
-    /// Takes those pages back that no handle uses, since the device made none.
+    /// Takes those pages back that nobody uses, since the device refused the call.
     pub fn cancel(&mut self, pages: &Pages) {
         self.take_back_unused(&pages.range);
     }
 
-    /// Whether `handle` is over lent pages.
-    pub fn has(&self, handle: u64) -> bool {
-        self.objects.contains_key(&handle)
-    }
-
     /// Notes that the device freed `handle`.
-    pub fn release(&mut self, handle: u64) {
+    fn release(&mut self, handle: u64) {
         let Some(range) = self.objects.remove(&handle) else { return };
         for start in self.starts(&range) {
             if let Some(loan) = self.loans.get_mut(&start) {
-                loan.handles.retain(|known| *known != handle);
+                loan.users.retain(|user| *user != User::Object(handle));
             }
         }
         self.take_back_unused(&range);
@@ -185,9 +238,48 @@ impl Lent {
         self.over(range).map(|(start, _)| *start).collect()
     }
 
+    /// Makes boundaries of loans at both ends of a range. Answers the range with all of the loans that it was in or reached
+    /// into; some of it may have no user then.
+    fn cut_out(&mut self, range: &Range<usize>) -> Range<usize> {
+        let whole = self
+            .over(range)
+            .fold(range.clone(), |whole, (start, loan)| whole.start.min(*start)..whole.end.max(loan.end));
+        self.cut_at(range.start);
+        self.cut_at(range.end);
+        whole
+    }
+
+    /// Makes a boundary of loans at `at`, if it lies inside one.
+    fn cut_at(&mut self, at: usize) {
+        let before = self.loans.range(..at).next_back().filter(|(_, loan)| loan.end > at);
+        let Some(start) = before.map(|(start, _)| *start) else { return };
+        let Some(loan) = self.loans.remove(&start) else { return };
+        let Loan { end, mark, name, origin, private, users } = loan;
+        let [front_mark, back_mark] = mark.map_or([None, None], |mark| mark.cut(at).map(Some));
+        let mut insert = |part: Range<usize>, mark, name| {
+            let inside = |range: &Range<usize>| range.start.max(part.start)..range.end.min(part.end);
+            let private = private.iter().map(inside).filter(|range| !range.is_empty()).collect();
+            let users = users.iter().copied().filter(|user| self.is_over(*user, &part)).collect();
+            self.loans.insert(part.start, Loan { end: part.end, mark, name, origin, private, users });
+        };
+        insert(start..at, front_mark, name.clone());
+        insert(at..end, back_mark, name);
+    }
+
+    /// Whether a user of a loan is over a page of this part of it.
+    fn is_over(&self, user: User, part: &Range<usize>) -> bool {
+        match user {
+            User::Object(handle) => {
+                let object = self.objects.get(&handle);
+                object.is_some_and(|object| object.start < part.end && object.end > part.start)
+            }
+            User::Gpu(_) => true,
+        }
+    }
+
     fn take_back_unused(&mut self, range: &Range<usize>) {
         for start in self.starts(range) {
-            let Some(loan) = self.loans.get(&start).filter(|loan| loan.handles.is_empty()) else { continue };
+            let Some(loan) = self.loans.get(&start).filter(|loan| loan.users.is_empty()) else { continue };
             match loan.take_back(start) {
                 Ok(()) => drop(self.loans.remove(&start)),
                 // The pages keep their bytes; closing the transport tries again.
@@ -243,7 +335,12 @@ fn page_range(address: u64, bytes: u64) -> Option<Range<usize>> {
 /// A name for the memory of a loan.
 fn memory_name() -> Result<String, Errno> {
     let [low, high] = *linux::random()?.as_chunks::<8>().0 else { return Err(Errno::EIO) };
-    Ok(format!("stasis-userptr:{:016x}", u64::from_le_bytes(low) ^ u64::from_le_bytes(high)))
+    Ok(format!("{MEMORY_NAME}{:016x}", u64::from_le_bytes(low) ^ u64::from_le_bytes(high)))
+}
+
+/// Whether it is memory that was lent, here or, before it was moved, elsewhere.
+fn is_lent_memory(vma: &Vma) -> bool {
+    !vma.private && vma.is_named(MEMORY_NAME)
 }
 
 /// The mappings that make up `range`, if all of it can be lent.
@@ -251,7 +348,8 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
     let vmas = maps::in_range(range).ok()?;
     let mut next = range.start;
     for vma in &vmas {
-        let fit = (vma.private || vma.anonymous) && vma.prot.contains(ProtFlags::PROT_READ);
+        let fit =
+            (vma.private || vma.anonymous || is_lent_memory(vma)) && vma.prot.contains(ProtFlags::PROT_READ);
         if !fit || (writable && !vma.prot.contains(ProtFlags::PROT_WRITE)) || vma.range.start != next {
             return None;
         }
@@ -261,6 +359,17 @@ fn lendable(range: &Range<usize>, writable: bool) -> Option<Vec<Vma>> {
 }
 
 impl Loan {
+    /// Whether it is lent for shared virtual memory.
+    fn is_of_gpus(&self) -> bool {
+        self.users.iter().any(|user| matches!(user, User::Gpu(_)))
+    }
+
+    /// Whether a mapping has the pages that were lent where it is.
+    fn is_in(&self, vma: &Vma) -> bool {
+        let offset = vma.range.start.wrapping_sub(self.origin) as u64;
+        vma.memfd.as_ref() == Some(&self.name) && vma.offset == offset
+    }
+
     /// Makes what is still mapped of the loan private again.
     fn take_back(&self, start: usize) -> Result<(), Errno> {
         for vma in self.mapped(start..self.end)? {

@@ -43,6 +43,11 @@ impl KfdProcess {
         if self.gpus.is_empty() {
             return Err(Errno::ENODEV);
         }
+        // The pages of shared virtual memory are lent by a client who is alive: a restored one could not lend them at RESUME,
+        // where the kernel sets the ranges' attributes again.
+        if !state.svm.is_empty() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let asked = Census {
             devices: args.num_devices,
             bos: args.num_bos,

@@ -178,7 +178,7 @@ impl KfdProcess {
             return Err(Errno::ENOSPC);
         }
         if let Some(queue) = state.queues.get(data.q_id) {
-            queue.buffers.hold(&mut pdd.vm);
+            queue.buffers.hold(&mut pdd.vm, &mut state.svm);
         }
         pdd.queue_count += 1;
         counted.keep();

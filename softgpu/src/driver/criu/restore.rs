@@ -113,7 +113,7 @@ impl KfdProcess {
             let private: kfd_criu_bo_priv_data = cursor.take(call)?;
             let pages = call.fds.take_in(place).and_then(|fd| {
                 let bytes = memfd::sealed_bytes(fd.as_fd())?;
-                Some(UserPages::New { fd, bytes })
+                Some(UserPages::New { fd, bytes, writable: true })
             });
             let pages = pages.into_iter().collect();
             if let Some(fd) = self.restore_bo(state, &mut bucket, &private, pages)? {
@@ -183,7 +183,7 @@ impl KfdProcess {
                 }
                 events.restore(&event)
             }
-            // The modelled kernel is built without shared virtual memory, so that there can be no ranges.
+            // Ranges of shared virtual memory, as of a kernel without them: CHECKPOINT makes no image that has any.
             _ => Err(Errno::EINVAL),
         }
     }

@@ -255,7 +255,7 @@ impl UserMemory for Memory {
 #[derive(Default)]
 pub struct Fds {
     incoming: RefCell<HashMap<FdPlace, OwnedFd>>,
-    userptr: RefCell<Vec<UserPages>>,
+    pages: RefCell<Vec<UserPages>>,
     outgoing: RefCell<Vec<(FdPlace, OwnedFd)>>,
 }
 
@@ -272,11 +272,11 @@ impl Fds {
 
     pub fn memory(fd: OwnedFd) -> Self {
         let bytes = u64::try_from(nix::sys::stat::fstat(&fd).unwrap().st_size).unwrap();
-        Self::pages(vec![UserPages::New { fd, bytes }])
+        Self::of_pages(vec![UserPages::New { fd, bytes, writable: true }])
     }
 
-    pub fn pages(pages: Vec<UserPages>) -> Self {
-        Self { userptr: RefCell::new(pages), ..Self::default() }
+    pub fn of_pages(pages: Vec<UserPages>) -> Self {
+        Self { pages: RefCell::new(pages), ..Self::default() }
     }
 
     pub fn taken_out(self) -> Vec<(FdPlace, OwnedFd)> {
@@ -289,8 +289,8 @@ impl FdTable for Fds {
         self.incoming.borrow_mut().remove(&place)
     }
 
-    fn userptr(&self) -> Vec<UserPages> {
-        self.userptr.take()
+    fn pages(&self) -> Vec<UserPages> {
+        self.pages.take()
     }
 
     fn give_out(&self, place: FdPlace, fd: OwnedFd) {
@@ -350,6 +350,13 @@ impl Client {
         let process = KfdProcess::new(options);
         let (kfd, _token) = process.open("/dev/kfd").unwrap();
         Self { process, hardware, ledger, gpus, kfd }
+    }
+
+    /// The GPUs of a list under a kernel with HSA_AMD_SVM, nothing acquired.
+    pub fn with_svm(spec: &str) -> Self {
+        let gpus: Arc<[GpuModel]> = Machine::of_list(spec).unwrap().with_svm().into_gpus().into();
+        let ledger = ledger_of(&gpus);
+        Self::beside(gpus, ledger)
     }
 
     /// One GPU, its address space acquired.
@@ -476,6 +483,28 @@ impl Client {
         let handle = self.alloc(gpu, va, size, flags).unwrap();
         self.map(handle, gpu).unwrap();
         handle
+    }
+
+    /// SVM with these attributes, which may be changed, and these pages of the client.
+    pub fn svm(
+        &self,
+        op: u32,
+        (start_addr, size): (u64, u64),
+        attributes: &mut [(u32, u32)],
+        pages: Vec<UserPages>,
+    ) -> Result<u32, Errno> {
+        let nattr = attributes.len() as u32;
+        let head = kfd_ioctl_svm_args { start_addr, size, op, nattr };
+        let mut arg = bytemuck::bytes_of(&head).to_vec();
+        arg.extend(
+            attributes.iter().flat_map(|(kind, value)| [kind.to_le_bytes(), value.to_le_bytes()].concat()),
+        );
+        let cmd = svm_command(attributes.len());
+        let result = self.process.ioctl(&self.kfd, cmd, &mut arg, &Memory::default(), &Fds::of_pages(pages));
+        for (attribute, bytes) in attributes.iter_mut().zip(arg[24..].chunks_exact(8)) {
+            *attribute = bytemuck::pod_read_unaligned::<[u32; 2]>(bytes).into();
+        }
+        result
     }
 
     /// All buffers of an AQL queue at `base`, and the arguments to create it.

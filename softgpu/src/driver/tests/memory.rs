@@ -159,12 +159,12 @@ fn userptr_over_pages_of_others_maps_the_same_memory() {
     let alloc = |va, bytes, pages| {
         let mut args = client.alloc_args(0, va, bytes, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
         args.mmap_offset = 0x5000_0000;
-        let fds = Fds::pages(pages);
+        let fds = Fds::of_pages(pages);
         client
             .call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &fds)
             .map(|_| args.handle)
     };
-    let new = |bytes| UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes };
+    let new = |bytes| UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes, writable: true };
     let first = alloc(VA, 8192, vec![new(8192)]).unwrap();
     let of = |offset, bytes| UserPages::Of { handle: first, offset, bytes };
     let second = alloc(VA + 0x10_0000, 12288, vec![of(4096, 4096), new(8192)]).unwrap();
@@ -192,8 +192,8 @@ fn client_pages(client: &Client, va: u64, more: u32) -> u64 {
     let copies = if more & KFD_IOC_ALLOC_MEM_FLAGS_AQL_QUEUE_MEM != 0 { 2 } else { 1 };
     let mut args = client.alloc_args(0, va, copies * 0x4000, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR | more);
     args.mmap_offset = 0x5000_0000;
-    let new = |bytes| UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes };
-    let fds = Fds::pages(vec![new(0x1000), new(0x3000)]);
+    let new = |bytes| UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes, writable: true };
+    let fds = Fds::of_pages(vec![new(0x1000), new(0x3000)]);
     client.call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &fds).unwrap();
     args.handle
 }

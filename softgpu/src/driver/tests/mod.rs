@@ -17,3 +17,4 @@ mod rocr;
 mod several_xccs;
 mod sharing;
 mod smi;
+mod svm;

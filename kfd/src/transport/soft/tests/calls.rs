@@ -15,7 +15,7 @@ use crate::ioctl::{AllocMemory, CreateEvent, WaitOutcome};
 use crate::sys::*;
 use crate::transport::Mapping;
 use crate::transport::soft::user_memory;
-use crate::transport::wire::{FdPlace, Segment};
+use crate::transport::wire::{FdPlace, Reply, Segment};
 use crate::{IoctlError, Topology, linux};
 
 const EFAULT: i32 = 14;
@@ -225,6 +225,49 @@ fn userptr_pages_are_lent_until_freed() {
     drop(kfd);
     transport.close().unwrap();
     assert!(private(), "closing takes pages back");
+}
+
+#[test]
+fn shared_virtual_memory_is_lent_and_its_attributes_come_back() {
+    let (_server, _transport, kfd) = kfd(|call| {
+        let head: kfd_ioctl_svm_args = bytemuck::pod_read_unaligned(&call.arg[..24]);
+        let mut attributes: Vec<kfd_ioctl_svm_attribute> = elements(&call.arg[24..]);
+        assert_eq!((call.cmd, attributes.len()), (svm_command(2), 2));
+        if let Some(pages) = call.fds.first() {
+            nix::sys::uio::pwrite(pages, b"device", 0).unwrap();
+        }
+        if attributes[1].value == 99 {
+            return bare(-22);
+        }
+        attributes[0].value = 4711;
+        let arg = [bytemuck::bytes_of(&head), bytemuck::cast_slice(&attributes)].concat();
+        let (segments, written, fd_places) = (vec![], vec![], vec![]);
+        Some((Reply::Ioctl { result: 0, arg, segments, written, fd_places, copy_back: true }, vec![]))
+    });
+    let page = Mapping::private(4096).unwrap();
+    let address = page.address() as u64;
+    let call = |kind, gpu| {
+        let head = kfd_ioctl_svm_args { start_addr: address, size: 4096, nattr: 2, ..Default::default() };
+        let attributes = [
+            kfd_ioctl_svm_attribute { type_: KFD_IOCTL_SVM_ATTR_SET_FLAGS, value: 1 },
+            kfd_ioctl_svm_attribute { type_: kind, value: gpu },
+        ];
+        // Ten words: the head's six, and two of each attribute.
+        let mut args = [0_u32; 10];
+        args[..6].copy_from_slice(bytemuck::cast_slice(&[head]));
+        args[6..].copy_from_slice(bytemuck::cast_slice(&attributes));
+        (raw(&kfd, svm_command(2), &mut args), args[7])
+    };
+    let is_lent = || {
+        let range = page.address()..page.address() + 4096;
+        crate::maps::in_range(&range).unwrap().iter().any(|vma| vma.is_named("stasis-userptr"))
+    };
+    let mut text = [0; 6];
+    assert_eq!((call(KFD_IOCTL_SVM_ATTR_ACCESS, 99), is_lent()), ((Err(Errno::EINVAL), 1), false));
+    assert_eq!((call(KFD_IOCTL_SVM_ATTR_ACCESS, 7), is_lent()), ((Ok(0), 4711), true));
+    user_memory::read(address, &mut text).unwrap();
+    assert_eq!(text, *b"device");
+    assert_eq!((call(KFD_IOCTL_SVM_ATTR_NO_ACCESS, 7), is_lent()), ((Ok(0), 4711), false));
 }
 
 #[test]

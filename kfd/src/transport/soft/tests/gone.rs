@@ -11,6 +11,7 @@ use super::server::{Server, answer, bare};
 use crate::sys::*;
 use crate::transport::Mapping;
 use crate::transport::soft::{Interposed, InterposedFile};
+use crate::transport::wire::LostPages;
 
 const PAGE: usize = 4096;
 
@@ -18,7 +19,7 @@ const PAGE: usize = 4096;
 fn device() -> (Server, Interposed, InterposedFile) {
     let next = AtomicU64::new(1);
     let server = Server::start(move |call| {
-        if call.cmd == AMDKFD_IOC_FREE_MEMORY_OF_GPU {
+        if call.cmd == AMDKFD_IOC_FREE_MEMORY_OF_GPU || ioc_nr(call.cmd) == ioc_nr(svm_command(0)) {
             return bare(0);
         }
         let mut args: kfd_ioctl_alloc_memory_of_gpu_args = call.args();
@@ -57,7 +58,7 @@ fn device_is_told_what_was_unmapped_and_nothing_if_nothing_was() {
         unsafe { libc::munmap(std::ptr::without_provenance_mut(part.start), part.len()) }
     };
     assert_eq!(interposed.unmap(&part, unmap, |answer| *answer == 0), 0);
-    assert_eq!(server.gone(), [handle]);
+    assert_eq!(server.gone(), [LostPages::Object { handle }]);
     assert!(!Interposed::may_have_lent(&part));
     let mut args = kfd_ioctl_free_memory_of_gpu_args { handle };
     // SAFETY: the argument is that of the command, and has no pointer.
@@ -74,7 +75,7 @@ fn pages_that_are_withdrawn_keep_their_bytes_and_are_the_programs_own() {
     unsafe { word.write_volatile(77) };
     let handle = register(&file, &memory, 2);
     interposed.withdraw(&(memory.address() + PAGE..memory.address() + 2 * PAGE)).unwrap();
-    assert_eq!(server.gone(), [handle]);
+    assert_eq!(server.gone(), [LostPages::Object { handle }]);
     // SAFETY: as above.
     assert_eq!(unsafe { word.read_volatile() }, 77);
     let vmas = crate::maps::in_range(&(memory.address()..memory.address() + 2 * PAGE)).unwrap();
@@ -95,5 +96,36 @@ fn registering_pages_that_replaced_others_without_notice_tells_of_those_first() 
     assert_ne!(replaced, libc::MAP_FAILED);
     let second = register(&file, &memory, 2);
     assert_ne!(first, second);
-    assert_eq!(server.gone(), [first]);
+    assert_eq!(server.gone(), [LostPages::Object { handle: first }]);
+}
+
+/// Gives a GPU access to pages as shared virtual memory.
+fn share(file: &InterposedFile, memory: &Mapping, pages: usize) {
+    let (start_addr, size) = (memory.address() as u64, (pages * PAGE) as u64);
+    let args = kfd_ioctl_svm_args { start_addr, size, nattr: 1, ..Default::default() };
+    let access = kfd_ioctl_svm_attribute { type_: KFD_IOCTL_SVM_ATTR_ACCESS, value: 7 };
+    let mut words = [0_u32; 8];
+    words[..6].copy_from_slice(bytemuck::cast_slice(&[args]));
+    words[6..].copy_from_slice(bytemuck::cast_slice(&[access]));
+    // SAFETY: the argument is that of the command; it names memory that the test has.
+    unsafe { file.ioctl(svm_command(1), words.as_mut_ptr().cast()) }.unwrap();
+}
+
+#[test]
+fn shared_virtual_memory_that_is_unmapped_or_withdrawn_is_told() {
+    let (server, interposed, file) = device();
+    let memory = Mapping::private(4 * PAGE).unwrap();
+    share(&file, &memory, 4);
+    let page = |at: usize| memory.address() + at * PAGE..memory.address() + (at + 1) * PAGE;
+    assert!(Interposed::may_have_lent(&page(3)));
+    let unmap = || {
+        // SAFETY: a page of the test's own mapping, to which there are no references.
+        unsafe { libc::munmap(std::ptr::without_provenance_mut(page(3).start), PAGE) }
+    };
+    assert_eq!(interposed.unmap(&page(3), unmap, |answer| *answer == 0), 0);
+    interposed.withdraw(&page(1)).unwrap();
+    let lost = |at: usize| LostPages::Range { address: page(at).start as u64, bytes: PAGE as u64 };
+    assert_eq!(server.gone(), [lost(3), lost(1)]);
+    let vmas = crate::maps::in_range(&(memory.address()..memory.address() + 3 * PAGE)).unwrap();
+    assert_eq!(vmas.iter().map(|vma| vma.private).collect::<Vec<_>>(), [false, true, false]);
 }

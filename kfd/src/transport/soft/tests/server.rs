@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::transport::gate::Gate;
 use crate::transport::wire::{
-    self, FdPlace, MAX_FDS, PROTOCOL, Reply, Request, Segment, SharedSegment, WireError,
+    self, FdPlace, LostPages, MAX_FDS, PROTOCOL, Reply, Request, Segment, SharedSegment, WireError,
 };
 use crate::{linux, sys};
 
@@ -84,8 +84,8 @@ struct Shared {
     bells: (OwnedFd, OwnedFd),
     sysfs: BTreeMap<String, String>,
     protocol: u32,
-    /// Objects of which pages are gone.
-    gone: Mutex<Vec<u64>>,
+    /// Pages that are gone.
+    gone: Mutex<Vec<LostPages>>,
     connections: Mutex<Vec<Arc<OwnedFd>>>,
     live: AtomicUsize,
     opened: AtomicUsize,
@@ -143,8 +143,8 @@ impl Server {
         &self.name
     }
 
-    /// The objects of which pages were said to be gone.
-    pub fn gone(&self) -> Vec<u64> {
+    /// The pages that were said to be gone.
+    pub fn gone(&self) -> Vec<LostPages> {
         self.shared.gone.lock().clone()
     }
 
@@ -268,8 +268,8 @@ fn reply_to(request: Request, fds: Vec<OwnedFd>, shared: &Shared) -> Answer {
         }
         Request::Open { path } => plain(Reply::Error { errno: 2, message: path }),
         Request::ExpectStores { .. } => plain(Reply::ExpectsStores),
-        Request::PagesGone { handle } => {
-            shared.gone.lock().push(handle);
+        Request::PagesGone(lost) => {
+            shared.gone.lock().push(lost);
             plain(Reply::PagesAreGone)
         }
         Request::Adopt { .. } if fds.len() == 1 => plain(Reply::Opened { file: 2 }),

@@ -5,19 +5,27 @@
 //! object again, gets EFAULT if one is missing, clears the page table entries of the whole object, and lets the queues go on
 //! (`update_invalid_user_pages`, `validate_invalid_user_pages`). An access is a fault then. Here the client tells the device,
 //! which unmaps the object from the GPUs.
+//!
+//! Of shared virtual memory the notifier ends the ranges where the pages are unmapped (`svm_range_unmap_from_cpu`), and so does
+//! the device here when the client tells it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use nix::errno::Errno;
 
-use super::{Lent, Loan, Mark, page_range};
+use super::{Lent, Loan, User, page_range};
+use crate::maps;
+use crate::transport::soft::marshal::Memory;
+use crate::transport::wire::LostPages;
 
 /// What is no loan any longer.
 #[derive(Debug, Default)]
 pub(in crate::transport::soft) struct Forgotten {
-    /// The objects that had the pages, for the device to be told.
-    pub objects: BTreeSet<u64>,
+    /// The objects that had some of the pages.
+    objects: BTreeSet<u64>,
+    /// The pages that GPUs could access as shared virtual memory.
+    ranges: Vec<Range<usize>>,
     /// The loans by first address, for [`Forgotten::take_back`].
     loans: Vec<(usize, Loan)>,
 }
@@ -26,68 +34,86 @@ impl Lent {
     /// Ends the loan of a range; the pages outside of it stay lent.
     pub fn forget(&mut self, range: &Range<usize>) -> Forgotten {
         let mut forgotten = Forgotten::default();
+        let whole = self.cut_out(range);
         for start in self.starts(range) {
             let Some(loan) = self.loans.remove(&start) else { continue };
-            let part = start.max(range.start)..loan.end.min(range.end);
-            let objects = &self.objects;
-            let of_part = loan.handles.iter().copied().filter(|handle| is_over(objects, *handle, &part));
-            forgotten.objects.extend(of_part);
-            let whole = start..loan.end;
-            let (rest, part) = loan.cut(start, part);
-            for (start, mut loan) in rest {
-                let range = start..loan.end;
-                loan.handles.retain(|handle| is_over(objects, *handle, &range));
-                self.loans.insert(start, loan);
-            }
-            self.take_back_unused(&whole);
-            forgotten.loans.push(part);
+            forgotten.add(start, loan);
         }
+        self.take_back_unused(&whole);
         forgotten
     }
 
-    /// Ends the loan of those pages of `[address, address + bytes)` that are no longer mapped, or not the lent ones: the program
-    /// has unmapped or replaced them in a way that was not noticed. Answers the objects that had them.
+    /// Ends the loan of pages that are no longer mapped, or not the lent ones: the program has unmapped or replaced them in a way
+    /// that was not noticed. Looked for are those whose addresses the ioctl names, and all that are lent for shared virtual
+    /// memory: programs do not give that back.
     ///
     /// # Errors
     /// Those of reading the maps.
-    pub fn forget_lost(&mut self, address: u64, bytes: u64) -> Result<BTreeSet<u64>, Errno> {
-        let mut lost = Vec::new();
-        let range = page_range(address, bytes).unwrap_or_default();
-        for (&start, loan) in self.over(&range) {
-            let part = start.max(range.start)..loan.end.min(range.end);
-            let mut at = part.start;
-            for vma in loan.mapped(part.clone())? {
-                lost.push(at..vma.range.start);
-                at = vma.range.end;
+    pub fn forget_lost(&mut self, memory: &Memory) -> Result<Forgotten, Errno> {
+        let named = match *memory {
+            Memory::Object { address, bytes, .. } | Memory::Range { address, bytes, .. } => {
+                page_range(address, bytes).unwrap_or_default()
             }
-            lost.push(at..part.end);
-        }
-        let lost = lost.iter().filter(|range| !range.is_empty());
-        Ok(lost.flat_map(|range| self.forget(range).objects).collect())
-    }
-}
-
-/// Whether an object is over a page of a range.
-fn is_over(objects: &HashMap<u64, Range<usize>>, handle: u64, range: &Range<usize>) -> bool {
-    objects.get(&handle).is_some_and(|object| object.start < range.end && object.end > range.start)
-}
-
-impl Loan {
-    /// Cuts a part out of a loan that begins at `start`: what is left, and the part.
-    fn cut(self, start: usize, part: Range<usize>) -> (Vec<(usize, Self)>, (usize, Self)) {
-        let Self { end, mark, name, private, handles } = self;
-        let marks = mark.map_or([None, None], |mark| mark.cut(&part).map(Some));
-        let piece = |range: Range<usize>, mark: Option<Mark>| {
-            let (name, private, handles) = (name.clone(), private.clone(), handles.clone());
-            (range.start, Self { end: range.end, mark, name, private, handles })
+            Memory::Buffer => 0..0,
+            Memory::Freed { .. } => return Ok(Forgotten::default()),
         };
-        let rest = [start..part.start, part.end..end].into_iter().zip(marks);
-        let rest = rest.filter(|(range, _)| !range.is_empty()).map(|(range, mark)| piece(range, mark));
-        (rest.collect(), piece(part, None))
+        let is_named = |start: usize, loan: &Loan| start < named.end && loan.end > named.start;
+        let wanted = self.loans.iter().filter(|(start, loan)| loan.is_of_gpus() || is_named(**start, loan));
+        let wanted: Vec<_> = wanted.map(|(start, loan)| (*start..loan.end, loan)).collect();
+        let (Some((first, _)), Some((last, _))) = (wanted.first(), wanted.last()) else {
+            return Ok(Forgotten::default());
+        };
+        let vmas = maps::in_range(&(first.start..last.end))?;
+        let mut lost = Vec::new();
+        for (range, loan) in wanted {
+            let mut at = range.start;
+            let from = vmas.partition_point(|vma| vma.range.end <= range.start);
+            let inside = vmas.iter().skip(from).take_while(|vma| vma.range.start < range.end);
+            for vma in inside.filter(|vma| loan.is_in(vma)) {
+                lost.push(at..vma.range.start.max(range.start));
+                at = vma.range.end.min(range.end);
+            }
+            lost.push(at..range.end);
+        }
+        let mut forgotten = Forgotten::default();
+        for range in lost.iter().filter(|range| !range.is_empty()) {
+            forgotten.extend(self.forget(range));
+        }
+        Ok(forgotten)
     }
 }
 
 impl Forgotten {
+    fn add(&mut self, start: usize, mut loan: Loan) {
+        // It is in the index no longer.
+        loan.mark = None;
+        if loan.is_of_gpus() {
+            match self.ranges.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = loan.end,
+                None => self.ranges.push(start..loan.end),
+            }
+        }
+        self.objects.extend(loan.users.iter().filter_map(|user| match user {
+            User::Object(handle) => Some(*handle),
+            User::Gpu(_) => None,
+        }));
+        self.loans.push((start, loan));
+    }
+
+    fn extend(&mut self, more: Self) {
+        self.objects.extend(more.objects);
+        self.ranges.extend(more.ranges);
+        self.loans.extend(more.loans);
+    }
+
+    /// What the device is to be told.
+    pub fn lost_pages(&self) -> impl Iterator<Item = LostPages> {
+        let objects = self.objects.iter().map(|handle| LostPages::Object { handle: *handle });
+        let ranges = self.ranges.iter();
+        let ranges = ranges.map(|it| LostPages::Range { address: it.start as u64, bytes: it.len() as u64 });
+        objects.chain(ranges)
+    }
+
     /// Makes what is still mapped of the loans private again.
     ///
     /// # Errors

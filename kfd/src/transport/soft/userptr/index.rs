@@ -43,16 +43,16 @@ impl Mark {
         Self(range.clone())
     }
 
-    /// Takes a part out, in one step: marks of what is before it and behind it.
-    pub(super) fn cut(mut self, part: &Range<usize>) -> [Self; 2] {
+    /// Cuts it in two at `at`, which lies inside, in one step.
+    pub(super) fn cut(mut self, at: usize) -> [Self; 2] {
         let whole = std::mem::take(&mut self.0);
-        let rest = [whole.start..part.start, part.end..whole.end];
+        let parts = [whole.start..at, at..whole.end];
         INDEX.change(|ranges| {
-            if let Some(at) = ranges.iter().position(|known| *known == whole) {
-                ranges.splice(at..=at, rest.iter().filter(|range| !range.is_empty()).cloned());
+            if let Some(place) = ranges.iter().position(|known| *known == whole) {
+                ranges.splice(place..=place, parts.iter().cloned());
             }
         });
-        rest.map(Self)
+        parts.map(Self)
     }
 }
 

@@ -14,11 +14,13 @@ use nix::sys::mman::{MapFlags, mmap_anonymous, mprotect, munmap};
 use super::exchange::pointer;
 use super::*;
 use crate::linux;
-use crate::transport::soft::user_memory;
+use crate::transport::soft::{marshal, user_memory};
+use crate::transport::wire::LostPages;
 use crate::transport::{Mapping, map_fixed};
 
 const PAGE: usize = 4096;
-const WRITABLE: u32 = sys::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE;
+const WRITABLE: Purpose = Purpose::Object { writable: true };
+const READ_ONLY: Purpose = Purpose::Object { writable: false };
 
 /// Private anonymous pages holding their own page number.
 struct Memory(Mapping, usize);
@@ -57,6 +59,10 @@ fn lend(lent: &mut Lent, memory: &Memory) -> Option<Pages> {
     lend_part(lent, memory, 0..memory.1 / PAGE)
 }
 
+fn has(lent: &Lent, handle: u64) -> bool {
+    lent.objects.contains_key(&handle)
+}
+
 /// Lends some of the pages.
 fn lend_part(lent: &mut Lent, memory: &Memory, pages: Range<usize>) -> Option<Pages> {
     let address = memory.0.address() + pages.start * PAGE;
@@ -71,7 +77,7 @@ fn device_view(memory: &OwnedFd) -> File {
 fn lent_pages_are_shared_with_the_device_and_come_back_private() {
     let (memory, mut lent) = (Memory::new(3), Lent::default());
     let pages = lend(&mut lent, &memory).unwrap();
-    assert_eq!(pages.runs, [PageRun::New { bytes: 3 * PAGE as u64 }]);
+    assert_eq!(pages.runs, [PageRun::New { bytes: 3 * PAGE as u64, writable: true }]);
     lent.keep(&pages, 7);
     let device = device_view(&pages.memory[0]);
     // The device has a descriptor; the client keeps none.
@@ -82,9 +88,9 @@ fn lent_pages_are_shared_with_the_device_and_come_back_private() {
     device.write_all_at(&[99], 2 * PAGE as u64).unwrap();
     memory.write(1, 55);
     assert_eq!(memory.read(2 * PAGE), 99);
-    assert!(lent.has(7));
+    assert!(has(&lent, 7));
     lent.release(7);
-    assert!(!lent.has(7));
+    assert!(!has(&lent, 7));
     assert_eq!((memory.read(0), memory.read(1), memory.read(2 * PAGE)), (1, 55, 99));
     device.write_all_at(&[1], 2 * PAGE as u64).unwrap();
     assert_eq!(memory.read(2 * PAGE), 99, "no longer the device's");
@@ -101,12 +107,15 @@ fn pages_that_are_lent_are_those_of_the_object_that_has_them_until_all_are_relea
     assert_eq!(second.runs, [PageRun::Of { handle: 1, offset: 0, bytes: bytes(2) }]);
     lent.keep(&second, 2);
     let third = lend_part(&mut lent, &memory, 2..6).unwrap();
-    let new = PageRun::New { bytes: bytes(3) };
+    let new = PageRun::New { bytes: bytes(3), writable: true };
     assert_eq!(third.runs, [PageRun::Of { handle: 1, offset: bytes(1), bytes: bytes(1) }, new]);
     lent.keep(&third, 3);
     let fourth = lend(&mut lent, &memory).unwrap();
     let of = |handle, offset, pages| PageRun::Of { handle, offset, bytes: bytes(pages) };
-    assert_eq!(fourth.runs, [PageRun::New { bytes: bytes(1) }, of(1, 0, 2), of(3, bytes(1), 3)]);
+    assert_eq!(
+        fourth.runs,
+        [PageRun::New { bytes: bytes(1), writable: true }, of(1, 0, 2), of(3, bytes(1), 3)]
+    );
     lent.keep(&fourth, 4);
     // A store is seen in the one memory of the page, whoever has it.
     memory.write(2 * PAGE, 77);
@@ -134,9 +143,9 @@ fn pages_that_are_lent_are_those_of_the_object_that_has_them_until_all_are_relea
 #[test]
 fn lend_refuses_holes_files_and_read_only_memory_and_leaves_nothing() {
     let (memory, mut lent) = (Memory::new(3), Lent::default());
-    assert!(lent.lend(0x1000, 4096, 0).is_none());
-    assert!(lent.lend(0, 4096, 0).is_none());
-    assert!(lent.lend(u64::MAX - 10, 4096, 0).is_none());
+    assert!(lent.lend(0x1000, 4096, READ_ONLY).is_none());
+    assert!(lent.lend(0, 4096, READ_ONLY).is_none());
+    assert!(lent.lend(u64::MAX - 10, 4096, READ_ONLY).is_none());
     let middle = NonNull::new(pointer(memory.0.address() + PAGE).cast()).unwrap();
     // SAFETY: the page is this test's, which makes no reference to it.
     unsafe { mprotect(middle, PAGE, ProtFlags::PROT_READ).unwrap() };
@@ -145,7 +154,7 @@ fn lend_refuses_holes_files_and_read_only_memory_and_leaves_nothing() {
     assert!(lend(&mut lent, &memory).is_none());
     lent.release(1);
     assert!(memory.vmas().iter().all(|vma| vma.private), "nothing is left of the attempt");
-    let pages = lent.lend(memory.0.address() as u64, memory.1 as u64, 0).unwrap();
+    let pages = lent.lend(memory.0.address() as u64, memory.1 as u64, READ_ONLY).unwrap();
     assert_eq!(memory.vmas().len(), 3, "protection is kept");
     lent.cancel(&pages);
     let prots: Vec<_> =
@@ -263,7 +272,7 @@ fn child_leaves_private_pages_to_its_parent_and_shares_those_that_were_shared() 
     let device = device_view(&pages.memory[0]);
     assert!(lent.has_private() && lent.has_page_of(&memory.range()));
     lent.leave_to_parent().unwrap();
-    assert!(!lent.has_private() && !lent.has(7) && !lent.has_page_of(&memory.range()));
+    assert!(!lent.has_private() && !has(&lent, 7) && !lent.has_page_of(&memory.range()));
     device.write_all_at(&[99], 0).unwrap();
     device.write_all_at(&[99], PAGE as u64).unwrap();
     device.write_all_at(&[99], 2 * PAGE as u64).unwrap();
@@ -281,6 +290,21 @@ fn shared_pages(memory: &Memory) -> Vec<usize> {
         .collect()
 }
 
+/// What the device is told of pages that were forgotten.
+fn lost(forgotten: &Forgotten) -> Vec<LostPages> {
+    forgotten.lost_pages().collect()
+}
+
+fn object(handle: u64) -> LostPages {
+    LostPages::Object { handle }
+}
+
+/// Pages of a memory, as the device is told of them.
+fn lost_range(memory: &Memory, pages: Range<usize>) -> LostPages {
+    let range = part(memory, pages);
+    LostPages::Range { address: range.start as u64, bytes: range.len() as u64 }
+}
+
 /// Pages of a memory, as addresses.
 fn part(memory: &Memory, pages: Range<usize>) -> Range<usize> {
     memory.range().start + pages.start * PAGE..memory.range().start + pages.end * PAGE
@@ -289,18 +313,17 @@ fn part(memory: &Memory, pages: Range<usize>) -> Range<usize> {
 #[test]
 fn objects_of_forgotten_pages_are_told_and_their_other_pages_stay_lent() {
     let (memory, mut lent) = (Memory::new(6), Lent::indexed());
-    let gone =
-        |lent: &mut Lent, pages| lent.forget(&part(&memory, pages)).objects.into_iter().collect::<Vec<_>>();
+    let gone = |lent: &mut Lent, pages| lost(&lent.forget(&part(&memory, pages)));
     let first = lend_part(&mut lent, &memory, 0..4).unwrap();
     lent.keep(&first, 1);
     let second = lend_part(&mut lent, &memory, 3..6).unwrap();
     lent.keep(&second, 2);
     assert!(has_page_of(&part(&memory, 1..2)));
-    assert_eq!(gone(&mut lent, 1..2), [1]);
+    assert_eq!(gone(&mut lent, 1..2), [object(1)]);
     assert!(!has_page_of(&part(&memory, 1..2)));
     assert!(has_page_of(&part(&memory, 0..1)) && has_page_of(&part(&memory, 2..3)));
-    assert_eq!(gone(&mut lent, 3..4), [1, 2]);
-    assert_eq!(gone(&mut lent, 4..5), [2]);
+    assert_eq!(gone(&mut lent, 3..4), [object(1), object(2)]);
+    assert_eq!(gone(&mut lent, 4..5), [object(2)]);
     assert_eq!(gone(&mut lent, 1..2), []);
     // What is left comes back when the objects are freed; nobody touches what was forgotten.
     lent.release(1);
@@ -319,7 +342,7 @@ fn rest_of_a_loan_that_no_object_is_over_comes_back_with_the_part_that_is_forgot
     }
     lent.release(1);
     assert_eq!(shared_pages(&memory), [0, 1, 2, 3]);
-    assert_eq!(lent.forget(&part(&memory, 2..3)).objects.len(), 1);
+    assert_eq!(lost(&lent.forget(&part(&memory, 2..3))), [object(2)]);
     assert_eq!(shared_pages(&memory), [2]);
     assert!(!has_page_of(&memory.range()));
 }
@@ -336,7 +359,7 @@ fn forgotten_pages_can_be_taken_back_with_their_bytes() {
     // They can be lent again, as others.
     let again = lend(&mut lent, &memory).unwrap();
     let of = |page: u64| PageRun::Of { handle: 1, offset: page * PAGE as u64, bytes: PAGE as u64 };
-    assert_eq!(again.runs, [of(0), PageRun::New { bytes: PAGE as u64 }, of(2)]);
+    assert_eq!(again.runs, [of(0), PageRun::New { bytes: PAGE as u64, writable: true }, of(2)]);
 }
 
 #[test]
@@ -345,13 +368,204 @@ fn pages_that_were_replaced_without_notice_are_found_lost() {
     let pages = lend(&mut lent, &memory).unwrap();
     lent.keep(&pages, 1);
     let (address, bytes) = (memory.range().start as u64, memory.1 as u64);
-    assert_eq!(lent.forget_lost(address, bytes), Ok([].into()));
+    let call = marshal::Memory::Object { address, bytes, writable: true };
+    assert_eq!(lost(&lent.forget_lost(&call).unwrap()), []);
     let (rw, fixed) =
         (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED);
     let (second, page) = (NonZeroUsize::new(part(&memory, 1..2).start), NonZeroUsize::new(PAGE).unwrap());
     // SAFETY: pages of the test's own mapping, to which there are no references, are replaced.
     unsafe { mmap_anonymous(second, page, rw, fixed) }.unwrap();
-    assert_eq!(lent.forget_lost(address, bytes), Ok([1].into()));
-    assert_eq!(lent.forget_lost(address, bytes), Ok([].into()));
+    assert_eq!(lost(&lent.forget_lost(&marshal::Memory::Buffer).unwrap()), [], "of other pages");
+    assert_eq!(lost(&lent.forget_lost(&call).unwrap()), [object(1)]);
+    assert_eq!(lost(&lent.forget_lost(&call).unwrap()), []);
     assert!(!lent.has_page_of(&part(&memory, 1..2)));
+}
+
+/// What an SVM call with this access does to some of the pages.
+fn range_of(memory: &Memory, pages: Range<usize>, access: &[(u32, bool)]) -> marshal::Memory {
+    let address = (memory.0.address() + pages.start * PAGE) as u64;
+    marshal::Memory::Range { address, bytes: (pages.len() * PAGE) as u64, access: access.to_vec() }
+}
+
+/// Prepares and settles such a call.
+fn svm(lent: &mut Lent, memory: &Memory, pages: Range<usize>, access: &[(u32, bool)]) -> Pages {
+    let call = range_of(memory, pages, access);
+    let pages = lent.prepare(&call).unwrap();
+    lent.settle(&call, &pages, None);
+    pages
+}
+
+/// Which pages are private.
+fn private(memory: &Memory) -> Vec<bool> {
+    let vmas = memory.vmas();
+    let pages = memory.range().step_by(PAGE);
+    pages.map(|page| vmas.iter().any(|vma| vma.range.contains(&page) && vma.private)).collect()
+}
+
+fn new(pages: usize) -> PageRun {
+    PageRun::New { bytes: (pages * PAGE) as u64, writable: true }
+}
+
+fn unchanged(pages: usize) -> PageRun {
+    PageRun::Unchanged { bytes: (pages * PAGE) as u64 }
+}
+
+#[test]
+fn range_is_lent_from_its_first_gpu_to_its_last() {
+    let (memory, mut lent) = (Memory::new(4), Lent::default());
+    assert_eq!(svm(&mut lent, &memory, 0..4, &[]).runs, [unchanged(4)]);
+    assert_eq!(private(&memory), [true; 4], "nobody has access");
+    assert_eq!(svm(&mut lent, &memory, 0..3, &[(1, true)]).runs, [new(3)]);
+    assert_eq!(svm(&mut lent, &memory, 1..4, &[(2, true)]).runs, [unchanged(2), new(1)]);
+    assert_eq!(private(&memory), [false; 4]);
+    assert_eq!(svm(&mut lent, &memory, 0..4, &[]).runs, [unchanged(4)], "whoever has access keeps it");
+    svm(&mut lent, &memory, 0..4, &[(1, false)]);
+    assert_eq!(private(&memory), [true, false, false, false]);
+    svm(&mut lent, &memory, 2..3, &[(2, false)]);
+    assert_eq!(private(&memory), [true, false, true, false]);
+    svm(&mut lent, &memory, 0..4, &[(2, true), (2, false)]);
+    assert_eq!(private(&memory), [true; 4]);
+    assert_eq!([0, 1, 2, 3].map(|page| memory.read(page * PAGE)), [1, 2, 3, 4]);
+}
+
+#[test]
+fn range_that_the_device_refuses_stays_private() {
+    let (memory, mut lent) = (Memory::new(2), Lent::default());
+    let call = range_of(&memory, 0..2, &[(1, true)]);
+    let pages = lent.prepare(&call).unwrap();
+    assert_eq!(private(&memory), [false; 2]);
+    lent.cancel(&pages);
+    assert_eq!(private(&memory), [true; 2]);
+    assert!(lent.loans.is_empty());
+}
+
+#[test]
+fn range_over_nothing_has_no_pages() {
+    let mut lent = Lent::default();
+    let memory = Memory::new(3);
+    let middle = NonNull::new(pointer(memory.0.address() + PAGE).cast()).unwrap();
+    // SAFETY: the page is this test's, which makes no reference to it and uses the others only.
+    unsafe { munmap(middle, PAGE) }.unwrap();
+    for access in [&[][..], &[(1, true)]] {
+        assert_eq!(svm(&mut lent, &memory, 0..3, access).runs, []);
+    }
+    assert!(lent.loans.is_empty());
+    assert_eq!(memory.read(0), 1);
+    // SAFETY: nothing was mapped there meanwhile by this thread; `Memory` unmaps the whole range.
+    unsafe {
+        mmap_anonymous(
+            NonZeroUsize::new(memory.range().start + PAGE),
+            PAGE.try_into().unwrap(),
+            ProtFlags::PROT_READ,
+            MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE,
+        )
+    }
+    .unwrap();
+}
+
+#[test]
+fn range_has_read_only_pages_apart() {
+    let (memory, mut lent) = (Memory::new(3), Lent::default());
+    let first = NonNull::new(pointer(memory.0.address()).cast()).unwrap();
+    // SAFETY: the page is this test's, which makes no reference to it.
+    unsafe { mprotect(first, PAGE, ProtFlags::PROT_READ).unwrap() };
+    let read_only = PageRun::New { bytes: PAGE as u64, writable: false };
+    assert_eq!(svm(&mut lent, &memory, 0..3, &[(1, true)]).runs, [read_only, new(2)]);
+}
+
+#[test]
+fn range_and_object_share_pages_and_the_last_of_them_ends_the_loan() {
+    let (memory, mut lent) = (Memory::new(3), Lent::default());
+    let object = lend_part(&mut lent, &memory, 0..2).unwrap();
+    lent.keep(&object, 7);
+    let of_object = PageRun::Of { handle: 7, offset: PAGE as u64, bytes: PAGE as u64 };
+    assert_eq!(svm(&mut lent, &memory, 1..3, &[(1, true)]).runs, [of_object, new(1)]);
+    lent.release(7);
+    assert_eq!(private(&memory), [true, false, false]);
+    assert!(
+        lend(&mut lent, &memory).is_none(),
+        "pages of a range are in no object; the device refuses it, too"
+    );
+    svm(&mut lent, &memory, 0..3, &[(1, false)]);
+    assert_eq!(private(&memory), [true; 3]);
+}
+
+#[test]
+fn range_that_was_unmapped_without_notice_is_told_with_the_next_call_that_needs_addresses() {
+    let (memory, mut lent) = (Memory::new(4), Lent::default());
+    svm(&mut lent, &memory, 0..4, &[(1, true)]);
+    let buffer = marshal::Memory::Buffer;
+    assert_eq!(lost(&lent.forget_lost(&buffer).unwrap()), []);
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let replaced = NonZeroUsize::new(memory.range().start + PAGE);
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED;
+    // SAFETY: pages of the test's own mapping, to which there are no references, are replaced.
+    unsafe { mmap_anonymous(replaced, (2 * PAGE).try_into().unwrap(), rw, flags) }.unwrap();
+    memory.write(PAGE, 55);
+    assert_eq!(lost(&lent.forget_lost(&buffer).unwrap()), [lost_range(&memory, 1..3)]);
+    assert_eq!(lost(&lent.forget_lost(&buffer).unwrap()), [], "once");
+    assert_eq!(svm(&mut lent, &memory, 0..4, &[(1, true)]).runs, [unchanged(1), new(2), unchanged(1)]);
+    svm(&mut lent, &memory, 0..4, &[(1, false)]);
+    assert_eq!([0, 1, 2, 3].map(|page| memory.read(page * PAGE)), [1, 55, 0, 4]);
+}
+
+#[test]
+fn lent_pages_in_the_place_of_others_are_lost() {
+    let (memory, mut lent) = (Memory::new(2), Lent::default());
+    let pages = svm(&mut lent, &memory, 0..2, &[(1, true)]);
+    let first = pointer(memory.range().start);
+    let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a page of the test's own mapping, to which there are no references, is replaced by the one behind it.
+    unsafe { map_fixed(pages.memory[0].as_fd(), first, PAGE, rw, PAGE as u64) }.unwrap();
+    let gone = lost(&lent.forget_lost(&marshal::Memory::Buffer).unwrap());
+    assert_eq!(gone, [lost_range(&memory, 0..1)]);
+}
+
+#[test]
+fn range_of_which_pages_are_forgotten_ends_there_and_nowhere_else() {
+    let (memory, mut lent) = (Memory::new(6), Lent::indexed());
+    svm(&mut lent, &memory, 0..3, &[(1, true)]);
+    svm(&mut lent, &memory, 3..6, &[(2, true)]);
+    let forgotten = lent.forget(&part(&memory, 2..4));
+    assert_eq!(lost(&forgotten), [lost_range(&memory, 2..4)], "one call for both");
+    assert!(!has_page_of(&part(&memory, 2..4)));
+    assert!(has_page_of(&part(&memory, 1..2)) && has_page_of(&part(&memory, 4..5)));
+    forgotten.take_back().unwrap();
+    assert_eq!(private(&memory), [false, false, true, true, false, false]);
+    assert_eq!((memory.read(2 * PAGE), memory.read(3 * PAGE)), (3, 4));
+    svm(&mut lent, &memory, 0..2, &[(1, false)]);
+    svm(&mut lent, &memory, 4..6, &[(2, false)]);
+    assert_eq!(private(&memory), [true; 6]);
+    assert!(!has_page_of(&memory.range()));
+}
+
+#[test]
+fn object_that_is_over_a_part_of_a_loan_is_no_user_of_the_rest_once_it_is_cut() {
+    let (memory, mut lent) = (Memory::new(4), Lent::default());
+    for (handle, pages) in [(1, 0..4), (2, 0..2)] {
+        let pages = lend_part(&mut lent, &memory, pages).unwrap();
+        lent.keep(&pages, handle);
+    }
+    svm(&mut lent, &memory, 3..4, &[(9, true)]);
+    svm(&mut lent, &memory, 3..4, &[(9, false)]);
+    lent.release(1);
+    assert_eq!(private(&memory), [false, false, false, true]);
+    lent.release(2);
+    assert_eq!(private(&memory), [true; 4]);
+    assert!(lent.loans.is_empty());
+}
+
+#[test]
+fn lent_pages_that_were_moved_can_be_lent_where_they_are_now() {
+    let (memory, mut lent) = (Memory::new(2), Lent::default());
+    let first = svm(&mut lent, &memory, 0..2, &[(1, true)]);
+    // As mremap does for a growing heap.
+    let moved = Mapping::shared(&first.memory[0], 2 * PAGE).unwrap();
+    let pages = lent.lend(moved.address() as u64, 2 * PAGE as u64, Purpose::Range).unwrap();
+    assert_eq!(pages.runs, [new(2)]);
+    let mut byte = [0];
+    device_view(&pages.memory[0]).read_exact_at(&mut byte, PAGE as u64).unwrap();
+    assert_eq!(byte, [2]);
+    lent.cancel(&pages);
+    svm(&mut lent, &memory, 0..2, &[(1, false)]);
 }

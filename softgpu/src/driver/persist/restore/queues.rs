@@ -84,7 +84,7 @@ impl Restore<'_> {
             counted.map_err(|_| PersistError::Exhausted { resource: Resource::Queues(gpu), amount: 1 })?;
         queue.doorbell = self.doorbell(state, gpu, queue.is_compute(), saved)?;
         let Some(pdd) = state.pdds.get_mut(gpu) else { return Err(broken()) };
-        queue.buffers.hold(&mut pdd.vm);
+        queue.buffers.hold(&mut pdd.vm, &mut state.svm);
         pdd.queue_count += 1;
         counted.keep();
         // The id was free.
@@ -155,7 +155,7 @@ impl Restore<'_> {
             }
             Some(ring) => queue_buffers::find_ring(state, gpu, saved.ring_va, saved.ring_bytes) == Ok(ring),
         };
-        if is_ring { Ok(QueueBuffers { ring, others }) } else { Err(broken()) }
+        if is_ring { Ok(QueueBuffers { ring, others, svm: None }) } else { Err(broken()) }
     }
 
     fn doorbell(

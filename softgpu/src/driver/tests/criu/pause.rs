@@ -17,6 +17,19 @@ fn with_queue(kernel: KernelModel) -> (Client, u32) {
 }
 
 #[test]
+fn shared_virtual_memory_is_in_no_checkpoint() {
+    let client = Client::with_svm("gfx1100");
+    client.acquire(0);
+    client.buffer(0, 0x1000_0000, 4096, GTT);
+    let unchanged = vec![crate::driver::UserPages::Unchanged { bytes: 4096 }];
+    client.svm(KFD_IOCTL_SVM_OP_SET_ATTR, (0x5000_0000, 4096), &mut [], unchanged).unwrap();
+    let info = pause(&client).unwrap();
+    assert_eq!(checkpoint(&client, &info).err(), Some(Errno::EOPNOTSUPP));
+    client.process.svm_unmapped(0x5000_0000, 4096).unwrap();
+    checkpoint(&client, &info).unwrap();
+}
+
+#[test]
 fn process_info_counts_and_stops_every_queue() {
     let (client, id) = with_queue(KernelModel::Fixed);
     let info = pause(&client).unwrap();

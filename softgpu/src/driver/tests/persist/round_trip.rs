@@ -44,14 +44,14 @@ pub fn busy(kernel: KernelModel) -> Busy {
         let mut args = client.alloc_args(0, va, size, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
         args.mmap_offset = user;
         client
-            .call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &Fds::pages(pages))
+            .call_with(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &mut args, &Memory::default(), &Fds::of_pages(pages))
             .unwrap();
         client.map(args.handle, 0).unwrap();
         args.handle
     };
     let new = |pages: u64| {
         let bytes = pages * PAGE;
-        UserPages::New { fd: memfd::create("stasis-userptr", bytes).unwrap(), bytes }
+        UserPages::New { fd: memfd::create("stasis-userptr", bytes).unwrap(), bytes, writable: true }
     };
     let first = userptr(0x7a00_0000, 0x5_6000, 3 * PAGE, vec![new(1), new(2)]);
     let part = UserPages::Of { handle: first, offset: PAGE, bytes: PAGE };
