@@ -94,7 +94,9 @@ pub fn on_device(devices: &str) -> Command {
     with_options(&[], devices)
 }
 
-fn with_options(options: &[&str], devices: &str) -> Command {
+/// The same with more options of `stasis run`.
+#[must_use]
+pub fn with_options(options: &[&str], devices: &str) -> Command {
     // A core would be as large as the device's memory, and a file that is left.
     let mut stasis = Command::new("prlimit");
     stasis.arg("--core=0").arg(program("stasis"));
