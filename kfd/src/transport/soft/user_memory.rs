@@ -35,16 +35,29 @@ pub(super) fn read(address: u64, into: &mut [u8]) -> Result<(), Errno> {
     finish(process_vm_readv(Pid::this(), &mut [IoSliceMut::new(into)], &[remote]), wanted)
 }
 
-/// Copies `bytes` bytes from `address` to the start of a file.
+/// Bytes copied at a time, through the stack: pages change hands while nothing may be allocated.
+const CHUNK: usize = 16 << 10;
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
+
+/// Copies `bytes` bytes from `address` to the start of a file that has nothing but zeros. Zeros are not written, so that
+/// memory which was never used, such as most of a queue's save area, takes none in the file either.
 ///
 /// # Errors
 /// EFAULT if any byte cannot be read, else the errno of writing the file.
 pub(super) fn copy_to_file(address: u64, bytes: u64, file: &OwnedFd) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes {
-        let source = address.checked_add(done).ok_or(Errno::EFAULT)?;
-        let source = vector(source, usize::try_from(bytes - done).map_err(|_| Errno::EFAULT)?)?;
-        done += progress(linux::pwrite(file.as_fd(), source.base, source.len, done))? as u64;
+    let mut chunk = ZEROS;
+    let mut at = 0;
+    while at < bytes {
+        let length = usize::try_from(bytes - at).unwrap_or(CHUNK).min(CHUNK);
+        let chunk = chunk.get_mut(..length).ok_or(Errno::EFAULT)?;
+        read(address.checked_add(at).ok_or(Errno::EFAULT)?, chunk)?;
+        let mut rest = if *chunk == ZEROS[..length] { &[][..] } else { chunk };
+        while !rest.is_empty() {
+            let (from, offset) = (rest.as_ptr().expose_provenance(), at + (length - rest.len()) as u64);
+            let done = progress(linux::pwrite(file.as_fd(), from, rest.len(), offset))?;
+            rest = rest.get(done..).unwrap_or_default();
+        }
+        at += length as u64;
     }
     Ok(())
 }

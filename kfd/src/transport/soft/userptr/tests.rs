@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use nix::fcntl::SealFlag;
 use nix::sys::mman::{MapFlags, mmap_anonymous, mprotect, munmap};
+use nix::sys::stat::fstat;
 
 use super::exchange::pointer;
 use super::*;
@@ -568,4 +569,15 @@ fn lent_pages_that_were_moved_can_be_lent_where_they_are_now() {
     assert_eq!(byte, [2]);
     lent.cancel(&pages);
     svm(&mut lent, &memory, 0..2, &[(1, false)]);
+}
+
+#[test]
+fn pages_that_were_never_used_take_no_memory_when_they_are_lent() {
+    let (memory, mut lent) = (Memory(Mapping::private(256 * PAGE).unwrap(), 256 * PAGE), Lent::default());
+    memory.write(100 * PAGE + 7, 9);
+    let pages = lend(&mut lent, &memory).unwrap();
+    let blocks = fstat(&pages.memory[0]).unwrap().st_blocks;
+    assert!(blocks > 0 && blocks <= 8 * 8, "{blocks} blocks of 512 bytes");
+    assert_eq!((memory.read(100 * PAGE + 7), memory.read(0), memory.read(256 * PAGE - 1)), (9, 0, 0));
+    lent.cancel(&pages);
 }
