@@ -332,7 +332,7 @@ fn v24_apertures_of_1000_nodes_are_einval() {
 
 #[test]
 fn v25_ranges_of_shared_virtual_memory_cannot_be_in_the_way() {
-    // The modelled kernel is built without HSA_AMD_SVM, as the topology's capability word says. No range can be
+    // The default kernel is built without HSA_AMD_SVM, as the topology's capability word says. No range can be
     // registered, so that no allocation can get EADDRINUSE.
     let client = Client::ready();
     let mut svm =

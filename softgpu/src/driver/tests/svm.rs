@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SVM under a kernel that was built with it: refusals in the kernel's order, attributes, and what GPUs have mapped.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::harness::*;
+use super::harness::{self, Client, Fds, GTT, Memory, VRAM};
 use kfd::sys::*;
 use nix::errno::Errno;
+use proptest::prelude::*;
 
 use crate::driver::ledger::Resource;
 use crate::driver::{UserPages, memfd};
@@ -394,7 +396,7 @@ fn save_area_stays_mapped_while_its_queue_lives() {
     assert_eq!(client.hardware.take(), []);
     client.destroy(queue).unwrap();
     set(&client, area, bytes / PAGE, &none, unchanged(bytes)).unwrap();
-    assert_eq!(client.hardware.take().last(), Some(&Step::Unmap { gpu: 0, va: area, bytes }));
+    assert_eq!(client.hardware.take().last(), Some(&harness::Step::Unmap { gpu: 0, va: area, bytes }));
 }
 
 #[test]
@@ -406,4 +408,81 @@ fn queues_whose_save_area_was_unmapped_do_not_run_again() {
     client.process.svm_unmapped(args.ctx_save_restore_address, PAGE).unwrap();
     assert_eq!(client.hardware.running.lock().len(), 0);
     client.destroy(queue).unwrap();
+}
+
+/// Pages of the model below.
+const PAGES: u64 = 8;
+
+/// A step of a client, over some pages.
+#[derive(Clone, Debug)]
+enum Step {
+    Access { pages: Range<u64>, gpu: usize, has: bool },
+    ReadOnly { pages: Range<u64>, set: bool },
+    Unmap { pages: Range<u64> },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pages = || (0..PAGES, 1..=PAGES).prop_map(|(from, count)| from..(from + count).min(PAGES));
+    prop_oneof![
+        4 => (pages(), 0..2usize, any::<bool>()).prop_map(|(pages, gpu, has)| Step::Access { pages, gpu, has }),
+        1 => (pages(), any::<bool>()).prop_map(|(pages, set)| Step::ReadOnly { pages, set }),
+        2 => pages().prop_map(|pages| Step::Unmap { pages }),
+    ]
+}
+
+/// Of a page: which GPUs may access it, and whether only to read.
+type Page = ([bool; 2], bool);
+
+/// What a client lends for a step: new memory for pages that no GPU can access yet, if one will.
+fn lent(model: &[Page], pages: &Range<u64>, gains: bool) -> Vec<UserPages> {
+    let one = |page: u64| match model[page as usize].0 {
+        [false, false] if gains => new(PAGE),
+        _ => unchanged(PAGE),
+    };
+    pages.clone().map(one).collect()
+}
+
+proptest! {
+    #[test]
+    fn gpus_have_mapped_exactly_what_they_may_access(steps in prop::collection::vec(step(), 1..40)) {
+        let client = ready();
+        let mut model = vec![Page::default(); PAGES as usize];
+        for step in steps {
+            let (pages, attribute, gains) = match &step {
+                Step::Access { pages, gpu, has } => {
+                    (pages, (if *has { ACCESS } else { NO_ACCESS }, client.id(*gpu)), *has)
+                }
+                Step::ReadOnly { pages, set } => {
+                    (pages, (if *set { SET_FLAGS } else { CLEAR_FLAGS }, KFD_IOCTL_SVM_FLAG_GPU_RO), false)
+                }
+                Step::Unmap { pages } => (pages, (0, 0), false),
+            };
+            let (start, bytes) = (VA + pages.start * PAGE, (pages.end - pages.start) * PAGE);
+            let touched = pages.start as usize..pages.end as usize;
+            if let Step::Unmap { .. } = step {
+                client.process.svm_unmapped(start, bytes).unwrap();
+                model[touched].fill(Page::default());
+            } else {
+                let memory = lent(&model, pages, gains);
+                client.svm(SET, (start, bytes), &mut [attribute], memory).unwrap();
+                for page in &mut model[touched] {
+                    match step {
+                        Step::Access { gpu, has, .. } => page.0[gpu] = has,
+                        Step::ReadOnly { set, .. } => page.1 = set,
+                        Step::Unmap { .. } => {}
+                    }
+                }
+            }
+            for (page, (users, read_only)) in (0..).zip(&model) {
+                let entries = [0, 1].map(|gpu| client.hardware.page(gpu, VA + page * PAGE));
+                let expected = users.map(|has| has.then_some(access(!read_only, false)));
+                prop_assert_eq!(entries.map(|entry| entry.map(|entry| entry.access)), expected, "page {}", page);
+                if let [Some(first), Some(second)] = entries {
+                    prop_assert_eq!(first, second);
+                }
+            }
+        }
+        client.process.svm_unmapped(VA, PAGES * PAGE).unwrap();
+        prop_assert_eq!(client.ledger.used(Resource::System), 0);
+    }
 }
