@@ -132,7 +132,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let deadline = Instant::now() + PATIENCE;
     let grace = if options.while_stdin { Duration::ZERO } else { GRACE };
     tracing::info!(target: "server", socket = options.socket, devices = options.devices, "serving");
-    let served = Broker {
+    let mut broker = Broker {
         devices,
         listener,
         ledger,
@@ -144,8 +144,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         controlled: orders.is_some(),
         orders,
         socket: options.socket.clone(),
-    }
-    .run();
+    };
+    let served = broker.run();
+    // While the names are bound: whoever finds them free may make the directory again.
     if let Some(directory) = &options.remove
         && let Err(error) = std::fs::remove_dir_all(directory)
     {
@@ -173,7 +174,7 @@ pub(super) fn listen(name: &str) -> Result<Option<OwnedFd>, ServeError> {
 }
 
 impl Broker {
-    fn run(mut self) -> Result<(), ServeError> {
+    fn run(&mut self) -> Result<(), ServeError> {
         loop {
             self.sleep()?;
             self.bury_the_dead();
