@@ -23,7 +23,7 @@ use serde::Serialize;
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
 
-use super::clients::{Run, start_executor};
+use super::clients::{Run, clients, start_executor};
 use super::contents;
 use super::description::{CONTENTS_FILE, Description, Memory, Place};
 use super::executors::Executor;
@@ -34,6 +34,10 @@ use crate::{beside, output, preflight};
 
 /// How long softgpud may take to listen.
 const STARTING: Duration = Duration::from_secs(30);
+/// How long a softgpud that nobody uses any more may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const LOOK_AT_BROKER: Duration = Duration::from_millis(20);
 /// How often it is looked whether CRIU has made the tasks.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -176,13 +180,22 @@ fn end(pid: i32) {
 /// Starts a softgpud on the run's socket, with the run's directory if that is gone.
 fn start_device(run: &Run) -> Result<Control> {
     let user = geteuid().as_raw();
-    match Control::connect(&broker_socket(&run.socket), user) {
-        Err(ControlError::Nobody { .. }) => {}
-        Ok(_) => bail!(
+    let begun = Instant::now();
+    loop {
+        let mut broker = match Control::connect(&broker_socket(&run.socket), user) {
+            Err(ControlError::Nobody { .. }) => break,
+            connected => connected?,
+        };
+        // One that ends now answers nothing.
+        let is_idle = clients(&mut broker).map_or(true, |clients| clients.is_empty());
+        ensure!(
+            is_idle && begun.elapsed() < ENDING,
             "A softgpud serves the run that the checkpoint is of ({}): end its program, or restore beside it (--beside)",
             run.socket
-        ),
-        Err(error) => return Err(error.into()),
+        );
+        // It stays for this connection.
+        drop(broker);
+        thread::sleep(LOOK_AT_BROKER);
     }
     let tree = PathBuf::from(&run.directory);
     let root = tree.parent().context("The run's directory has no parent")?;
