@@ -6,6 +6,7 @@
 pub mod clients;
 pub mod container;
 pub mod culprit;
+pub mod foreign;
 pub mod gpu;
 pub mod linux;
 pub mod packets;

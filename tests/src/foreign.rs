@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program of `stasis run` that is frozen and thawed without its knowledge.
+//!
+//! INVARIANT: everything of the program is in a directory of its own, and every process of it, `softgpud` and the commands
+//! included, has the name of that directory in its environment; so [`Program::finish`] sees whatever is left. This process
+//! reaps all of them: it is the parent of what has lost its own.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output};
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::clients::{hip_program, on_device};
+use crate::worker::{is_alive, kill, succeeded, wait_until};
+use crate::{criu, detached, program};
+
+/// TIMEOUT: how long a program may take for anything on a busy machine, its kernels included.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often a test looks again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A program under `stasis run`, or restored. It ends with its handle, and so does all that belongs to it.
+#[derive(Debug)]
+pub struct Program {
+    directory: TempDir,
+    run: Child,
+    pid: i32,
+}
+
+impl Program {
+    /// Starts a command of `stasis run`, in a session of its own; to the program's arguments, `more` of them are added, each the
+    /// path of a file in the program's directory.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn start(command: &Command, more: &[&str]) -> Self {
+        set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
+        // `stasis run` takes a directory in memory only, and images of CRIU are written faster there.
+        let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
+        let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
+        let directory = TempDir::with_prefix_in("stasis-foreign-", parent).expect("a directory");
+        for own in ["runtime", "temporary"] {
+            fs::create_dir(directory.path().join(own)).expect("a directory");
+        }
+        let mut whole = detached(directory.path());
+        whole.arg(command.get_program()).args(command.get_args());
+        whole.args(more.iter().map(|name| directory.path().join(name)));
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => whole.env(name, value),
+                None => whole.env_remove(name),
+            };
+        }
+        surround(&mut whole, directory.path());
+        let run = whole.spawn().expect("setsid (util-linux)");
+        Self { directory, run, pid: 0 }
+    }
+
+    /// A program of `tests/clients/hip` on these devices, with the path of the file that ends it.
+    ///
+    /// # Panics
+    /// When it does not compile or start.
+    #[must_use]
+    pub fn hip(name: &str, devices: &str) -> Self {
+        Self::start(on_device(devices).arg(hip_program(name, "gfx1100")), &["stop"])
+    }
+
+    /// The program's pid, which it keeps; 0 until [`Program::wait_line`] has returned once.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The pid of the `stasis run` that has started it.
+    #[must_use]
+    pub fn run_pid(&self) -> i32 {
+        self.run.id().cast_signed()
+    }
+
+    /// A path in its directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// What the program and its `stasis run` have printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.path("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// How many lines of its log begin so.
+    #[must_use]
+    pub fn count(&self, beginning: &str) -> usize {
+        self.log().lines().filter(|line| line.starts_with(beginning)).count()
+    }
+
+    /// Whether the program exists and is no zombie.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.pid > 0 && is_alive(self.pid)
+    }
+
+    /// Waits until there are `count` lines that begin so.
+    ///
+    /// # Panics
+    /// When the program ends before, or the lines do not come.
+    pub fn wait_lines(&mut self, beginning: &str, count: usize) {
+        let begun = Instant::now();
+        while self.count(beginning) < count {
+            let is_there = self.pid == 0 || self.is_alive();
+            // It may have ended after the last line.
+            assert!(is_there || self.count(beginning) >= count, "it ended: {}", self.log());
+            assert!(begun.elapsed() < PATIENCE, "no {count} lines {beginning:?}: {}", self.log());
+            if self.pid == 0 {
+                let ended = self.run.try_wait().expect("a child");
+                assert!(ended.is_none(), "it ended ({ended:?}): {}", self.log());
+            }
+            std::thread::sleep(PAUSE);
+        }
+        if self.pid == 0 {
+            let path = format!("/proc/{0}/task/{0}/children", self.run_pid());
+            let text = fs::read_to_string(path).expect("stasis run");
+            let mut children = text.split_whitespace().map(|pid| pid.parse::<i32>().expect("a pid"));
+            // Its device comes first.
+            self.pid = children.nth(1).unwrap_or_else(|| panic!("no program: {}", self.log()));
+        }
+    }
+
+    /// Waits for `more` lines that begin so, from now on.
+    ///
+    /// # Panics
+    /// As [`Program::wait_lines`].
+    pub fn goes_on(&mut self, beginning: &str, more: usize) {
+        self.wait_lines(beginning, self.count(beginning) + more);
+    }
+
+    /// `stasis` with these arguments, in this program's environment.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("stasis"));
+        command.args(arguments).current_dir("/").env("STASIS_CRIU", criu()).env_remove("STASIS_DEVICE");
+        surround(&mut command, self.directory.path());
+        command
+    }
+
+    /// `stasis checkpoint` of it into the directory `name` of its own.
+    ///
+    /// # Panics
+    /// When its directory's name is not UTF-8.
+    #[must_use]
+    pub fn checkpointing(&self, name: &str, more: &[&str]) -> Command {
+        let (pid, directory) = (self.pid.to_string(), self.path(name));
+        let directory = directory.to_str().expect("a path in UTF-8");
+        self.command(&[&["checkpoint", "--json", &pid, directory], more].concat())
+    }
+
+    /// `stasis restore` from the directory `name`.
+    ///
+    /// # Panics
+    /// When its directory's name is not UTF-8.
+    #[must_use]
+    pub fn restoring(&self, name: &str, more: &[&str]) -> Command {
+        let directory = self.path(name);
+        let directory = directory.to_str().expect("a path in UTF-8");
+        self.command(&[&["restore", "--json", directory], more].concat())
+    }
+
+    /// Freezes it into `name`; it is gone then. What the command says.
+    ///
+    /// # Panics
+    /// When it is not frozen, or not gone.
+    pub fn freeze(&mut self, name: &str) -> Value {
+        let tree = tree_of(self.pid);
+        let outcome = said(&self.checkpointing(name, &[]).output().expect("stasis"));
+        tree.into_iter().for_each(bury);
+        self.wait_run();
+        outcome
+    }
+
+    /// Restores it from `name`. What the command says.
+    ///
+    /// # Panics
+    /// When it is not restored.
+    pub fn restore(&mut self, name: &str) -> Value {
+        said(&self.restoring(name, &[]).output().expect("stasis"))
+    }
+
+    /// Freezes it into `name`, restores it, and removes the checkpoint. What the first command says.
+    ///
+    /// # Panics
+    /// As [`Program::freeze`] and [`Program::restore`].
+    pub fn freeze_and_restore(&mut self, name: &str) -> Value {
+        let outcome = self.freeze(name);
+        self.restore(name);
+        fs::remove_dir_all(self.path(name)).expect("the checkpoint's directory");
+        outcome
+    }
+
+    /// Waits until its `stasis run` has ended.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait_run(&mut self) {
+        wait_until("the end of stasis run", || self.run.try_wait().expect("a child").is_some());
+    }
+
+    /// Has it see the file that ends it, and checks that it says so, ends well, and leaves nothing. Its log.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn stop(self, last_line: &str) -> String {
+        fs::write(self.path("stop"), "").expect("the file that ends it");
+        self.finish(last_line)
+    }
+
+    /// Waits for its end and checks the line of it, its exit status, and that nothing is left. Its log.
+    ///
+    /// # Panics
+    /// When it ends otherwise.
+    pub fn finish(mut self, last_line: &str) -> String {
+        let status = self.status();
+        let log = self.log();
+        assert!(status.success(), "it ended with {status}: {log}");
+        assert!(log.lines().any(|line| line == last_line), "no {last_line:?}: {log}");
+        self.leaves_nothing();
+        log
+    }
+
+    /// How the program ended, or its `stasis run` where it was never restored; asked for once.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn status(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            // Once it was restored it is a child of this process.
+            let restored = match waitpid(Pid::from_raw(self.pid), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => Some(ExitStatus::from_raw(code << 8)),
+                Ok(WaitStatus::Signaled(_, signal, _)) => Some(ExitStatus::from_raw(signal as i32)),
+                Ok(_) => None,
+                Err(_) => self.run.try_wait().expect("a child"),
+            };
+            if let Some(status) = restored {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {}", self.log());
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until no process and no file of the run is left.
+    ///
+    /// # Panics
+    /// When one stays.
+    pub fn leaves_nothing(&self) {
+        let begun = Instant::now();
+        loop {
+            let mut left: Vec<String> =
+                self.processes().into_iter().filter(|pid| !reap(*pid)).map(described).collect();
+            for own in ["runtime", "temporary"] {
+                let entries = fs::read_dir(self.path(own)).expect("the run's directory").flatten();
+                left.extend(entries.map(|entry| entry.path().display().to_string()));
+            }
+            if left.is_empty() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the run left {left:?}\n{}", self.log());
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// All processes of the run, `softgpud` included, but no zombies.
+    ///
+    /// # Panics
+    /// When `/proc` cannot be read.
+    #[must_use]
+    pub fn processes(&self) -> Vec<i32> {
+        let own = self.directory.path().as_os_str().as_encoded_bytes();
+        let entries = fs::read_dir("/proc").expect("/proc").flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_ours = |pid: &i32| {
+            // A process that ends meanwhile, or of another user, has none.
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.windows(own.len()).any(|window| window == own)
+        };
+        pids.filter(is_ours).collect()
+    }
+
+    /// The processes of its `softgpud`: the broker and the executors.
+    #[must_use]
+    pub fn devices(&self) -> Vec<i32> {
+        let is_device = |pid: &i32| {
+            let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            path.file_name().is_some_and(|name| name == "softgpud")
+        };
+        self.processes().into_iter().filter(is_device).collect()
+    }
+
+    /// The executor of the program, or of another process of its tree.
+    #[must_use]
+    pub fn executors(&self) -> Vec<i32> {
+        let devices = self.devices();
+        devices.iter().copied().filter(|pid| parent(*pid).is_some_and(|of| devices.contains(&of))).collect()
+    }
+}
+
+impl Drop for Program {
+    /// Also what a failed test leaves.
+    fn drop(&mut self) {
+        let left = self.processes();
+        left.iter().copied().for_each(kill);
+        let _ = self.run.kill();
+        let _ = self.run.wait();
+        for pid in left {
+            let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+        }
+    }
+}
+
+/// Puts a command into the program's surroundings.
+fn surround(command: &mut Command, directory: &Path) {
+    command.env("XDG_RUNTIME_DIR", directory.join("runtime")).env("TMPDIR", directory.join("temporary"));
+    for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
+        command.env_remove(unwanted);
+    }
+}
+
+/// A process and all below it.
+#[must_use]
+pub fn tree_of(pid: i32) -> Vec<i32> {
+    std::iter::once(pid).chain(crate::tree::descendants(pid)).collect()
+}
+
+/// What a command that succeeded said as JSON.
+///
+/// # Panics
+/// When it failed.
+pub fn said(output: &Output) -> Value {
+    succeeded(output)
+}
+
+/// A number in what a command said.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn number(outcome: &Value, name: &str) -> u64 {
+    outcome[name].as_u64().unwrap_or_else(|| panic!("no {name} in {outcome}"))
+}
+
+/// Waits until nothing has this pid.
+///
+/// # Panics
+/// When something has.
+pub fn bury(pid: i32) {
+    wait_until("the end of a process that was frozen", || {
+        !fs::exists(format!("/proc/{pid}")).unwrap_or(true) || {
+            reap(pid);
+            false
+        }
+    });
+}
+
+/// Reaps a child of this process that has ended. Whether there was one, or the pid is free.
+fn reap(pid: i32) -> bool {
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(status) => status != WaitStatus::StillAlive,
+        Err(_) => !is_alive(pid),
+    }
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn described(pid: i32) -> String {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    format!("{pid}: {}", String::from_utf8_lossy(&command).replace('\0', " "))
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs that were written for AMD's driver are frozen at any instant and thawed, and compute what they would have.
+//!
+//! The instants are drawn with STASIS_SEED; STASIS_FOREIGN=N makes it N checkpoints of a program.
+
+#![allow(clippy::unwrap_used)]
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+use stasis_tests::clients::with_clients;
+use stasis_tests::foreign::{Program, number};
+use stasis_tests::gpu::Numbers;
+use stasis_tests::python::{source, tinygrad};
+
+/// Checkpoints of a program unless more are asked for.
+const SAMPLE: usize = 8;
+/// More of them are taken until waves and calls of WAIT_EVENTS were met, up to so many times as many.
+const MOST: usize = 8;
+
+fn setting(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// How many checkpoints are taken of a program.
+fn wanted() -> usize {
+    setting("STASIS_FOREIGN").map_or(SAMPLE, |count| usize::try_from(count).unwrap())
+}
+
+/// Instants of one test.
+fn instants(test: u64) -> Numbers {
+    Numbers(setting("STASIS_SEED").unwrap_or(1) ^ test << 32)
+}
+
+/// Waits a part of this time.
+fn wait_some(instants: &mut Numbers, most: Duration) {
+    let part = f64::from(instants.next().unwrap()) / f64::from(u32::MAX);
+    sleep(most.mul_f64(part));
+}
+
+/// What was met by checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+struct Met {
+    checkpoints: usize,
+    with_waves: usize,
+    with_waits: usize,
+}
+
+impl Met {
+    fn add(&mut self, outcome: &Value) {
+        self.checkpoints += 1;
+        self.with_waves += usize::from(number(outcome, "waves_saved") > 0);
+        self.with_waits += usize::from(number(outcome, "waits") > 0);
+    }
+
+    /// Whether there were enough checkpoints, and a fifth of them in the middle of kernels and of waits each.
+    fn is_enough(&self, checkpoints: usize) -> bool {
+        let share = checkpoints.div_ceil(5);
+        self.checkpoints >= checkpoints && self.with_waves >= share && self.with_waits >= share
+    }
+}
+
+/// Freezes and restores a program at instants until enough was met.
+fn freeze_often(program: &mut Program, mut instants: Numbers, most: Duration) -> Met {
+    let (wanted, mut met) = (wanted(), Met::default());
+    while !met.is_enough(wanted) {
+        assert!(met.checkpoints < wanted * MOST, "{met:?}");
+        wait_some(&mut instants, most);
+        met.add(&program.freeze_and_restore("images"));
+    }
+    println!("{met:?}");
+    met
+}
+
+fn training(steps: usize) -> Program {
+    let mut command = tinygrad("soft:gfx1100");
+    command.arg(source("tinygrad/steps.py")).arg(steps.to_string());
+    Program::start(&command, &["stop"])
+}
+
+fn losses(log: &str) -> Vec<String> {
+    log.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn training_frozen_at_any_instant_has_the_losses_of_one_that_was_not() {
+    with_clients(|| {
+        let mut program = training(1_000_000);
+        // Everything is compiled then, and the same commands are given again and again.
+        program.wait_lines("loss ", 2);
+        freeze_often(&mut program, instants(1), Duration::from_millis(600));
+        program.goes_on("loss ", 1);
+        let frozen = losses(&program.stop("done"));
+        let mut undisturbed = training(frozen.len());
+        undisturbed.wait_lines("loss ", 1);
+        assert_eq!(losses(&undisturbed.finish("done")), frozen);
+    });
+}
+
+#[test]
+fn kernel_without_end_is_frozen_in_its_middle_twice() {
+    with_clients(|| {
+        let mut program = Program::hip("spin", "soft:gfx1100");
+        program.wait_lines("spinning", 1);
+        for outcome in [program.freeze_and_restore("first"), program.freeze_and_restore("second")] {
+            assert!(number(&outcome, "waves_saved") > 0, "{outcome}");
+        }
+        program.stop("PASS spin");
+    });
+}
+
+#[test]
+fn streams_of_kernels_and_copies_have_right_results_when_frozen_at_any_instant() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round ", 2);
+        let instants = instants(2);
+        freeze_often(&mut program, instants, Duration::from_millis(40));
+        program.goes_on("round ", 3);
+        program.stop("PASS rounds");
+    });
+}
