@@ -194,6 +194,8 @@ pub enum Part {
     Handle,
     /// A context of a render node.
     Context,
+    /// A range of shared virtual memory, by its address.
+    Range,
     /// A queue, by its id.
     Queue,
     /// An event, by its id.
@@ -215,6 +217,7 @@ impl std::fmt::Display for Part {
             Self::Mapping => "mapping",
             Self::Handle => "handle",
             Self::Context => "context",
+            Self::Range => "range",
             Self::Queue => "queue",
             Self::Event => "event",
             Self::EventPage => "event page",

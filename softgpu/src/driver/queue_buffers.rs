@@ -43,6 +43,49 @@ pub(super) fn find(
     args: &kfd_ioctl_create_queue_args,
 ) -> Result<QueueBuffers, Errno> {
     let vm = &state.pdds[gpu].vm;
+    let mut found = find_all_but_save_area(vm, args)?;
+    if is_compute(args) {
+        let area = save_area(model, args)?;
+        match vm.exact(area.start, area.end - area.start) {
+            Some(mapping) => found.others.push(mapping.backing.identity),
+            None if state.svm.hold_save_area(gpu, &area) => found.svm = Some(area),
+            None => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(found)
+}
+
+/// Finds all buffers of a queue that was saved. `in_svm`: its save area was shared virtual memory, which may have lost its
+/// attributes since, or its pages.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn find_again(
+    state: &State,
+    gpu: usize,
+    model: &GpuModel,
+    args: &kfd_ioctl_create_queue_args,
+    in_svm: bool,
+) -> Result<QueueBuffers, Errno> {
+    let vm = &state.pdds[gpu].vm;
+    let mut found = find_all_but_save_area(vm, args)?;
+    match (is_compute(args), in_svm) {
+        (true, true) => found.svm = Some(save_area(model, args)?),
+        (true, false) => {
+            let area = save_area(model, args)?;
+            found.others.push(exact(vm, area.start, area.end - area.start)?.backing.identity);
+        }
+        (false, true) => return Err(Errno::EINVAL),
+        (false, false) => {}
+    }
+    Ok(found)
+}
+
+fn is_compute(args: &kfd_ioctl_create_queue_args) -> bool {
+    matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL)
+}
+
+fn find_all_but_save_area(vm: &Vm, args: &kfd_ioctl_create_queue_args) -> Result<QueueBuffers, Errno> {
     let mut others = vec![
         exact(vm, args.write_pointer_address, 4096)?.backing.identity,
         exact(vm, args.read_pointer_address, 4096)?.backing.identity,
@@ -50,18 +93,10 @@ pub(super) fn find(
     // metadata_ring_size exists since 1.22; for the modelled kernel the word is padding.
     let ring_bytes = page_align(u64::from(args.ring_size)).ok_or(Errno::EINVAL)?;
     let ring = exact(vm, args.ring_base_address, ring_bytes)?.backing.identity;
-    let compute = matches!(args.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL);
-    let mut svm = None;
-    if compute {
+    if is_compute(args) {
         find_eop(vm, args, &mut others)?;
-        let area = save_area(model, args)?;
-        match vm.exact(area.start, area.end - area.start) {
-            Some(mapping) => others.push(mapping.backing.identity),
-            None if state.svm.hold_save_area(gpu, &area) => svm = Some(area),
-            None => return Err(Errno::EINVAL),
-        }
     }
-    Ok(QueueBuffers { ring: Some(ring), others, svm })
+    Ok(QueueBuffers { ring: Some(ring), others, svm: None })
 }
 
 /// The end-of-pipe buffer, which only compute queues have, and not all of them.
@@ -117,8 +152,13 @@ pub(super) fn check_write_pointer(state: &State, gpu: usize, va: u64) -> Result<
 impl QueueBuffers {
     /// Counts the queue as a user of each buffer.
     pub(super) fn hold(&self, vm: &mut Vm, svm: &mut SvmRanges) {
-        self.all().for_each(|memory| vm.hold(memory));
+        self.hold_mappings(vm);
         self.svm.iter().for_each(|area| svm.hold(area));
+    }
+
+    /// As `hold`, but for shared virtual memory.
+    pub(super) fn hold_mappings(&self, vm: &mut Vm) {
+        self.all().for_each(|memory| vm.hold(memory));
     }
 
     /// Undoes `hold`.

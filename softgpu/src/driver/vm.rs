@@ -5,7 +5,6 @@
 //! count of queues belongs to the pair of memory and address space (`bo_va->queue_refcount`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::PAGE;
@@ -93,12 +92,6 @@ impl Vm {
     pub(super) fn exact(&self, va: u64, bytes: u64) -> Option<&VmMapping> {
         let mapping = self.mappings.get(&(va & !(PAGE - 1)))?;
         (bytes == 0 || mapping.bytes == bytes).then_some(mapping)
-    }
-
-    /// The file behind `bytes` bytes at `va`, and where they are in it, if they lie in one mapping and one file.
-    pub(super) fn resolve(&self, va: u64, bytes: u64) -> Option<(Arc<OwnedFd>, i64)> {
-        let [run] = <[Run; 1]>::try_from(self.runs(va, bytes)?).ok()?;
-        Some((run.fd, i64::try_from(run.offset).ok()?))
     }
 
     /// What is behind `bytes` bytes at `va`, if they lie in one mapping.

@@ -175,6 +175,12 @@ impl GpuModel {
         self.chip.xgmi_engines(self.shape.num_xcc)
     }
 
+    /// The same GPU under a kernel that was built with HSA_AMD_SVM, or without it.
+    #[must_use]
+    pub fn with_kernel_svm(self, kernel_has_svm: bool) -> Self {
+        Self { kernel_has_svm, ..self }
+    }
+
     /// Whether the GPU can use memory by the SVM ioctl (`KFD_IS_SVM_API_SUPPORTED`).
     pub fn has_svm(&self) -> bool {
         self.capability() & CAPABILITY_SVM != 0

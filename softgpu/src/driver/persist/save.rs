@@ -20,7 +20,9 @@ use crate::driver::files::Node;
 use crate::driver::memfd::{self, Identity};
 use crate::driver::process::{KfdProcess, Pdd, State};
 use crate::driver::queue_table::{Doorbell, Queue};
+use crate::driver::svm::{SvmMemory, SvmRange};
 use crate::persist::{Memories, Memory, PersistError};
+use crate::sysfs::GpuModel;
 
 impl KfdProcess {
     /// Everything of a paused process, and the memory that it names: one descriptor of each, that can write if any of the
@@ -38,6 +40,8 @@ impl KfdProcess {
         let gpus =
             (0..).zip(&state.pdds).map(|(gpu, pdd)| found.pdd(gpu, pdd)).collect::<Result<_, Errno>>()?;
         let handles = found.handles(&state)?;
+        let ranges =
+            state.svm.iter().map(|(start, range)| found.range(start, range)).collect::<Result<_, _>>()?;
         let queues =
             state.queues.iter().map(|(id, queue)| found.queue(id, queue)).collect::<Result<_, _>>()?;
         let events = self.events.lock();
@@ -45,7 +49,8 @@ impl KfdProcess {
             events.page.as_ref().map(|page| found.event_page(page, &state)).transpose()?.flatten();
         let saved = ProcessState {
             kernel: self.kernel,
-            gpu_ids: self.gpus.iter().map(crate::sysfs::GpuModel::gpu_id).collect(),
+            has_svm: self.gpus.iter().any(GpuModel::has_svm),
+            gpu_ids: self.gpus.iter().map(GpuModel::gpu_id).collect(),
             user_ids: (0..self.gpus.len()).map(|gpu| self.user_id(gpu)).collect(),
             memories: found.states,
             backings: found.backings,
@@ -54,6 +59,7 @@ impl KfdProcess {
             gpus,
             handles,
             contexts: contexts(&state),
+            ranges,
             queues,
             event_page,
             events: events.iter().map(|(id, event)| event_state(id, event)).collect(),
@@ -186,6 +192,21 @@ impl Found {
         Ok(handles)
     }
 
+    fn range(&mut self, start: u64, range: &SvmRange) -> Result<RangeState, Errno> {
+        let mut save = |memory: &SvmMemory| -> Result<RangeMemoryState, Errno> {
+            let &SvmMemory { ref fd, offset, writable } = memory;
+            Ok(RangeMemoryState { memory: self.memory(fd.as_fd())?, offset, writable })
+        };
+        Ok(RangeState {
+            start,
+            bytes: range.end - start,
+            attributes: range.attributes,
+            memory: range.memory.as_ref().map(&mut save).transpose()?,
+            mapped: range.mapped,
+            queues: range.queues,
+        })
+    }
+
     fn queue(&self, id: u32, queue: &Queue) -> Result<QueueState, Errno> {
         let identity = |memory: &Identity| self.identity(*memory);
         Ok(QueueState {
@@ -209,6 +230,7 @@ impl Found {
             },
             ring: queue.buffers.ring.as_ref().map(identity).transpose()?,
             others: queue.buffers.others.iter().map(identity).collect::<Result<_, _>>()?,
+            in_svm: queue.buffers.svm.is_some(),
             reset: queue.reset,
             mqd: queue.mqd.parts().map(|part| part.to_vec()).collect(),
         })

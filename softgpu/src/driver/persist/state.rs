@@ -8,12 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::kernel::KernelModel;
 use crate::driver::process::{GpuSettings, Runtime};
+use crate::driver::svm::Attributes;
 use crate::hardware::PageAccess;
 
 /// A process of the driver, as [`KfdProcess::save`](crate::driver::KfdProcess::save) made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessState {
     pub(super) kernel: KernelModel,
+    /// Whether the kernel has shared virtual memory.
+    pub(super) has_svm: bool,
     /// The hardware's own ids of the GPUs, and those by which the process knows them.
     pub(super) gpu_ids: Vec<u32>,
     pub(super) user_ids: Vec<u32>,
@@ -25,6 +28,7 @@ pub struct ProcessState {
     pub(super) gpus: Vec<PddState>,
     pub(super) handles: Vec<HandleState>,
     pub(super) contexts: Vec<ContextState>,
+    pub(super) ranges: Vec<RangeState>,
     pub(super) queues: Vec<QueueState>,
     pub(super) event_page: Option<EventPageState>,
     pub(super) events: Vec<EventState>,
@@ -161,6 +165,29 @@ pub(super) struct ContextState {
     pub(super) asked: u32,
 }
 
+/// A range of shared virtual memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RangeState {
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) attributes: Attributes,
+    /// The client's pages while GPUs map them.
+    pub(super) memory: Option<RangeMemoryState>,
+    /// Bit per GPU that maps it.
+    pub(super) mapped: u32,
+    /// Queues whose save areas it is part of. A range that was made where such an area had been is not part of it.
+    pub(super) queues: u32,
+}
+
+/// Where the pages of a range are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RangeMemoryState {
+    pub(super) memory: u32,
+    pub(super) offset: u64,
+    /// Whether the client itself may write them.
+    pub(super) writable: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DoorbellState {
     Compute {
@@ -191,6 +218,8 @@ pub(super) struct QueueState {
     pub(super) doorbell: DoorbellState,
     pub(super) ring: Option<IdentityState>,
     pub(super) others: Vec<IdentityState>,
+    /// Whether the save area is shared virtual memory, and not one of the others.
+    pub(super) in_svm: bool,
     /// Whether a reset lost it.
     pub(super) reset: bool,
     /// The bytes of each XCC's descriptor.

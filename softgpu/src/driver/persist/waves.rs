@@ -29,7 +29,7 @@ fn in_area(state: &State, queue: &Queue, xcc: usize) -> Option<u64> {
     let area_va = queue.cwsr_va.checked_add(before)?;
     let begin = saved.control_stack_offset;
     let used = u64::from(saved.wave_state_offset.checked_sub(begin)?);
-    let runs = state.pdds.get(queue.gpu)?.vm.runs(area_va.checked_add(u64::from(begin))?, used)?;
+    let runs = state.runs(queue.gpu, area_va.checked_add(u64::from(begin))?, used)?;
     let length = usize::try_from(saved.wave_state_offset).ok()?;
     let mut area = vec![0u8; length.max(HEADER_BYTES)];
     let mut rest = area.get_mut(usize::try_from(begin).ok()?..length)?;

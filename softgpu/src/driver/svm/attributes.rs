@@ -3,6 +3,7 @@
 //! (`kfd_svm.c`: `svm_range_apply_attrs`, `svm_range_get_attr`).
 
 use kfd::sys::*;
+use serde::{Deserialize, Serialize};
 
 /// `DEFAULT_GRANULARITY` of older kernels and of `amdgpu.svm_default_granularity`: 2^9 pages.
 const DEFAULT_GRANULARITY: u32 = 9;
@@ -10,8 +11,8 @@ const DEFAULT_GRANULARITY: u32 = 9;
 const MAX_GRANULARITY: u32 = 0x3f;
 
 /// The attributes of a range. GPUs are bits, by their position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attributes {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::driver) struct Attributes {
     pub(super) preferred: u32,
     pub(super) prefetch: u32,
     pub(super) granularity: u32,
@@ -61,8 +62,21 @@ impl Change {
 }
 
 impl Attributes {
+    /// Whether SET_ATTR can have set them, where these GPUs can have access and memory can be at such locations.
+    pub(in crate::driver) fn are_possible(&self, gpus: u32, is_location: impl Fn(u32) -> bool) -> bool {
+        let is_known = |location| {
+            matches!(location, KFD_IOCTL_SVM_LOCATION_SYSMEM | KFD_IOCTL_SVM_LOCATION_UNDEFINED)
+                || is_location(location)
+        };
+        is_known(self.preferred)
+            && is_known(self.prefetch)
+            && self.granularity <= MAX_GRANULARITY
+            && self.access & self.in_place == 0
+            && self.users() & !gpus == 0
+    }
+
     /// The GPUs that may access the range.
-    pub(super) fn users(&self) -> u32 {
+    pub(in crate::driver) fn users(&self) -> u32 {
         self.access | self.in_place
     }
 

@@ -19,9 +19,10 @@ use std::sync::Arc;
 use kfd::sys::*;
 use nix::errno::Errno;
 
-use self::attributes::{Attributes, Change, Common};
-use self::ranges::Memory;
-pub(super) use self::ranges::{SvmRange, SvmRanges};
+pub(super) use self::attributes::Attributes;
+use self::attributes::{Change, Common};
+pub(super) use self::ranges::{SvmMemory, SvmRange, SvmRanges};
+use super::bo::Run;
 use super::ledger::Resource;
 use super::memory::ClientPages;
 use super::process::{KfdProcess, State};
@@ -207,7 +208,7 @@ impl KfdProcess {
                     self.unmap_range(start, range);
                     let offset = run.offset + (start - part.start);
                     let fd = run.fd.clone();
-                    range.memory = Some(Memory { fd, offset, writable: pages.writable });
+                    range.memory = Some(SvmMemory { fd, offset, writable: pages.writable });
                     lent.push(start);
                 }
                 at = part.end;
@@ -273,6 +274,45 @@ impl KfdProcess {
         }
     }
 
+    /// Adds a range that was saved, and maps it on these GPUs. It is charged already.
+    ///
+    /// # Errors
+    /// The GPU that does not map it, and the hardware's error. The range stays, mapped on the GPUs before that one.
+    pub(super) fn restore_range(
+        &self,
+        svm: &mut SvmRanges,
+        start: u64,
+        mut range: SvmRange,
+        gpus: u32,
+    ) -> Result<(), (usize, Errno)> {
+        let (bytes, mut outcome) = (range.end - start, Ok(()));
+        if let Some(memory) = &range.memory {
+            let access = page_access(&range.attributes, memory);
+            range.access = Some(access);
+            for gpu in (0..self.gpus.len()).filter(|gpu| gpus & 1 << gpu != 0) {
+                let (backing, offset) = (memory.fd.as_fd(), memory.offset);
+                let mapping = GpuMapping { va: start, bytes, access, backing, offset };
+                outcome = self.hardware.map(gpu, &mapping).map_err(|errno| (gpu, errno));
+                if outcome.is_err() {
+                    break;
+                }
+                range.mapped |= 1 << gpu;
+            }
+        }
+        svm.insert(start, range);
+        outcome
+    }
+
+    /// Ends all ranges.
+    pub(super) fn forget_ranges(&self, state: &mut State) {
+        let starts: Vec<u64> = state.svm.iter().map(|(start, _)| start).collect();
+        for start in starts {
+            let Some(mut range) = state.svm.remove(start) else { continue };
+            self.unmap_range(start, &mut range);
+            self.slot.release(Resource::System, range.end - start);
+        }
+    }
+
     fn unmap_range(&self, start: u64, range: &mut SvmRange) {
         for gpu in (0..self.gpus.len()).filter(|gpu| range.mapped & 1 << gpu != 0) {
             self.hardware.unmap(gpu, start, range.end - start);
@@ -314,14 +354,20 @@ impl KfdProcess {
 }
 
 impl State {
-    /// The file behind `bytes` bytes that a GPU has mapped at `va`, and where they are in it, if they lie in one file.
+    /// What is behind `bytes` bytes that a GPU has mapped at `va`, if they lie in one mapping or in ranges.
+    pub(super) fn runs(&self, gpu: usize, va: u64, bytes: u64) -> Option<Vec<Run>> {
+        self.pdds.get(gpu)?.vm.runs(va, bytes).or_else(|| self.svm.runs(gpu, va, bytes))
+    }
+
+    /// The same if they lie in one file: the file, and where they are in it.
     pub(super) fn resolve(&self, gpu: usize, va: u64, bytes: u64) -> Option<(Arc<OwnedFd>, i64)> {
-        self.pdds.get(gpu)?.vm.resolve(va, bytes).or_else(|| self.svm.resolve(gpu, va, bytes))
+        let [run] = <[Run; 1]>::try_from(self.runs(gpu, va, bytes)?).ok()?;
+        Some((run.fd, i64::try_from(run.offset).ok()?))
     }
 }
 
 /// How GPUs map a range (`svm_range_get_pte_flags`).
-fn page_access(attributes: &Attributes, memory: &Memory) -> PageAccess {
+fn page_access(attributes: &Attributes, memory: &SvmMemory) -> PageAccess {
     let has = |flag| attributes.flags & flag != 0;
     let write = memory.writable && !has(KFD_IOCTL_SVM_FLAG_GPU_RO);
     PageAccess { read: true, write, execute: has(KFD_IOCTL_SVM_FLAG_GPU_EXEC) }

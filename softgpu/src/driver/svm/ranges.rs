@@ -12,29 +12,30 @@ use std::sync::Arc;
 use kfd::sys::KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED;
 
 use super::attributes::Attributes;
+use crate::driver::bo::Run;
 use crate::hardware::PageAccess;
 
 /// The client's pages of a range.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
-    pub(super) fd: Arc<OwnedFd>,
-    pub(super) offset: u64,
+pub(in crate::driver) struct SvmMemory {
+    pub(in crate::driver) fd: Arc<OwnedFd>,
+    pub(in crate::driver) offset: u64,
     /// Whether the client itself may write them.
-    pub(super) writable: bool,
+    pub(in crate::driver) writable: bool,
 }
 
 /// A range (`struct svm_range`).
 #[derive(Clone, Debug, Default)]
 pub(in crate::driver) struct SvmRange {
-    pub(super) end: u64,
-    pub(super) attributes: Attributes,
+    pub(in crate::driver) end: u64,
+    pub(in crate::driver) attributes: Attributes,
     /// None while no GPU may access the range: the pages are the client's alone then.
-    pub(super) memory: Option<Memory>,
+    pub(in crate::driver) memory: Option<SvmMemory>,
     /// The GPUs that have it mapped, a bit each, and how.
-    pub(super) mapped: u32,
-    pub(super) access: Option<PageAccess>,
+    pub(in crate::driver) mapped: u32,
+    pub(in crate::driver) access: Option<PageAccess>,
     /// Queues whose save areas it is part of (`queue_refcount`).
-    pub(super) queues: u32,
+    pub(in crate::driver) queues: u32,
 }
 
 impl SvmRange {
@@ -114,6 +115,16 @@ impl SvmRanges {
         }
     }
 
+    /// All ranges, by address.
+    pub(in crate::driver) fn iter(&self) -> impl Iterator<Item = (u64, &SvmRange)> {
+        self.by_start.iter().map(|(start, range)| (*start, range))
+    }
+
+    /// Adds a range that overlaps no other one.
+    pub(super) fn insert(&mut self, start: u64, range: SvmRange) {
+        self.by_start.insert(start, range);
+    }
+
     pub(super) fn get_mut(&mut self, start: u64) -> Option<&mut SvmRange> {
         self.by_start.get_mut(&start)
     }
@@ -145,13 +156,16 @@ impl SvmRanges {
         }
     }
 
-    /// The file behind `bytes` bytes at `va` that a GPU has mapped, and where they are in it, if they lie in one range.
-    pub(in crate::driver) fn resolve(&self, gpu: usize, va: u64, bytes: u64) -> Option<(Arc<OwnedFd>, i64)> {
-        let (start, range) = self.by_start.range(..=va).next_back()?;
-        let memory = range.memory.as_ref().filter(|_| range.mapped & 1 << gpu != 0)?;
-        if va.checked_add(bytes)? > range.end {
-            return None;
+    /// What is behind `bytes` bytes at `va`, if a GPU has all of them mapped.
+    pub(super) fn runs(&self, gpu: usize, va: u64, bytes: u64) -> Option<Vec<Run>> {
+        let span = va..va.checked_add(bytes)?;
+        let (mut at, mut runs) = (va, Vec::new());
+        for (start, range) in self.over(&span) {
+            let memory = range.memory.as_ref().filter(|_| range.mapped & 1 << gpu != 0)?;
+            let (inside, end) = (at.checked_sub(start)?, range.end.min(span.end));
+            runs.push(Run { fd: Arc::clone(&memory.fd), offset: memory.offset + inside, bytes: end - at });
+            at = end;
         }
-        Some((Arc::clone(&memory.fd), i64::try_from(memory.offset + (va - start)).ok()?))
+        (at == span.end).then_some(runs)
     }
 }

@@ -354,9 +354,14 @@ impl Client {
 
     /// The GPUs of a list under a kernel with HSA_AMD_SVM, nothing acquired.
     pub fn with_svm(spec: &str) -> Self {
+        Self::with_svm_under(KernelModel::default(), spec)
+    }
+
+    /// The same under a chosen kernel.
+    pub fn with_svm_under(kernel: KernelModel, spec: &str) -> Self {
         let gpus: Arc<[GpuModel]> = Machine::of_list(spec).unwrap().with_svm().into_gpus().into();
         let ledger = ledger_of(&gpus);
-        Self::beside(gpus, ledger)
+        Self::under(kernel, gpus, ledger)
     }
 
     /// One GPU, its address space acquired.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::harness::{self, Client, Fds, GTT, Memory, VRAM};
+use super::queues::BASE;
 use kfd::sys::*;
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -14,17 +15,17 @@ use crate::driver::{UserPages, memfd};
 use crate::hardware::PageAccess;
 
 const VA: u64 = 0x5000_0000;
-const PAGE: u64 = 4096;
-const SET: u32 = KFD_IOCTL_SVM_OP_SET_ATTR;
+pub const PAGE: u64 = 4096;
+pub const SET: u32 = KFD_IOCTL_SVM_OP_SET_ATTR;
 const GET: u32 = KFD_IOCTL_SVM_OP_GET_ATTR;
-const ACCESS: u32 = KFD_IOCTL_SVM_ATTR_ACCESS;
-const IN_PLACE: u32 = KFD_IOCTL_SVM_ATTR_ACCESS_IN_PLACE;
-const NO_ACCESS: u32 = KFD_IOCTL_SVM_ATTR_NO_ACCESS;
-const SET_FLAGS: u32 = KFD_IOCTL_SVM_ATTR_SET_FLAGS;
+pub const ACCESS: u32 = KFD_IOCTL_SVM_ATTR_ACCESS;
+pub const IN_PLACE: u32 = KFD_IOCTL_SVM_ATTR_ACCESS_IN_PLACE;
+pub const NO_ACCESS: u32 = KFD_IOCTL_SVM_ATTR_NO_ACCESS;
+pub const SET_FLAGS: u32 = KFD_IOCTL_SVM_ATTR_SET_FLAGS;
 const CLEAR_FLAGS: u32 = KFD_IOCTL_SVM_ATTR_CLR_FLAGS;
 const PREFERRED: u32 = KFD_IOCTL_SVM_ATTR_PREFERRED_LOC;
 const PREFETCH: u32 = KFD_IOCTL_SVM_ATTR_PREFETCH_LOC;
-const GRANULARITY: u32 = KFD_IOCTL_SVM_ATTR_GRANULARITY;
+pub const GRANULARITY: u32 = KFD_IOCTL_SVM_ATTR_GRANULARITY;
 const UNDEFINED: u32 = KFD_IOCTL_SVM_LOCATION_UNDEFINED;
 
 fn ready() -> Client {
@@ -34,16 +35,16 @@ fn ready() -> Client {
     client
 }
 
-fn new(bytes: u64) -> UserPages {
+pub fn new(bytes: u64) -> UserPages {
     UserPages::New { fd: memfd::create("user", bytes).unwrap(), bytes, writable: true }
 }
 
-fn unchanged(bytes: u64) -> UserPages {
+pub fn unchanged(bytes: u64) -> UserPages {
     UserPages::Unchanged { bytes }
 }
 
 /// Sets attributes of so many pages at an address.
-fn set(
+pub fn set(
     client: &Client,
     va: u64,
     pages: u64,
@@ -54,13 +55,18 @@ fn set(
 }
 
 /// Asks for attributes of so many pages at an address.
-fn get(client: &Client, va: u64, pages: u64, attributes: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Errno> {
+pub fn get(
+    client: &Client,
+    va: u64,
+    pages: u64,
+    attributes: &[(u32, u32)],
+) -> Result<Vec<(u32, u32)>, Errno> {
     let mut asked = attributes.to_vec();
     client.svm(GET, (va, pages * PAGE), &mut asked, vec![unchanged(pages * PAGE)]).map(|_| asked)
 }
 
 /// Lets a GPU access new pages.
-fn give(client: &Client, va: u64, pages: u64, gpu: usize) {
+pub fn give(client: &Client, va: u64, pages: u64, gpu: usize) {
     set(client, va, pages, &[(ACCESS, client.id(gpu))], new(pages * PAGE)).unwrap();
 }
 
@@ -350,9 +356,9 @@ fn range_that_the_client_unmapped_is_as_if_never_set() {
     assert!(client.hardware.page(0, VA).is_some());
 }
 
-/// A queue whose save area is a range that GPU 0 may access, with these flags.
-fn queue_with_range(client: &Client, flags: u32) -> (kfd_ioctl_create_queue_args, u64) {
-    let parts = client.queue_parts(0, 0x2000_0000);
+/// The arguments of a queue whose save area is a range that GPU 0 may access, with these flags; and the area's bytes.
+pub fn queue_with_range(client: &Client, base: u64, flags: u32) -> (kfd_ioctl_create_queue_args, u64) {
+    let parts = client.queue_parts(0, base);
     client.unmap(parts.cwsr, 0).unwrap();
     let bytes = client.gpus[0].geometry().total_bytes;
     let area = parts.args.ctx_save_restore_address;
@@ -363,7 +369,7 @@ fn queue_with_range(client: &Client, flags: u32) -> (kfd_ioctl_create_queue_args
 #[test]
 fn save_area_may_be_ranges_that_are_always_mapped() {
     let client = ready();
-    let (mut args, bytes) = queue_with_range(&client, 0);
+    let (mut args, bytes) = queue_with_range(&client, BASE, 0);
     let area = args.ctx_save_restore_address;
     assert_eq!(client.create(&mut args), Err(Errno::EINVAL), "not always mapped");
     let always = [(SET_FLAGS, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED)];
@@ -378,7 +384,7 @@ fn save_area_may_be_ranges_that_are_always_mapped() {
 #[test]
 fn save_area_must_be_accessible_to_the_queues_own_gpu() {
     let client = ready();
-    let (mut args, bytes) = queue_with_range(&client, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
+    let (mut args, bytes) = queue_with_range(&client, BASE, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
     let other = [(NO_ACCESS, client.id(0)), (ACCESS, client.id(1))];
     set(&client, args.ctx_save_restore_address, bytes / PAGE, &other, unchanged(bytes)).unwrap();
     assert_eq!(client.create(&mut args), Err(Errno::EINVAL));
@@ -387,7 +393,7 @@ fn save_area_must_be_accessible_to_the_queues_own_gpu() {
 #[test]
 fn save_area_stays_mapped_while_its_queue_lives() {
     let client = ready();
-    let (mut args, bytes) = queue_with_range(&client, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
+    let (mut args, bytes) = queue_with_range(&client, BASE, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
     let queue = client.create(&mut args).unwrap();
     let area = args.ctx_save_restore_address;
     let none = [(NO_ACCESS, client.id(0))];
@@ -402,7 +408,7 @@ fn save_area_stays_mapped_while_its_queue_lives() {
 #[test]
 fn queues_whose_save_area_was_unmapped_do_not_run_again() {
     let client = ready();
-    let (mut args, _) = queue_with_range(&client, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
+    let (mut args, _) = queue_with_range(&client, BASE, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED);
     let queue = client.create(&mut args).unwrap();
     assert_eq!(client.hardware.running.lock().len(), 1);
     client.process.svm_unmapped(args.ctx_save_restore_address, PAGE).unwrap();

@@ -77,7 +77,7 @@ impl Restore<'_> {
         Ok(Backing::of_run(run, found.identity, domain, gpu, charge))
     }
 
-    fn run(&self, saved: &RunState) -> Result<Run, PersistError> {
+    pub(super) fn run(&self, saved: &RunState) -> Result<Run, PersistError> {
         let &RunState { memory, offset, bytes } = saved;
         let found = self.memory(memory)?;
         let end = offset.checked_add(bytes);

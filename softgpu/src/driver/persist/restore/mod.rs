@@ -8,6 +8,7 @@
 mod events;
 mod memory;
 mod queues;
+mod ranges;
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +24,7 @@ use crate::driver::files::Node;
 use crate::driver::memfd::{self, Identity};
 use crate::driver::process::{FIRST_MMAP_OFFSET, KfdProcess, ProcessOptions, State};
 use crate::persist::{Memories, Part, PersistError};
+use crate::sysfs::GpuModel;
 
 /// Counters beyond this would overflow before the end of time.
 const LAST_COUNT: u64 = 1 << 62;
@@ -39,8 +41,9 @@ impl KfdProcess {
         state: &ProcessState,
         memories: &Memories,
     ) -> Result<Arc<Self>, PersistError> {
-        let process = Self::new(ProcessOptions { kernel: state.kernel, ..options });
-        let found = process.gpus.iter().map(crate::sysfs::GpuModel::gpu_id).collect::<Vec<_>>();
+        let gpus = options.gpus.iter().map(|gpu| gpu.clone().with_kernel_svm(state.has_svm)).collect();
+        let process = Self::new(ProcessOptions { kernel: state.kernel, gpus, ..options });
+        let found = process.gpus.iter().map(GpuModel::gpu_id).collect::<Vec<_>>();
         if found != state.gpu_ids {
             return Err(PersistError::Gpus { saved: state.gpu_ids.clone(), found });
         }
@@ -64,6 +67,7 @@ impl KfdProcess {
         for (gpu, pdd) in pdds.iter().enumerate() {
             pdd.vm.iter().for_each(|(va, mapping)| self.hardware.unmap(gpu, va, mapping.bytes));
         }
+        self.forget_ranges(&mut state);
         *state = State::default();
     }
 
@@ -145,7 +149,9 @@ impl<'a> Restore<'a> {
             self.map_parts(state, gpu, pdd)?;
         }
         saved.contexts.iter().try_for_each(|context| Self::context(state, context))?;
+        saved.ranges.iter().try_for_each(|range| self.range(state, range))?;
         saved.queues.iter().try_for_each(|queue| self.queue(state, queue))?;
+        saved.ranges.iter().try_for_each(|range| Self::save_area(state, range))?;
         for (gpu, pdd) in saved.gpus.iter().enumerate() {
             self.wave_sync(state, gpu, pdd)?;
         }

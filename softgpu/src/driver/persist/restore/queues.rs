@@ -14,6 +14,7 @@ use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue};
 use crate::driver::queues::{check_addresses, check_properties};
 use crate::hardware::{MQD_BYTES, Mqd};
 use crate::persist::{Part, PersistError};
+use crate::sysfs::GpuModel;
 
 /// The argument with which CREATE_QUEUE would make the queue.
 fn arguments(saved: &QueueState) -> kfd_ioctl_create_queue_args {
@@ -84,7 +85,8 @@ impl Restore<'_> {
             counted.map_err(|_| PersistError::Exhausted { resource: Resource::Queues(gpu), amount: 1 })?;
         queue.doorbell = self.doorbell(state, gpu, queue.is_compute(), saved)?;
         let Some(pdd) = state.pdds.get_mut(gpu) else { return Err(broken()) };
-        queue.buffers.hold(&mut pdd.vm, &mut state.svm);
+        // The ranges say themselves which queues they are part of.
+        queue.buffers.hold_mappings(&mut pdd.vm);
         pdd.queue_count += 1;
         counted.keep();
         // The id was free.
@@ -135,14 +137,20 @@ impl Restore<'_> {
         let others = saved.others.iter().map(|other| self.identity(*other)).collect::<Result<Vec<_>, _>>()?;
         let ring = saved.ring.map(|ring| self.identity(ring)).transpose()?;
         let holds = process.kernel.holds_restored_buffers() || !others.is_empty();
+        let mut svm = None;
+        if saved.in_svm && !(holds && self.saved.has_svm) {
+            return Err(broken());
+        }
         if holds {
             // The write pointer's page stands for the ring, which a parked queue may not name.
             let ring_base_address = saved.write_pointer_va;
             let args = kfd_ioctl_create_queue_args { ring_base_address, ring_size: 4096, ..*args };
-            let found = queue_buffers::find(state, gpu, model, &args).map_err(|_| broken())?;
+            let found = queue_buffers::find_again(state, gpu, model, &args, saved.in_svm);
+            let found = found.map_err(|_| broken())?;
             if found.others != others {
                 return Err(broken());
             }
+            svm = found.svm;
             if process.target(gpu).is_some_and(|target| target.mes) {
                 queue_buffers::check_write_pointer(state, gpu, saved.write_pointer_va)
                     .map_err(|_| broken())?;
@@ -155,7 +163,7 @@ impl Restore<'_> {
             }
             Some(ring) => queue_buffers::find_ring(state, gpu, saved.ring_va, saved.ring_bytes) == Ok(ring),
         };
-        if is_ring { Ok(QueueBuffers { ring, others, svm: None }) } else { Err(broken()) }
+        if is_ring { Ok(QueueBuffers { ring, others, svm }) } else { Err(broken()) }
     }
 
     fn doorbell(
@@ -190,7 +198,7 @@ impl Restore<'_> {
         saved: &PddState,
     ) -> Result<(), PersistError> {
         let Some(id) = saved.gws_queue else { return Ok(()) };
-        let has_it = self.process.gpus.get(gpu).is_some_and(crate::sysfs::GpuModel::has_gws);
+        let has_it = self.process.gpus.get(gpu).is_some_and(GpuModel::has_gws);
         let is_there = state.queues.get(id).is_some_and(|queue| queue.gpu == gpu);
         match state.pdds.get_mut(gpu) {
             Some(pdd) if has_it && is_there => {

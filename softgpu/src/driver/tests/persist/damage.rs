@@ -73,16 +73,22 @@ fn use_up(client: &Client) {
     if let Ok(handle) = client.alloc(0, BASE + 0x2_0000_0000, 4096, GTT) {
         let _ = client.map(handle, 0);
     }
-    let (queues, buffers) = {
+    let (queues, ranges, buffers) = {
         let state = process.state.lock();
         let queues: Vec<u32> = state.queues.iter().map(|(id, _)| id).collect();
         let of = |(gpu, pdd): (usize, &crate::driver::process::Pdd)| {
             let of_gpu = pdd.bos.iter().map(|(index, bo)| (gpu, index, bo.mapped, bo.mmap_offset));
             of_gpu.collect::<Vec<_>>()
         };
-        (queues, state.pdds.iter().enumerate().flat_map(of).collect::<Vec<_>>())
+        let ranges: Vec<(u64, u64)> = state.svm.iter().map(|(start, range)| (start, range.end)).collect();
+        (queues, ranges, state.pdds.iter().enumerate().flat_map(of).collect::<Vec<_>>())
     };
     queues.into_iter().for_each(|id| assert_eq!(client.destroy(id), Ok(0)));
+    for (start, end) in ranges {
+        let unchanged = vec![crate::driver::UserPages::Unchanged { bytes: end - start }];
+        let _ = client.svm(KFD_IOCTL_SVM_OP_SET_ATTR, (start, end - start), &mut [], unchanged);
+    }
+    process.svm_unmapped(0, 1 << 47).unwrap();
     for (gpu, index, mapped, offset) in buffers {
         let handle = u64::from(process.user_id(gpu)) << 32 | u64::from(index);
         let files = process.open_files();
@@ -235,6 +241,7 @@ fn errors_name_what_is_wrong() {
     assert_eq!(damaged(with("/handles/0/file", 1.into())), Part::Handle);
     assert_eq!(damaged(with("/contexts/0/slot", 5000.into())), Part::Context);
     assert_eq!(damaged(with("/queues/0/ring_bytes", 3.into())), Part::Queue);
+    assert_eq!(damaged(with("/ranges/0/start", 1.into())), Part::Range);
     assert_eq!(damaged(with("/events/0/id", 5000.into())), Part::Event);
     assert_eq!(damaged(with("/event_page/Client/handle", 5.into())), Part::EventPage);
     assert_eq!(damaged(with("/opened", u64::MAX.into())), Part::Counter);

@@ -5,6 +5,7 @@ mod damage;
 mod pause;
 mod round_trip;
 mod running;
+mod svm;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -13,6 +13,7 @@ use super::super::drm::metadata::{get as get_metadata, set as set_metadata};
 use super::super::drm::{READ, close, drm, gem_mmap, prime_import, va_args};
 use super::super::queues::{BASE, update};
 use super::super::sharing::{export, import};
+use super::super::svm;
 use super::*;
 use crate::driver::ledger::Resource;
 use crate::driver::{KernelModel, OpenFile, UserPages, memfd};
@@ -28,17 +29,19 @@ pub struct Busy {
     pub handle: u32,
     /// Of the buffer behind that handle.
     pub dmabuf: OwnedFd,
-    pub queues: [u32; 5],
+    pub queues: [u32; 6],
 }
 
 pub fn busy(kernel: KernelModel) -> Busy {
-    let client = Client::fresh_pair(kernel);
+    let client = Client::with_svm_under(kernel, "gfx1100*2");
     let (file, token) = client.render(0);
     client.acquire_with(0, &token).unwrap();
     client.acquire(1);
     with_events(&client);
     with_buffers(&client);
-    let queues = with_queues(&client);
+    let [first, second, third, fourth, parked] = with_queues(&client);
+    let ranged = with_ranges(&client);
+    let queues = [first, second, third, fourth, parked, ranged];
     // Memory of the client in two files, and a part of it in a second buffer.
     let userptr = |va, user: u64, size, pages| {
         let mut args = client.alloc_args(0, va, size, KFD_IOC_ALLOC_MEM_FLAGS_USERPTR);
@@ -92,6 +95,30 @@ pub fn busy(kernel: KernelModel) -> Busy {
     Busy { client, file, token, handle, dmabuf, queues }
 }
 
+/// Where the ranges are.
+pub const RANGES: u64 = 0x9_0000_0000;
+
+/// Ranges of shared virtual memory: for one GPU or two, read-only, in several pieces of memory, with attributes alone; and a
+/// queue that has its save area in one.
+fn with_ranges(client: &Client) -> u32 {
+    let ids = [0, 1].map(|gpu| client.id(gpu));
+    let attributes = [
+        (svm::ACCESS, ids[0]),
+        (KFD_IOCTL_SVM_ATTR_PREFERRED_LOC, ids[1]),
+        (KFD_IOCTL_SVM_ATTR_PREFETCH_LOC, 0),
+    ];
+    svm::set(client, RANGES, 4, &attributes, svm::new(4 * PAGE)).unwrap();
+    svm::set(client, RANGES + PAGE, 2, &[(svm::IN_PLACE, ids[1])], svm::unchanged(2 * PAGE)).unwrap();
+    let flags = KFD_IOCTL_SVM_FLAG_GPU_RO | KFD_IOCTL_SVM_FLAG_GPU_EXEC;
+    svm::set(client, RANGES + 3 * PAGE, 1, &[(svm::SET_FLAGS, flags)], svm::unchanged(PAGE)).unwrap();
+    let constants = UserPages::New { fd: memfd::create("user", PAGE).unwrap(), bytes: PAGE, writable: false };
+    svm::set(client, RANGES + 4 * PAGE, 1, &[(svm::ACCESS, ids[1])], constants).unwrap();
+    svm::set(client, RANGES + 6 * PAGE, 2, &[(svm::GRANULARITY, 3)], svm::unchanged(2 * PAGE)).unwrap();
+    let flags = KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED;
+    let (mut args, _) = svm::queue_with_range(client, BASE + 0x3_0000_0000, flags);
+    client.create(&mut args).unwrap()
+}
+
 fn first_vram(client: &Client) -> u64 {
     client.alloc(0, 0, PAGE, VRAM).unwrap()
 }
@@ -137,6 +164,11 @@ fn every_change_is_saved() {
         Box::new(|| set_metadata(&client, &file, handle, b"linear").is_ok()),
         Box::new(|| (client.process.closed(client.kfd.id()), true).1),
         Box::new(|| close(&client, &file, handle).is_ok()),
+        Box::new(|| svm::set(&client, RANGES, 1, &[(svm::GRANULARITY, 5)], svm::unchanged(PAGE)).is_ok()),
+        Box::new(|| {
+            svm::set(&client, RANGES + 7 * PAGE, 1, &[(svm::ACCESS, client.id(1))], svm::new(PAGE)).is_ok()
+        }),
+        Box::new(|| client.process.svm_unmapped(RANGES + PAGE, PAGE).is_ok()),
     ];
     for (number, change) in changes.iter().enumerate() {
         assert!(change(), "change {number}");
@@ -158,7 +190,7 @@ fn the_client_sees_no_difference() {
     let running = |client: &Client| {
         client.hardware.running.lock().iter().map(|(id, mqd)| (*id, mqd.clone())).collect::<Vec<(_, Mqd)>>()
     };
-    assert!(running(&before.client) == running(&after) && running(&after).len() == 4);
+    assert!(running(&before.client) == running(&after) && running(&after).len() == 5);
     let pages = |client: &Client| client.hardware.pages.lock().clone();
     assert_eq!(pages(&before.client), pages(&after), "the same memory with the same permissions");
     let trap = Step::TrapHandler { gpu: 1, code: 0x1_2000, data: 0x1_3000 };
@@ -176,6 +208,9 @@ fn the_client_sees_no_difference() {
         assert_eq!(memfd::identity(mapped.fd.as_fd()), memfd::identity(dmabuf.as_fd()));
         assert_eq!(prime_import(client, &file, dmabuf).unwrap(), handle, "it has one handle");
         assert_eq!(bytemuck::cast_slice::<_, u8>(&get_metadata(client, &file, handle).data)[..5], *b"tiled");
+        let asked = [(svm::GRANULARITY, 0), (svm::SET_FLAGS, 0), (svm::ACCESS, client.id(0))];
+        let pages = (0..8).map(|page| svm::get(client, RANGES + page * PAGE, 1, &asked).unwrap());
+        let ranges: Vec<_> = pages.collect();
         let ages: Vec<_> = [1, 3].map(|id| client.process.events.lock().get(id).unwrap().age).into();
         let next = [
             client.alloc(0, 0, PAGE, GTT).unwrap(),
@@ -189,7 +224,7 @@ fn the_client_sees_no_difference() {
         let id = client.create(&mut args).unwrap();
         let mut copies = kfd_ioctl_create_queue_args { queue_type: KFD_IOC_QUEUE_TYPE_SDMA, ..args };
         let copier = client.create(&mut copies).unwrap();
-        (ages, next, id, args.doorbell_offset, copier, copies.doorbell_offset)
+        (ranges, ages, next, id, args.doorbell_offset, copier, copies.doorbell_offset)
     };
     assert_eq!(look(&before.client), look(&after));
     assert_eq!(after.free(u64::from(after.id(0)) << 32), Err(Errno::EPERM), "the event page");
@@ -255,6 +290,7 @@ fn the_ledger_is_as_it_was_and_everything_can_be_given_back() {
         all.into_iter().map(|(handle, _)| handle).collect()
     };
     close(&third, &before.file, before.handle).unwrap();
+    third.process.svm_unmapped(0, 1 << 47).unwrap();
     let freed = handles.into_iter().filter(|handle| third.free(*handle).is_ok()).count();
     assert!(freed > 10, "{freed}");
     // The event page, and the memory whose handle the other render file has.

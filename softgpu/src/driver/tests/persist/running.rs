@@ -8,6 +8,7 @@ use queues::aql::{Barrier, FenceScope, Header, KernelDispatch, PACKET_BYTES, Pac
 use queues::hsa::KernelDescriptor;
 use queues::pm4;
 
+use super::super::svm;
 use super::*;
 use crate::client_gpus::tests::{assemble, chip};
 use crate::client_gpus::{Chip, ClientGpus, GpusState};
@@ -122,7 +123,7 @@ fn options(client: &Client, gpus: &Arc<ClientGpus>) -> ProcessOptions {
 impl Machine {
     fn new(chip: Chip) -> Self {
         // Only what is beside the process is used of this one.
-        let mut client = Client::new("gfx1100");
+        let mut client = Client::with_svm("gfx1100");
         let gpus = Arc::new(ClientGpus::new(&[chip]).unwrap());
         client.process = KfdProcess::new(options(&client, &gpus));
         client.kfd = client.process.open("/dev/kfd").unwrap().0;
@@ -159,6 +160,18 @@ impl Machine {
             (0..256).for_each(|slot| ring.write(slot * PACKET_BYTES, &[PacketKind::Invalid as u8]));
         }
         parts.args.queue_type = queue_type;
+        // Of every second queue the save area is shared virtual memory, in two ranges.
+        if number % 2 == 1 {
+            self.client.unmap(parts.cwsr, 0).unwrap();
+            let (area, pages) =
+                (parts.args.ctx_save_restore_address, self.client.gpus[0].geometry().total_bytes / svm::PAGE);
+            let attributes =
+                [(svm::SET_FLAGS, KFD_IOCTL_SVM_FLAG_GPU_ALWAYS_MAPPED), (svm::ACCESS, self.client.id(0))];
+            for (from, pages) in [(0, 1), (1, pages - 1)] {
+                let memory = svm::new(pages * svm::PAGE);
+                svm::set(&self.client, area + from * svm::PAGE, pages, &attributes, memory).unwrap();
+            }
+        }
         let id = self.client.create(&mut parts.args).unwrap();
         let doorbells = Bytes(self.gpus.doorbells(0).unwrap().0);
         QueueOf { id, cookie: parts.args.doorbell_offset, ring, pointers, doorbells, data, data_va }
