@@ -7,6 +7,7 @@
 use std::fs;
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use stasis_tests::clients::{ended, hip_program, on_device, rocm_6_1, with_clients, with_options};
 
@@ -66,6 +67,21 @@ fn children_threads_and_peers_have_ranges() {
         {
             assert!(passes(devices, name) > 0, "{name}");
         }
+    });
+}
+
+#[test]
+fn range_ends_where_its_pages_are_unmapped_and_nowhere_else() {
+    with_clients(|| {
+        let touches = |page: &str| {
+            let mut command = on_device(ONE);
+            ended(with_svm(&mut command).arg(hip_program("unmapped", "gfx1100")).arg(page))
+        };
+        let gone = touches("5");
+        assert_eq!(gone.code(), 128 + Signal::SIGABRT as i32, "{}", gone.said());
+        assert!(gone.stderr.contains("Memory access fault by GPU node-1"), "{}", gone.said());
+        let there = touches("4");
+        assert!(there.stdout.ends_with("the store is answered by hipSuccess\n"), "{}", there.said());
     });
 }
 
