@@ -217,7 +217,7 @@ impl Program {
     ///
     /// # Panics
     /// When it does not.
-    pub fn stop(self, last_line: &str) -> String {
+    pub fn stop(&mut self, last_line: &str) -> String {
         fs::write(self.path("stop"), "").expect("the file that ends it");
         self.finish(last_line)
     }
@@ -226,7 +226,7 @@ impl Program {
     ///
     /// # Panics
     /// When it ends otherwise.
-    pub fn finish(mut self, last_line: &str) -> String {
+    pub fn finish(&mut self, last_line: &str) -> String {
         let status = self.status();
         let log = self.log();
         assert!(status.success(), "it ended with {status}: {log}");
@@ -264,8 +264,7 @@ impl Program {
     pub fn leaves_nothing(&self) {
         let begun = Instant::now();
         loop {
-            let mut left: Vec<String> =
-                self.processes().into_iter().filter(|pid| !reap(*pid)).map(described).collect();
+            let mut left: Vec<String> = self.processes().into_iter().map(described).collect();
             for own in ["runtime", "temporary"] {
                 let entries = fs::read_dir(self.path(own)).expect("the run's directory").flatten();
                 left.extend(entries.map(|entry| entry.path().display().to_string()));
@@ -293,6 +292,25 @@ impl Program {
             environment.windows(own.len()).any(|window| window == own)
         };
         pids.filter(is_ours).collect()
+    }
+
+    /// The commands at work on it, CRIU and their guards included: neither its programs nor its `softgpud` nor `stasis run`.
+    #[must_use]
+    pub fn commands(&self) -> Vec<i32> {
+        let is_command = |pid: &i32| {
+            let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let name = path.file_name().unwrap_or_default();
+            *pid != self.run_pid() && is_alive(*pid) && (name == "stasis" || name == "criu")
+        };
+        self.processes().into_iter().filter(is_command).collect()
+    }
+
+    /// Waits until no command is at work on it.
+    ///
+    /// # Panics
+    /// When one stays.
+    pub fn wait_commands(&self) {
+        wait_until("the end of the commands", || self.commands().is_empty());
     }
 
     /// The processes of its `softgpud`: the broker and the executors.
@@ -364,18 +382,11 @@ pub fn number(outcome: &Value, name: &str) -> u64 {
 pub fn bury(pid: i32) {
     wait_until("the end of a process that was frozen", || {
         !fs::exists(format!("/proc/{pid}")).unwrap_or(true) || {
-            reap(pid);
+            // It is a child of this process, if of any that would reap it.
+            let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
             false
         }
     });
-}
-
-/// Reaps a child of this process that has ended. Whether there was one, or the pid is free.
-fn reap(pid: i32) -> bool {
-    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
-        Ok(status) => status != WaitStatus::StillAlive,
-        Err(_) => !is_alive(pid),
-    }
 }
 
 fn parent(pid: i32) -> Option<i32> {

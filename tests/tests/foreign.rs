@@ -9,10 +9,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::Value;
-use stasis_tests::clients::with_clients;
-use stasis_tests::foreign::{Program, number};
+use stasis_tests::clients::{hip_program, on_device, with_clients};
+use stasis_tests::foreign::{Program, number, said};
 use stasis_tests::gpu::Numbers;
 use stasis_tests::python::{source, tinygrad};
+use stasis_tests::worker::open_files;
 
 /// Checkpoints of a program unless more are asked for.
 const SAMPLE: usize = 8;
@@ -119,5 +120,103 @@ fn streams_of_kernels_and_copies_have_right_results_when_frozen_at_any_instant()
         freeze_often(&mut program, instants, Duration::from_millis(40));
         program.goes_on("round ", 3);
         program.stop("PASS rounds");
+    });
+}
+
+#[test]
+fn checkpoint_of_a_program_that_runs_on_is_restored_after_its_end() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round ", 2);
+        let output = program.checkpointing("images", &["--leave-running"]).output().unwrap();
+        assert_eq!(said(&output)["left_running"], true);
+        program.goes_on("round ", 3);
+        program.stop("PASS rounds");
+        std::fs::remove_file(program.path("stop")).unwrap();
+        program.restore("images");
+        program.goes_on("round ", 3);
+        program.stop("PASS rounds");
+        assert_eq!(program.count("PASS"), 2, "{}", program.log());
+    });
+}
+
+/// What could grow from one generation to the next.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    /// Resident memory of the program and of its executor, KiB.
+    resident: [u64; 2],
+    descriptors: usize,
+    memories: usize,
+}
+
+impl Used {
+    fn by(program: &Program) -> Self {
+        let resident = |pid: i32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        let [executor] = program.executors()[..] else { panic!("{:?}", program.executors()) };
+        let pid = program.pid();
+        // A call of the driver has a connection as long as it lasts.
+        let descriptors = (0..50).map(|_| {
+            sleep(Duration::from_millis(1));
+            open_files(pid).len()
+        });
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        Self {
+            resident: [resident(pid), resident(executor)],
+            descriptors: descriptors.min().unwrap(),
+            memories: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+        }
+    }
+}
+
+#[test]
+fn ten_generations_of_a_program_use_what_the_first_did() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round ", 2);
+        let mut used = Vec::new();
+        for _ in 0..10 {
+            program.freeze_and_restore("images");
+            program.goes_on("round ", 3);
+            used.push(Used::by(&program));
+        }
+        println!("{used:?}");
+        let (first, last) = (used[0], used[9]);
+        assert_eq!((last.descriptors, last.memories), (first.descriptors, first.memories), "{used:?}");
+        for (first, last) in first.resident.into_iter().zip(last.resident) {
+            // A leak of a copy of anything would come to more, nine times.
+            assert!(last < first + first / 4 + 8192, "{used:?}");
+        }
+        program.stop("PASS rounds");
+    });
+}
+
+/// `rounds` twice below a shell, which says so at the end.
+fn two_below_a_shell(devices: &str) -> Program {
+    let mut command = on_device(devices);
+    let script = "\"$0\" \"$1\" & one=$!; \"$0\" \"$1\" & other=$!; \
+                  wait $one && wait $other && echo both have ended";
+    command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
+    Program::start(&command, &["stop"])
+}
+
+#[test]
+fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
+    with_clients(|| {
+        for devices in ["soft:gfx1100", "soft:gfx1100*2"] {
+            let mut program = two_below_a_shell(devices);
+            // Each has had the first round.
+            program.wait_lines("round 1", 2);
+            for _ in 0..2 {
+                let outcome = program.freeze_and_restore("images");
+                assert_eq!(number(&outcome, "clients"), 2, "{outcome}");
+                program.goes_on("round ", 6);
+            }
+            program.stop("both have ended");
+            assert_eq!(program.count("PASS rounds"), 2, "{}", program.log());
+        }
     });
 }

@@ -159,9 +159,10 @@ fn check_models(installed: &Installed) -> Result<()> {
 
 /// What the suite samples, at length: the variables that tests read, and values for a night. A variable that is set already
 /// keeps its value.
-const AT_LENGTH: [(&str, &str); 6] = [
+const AT_LENGTH: [(&str, &str); 7] = [
     ("STASIS_CRIU_GRAPHS", "30"),
     ("STASIS_EVERY_SENTENCE", "1"),
+    ("STASIS_FOREIGN", "100"),
     ("STASIS_FUZZ_SECONDS", "300"),
     ("STASIS_GRAPHS", "2000"),
     ("STASIS_KILL_POINTS", "100"),
