@@ -76,13 +76,21 @@ pub fn run(args: &CheckpointArgs) -> Result<()> {
     Ok(())
 }
 
-/// A better reason than that there is no runtime, where processes use the kernel's driver by themselves.
+/// A better reason than that there is no runtime, where processes have opened a driver by themselves: the kernel's, or that of a
+/// `stasis run`.
 fn explain(roots: &[i32], error: Error) -> Error {
-    match roots.iter().find_map(|root| preflight::kernel_driver_user(*root)) {
-        Some((pid, file)) if error.is::<CallError>() => {
-            anyhow!("Process {pid} has opened {file}: {}", preflight::KERNEL_DRIVER)
-        }
-        _ => error,
+    if !error.is::<CallError>() {
+        return error;
+    }
+    if let Some((pid, file)) = roots.iter().find_map(|root| preflight::kernel_driver_user(*root)) {
+        return anyhow!("Process {pid} has opened {file}: {}", preflight::KERNEL_DRIVER);
+    }
+    match roots.iter().find(|root| preflight::names_a_run(**root)) {
+        Some(pid) => error.context(format!(
+            "Process {pid} is under a `stasis run` and has no device there, or its softgpud takes no orders: that has ended, or is \
+             of an older build"
+        )),
+        None => error,
     }
 }
 
@@ -292,6 +300,29 @@ pub fn clear_failed(directory: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn process_of_a_run_without_a_device_is_explained() {
+        let explained = |child: &mut std::process::Child| {
+            let pid = child.id().cast_signed();
+            // For a moment of execve it has no environment.
+            while fs::read(format!("/proc/{pid}/comm")).unwrap() != b"sleep\n"
+                || fs::read(format!("/proc/{pid}/environ")).unwrap().is_empty()
+            {
+                std::thread::yield_now();
+            }
+            let error = explain(&[pid], call(pid, &Request::Status, STATUS).unwrap_err().into());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            error.to_string()
+        };
+        let mut command = std::process::Command::new("sleep");
+        command.arg("1000").env_remove(kfd::transport::run::SOCKET_VARIABLE);
+        assert!(explained(&mut command.spawn().unwrap()).contains("has no Stasis agent"));
+        command.env(kfd::transport::run::SOCKET_VARIABLE, "made-up");
+        assert!(explained(&mut command.spawn().unwrap()).contains("takes no orders"));
+        assert_eq!(explain(&[i32::MAX], anyhow!("another reason")).to_string(), "another reason");
+    }
 
     #[test]
     fn only_logs_stay_of_what_failed() {

@@ -42,7 +42,7 @@ use self::tree::{Process, TreeError};
 use crate::output;
 
 pub use self::descriptors::KERNEL_DRIVER;
-pub use self::run_device::{DeviceState, RunClient, RunDevice};
+pub use self::run_device::{DeviceState, RunClient, RunDevice, names_a_run};
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]

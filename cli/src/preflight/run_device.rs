@@ -144,7 +144,7 @@ pub(super) fn task_bytes(tree: &[Process]) -> u64 {
 }
 
 /// Whether the environment of a process names a run.
-pub(super) fn names_a_run(pid: i32) -> bool {
+pub fn names_a_run(pid: i32) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let name = format!("{SOCKET_VARIABLE}=");
     environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()))
