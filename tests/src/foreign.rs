@@ -73,7 +73,7 @@ impl Program {
         Self::start(on_device(devices).arg(hip_program(name, "gfx1100")), &["stop"])
     }
 
-    /// The program's pid, which it keeps; 0 until [`Program::wait_line`] has returned once.
+    /// The program's pid, which it keeps; 0 until [`Self::wait_lines`] has returned once.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
