@@ -294,13 +294,13 @@ impl Program {
         pids.filter(is_ours).collect()
     }
 
-    /// The commands at work on it, CRIU and their guards included: neither its programs nor its `softgpud` nor `stasis run`.
+    /// The commands at work on it, CRIU, its script and their guards included.
     #[must_use]
     pub fn commands(&self) -> Vec<i32> {
         let is_command = |pid: &i32| {
             let path = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            let name = path.file_name().unwrap_or_default();
-            *pid != self.run_pid() && is_alive(*pid) && (name == "stasis" || name == "criu")
+            let is_stasis = *pid != self.run_pid() && path.file_name().is_some_and(|name| name == "stasis");
+            is_alive(*pid) && (is_stasis || is_criu(*pid))
         };
         self.processes().into_iter().filter(is_command).collect()
     }
@@ -387,6 +387,14 @@ pub fn bury(pid: i32) {
             false
         }
     });
+}
+
+/// Whether a process is CRIU or its script, by the words of its command: what it executes may be the dynamic linker.
+#[must_use]
+pub fn is_criu(pid: i32) -> bool {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = command.split(|byte| *byte == 0);
+    words.any(|word| word.ends_with(b"/criu") || word.ends_with(b"/commit.sh") || word.ends_with(b"/thaw.sh"))
 }
 
 fn parent(pid: i32) -> Option<i32> {

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A checkpoint or a restore of a program that knows nothing of it fails or is killed: the program goes on, or can be restored.
+//!
+//! The instants and places are drawn with STASIS_SEED; STASIS_FOREIGN=N makes it N of each.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use stasis_tests::clients::{hip_program, on_device, with_clients};
+use stasis_tests::foreign::{Program, bury, is_criu, said};
+use stasis_tests::gpu::Numbers;
+use stasis_tests::worker::{is_alive, kill, refused, wait_until};
+
+/// Instants of a test unless more are asked for.
+const SAMPLE: u64 = 6;
+/// Places of damage likewise, for each instant.
+const PLACES: u64 = 15;
+
+fn setting(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn wanted() -> u64 {
+    setting("STASIS_FOREIGN").unwrap_or(SAMPLE)
+}
+
+fn instants(test: u64) -> Numbers {
+    Numbers(setting("STASIS_SEED").unwrap_or(1) ^ test << 32)
+}
+
+fn part(instants: &mut Numbers, whole: Duration) -> Duration {
+    whole.mul_f64(f64::from(instants.next().unwrap()) / f64::from(u32::MAX))
+}
+
+fn rounds() -> Program {
+    let mut program = Program::hip("rounds", "soft:gfx1100");
+    program.wait_lines("round ", 2);
+    program
+}
+
+/// Whether a program lives that a killed command was to freeze or to restore; all of its commands have ended then.
+fn lives(program: &mut Program) -> bool {
+    program.wait_commands();
+    let is_alive = program.is_alive();
+    if is_alive {
+        program.goes_on("round ", 2);
+    } else {
+        bury(program.pid());
+        program.wait_run();
+    }
+    is_alive
+}
+
+/// Kills whom `victims` names at instants of checkpoints. How often the program lived on, and was restored from the checkpoint.
+fn kill_in_checkpoints(test: u64, victims: impl Fn(&Program, i32) -> Vec<i32>) -> [u64; 2] {
+    let (mut program, mut instants, mut found) = (rounds(), instants(test), [0, 0]);
+    let begun = Instant::now();
+    said(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+    let whole = begun.elapsed();
+    fs::remove_dir_all(program.path("images")).unwrap();
+    for _ in 0..wanted() {
+        let mut command = program.checkpointing("images", &[]).spawn().unwrap();
+        sleep(part(&mut instants, whole));
+        victims(&program, command.id().cast_signed()).into_iter().for_each(kill);
+        let _ = command.wait().unwrap();
+        if lives(&mut program) {
+            found[0] += 1;
+        } else {
+            let is_complete = program.path("images/manifest.json").exists();
+            assert!(is_complete, "it is gone, and there is no checkpoint: {}", program.log());
+            found[1] += 1;
+            program.restore("images");
+            program.goes_on("round ", 2);
+        }
+        let _ = fs::remove_dir_all(program.path("images"));
+    }
+    program.freeze_and_restore("images");
+    program.goes_on("round ", 2);
+    program.stop("PASS rounds");
+    println!("lived {}, restored {}", found[0], found[1]);
+    found
+}
+
+#[test]
+fn killed_command_leaves_the_program_or_its_checkpoint() {
+    with_clients(|| {
+        let [lived, _] = kill_in_checkpoints(1, |_, command| vec![command]);
+        assert!(lived > 0);
+    });
+}
+
+#[test]
+fn killed_criu_leaves_the_program_or_its_checkpoint() {
+    with_clients(|| {
+        kill_in_checkpoints(2, |program, command| {
+            program.commands().into_iter().filter(|pid| *pid != command && is_criu(*pid)).collect()
+        });
+    });
+}
+
+#[test]
+fn killed_restore_leaves_all_of_the_program_or_nothing_and_can_be_repeated() {
+    with_clients(|| {
+        let (mut program, mut instants, mut found) = (rounds(), instants(3), [0, 0]);
+        program.freeze("images");
+        let begun = Instant::now();
+        program.restore("images");
+        let whole = begun.elapsed();
+        program.goes_on("round ", 1);
+        fs::remove_dir_all(program.path("images")).unwrap();
+        program.freeze("images");
+        for _ in 0..wanted() {
+            let mut command = program.restoring("images", &[]).spawn().unwrap();
+            sleep(part(&mut instants, whole));
+            kill(command.id().cast_signed());
+            let _ = command.wait().unwrap();
+            let is_whole = lives(&mut program);
+            // A command that is killed cannot remove the directory of its script.
+            for left in fs::read_dir(program.path("temporary")).unwrap() {
+                let left = left.unwrap().path();
+                assert!(left.to_str().unwrap().contains("stasis-restore-"), "{}", left.display());
+                fs::remove_dir_all(left).unwrap();
+            }
+            found[usize::from(is_whole)] += 1;
+            if is_whole {
+                fs::remove_dir_all(program.path("images")).unwrap();
+                program.freeze("images");
+            }
+        }
+        program.restore("images");
+        program.goes_on("round ", 2);
+        program.stop("PASS rounds");
+        println!("nothing {}, whole {}", found[0], found[1]);
+        assert!(found[0] > 0);
+    });
+}
+
+#[test]
+fn directory_that_cannot_be_written_leaves_the_program() {
+    with_clients(|| {
+        let mut program = rounds();
+        // As a full disk: neither CRIU nor the command may make a file larger than this.
+        for bytes in [4096, 1 << 20] {
+            let inner = program.checkpointing("images", &[]);
+            let mut command = std::process::Command::new("prlimit");
+            command.arg(format!("--fsize={bytes}")).arg(inner.get_program()).args(inner.get_args());
+            command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let output = command.output().unwrap();
+            assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            assert!(!program.path("images/manifest.json").exists());
+            assert!(lives(&mut program), "{}", program.log());
+            let _ = fs::remove_dir_all(program.path("images"));
+        }
+        fs::write(program.path("file"), "").unwrap();
+        let error = refused(&program.checkpointing("file/images", &[]).output().unwrap());
+        assert!(error.contains("file"), "{error}");
+        program.goes_on("round ", 2);
+        program.freeze_and_restore("images");
+        program.stop("PASS rounds");
+    });
+}
+
+#[test]
+fn program_whose_device_was_killed_is_not_checkpointed_and_the_command_ends() {
+    with_clients(|| {
+        let program = rounds();
+        program.executors().into_iter().for_each(kill);
+        wait_until("the end of the executor", || !program.executors().into_iter().any(is_alive));
+        let error = refused(&program.checkpointing("images", &[]).output().unwrap());
+        assert!(error.contains(&program.pid().to_string()), "{error}");
+        assert!(!program.path("images/manifest.json").exists());
+        program.wait_commands();
+        // The program itself was not seen to end: it goes on polling for its signals.
+    });
+}
+
+#[test]
+fn program_that_exists_is_not_restored_beside_itself() {
+    with_clients(|| {
+        let mut program = rounds();
+        said(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+        let devices = program.devices();
+        let error = refused(&program.restoring("images", &[]).output().unwrap());
+        assert!(error.contains(&format!("Process {} exists", program.pid())), "{error}");
+        assert_eq!(program.devices(), devices);
+        program.goes_on("round ", 2);
+        program.stop("PASS rounds");
+    });
+}
+
+#[test]
+fn softgpud_that_serves_others_is_not_replaced() {
+    with_clients(|| {
+        let mut command = on_device("soft:gfx1100");
+        let script = "\"$0\" \"$1-first\" & \"$0\" \"$1\"; wait";
+        command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
+        let mut program = Program::start(&command, &["stop"]);
+        program.wait_lines("round 1", 2);
+        let first = stasis_tests::tree::descendants(program.pid())[0];
+        let directory = program.path("images");
+        let arguments =
+            ["checkpoint", &first.to_string(), directory.to_str().unwrap(), "--leave-running", "--json"];
+        said(&program.command(&arguments).output().unwrap());
+        fs::write(program.path("stop-first"), "").unwrap();
+        wait_until("the end of the first", || !is_alive(first));
+        program.goes_on("round ", 2);
+        // The shell reaps it when the other has ended.
+        let devices = program.devices();
+        let error = refused(&program.restoring("images", &[]).output().unwrap());
+        println!("{error}");
+        assert!(!is_alive(first), "{error}");
+        assert_eq!(program.devices(), devices);
+        program.goes_on("round ", 2);
+        program.stop("PASS rounds");
+    });
+}
+
+/// All files of a checkpoint that are compared.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        match path.is_dir() {
+            true => files.extend(self::files(&path)),
+            false if name.ends_with(".log") || name.starts_with("stats-") => {}
+            false => files.push(path),
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Restores with these options; the error.
+fn not_restored(program: &Program, options: &[&str], path: &Path) -> String {
+    let error = refused(&program.restoring("images", options).output().unwrap());
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(error.contains(name), "{name}: {error}");
+    assert!(!program.is_alive(), "{name}: {error}");
+    error
+}
+
+#[test]
+fn damage_of_any_file_is_found_and_named() {
+    with_clients(|| {
+        let mut program = Program::hip("spin", "soft:gfx1100");
+        program.wait_lines("spinning", 1);
+        program.freeze("images");
+        let (mut instants, images) = (instants(4), program.path("images"));
+        let files = files(&images);
+        let kinds =
+            ["manifest.json", "foreign.json", "foreign-memory.bin", "device-", "pages-1.img", "core-"];
+        let mut groups: Vec<Vec<&PathBuf>> = Vec::new();
+        for kind in kinds {
+            let of = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(kind);
+            groups.push(files.iter().filter(of).collect());
+            assert!(!groups.last().unwrap().is_empty(), "{kind}: {files:?}");
+        }
+        groups.push(files.iter().filter(|path| !path.ends_with("commit.sh")).collect());
+        for place in 0..wanted() * PLACES {
+            let group = &groups[usize::try_from(place).unwrap() % groups.len()];
+            let mut draw = || usize::try_from(instants.next().unwrap()).unwrap();
+            let path = group[draw() % group.len()];
+            let whole = fs::read(path).unwrap();
+            match (draw() % 8, whole.len()) {
+                (0, _) | (_, 0) => fs::remove_file(path).unwrap(),
+                (1, length) => fs::write(path, &whole[..draw() % length]).unwrap(),
+                (_, length) => {
+                    let (mut bytes, at) = (whole.clone(), draw() % length);
+                    bytes[at] ^= 1 << (draw() % 8);
+                    fs::write(path, bytes).unwrap();
+                }
+            }
+            not_restored(&program, &[], path);
+            fs::write(path, whole).unwrap();
+        }
+        // The state has a hash of its own.
+        let state = groups[3][0];
+        for _ in 0..wanted() {
+            let mut bytes = fs::read(state).unwrap();
+            let whole = bytes.clone();
+            let at = usize::try_from(instants.next().unwrap()).unwrap() % bytes.len();
+            bytes[at] ^= 1 << (at % 8);
+            fs::write(state, bytes).unwrap();
+            let error = refused(&program.restoring("images", &["--no-verify"]).output().unwrap());
+            assert!(error.contains("devices of the processes cannot be restored"), "bit of {at}: {error}");
+            program.wait_commands();
+            bury(program.pid());
+            fs::write(state, whole).unwrap();
+        }
+        program.restore("images");
+        program.stop("PASS spin");
+    });
+}
