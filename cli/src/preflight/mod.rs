@@ -26,6 +26,9 @@ mod stalled;
 mod tests;
 mod tree;
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
@@ -195,6 +198,33 @@ fn look(
     })
 }
 
+/// How often the tree of a `stasis run` is looked at while something stands in the way, and how long between two looks.
+const LOOKS: usize = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+
+/// As [`look`], at the tree of a `stasis run`. A client has descriptors for moments, in calls to its device that a checkpoint lets
+/// end before CRIU comes: what a later look does not find does not stand in the way.
+fn look_at_run(
+    pid: i32,
+    flags: &DumpFlags,
+    criu: &Result<Criu, String>,
+    device: &RunDevice,
+) -> Result<Report, TreeError> {
+    let look = || look((pid, &[]), flags, true, criu, Some(device.clone()));
+    let mut report = look()?;
+    for _ in 1..LOOKS {
+        if report.possible {
+            break;
+        }
+        thread::sleep(BETWEEN_LOOKS);
+        let before = std::mem::replace(&mut report, look()?).findings;
+        let is_refused = |finding: &Finding| finding.severity == Severity::Refused;
+        report.findings.retain(|finding| !is_refused(finding) || before.contains(finding));
+        report.possible = !report.findings.iter().any(is_refused);
+    }
+    Ok(report)
+}
+
 impl ProcessReport {
     fn of(process: &Process) -> Self {
         Self {
@@ -231,7 +261,7 @@ pub fn run(args: &PreflightArgs, device: Option<(i32, RunDevice)>) -> Result<boo
     let report = match device {
         Some((root, device)) => {
             ensure!(args.session.is_empty(), "--session is not for a program under `stasis run`");
-            look((root, &[]), &flags.of_run(), true, &criu, Some(device))?
+            look_at_run(root, &flags.of_run(), &criu, &device)?
         }
         None => look((args.pid, &args.session), &flags, args.preempt, &criu, None)?,
     };
@@ -266,7 +296,7 @@ pub fn check(pids: &[i32], criu: &Criu, flags: impl Fn(i32) -> Vec<String>, pree
 /// As [`check`].
 pub fn check_run(pid: i32, criu: &Criu, args: &[String], device: RunDevice) -> Result<()> {
     let flags = DumpFlags::from_args(args).of_run();
-    refuse(&[pid], look((pid, &[]), &flags, true, &Ok(criu.clone()), Some(device))?.findings)
+    refuse(&[pid], look_at_run(pid, &flags, &Ok(criu.clone()), &device)?.findings)
 }
 
 fn refuse(pids: &[i32], mut findings: Vec<Finding>) -> Result<()> {
