@@ -124,6 +124,28 @@ fn streams_of_kernels_and_copies_have_right_results_when_frozen_at_any_instant()
 }
 
 #[test]
+fn shared_virtual_memory_is_there_when_its_program_is_restored() {
+    with_clients(|| {
+        let start = |name: &str| {
+            let mut command = on_device("soft:gfx1100");
+            Program::start(command.env("SOFTGPU_SVM", "on").arg(hip_program(name, "gfx1100")), &["stop"])
+        };
+        let mut program = start("spin");
+        program.wait_lines("spinning", 1);
+        // The variable is not set for the commands: the device is that of the checkpoint.
+        for outcome in [program.freeze_and_restore("first"), program.freeze_and_restore("second")] {
+            assert!(number(&outcome, "waves_saved") > 0, "{outcome}");
+        }
+        program.stop("PASS spin");
+        let mut program = start("rounds");
+        program.wait_lines("round ", 2);
+        freeze_often(&mut program, instants(3), Duration::from_millis(40));
+        program.goes_on("round ", 3);
+        program.stop("PASS rounds");
+    });
+}
+
+#[test]
 fn checkpoint_of_a_program_that_runs_on_is_restored_after_its_end() {
     with_clients(|| {
         let mut program = Program::hip("rounds", "soft:gfx1100");
