@@ -50,7 +50,7 @@ fn criu_that_waits(program: &Program) -> PathBuf {
 #[test]
 fn preflight_and_status_know_the_device_and_inspect_what_was_saved() {
     with_clients(|| {
-        let program = spinning();
+        let mut program = spinning();
         let (pid, run) = (program.pid().to_string(), program.run_pid().to_string());
         // The pid of the run names its program.
         for named in [&pid, &run] {
@@ -112,7 +112,7 @@ fn preflight_and_status_know_the_device_and_inspect_what_was_saved() {
 #[test]
 fn memory_of_the_device_in_another_process_is_refused_by_name() {
     with_clients(|| {
-        let program = spinning();
+        let mut program = spinning();
         let pid = program.pid().to_string();
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let range = maps.lines().find(|line| line.contains("/memfd:softgpu:vram")).unwrap();
@@ -137,7 +137,7 @@ fn memory_of_the_device_in_another_process_is_refused_by_name() {
 #[test]
 fn checkpoint_under_way_is_told_and_can_be_cancelled() {
     with_clients(|| {
-        let program = spinning();
+        let mut program = spinning();
         let pid = program.pid().to_string();
         let (output, text) = told(&program, &["cancel", &pid]);
         assert!(output.status.success() && text.contains("Nothing is at work"), "{text}");
