@@ -372,6 +372,15 @@ pub fn random() -> Result<[u8; 16], Errno> {
     if drawn == bytes.len() { Ok(bytes) } else { Err(Errno::EIO) }
 }
 
+/// `beginning` and 16 random hex digits: a name that no other memfd has.
+///
+/// # Errors
+/// As [`random`].
+pub fn unique_name(beginning: &str) -> Result<String, Errno> {
+    let digits: String = random()?.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{beginning}{digits}"))
+}
+
 /// What statx(2) says of an open file: the fields that `mask` asks for, if the file system has them.
 ///
 /// # Errors

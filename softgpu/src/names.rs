@@ -40,9 +40,7 @@ pub(crate) fn unique(name: &str) -> Result<String, Errno> {
         Some(rest) if prefix() != OF_SERVERS => Cow::Owned(format!("{}{rest}", prefix())),
         _ => Cow::Borrowed(name),
     };
-    let random = kfd::linux::random()?;
-    let digits: String = random.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{name}:{digits}"))
+    kfd::linux::unique_name(&format!("{name}:"))
 }
 
 /// The name that a memfd was made with; `None` for other files.

@@ -168,7 +168,7 @@ pub enum ExecutorAnswer {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody takes orders there.
+    /// No process listens on the socket.
     #[error("No softgpud takes orders on socket {name} ({errno})")]
     Nobody {
         /// The abstract socket's name.

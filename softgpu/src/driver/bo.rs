@@ -7,6 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::PAGE;
 use super::ledger::{LedgerSlot, Resource};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 pub(super) const VRAM_UNIT: u64 = 2 << 20;
 
 /// Where a buffer's memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Domain {
     Vram { public: bool },
     Gtt,
@@ -53,6 +54,11 @@ impl Domain {
             _ => return None,
         };
         Some((domain, gpu_id.parse().ok()?))
+    }
+
+    /// Whether its memory can be a DMABuf.
+    pub(super) fn is_shareable(self) -> bool {
+        matches!(self, Self::Vram { .. } | Self::Gtt)
     }
 
     /// The allocation flag of the domain.

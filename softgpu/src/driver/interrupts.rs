@@ -216,8 +216,8 @@ impl KfdProcess {
 /// Sets the exceptions' bits in the runtime's word. Answers the event to signal, or `None` when the runtime gave
 /// neither.
 fn report(state: &State, queue: &Queue, mask: u64) -> Option<u32> {
-    let payload = read_u64(state, queue.gpu, queue.cwsr_va + HEADER_PAYLOAD_ADDRESS)?;
-    let [event_id, _] = words(read_u64(state, queue.gpu, queue.cwsr_va + HEADER_EVENT_ID)?);
+    let payload = read_u64(state, queue.gpu, queue.properties.cwsr_va + HEADER_PAYLOAD_ADDRESS)?;
+    let [event_id, _] = words(read_u64(state, queue.gpu, queue.properties.cwsr_va + HEADER_EVENT_ID)?);
     if payload == 0 || event_id == 0 {
         return None;
     }

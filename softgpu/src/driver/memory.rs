@@ -83,7 +83,7 @@ impl KfdProcess {
             let code = args.flags & KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE != 0;
             self.hardware.hold_host_writes(gpu, backing.fd.as_fd(), code);
         }
-        if matches!(wanted.domain, Domain::Vram { .. } | Domain::Gtt) {
+        if wanted.domain.is_shareable() {
             state.remember(&backing);
         }
         let mmap_offset = match wanted.domain {

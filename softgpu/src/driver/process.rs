@@ -279,6 +279,11 @@ impl KfdProcess {
         self.gpus.iter().position(|gpu| gpu.gpu_id() == gpu_id).ok_or(Errno::EINVAL)
     }
 
+    /// The GPUs of which a bit is set.
+    pub(super) fn gpus_of(&self, bits: u32) -> impl Iterator<Item = usize> + use<> {
+        (0..self.gpus.len()).filter(move |gpu| bits & 1 << gpu != 0)
+    }
+
     /// The id by which the process knows a GPU; 0 if there is none.
     pub(super) fn user_id(&self, gpu: usize) -> u32 {
         // ORDERING: Relaxed, since an id changes only in RESTORE, before the process knows the new one.

@@ -39,10 +39,10 @@ impl KfdProcess {
             vm.hold(ring);
         }
         let queue = state.queues.get_mut(args.queue_id).ok_or(Errno::EFAULT)?;
-        queue.ring_va = args.ring_base_address;
-        queue.ring_bytes = ring_bytes;
-        queue.percent = args.queue_percentage & 0xff;
-        queue.priority = args.queue_priority;
+        queue.properties.ring_va = args.ring_base_address;
+        queue.properties.ring_bytes = ring_bytes;
+        queue.properties.percent = args.queue_percentage & 0xff;
+        queue.properties.priority = args.queue_priority;
         if queue.reset {
             return Err(Errno::EACCES);
         }
@@ -104,7 +104,7 @@ impl KfdProcess {
                 saved.wave_state_bytes,
             ];
             self.write_user(&state, queue.gpu, address, bytemuck::cast_slice(&words), call)?;
-            address = address.wrapping_add(u64::from(queue.cwsr_bytes));
+            address = address.wrapping_add(u64::from(queue.properties.cwsr_bytes));
         }
         args.ctl_stack_used_size = first.control_stack_bytes;
         args.save_area_used_size = first.wave_state_bytes;

@@ -2,6 +2,7 @@
 //! The queues of a process.
 
 use kfd::sys::*;
+use serde::{Deserialize, Serialize};
 
 use super::bo::Slots;
 use super::doorbells::DOORBELL_BYTES;
@@ -11,10 +12,9 @@ use crate::hardware::{HwQueue, HwQueueKind, Mqd};
 /// Queues one process may have (`KFD_MAX_NUM_OF_QUEUES_PER_PROCESS`).
 pub(super) const MAX_QUEUES: usize = 1024;
 
-/// One queue (`struct queue_properties`).
-#[derive(Debug)]
-pub(super) struct Queue {
-    pub(super) gpu: usize,
+/// What a client asked for (`struct queue_properties`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct QueueProperties {
     pub(super) queue_type: u32,
     pub(super) ring_va: u64,
     pub(super) ring_bytes: u32,
@@ -27,6 +27,13 @@ pub(super) struct Queue {
     pub(super) cwsr_va: u64,
     pub(super) cwsr_bytes: u32,
     pub(super) control_stack_bytes: u32,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) gpu: usize,
+    pub(super) properties: QueueProperties,
     pub(super) doorbell: Doorbell,
     pub(super) buffers: QueueBuffers,
     /// Whether it is on the hardware.
@@ -57,26 +64,28 @@ impl Doorbell {
 impl Queue {
     /// Whether it is to be on the hardware while its GPU has `evicted` reasons to keep queues off.
     pub(super) fn is_active(&self, evicted: u32) -> bool {
-        self.ring_bytes > 0 && self.ring_va != 0 && self.percent > 0 && evicted == 0 && !self.reset
+        let QueueProperties { ring_va, ring_bytes, percent, .. } = self.properties;
+        ring_bytes > 0 && ring_va != 0 && percent > 0 && evicted == 0 && !self.reset
     }
 
     pub(super) fn is_compute(&self) -> bool {
-        matches!(self.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL)
+        matches!(self.properties.queue_type, KFD_IOC_QUEUE_TYPE_COMPUTE | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL)
     }
 
     pub(super) fn for_hardware(&self, id: u32) -> HwQueue {
+        let properties = &self.properties;
         HwQueue {
             id,
-            kind: kind_of(self.queue_type),
-            ring_va: self.ring_va,
-            ring_bytes: u64::from(self.ring_bytes),
-            read_ptr_va: self.read_pointer_va,
-            write_ptr_va: self.write_pointer_va,
+            kind: kind_of(properties.queue_type),
+            ring_va: properties.ring_va,
+            ring_bytes: u64::from(properties.ring_bytes),
+            read_ptr_va: properties.read_pointer_va,
+            write_ptr_va: properties.write_pointer_va,
             doorbell_offset: self.doorbell.byte_offset(),
-            cwsr_va: self.cwsr_va,
-            cwsr_bytes: self.cwsr_bytes,
-            control_stack_bytes: self.control_stack_bytes,
-            priority: self.priority,
+            cwsr_va: properties.cwsr_va,
+            cwsr_bytes: properties.cwsr_bytes,
+            control_stack_bytes: properties.control_stack_bytes,
+            priority: properties.priority,
         }
     }
 }

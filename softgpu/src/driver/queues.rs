@@ -14,7 +14,7 @@ use super::doorbells::sdma_doorbell;
 use super::ledger::Resource;
 use super::process::{KfdProcess, Pdd, State};
 use super::queue_buffers::{self, QueueBuffers};
-use super::queue_table::{Doorbell, MAX_QUEUES, Queue, kind_of};
+use super::queue_table::{Doorbell, MAX_QUEUES, Queue, QueueProperties, kind_of};
 use super::{Call, access_ok};
 use crate::hardware::{HwQueueKind, Mqd, mqd_field};
 
@@ -224,19 +224,21 @@ fn new_queue(
 ) -> Queue {
     Queue {
         gpu,
-        queue_type: args.queue_type,
-        ring_va: args.ring_base_address,
-        ring_bytes: args.ring_size,
-        percent: args.queue_percentage & 0xff,
-        priority: args.queue_priority,
-        read_pointer_va: args.read_pointer_address,
-        write_pointer_va: args.write_pointer_address,
-        eop_va: args.eop_buffer_address,
-        // The kernel keeps 32 bits of it too (`queue_properties.eop_ring_buffer_size`).
-        eop_bytes: words(args.eop_buffer_size)[0],
-        cwsr_va: args.ctx_save_restore_address,
-        cwsr_bytes: args.ctx_save_restore_size,
-        control_stack_bytes: args.ctl_stack_size,
+        properties: QueueProperties {
+            queue_type: args.queue_type,
+            ring_va: args.ring_base_address,
+            ring_bytes: args.ring_size,
+            percent: args.queue_percentage & 0xff,
+            priority: args.queue_priority,
+            read_pointer_va: args.read_pointer_address,
+            write_pointer_va: args.write_pointer_address,
+            eop_va: args.eop_buffer_address,
+            // The kernel keeps 32 bits of it too (`queue_properties.eop_ring_buffer_size`).
+            eop_bytes: words(args.eop_buffer_size)[0],
+            cwsr_va: args.ctx_save_restore_address,
+            cwsr_bytes: args.ctx_save_restore_size,
+            control_stack_bytes: args.ctl_stack_size,
+        },
         doorbell,
         buffers,
         running: false,

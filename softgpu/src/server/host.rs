@@ -27,6 +27,7 @@ use super::devices::Devices;
 use super::error::ServeError;
 use super::refusal::with_causes;
 use super::saved::{self, GivenMemory, HostState};
+use super::settings;
 use super::user::{Descriptors, Segments, Written};
 use crate::client_gpus::ClientGpus;
 use crate::driver::{Caller, KernelModel, KfdProcess, LedgerSlot, OpenFile, ProcessOptions};
@@ -84,10 +85,8 @@ impl Host {
         client: Pid,
         trace: Option<File>,
     ) -> Result<Self, ServeError> {
-        // The errata are off only for tests that have to get past one: by default a runtime that misses an erratum fails.
-        let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let journal = Arc::new(Journal::new(own_number(client), trace));
-        let processor = ClientGpus::with_journal(&devices.chips(errata), journal)
+        let processor = ClientGpus::with_journal(&devices.chips(settings::errata()), journal)
             .map_err(ServeError::system("making the GPUs"))?;
         let kernel = KernelModel::from_env().map_err(ServeError::Kernel)?;
         let gate = make_gate().map_err(ServeError::system("making the gate"))?;
@@ -113,9 +112,8 @@ impl Host {
         }
         let plain = |errno: Errno| errno.to_string();
         let (memories, identities) = saved::sort(given).map_err(plain)?;
-        let errata = std::env::var_os("SOFTGPU_ERRATA").is_none_or(|value| value != "off");
         let journal = Arc::new(Journal::new(own_number(client), trace));
-        let gpus = ClientGpus::restore(&devices.chips(errata), journal, &state.gpus, &memories);
+        let gpus = ClientGpus::restore(&devices.chips(settings::errata()), journal, &state.gpus, &memories);
         let processor = Arc::new(gpus.map_err(|error| with_causes(&error))?);
         let options = ProcessOptions {
             gpus: devices.gpus().into(),

@@ -18,7 +18,6 @@ use kfd::transport::wire::{self, MAX_FDS, ReceiveBuffer, WireError};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::poll::{PollFd, PollFlags};
-use nix::unistd::geteuid;
 
 use super::broker::listen;
 use super::error::ServeError;
@@ -60,8 +59,7 @@ impl Controller {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
-            let is_allowed = |peer: &Peer| peer.uid == geteuid().as_raw() || peer.uid == 0;
-            if Peer::of(socket.as_fd()).is_ok_and(|peer| is_allowed(&peer))
+            if Peer::of(socket.as_fd()).is_ok_and(|peer| peer.may_order())
                 && wire::prepare_socket(socket.as_fd()).is_ok()
             {
                 return Self { socket, buffer: ReceiveBuffer::new() };
@@ -143,7 +141,7 @@ impl Keeper {
     }
 
     /// Waits for a controller that gives the state of a restored client; answers the device, and goes on with the
-    /// controller's orders on a thread once `begin` has been told of the device.
+    /// controller's orders on a thread.
     ///
     /// # Errors
     /// [`ServeError::Thread`].

@@ -10,7 +10,6 @@ use kfd::transport::control::{BrokerAnswer, BrokerOrder, broker_socket};
 use kfd::transport::wire::{self, ReceiveBuffer, WireError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
-use nix::unistd::geteuid;
 
 use super::broker::listen;
 use super::error::ServeError;
@@ -84,8 +83,7 @@ impl Orders {
     fn accept(&self) -> Option<OwnedFd> {
         let socket = linux::accept(&self.listener).ok()?;
         let peer = Peer::of(socket.as_fd()).ok()?;
-        let is_allowed = peer.uid == geteuid().as_raw() || peer.uid == 0;
-        if !is_allowed || self.controllers.len() >= MAX_CONTROLLERS {
+        if !peer.may_order() || self.controllers.len() >= MAX_CONTROLLERS {
             tracing::warn!(target: "server", uid = peer.uid, pid = %peer.pid, "controller refused");
             return None;
         }

@@ -11,7 +11,7 @@ use kfd::linux::{pidfd_open, poll};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{getsockopt, sockopt};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 
 /// The process that connected.
 #[derive(Debug)]
@@ -52,6 +52,11 @@ impl Peer {
         let pidfd = pidfd_open(pid)?;
         let status = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| Errno::ESRCH)?;
         Ok(Self { pid, uid: status.uid(), pidfd })
+    }
+
+    /// Whether it may give orders: it is of this user, or root's.
+    pub(super) fn may_order(&self) -> bool {
+        self.uid == geteuid().as_raw() || self.uid == 0
     }
 
     /// Whether the process has ended.

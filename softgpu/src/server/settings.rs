@@ -13,6 +13,8 @@ use thiserror::Error;
 use crate::driver::KernelModel;
 use crate::misbehaviour::{self, Misbehaviour};
 
+/// Whether the chips' errata are modelled.
+const ERRATA: &str = "SOFTGPU_ERRATA";
 /// Whether the kernel was built with HSA_AMD_SVM, so that its SVM ioctl works.
 const SVM: &str = "SOFTGPU_SVM";
 
@@ -52,7 +54,7 @@ const KNOWN: [Setting; 9] = [
         means: |value| value.parse::<KernelModel>().is_ok(),
     },
     Setting {
-        name: "SOFTGPU_ERRATA",
+        name: ERRATA,
         accepted: "on (the default) or off",
         means: |value| matches!(value, "on" | "off"),
     },
@@ -92,6 +94,12 @@ pub(super) fn check() -> Result<(), SettingError> {
         Some(value) => judge(setting, &value),
         None => Ok(()),
     })
+}
+
+/// Whether the chips' errata are modelled. They are off only for tests that have to get past one: by default a runtime that misses
+/// an erratum fails.
+pub(super) fn errata() -> bool {
+    std::env::var_os(ERRATA).is_none_or(|value| value != "off")
 }
 
 /// Whether the kernel's SVM ioctl works.

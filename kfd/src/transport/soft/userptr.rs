@@ -193,7 +193,8 @@ impl Lent {
     }
 
     fn lend_part(&mut self, part: &Range<usize>, vmas: &[Vma]) -> Option<OwnedFd> {
-        let memory = memory_name().and_then(|name| Ok((exchange::for_memfd(part, vmas, &name)?, name)));
+        let memory = linux::unique_name(MEMORY_NAME)
+            .and_then(|name| Ok((exchange::for_memfd(part, vmas, &name)?, name)));
         let memory = memory.inspect_err(|errno| {
             let (start, bytes) = (part.start, part.len());
             tracing::warn!(target: "kfd", start, bytes, %errno, "cannot lend pages to the soft device");
@@ -330,12 +331,6 @@ fn page_range(address: u64, bytes: u64) -> Option<Range<usize>> {
     let first = usize::try_from(address).ok()?;
     let end = first.checked_add(usize::try_from(bytes).ok()?)?.checked_next_multiple_of(page)?;
     (address != 0 && bytes != 0).then_some(first / page * page..end)
-}
-
-/// A name for the memory of a loan.
-fn memory_name() -> Result<String, Errno> {
-    let [low, high] = *linux::random()?.as_chunks::<8>().0 else { return Err(Errno::EIO) };
-    Ok(format!("{MEMORY_NAME}{:016x}", u64::from_le_bytes(low) ^ u64::from_le_bytes(high)))
 }
 
 /// Whether it is memory that was lent, here or, before it was moved, elsewhere.

@@ -13,7 +13,7 @@ use crate::driver::Call;
 use crate::driver::doorbells::sdma_doorbell;
 use crate::driver::process::{KfdProcess, State};
 use crate::driver::queue_buffers::{self, QueueBuffers};
-use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue};
+use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue, QueueProperties};
 use crate::hardware::{MQD_BYTES, Mqd, mqd_field};
 
 /// Bytes of an SDMA queue's descriptor (`v11_sdma_mqd`, `v12_sdma_mqd`).
@@ -71,7 +71,7 @@ impl KfdProcess {
         if queue.running || queue.is_active(pdd.evicted) {
             return Err(Errno::EINVAL);
         }
-        let aql = queue.queue_type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
+        let aql = queue.properties.queue_type == KFD_IOC_QUEUE_TYPE_COMPUTE_AQL;
         let (doorbell_id, sdma_id) = match queue.doorbell {
             Doorbell::Compute { id } => (id, 0),
             Doorbell::Sdma { id, doorbell } => (doorbell, id),
@@ -79,23 +79,23 @@ impl KfdProcess {
         let parts = self.queue_parts(queue.gpu, queue.is_compute());
         let data = kfd_criu_queue_priv_data {
             object_type: KFD_CRIU_OBJECT_TYPE_QUEUE,
-            q_address: queue.ring_va,
-            q_size: u64::from(queue.ring_bytes),
-            read_ptr_addr: queue.read_pointer_va,
-            write_ptr_addr: queue.write_pointer_va,
-            eop_ring_buffer_address: queue.eop_va,
-            ctx_save_restore_area_address: queue.cwsr_va,
+            q_address: queue.properties.ring_va,
+            q_size: u64::from(queue.properties.ring_bytes),
+            read_ptr_addr: queue.properties.read_pointer_va,
+            write_ptr_addr: queue.properties.write_pointer_va,
+            eop_ring_buffer_address: queue.properties.eop_va,
+            ctx_save_restore_area_address: queue.properties.cwsr_va,
             gpu_id: self.user_id(queue.gpu),
             queue_type: if queue.is_compute() { KFD_QUEUE_TYPE_COMPUTE } else { KFD_QUEUE_TYPE_SDMA },
             format: if aql { KFD_QUEUE_FORMAT_AQL } else { KFD_QUEUE_FORMAT_PM4 },
             q_id: id,
-            priority: queue.priority,
-            q_percent: queue.percent,
+            priority: queue.properties.priority,
+            q_percent: queue.properties.percent,
             doorbell_id,
             gws: u32::from(pdd.gws_queue == Some(id)),
             sdma_id,
-            eop_ring_buffer_size: queue.eop_bytes,
-            ctx_save_restore_area_size: queue.cwsr_bytes,
+            eop_ring_buffer_size: queue.properties.eop_bytes,
+            ctx_save_restore_area_size: queue.properties.cwsr_bytes,
             mqd_size: count(parts.xccs * parts.mqd),
             ctl_stack_size: count(parts.xccs * parts.control_stack),
             ..Default::default()
@@ -152,20 +152,22 @@ impl KfdProcess {
         let doorbell = self.restored_doorbell(state, gpu, compute, &data)?;
         let queue = Queue {
             gpu,
-            queue_type,
-            ring_va: data.q_address,
-            // `queue_type` has refused longer rings.
-            ring_bytes: words(data.q_size)[0],
-            percent: data.q_percent,
-            priority: data.priority,
-            read_pointer_va: data.read_ptr_addr,
-            write_pointer_va: data.write_ptr_addr,
-            eop_va: data.eop_ring_buffer_address,
-            eop_bytes: data.eop_ring_buffer_size,
-            cwsr_va: data.ctx_save_restore_area_address,
-            cwsr_bytes: data.ctx_save_restore_area_size,
-            // The entry says how many bytes of control stack follow: none from gfx10 on.
-            control_stack_bytes: geometry.control_stack_bytes,
+            properties: QueueProperties {
+                queue_type,
+                ring_va: data.q_address,
+                // `queue_type` has refused longer rings.
+                ring_bytes: words(data.q_size)[0],
+                percent: data.q_percent,
+                priority: data.priority,
+                read_pointer_va: data.read_ptr_addr,
+                write_pointer_va: data.write_ptr_addr,
+                eop_va: data.eop_ring_buffer_address,
+                eop_bytes: data.eop_ring_buffer_size,
+                cwsr_va: data.ctx_save_restore_area_address,
+                cwsr_bytes: data.ctx_save_restore_area_size,
+                // The entry says how many bytes of control stack follow: none from gfx10 on.
+                control_stack_bytes: geometry.control_stack_bytes,
+            },
             doorbell,
             buffers,
             running: false,

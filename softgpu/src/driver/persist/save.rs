@@ -13,7 +13,7 @@ use queues::words::count;
 
 use super::ProcessState;
 use super::state::*;
-use crate::driver::bo::{Backing, Bo, Domain};
+use crate::driver::bo::{Backing, Bo};
 use crate::driver::drm::Metadata;
 use crate::driver::event_state::{Event, EventPage};
 use crate::driver::files::Node;
@@ -122,13 +122,7 @@ impl Found {
         let state = BackingState {
             runs,
             bytes: backing.bytes,
-            domain: match backing.domain {
-                Domain::Vram { public } => DomainState::Vram { public },
-                Domain::Gtt => DomainState::Gtt,
-                Domain::Userptr => DomainState::Userptr,
-                Domain::Doorbell => DomainState::Doorbell,
-                Domain::Mmio => DomainState::Mmio,
-            },
+            domain: backing.domain,
             gpu: count(backing.gpu),
             identity: self.identity(backing.identity)?,
             charged: backing.is_charged(),
@@ -212,18 +206,7 @@ impl Found {
         Ok(QueueState {
             id,
             gpu: count(queue.gpu),
-            queue_type: queue.queue_type,
-            ring_va: queue.ring_va,
-            ring_bytes: queue.ring_bytes,
-            percent: queue.percent,
-            priority: queue.priority,
-            read_pointer_va: queue.read_pointer_va,
-            write_pointer_va: queue.write_pointer_va,
-            eop_va: queue.eop_va,
-            eop_bytes: queue.eop_bytes,
-            cwsr_va: queue.cwsr_va,
-            cwsr_bytes: queue.cwsr_bytes,
-            control_stack_bytes: queue.control_stack_bytes,
+            properties: queue.properties,
             doorbell: match queue.doorbell {
                 Doorbell::Compute { id } => DoorbellState::Compute { id },
                 Doorbell::Sdma { id, .. } => DoorbellState::Sdma { id },

@@ -6,8 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::driver::bo::Domain;
 use crate::driver::kernel::KernelModel;
 use crate::driver::process::{GpuSettings, Runtime};
+use crate::driver::queue_table::QueueProperties;
 use crate::driver::svm::Attributes;
 use crate::hardware::PageAccess;
 
@@ -69,15 +71,6 @@ pub(super) struct RunState {
     pub(super) bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum DomainState {
-    Vram { public: bool },
-    Gtt,
-    Userptr,
-    Doorbell,
-    Mmio,
-}
-
 /// What a queue holds, or what a backing is: the only run's memory by its index, or the number of a memory of the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum IdentityState {
@@ -89,7 +82,7 @@ pub(super) enum IdentityState {
 pub(super) struct BackingState {
     pub(super) runs: Vec<RunState>,
     pub(super) bytes: u64,
-    pub(super) domain: DomainState,
+    pub(super) domain: Domain,
     pub(super) gpu: u32,
     pub(super) identity: IdentityState,
     /// Whether this process took it from the ledger, and not the one that exported it.
@@ -203,18 +196,7 @@ pub(super) enum DoorbellState {
 pub(super) struct QueueState {
     pub(super) id: u32,
     pub(super) gpu: u32,
-    pub(super) queue_type: u32,
-    pub(super) ring_va: u64,
-    pub(super) ring_bytes: u32,
-    pub(super) percent: u32,
-    pub(super) priority: u32,
-    pub(super) read_pointer_va: u64,
-    pub(super) write_pointer_va: u64,
-    pub(super) eop_va: u64,
-    pub(super) eop_bytes: u32,
-    pub(super) cwsr_va: u64,
-    pub(super) cwsr_bytes: u32,
-    pub(super) control_stack_bytes: u32,
+    pub(super) properties: QueueProperties,
     pub(super) doorbell: DoorbellState,
     pub(super) ring: Option<IdentityState>,
     pub(super) others: Vec<IdentityState>,

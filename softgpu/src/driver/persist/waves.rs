@@ -22,11 +22,11 @@ impl KfdProcess {
 /// How many waves are in the save area of an XCC; `None` when it cannot be read.
 fn in_area(state: &State, queue: &Queue, xcc: usize) -> Option<u64> {
     let saved: SavedWaves = queue.mqd.waves_of(xcc);
-    if saved.control_stack_bytes == 0 || saved.wave_state_offset > queue.cwsr_bytes {
+    if saved.control_stack_bytes == 0 || saved.wave_state_offset > queue.properties.cwsr_bytes {
         return None;
     }
-    let before = u64::try_from(xcc).ok()?.checked_mul(u64::from(queue.cwsr_bytes))?;
-    let area_va = queue.cwsr_va.checked_add(before)?;
+    let before = u64::try_from(xcc).ok()?.checked_mul(u64::from(queue.properties.cwsr_bytes))?;
+    let area_va = queue.properties.cwsr_va.checked_add(before)?;
     let begin = saved.control_stack_offset;
     let used = u64::from(saved.wave_state_offset.checked_sub(begin)?);
     let runs = state.runs(queue.gpu, area_va.checked_add(u64::from(begin))?, used)?;

@@ -235,10 +235,8 @@ impl KfdProcess {
             let Some(memory) = &range.memory else { continue };
             let (bytes, access) = (range.end - start, page_access(&after, memory));
             let new = after.users() & !range.mapped;
-            for gpu in (0..self.gpus.len()).filter(|gpu| new & 1 << gpu != 0) {
-                let (backing, offset) = (memory.fd.as_fd(), memory.offset);
-                let mapping = GpuMapping { va: start, bytes, access, backing, offset };
-                if let Err(errno) = self.hardware.map(gpu, &mapping) {
+            for gpu in self.gpus_of(new) {
+                if let Err(errno) = self.map_range(gpu, start, bytes, access, memory) {
                     for (gpu, start, bytes) in done {
                         self.hardware.unmap(gpu, start, bytes);
                         if let Some(range) = svm.get_mut(start) {
@@ -254,14 +252,25 @@ impl KfdProcess {
         Ok(())
     }
 
+    fn map_range(
+        &self,
+        gpu: usize,
+        start: u64,
+        bytes: u64,
+        access: PageAccess,
+        memory: &SvmMemory,
+    ) -> Result<(), Errno> {
+        let (backing, offset) = (memory.fd.as_fd(), memory.offset);
+        self.hardware.map(gpu, &GpuMapping { va: start, bytes, access, backing, offset })
+    }
+
     /// Gives the GPUs the access to a range that its attributes say; without any user its memory is given back.
     fn update(&self, start: u64, range: &mut SvmRange) {
         let Some(memory) = &range.memory else { return };
         let (users, bytes) = (range.attributes.users(), range.end - start);
         let access = page_access(&range.attributes, memory);
         let is_other = range.access.replace(access).is_some_and(|before| before != access);
-        let mapped = range.mapped;
-        for gpu in (0..self.gpus.len()).filter(|gpu| mapped & 1 << gpu != 0) {
+        for gpu in self.gpus_of(range.mapped) {
             if users & 1 << gpu == 0 && range.queues == 0 {
                 self.hardware.unmap(gpu, start, bytes);
                 range.mapped &= !(1 << gpu);
@@ -289,10 +298,8 @@ impl KfdProcess {
         if let Some(memory) = &range.memory {
             let access = page_access(&range.attributes, memory);
             range.access = Some(access);
-            for gpu in (0..self.gpus.len()).filter(|gpu| gpus & 1 << gpu != 0) {
-                let (backing, offset) = (memory.fd.as_fd(), memory.offset);
-                let mapping = GpuMapping { va: start, bytes, access, backing, offset };
-                outcome = self.hardware.map(gpu, &mapping).map_err(|errno| (gpu, errno));
+            for gpu in self.gpus_of(gpus) {
+                outcome = self.map_range(gpu, start, bytes, access, memory).map_err(|errno| (gpu, errno));
                 if outcome.is_err() {
                     break;
                 }
@@ -314,7 +321,7 @@ impl KfdProcess {
     }
 
     fn unmap_range(&self, start: u64, range: &mut SvmRange) {
-        for gpu in (0..self.gpus.len()).filter(|gpu| range.mapped & 1 << gpu != 0) {
+        for gpu in self.gpus_of(range.mapped) {
             self.hardware.unmap(gpu, start, range.end - start);
         }
         range.mapped = 0;

@@ -25,22 +25,12 @@ pub(super) fn restore_metadata(memory: BorrowedFd<'_>, metadata: &[u8]) -> Resul
     if Metadata::bytes_of(memory)? == metadata { Ok(()) } else { Metadata::set_bytes(memory, metadata) }
 }
 
-fn domain_of(domain: DomainState) -> Domain {
-    match domain {
-        DomainState::Vram { public } => Domain::Vram { public },
-        DomainState::Gtt => Domain::Gtt,
-        DomainState::Userptr => Domain::Userptr,
-        DomainState::Doorbell => Domain::Doorbell,
-        DomainState::Mmio => Domain::Mmio,
-    }
-}
-
 impl Restore<'_> {
     /// A backing, whose part of the ledger is taken again.
     pub(super) fn backing(&self, index: u64, saved: &BackingState) -> Result<Arc<Backing>, PersistError> {
         let broken = || damaged(Part::Backing, index);
         let gpu = gpu_index(self.process, saved.gpu).ok_or_else(broken)?;
-        let domain = domain_of(saved.domain);
+        let domain = saved.domain;
         let runs = saved.runs.iter().map(|run| self.run(run)).collect::<Result<Vec<_>, _>>()?;
         let total = runs.iter().try_fold(0u64, |sum, run| sum.checked_add(run.bytes));
         if saved.bytes == 0 || total != Some(saved.bytes) {
@@ -134,7 +124,7 @@ impl Restore<'_> {
         index: u64,
         backing: &Arc<Backing>,
     ) -> Result<(), PersistError> {
-        let is_shareable = matches!(backing.domain, Domain::Vram { .. } | Domain::Gtt);
+        let is_shareable = backing.domain.is_shareable();
         let is_taken = match is_shareable {
             true => state.backings.contains_key(&backing.identity),
             false => self
@@ -189,7 +179,7 @@ impl Restore<'_> {
         saved: &PddState,
     ) -> Result<(), PersistError> {
         for buffer in &saved.buffers {
-            for gpu in (0..self.process.gpus.len()).filter(|gpu| buffer.mapped & 1 << gpu != 0) {
+            for gpu in self.process.gpus_of(buffer.mapped) {
                 state.bound(gpu).map_err(|_| damaged(Part::Buffer, buffer.index))?;
                 let mapped = self.process.map_on(state, owner, buffer.index, gpu);
                 let bytes = state.bo(owner, buffer.index).map_or(0, |bo| bo.backing.bytes);
@@ -204,7 +194,7 @@ impl Restore<'_> {
         let broken = || damaged(Part::Handle, u64::from(slot) + 1);
         let backing = self.backing_at(backing)?;
         let is_render = state.files.get(file).is_some_and(|file| matches!(file.node(), Node::Render { .. }));
-        let is_shareable = matches!(backing.domain, Domain::Vram { .. } | Domain::Gtt);
+        let is_shareable = backing.domain.is_shareable();
         if !is_render || !is_shareable || !self.is_given(mmap_offset, backing.bytes) {
             return Err(broken());
         }

@@ -10,27 +10,27 @@ use crate::driver::ledger::Resource;
 use crate::driver::persist::state::{DoorbellState, PddState, QueueState};
 use crate::driver::process::State;
 use crate::driver::queue_buffers::{self, QueueBuffers};
-use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue};
+use crate::driver::queue_table::{Doorbell, MAX_QUEUES, Queue, QueueProperties};
 use crate::driver::queues::{check_addresses, check_properties};
 use crate::hardware::{MQD_BYTES, Mqd};
 use crate::persist::{Part, PersistError};
 use crate::sysfs::GpuModel;
 
 /// The argument with which CREATE_QUEUE would make the queue.
-fn arguments(saved: &QueueState) -> kfd_ioctl_create_queue_args {
+fn arguments(properties: &QueueProperties) -> kfd_ioctl_create_queue_args {
     kfd_ioctl_create_queue_args {
-        ring_base_address: saved.ring_va,
-        write_pointer_address: saved.write_pointer_va,
-        read_pointer_address: saved.read_pointer_va,
-        ring_size: saved.ring_bytes,
-        queue_type: saved.queue_type,
-        queue_percentage: saved.percent,
-        queue_priority: saved.priority,
-        eop_buffer_address: saved.eop_va,
-        eop_buffer_size: u64::from(saved.eop_bytes),
-        ctx_save_restore_address: saved.cwsr_va,
-        ctx_save_restore_size: saved.cwsr_bytes,
-        ctl_stack_size: saved.control_stack_bytes,
+        ring_base_address: properties.ring_va,
+        write_pointer_address: properties.write_pointer_va,
+        read_pointer_address: properties.read_pointer_va,
+        ring_size: properties.ring_bytes,
+        queue_type: properties.queue_type,
+        queue_percentage: properties.percent,
+        queue_priority: properties.priority,
+        eop_buffer_address: properties.eop_va,
+        eop_buffer_size: u64::from(properties.eop_bytes),
+        ctx_save_restore_address: properties.cwsr_va,
+        ctx_save_restore_size: properties.cwsr_bytes,
+        ctl_stack_size: properties.control_stack_bytes,
         ..Default::default()
     }
 }
@@ -44,34 +44,24 @@ impl Restore<'_> {
         if !is_free || state.bound(gpu).is_err() {
             return Err(broken());
         }
-        let args = arguments(saved);
-        let ring = check_properties(saved.percent, saved.priority, saved.ring_va, saved.ring_bytes);
+        let args = arguments(&saved.properties);
+        let QueueProperties { queue_type, ring_va, ring_bytes, percent, priority, .. } = saved.properties;
+        let ring = check_properties(percent, priority, ring_va, ring_bytes);
         let known = matches!(
-            saved.queue_type,
+            queue_type,
             KFD_IOC_QUEUE_TYPE_COMPUTE
                 | KFD_IOC_QUEUE_TYPE_COMPUTE_AQL
                 | KFD_IOC_QUEUE_TYPE_SDMA
                 | KFD_IOC_QUEUE_TYPE_SDMA_BY_ENG_ID
         );
-        let properties = ring == Ok(saved.ring_bytes) && saved.percent <= KFD_MAX_QUEUE_PERCENTAGE;
-        if !known || !properties || check_addresses(&args).is_err() {
+        let are_possible = ring == Ok(ring_bytes) && percent <= KFD_MAX_QUEUE_PERCENTAGE;
+        if !known || !are_possible || check_addresses(&args).is_err() {
             return Err(broken());
         }
         let buffers = self.queue_buffers(state, gpu, saved, &args)?;
         let mut queue = Queue {
             gpu,
-            queue_type: saved.queue_type,
-            ring_va: saved.ring_va,
-            ring_bytes: saved.ring_bytes,
-            percent: saved.percent,
-            priority: saved.priority,
-            read_pointer_va: saved.read_pointer_va,
-            write_pointer_va: saved.write_pointer_va,
-            eop_va: saved.eop_va,
-            eop_bytes: saved.eop_bytes,
-            cwsr_va: saved.cwsr_va,
-            cwsr_bytes: saved.cwsr_bytes,
-            control_stack_bytes: saved.control_stack_bytes,
+            properties: saved.properties,
             // Taken below, when nothing else can fail.
             doorbell: Doorbell::Compute { id: 0 },
             buffers,
@@ -107,12 +97,12 @@ impl Restore<'_> {
         }
         if queue.is_compute() {
             let stack = self.process.gpus.get(gpu).map(|model| model.geometry().control_stack_bytes);
-            if stack != Some(queue.control_stack_bytes) {
+            let QueueProperties { control_stack_bytes, cwsr_bytes, .. } = queue.properties;
+            if stack != Some(control_stack_bytes) {
                 return Err(broken());
             }
             let mut checked = mqd.clone();
-            (0..xccs)
-                .for_each(|xcc| sanitise(&mut checked, xcc, queue.control_stack_bytes, queue.cwsr_bytes));
+            (0..xccs).for_each(|xcc| sanitise(&mut checked, xcc, control_stack_bytes, cwsr_bytes));
             if checked != mqd {
                 return Err(broken());
             }
@@ -143,7 +133,7 @@ impl Restore<'_> {
         }
         if holds {
             // The write pointer's page stands for the ring, which a parked queue may not name.
-            let ring_base_address = saved.write_pointer_va;
+            let ring_base_address = args.write_pointer_address;
             let args = kfd_ioctl_create_queue_args { ring_base_address, ring_size: 4096, ..*args };
             let found = queue_buffers::find_again(state, gpu, model, &args, saved.in_svm);
             let found = found.map_err(|_| broken())?;
@@ -152,16 +142,15 @@ impl Restore<'_> {
             }
             svm = found.svm;
             if process.target(gpu).is_some_and(|target| target.mes) {
-                queue_buffers::check_write_pointer(state, gpu, saved.write_pointer_va)
+                queue_buffers::check_write_pointer(state, gpu, args.write_pointer_address)
                     .map_err(|_| broken())?;
             }
         }
+        let QueueProperties { ring_va, ring_bytes, .. } = saved.properties;
         let is_ring = match ring {
-            None => !holds || saved.ring_va == 0,
-            Some(ring) if saved.ring_va == 0 => {
-                pdd.vm.iter().any(|(_, mapping)| mapping.backing.identity == ring)
-            }
-            Some(ring) => queue_buffers::find_ring(state, gpu, saved.ring_va, saved.ring_bytes) == Ok(ring),
+            None => !holds || ring_va == 0,
+            Some(ring) if ring_va == 0 => pdd.vm.iter().any(|(_, mapping)| mapping.backing.identity == ring),
+            Some(ring) => queue_buffers::find_ring(state, gpu, ring_va, ring_bytes) == Ok(ring),
         };
         if is_ring { Ok(QueueBuffers { ring, others, svm }) } else { Err(broken()) }
     }

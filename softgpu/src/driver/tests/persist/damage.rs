@@ -240,7 +240,7 @@ fn errors_name_what_is_wrong() {
     assert_eq!(damaged(with("/gpus/0/render", Value::Null)), Part::Gpu);
     assert_eq!(damaged(with("/handles/0/file", 1.into())), Part::Handle);
     assert_eq!(damaged(with("/contexts/0/slot", 5000.into())), Part::Context);
-    assert_eq!(damaged(with("/queues/0/ring_bytes", 3.into())), Part::Queue);
+    assert_eq!(damaged(with("/queues/0/properties/ring_bytes", 3.into())), Part::Queue);
     assert_eq!(damaged(with("/ranges/0/start", 1.into())), Part::Range);
     assert_eq!(damaged(with("/events/0/id", 5000.into())), Part::Event);
     assert_eq!(damaged(with("/event_page/Client/handle", 5.into())), Part::EventPage);
