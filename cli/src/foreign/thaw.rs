@@ -4,21 +4,19 @@
 //! INVARIANT: if the command that waits at the other end is gone, the script never ends by itself: the guard of the restore ends
 //! CRIU, the script and the tasks.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
+use stasis::criu::Word;
 use tempfile::TempDir;
 
-/// The script and its FIFO, in a directory of their own.
+/// The script and its word, in a directory of their own.
 #[derive(Debug)]
 pub struct Thaw {
     directory: TempDir,
-    word: File,
+    word: Word,
 }
 
 impl Thaw {
@@ -29,20 +27,18 @@ impl Thaw {
     pub fn write() -> Result<Self> {
         let directory =
             TempDir::with_prefix("stasis-restore-").context("Cannot make a directory for CRIU's script")?;
-        let failed = |what| format!("Cannot {what} in {}", directory.path().display());
-        let fifo = directory.path().join("word");
-        mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).with_context(|| failed("make a FIFO"))?;
-        // For both, so that it opens before the script does.
-        let word =
-            OpenOptions::new().read(true).write(true).open(&fifo).with_context(|| failed("open a FIFO"))?;
-        let script = directory.path().join("thaw.sh");
-        // The script keeps no end of the FIFO for writing, so that it sees the end of this command.
-        let text = "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = pre-resume ] || exit 0\ncd \"${0%/*}\" || exit 1\n\
-                    exec 3<>word\nexec 4<word\nexec 3>&-\n: >ready\nread -r word <&4 && exit 0\nexec sleep 1000\n";
-        fs::write(&script, text).with_context(|| failed("write a script"))?;
+        let word = Word::make(directory.path().join("word"), directory.path().join("ready"))?;
+        let thaw = Self { directory, word };
+        let script = thaw.script();
+        let failed = |what| format!("Cannot {what} {}", script.display());
+        let text = format!(
+            "#!/bin/sh\n[ \"$CRTOOLS_SCRIPT_ACTION\" = pre-resume ] || exit 0\n{}[ -z \"$word\" ] || exit 0\nexec sleep 1000\n",
+            thaw.word.wait()
+        );
+        fs::write(&script, text).with_context(|| failed("write"))?;
         let executable = fs::set_permissions(&script, fs::Permissions::from_mode(0o700));
-        executable.with_context(|| failed("make a script executable"))?;
-        Ok(Self { directory, word })
+        executable.with_context(|| failed("make executable"))?;
+        Ok(thaw)
     }
 
     /// Where the script is, for CRIU.
@@ -52,7 +48,7 @@ impl Thaw {
 
     /// Whether the tasks are complete and stopped.
     pub fn is_ready(&self) -> bool {
-        self.directory.path().join("ready").exists()
+        self.word.is_awaited()
     }
 
     /// Lets the script end: the tasks go on, or are gone.
@@ -60,7 +56,7 @@ impl Thaw {
     /// # Errors
     /// The system's answer.
     pub fn go(&self) -> Result<()> {
-        (&self.word).write_all(b"go\n").context("Cannot tell CRIU that the tasks may go on")
+        self.word.say("go").context("Cannot tell CRIU that the tasks may go on")
     }
 }
 

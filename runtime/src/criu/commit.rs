@@ -5,31 +5,23 @@
 //! INVARIANT: the manifest gets its name there and nowhere else. Where several trees are dumped together each script
 //! waits at a gate for word that all are as far: whoever holds the gates, if he ends without a word, has said no.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::libc::O_NOFOLLOW;
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
-
-use super::error::ManifestError;
+use super::error::{ManifestError, failed};
 use super::files::seal;
 use super::layout::{CRIU_DIRECTORY, GATE, MANIFEST_FILE, PENDING_FILE, PREPARED};
 use super::sealer::{Sealer, quoted};
+use super::word::Word;
 use crate::linux::regular::{Links, read_text};
 
+/// The word at which a script commits.
+const COMMIT: &str = "commit";
 /// What the sealer says when it fails.
 const COMMIT_LOG: &str = "commit.log";
 /// Longest of that, bytes.
 const MAX_LOG: u64 = 64 << 10;
-
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestError {
-    let path = path.to_owned();
-    move |source| ManifestError::Io { act, path, source }
-}
 
 /// Writes the script that makes a pending checkpoint complete: CRIU calls it at every stage, and it acts at `post-dump`,
 /// when the images are whole and the tasks still frozen. The `sealer` has all files synced and lists them, with their
@@ -107,8 +99,7 @@ pub fn commit_error(directory: &Path) -> Option<String> {
 #[derive(Debug)]
 pub struct CommitGate {
     script: PathBuf,
-    images: PathBuf,
-    held: OwnedFd,
+    word: Word,
 }
 
 impl CommitGate {
@@ -118,18 +109,9 @@ impl CommitGate {
     /// [`ManifestError::Io`].
     pub fn write(directory: &Path, sealer: Option<&Sealer>, seal_at: SealAt) -> Result<Self, ManifestError> {
         let images = directory.join(CRIU_DIRECTORY);
-        let gate = images.join(GATE);
-        mkfifo(&gate, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| failed("make", &gate)(e.into()))?;
-        // Read and write: so it opens before the script does. The script sees the end of it when this process has ended.
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).custom_flags(O_NOFOLLOW);
-        let held = options.open(&gate).map_err(failed("open", &gate))?;
-        // Opened for both first: an open for reading alone would wait for somebody who writes.
-        let wait = format!(
-            "exec 3<>{CRIU_DIRECTORY}/{GATE}\nexec 4<{CRIU_DIRECTORY}/{GATE}\nexec 3>&-\n\
-             : >{CRIU_DIRECTORY}/{PREPARED}\nread -r word <&4\n[ \"$word\" = commit ]\n"
-        );
-        Ok(Self { script: write(directory, sealer, &wait, seal_at)?, images, held: held.into() })
+        let word = Word::make(images.join(GATE), images.join(PREPARED))?;
+        let wait = format!("{}[ \"$word\" = {COMMIT} ]\n", word.wait());
+        Ok(Self { script: write(directory, sealer, &wait, seal_at)?, word })
     }
 
     /// The script for CRIU.
@@ -141,7 +123,7 @@ impl CommitGate {
     /// Whether the tree's images are whole and its tasks wait, frozen.
     #[must_use]
     pub fn is_prepared(&self) -> bool {
-        self.images.join(PREPARED).exists()
+        self.word.is_awaited()
     }
 
     /// Gives the word: the script commits, at once or when it comes to the gate.
@@ -149,7 +131,7 @@ impl CommitGate {
     /// # Errors
     /// [`ManifestError::Io`].
     pub fn commit(&self) -> Result<(), ManifestError> {
-        self.say("commit\n")
+        self.word.say(COMMIT)
     }
 
     /// Says no: the script fails, at once or when it comes to the gate.
@@ -157,21 +139,7 @@ impl CommitGate {
     /// # Errors
     /// [`ManifestError::Io`].
     pub fn refuse(&self) -> Result<(), ManifestError> {
-        self.say("no\n")
-    }
-
-    fn say(&self, word: &str) -> Result<(), ManifestError> {
-        let written = kfd::linux::retry(|| nix::unistd::write(&self.held, word.as_bytes()));
-        written.map(drop).map_err(|error| failed("write to", &self.images.join(GATE))(error.into()))
-    }
-}
-
-impl Drop for CommitGate {
-    fn drop(&mut self) {
-        for name in [GATE, PREPARED] {
-            // What stays of it means nothing to a restore.
-            let _ = fs::remove_file(self.images.join(name));
-        }
+        self.word.say("no")
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stasis_protocol::Stopped;
 use thiserror::Error;
@@ -137,6 +137,12 @@ pub enum ManifestError {
     /// The work was stopped.
     #[error("The files of the checkpoint were not all read: {0}")]
     Stopped(#[from] Stopped),
+}
+
+/// The error of an act on a file, from the system's answer.
+pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ManifestError + use<> {
+    let path = path.to_owned();
+    move |source| ManifestError::Io { act, path, source }
 }
 
 fn list(users: &[u32]) -> String {

@@ -19,6 +19,7 @@ mod rpc;
 mod sealer;
 mod sessions;
 mod stats;
+mod word;
 
 pub use self::commit::{CommitGate, SealAt, commit_error, commit_now, write_commit_script};
 pub use self::directory::{
@@ -37,3 +38,4 @@ pub use self::rpc::{Answer, RpcError, dump_self};
 pub use self::sealer::Sealer;
 pub use self::sessions::{SESSION_FILE, SessionIndex};
 pub use self::stats::{DumpStats, StatsError};
+pub use self::word::Word;
