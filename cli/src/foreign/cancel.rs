@@ -18,6 +18,7 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bin
 use nix::unistd::{Pid, geteuid};
 
 use super::clients::Tree;
+use crate::freeze::lives;
 use crate::{output, preflight};
 
 /// TIMEOUT: how long a command may take to end: CRIU is ended with it, and the devices go on before.
@@ -116,13 +117,6 @@ fn wait_end(pidfd: &OwnedFd) -> Result<()> {
             ended => return ended.map(drop).context("poll"),
         }
     }
-}
-
-/// Whether a process is there and no zombie.
-fn lives(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
-    state.is_some_and(|state| state != "Z" && state != "X")
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use indicatif::ProgressBar;
+use kfd::transport::gate::GATE_NAME;
 use serde::Serialize;
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
@@ -131,11 +132,12 @@ fn freeze(
 ) -> Result<Outcome> {
     bar.set_message("stopping the queues");
     let began = Instant::now();
-    // Whoever was about to have a device has it by now, or waits.
-    let (clients, others) = clients::clients(&mut tree.broker)?
-        .into_iter()
-        .partition(|client| preflight::tree_of(tree.pid).contains(client));
+    // A process that was about to connect is a client by now, or the broker holds it back.
+    let processes = preflight::tree_of(tree.pid);
+    let (clients, others) =
+        clients::clients(&mut tree.broker)?.into_iter().partition(|client| processes.contains(client));
     (tree.clients, tree.others) = (clients, others);
+    ensure!(!tree.clients.is_empty(), "No process of the tree of process {} has a device any more", tree.pid);
     let mut executors = Vec::new();
     for client in &tree.clients {
         executors.push(Executor::connect(&tree.run.socket, *client, user)?);
@@ -360,6 +362,15 @@ impl Saving<'_> {
                 let known = Memory { name: memory.name.clone(), bytes: memory.bytes, place };
                 memories.insert(memory.name, known);
             }
+        }
+        // A process has its gate mapped as long as it has a device.
+        if let Some(gate) =
+            held.beginning(&format!("{GATE_NAME}:")).find(|gate| !memories.contains_key(*gate))
+        {
+            bail!(
+                "A process of the tree of process {} has a device ({gate}) whose executor has ended: its state is lost",
+                self.tree.pid
+            );
         }
         let stored_bytes =
             contents.map_or(Ok(0), Writer::finish).context("Cannot write the memory of devices")?;

@@ -10,7 +10,7 @@ use kfd::transport::control::{BrokerAnswer, BrokerOrder, Control, ControlError, 
 use kfd::transport::run::{DEVICES_VARIABLE, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use serde::{Deserialize, Serialize};
 
-use crate::preflight;
+use crate::preflight::{self, Environment};
 
 /// The run that processes belong to, as their environment says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,12 +26,8 @@ pub struct Run {
 impl Run {
     /// The run of a process.
     fn of(pid: i32) -> Option<Self> {
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let value = |name: &str| {
-            let of =
-                |entry: &[u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
-            String::from_utf8(environment.split(|byte| *byte == 0).find_map(of)?).ok()
-        };
+        let environment = Environment::of(pid)?;
+        let value = |name| String::from_utf8(environment.value(name)?.to_vec()).ok();
         let (socket, directory) = (value(SOCKET_VARIABLE)?, value(DIRECTORY_VARIABLE)?);
         Some(Self { socket, directory, devices: value(DEVICES_VARIABLE)? })
     }
@@ -128,26 +124,15 @@ pub fn find(pid: i32) -> Result<Option<Tree>> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
+    use crate::preflight::sleep_with;
 
     #[test]
     fn run_is_read_from_the_environment_of_a_process() {
-        let sleep = |variables: &[(&str, &str)]| {
-            let mut command = Command::new("sleep");
-            command.arg("1000").stdin(Stdio::null()).env_remove(SOCKET_VARIABLE);
-            command.envs(variables.iter().copied()).spawn().unwrap()
-        };
         let all = [(SOCKET_VARIABLE, "s"), (DIRECTORY_VARIABLE, "/d"), (DEVICES_VARIABLE, "gfx1100")];
         let wanted = Run { socket: "s".into(), directory: "/d".into(), devices: "gfx1100".into() };
         for (variables, run) in [(&all[..], Some(wanted)), (&all[1..], None)] {
-            let mut child = sleep(variables);
-            // Until it executes, a child has the environment of its parent; for a moment of that it has none.
-            let read = |file: &str| fs::read(format!("/proc/{}/{file}", child.id())).unwrap();
-            while read("comm") != b"sleep\n" || read("environ").is_empty() {
-                std::thread::yield_now();
-            }
+            let mut child = sleep_with(variables);
             assert_eq!(Run::of(child.id().cast_signed()), run);
             child.kill().unwrap();
             child.wait().unwrap();

@@ -125,17 +125,15 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     });
     let criu_ms = milliseconds(criu_began);
     bar.finish_and_clear();
-    let device_ms = match devices {
-        Some(devices) => {
-            devices.context("The devices of the processes cannot be restored; the checkpoint is as it was")?
-        }
-        None => 0.0,
-    };
+    let device_ms = devices
+        .transpose()
+        .context("The devices of the processes cannot be restored; the checkpoint is as it was")?;
     match made? {
         Ok(made) => made?,
         Err(_) => bail!("The thread that called CRIU has failed"),
     }
-    ensure!(device_ms > 0.0, "CRIU restored the processes without telling; their devices are missing");
+    let device_ms =
+        device_ms.context("CRIU restored the processes without telling; their devices are missing")?;
     let outcome = Outcome {
         pid: manifest.pid,
         foreign: true,

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use crate::preflight::{DELETED, Mapping};
+
 /// What `/proc` calls a memfd.
 const MEMFD: &str = "/memfd:";
-/// And what it writes behind the name, since no directory has it.
-const DELETED: &str = " (deleted)";
 
 /// A link of `/proc` for each memfd that tasks have, by name.
 #[derive(Debug, Default)]
@@ -36,8 +36,8 @@ impl Held {
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let maps = fs::read(directory.join("maps"))?;
         for line in String::from_utf8_lossy(&maps).lines() {
-            let Some((range, name)) = mapped(line) else { continue };
-            self.0.entry(name.to_owned()).or_insert_with(|| directory.join("map_files").join(range));
+            let Some((name, link)) = mapped(pid, line) else { continue };
+            self.0.entry(name).or_insert(link);
         }
         for entry in fs::read_dir(directory.join("fd"))? {
             let link = entry?.path();
@@ -53,6 +53,11 @@ impl Held {
     /// Whether a task has the memory of this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
+    }
+
+    /// The names of their memory that begin so.
+    pub fn beginning<'a>(&'a self, beginning: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.keys().map(String::as_str).filter(move |name| name.starts_with(beginning))
     }
 
     /// Opens the memory of this name for reading and writing; `None` if no task has it.
@@ -73,17 +78,10 @@ fn named(target: &str) -> Option<&str> {
     target.strip_prefix(MEMFD)?.strip_suffix(DELETED)
 }
 
-/// Range and name of a shared mapping of a memfd, of a line of `/proc/PID/maps`.
-fn mapped(line: &str) -> Option<(String, &str)> {
-    let (range, rest) = line.split_once(' ')?;
-    if rest.as_bytes().get(3) != Some(&b's') {
-        return None;
-    }
-    let name = named(&rest[rest.find(MEMFD)?..])?;
-    // The names in map_files have no leading zeros.
-    let (start, end) = range.split_once('-')?;
-    let plain = |text| u64::from_str_radix(text, 16).ok();
-    Some((format!("{:x}-{:x}", plain(start)?, plain(end)?), name))
+/// Name and link of a shared mapping of a memfd, of a line of `/proc/PID/maps`.
+fn mapped(pid: i32, line: &str) -> Option<(String, PathBuf)> {
+    let mapping = Mapping::parse(line).filter(|mapping| mapping.shared)?;
+    Some((named(&mapping.name)?.to_owned(), mapping.link(pid)?))
 }
 
 /// How far the monotonic clock of a process is ahead of this machine's, nanoseconds (time_namespaces(7)); 0 where it is not known.
@@ -107,11 +105,15 @@ mod tests {
     #[test]
     fn shared_mappings_of_memfds_are_found_by_name() {
         let line = "7f0000000000-7f0000004000 rw-s 00001000 00:01 77   /memfd:softgpu:vram:1:ab (deleted)";
-        assert_eq!(mapped(line), Some(("7f0000000000-7f0000004000".to_owned(), "softgpu:vram:1:ab")));
-        assert_eq!(mapped(&line.replace("rw-s", "rw-p")), None);
-        assert_eq!(mapped("00400000-00452000 r-xs 00000000 08:02 173521 /usr/bin/x"), None);
+        let found = |range: &str, name: &str| {
+            Some((name.to_owned(), PathBuf::from(format!("/proc/7/map_files/{range}"))))
+        };
+        assert_eq!(mapped(7, line), found("7f0000000000-7f0000004000", "softgpu:vram:1:ab"));
+        assert_eq!(mapped(7, &line.replace("rw-s", "rw-p")), None);
+        assert_eq!(mapped(7, "00400000-00452000 r-xs 00000000 08:02 173521 /usr/bin/x"), None);
+        assert_eq!(mapped(7, &line.replace("/memfd:", "/tmp/memfd:")), None);
         let low = "00010000-00020000 rw-s 00000000 00:01 7 /memfd:a b (deleted)";
-        assert_eq!(mapped(low), Some(("10000-20000".to_owned(), "a b")));
+        assert_eq!(mapped(7, low), found("10000-20000", "a b"));
     }
 
     #[test]
@@ -120,6 +122,7 @@ mod tests {
         let memory = kfd::linux::memfd(&name, 4096, SealFlag::empty()).unwrap();
         let held = Held::by(&[std::process::id().cast_signed()]).unwrap();
         assert!(held.has(&name));
+        assert_eq!(held.beginning(&name[..name.len() - 1]).collect::<Vec<_>>(), [name.as_str()]);
         let opened = held.open(&name).unwrap().unwrap();
         let inode = |fd: i32| nix::sys::stat::stat(format!("/proc/self/fd/{fd}").as_str()).unwrap().st_ino;
         assert_eq!(inode(opened.as_raw_fd()), inode(memory.as_raw_fd()));

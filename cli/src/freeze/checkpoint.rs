@@ -303,24 +303,16 @@ mod tests {
 
     #[test]
     fn process_of_a_run_without_a_device_is_explained() {
-        let explained = |child: &mut std::process::Child| {
+        let explained = |variables: &[(&str, &str)]| {
+            let mut child = preflight::sleep_with(variables);
             let pid = child.id().cast_signed();
-            // For a moment of execve it has no environment.
-            while fs::read(format!("/proc/{pid}/comm")).unwrap() != b"sleep\n"
-                || fs::read(format!("/proc/{pid}/environ")).unwrap().is_empty()
-            {
-                std::thread::yield_now();
-            }
             let error = explain(&[pid], call(pid, &Request::Status, STATUS).unwrap_err().into());
             child.kill().unwrap();
             child.wait().unwrap();
             error.to_string()
         };
-        let mut command = std::process::Command::new("sleep");
-        command.arg("1000").env_remove(kfd::transport::run::SOCKET_VARIABLE);
-        assert!(explained(&mut command.spawn().unwrap()).contains("has no Stasis agent"));
-        command.env(kfd::transport::run::SOCKET_VARIABLE, "made-up");
-        assert!(explained(&mut command.spawn().unwrap()).contains("takes no orders"));
+        assert!(explained(&[]).contains("has no Stasis agent"));
+        assert!(explained(&[(kfd::transport::run::SOCKET_VARIABLE, "made-up")]).contains("takes no orders"));
         assert_eq!(explain(&[i32::MAX], anyhow!("another reason")).to_string(), "another reason");
     }
 

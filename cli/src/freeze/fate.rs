@@ -18,7 +18,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Whether a process exists and has not ended.
-pub(super) fn lives(pid: i32) -> bool {
+pub fn lives(pid: i32) -> bool {
     Process::of(pid).is_some_and(|process| process.is_alive())
 }
 

@@ -11,6 +11,7 @@ mod descriptors;
 mod device_memory;
 mod diag;
 mod dump_flags;
+mod environment;
 mod finding;
 mod mappings;
 mod print;
@@ -45,7 +46,12 @@ use self::tree::{Process, TreeError};
 use crate::output;
 
 pub use self::descriptors::KERNEL_DRIVER;
+pub use self::environment::Environment;
+#[cfg(test)]
+pub use self::environment::sleep_with;
+pub use self::print::run_status;
 pub use self::run_device::{DeviceState, RunClient, RunDevice, names_a_run};
+pub use self::tree::{DELETED, Mapping};
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]
@@ -315,11 +321,6 @@ pub fn kernel_driver_user(pid: i32) -> Option<(i32, String)> {
 /// The pids of a process and all its descendants, parents first.
 pub fn tree_of(pid: i32) -> Vec<i32> {
     tree::pids(pid)
-}
-
-/// The devices of a tree of a `stasis run`, a line for each process that has one.
-pub fn run_status(device: &RunDevice) -> String {
-    print::run_status(device)
 }
 
 /// Prints the state of a process and what its runtime has.

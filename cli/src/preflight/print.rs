@@ -92,7 +92,7 @@ fn client_line(client: &RunClient) -> String {
 }
 
 /// The devices of a tree of a `stasis run`, a line for each process that has one.
-pub(super) fn run_status(device: &RunDevice) -> String {
+pub fn run_status(device: &RunDevice) -> String {
     let mut text = String::new();
     for client in &device.clients {
         let (pid, devices) = (client.pid, &device.devices);

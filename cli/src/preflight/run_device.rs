@@ -11,6 +11,7 @@ use kfd::transport::run::SOCKET_VARIABLE;
 use serde::Serialize;
 
 use super::device_memory::is_device_memory;
+use super::environment::Environment;
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
 use super::shared;
@@ -145,9 +146,7 @@ pub(super) fn task_bytes(tree: &[Process]) -> u64 {
 
 /// Whether the environment of a process names a run.
 pub fn names_a_run(pid: i32) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let name = format!("{SOCKET_VARIABLE}=");
-    environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(name.as_bytes()))
+    Environment::of(pid).is_some_and(|environment| environment.value(SOCKET_VARIABLE).is_some())
 }
 
 /// Judges the device of a run.

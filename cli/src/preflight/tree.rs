@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stasis::checkpoint::ProcessInfo;
 use thiserror::Error;
@@ -192,13 +192,17 @@ impl Mapping {
         format!("mapping {}", self.range)
     }
 
-    /// What stat says of the file behind it; needs the privilege to look (`CAP_CHECKPOINT_RESTORE`).
-    pub fn file(&self, pid: i32) -> Option<File> {
+    /// Where `/proc` has the file behind it; needs the privilege to look (`CAP_CHECKPOINT_RESTORE`).
+    pub fn link(&self, pid: i32) -> Option<PathBuf> {
         // The link's name has no leading zeros, which `maps` may have.
         let (start, end) = self.range.split_once('-')?;
         let short = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        let path = format!("/proc/{pid}/map_files/{:x}-{:x}", short(start)?, short(end)?);
-        fs::metadata(path).ok().as_ref().map(File::from)
+        Some(format!("/proc/{pid}/map_files/{:x}-{:x}", short(start)?, short(end)?).into())
+    }
+
+    /// What stat says of that file.
+    pub fn file(&self, pid: i32) -> Option<File> {
+        fs::metadata(self.link(pid)?).ok().as_ref().map(File::from)
     }
 }
 
