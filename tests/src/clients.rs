@@ -104,6 +104,26 @@ pub fn with_options(options: &[&str], devices: &str) -> Command {
     stasis
 }
 
+/// A directory for one run: in memory, since `stasis run` takes no other, and with those that [`surround`] names.
+pub(crate) fn own_directory(prefix: &str) -> TempDir {
+    let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
+    let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
+    let directory = TempDir::with_prefix_in(prefix, parent).expect("a directory");
+    for own in ["runtime", "temporary"] {
+        fs::create_dir(directory.path().join(own)).expect("a directory");
+    }
+    directory
+}
+
+/// Has a command and what it starts make their files in such a directory, and see no variable of the caller's that would change what
+/// they do.
+pub(crate) fn surround(command: &mut Command, directory: &Path) {
+    command.env("XDG_RUNTIME_DIR", directory.join("runtime")).env("TMPDIR", directory.join("temporary"));
+    for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
+        command.env_remove(unwanted);
+    }
+}
+
 /// A client, or a program that prepares something for one.
 #[derive(Debug)]
 pub struct Run {
@@ -147,19 +167,10 @@ impl Run {
     /// When it cannot be started.
     #[must_use]
     pub fn spawn(command: &mut Command) -> Self {
-        // `stasis run` takes a directory in memory only.
-        let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
-        let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
-        let directory = TempDir::with_prefix_in("stasis-client-", parent).expect("a directory");
-        for own in ["runtime", "temporary", "log"] {
-            fs::create_dir(directory.path().join(own)).expect("a directory");
-        }
+        let directory = own_directory("stasis-client-");
+        fs::create_dir(directory.path().join("log")).expect("a directory");
         let log = |name| File::create(directory.path().join("log").join(name)).expect("a log");
-        command.env("XDG_RUNTIME_DIR", directory.path().join("runtime"));
-        command.env("TMPDIR", directory.path().join("temporary"));
-        for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
-            command.env_remove(unwanted);
-        }
+        surround(command, directory.path());
         // A group of its own: a run that a test gives up ends with all its processes.
         command.current_dir(directory.path().join("temporary")).process_group(0).stdin(Stdio::null());
         command.stdout(log("stdout")).stderr(log("stderr"));

@@ -7,8 +7,8 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_child_subreaper;
@@ -17,8 +17,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::clients::{hip_program, on_device};
-use crate::worker::{is_alive, kill, succeeded, wait_until};
+use crate::clients::{hip_program, on_device, own_directory, surround};
+use crate::worker::{is_alive, kill, parent, succeeded, wait_until};
 use crate::{criu, detached, program};
 
 /// TIMEOUT: how long a program may take for anything on a busy machine, its kernels included.
@@ -43,13 +43,8 @@ impl Program {
     #[must_use]
     pub fn start(command: &Command, more: &[&str]) -> Self {
         set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
-        // `stasis run` takes a directory in memory only, and images of CRIU are written faster there.
-        let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
-        let parent = memory.map_or_else(std::env::temp_dir, Path::to_owned);
-        let directory = TempDir::with_prefix_in("stasis-foreign-", parent).expect("a directory");
-        for own in ["runtime", "temporary"] {
-            fs::create_dir(directory.path().join(own)).expect("a directory");
-        }
+        // Images of CRIU are written faster there, too.
+        let directory = own_directory("stasis-foreign-");
         let mut whole = detached(directory.path());
         whole.arg(command.get_program()).args(command.get_args());
         whole.args(more.iter().map(|name| directory.path().join(name)));
@@ -180,7 +175,7 @@ impl Program {
     /// When it is not frozen, or not gone.
     pub fn freeze(&mut self, name: &str) -> Value {
         let tree = tree_of(self.pid);
-        let outcome = said(&self.checkpointing(name, &[]).output().expect("stasis"));
+        let outcome = succeeded(&self.checkpointing(name, &[]).output().expect("stasis"));
         tree.into_iter().for_each(bury);
         self.wait_run();
         outcome
@@ -191,7 +186,7 @@ impl Program {
     /// # Panics
     /// When it is not restored.
     pub fn restore(&mut self, name: &str) -> Value {
-        said(&self.restoring(name, &[]).output().expect("stasis"))
+        succeeded(&self.restoring(name, &[]).output().expect("stasis"))
     }
 
     /// Freezes it into `name`, restores it, and removes the checkpoint. What the first command says.
@@ -344,26 +339,10 @@ impl Drop for Program {
     }
 }
 
-/// Puts a command into the program's surroundings.
-fn surround(command: &mut Command, directory: &Path) {
-    command.env("XDG_RUNTIME_DIR", directory.join("runtime")).env("TMPDIR", directory.join("temporary"));
-    for unwanted in ["STASIS_LOG", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"] {
-        command.env_remove(unwanted);
-    }
-}
-
 /// A process and all below it.
 #[must_use]
 pub fn tree_of(pid: i32) -> Vec<i32> {
     std::iter::once(pid).chain(crate::tree::descendants(pid)).collect()
-}
-
-/// What a command that succeeded said as JSON.
-///
-/// # Panics
-/// When it failed.
-pub fn said(output: &Output) -> Value {
-    succeeded(output)
 }
 
 /// A number in what a command said.
@@ -395,11 +374,6 @@ pub fn is_criu(pid: i32) -> bool {
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = command.split(|byte| *byte == 0);
     words.any(|word| word.ends_with(b"/criu") || word.ends_with(b"/commit.sh") || word.ends_with(b"/thaw.sh"))
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn described(pid: i32) -> String {

@@ -283,6 +283,12 @@ pub fn is_alive(pid: i32) -> bool {
     stat(pid).is_some_and(|fields| fields[0] != "Z")
 }
 
+/// The parent of a process.
+#[must_use]
+pub fn parent(pid: i32) -> Option<i32> {
+    stat(pid)?.get(1)?.parse().ok()
+}
+
 /// Processor time of a process in clock ticks.
 #[must_use]
 pub fn ticks(pid: i32) -> u64 {

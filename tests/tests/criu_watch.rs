@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use stasis_tests::gpu::Numbers;
+use stasis_tests::sample::{numbers_of, setting};
 use stasis_tests::survivor::{Outcome, Survivor};
 use stasis_tests::tree::{Tree, descendants};
 use stasis_tests::worker::{Worker, is_alive, kill, refused, succeeded, wait_until};
@@ -24,14 +24,9 @@ use stasis_tests::{criu, program};
 /// TIMEOUT: how long a command that ends by itself may take; a command that hangs takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn number(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
-}
-
 /// Moments of one kind.
 fn moments(kind: u64) -> impl Iterator<Item = u64> {
-    let count = number("STASIS_KILL_POINTS", 4);
-    Numbers(number("STASIS_SEED", 1) ^ kind << 32).map(u64::from).take(usize::try_from(count).unwrap())
+    numbers_of(kind).map(u64::from).take(setting("STASIS_KILL_POINTS").unwrap_or(4))
 }
 
 /// A `stasis` at work.

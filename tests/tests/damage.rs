@@ -5,26 +5,12 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use stasis_tests::images::files;
 use stasis_tests::worker::{Worker, refused, succeeded};
 use stasis_tests::{criu, program};
-
-/// All files of a directory and its subdirectories, except those that CRIU only writes.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        match path.is_dir() {
-            true => files.extend(self::files(&path)),
-            false if name.ends_with(".log") || name.starts_with("stats-") => {}
-            false => files.push(path),
-        }
-    }
-    files
-}
 
 fn inspect(worker: &Worker, name: &str) -> Output {
     worker.stasis(&["inspect", "--json", "--verify", worker.path(name).to_str().unwrap()])

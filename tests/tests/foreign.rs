@@ -10,28 +10,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stasis_tests::clients::{hip_program, on_device, with_clients};
-use stasis_tests::foreign::{Program, number, said};
+use stasis_tests::foreign::{Program, number};
 use stasis_tests::gpu::Numbers;
 use stasis_tests::python::{source, tinygrad};
-use stasis_tests::worker::open_files;
+use stasis_tests::sample::{numbers_of, setting};
+use stasis_tests::worker::{open_files, succeeded};
 
 /// Checkpoints of a program unless more are asked for.
 const SAMPLE: usize = 8;
 /// More of them are taken until waves and calls of WAIT_EVENTS were met, up to so many times as many.
 const MOST: usize = 8;
 
-fn setting(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 /// How many checkpoints are taken of a program.
 fn wanted() -> usize {
-    setting("STASIS_FOREIGN").map_or(SAMPLE, |count| usize::try_from(count).unwrap())
-}
-
-/// Instants of one test.
-fn instants(test: u64) -> Numbers {
-    Numbers(setting("STASIS_SEED").unwrap_or(1) ^ test << 32)
+    setting("STASIS_FOREIGN").unwrap_or(SAMPLE)
 }
 
 /// Waits a part of this time.
@@ -90,7 +82,7 @@ fn training_frozen_at_any_instant_has_the_losses_of_one_that_was_not() {
         let mut program = training(1_000_000);
         // Everything is compiled then, and the same commands are given again and again.
         program.wait_lines("loss ", 2);
-        freeze_often(&mut program, instants(1), Duration::from_millis(600));
+        freeze_often(&mut program, numbers_of(1), Duration::from_millis(600));
         program.goes_on("loss ", 1);
         let frozen = losses(&program.stop("done"));
         let mut undisturbed = training(frozen.len());
@@ -116,8 +108,7 @@ fn streams_of_kernels_and_copies_have_right_results_when_frozen_at_any_instant()
     with_clients(|| {
         let mut program = Program::hip("rounds", "soft:gfx1100");
         program.wait_lines("round ", 2);
-        let instants = instants(2);
-        freeze_often(&mut program, instants, Duration::from_millis(40));
+        freeze_often(&mut program, numbers_of(2), Duration::from_millis(40));
         program.goes_on("round ", 3);
         program.stop("PASS rounds");
     });
@@ -139,7 +130,7 @@ fn shared_virtual_memory_is_there_when_its_program_is_restored() {
         program.stop("PASS spin");
         let mut program = start("rounds");
         program.wait_lines("round ", 2);
-        freeze_often(&mut program, instants(3), Duration::from_millis(40));
+        freeze_often(&mut program, numbers_of(3), Duration::from_millis(40));
         program.goes_on("round ", 3);
         program.stop("PASS rounds");
     });
@@ -151,7 +142,7 @@ fn checkpoint_of_a_program_that_runs_on_is_restored_after_its_end() {
         let mut program = Program::hip("rounds", "soft:gfx1100");
         program.wait_lines("round ", 2);
         let output = program.checkpointing("images", &["--leave-running"]).output().unwrap();
-        assert_eq!(said(&output)["left_running"], true);
+        assert_eq!(succeeded(&output)["left_running"], true);
         program.goes_on("round ", 3);
         program.stop("PASS rounds");
         std::fs::remove_file(program.path("stop")).unwrap();

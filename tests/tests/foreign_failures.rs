@@ -10,26 +10,22 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use stasis_tests::clients::{hip_program, on_device, with_clients};
-use stasis_tests::foreign::{Program, bury, is_criu, said};
+use stasis_tests::foreign::{Program, bury, is_criu, number};
 use stasis_tests::gpu::Numbers;
-use stasis_tests::worker::{is_alive, kill, refused, wait_until};
+use stasis_tests::images::files;
+use stasis_tests::sample::{numbers_of, setting};
+use stasis_tests::worker::{is_alive, kill, refused, succeeded, wait_until};
 
 /// Instants of a test unless more are asked for.
 const SAMPLE: u64 = 6;
 /// Places of damage likewise, for each instant.
 const PLACES: u64 = 15;
 
-fn setting(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 fn wanted() -> u64 {
     setting("STASIS_FOREIGN").unwrap_or(SAMPLE)
-}
-
-fn instants(test: u64) -> Numbers {
-    Numbers(setting("STASIS_SEED").unwrap_or(1) ^ test << 32)
 }
 
 fn part(instants: &mut Numbers, whole: Duration) -> Duration {
@@ -57,9 +53,9 @@ fn lives(program: &mut Program) -> bool {
 
 /// Kills whom `victims` names at instants of checkpoints. How often the program lived on, and was restored from the checkpoint.
 fn kill_in_checkpoints(test: u64, victims: impl Fn(&Program, i32) -> Vec<i32>) -> [u64; 2] {
-    let (mut program, mut instants, mut found) = (rounds(), instants(test), [0, 0]);
+    let (mut program, mut instants, mut found) = (rounds(), numbers_of(test), [0, 0]);
     let begun = Instant::now();
-    said(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+    succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
     let whole = begun.elapsed();
     fs::remove_dir_all(program.path("images")).unwrap();
     for _ in 0..wanted() {
@@ -105,7 +101,7 @@ fn killed_criu_leaves_the_program_or_its_checkpoint() {
 #[test]
 fn killed_restore_leaves_all_of_the_program_or_nothing_and_can_be_repeated() {
     with_clients(|| {
-        let (mut program, mut instants, mut found) = (rounds(), instants(3), [0, 0]);
+        let (mut program, mut instants, mut found) = (rounds(), numbers_of(3), [0, 0]);
         program.freeze("images");
         let begun = Instant::now();
         program.restore("images");
@@ -179,10 +175,37 @@ fn program_whose_device_was_killed_is_not_checkpointed_and_the_command_ends() {
 }
 
 #[test]
+fn tree_of_which_one_device_was_killed_is_not_checkpointed() {
+    with_clients(|| {
+        let mut command = on_device("soft:gfx1100");
+        let script = "\"$0\" \"$1\" & \"$0\" \"$1\"; wait";
+        command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
+        let mut program = Program::start(&command, &["stop"]);
+        program.wait_lines("round 1", 2);
+        let (pid, status) = (program.pid().to_string(), ["status", "--json"]);
+        let status = succeeded(&program.command(&[&status[..], &[&pid]].concat()).output().unwrap());
+        let of_first = |name: &str| i32::try_from(number(&status["clients"][0], name)).unwrap();
+        // It would end at its next call.
+        signal::kill(Pid::from_raw(of_first("pid")), Signal::SIGSTOP).unwrap();
+        let killed = of_first("executor");
+        kill(killed);
+        wait_until("the end of the executor", || !is_alive(killed));
+        for more in [&[][..], &["--no-preflight"]] {
+            let error = refused(&program.checkpointing("images", more).output().unwrap());
+            assert!(error.contains("executor") && error.contains("it goes on"), "{error}");
+            assert!(!program.path("images/manifest.json").exists());
+            let _ = fs::remove_dir_all(program.path("images"));
+            // The other program of the tree.
+            program.goes_on("round ", 2);
+        }
+    });
+}
+
+#[test]
 fn program_that_exists_is_not_restored_beside_itself() {
     with_clients(|| {
         let mut program = rounds();
-        said(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+        succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
         let devices = program.devices();
         let error = refused(&program.restoring("images", &[]).output().unwrap());
         assert!(error.contains(&format!("Process {} exists", program.pid())), "{error}");
@@ -204,7 +227,7 @@ fn softgpud_that_serves_others_is_not_replaced() {
         let directory = program.path("images");
         let arguments =
             ["checkpoint", &first.to_string(), directory.to_str().unwrap(), "--leave-running", "--json"];
-        said(&program.command(&arguments).output().unwrap());
+        succeeded(&program.command(&arguments).output().unwrap());
         fs::write(program.path("stop-first"), "").unwrap();
         wait_until("the end of the first", || !is_alive(first));
         program.goes_on("round ", 2);
@@ -217,22 +240,6 @@ fn softgpud_that_serves_others_is_not_replaced() {
         program.goes_on("round ", 2);
         program.stop("PASS rounds");
     });
-}
-
-/// All files of a checkpoint that are compared.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        match path.is_dir() {
-            true => files.extend(self::files(&path)),
-            false if name.ends_with(".log") || name.starts_with("stats-") => {}
-            false => files.push(path),
-        }
-    }
-    files.sort();
-    files
 }
 
 /// Restores with these options; the error.
@@ -250,7 +257,7 @@ fn damage_of_any_file_is_found_and_named() {
         let mut program = Program::hip("spin", "soft:gfx1100");
         program.wait_lines("spinning", 1);
         program.freeze("images");
-        let (mut instants, images) = (instants(4), program.path("images"));
+        let (mut instants, images) = (numbers_of(4), program.path("images"));
         let files = files(&images);
         let kinds =
             ["manifest.json", "foreign.json", "foreign-memory.bin", "device-", "pages-1.img", "core-"];

@@ -11,8 +11,8 @@ use std::process::{Output, Stdio};
 use serde_json::Value;
 use stasis_tests::clients::with_clients;
 use stasis_tests::criu;
-use stasis_tests::foreign::{Program, number, said};
-use stasis_tests::worker::{refused, wait_until};
+use stasis_tests::foreign::{Program, number};
+use stasis_tests::worker::{refused, succeeded, wait_until};
 
 fn spinning() -> Program {
     let mut program = Program::hip("spin", "soft:gfx1100");
@@ -78,7 +78,7 @@ fn preflight_and_status_know_the_device_and_inspect_what_was_saved() {
             "{text}"
         );
 
-        let outcome = said(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+        let outcome = succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
         let (expected, found) = (number(&report, "memory_bytes"), number(&outcome, "criu_bytes"));
         assert!(expected.abs_diff(found) < expected / 4, "{expected} bytes were expected, CRIU has {found}");
         assert_eq!(report["buffer_bytes"], outcome["stored_bytes"]);
@@ -160,7 +160,7 @@ fn checkpoint_under_way_is_told_and_can_be_cancelled() {
         let given_up = refused(&checkpoint.wait_with_output().unwrap());
         assert!(given_up.contains("was not checkpointed; it goes on"), "{given_up}");
         wait_until("the device to run again", || state() == "running");
-        said(&program.checkpointing("third", &["--leave-running"]).output().unwrap());
+        succeeded(&program.checkpointing("third", &["--leave-running"]).output().unwrap());
         program.stop("PASS spin");
     });
 }

@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::process::Stdio;
 
 use stasis_tests::gpu::{Numbers, skip_on_kernel_driver};
+use stasis_tests::sample::{seed, setting};
 use stasis_tests::stepper::{Act, Role, Stop, walk};
 use stasis_tests::survivor::{Outcome, Survivor};
-use stasis_tests::worker::{Worker, is_alive, kill};
+use stasis_tests::worker::{Worker, is_alive, kill, parent};
 
 /// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,11 +44,6 @@ enum Verb {
 
 /// Points of a scenario that are tried unless more are asked for.
 const SAMPLE: u64 = 8;
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
-}
 
 impl Victim {
     /// Kills it. Returns whether there was such a process.
@@ -126,10 +122,6 @@ fn point(survivor: &mut Survivor, verb: Verb, kill: Option<(Victim, u64)>) -> Po
     Point { stops: walked.stops, criu: criu.unwrap_or(0..0), killed_at, outcome }
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 fn scenario(verb: Verb) {
     if skip_on_kernel_driver("it kills softgpud") {
         return;
@@ -138,9 +130,9 @@ fn scenario(verb: Verb) {
     survivor.checkpoint();
     let Point { stops, criu, .. } = point(&mut survivor, verb, None);
     assert!(stops > 500 && criu.clone().count() > 500, "{stops} stops, of CRIU {criu:?}: nothing was walked");
-    let seed = number("STASIS_SEED").unwrap_or(1);
+    let seed = seed();
     let all = std::env::var("STASIS_KILL_POINTS").is_ok_and(|value| value == "all");
-    let count = number("STASIS_KILL_POINTS").unwrap_or(SAMPLE);
+    let count = setting("STASIS_KILL_POINTS").unwrap_or(SAMPLE);
     println!("{verb:?}: {stops} stops, with CRIU {criu:?}, seed {seed}");
     // A process that always exists can be killed at any stop.
     let range = |victim| if victim == Victim::Criu { criu.clone() } else { 0..stops };

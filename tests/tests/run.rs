@@ -4,6 +4,7 @@
 
 use stasis_tests::clients::{Run, run};
 use stasis_tests::program;
+use stasis_tests::sample::setting;
 
 /// How many clients are started to see where their executors lie, if not as many as this says.
 const STARTS_VARIABLE: &str = "STASIS_STARTS";
@@ -48,7 +49,7 @@ fn descriptors_of_the_driver_are_duplicated_inherited_and_refused_as_the_kernels
 
 #[test]
 fn executors_leave_room_for_their_clients() {
-    let starts = std::env::var(STARTS_VARIABLE).ok().and_then(|starts| starts.parse().ok()).unwrap_or(60);
+    let starts = setting(STARTS_VARIABLE).unwrap_or(60);
     let script = format!("set -e; for i in $(seq {starts}); do \"$0\"; done");
     let said = output("soft", &["sh", "-c", &script, &path("addresses")]);
     assert_eq!(said.lines().filter(|line| *line == "ADDRESSES apart").count(), starts, "{said}");

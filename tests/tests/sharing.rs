@@ -4,6 +4,7 @@
 //! `STASIS_GRAPHS=N` does N graphs in each of the four tests instead of 75.
 #![allow(clippy::unwrap_used)]
 
+use stasis_tests::sample::setting;
 use stasis_tests::sharer::Sharers;
 use stasis_tests::sharer::graph::{Dice, Graph};
 
@@ -11,7 +12,7 @@ const DEVICE: &str = "soft:gfx1100,gfx1100,gfx1100,gfx1100";
 const AGENTS: usize = 4;
 
 fn graphs() -> u64 {
-    std::env::var("STASIS_GRAPHS").ok().and_then(|count| count.parse().ok()).unwrap_or(75)
+    setting("STASIS_GRAPHS").unwrap_or(75)
 }
 
 /// Graphs of these seeds, in place: every process closes its device and opens it again.
@@ -71,6 +72,6 @@ fn graphs_stay_what_they_are_fourth_quarter() {
 /// One graph by its seed, to examine a failure: `STASIS_GRAPH=200008`.
 #[test]
 fn graph_of_a_seed_stays_what_it_is() {
-    let seed = std::env::var("STASIS_GRAPH").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711);
+    let seed = setting("STASIS_GRAPH").unwrap_or(4711);
     in_place(seed..seed + 1);
 }

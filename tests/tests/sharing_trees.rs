@@ -12,6 +12,7 @@ use std::time::Duration;
 use stasis::checkpoint::{Request, State, call};
 use stasis_tests::criu;
 use stasis_tests::plain_criu::{Plugins, dump, restore};
+use stasis_tests::sample::setting;
 use stasis_tests::sharer::Sharers;
 use stasis_tests::sharer::graph::{Dice, Graph};
 use stasis_tests::sharer::language::{Answer, Ask, By};
@@ -231,7 +232,7 @@ fn through_criu(seeds: std::ops::Range<u64>) {
 }
 
 fn graphs() -> u64 {
-    std::env::var("STASIS_CRIU_GRAPHS").ok().and_then(|count| count.parse().ok()).unwrap_or(3)
+    setting("STASIS_CRIU_GRAPHS").unwrap_or(3)
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use stasis::checkpoint::Mode;
 use stasis::{Arg, Signal};
 use stasis_tests::gpu::{Gpu, Numbers, SOON, on_a_future_kernel, values};
+use stasis_tests::sample::setting;
 use stasis_tests::survivor::Survivor;
 use stasis_tests::worker::open_files;
 
@@ -27,7 +28,7 @@ const CALLS_AT_ONCE: usize = 2;
 const OF_A_CONNECTION: usize = 2;
 
 fn generations(usual: u64) -> u64 {
-    std::env::var("STASIS_SOAK").ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
+    setting("STASIS_SOAK").unwrap_or(usual)
 }
 
 /// The resources that a process uses.
