@@ -28,6 +28,7 @@ use thiserror::Error;
 
 use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
+use crate::session;
 use crate::watch::{Running, Stop, Target, Watch, until_ended};
 
 /// How many ancestors of a process are looked at.
@@ -97,6 +98,10 @@ pub fn run(order: &str) -> Result<(), GuardError> {
 
 fn guard(order: Order) -> io::Result<Verdict> {
     let interrupt = Interrupt::note()?;
+    if !order.has_group {
+        // CRIU puts the tasks into its own session, and that is this process's.
+        session::begin_if_outside()?;
+    }
     let orphans = Orphans::adopt()?;
     let mut command = Command::new(&order.program);
     // What CRIU prints goes to the guard's standard error; the guard's standard output is for the verdict.

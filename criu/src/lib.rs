@@ -14,6 +14,7 @@ mod criu;
 pub mod guard;
 mod interrupt;
 mod orphans;
+pub mod session;
 mod watch;
 
 pub use criu::{BeforeCommit, Criu, CriuError, Dump, DumpOptions};

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -232,4 +233,23 @@ fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
             assert_eq!(program.count("PASS rounds"), 2, "{}", program.log());
         }
     });
+}
+
+/// Executes a command without the descriptors above 2: one of another mount namespace CRIU would refuse.
+const WITHOUT_DESCRIPTORS: &str = r#"for fd in /proc/self/fd/*; do
+    fd=${fd##*/}
+    [ "$fd" -le 2 ] || eval "exec $fd>&-"
+done
+exec "$@""#;
+
+#[test]
+fn program_is_restored_where_the_leader_of_the_session_is_outside_of_the_pid_namespace() {
+    let test = "kernel_without_end_is_frozen_in_its_middle_twice";
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "bash", "-c", WITHOUT_DESCRIPTORS, "bash"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", test]).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }

@@ -2,6 +2,8 @@
 //! `stasis run`: programs that use the kernel's driver, on the software device. Among them is this repository's own runtime,
 //! which has its transport for the kernel's driver tested here.
 
+use std::process::{Command, Stdio};
+
 use stasis_tests::clients::{Run, run};
 use stasis_tests::program;
 use stasis_tests::sample::setting;
@@ -68,4 +70,14 @@ fn trace_has_a_line_for_each_call_and_dispatch() {
     let of = |kind: &str| lines.iter().filter(|line| !line[kind].is_null()).count() as u64;
     assert_eq!((of("ioctl"), of("dispatch")), (done.count("ioctls"), done.count("dispatches")));
     assert!(of("dispatch") > 0 && lines.iter().any(|line| line["ioctl"]["name"] == "CREATE_QUEUE"));
+}
+
+#[test]
+fn program_has_a_session_of_its_namespace() {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(program("stasis"));
+    let output = command.args(["run", "--", "cat", "/proc/self/stat"]).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let session = said.rsplit_once(')').and_then(|(_, fields)| fields.split_ascii_whitespace().nth(3));
+    assert!(output.status.success() && session.is_some_and(|leader| leader != "0"), "{said}");
 }

@@ -22,6 +22,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
             found.push(zombie(process, is_root));
             continue;
         }
+        found.extend(led_from_outside(process));
         found.extend(unreadable(process));
         found.extend(traced(process));
         if scene.flags.unprivileged {
@@ -35,6 +36,9 @@ fn of(severity: Severity, process: &Process, what: impl Into<String>) -> Finding
 }
 
 fn session(scene: &Scene<'_>, root: &Process) -> Option<Finding> {
+    if root.stat.session == 0 {
+        return None;
+    }
     if root.stat.terminal != 0 {
         let (major, minor) = terminal(root.stat.terminal);
         return Some(
@@ -47,6 +51,15 @@ fn session(scene: &Scene<'_>, root: &Process) -> Option<Finding> {
         of(Severity::Refused, root, format!("in session {}, which it does not lead", root.stat.session))
             .why("CRIU takes a whole session or none")
             .remedy("start it with setsid, or --criu-arg=--shell-job here and at restore")
+    })
+}
+
+/// The kernel gives 0 for a leader that this pid namespace does not have.
+fn led_from_outside(process: &Process) -> Option<Finding> {
+    (process.stat.session == 0).then(|| {
+        of(Severity::Refused, process, "in a session whose leader is outside of its pid namespace")
+            .why("CRIU dumps no task of such a session, with --shell-job neither")
+            .remedy("start the program with setsid")
     })
 }
 

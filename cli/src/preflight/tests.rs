@@ -338,6 +338,8 @@ fn sessions_tracers_and_zombies() {
     assert!(judge(|p| p.stat.session = 1)[0].remedy.contains("setsid"));
     let job = DumpFlags { shell_job: true, ..DumpFlags::default() };
     assert_eq!(process_findings(|p| p.stat.session = 1, &job, &root_user()), []);
+    let outside = process_findings(|p| p.stat.session = 0, &job, &root_user());
+    assert!(outside.len() == 1 && outside[0].severity == Severity::Refused, "{outside:?}");
     let terminal = judge(|p| (p.stat.session, p.stat.terminal) = (1, 34816));
     assert!(terminal.len() == 1 && terminal[0].severity == Severity::Note, "{terminal:?}");
     let traced = judge(|p| p.status = "TracerPid:\t77\n".into());

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
+use stasis_criu::session;
 
 use super::device::Device;
 use super::loadable;
@@ -35,6 +36,8 @@ pub fn run(command: &[OsString], device: &Device) -> Result<u8> {
     // Before the program is started: a signal must not end this process and leave the program.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]);
     let mut signals = signals.context("Cannot handle signals")?;
+    // The leader of a process group cannot; preflight tells who wants a checkpoint then.
+    let _ = session::begin_if_outside();
     let mut child = match Command::new(program).args(arguments).envs(device.environment()).spawn() {
         Ok(child) => child,
         Err(error) => return Ok(not_started(program, &error)),
