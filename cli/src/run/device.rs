@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use kfd::linux::unique_name;
 use kfd::transport::run::{DEVICES_VARIABLE, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use kfd::transport::soft::{StartError, find_softgpud};
 use kfd::transport::{DEVICE_VARIABLE, DeviceSpec, OpenError, name_of};
@@ -107,7 +108,9 @@ impl Device {
         std::os::unix::fs::symlink(library, &link).map_err(system("make", &link))?;
         let tree = path.join("machine");
         std::fs::create_dir(&tree).map_err(system("make", &tree))?;
-        let socket = socket_name(&path);
+        // Not the directory's name: others may have one of that name, in another directory or another mount namespace.
+        let socket = unique_name(&format!("stasis-softgpud.{}.run-", nix::unistd::geteuid()));
+        let socket = socket.map_err(|errno| system("name the socket of", &program)(errno.into()))?;
         let mut command = Command::new(&program);
         command.args([
             "serve",
@@ -221,12 +224,6 @@ fn parent() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let mut candidates = runtime.into_iter().chain(["/dev/shm".into()]).filter(is_memory);
     candidates.find(may_write).unwrap_or_else(std::env::temp_dir)
-}
-
-/// A name that no other run has: that of its directory.
-fn socket_name(directory: &Path) -> String {
-    let name = directory.file_name().unwrap_or_default().to_string_lossy();
-    format!("stasis-softgpud.{}.{name}", nix::unistd::geteuid())
 }
 
 /// The library to preload: the one that the environment names, else one beside this program or above it.

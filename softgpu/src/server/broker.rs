@@ -95,7 +95,8 @@ struct Broker {
     socket: String,
 }
 
-/// Serves until no executor is left. Returns at once, successfully, when another instance has the socket's name.
+/// Serves until no executor is left. Returns at once when another instance has the socket's name: successfully, unless
+/// the files of a machine were to be written, which are of one instance.
 ///
 /// # Errors
 /// [`ServeError`] for an unknown device, an invalid setting, an impossible name, or a lack of resources at
@@ -114,6 +115,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         }
     };
     let Some(listener) = listen(&options.socket)? else {
+        if options.machine.is_some() {
+            return Err(ServeError::Taken { name: options.socket.clone() });
+        }
         tracing::info!(target: "server", socket = options.socket, "another instance serves");
         return Ok(());
     };

@@ -64,6 +64,12 @@ pub enum ServeError {
         /// What is wrong with it.
         errno: Errno,
     },
+    /// Another instance has the socket's name, and no files of a machine are written for it.
+    #[error("another softgpud has the socket {name:?}; choose another name")]
+    Taken {
+        /// The name.
+        name: String,
+    },
     /// A system call failed.
     #[error("{what} failed ({errno})")]
     System {
