@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -232,6 +234,66 @@ fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
             program.stop("both have ended");
             assert_eq!(program.count("PASS rounds"), 2, "{}", program.log());
         }
+    });
+}
+
+#[test]
+fn program_that_a_restored_shell_starts_has_a_device() {
+    with_clients(|| {
+        let mut command = on_device("soft:gfx1100");
+        command
+            .args(["sh", "-c", "\"$0\" \"$1-first\"; sleep 0.5; exec \"$0\" \"$1\""])
+            .arg(hip_program("rounds", "gfx1100"));
+        let mut program = Program::start(&command, &["stop"]);
+        program.wait_lines("round 1", 1);
+        program.freeze_and_restore("images");
+        program.goes_on("round ", 1);
+        fs::write(program.path("stop-first"), "").unwrap();
+        program.wait_lines("PASS rounds", 1);
+        program.goes_on("round ", 2);
+        program.freeze_and_restore("images");
+        program.goes_on("round ", 1);
+        let log = program.stop("PASS rounds");
+        assert_eq!(log.matches("PASS rounds").count(), 2, "{log}");
+    });
+}
+
+#[test]
+fn copy_beside_its_original_has_a_directory_of_its_own() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round 1", 1);
+        succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
+        let directories = || fs::read_dir(program.path("runtime")).unwrap().count();
+        let mut copy = program.restoring("images", &["--beside"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(copy.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(said.next().is_some_and(|outcome| outcome.contains("waves_restored")));
+        assert_eq!(directories(), 1);
+        program.goes_on("round ", 4);
+        program.stop("PASS rounds");
+        assert!(said.next().is_some_and(|end| end.starts_with("The copy ended")));
+        assert!(copy.wait().unwrap().success());
+        assert_eq!(program.log().matches("PASS rounds").count(), 2, "{}", program.log());
+    });
+}
+
+#[test]
+fn half_a_directory_that_a_killed_restore_has_left_is_made_again() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round 1", 1);
+        let directories =
+            || fs::read_dir(program.path("runtime")).unwrap().map(|entry| entry.unwrap().path());
+        let directory = directories().next().unwrap();
+        program.freeze("images");
+        assert!(!directory.exists());
+        fs::create_dir_all(directory.join("machine/sys")).unwrap();
+        program.restore("images");
+        assert!(
+            directory.join("machine/sys/devices").exists() || directory.join("machine/sys/class").exists()
+        );
+        program.goes_on("round ", 2);
+        program.stop("PASS rounds");
     });
 }
 

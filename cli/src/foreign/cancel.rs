@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::unistd::{Pid, geteuid};
 
-use super::clients::Tree;
+use super::clients::{Run, Tree};
 use crate::freeze::lives;
 use crate::{output, preflight};
 
@@ -29,7 +29,7 @@ fn name(run: &str, root: i32) -> String {
     format!("{run}.checkpoint.{root}")
 }
 
-/// The right to checkpoint a tree.
+/// The right to checkpoint a tree, or to restore one of a run.
 #[derive(Debug)]
 pub struct Claim(#[expect(dead_code, reason = "the socket's name is free again when it is closed")] OwnedFd);
 
@@ -42,20 +42,34 @@ impl Claim {
         Self::of(&tree.run.socket, tree.pid)
     }
 
+    /// Takes that of restoring trees of a run: they have one softgpud, and one directory.
+    ///
+    /// # Errors
+    /// When another command has it.
+    pub fn take_restore(run: &Run) -> Result<Self> {
+        let taken = "Another `stasis restore` of this program is at work; wait until it has ended";
+        Self::bind(&format!("{}.restore", run.socket))?.context(taken)
+    }
+
     fn of(run: &str, root: i32) -> Result<Self> {
-        const WHAT: &str = "Cannot make a socket for `stasis cancel`";
+        Self::bind(&name(run, root))?.with_context(|| {
+            let holder = holder(run, root).map_or_else(String::new, |pid| format!(" (process {pid})"));
+            format!("Another `stasis checkpoint`{holder} is at work on process {root}")
+        })
+    }
+
+    /// Listens on a socket; `None` if another command does.
+    fn bind(name: &str) -> Result<Option<Self>> {
+        const WHAT: &str = "Cannot make a socket that tells other commands of this one";
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).context(WHAT)?;
-        let address = UnixAddr::new_abstract(name(run, root).as_bytes()).context(WHAT)?;
+        let address = UnixAddr::new_abstract(name.as_bytes()).context(WHAT)?;
         match bind(socket.as_raw_fd(), &address) {
-            Err(Errno::EADDRINUSE) => {
-                let holder = holder(run, root).map_or_else(String::new, |pid| format!(" (process {pid})"));
-                bail!("Another `stasis checkpoint`{holder} is at work on process {root}")
-            }
+            Err(Errno::EADDRINUSE) => return Ok(None),
             bound => bound.context(WHAT)?,
         }
         listen(&socket, Backlog::new(16).context(WHAT)?).context(WHAT)?;
-        Ok(Self(socket))
+        Ok(Some(Self(socket)))
     }
 }
 

@@ -66,6 +66,11 @@ pub(super) fn start_executor(broker: &mut Control, client: i32) -> Result<()> {
     order(broker, "start an executor", &BrokerOrder::Start { client }).map(drop)
 }
 
+/// Has the broker stay until a process has ended.
+pub(super) fn stay(broker: &mut Control, process: i32) -> Result<()> {
+    order(broker, "stay for the program", &BrokerOrder::Stay { process }).map(drop)
+}
+
 /// Has the broker let no process connect that has no device yet, until the connection ends.
 pub(super) fn hold(broker: &mut Control) -> Result<()> {
     order(broker, "hold new clients back", &BrokerOrder::Hold).map(drop)

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,13 +22,15 @@ use serde::Serialize;
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
 
-use super::clients::{Run, clients, start_executor};
+use super::cancel::Claim;
+use super::clients::{Run, clients, start_executor, stay};
 use super::contents;
 use super::description::{CONTENTS_FILE, Description, Memory, Place};
 use super::executors::Executor;
 use super::tasks::{Held, clock_offset};
 use super::thaw::Thaw;
 use crate::freeze::{RestoreArgs, check_files, milliseconds, spinner, wait_for_pid};
+use crate::run_directory::RunDirectory;
 use crate::{beside, output, preflight};
 
 /// How long softgpud may take to listen.
@@ -98,6 +99,10 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     let pids: Vec<i32> = std::iter::once(manifest.pid).chain(others).collect();
     pids.iter().chain(&description.processes).try_for_each(|pid| wait_for_pid(*pid))?;
     bar.set_message("starting the device");
+    let _claim = Claim::take_restore(&description.run)?;
+    if args.beside {
+        cover(&description.run)?;
+    }
     let mut broker = start_device(&description.run)?;
     let images = opened.path().join(CRIU_DIRECTORY);
     let limit = args.deadline(std::iter::once(images.as_path()));
@@ -175,7 +180,7 @@ fn end(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// Starts a softgpud on the run's socket, with the run's directory if that is gone.
+/// Starts a softgpud on the run's socket, with the run's directory.
 fn start_device(run: &Run) -> Result<Control> {
     let user = geteuid().as_raw();
     let begun = Instant::now();
@@ -195,31 +200,47 @@ fn start_device(run: &Run) -> Result<Control> {
         drop(broker);
         thread::sleep(LOOK_AT_BROKER);
     }
-    let tree = PathBuf::from(&run.directory);
-    let root = tree.parent().context("The run's directory has no parent")?;
-    let mut arguments = vec!["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled"];
-    let shown = root.to_string_lossy();
-    if !tree.is_dir() {
-        make_directory(&run.devices, root, &tree)?;
-        arguments.extend(["--remove", &shown]);
+    let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
+    // No softgpud that would remove it is left.
+    directory.remake()?;
+    let (machine, root) = (directory.machine(), directory.path().to_string_lossy());
+    let written = write_machine(&run.devices, &machine);
+    if written.is_err() {
+        let _ = fs::remove_dir_all(directory.path());
     }
+    written?;
+    let arguments =
+        ["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled", "--remove", &root];
     launch_softgpud(&arguments, STARTING).context("softgpud cannot be started")?;
     let connected = Control::connect(&broker_socket(&run.socket), user);
     connected.with_context(|| format!("softgpud does not serve {}", run.devices))
 }
 
-/// Makes the run's directory again, with the files of its machine.
-fn make_directory(devices: &str, root: &Path, tree: &Path) -> Result<()> {
-    let failed = || format!("Cannot make {}", tree.display());
-    let mut builder = fs::DirBuilder::new();
-    builder.mode(0o700).recursive(true).create(tree).with_context(failed)?;
+/// Hides the run's directory from a copy in a mount namespace of its own, where the copy gets another one under that name: the
+/// original may use it.
+fn cover(run: &Run) -> Result<()> {
+    let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
+    if !directory.path().is_dir() {
+        return Ok(());
+    }
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "mode=700", "stasis-run"]).arg(directory.path()).stdin(Stdio::null());
+    let output = mount.output().context("Cannot execute mount (util-linux)")?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    // The original may have ended meanwhile, and removed it.
+    let is_hidden = output.status.success() || !directory.path().is_dir();
+    ensure!(is_hidden, "Cannot mount a tmpfs on {}: {said}", directory.path().display());
+    Ok(())
+}
+
+/// Writes the files of the machine, to know before softgpud serves whether it can be had.
+fn write_machine(devices: &str, machine: &Path) -> Result<()> {
     let program = find_softgpud().context("softgpud cannot be started")?;
     let mut command = Command::new(&program);
-    command.args(["tree", "--devices", devices]).arg(tree).stdin(Stdio::null());
+    command.args(["tree", "--devices", devices]).arg(machine).stdin(Stdio::null());
     command.env("RUST_LIB_BACKTRACE", "0");
     let output = command.output().with_context(|| format!("Cannot execute {}", program.display()))?;
     if !output.status.success() {
-        let _ = fs::remove_dir_all(root);
         let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
         bail!("The machine that the checkpoint was made on, {devices}, cannot be had: {said}");
     }
@@ -234,6 +255,7 @@ fn restore_devices(
     description: &Description,
 ) -> Result<f64> {
     let began = Instant::now();
+    stay(broker, root).context("softgpud does not stay for the program")?;
     let held = Held::by(&preflight::tree_of(root))?;
     let known: BTreeMap<&str, &Memory> =
         description.memories.iter().map(|memory| (memory.name.as_str(), memory)).collect();

@@ -15,16 +15,12 @@ use kfd::transport::soft::{StartError, find_softgpud};
 use kfd::transport::{DEVICE_VARIABLE, DeviceSpec, OpenError, name_of};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
-use tempfile::TempDir;
 use thiserror::Error;
 
 use crate::foreign::CHECKPOINTED_FILE;
 use crate::output;
+use crate::run_directory::{RunDirectory, RunDirectoryError};
 
-/// The library that is preloaded.
-const LIBRARY: &str = "libstasis_kfd.so";
-/// The environment variable that names it, if it is not where this program is.
-const LIBRARY_VARIABLE: &str = "STASIS_INTERPOSE";
 /// What the dynamic linker loads before a program's own libraries (ld.so(8)).
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// How long softgpud may go on after the program: then processes of the run that have a device are left.
@@ -39,12 +35,9 @@ pub enum RunError {
         /// What was asked for.
         spec: String,
     },
-    /// The preloaded library is missing.
-    #[error("{LIBRARY} is not beside {}; build it (cargo build -p stasis-interpose) or set {LIBRARY_VARIABLE}", beside.display())]
-    Library {
-        /// This program.
-        beside: PathBuf,
-    },
+    /// There is no directory for it.
+    #[error(transparent)]
+    Directory(#[from] RunDirectoryError),
     /// The topology file cannot be read.
     #[error("The devices cannot be known")]
     Devices(#[source] OpenError),
@@ -97,17 +90,9 @@ impl Device {
         };
         let name = name_of(&soft).map_err(RunError::Devices)?;
         let devices = name.strip_prefix("soft:").unwrap_or(&name).to_owned();
-        let library = library()?;
         let program = find_softgpud().map_err(RunError::Softgpud)?;
-        let parent = parent();
-        let directory = TempDir::with_prefix_in("stasis-run-", &parent)
-            .and_then(|made| Ok((made.path().canonicalize()?, made)));
-        let (path, made) = directory.map_err(system("make a directory in", &parent))?;
-        // The dynamic linker takes no spaces and no colons in the name.
-        let link = path.join(LIBRARY);
-        std::os::unix::fs::symlink(library, &link).map_err(system("make", &link))?;
-        let tree = path.join("machine");
-        std::fs::create_dir(&tree).map_err(system("make", &tree))?;
+        let (directory, made) = RunDirectory::make_in(&parent())?;
+        let tree = directory.machine();
         // Not the directory's name: others may have one of that name, in another directory or another mount namespace.
         let socket = unique_name(&format!("stasis-softgpud.{}.run-", nix::unistd::geteuid()));
         let socket = socket.map_err(|errno| system("name the socket of", &program)(errno.into()))?;
@@ -122,12 +107,12 @@ impl Device {
             "--controlled",
             "--machine",
         ]);
-        command.arg(&tree).arg("--remove").arg(&path);
+        command.arg(&tree).arg("--remove").arg(directory.path());
         // Kept open: softgpud removes its name.
-        let report = path.join("report");
+        let report = directory.path().join("report");
         command.arg("--report").arg(&report);
         let report = File::options().read(true).write(true).create_new(true).open(&report);
-        let report = report.map_err(system("make a file in", &path))?;
+        let report = report.map_err(system("make a file in", directory.path()))?;
         if let Some(trace) = trace {
             command.arg("--trace").arg(trace);
         }
@@ -157,7 +142,7 @@ impl Device {
         }
         // From here on softgpud removes it.
         let _ = made.keep();
-        Ok(Self { directory: tree, library: link, socket, devices, softgpud, report })
+        Ok(Self { directory: tree, library: directory.library(), socket, devices, softgpud, report })
     }
 
     /// The environment variables of a program on this device.
@@ -224,18 +209,6 @@ fn parent() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let mut candidates = runtime.into_iter().chain(["/dev/shm".into()]).filter(is_memory);
     candidates.find(may_write).unwrap_or_else(std::env::temp_dir)
-}
-
-/// The library to preload: the one that the environment names, else one beside this program or above it.
-fn library() -> Result<PathBuf, RunError> {
-    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty()) {
-        let named = PathBuf::from(named);
-        return named.canonicalize().map_err(system("find", &named));
-    }
-    let own = std::env::current_exe().map_err(system("find", Path::new("/proc/self/exe")))?;
-    let found =
-        own.ancestors().skip(1).take(2).map(|directory| directory.join(LIBRARY)).find(|path| path.is_file());
-    found.ok_or(RunError::Library { beside: own })
 }
 
 fn system(act: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RunError + use<> {

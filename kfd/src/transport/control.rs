@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   checkpoint                                            restore
-//!   broker:   Clients, Hold                               broker:   Start (each client)
+//!   broker:   Clients, Hold                               broker:   Stay, Start (each client)
 //!   executor: Pause (each) ── criu dump ── State,         executor: Take, Memories, Restore ── Resume
 //!             Memories, Confirm ── commit, or Resume
 //! ```
@@ -14,7 +14,7 @@
 //!
 //! INVARIANT: what an order changes ends with the connection that gave it: a broker that holds new clients back lets them in,
 //! and an executor that is paused resumes, when the controller closes its end, however the controller ends. An executor resumes
-//! also when its lease ends.
+//! also when its lease ends. A broker that stays for a process ends with that process instead.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -52,6 +52,11 @@ pub enum BrokerOrder {
         /// The client.
         client: i32,
     },
+    /// Stays until a process has ended, though none has an executor: processes that it starts may want one.
+    Stay {
+        /// The process.
+        process: i32,
+    },
 }
 
 /// What the broker answers.
@@ -63,6 +68,8 @@ pub enum BrokerAnswer {
     Held,
     /// To [`BrokerOrder::Start`].
     Started,
+    /// To [`BrokerOrder::Stay`].
+    Stays,
     /// Instead of any of them.
     Failed {
         /// Why.

@@ -84,8 +84,8 @@ struct Broker {
     deadline: Instant,
     /// How long to stay after the last executor.
     grace: Duration,
-    /// What the broker stays for, with or without executors: the other end of a pipe is open.
-    kept: Option<OwnedFd>,
+    /// What the broker stays for, with or without executors, until one is readable: a pipe whose other end is open, processes.
+    kept: Vec<OwnedFd>,
     records: Records,
     /// Taken out while orders are carried out.
     orders: Option<Orders>,
@@ -143,7 +143,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         executors: Vec::new(),
         deadline,
         grace,
-        kept,
+        kept: kept.into_iter().collect(),
         records: options.records.clone(),
         controlled: orders.is_some(),
         orders,
@@ -157,6 +157,15 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         tracing::warn!(target: "server", %error, directory = %directory.display(), "not removed");
     }
     served
+}
+
+/// A process of this user.
+fn own_process(pid: i32) -> Result<Peer, ServeError> {
+    let peer = Peer::of_process(Pid::from_raw(pid)).map_err(ServeError::system("pidfd_open"))?;
+    match peer.uid == geteuid().as_raw() {
+        true => Ok(peer),
+        false => Err(ServeError::System { what: "an order for another user's process", errno: Errno::EPERM }),
+    }
 }
 
 /// Binds the name; `None` when it is taken.
@@ -184,8 +193,9 @@ impl Broker {
             self.bury_the_dead();
             self.take_orders();
             let accepted = self.accept_all();
-            if self.kept.as_ref().is_some_and(|kept| peer::is_readable(kept.as_fd())) {
-                self.kept = None;
+            let before = self.kept.len();
+            self.kept.retain(|kept| !peer::is_readable(kept.as_fd()));
+            if self.kept.len() < before {
                 self.deadline = Instant::now();
             }
             if !self.is_kept() && !accepted && Instant::now() >= self.deadline {
@@ -201,7 +211,7 @@ impl Broker {
         fds.extend(
             self.executors.iter().map(|executor| PollFd::new(executor.exit.as_fd(), PollFlags::POLLIN)),
         );
-        fds.extend(self.kept.as_ref().map(|kept| PollFd::new(kept.as_fd(), PollFlags::POLLIN)));
+        fds.extend(self.kept.iter().map(|kept| PollFd::new(kept.as_fd(), PollFlags::POLLIN)));
         fds.extend(self.orders.iter().flat_map(Orders::polled));
         let left = self.deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         match linux::poll(&mut fds, (!self.is_kept()).then_some(left)) {
@@ -213,7 +223,7 @@ impl Broker {
     /// Whether somebody may still come, or is here.
     fn is_kept(&self) -> bool {
         let is_wanted = self.orders.as_ref().is_some_and(Orders::is_wanted);
-        self.kept.is_some() || !self.executors.is_empty() || is_wanted
+        !self.kept.is_empty() || !self.executors.is_empty() || is_wanted
     }
 
     fn take_orders(&mut self) {
@@ -235,18 +245,19 @@ impl Broker {
                 Ok(()) => BrokerAnswer::Started,
                 Err(error) => BrokerAnswer::Failed { message: refusal::with_causes(&error) },
             },
+            BrokerOrder::Stay { process } => match own_process(process) {
+                Ok(peer) => {
+                    self.kept.push(peer.pidfd);
+                    BrokerAnswer::Stays
+                }
+                Err(error) => BrokerAnswer::Failed { message: refusal::with_causes(&error) },
+            },
         }
     }
 
     /// Starts an executor for a client that does not connect by itself yet.
     fn start_restored(&mut self, client: i32) -> Result<(), ServeError> {
-        let peer = Peer::of_process(Pid::from_raw(client)).map_err(ServeError::system("pidfd_open"))?;
-        if peer.uid != geteuid().as_raw() {
-            return Err(ServeError::System {
-                what: "the executor of another user's process",
-                errno: Errno::EPERM,
-            });
-        }
+        let peer = own_process(client)?;
         let is_known = |executor: &Executor| executor.client.pid == peer.pid && !executor.client.is_gone();
         if self.executors.iter().any(is_known) {
             return Err(ServeError::System {

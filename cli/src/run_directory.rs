@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The directory of a `stasis run`: the library that its processes load, and the files of its machine. It is made when the run
+//! begins, and again when a checkpoint of the run is restored.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use thiserror::Error;
+
+/// What the names of such directories begin with.
+const PREFIX: &str = "stasis-run-";
+/// The files of the machine.
+const MACHINE: &str = "machine";
+/// The library that is preloaded.
+const LIBRARY: &str = "libstasis_kfd.so";
+/// The environment variable that names it, if it is not where this program is.
+const LIBRARY_VARIABLE: &str = "STASIS_INTERPOSE";
+
+/// Why there is no directory.
+#[derive(Debug, Error)]
+pub enum RunDirectoryError {
+    /// The preloaded library is missing.
+    #[error("{LIBRARY} is not beside {}; build it (cargo build -p stasis-interpose) or set {LIBRARY_VARIABLE}", beside.display())]
+    Library {
+        /// This program.
+        beside: PathBuf,
+    },
+    /// The name is not one that `stasis run` gives.
+    #[error("{} is not the machine of a `stasis run`, which is {PREFIX}NAME/{MACHINE}; nothing there was changed", path.display())]
+    Name {
+        /// The name.
+        path: PathBuf,
+    },
+    /// A file system refused something.
+    #[error("Cannot {act} {}", path.display())]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn system(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunDirectoryError + use<> {
+    let path = path.to_owned();
+    move |source| RunDirectoryError::System { act, path, source }
+}
+
+/// The directory of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDirectory(PathBuf);
+
+impl RunDirectory {
+    /// Makes one in `parent`; it is removed again when the second value is dropped.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError`]; nothing is left then.
+    pub fn make_in(parent: &Path) -> Result<(Self, TempDir), RunDirectoryError> {
+        let directory = TempDir::with_prefix_in(PREFIX, parent)
+            .and_then(|made| Ok((Self(made.path().canonicalize()?), made)));
+        let (own, made) = directory.map_err(system("make a directory in", parent))?;
+        own.fill()?;
+        Ok((own, made))
+    }
+
+    /// The one whose machine is in `machine`.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::Name`] for a name that no run has: the directory is removed with all that is in it.
+    pub fn of_machine(machine: &Path) -> Result<Self, RunDirectoryError> {
+        let named = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let root = machine.parent().filter(|root| {
+            let is_run = named(root).is_some_and(|name| name.starts_with(PREFIX));
+            is_run && named(machine).is_some_and(|name| name == MACHINE) && root.is_absolute()
+        });
+        root.map(|root| Self(root.to_owned()))
+            .ok_or_else(|| RunDirectoryError::Name { path: machine.to_owned() })
+    }
+
+    /// Makes it anew, as at the beginning of the run, whatever a command that was killed has left there.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError`].
+    pub fn remake(&self) -> Result<(), RunDirectoryError> {
+        for left in [self.machine(), self.library()] {
+            let removed = if left.is_dir() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
+            match removed {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(system("remove", &left)(error));
+                }
+                _ => {}
+            }
+        }
+        let made = DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
+        made.map_err(system("make", &self.0))?;
+        self.fill()
+    }
+
+    fn fill(&self) -> Result<(), RunDirectoryError> {
+        symlink(library()?, self.library()).map_err(system("make", &self.library()))?;
+        fs::create_dir(self.machine()).map_err(system("make", &self.machine()))
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The files of the machine, below `sys`, `dev` and `proc`.
+    pub fn machine(&self) -> PathBuf {
+        self.0.join(MACHINE)
+    }
+
+    /// A link to the library that the run's processes load: the dynamic linker takes no spaces and no colons in the name.
+    pub fn library(&self) -> PathBuf {
+        self.0.join(LIBRARY)
+    }
+}
+
+/// The library to preload: the one that the environment names, else one beside this program or above it.
+fn library() -> Result<PathBuf, RunDirectoryError> {
+    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty()) {
+        let named = PathBuf::from(named);
+        return named.canonicalize().map_err(system("find", &named));
+    }
+    let own = std::env::current_exe().map_err(system("find", Path::new("/proc/self/exe")))?;
+    let found =
+        own.ancestors().skip(1).take(2).map(|directory| directory.join(LIBRARY)).find(|path| path.is_file());
+    found.ok_or(RunDirectoryError::Library { beside: own })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_run_has_are_refused() {
+        let of = |path: &str| RunDirectory::of_machine(Path::new(path));
+        assert_eq!(of("/dev/shm/stasis-run-x/machine").unwrap().path(), Path::new("/dev/shm/stasis-run-x"));
+        for wrong in ["", "machine", "/", "/home/machine", "/dev/shm/stasis-run-x", "stasis-run-x/machine"] {
+            assert!(matches!(of(wrong), Err(RunDirectoryError::Name { .. })), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn directory_is_made_again_from_whatever_is_left_of_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = RunDirectory(parent.path().join("stasis-run-x"));
+        for _ in 0..2 {
+            directory.remake().unwrap();
+            assert!(
+                directory.library().is_file() && fs::read_dir(directory.machine()).unwrap().next().is_none()
+            );
+            fs::write(directory.machine().join("half"), "").unwrap();
+        }
+        fs::remove_file(directory.library()).unwrap();
+        directory.remake().unwrap();
+        assert!(directory.library().is_file());
+    }
+}
