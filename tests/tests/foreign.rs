@@ -237,6 +237,31 @@ fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
     });
 }
 
+/// Workers of a run of pytest.
+const WORKERS: usize = 4;
+
+#[test]
+fn pytest_with_four_workers_is_frozen_as_one_tree() {
+    with_clients(|| {
+        // pytest leaves its directory when it distributes tests over processes.
+        let temporary = tempfile::tempdir().unwrap();
+        let mut command = tinygrad("soft:gfx1100");
+        command.env("PYTEST_DEBUG_TEMPROOT", temporary.path());
+        command.args(["-m", "pytest", "-v", "-p", "no:cacheprovider", "-n", &WORKERS.to_string()]);
+        command.args(["test_elementwise.py", "test_memory.py"].map(|file| source("tinygrad").join(file)));
+        let mut program = Program::start(&command, &[]);
+        program.wait_lines("[gw", 10);
+        for _ in 0..3 {
+            let outcome = program.freeze_and_restore("images");
+            assert_eq!(number(&outcome, "clients"), WORKERS as u64, "{outcome}");
+            program.goes_on("[gw", 5);
+        }
+        let (status, log) = (program.status(), program.log());
+        assert!(status.success() && log.contains(" passed in ") && !log.contains("failed"), "{log}");
+        program.leaves_nothing();
+    });
+}
+
 #[test]
 fn program_that_a_restored_shell_starts_has_a_device() {
     with_clients(|| {
