@@ -32,7 +32,7 @@ impl User {
         let directory = tempfile::tempdir().unwrap();
         // The build may be in a directory that only its owner may search.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for name in ["stasis", "softgpud", "counter-worker", "self_checkpoint"] {
+        for name in ["stasis", "softgpud", "libstasis_kfd.so", "counter-worker", "self_checkpoint"] {
             fs::copy(program(name), directory.path().join(name)).unwrap();
         }
         let prefix = criu().canonicalize().unwrap();
@@ -108,6 +108,30 @@ fn ordinary_user_freezes_and_thaws_his_own_process() {
     let outcome = succeeded(&user.stasis(&order));
     assert_eq!(outcome["pid"], pid);
     parent.wait().unwrap();
+    wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
+    let before = rounds(&log);
+    succeeded(&user.stasis(&["restore", "--json", text(&images)]));
+    assert_eq!(uid_of(pid), USER, "the copy belongs to somebody else");
+    wait_until("rounds of the copy", || rounds(&log) > before + 2);
+    fs::write(&stop, "").unwrap();
+    wait_until("its end", || !is_alive(pid));
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.lines().any(|line| line == "done"), "{log}");
+}
+
+#[test]
+fn ordinary_user_freezes_and_thaws_a_program_of_stasis_run() {
+    let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
+    let (stop, log, images) = (user.path("stop"), user.path("log"), user.path("images"));
+    let worker = user.directory.path().join("counter-worker");
+    let command = [Path::new("run"), Path::new("--"), &worker, Path::new("--until"), &stop];
+    let mut run = user.start("stasis", &command, &log);
+    wait_until("the first rounds", || rounds(&log) > 2);
+    let order = ["checkpoint", "--unprivileged", "--json", &run.id().to_string(), text(&images)];
+    let outcome = succeeded(&user.stasis(&order));
+    assert_eq!(outcome["foreign"], true);
+    let pid = i32::try_from(outcome["pid"].as_i64().unwrap()).unwrap();
+    run.wait().unwrap();
     wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
     let before = rounds(&log);
     succeeded(&user.stasis(&["restore", "--json", text(&images)]));
