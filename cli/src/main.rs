@@ -10,6 +10,7 @@ mod doctor;
 mod foreign;
 mod freeze;
 mod inspect;
+mod library;
 mod loopback;
 mod output;
 mod preflight;

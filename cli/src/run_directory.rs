@@ -10,24 +10,18 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use thiserror::Error;
 
+use crate::library::{LibraryError, OF_PROGRAMS};
+
 /// What the names of such directories begin with.
 const PREFIX: &str = "stasis-run-";
 /// The files of the machine.
 const MACHINE: &str = "machine";
-/// The library that is preloaded.
-const LIBRARY: &str = "libstasis_kfd.so";
-/// The environment variable that names it, if it is not where this program is.
-const LIBRARY_VARIABLE: &str = "STASIS_INTERPOSE";
-
 /// Why there is no directory.
 #[derive(Debug, Error)]
 pub enum RunDirectoryError {
     /// The preloaded library is missing.
-    #[error("{LIBRARY} is not beside {}; build it (cargo build -p stasis-interpose) or set {LIBRARY_VARIABLE}", beside.display())]
-    Library {
-        /// This program.
-        beside: PathBuf,
-    },
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// The name is not one that `stasis run` gives.
     #[error("{} is not the machine of a `stasis run`, which is {PREFIX}NAME/{MACHINE}; nothing there was changed", path.display())]
     Name {
@@ -103,7 +97,7 @@ impl RunDirectory {
     }
 
     fn fill(&self) -> Result<(), RunDirectoryError> {
-        symlink(library()?, self.library()).map_err(system("make", &self.library()))?;
+        symlink(OF_PROGRAMS.find()?, self.library()).map_err(system("make", &self.library()))?;
         fs::create_dir(self.machine()).map_err(system("make", &self.machine()))
     }
 
@@ -119,20 +113,8 @@ impl RunDirectory {
 
     /// A link to the library that the run's processes load: the dynamic linker takes no spaces and no colons in the name.
     pub fn library(&self) -> PathBuf {
-        self.0.join(LIBRARY)
+        self.0.join(OF_PROGRAMS.file)
     }
-}
-
-/// The library to preload: the one that the environment names, else one beside this program or above it.
-fn library() -> Result<PathBuf, RunDirectoryError> {
-    if let Some(named) = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty()) {
-        let named = PathBuf::from(named);
-        return named.canonicalize().map_err(system("find", &named));
-    }
-    let own = std::env::current_exe().map_err(system("find", Path::new("/proc/self/exe")))?;
-    let found =
-        own.ancestors().skip(1).take(2).map(|directory| directory.join(LIBRARY)).find(|path| path.is_file());
-    found.ok_or(RunDirectoryError::Library { beside: own })
 }
 
 #[cfg(test)]

@@ -191,6 +191,7 @@ impl Criu {
         }
         command.args(options.criu.dump_arguments()).args(options.extra);
         command.env("CRIU_LIBS_DIR", empty_libdir(&images));
+        command.envs(options.environment.iter().map(|(name, value)| (name, value)));
         let started = tempfile::tempfile().and_then(|said| {
             // A file instead of a pipe: processes that a killed CRIU leaves behind would keep the pipe open.
             command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -310,6 +311,8 @@ pub struct DumpOptions<'a> {
     pub criu: &'a CriuOptions,
     /// More arguments, as they are.
     pub extra: &'a [String],
+    /// Environment variables for CRIU.
+    pub environment: &'a [(&'static str, OsString)],
 }
 
 impl Dump<'_> {

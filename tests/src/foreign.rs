@@ -174,8 +174,16 @@ impl Program {
     /// # Panics
     /// When it is not frozen, or not gone.
     pub fn freeze(&mut self, name: &str) -> Value {
+        self.freeze_with(name, &[])
+    }
+
+    /// The same with more options.
+    ///
+    /// # Panics
+    /// As [`Program::freeze`].
+    pub fn freeze_with(&mut self, name: &str, options: &[&str]) -> Value {
         let tree = tree_of(self.pid);
-        let outcome = succeeded(&self.checkpointing(name, &[]).output().expect("stasis"));
+        let outcome = succeeded(&self.checkpointing(name, options).output().expect("stasis"));
         tree.into_iter().for_each(bury);
         self.wait_run();
         outcome

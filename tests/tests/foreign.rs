@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -320,6 +321,49 @@ fn half_a_directory_that_a_killed_restore_has_left_is_made_again() {
         program.goes_on("round ", 2);
         program.stop("PASS rounds");
     });
+}
+
+/// The bytes of memory in each place, as `stasis inspect` says.
+fn places(program: &Program, name: &str) -> HashMap<String, u64> {
+    let directory = program.path(name);
+    let arguments = ["inspect", "--json", directory.to_str().unwrap()];
+    let inspected = succeeded(&program.command(&arguments).output().unwrap());
+    let mut bytes = HashMap::new();
+    for sum in inspected["devices"]["sums"].as_array().unwrap() {
+        *bytes.entry(sum["place"].as_str().unwrap().to_owned()).or_default() += number(sum, "bytes");
+    }
+    bytes
+}
+
+#[test]
+fn large_memory_is_stored_beside_criu_unless_criu_is_to_carry_it() {
+    with_clients(|| {
+        let mut program = Program::hip("rounds", "soft:gfx1100");
+        program.wait_lines("round ", 2);
+        for (options, is_beside) in [(&[][..], true), (&["--self-contained"][..], false)] {
+            let outcome = program.freeze_with("images", options);
+            let found = places(&program, "images");
+            let beside = found.get("beside").copied().unwrap_or(0);
+            assert_eq!(beside > 1 << 20, is_beside, "{found:?}");
+            assert_eq!(number(&outcome, "stored_bytes") > 1 << 16, is_beside, "{outcome}");
+            program.restore("images");
+            program.goes_on("round ", 3);
+            fs::remove_dir_all(program.path("images")).unwrap();
+        }
+        program.stop("PASS rounds");
+    });
+}
+
+#[test]
+fn mapped_memory_that_the_device_has_no_longer_is_carried_along() {
+    let client = stasis_tests::program("kept-memory");
+    let mut program = Program::start(on_device("soft:gfx1100").arg(client), &["stop"]);
+    program.wait_lines("kept", 1);
+    program.freeze("images");
+    let found = places(&program, "images");
+    assert!(found.get("beside").is_some_and(|bytes| *bytes >= 4 << 20), "{found:?}");
+    program.restore("images");
+    program.stop("PASS kept");
 }
 
 /// Executes a command without the descriptors above 2: one of another mount namespace CRIU would refuse.

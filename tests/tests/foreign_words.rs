@@ -81,7 +81,13 @@ fn preflight_and_status_know_the_device_and_inspect_what_was_saved() {
         let outcome = succeeded(&program.checkpointing("images", &["--leave-running"]).output().unwrap());
         let (expected, found) = (number(&report, "memory_bytes"), number(&outcome, "criu_bytes"));
         assert!(expected.abs_diff(found) < expected / 4, "{expected} bytes were expected, CRIU has {found}");
-        assert_eq!(report["buffer_bytes"], outcome["stored_bytes"]);
+        let (expected, found) = (number(&report, "buffer_bytes"), number(&outcome, "stored_bytes"));
+        // The pause saves waves into memory that had holes.
+        let more = found.checked_sub(expected);
+        assert!(
+            more.is_some_and(|more| more < 256 << 10),
+            "{expected} bytes were expected, {found} are beside"
+        );
 
         let images = program.path("images");
         let images = images.to_str().unwrap();
@@ -93,7 +99,7 @@ fn preflight_and_status_know_the_device_and_inspect_what_was_saved() {
         let sums = devices["sums"].as_array().unwrap();
         let stored: u64 = sums.iter().map(|sum| number(sum, "stored_bytes")).sum();
         assert_eq!(stored, number(&outcome, "stored_bytes"));
-        assert!(sums.iter().any(|sum| sum["kind"] == "vram" && sum["place"] == "task"), "{devices}");
+        assert!(sums.iter().any(|sum| sum["kind"] == "vram" && sum["place"] == "beside"), "{devices}");
         let (_, text) = told(&program, &["inspect", images]);
         assert!(text.contains("Devices of `stasis run`: gfx1100"), "{text}");
 

@@ -32,7 +32,14 @@ impl User {
         let directory = tempfile::tempdir().unwrap();
         // The build may be in a directory that only its owner may search.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        for name in ["stasis", "softgpud", "libstasis_kfd.so", "counter-worker", "self_checkpoint"] {
+        for name in [
+            "stasis",
+            "softgpud",
+            "libstasis_kfd.so",
+            "libstasis_criu.so",
+            "counter-worker",
+            "self_checkpoint",
+        ] {
             fs::copy(program(name), directory.path().join(name)).unwrap();
         }
         let prefix = criu().canonicalize().unwrap();

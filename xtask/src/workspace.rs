@@ -100,7 +100,8 @@ pub fn build_demo(installed: &Installed) -> Result<Built> {
 
 /// Builds what `stasis run` needs, with the development profile.
 pub fn build_foreign(installed: &Installed) -> Result<BuiltForeign> {
-    let packages = ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-interpose"];
+    let packages =
+        ["-p", "stasis-softgpu", "-p", "stasis-cli", "-p", "stasis-interpose", "-p", "stasis-criu-beside"];
     cargo(&[&["build", "--locked"][..], &packages].concat(), installed)?;
     let at = |name: &str| program("debug", name);
     Ok(BuiltForeign { softgpud: at("softgpud")?, stasis: at("stasis")? })
@@ -230,6 +231,7 @@ pub fn bench(arguments: &[String], installed: &Installed) -> Result<()> {
         "stasis-softgpu",
         "stasis-cli",
         "stasis-interpose",
+        "stasis-criu-beside",
         "stasis-examples",
         "embed-server",
         "stasis-benches",

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,10 @@ use stasis_criu::{BeforeCommit, Criu, Dump, DumpOptions};
 
 use super::cancel::Claim;
 use super::clients::{self, Tree};
-use super::contents::Writer;
+use super::contents::Plan;
 use super::description::{self, CONTENTS_FILE, Client, Description, Memory, Place, state_file};
 use super::executors::{Executor, Paused};
+use super::left_out::LeftOut;
 use super::status::survey;
 use super::tasks::Held;
 use crate::freeze::{CheckpointArgs, clear_failed, command_line, directory_bytes, milliseconds, spinner};
@@ -109,11 +110,6 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
 fn refuse_options(args: &CheckpointArgs) -> Result<()> {
     let refused = [
         (!args.session.is_empty(), "--session", "trees of `stasis run` are checkpointed one by one"),
-        (
-            args.self_contained,
-            "--self-contained",
-            "the processes have no runtime that could keep their buffers",
-        ),
         (args.no_dump, "--no-dump", "the device stays paused only while this command lives"),
     ];
     match refused.iter().find(|(given, ..)| *given) {
@@ -158,11 +154,13 @@ fn freeze(
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
     let seal_at = if args.leave_running { SealAt::Resumed } else { SealAt::Word };
     let gate = CommitGate::write(directory, Some(&sealer), seal_at)?;
+    let left_out = LeftOut::new(directory, args.self_contained)?;
     let saving = Saving {
         tree,
         directory,
         mark: (!args.leave_running).then(|| mark_path(tree)).flatten(),
         paused: &paused,
+        left_out: &left_out,
         executors: RefCell::new(executors),
         outcome: RefCell::new(None),
     };
@@ -173,7 +171,12 @@ fn freeze(
         members: Dump::members(std::iter::once(tree.pid).chain(tree.clients.iter().copied()), directory),
         directory,
         commit: gate.script(),
-        options: DumpOptions { leave_running: args.leave_running, criu: &options, extra: &extra },
+        options: DumpOptions {
+            leave_running: args.leave_running,
+            criu: &options,
+            extra: &extra,
+            environment: left_out.environment(),
+        },
         gate: Some(&gate),
         before_commit: Some(&saving),
     };
@@ -297,6 +300,7 @@ struct Saved {
 struct Saving<'a> {
     tree: &'a Tree,
     directory: &'a Path,
+    left_out: &'a LeftOut,
     /// The file that tells `stasis run` why its program ends.
     mark: Option<PathBuf>,
     paused: &'a [Paused],
@@ -322,7 +326,8 @@ impl Saving<'_> {
         let elsewhere = self.held_elsewhere()?;
         let mut clients = Vec::new();
         let mut memories: BTreeMap<String, Memory> = BTreeMap::new();
-        let mut contents: Option<Writer> = None;
+        let mut plan = Plan::default();
+        let left_out = self.left_out.take()?;
         for (executor, paused) in executors.iter_mut().zip(self.paused) {
             let client = executor.client;
             let state = executor.state()?;
@@ -331,7 +336,7 @@ impl Saving<'_> {
             fs::write(&path, &state.bytes).with_context(|| format!("Cannot write {}", path.display()))?;
             let Paused { queues, waves, waits } = *paused;
             clients.push(Client { pid: client, state: name, queues, waves, waits });
-            let mut to_store = Vec::new();
+            let mut no_task_has = Vec::new();
             for memory in state.memories {
                 if memories.contains_key(&memory.name) {
                     continue;
@@ -348,20 +353,25 @@ impl Saving<'_> {
                     let known = Memory { name: memory.name.clone(), bytes: memory.bytes, place: Place::Task };
                     memories.insert(memory.name, known);
                 } else {
-                    to_store.push(memory);
+                    no_task_has.push(memory);
                 }
             }
-            let names: Vec<String> = to_store.iter().map(|memory| memory.name.clone()).collect();
-            for (memory, fd) in to_store.into_iter().zip(executor.memories(&names)?) {
-                if contents.is_none() {
-                    contents = Some(Writer::create(&self.directory.join(CONTENTS_FILE))?);
-                }
-                let writer = contents.as_mut().context("a file was made")?;
-                let place = writer.append(&fd, memory.bytes);
-                let place = place.with_context(|| format!("Cannot save the memory {:?}", memory.name))?;
+            let names: Vec<String> = no_task_has.iter().map(|memory| memory.name.clone()).collect();
+            for (memory, fd) in no_task_has.into_iter().zip(executor.memories(&names)?) {
+                let failed = || format!("Cannot look at the memory {:?}", memory.name);
+                let place = Place::Here(plan.append(fd, memory.bytes).with_context(failed)?);
                 let known = Memory { name: memory.name.clone(), bytes: memory.bytes, place };
                 memories.insert(memory.name, known);
             }
+        }
+        // Also memory that tasks have mapped still and the device has no longer.
+        for name in left_out {
+            let failed = || format!("CRIU left out the memory {name:?}, which cannot be stored");
+            let fd = held.open(&name).with_context(failed)?.with_context(failed)?;
+            let bytes =
+                File::from(fd.try_clone().with_context(failed)?).metadata().with_context(failed)?.len();
+            let place = Place::Beside(plan.append(fd, bytes).with_context(failed)?);
+            memories.insert(name.clone(), Memory { name, bytes, place });
         }
         // A process has its gate mapped as long as it has a device.
         if let Some(gate) =
@@ -372,8 +382,7 @@ impl Saving<'_> {
                 self.tree.pid
             );
         }
-        let stored_bytes =
-            contents.map_or(Ok(0), Writer::finish).context("Cannot write the memory of devices")?;
+        let stored_bytes = plan.write(&self.directory.join(CONTENTS_FILE))?;
         let memories = memories.into_values().collect();
         let run = self.tree.run.clone();
         let description = Description { version: description::VERSION, run, processes, clients, memories };

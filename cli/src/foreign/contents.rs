@@ -1,76 +1,114 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bytes of memory that no task has: into a file of the checkpoint, and back into new memory.
+//! The bytes of memory that CRIU does not carry: into a file of the checkpoint, and back into memory, on all cores.
 //!
-//! INVARIANT: holes cost nothing, neither in the file nor in the memory that is made of it.
+//! INVARIANT: holes cost nothing, neither in the file nor in the memory.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::unistd::{Whence, lseek};
 
-use super::description::{Extent, Memory, Place};
+use super::description::{Extent, Memory};
 
-/// Bytes that are copied at once.
-const CHUNK: usize = 4 << 20;
+/// Bytes that are copied at once: a core's second cache has room for them.
+const PIECE: usize = 1 << 20;
 
-/// How many of so many bytes are copied at once.
-fn chunk(bytes: u64) -> usize {
-    usize::try_from(bytes).map_or(CHUNK, |bytes| bytes.min(CHUNK))
+/// A part of a file that is copied into another.
+#[derive(Debug)]
+struct Piece<'a> {
+    from: (&'a File, u64),
+    to: (&'a File, u64),
+    bytes: usize,
 }
 
-/// Writes the contents of memories one behind the other.
-#[derive(Debug)]
-pub struct Writer {
-    file: File,
+/// The pieces of an extent; `turn` gives what is copied from and to where.
+fn pieces<'a>(
+    extent: &Extent,
+    turn: impl Fn(u64) -> ((&'a File, u64), (&'a File, u64)),
+) -> impl Iterator<Item = Piece<'a>> {
+    let bytes = extent.bytes;
+    (0..bytes).step_by(PIECE).map(move |done| {
+        let (from, to) = turn(done);
+        Piece { from, to, bytes: usize::try_from(bytes - done).map_or(PIECE, |left| left.min(PIECE)) }
+    })
+}
+
+/// Copies all pieces, each core some.
+fn copy(pieces: &[Piece<'_>]) -> io::Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || -> io::Result<()> {
+        let mut buffer = vec![0; PIECE];
+        while let Some(Piece { from, to, bytes }) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let part = &mut buffer[..*bytes];
+            from.0.read_exact_at(part, from.1)?;
+            to.0.write_all_at(part, to.1)?;
+        }
+        Ok(())
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        // A thread that cannot be had leaves its pieces to the others, and to this one.
+        let others: Vec<_> = (1..cores.min(pieces.len())).filter_map(start).collect();
+        let own = work();
+        let failed = |_| Err(io::Error::other("a thread that copied memory has failed"));
+        let done = others.into_iter().map(|other| other.join().unwrap_or_else(failed));
+        done.fold(own, Result::and)
+    })
+}
+
+/// The contents of memories, to be written one behind the other.
+#[derive(Debug, Default)]
+pub struct Plan {
+    sources: Vec<(File, Vec<Extent>)>,
     end: u64,
 }
 
-impl Writer {
-    /// Makes the file.
+impl Plan {
+    /// Appends what is no hole of a memory of so many bytes; where that will be.
     ///
     /// # Errors
     /// The system's answer.
-    pub fn create(path: &Path) -> Result<Self> {
-        let file = File::options().write(true).create_new(true).open(path);
-        Ok(Self { file: file.with_context(|| format!("Cannot make {}", path.display()))?, end: 0 })
-    }
-
-    /// Appends what is no hole of a memory of so many bytes; where that is.
-    ///
-    /// # Errors
-    /// The system's answer.
-    pub fn append(&mut self, memory: &OwnedFd, bytes: u64) -> io::Result<Place> {
-        let source = File::from(memory.try_clone()?);
+    pub fn append(&mut self, memory: OwnedFd, bytes: u64) -> io::Result<Vec<Extent>> {
         let mut extents = Vec::new();
-        let mut buffer = vec![0; CHUNK];
         let mut from = 0;
-        while let Some((start, end)) = data(memory, from, bytes)? {
+        while let Some((start, end)) = data(&memory, from, bytes)? {
             extents.push(Extent { offset: start, at: self.end, bytes: end - start });
-            let mut at = start;
-            while at < end {
-                let part = &mut buffer[..chunk(end - at)];
-                source.read_exact_at(part, at)?;
-                self.file.write_all(part)?;
-                at += part.len() as u64;
-            }
             self.end += end - start;
             from = end;
         }
-        Ok(Place::Here(extents))
+        self.sources.push((memory.into(), extents.clone()));
+        Ok(extents)
     }
 
-    /// Has all written to the disk; the bytes of the file.
+    /// Writes all to a new file, unless there is nothing to write, and to the disk; the bytes of the file.
     ///
     /// # Errors
     /// The system's answer.
-    pub fn finish(self) -> io::Result<u64> {
-        self.file.sync_all()?;
+    pub fn write(self, path: &Path) -> Result<u64> {
+        if self.sources.is_empty() {
+            return Ok(0);
+        }
+        let failed = || format!("Cannot write {}", path.display());
+        let file = File::options().write(true).create_new(true).open(path).with_context(failed)?;
+        let mut all = Vec::new();
+        for (memory, extents) in &self.sources {
+            for extent in extents {
+                let turn = |done| ((memory, extent.offset + done), (&file, extent.at + done));
+                all.extend(pieces(extent, turn));
+            }
+        }
+        copy(&all).with_context(failed)?;
+        file.sync_all().with_context(failed)?;
         Ok(self.end)
     }
 }
@@ -89,61 +127,81 @@ fn data(memory: &OwnedFd, from: u64, bytes: u64) -> io::Result<Option<(u64, u64)
     Ok(Some((start, end.min(bytes))).filter(|(start, end)| start < end))
 }
 
-/// Makes memory of a name and fills it from the file of contents.
+/// Makes memory of a name, without contents.
 ///
 /// # Errors
-/// The system's answer, or that the file is too short.
-pub fn make(memory: &Memory, extents: &[Extent], contents: Option<&File>) -> Result<OwnedFd> {
-    let failed = || format!("Cannot make the memory {:?} of {} bytes", memory.name, memory.bytes);
+/// The system's answer.
+pub fn make(memory: &Memory) -> Result<OwnedFd> {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-    let fd = kfd::linux::memfd(&memory.name, memory.bytes, seals).with_context(failed)?;
-    let target = File::from(fd.try_clone().with_context(failed)?);
-    let mut buffer = vec![0; chunk(memory.bytes)];
-    for extent in extents {
-        let contents = contents.context("The checkpoint lacks its file of memory")?;
-        let mut done = 0;
-        while done < extent.bytes {
-            let part = &mut buffer[..chunk(extent.bytes - done)];
-            contents.read_exact_at(part, extent.at + done).with_context(failed)?;
-            target.write_all_at(part, extent.offset + done).with_context(failed)?;
-            done += part.len() as u64;
+    let made = kfd::linux::memfd(&memory.name, memory.bytes, seals);
+    made.with_context(|| format!("Cannot make the memory {:?} of {} bytes", memory.name, memory.bytes))
+}
+
+/// Fills memories from the file of contents.
+///
+/// # Errors
+/// The system's answer, or that a memory or the file is too short.
+pub fn fill(memories: &[(File, &Memory, &[Extent])], contents: &File) -> Result<()> {
+    let mut all = Vec::new();
+    for (file, memory, extents) in memories {
+        let found =
+            file.metadata().with_context(|| format!("Cannot look at the memory {:?}", memory.name))?;
+        ensure!(
+            found.len() >= memory.bytes,
+            "The memory {:?} has {} bytes and not {}",
+            memory.name,
+            found.len(),
+            memory.bytes
+        );
+        for extent in *extents {
+            let turn = |done| ((contents, extent.at + done), (file, extent.offset + done));
+            all.extend(pieces(extent, turn));
         }
     }
-    Ok(fd)
+    copy(&all).context("Cannot fill the memory of devices")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::description::Place;
     use super::*;
+
+    fn read(fd: &OwnedFd, bytes: u64) -> Vec<u8> {
+        let mut all = vec![0; bytes as usize];
+        File::from(fd.try_clone().unwrap()).read_exact_at(&mut all, 0).unwrap();
+        all
+    }
 
     #[test]
     fn memory_comes_back_with_its_bytes_and_its_holes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c");
-        let bytes = 3 * CHUNK as u64;
+        let bytes = 9 * PIECE as u64;
         let memory = kfd::linux::memfd("one", bytes, SealFlag::F_SEAL_SHRINK).unwrap();
         let view = File::from(memory.try_clone().unwrap());
-        let some: Vec<u8> = (0..CHUNK + 5000).map(|n| (n % 251) as u8 + 1).collect();
+        let some: Vec<u8> = (0..5 * PIECE + 5000).map(|n| (n % 251) as u8 + 1).collect();
         view.write_all_at(&some, 8192).unwrap();
         view.write_all_at(&[9; 10], bytes - 10).unwrap();
         let empty = kfd::linux::memfd("empty", 1 << 40, SealFlag::empty()).unwrap();
-        let mut writer = Writer::create(&path).unwrap();
-        assert_eq!(writer.append(&empty, 1 << 40).unwrap(), Place::Here(Vec::new()));
-        let place = writer.append(&memory, bytes).unwrap();
-        let written = writer.finish().unwrap();
-        assert!(written < CHUNK as u64 + 64 * 1024, "{written}");
-        let Place::Here(extents) = place.clone() else { panic!("{place:?}") };
-        let named = Memory { name: "two".into(), bytes, place };
-        let made = make(&named, &extents, Some(&File::open(&path).unwrap())).unwrap();
-        let read = |fd: &OwnedFd| {
-            let mut all = vec![0; bytes as usize];
-            File::from(fd.try_clone().unwrap()).read_exact_at(&mut all, 0).unwrap();
-            all
+        let mut plan = Plan::default();
+        assert_eq!(plan.append(empty, 1 << 40).unwrap(), []);
+        let extents = plan.append(memory.try_clone().unwrap(), bytes).unwrap();
+        let written = plan.write(&path).unwrap();
+        assert_eq!(written, std::fs::metadata(&path).unwrap().len());
+        assert!(written < 5 * PIECE as u64 + 64 * 1024, "{written}");
+        let named = Memory { name: "two".into(), bytes, place: Place::Here(extents.clone()) };
+        let made = make(&named).unwrap();
+        let fill_from = |path: &Path, bytes: u64| {
+            let target = File::from(made.try_clone().unwrap());
+            let memory = Memory { bytes, ..named.clone() };
+            fill(&[(target, &memory, &extents)], &File::open(path).unwrap())
         };
-        assert!(read(&made) == read(&memory));
+        fill_from(&path, bytes).unwrap();
+        assert!(read(&made, bytes) == read(&memory, bytes));
         assert!(kfd::linux::seals(&made).unwrap().contains(SealFlag::F_SEAL_SHRINK));
-        assert!(make(&named, &extents, None).is_err());
+        assert!(fill_from(&path, bytes + 1).unwrap_err().to_string().contains("two"));
         File::options().write(true).open(&path).unwrap().set_len(written - 1).unwrap();
-        assert!(make(&named, &extents, Some(&File::open(&path).unwrap())).is_err());
+        assert!(fill_from(&path, bytes).is_err());
+        assert!(Plan::default().write(&path).is_ok_and(|written| written == 0));
     }
 }

@@ -15,17 +15,19 @@ use super::clients::Run;
 
 /// The file's name in the checkpoint's directory.
 pub const FILE: &str = "foreign.json";
-/// The file with the bytes of memory that no task has.
+/// The file with the bytes of memory that CRIU does not carry.
 pub const CONTENTS_FILE: &str = "foreign-memory.bin";
 /// Longest description, bytes.
 const MAX_BYTES: u64 = 256 << 20;
 /// The version of this format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The oldest version that is read: it has no [`Place::Beside`].
+const OLDEST: u32 = 1;
 
 /// What is in the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Description {
-    /// [`VERSION`].
+    /// From [`OLDEST`] to [`VERSION`].
     pub version: u32,
     /// The run that the processes belong to.
     pub run: Run,
@@ -63,13 +65,25 @@ pub struct Memory {
     pub place: Place,
 }
 
+impl Memory {
+    /// Its parts in [`CONTENTS_FILE`].
+    pub fn extents(&self) -> &[Extent] {
+        match &self.place {
+            Place::Task => &[],
+            Place::Beside(extents) | Place::Here(extents) => extents,
+        }
+    }
+}
+
 /// Where the bytes of a memory are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// Among CRIU's images: a task has it.
     Task,
-    /// In [`CONTENTS_FILE`]; what is in no extent is zero.
+    /// A task has it, and its bytes are in [`CONTENTS_FILE`]; what is in no extent is zero.
+    Beside(Vec<Extent>),
+    /// No task has it, and its bytes are in [`CONTENTS_FILE`] in the same way.
     Here(Vec<Extent>),
 }
 
@@ -110,8 +124,8 @@ impl Description {
 
     fn check(&self) -> Result<()> {
         ensure!(
-            self.version == VERSION,
-            "its version is {}, this program reads version {VERSION}",
+            (OLDEST..=VERSION).contains(&self.version),
+            "its version is {}, this program reads versions {OLDEST} to {VERSION}",
             self.version
         );
         ensure!(!self.clients.is_empty(), "no process has a device");
@@ -133,8 +147,7 @@ impl Description {
         for memory in &self.memories {
             ensure!(names.insert(&memory.name), "the memory {:?} is there twice", memory.name);
             ensure!(!memory.name.contains('\0') && memory.name.len() < 200, "the name of a memory is none");
-            let Place::Here(extents) = &memory.place else { continue };
-            for Extent { offset, at, bytes } in extents {
+            for Extent { offset, at, bytes } in memory.extents() {
                 let end = offset.checked_add(*bytes).filter(|end| *end <= memory.bytes);
                 ensure!(
                     end.is_some() && at.checked_add(*bytes).is_some(),

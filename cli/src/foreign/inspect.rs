@@ -10,6 +10,12 @@ use stasis::criu::{Manifest, OpenDirectory};
 use super::description::{Description, Memory, Place};
 use crate::output::{counted, line};
 
+/// The places of memory, and what they are called.
+const PLACES: [(&str, &str); 3] = [
+    ("task", "in CRIU's images"),
+    ("beside", "of processes, beside them"),
+    ("here", "of no process, beside them"),
+];
 /// Digits of the random part of a name.
 const DIGITS: usize = 16;
 
@@ -28,7 +34,7 @@ pub struct Devices {
 /// Memory of one kind in one place.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Sum {
-    /// `task`: among CRIU's images. `here`: in the file of contents.
+    /// `task`: among CRIU's images. `beside`: a task has it, and it is in the file of contents. `here`: there, and no task has it.
     pub place: &'static str,
     /// What it is for, as its name says: `vram`, `gtt`, `userptr`, ….
     pub kind: String,
@@ -71,14 +77,14 @@ impl Devices {
                 client.pid,
             );
         }
-        for (place, title) in [("task", "in CRIU's images"), ("here", "beside them")] {
+        for (place, title) in PLACES {
             let of_place = || self.sums.iter().filter(|sum| sum.place == place);
             let (count, bytes) =
                 of_place().fold((0, 0), |(count, bytes), sum| (count + sum.count, bytes + sum.bytes));
             line!(text, "  memory {title}: {count} with {bytes} bytes");
             for sum in of_place() {
                 let stored = match place {
-                    "here" => format!(", {} of them stored", sum.stored_bytes),
+                    "beside" | "here" => format!(", {} of them stored", sum.stored_bytes),
                     _ => String::new(),
                 };
                 line!(text, "    {} {}: {} bytes{stored}", sum.count, sum.kind, sum.bytes);
@@ -88,18 +94,20 @@ impl Devices {
 }
 
 fn sums(memories: &[Memory]) -> Vec<Sum> {
-    let mut sums: BTreeMap<(bool, String), Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<(&str, String), Sum> = BTreeMap::new();
     for memory in memories {
-        let stored = match &memory.place {
-            Place::Task => None,
-            Place::Here(extents) => Some(extents.iter().map(|extent| extent.bytes).sum::<u64>()),
+        let place = match &memory.place {
+            Place::Task => "task",
+            Place::Beside(_) => "beside",
+            Place::Here(_) => "here",
         };
-        let (place, kind) = (if stored.is_some() { "here" } else { "task" }, kind(&memory.name));
-        let sum = sums.entry((stored.is_some(), kind.clone()));
+        let kind = kind(&memory.name);
+        let sum = sums.entry((place, kind.clone()));
         let sum = sum.or_insert(Sum { place, kind, count: 0, bytes: 0, stored_bytes: 0 });
         sum.count += 1;
         sum.bytes = sum.bytes.saturating_add(memory.bytes);
-        sum.stored_bytes = sum.stored_bytes.saturating_add(stored.unwrap_or(0));
+        let stored = memory.extents().iter().map(|extent| extent.bytes).sum();
+        sum.stored_bytes = sum.stored_bytes.saturating_add(stored);
     }
     sums.into_values().collect()
 }
@@ -142,10 +150,12 @@ mod tests {
     #[test]
     fn devices_are_told_by_clients_and_sums() {
         let here = Place::Here(vec![Extent { offset: 0, at: 0, bytes: 4096 }]);
+        let beside = Place::Beside(vec![Extent { offset: 4096, at: 4096, bytes: 4096 }]);
         let memories = vec![
             memory("softgpu:vram:7840:487a77af01165b0b", 8192, Place::Task),
             memory("softgpu:vram:7840:587a77af01165b0b", 4096, Place::Task),
             memory("softgpu:vram:7840:687a77af01165b0b", 16384, here),
+            memory("softgpu:gtt:7840:787a77af01165b0b", 8192, beside),
         ];
         let run = Run { socket: "s".into(), directory: "/d/machine".into(), devices: "gfx1100".into() };
         let clients = vec![Client { pid: 7, state: "device-7.state".into(), queues: 2, waves: 1, waits: 0 }];
@@ -161,12 +171,14 @@ mod tests {
              process 7: 2 queues, 1 wave in the middle of kernels, 0 waits for events, a state of 99 bytes\n  \
              memory in CRIU's images: 2 with 12288 bytes\n    \
              2 vram: 12288 bytes\n  \
-             memory beside them: 1 with 16384 bytes\n    \
+             memory of processes, beside them: 1 with 8192 bytes\n    \
+             1 gtt: 8192 bytes, 4096 of them stored\n  \
+             memory of no process, beside them: 1 with 16384 bytes\n    \
              1 vram: 16384 bytes, 4096 of them stored\n"
         );
         let json = serde_json::to_value(&devices).unwrap();
         assert_eq!(
-            (&json["clients"][0]["queues"], &json["sums"][1]["stored_bytes"]),
+            (&json["clients"][0]["queues"], &json["sums"][0]["stored_bytes"]),
             (&2.into(), &4096.into())
         );
     }

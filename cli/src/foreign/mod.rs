@@ -20,6 +20,7 @@ mod contents;
 mod description;
 mod executors;
 mod inspect;
+mod left_out;
 mod restore;
 mod status;
 mod tasks;

@@ -259,10 +259,7 @@ fn restore_devices(
     let held = Held::by(&preflight::tree_of(root))?;
     let known: BTreeMap<&str, &Memory> =
         description.memories.iter().map(|memory| (memory.name.as_str(), memory)).collect();
-    let mut made = Made { held, contents: None, memories: BTreeMap::new() };
-    if known.values().any(|memory| matches!(&memory.place, Place::Here(extents) if !extents.is_empty())) {
-        made.contents = Some(opened.file(CONTENTS_FILE)?);
-    }
+    let made = Made::all(&held, description, opened)?;
     let user = geteuid().as_raw();
     let mut executors = Vec::new();
     for client in &description.clients {
@@ -276,8 +273,8 @@ fn restore_devices(
             let known = known
                 .get(memory.name.as_str())
                 .with_context(|| format!("The memory {:?} is not described", memory.name))?;
-            let (fd, of_client) = made.get(known)?;
-            given.push((memory.name, of_client, fd));
+            let fd = made.get(&held, known)?;
+            given.push((memory.name, !matches!(known.place, Place::Here(_)), fd));
         }
         executor.give(given).with_context(failed)?;
         executor.restore(clock_offset(client.pid)).with_context(failed)?;
@@ -288,32 +285,41 @@ fn restore_devices(
     Ok(milliseconds(began))
 }
 
-/// Memory of devices, each once.
+/// Memory whose bytes CRIU has not carried, by name.
 #[derive(Debug)]
-struct Made {
-    held: Held,
-    contents: Option<File>,
-    memories: BTreeMap<String, OwnedFd>,
-}
+struct Made(BTreeMap<String, OwnedFd>);
 
 impl Made {
-    /// A descriptor of a memory, and whether the tasks have it.
-    fn get(&mut self, memory: &Memory) -> Result<(OwnedFd, bool)> {
-        match &memory.place {
-            Place::Task => {
-                let found = self.held.open(&memory.name)?;
-                let found =
-                    found.with_context(|| format!("CRIU has not restored the memory {:?}", memory.name))?;
-                Ok((found, true))
-            }
-            Place::Here(extents) => {
-                if !self.memories.contains_key(&memory.name) {
-                    let made = contents::make(memory, extents, self.contents.as_ref())?;
-                    self.memories.insert(memory.name.clone(), made);
-                }
-                let made = self.memories.get(&memory.name).context("it was made")?;
-                Ok((made.try_clone().context("No descriptor is left")?, false))
-            }
+    /// Makes what no task has, finds the rest, and fills all.
+    fn all(held: &Held, description: &Description, opened: &OpenDirectory) -> Result<Self> {
+        let (mut memories, mut targets) = (BTreeMap::new(), Vec::new());
+        for memory in &description.memories {
+            let fd = match &memory.place {
+                Place::Task => continue,
+                Place::Beside(_) => restored(held, memory)?,
+                Place::Here(_) => contents::make(memory)?,
+            };
+            let target = fd.try_clone().context("No descriptor is left")?;
+            targets.push((File::from(target), memory, memory.extents()));
+            memories.insert(memory.name.clone(), fd);
+        }
+        if targets.iter().any(|(.., extents)| !extents.is_empty()) {
+            contents::fill(&targets, &opened.file(CONTENTS_FILE)?)?;
+        }
+        Ok(Self(memories))
+    }
+
+    /// A descriptor of a memory.
+    fn get(&self, held: &Held, memory: &Memory) -> Result<OwnedFd> {
+        match self.0.get(&memory.name) {
+            Some(made) => made.try_clone().context("No descriptor is left"),
+            None => restored(held, memory),
         }
     }
+}
+
+/// A memory that a task has.
+fn restored(held: &Held, memory: &Memory) -> Result<OwnedFd> {
+    let found = held.open(&memory.name)?;
+    found.with_context(|| format!("CRIU has not restored the memory {:?}", memory.name))
 }

@@ -9,11 +9,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use kfd::transport::beside::name_of_memfd;
 
-use crate::preflight::{DELETED, Mapping};
-
-/// What `/proc` calls a memfd.
-const MEMFD: &str = "/memfd:";
+use crate::preflight::Mapping;
 
 /// A link of `/proc` for each memfd that tasks have, by name.
 #[derive(Debug, Default)]
@@ -42,7 +40,7 @@ impl Held {
         for entry in fs::read_dir(directory.join("fd"))? {
             let link = entry?.path();
             let Ok(target) = fs::read_link(&link) else { continue };
-            if let Some(name) = target.to_str().and_then(named) {
+            if let Some(name) = target.to_str().and_then(name_of_memfd) {
                 // A file that was opened for reading alone could not be written by the device.
                 self.0.entry(name.to_owned()).or_insert(link);
             }
@@ -74,14 +72,10 @@ impl Held {
     }
 }
 
-fn named(target: &str) -> Option<&str> {
-    target.strip_prefix(MEMFD)?.strip_suffix(DELETED)
-}
-
 /// Name and link of a shared mapping of a memfd, of a line of `/proc/PID/maps`.
 fn mapped(pid: i32, line: &str) -> Option<(String, PathBuf)> {
     let mapping = Mapping::parse(line).filter(|mapping| mapping.shared)?;
-    Some((named(&mapping.name)?.to_owned(), mapping.link(pid)?))
+    Some((name_of_memfd(&mapping.name)?.to_owned(), mapping.link(pid)?))
 }
 
 /// How far the monotonic clock of a process is ahead of this machine's, nanoseconds (time_namespaces(7)); 0 where it is not known.

@@ -97,7 +97,12 @@ pub(super) fn dump(
         members: tree.members.clone(),
         directory: &tree.directory,
         commit: &tree.commit,
-        options: DumpOptions { leave_running: args.leave_running, criu: &tree.told, extra: &args.criu_args },
+        options: DumpOptions {
+            leave_running: args.leave_running,
+            criu: &tree.told,
+            extra: &args.criu_args,
+            environment: &[],
+        },
         gate: tree.gate.as_ref(),
         before_commit: None,
     });

@@ -33,7 +33,7 @@ pub(super) fn is_driver(pid: i32) -> bool {
 /// The places of GPU memory in a process.
 fn places(process: &Process) -> impl Iterator<Item = (FileId, Place)> {
     let place =
-        |place: String, name: &str| Place { pid: process.pid, place, name: name.to_owned(), allocated: None };
+        |place: String, name: &str| Place { pid: process.pid, place, name: name.to_owned(), file: None };
     let fds = process.descriptors().iter().filter(|fd| is_device_memory(&fd.link));
     let fds = fds.map(move |fd| (fd.file.id, place(fd.place(), &fd.link)));
     let maps = process.mappings().iter().filter(|mapping| is_device_memory(&mapping.name));
@@ -51,12 +51,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
     }
     for fd in scene.executors.into_iter().flat_map(Executors::memory) {
         let (pid, place) = (scene.root().pid, "device".to_owned());
-        pieces.entry(fd.file.id).or_insert_with(|| Place {
-            pid,
-            place,
-            name: fd.link.clone(),
-            allocated: None,
-        });
+        pieces.entry(fd.file.id).or_insert_with(|| Place { pid, place, name: fd.link.clone(), file: None });
     }
     // Not the device itself, should it be a child.
     let is_bystander =

@@ -51,7 +51,7 @@ pub use self::environment::Environment;
 pub use self::environment::sleep_with;
 pub use self::print::run_status;
 pub use self::run_device::{DeviceState, RunClient, RunDevice, names_a_run};
-pub use self::tree::{DELETED, Mapping};
+pub use self::tree::Mapping;
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]
@@ -112,7 +112,7 @@ pub struct RunReport {
     /// The device.
     #[serde(flatten)]
     pub device: RunDevice,
-    /// Bytes of its memory that tasks have, among those that CRIU would dump.
+    /// Bytes of its memory that are among those that CRIU would dump.
     pub task_bytes: u64,
 }
 
@@ -185,19 +185,19 @@ fn look(
     let saved = |report: &ProcessReport| Some(report.runtime.as_ref()?.objects.as_ref()?.saved_bytes);
     let own_bytes: u64 = processes.iter().map(|process| process.memory_bytes).sum();
     let shared_bytes = if executors.is_some() { shared::all_bytes(&tree) } else { shared::bytes(&tree) };
-    let run = executors.as_ref().map(|executors| RunReport {
-        device: executors.device.clone(),
-        task_bytes: run_device::task_bytes(&tree),
-    });
+    let of_tasks = executors.as_ref().map(|_| run_device::task_bytes(&tree)).unwrap_or_default();
+    let run = executors
+        .as_ref()
+        .map(|executors| RunReport { device: executors.device.clone(), task_bytes: of_tasks.carried });
     Ok(Report {
         pid,
         possible: findings.iter().all(|finding| finding.severity != Severity::Refused),
         criu: criu.as_ref().ok().map(|criu| criu.version().to_owned()),
         buffer_bytes: match &executors {
-            Some(executors) => executors.stored_bytes(&tree),
+            Some(executors) => executors.stored_bytes(&tree) + of_tasks.beside,
             None => processes.iter().filter_map(saved).sum(),
         },
-        memory_bytes: own_bytes + shared_bytes,
+        memory_bytes: own_bytes + shared_bytes.saturating_sub(of_tasks.beside),
         run,
         processes,
         findings,

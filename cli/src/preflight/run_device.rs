@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use kfd::transport::beside::{is_stored_beside, name_of_memfd};
 use kfd::transport::run::SOCKET_VARIABLE;
 use serde::Serialize;
 
@@ -139,9 +140,24 @@ fn is_saved(link: &str) -> bool {
     is_own || link.starts_with("/memfd:stasis-userptr:")
 }
 
-/// Bytes of the device's memory that tasks have: CRIU carries them.
-pub(super) fn task_bytes(tree: &[Process]) -> u64 {
-    shared::pieces(tree, is_saved).values().filter_map(|piece| piece.allocated).sum()
+/// Bytes of the device's memory that tasks have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TaskBytes {
+    /// CRIU carries them.
+    pub carried: u64,
+    /// CRIU leaves them out.
+    pub beside: u64,
+}
+
+/// Bytes of the device's memory that tasks have.
+pub(super) fn task_bytes(tree: &[Process]) -> TaskBytes {
+    let mut bytes = TaskBytes::default();
+    for piece in shared::pieces(tree, is_saved).values() {
+        let Some(file) = &piece.file else { continue };
+        let is_beside = name_of_memfd(&piece.name).is_some_and(|name| is_stored_beside(name, file.bytes));
+        *(if is_beside { &mut bytes.beside } else { &mut bytes.carried }) += file.allocated;
+    }
+    bytes
 }
 
 /// Whether the environment of a process names a run.
@@ -197,8 +213,8 @@ mod tests {
     use super::*;
 
     fn fd(inode: u64, link: &str, info: &str) -> Descriptor {
-        let file =
-            File { id: (1, inode), mode: 0o100_600, links: 0, allocated: inode << 12, ..File::default() };
+        let bytes = inode << 12;
+        let file = File { id: (1, inode), mode: 0o100_600, links: 0, device: 0, bytes, allocated: bytes };
         Descriptor { number: 5, link: link.into(), file, info: info.into() }
     }
 
@@ -309,7 +325,9 @@ mod tests {
         let all = executors(vec![in_task, mapped, beside.clone(), beside, ledger], Vec::new());
         assert_eq!(all.stored_bytes(&tree), 16 << 12);
         // What is only mapped is not seen by its descriptor in a process that is made up.
-        assert_eq!(task_bytes(&tree), 2 << 12);
+        assert_eq!(task_bytes(&tree), TaskBytes { carried: 2 << 12, beside: 0 });
+        let tree = [process(vec![fd(64, "/memfd:softgpu:vram:7840:64 (deleted)", "")], Vec::new())];
+        assert_eq!(task_bytes(&tree), TaskBytes { carried: 0, beside: 64 << 12 });
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::device_memory::{is_device_memory, is_driver};
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
-use super::tree::{DELETED, FileId, Mapping, Process, field};
+use super::tree::{DELETED, File, FileId, Mapping, Process, field};
 
 /// Most descriptors and mappings of strangers that are looked at: about a second on a slow machine.
 const MOST: usize = 400_000;
@@ -20,8 +20,8 @@ pub(super) struct Place {
     pub(super) pid: i32,
     pub(super) place: String,
     pub(super) name: String,
-    /// Bytes it takes, where a descriptor flags.
-    pub(super) allocated: Option<u64>,
+    /// What stat says of it, where a descriptor or a mapping leads to it.
+    pub(super) file: Option<File>,
 }
 
 /// Anonymous memory with an inode, and files whose names are gone.
@@ -63,7 +63,7 @@ pub(super) fn pieces(tree: &[Process], wanted: impl Fn(&str) -> bool) -> HashMap
                 pid: process.pid,
                 place: fd.place(),
                 name: fd.link.clone(),
-                allocated: Some(fd.file.allocated),
+                file: Some(fd.file),
             });
         }
         let maps = process.mappings().iter().filter(|m| m.shared && is_nameless(&m.name));
@@ -73,7 +73,7 @@ pub(super) fn pieces(tree: &[Process], wanted: impl Fn(&str) -> bool) -> HashMap
                 pid: process.pid,
                 place: mapping.place(),
                 name: mapping.name.clone(),
-                allocated: mapping.file(process.pid).map(|file| file.allocated),
+                file: mapping.file(process.pid),
             });
         }
     }
@@ -82,12 +82,12 @@ pub(super) fn pieces(tree: &[Process], wanted: impl Fn(&str) -> bool) -> HashMap
 
 /// Bytes of the tree's shared memory that CRIU dumps, each piece once.
 pub fn bytes(tree: &[Process]) -> u64 {
-    pieces(tree, is_of_host).values().filter_map(|piece| piece.allocated).sum()
+    pieces(tree, is_of_host).values().filter_map(|piece| piece.file).map(|file| file.allocated).sum()
 }
 
 /// The same with memory that a device lends.
 pub fn all_bytes(tree: &[Process]) -> u64 {
-    pieces(tree, |_| true).values().filter_map(|piece| piece.allocated).sum()
+    pieces(tree, |_| true).values().filter_map(|piece| piece.file).map(|file| file.allocated).sum()
 }
 
 /// How many pieces there are.

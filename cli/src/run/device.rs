@@ -18,11 +18,10 @@ use nix::unistd::{AccessFlags, access};
 use thiserror::Error;
 
 use crate::foreign::CHECKPOINTED_FILE;
+use crate::library::PRELOAD_VARIABLE;
 use crate::output;
 use crate::run_directory::{RunDirectory, RunDirectoryError};
 
-/// What the dynamic linker loads before a program's own libraries (ld.so(8)).
-const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// How long softgpud may go on after the program: then processes of the run that have a device are left.
 const LINGER: Duration = Duration::from_secs(2);
 

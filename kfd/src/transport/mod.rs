@@ -4,6 +4,7 @@
 //! INVARIANT: both transports take the real ioctl numbers, structs and mmap cookies. Only [`Transport::name`] tells a
 //! caller which transport it has.
 
+pub mod beside;
 pub mod control;
 mod doorbell;
 pub mod gate;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memory that CRIU leaves out of its images, because it is stored beside them (`libstasis_criu.so`).
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kfd::transport::beside::REPORT_VARIABLE;
+use stasis::criu::CRIU_DIRECTORY;
+
+use crate::library::{LibraryError, OF_CRIU, PRELOAD_VARIABLE};
+
+/// What CRIU is told, and what the library reports.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// A file that is among CRIU's images until it has been read.
+    report: PathBuf,
+    environment: Vec<(&'static str, OsString)>,
+}
+
+impl LeftOut {
+    /// Finds the library, for a dump into a checkpoint's directory. Without it, or if CRIU is to carry everything, nothing is
+    /// left out.
+    ///
+    /// # Errors
+    /// When there can be no report.
+    pub fn new(directory: &Path, criu_carries_all: bool) -> Result<Self> {
+        let report = directory.join(CRIU_DIRECTORY).join("left-out");
+        File::create(&report).with_context(|| format!("Cannot make {}", report.display()))?;
+        let library = if criu_carries_all { None } else { OF_CRIU.find().map_err(warn).ok() };
+        let environment = library.map_or_else(Vec::new, |library| {
+            let mut libraries = library.into_os_string();
+            if let Some(others) = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()) {
+                libraries.push(":");
+                libraries.push(others);
+            }
+            vec![(PRELOAD_VARIABLE, libraries), (REPORT_VARIABLE, report.clone().into_os_string())]
+        });
+        Ok(Self { report, environment })
+    }
+
+    /// Environment variables for CRIU.
+    pub fn environment(&self) -> &[(&'static str, OsString)] {
+        &self.environment
+    }
+
+    /// The names of the memory that was left out, once, when CRIU's images are complete.
+    ///
+    /// # Errors
+    /// When the report cannot be read.
+    pub fn take(&self) -> Result<Vec<String>> {
+        let failed = || format!("Cannot take {}", self.report.display());
+        let text = fs::read_to_string(&self.report).with_context(failed)?;
+        fs::remove_file(&self.report).with_context(failed)?;
+        let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+}
+
+fn warn(error: LibraryError) {
+    tracing::warn!(target: "stasis", %error, "CRIU carries all memory of the device, which takes longer");
+}
