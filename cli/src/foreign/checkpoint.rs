@@ -7,11 +7,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use indicatif::ProgressBar;
+use kfd::transport::beside::LeftOut;
 use kfd::transport::gate::GATE_NAME;
 use serde::Serialize;
 use stasis::checkpoint::CheckpointReport;
@@ -26,10 +28,12 @@ use super::clients::{self, Tree};
 use super::contents::Plan;
 use super::description::{self, CONTENTS_FILE, Client, Description, Memory, Place, state_file};
 use super::executors::{Executor, Paused};
-use super::left_out::LeftOut;
+use super::left_out::Report;
 use super::status::survey;
 use super::tasks::Held;
-use crate::freeze::{CheckpointArgs, clear_failed, command_line, directory_bytes, milliseconds, spinner};
+use crate::freeze::{
+    CheckpointArgs, Known, clear_failed, command_line, directory_bytes, list, milliseconds, spinner,
+};
 use crate::{output, preflight, timings};
 
 /// A file in the run's directory that is there when its program ends because it was checkpointed.
@@ -134,6 +138,7 @@ fn freeze(
         clients::clients(&mut tree.broker)?.into_iter().partition(|client| processes.contains(client));
     (tree.clients, tree.others) = (clients, others);
     ensure!(!tree.clients.is_empty(), "No process of the tree of process {} has a device any more", tree.pid);
+    let known = Known::of(processes.into_iter());
     let mut executors = Vec::new();
     for client in &tree.clients {
         executors.push(Executor::connect(&tree.run.socket, *client, user)?);
@@ -154,7 +159,7 @@ fn freeze(
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
     let seal_at = if args.leave_running { SealAt::Resumed } else { SealAt::Word };
     let gate = CommitGate::write(directory, Some(&sealer), seal_at)?;
-    let left_out = LeftOut::new(directory, args.self_contained)?;
+    let left_out = Report::new(directory, args.self_contained)?;
     let saving = Saving {
         tree,
         directory,
@@ -215,10 +220,15 @@ fn freeze(
             // CRIU may fail after the commit; processes that have gone on must not be restored from before that.
             retract(directory)?;
             withdraw(directory)?;
-            return Err(match resumed {
-                Ok(()) => error.context(format!("Process {} was not checkpointed; it goes on", tree.pid)),
-                Err(other) => error.context(format!("Process {} was not checkpointed ({other:#})", tree.pid)),
-            });
+            let ended = known.ended();
+            return Err(error.context(match resumed {
+                // A CRIU that is killed while its code is in a task kills that task.
+                _ if !ended.is_empty() => {
+                    format!("Process {} was not checkpointed; what has ended: {}", tree.pid, list(&ended))
+                }
+                Ok(()) => format!("Process {} was not checkpointed; it goes on", tree.pid),
+                Err(other) => format!("Process {} was not checkpointed ({other:#})", tree.pid),
+            }));
         }
     };
     if args.leave_running {
@@ -300,7 +310,7 @@ struct Saved {
 struct Saving<'a> {
     tree: &'a Tree,
     directory: &'a Path,
-    left_out: &'a LeftOut,
+    left_out: &'a Report,
     /// The file that tells `stasis run` why its program ends.
     mark: Option<PathBuf>,
     paused: &'a [Paused],
@@ -365,11 +375,17 @@ impl Saving<'_> {
             }
         }
         // Also memory that tasks have mapped still and the device has no longer.
-        for name in left_out {
-            let failed = || format!("CRIU left out the memory {name:?}, which cannot be stored");
+        for LeftOut { inode, name } in left_out {
+            let failed =
+                || format!("CRIU left out the memory {name:?}, which cannot be stored; try --self-contained");
             let fd = held.open(&name).with_context(failed)?.with_context(failed)?;
-            let bytes =
-                File::from(fd.try_clone().with_context(failed)?).metadata().with_context(failed)?.len();
+            let found = File::from(fd.try_clone().with_context(failed)?).metadata().with_context(failed)?;
+            // It is found by its name again.
+            ensure!(
+                found.ino() == inode,
+                "Two memories of the tree have the name {name:?}; try --self-contained"
+            );
+            let bytes = found.len();
             let place = Place::Beside(plan.append(fd, bytes).with_context(failed)?);
             memories.insert(name.clone(), Memory { name, bytes, place });
         }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory that CRIU leaves out of its images, because it is stored beside them (`libstasis_criu.so`).
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use kfd::transport::beside::REPORT_VARIABLE;
+use kfd::transport::beside::{LeftOut, REPORT_VARIABLE};
 use stasis::criu::CRIU_DIRECTORY;
 
 use crate::library::{LibraryError, OF_CRIU, PRELOAD_VARIABLE};
 
 /// What CRIU is told, and what the library reports.
 #[derive(Debug)]
-pub struct LeftOut {
+pub struct Report {
     /// A file that is among CRIU's images until it has been read.
-    report: PathBuf,
+    path: PathBuf,
     environment: Vec<(&'static str, OsString)>,
 }
 
-impl LeftOut {
+impl Report {
     /// Finds the library, for a dump into a checkpoint's directory. Without it, or if CRIU is to carry everything, nothing is
     /// left out.
     ///
@@ -37,7 +38,7 @@ impl LeftOut {
             }
             vec![(PRELOAD_VARIABLE, libraries), (REPORT_VARIABLE, report.clone().into_os_string())]
         });
-        Ok(Self { report, environment })
+        Ok(Self { path: report, environment })
     }
 
     /// Environment variables for CRIU.
@@ -45,18 +46,16 @@ impl LeftOut {
         &self.environment
     }
 
-    /// The names of the memory that was left out, once, when CRIU's images are complete.
+    /// The memory that was left out, once, when CRIU's images are complete.
     ///
     /// # Errors
     /// When the report cannot be read.
-    pub fn take(&self) -> Result<Vec<String>> {
-        let failed = || format!("Cannot take {}", self.report.display());
-        let text = fs::read_to_string(&self.report).with_context(failed)?;
-        fs::remove_file(&self.report).with_context(failed)?;
-        let mut names: Vec<String> = text.lines().map(str::to_owned).collect();
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
+    pub fn take(&self) -> Result<BTreeSet<LeftOut>> {
+        let failed = || format!("Cannot take {}", self.path.display());
+        let text = fs::read_to_string(&self.path).with_context(failed)?;
+        fs::remove_file(&self.path).with_context(failed)?;
+        let parsed = text.lines().map(|line| LeftOut::parse(line).with_context(failed));
+        parsed.collect()
     }
 }
 

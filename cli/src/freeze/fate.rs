@@ -24,7 +24,7 @@ pub fn lives(pid: i32) -> bool {
 
 /// Processes as they were when all was well.
 #[derive(Clone, Debug)]
-pub(super) struct Known(Vec<Process>);
+pub struct Known(Vec<Process>);
 
 impl Known {
     /// These processes, as they are now; a later one with such a pid is not taken for them.
@@ -59,7 +59,7 @@ impl Known {
 }
 
 /// `7 (killed by signal 9), 8 (exit code 1)`
-pub(super) fn list(ended: &[(i32, Ended)]) -> String {
+pub fn list(ended: &[(i32, Ended)]) -> String {
     let texts: Vec<_> = ended.iter().map(|(pid, how)| format!("{pid} ({how})")).collect();
     texts.join(", ")
 }

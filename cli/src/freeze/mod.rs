@@ -19,7 +19,7 @@ pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
 pub use self::check::all as check_files;
 pub use self::checkpoint::{clear_failed, run as checkpoint};
 pub use self::claim::wait_for_pid;
-pub use self::fate::lives;
+pub use self::fate::{Known, list, lives};
 pub use self::outcome::directory_bytes;
 pub use self::party::command_line;
 pub use self::progress::{milliseconds, spinner};

@@ -11,9 +11,13 @@ mod exports;
 use std::ffi::c_int;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use kfd::transport::beside::{REPORT_VARIABLE, is_stored_beside, name_of_memfd};
+use kfd::linux::{self, SealFlag};
+use kfd::transport::beside::{LeftOut, REPORT_VARIABLE, is_stored_beside, name_of_memfd};
+
+const AGAINST_WRITING: SealFlag = SealFlag::F_SEAL_WRITE.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
 /// Whether the file of this descriptor is to be left out; its name is in the report then.
 fn is_left_out(fd: c_int) -> bool {
@@ -24,9 +28,13 @@ fn is_reported(fd: c_int, report: &Path) -> bool {
     let path = format!("/proc/self/fd/{fd}");
     let Ok(link) = fs::read_link(&path) else { return false };
     let Some(name) = link.to_str().and_then(name_of_memfd) else { return false };
-    let is_beside = fs::metadata(&path).is_ok_and(|found| is_stored_beside(name, found.len()));
-    let tell = || File::options().append(true).open(report)?.write_all(format!("{name}\n").as_bytes());
-    is_beside && tell().is_ok()
+    let Ok(memory) = File::open(&path) else { return false };
+    let Ok(found) = memory.metadata() else { return false };
+    // Nobody could fill it again.
+    let can_be_filled = linux::seals(&memory).is_ok_and(|seals| !seals.intersects(AGAINST_WRITING));
+    let line = LeftOut { inode: found.ino(), name: name.to_owned() }.to_string() + "\n";
+    let tell = || File::options().append(true).open(report)?.write_all(line.as_bytes());
+    is_stored_beside(name, found.len()) && can_be_filled && tell().is_ok()
 }
 
 #[cfg(test)]
@@ -47,11 +55,17 @@ mod tests {
         fs::write(&report, "").unwrap();
         let small = memfd("softgpu:gtt:1:1123456789abcdef", 4096, SealFlag::empty()).unwrap();
         let other = memfd("other", 1 << 20, SealFlag::empty()).unwrap();
-        for fd in [small.as_raw_fd(), other.as_raw_fd(), -1] {
+        let sealed = memfd("softgpu:gtt:1:2123456789abcdef", 1 << 20, SealFlag::F_SEAL_FUTURE_WRITE).unwrap();
+        for fd in [small.as_raw_fd(), other.as_raw_fd(), sealed.as_raw_fd(), -1] {
             assert!(!is_reported(fd, &report));
         }
         assert!(is_reported(large.as_raw_fd(), &report));
-        assert_eq!(fs::read_to_string(&report).unwrap(), format!("{name}\n"));
+        let inode = File::from(large.try_clone().unwrap()).metadata().unwrap().ino();
+        let text = fs::read_to_string(&report).unwrap();
+        assert_eq!(
+            text.lines().map(LeftOut::parse).collect::<Vec<_>>(),
+            [Some(LeftOut { inode, name: name.into() })]
+        );
         assert!(!is_left_out(large.as_raw_fd()), "nobody wants to know");
     }
 }

@@ -2,6 +2,8 @@
 //! Which memory of the device a checkpoint stores beside CRIU's images. CRIU copies one memfd after the other, by one thread; who
 //! checkpoints a program copies them on all cores, and hashes what it copies.
 
+use std::fmt;
+
 /// The environment variable by which `libstasis_criu.so` is told the file for the names of memory that CRIU is to leave out.
 pub const REPORT_VARIABLE: &str = "STASIS_CRIU_BESIDE";
 
@@ -20,6 +22,30 @@ pub fn is_stored_beside(name: &str, bytes: u64) -> bool {
 #[must_use]
 pub fn name_of_memfd(link: &str) -> Option<&str> {
     link.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")
+}
+
+/// A memory that CRIU left out: a line of the report.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// The memfd's inode: others may have its name.
+    pub inode: u64,
+    /// The memfd's name.
+    pub name: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.inode, self.name)
+    }
+}
+
+impl LeftOut {
+    /// Reads a line.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let (inode, name) = line.split_once(' ')?;
+        Some(Self { inode: inode.parse().ok()?, name: name.to_owned() })
+    }
 }
 
 #[cfg(test)]
