@@ -103,6 +103,20 @@ fn uid_of(pid: i32) -> u32 {
     fs::metadata(format!("/proc/{pid}")).unwrap().uid()
 }
 
+/// Restores the user's process from `images` when it is gone; it goes on, and ends when told.
+fn restored(user: &User, pid: i32) {
+    wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
+    let log = user.path("log");
+    let before = rounds(&log);
+    succeeded(&user.stasis(&["restore", "--json", text(&user.path("images"))]));
+    assert_eq!(uid_of(pid), USER, "the copy belongs to somebody else");
+    wait_until("rounds of the copy", || rounds(&log) > before + 2);
+    fs::write(user.path("stop"), "").unwrap();
+    wait_until("its end", || !is_alive(pid));
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.lines().any(|line| line == "done"), "{log}");
+}
+
 #[test]
 fn ordinary_user_freezes_and_thaws_his_own_process() {
     let Some(user) = User::new(",+checkpoint_restore,+setpcap") else { return };
@@ -115,15 +129,7 @@ fn ordinary_user_freezes_and_thaws_his_own_process() {
     let outcome = succeeded(&user.stasis(&order));
     assert_eq!(outcome["pid"], pid);
     parent.wait().unwrap();
-    wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
-    let before = rounds(&log);
-    succeeded(&user.stasis(&["restore", "--json", text(&images)]));
-    assert_eq!(uid_of(pid), USER, "the copy belongs to somebody else");
-    wait_until("rounds of the copy", || rounds(&log) > before + 2);
-    fs::write(&stop, "").unwrap();
-    wait_until("its end", || !is_alive(pid));
-    let log = fs::read_to_string(&log).unwrap();
-    assert!(log.lines().any(|line| line == "done"), "{log}");
+    restored(&user, pid);
 }
 
 #[test]
@@ -139,15 +145,7 @@ fn ordinary_user_freezes_and_thaws_a_program_of_stasis_run() {
     assert_eq!(outcome["foreign"], true);
     let pid = i32::try_from(outcome["pid"].as_i64().unwrap()).unwrap();
     run.wait().unwrap();
-    wait_until("the end of the frozen process", || !Path::new(&format!("/proc/{pid}")).exists());
-    let before = rounds(&log);
-    succeeded(&user.stasis(&["restore", "--json", text(&images)]));
-    assert_eq!(uid_of(pid), USER, "the copy belongs to somebody else");
-    wait_until("rounds of the copy", || rounds(&log) > before + 2);
-    fs::write(&stop, "").unwrap();
-    wait_until("its end", || !is_alive(pid));
-    let log = fs::read_to_string(&log).unwrap();
-    assert!(log.lines().any(|line| line == "done"), "{log}");
+    restored(&user, pid);
 }
 
 #[test]

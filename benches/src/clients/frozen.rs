@@ -27,7 +27,14 @@ struct Frozen {
     pid: i32,
     checkpoint_ms: f64,
     criu_bytes: u64,
+    stored_bytes: u64,
     criu_stats: Stats,
+}
+
+impl Frozen {
+    fn bytes(&self) -> u64 {
+        self.criu_bytes + self.stored_bytes
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,7 +72,7 @@ fn wait_for(log: &Path, word: &str) -> Result<()> {
     }
 }
 
-/// Milliseconds of writing so many bytes, at once, to a file of a directory.
+/// Milliseconds of writing so many bytes, by one thread, to a file of a directory, and to the disk if it is on one.
 fn write_ms(directory: &Path, bytes: u64) -> Result<f64> {
     let chunk = vec![7_u8; 4 << 20];
     let path = directory.join("peer");
@@ -77,7 +84,7 @@ fn write_ms(directory: &Path, bytes: u64) -> Result<f64> {
         file.write_all(&chunk[..part])?;
         left -= part as u64;
     }
-    drop(file);
+    file.sync_all()?;
     let took = began.elapsed().as_secs_f64() * 1e3;
     fs::remove_file(path)?;
     Ok(took)
@@ -121,7 +128,7 @@ fn measure(report: &Report, program: &mut Child, work: &Path, log: &Path, asked:
             fs::remove_dir_all(&directory)?;
             frozen.push(said.criu_stats.frozen_ms);
             total.push(said.checkpoint_ms);
-            peers.push(write_ms(place.path(), said.criu_bytes)?);
+            peers.push(write_ms(place.path(), said.bytes())?);
         }
         let case = format!("1 GiB of tinygrad, checkpoint {name}");
         report.versus(
@@ -137,7 +144,7 @@ fn measure(report: &Report, program: &mut Child, work: &Path, log: &Path, asked:
     let shown = directory.to_string_lossy().into_owned();
     let ended: Frozen = serde_json::from_slice(&stasis(&["checkpoint", &pid, &shown])?)?;
     program.wait()?;
-    let peer = write_ms(work, ended.criu_bytes)?;
+    let peer = write_ms(work, ended.bytes())?;
     let case = "1 GiB of tinygrad, on the disk";
     report.versus(case, "running_to_gone", ended.checkpoint_ms, "ms", ("write_same_bytes", peer));
     let thawed: Thawed = serde_json::from_slice(&stasis(&["restore", &shown])?)?;

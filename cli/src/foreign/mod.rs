@@ -22,6 +22,7 @@ mod executors;
 mod inspect;
 mod left_out;
 mod restore;
+mod saving;
 mod status;
 mod tasks;
 mod thaw;
