@@ -24,8 +24,11 @@ pub struct Library {
 pub const OF_PROGRAMS: Library =
     Library { file: "libstasis_kfd.so", package: "stasis-interpose", variable: "STASIS_INTERPOSE" };
 /// What `stasis checkpoint` preloads into CRIU.
-pub const OF_CRIU: Library =
-    Library { file: "libstasis_criu.so", package: "stasis-criu-beside", variable: "STASIS_CRIU_LIBRARY" };
+pub const OF_CRIU: Library = Library {
+    file: "libstasis_criu_beside.so",
+    package: "stasis-criu-beside",
+    variable: "STASIS_CRIU_LIBRARY",
+};
 
 /// Why there is no library.
 #[derive(Debug, Error)]

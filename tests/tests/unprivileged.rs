@@ -36,7 +36,7 @@ impl User {
             "stasis",
             "softgpud",
             "libstasis_kfd.so",
-            "libstasis_criu.so",
+            "libstasis_criu_beside.so",
             "counter-worker",
             "self_checkpoint",
         ] {

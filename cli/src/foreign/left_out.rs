@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The memory that CRIU leaves out of its images, because it is stored beside them (`libstasis_criu.so`).
+//! The memory that CRIU leaves out of its images, because it is stored beside them (`libstasis_criu_beside.so`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

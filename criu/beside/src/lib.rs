@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `libstasis_criu.so`: `stasis checkpoint` preloads it into `criu dump` for a program of `stasis run`. CRIU asks lseek(2) where a
+//! `libstasis_criu_beside.so`: `stasis checkpoint` preloads it into `criu dump` for a program of `stasis run`. CRIU asks lseek(2) where a
 //! memfd has data, and stores nothing where it has none (`next_data_segment` in CRIU's `shmem.c`). Of memory that is
 //! stored beside CRIU's images this library answers that it has none, and reports its name.
 //!

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The environment variable by which `libstasis_criu.so` is told the file for the names of memory that CRIU is to leave out.
+/// The environment variable by which `libstasis_criu_beside.so` is told the file for the names of memory that CRIU is to leave out.
 pub const REPORT_VARIABLE: &str = "STASIS_CRIU_BESIDE";
 
 /// What the names of memory begin with that may be large: buffers, and pages of the program that it gave to the device.
