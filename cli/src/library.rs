@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The libraries of this project that are preloaded into other programs.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -67,8 +68,17 @@ impl Library {
             return named.canonicalize().map_err(lost(&named));
         }
         let own = std::env::current_exe().map_err(lost(Path::new("/proc/self/exe")))?;
-        let near = own.ancestors().skip(1).take(2).map(|directory| directory.join(self.file));
-        let found = near.into_iter().find(|path| path.is_file());
-        found.ok_or(LibraryError::Missing { library: self, beside: own })
+        let mut near = own.ancestors().skip(1).take(2).map(|directory| directory.join(self.file));
+        near.find(|path| path.is_file()).ok_or(LibraryError::Missing { library: self, beside: own })
     }
+}
+
+/// The value of [`PRELOAD_VARIABLE`] that preloads a library before those that the environment names already.
+pub fn preloaded(library: PathBuf) -> OsString {
+    let mut libraries = library.into_os_string();
+    if let Some(others) = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()) {
+        libraries.push(":");
+        libraries.push(others);
+    }
+    libraries
 }

@@ -5,22 +5,21 @@
 
 use std::fs::File;
 use std::io;
-use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::unistd::{Whence, lseek};
+use stasis::image::{CHUNK_BYTES, ChunkBuffer, Limit, for_each};
 
 use super::description::{Extent, Memory};
 
 /// Bytes that are copied at once: a core's second cache has room for them.
 const PIECE: usize = 1 << 20;
+const _: () = assert!(PIECE as u64 <= CHUNK_BYTES, "a buffer has room for a piece");
 
 /// A part of a file that is copied into another.
 #[derive(Debug)]
@@ -43,26 +42,13 @@ fn pieces<'a>(
 }
 
 /// Copies all pieces, each core some.
-fn copy(pieces: &[Piece<'_>]) -> io::Result<()> {
-    let next = AtomicUsize::new(0);
-    let work = || -> io::Result<()> {
-        let mut buffer = vec![0; PIECE];
-        while let Some(Piece { from, to, bytes }) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let part = &mut buffer[..*bytes];
-            from.0.read_exact_at(part, from.1)?;
-            to.0.write_all_at(part, to.1)?;
-        }
+fn copy(pieces: &[Piece<'_>]) -> Result<()> {
+    for_each(pieces.len(), 1, &Limit::none(), |n, buffer: &mut ChunkBuffer| {
+        let Piece { from, to, bytes } = &pieces[n];
+        let part = &mut buffer.bytes()?[..*bytes];
+        from.0.read_exact_at(part, from.1)?;
+        to.0.write_all_at(part, to.1)?;
         Ok(())
-    };
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    thread::scope(|scope| {
-        let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
-        // A thread that cannot be had leaves its pieces to the others, and to this one.
-        let others: Vec<_> = (1..cores.min(pieces.len())).filter_map(start).collect();
-        let own = work();
-        let failed = |_| Err(io::Error::other("a thread that copied memory has failed"));
-        let done = others.into_iter().map(|other| other.join().unwrap_or_else(failed));
-        done.fold(own, Result::and)
     })
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use kfd::transport::beside::{LeftOut, REPORT_VARIABLE};
 use stasis::criu::CRIU_DIRECTORY;
 
-use crate::library::{LibraryError, OF_CRIU, PRELOAD_VARIABLE};
+use crate::library::{LibraryError, OF_CRIU, PRELOAD_VARIABLE, preloaded};
 
 /// What CRIU is told, and what the library reports.
 #[derive(Debug)]
@@ -31,12 +31,7 @@ impl Report {
         File::create(&report).with_context(|| format!("Cannot make {}", report.display()))?;
         let library = if criu_carries_all { None } else { OF_CRIU.find().map_err(warn).ok() };
         let environment = library.map_or_else(Vec::new, |library| {
-            let mut libraries = library.into_os_string();
-            if let Some(others) = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty()) {
-                libraries.push(":");
-                libraries.push(others);
-            }
-            vec![(PRELOAD_VARIABLE, libraries), (REPORT_VARIABLE, report.clone().into_os_string())]
+            vec![(PRELOAD_VARIABLE, preloaded(library)), (REPORT_VARIABLE, report.clone().into_os_string())]
         });
         Ok(Self { path: report, environment })
     }

@@ -18,7 +18,7 @@ use nix::unistd::{AccessFlags, access};
 use thiserror::Error;
 
 use crate::foreign::CHECKPOINTED_FILE;
-use crate::library::PRELOAD_VARIABLE;
+use crate::library::{PRELOAD_VARIABLE, preloaded};
 use crate::output;
 use crate::run_directory::{RunDirectory, RunDirectoryError};
 
@@ -146,14 +146,8 @@ impl Device {
 
     /// The environment variables of a program on this device.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let preload = std::env::var_os(PRELOAD_VARIABLE).filter(|others| !others.is_empty());
-        let mut libraries = self.library.clone().into_os_string();
-        if let Some(others) = preload {
-            libraries.push(":");
-            libraries.push(others);
-        }
         vec![
-            (PRELOAD_VARIABLE, libraries),
+            (PRELOAD_VARIABLE, preloaded(self.library.clone())),
             (DIRECTORY_VARIABLE, self.directory.clone().into()),
             (SOCKET_VARIABLE, OsStr::new(&self.socket).to_owned()),
             (DEVICES_VARIABLE, OsStr::new(&self.devices).to_owned()),

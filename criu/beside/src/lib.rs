@@ -30,7 +30,7 @@ fn is_reported(fd: c_int, report: &Path) -> bool {
     let Some(name) = link.to_str().and_then(name_of_memfd) else { return false };
     let Ok(memory) = File::open(&path) else { return false };
     let Ok(found) = memory.metadata() else { return false };
-    // Nobody could fill it again.
+    // A restore could not write the contents back into memory that is sealed against writing.
     let can_be_filled = linux::seals(&memory).is_ok_and(|seals| !seals.intersects(AGAINST_WRITING));
     let line = LeftOut { inode: found.ino(), name: name.to_owned() }.to_string() + "\n";
     let tell = || File::options().append(true).open(report)?.write_all(line.as_bytes());

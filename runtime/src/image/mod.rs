@@ -18,8 +18,8 @@ pub use extent::{AgentRange, Extent};
 pub use format::{Chunk, ImageError, MAJOR, MINOR};
 pub use host::HostRange;
 pub use reader::{Image, ReadStats};
-pub use worker::memory_is_ample;
-pub(crate) use worker::{ChunkBuffer, for_each, most_workers};
+pub(crate) use worker::most_workers;
+pub use worker::{ChunkBuffer, for_each, memory_is_ample};
 pub use writer::{Finished, ImageWriter, WriteStats};
 
 pub use stasis_protocol::{Limit, Stopped};

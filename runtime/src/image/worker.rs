@@ -26,8 +26,8 @@ const SPARE: usize = 1 << 20;
 const AMPLE: u64 = 256 << 20;
 
 /// A page-aligned buffer of one chunk, as O_DIRECT wants it.
-#[derive(Default)]
-pub(crate) struct ChunkBuffer {
+#[derive(Debug, Default)]
+pub struct ChunkBuffer {
     memory: Option<MmapMut>,
 }
 
@@ -37,7 +37,7 @@ impl ChunkBuffer {
     /// # Errors
     /// When there is no memory: a limit (RLIMIT_DATA, RLIMIT_AS) may leave the process less than a buffer for each
     /// worker.
-    pub(crate) fn bytes(&mut self) -> io::Result<&mut [u8]> {
+    pub fn bytes(&mut self) -> io::Result<&mut [u8]> {
         let memory = match &mut self.memory {
             Some(memory) => memory,
             none => {
@@ -100,7 +100,13 @@ fn cores() -> usize {
 
 /// Runs `work(index, buffer)` for every index below `items` on `threads` threads for each core, or on as many as there
 /// may be; the first error, or `limit`, stops the rest.
-pub(crate) fn for_each<E: Send + From<Stopped>>(
+///
+/// # Errors
+/// The first error of `work`, or that `limit` has stopped it.
+///
+/// # Panics
+/// When `work` panics.
+pub fn for_each<E: Send + From<Stopped>>(
     items: usize,
     threads: usize,
     limit: &Limit,
