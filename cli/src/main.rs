@@ -15,7 +15,6 @@ mod loopback;
 mod output;
 mod preflight;
 mod run;
-mod run_directory;
 mod timings;
 
 use std::path::PathBuf;

@@ -17,9 +17,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::unistd::{Pid, geteuid};
 
-use super::clients::{Run, Tree};
+use stasis_criu_foreign::{Run, members};
+
+use super::clients::Tree;
 use crate::freeze::lives;
-use crate::{output, preflight};
+use crate::output;
 
 /// TIMEOUT: how long a command may take to end: CRIU is ended with it, and the devices go on before.
 const ENDING: Duration = Duration::from_secs(60);
@@ -100,7 +102,7 @@ fn above(pid: i32) -> Vec<i32> {
 /// When the command does not end.
 pub fn run(tree: &Tree) -> Result<()> {
     let run = &tree.run.socket;
-    let roots = preflight::tree_of(tree.pid).into_iter().chain(above(tree.pid));
+    let roots = members(tree.pid).into_iter().chain(above(tree.pid));
     let found = roots.into_iter().find_map(|root| Some((root, holder(run, root)?)));
     let Some((root, command)) = found else {
         output::report(format_args!("Nothing is at work; process {} is running\n", tree.pid));

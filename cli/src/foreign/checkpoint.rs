@@ -18,11 +18,10 @@ use stasis::criu::{
     commit_error, commit_now, prepare, retract, withdraw,
 };
 use stasis_criu::{Criu, Dump, DumpOptions};
+use stasis_criu_foreign::{Executor, ForeignError, Paused, members, owner};
 
 use super::cancel::Claim;
-use super::clients::{self, Tree};
-use super::description;
-use super::executors::{Executor, Paused};
+use super::clients::Tree;
 use super::left_out::Report;
 use super::saving::Saving;
 use super::status::survey;
@@ -82,7 +81,7 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
     let started = Instant::now();
     refuse_options(args)?;
     let criu = Criu::find()?;
-    let user = clients::owner(tree.pid)?;
+    let user = owner(tree.pid)?.0;
     let _claim = Claim::take(&tree)?;
     if !args.no_preflight {
         let told = [options(args, tree.pid).dump_arguments(), args.criu_args.clone()].concat();
@@ -90,8 +89,11 @@ pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
     }
     let directory = prepare(&args.directory)?;
     let bar = spinner(args.json);
-    let frozen =
-        clients::hold(&mut tree.broker).and_then(|()| freeze(args, &mut tree, &criu, &directory, user, &bar));
+    let frozen = tree
+        .broker
+        .hold()
+        .map_err(Into::into)
+        .and_then(|()| freeze(args, &mut tree, &criu, &directory, user, &bar));
     bar.finish_and_clear();
     let outcome = frozen.inspect_err(|_| {
         // Only logs are worth keeping of a checkpoint that did not come about.
@@ -128,9 +130,8 @@ fn freeze(
     bar.set_message("stopping the queues");
     let began = Instant::now();
     // A process that was about to connect is a client by now, or the broker holds it back.
-    let processes = preflight::tree_of(tree.pid);
-    let (clients, others) =
-        clients::clients(&mut tree.broker)?.into_iter().partition(|client| processes.contains(client));
+    let processes = members(tree.pid);
+    let (clients, others) = tree.broker.clients()?.into_iter().partition(|client| processes.contains(client));
     (tree.clients, tree.others) = (clients, others);
     ensure!(!tree.clients.is_empty(), "No process of the tree of process {} has a device any more", tree.pid);
     let known = Known::of(processes.into_iter());
@@ -144,7 +145,7 @@ fn freeze(
         let client = executor.client;
         let report = executor.pause(deadline, lease);
         // Those that are paused resume by the end of their connections.
-        paused.push(report.with_context(|| format!("The device of process {client} cannot be paused"))?);
+        paused.push(report.map_err(ForeignError::of(client, "cannot be paused"))?);
     }
     let pause_ms = milliseconds(began);
     bar.set_message("CRIU dumps the processes");
@@ -205,7 +206,7 @@ fn freeze(
             }
             executors.iter_mut().try_for_each(|executor| {
                 let client = executor.client;
-                executor.resume().with_context(|| format!("The device of process {client} does not go on"))
+                executor.resume().map_err(ForeignError::of(client, "does not go on"))
             })
         }
     };
@@ -277,7 +278,7 @@ fn manifest(tree: &Tree, criu: &Criu, options: &CriuOptions) -> Result<Manifest>
         options: options.clone(),
         images: Vec::new(),
         members: Vec::new(),
-        foreign: Some(description::FILE.to_owned()),
+        foreign: Some(stasis_criu_foreign::FILE.to_owned()),
         report: CheckpointReport::default(),
         files: Vec::new(),
     })

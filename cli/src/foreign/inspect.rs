@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use stasis::criu::{Manifest, OpenDirectory};
 
-use super::description::{Description, Memory, Place};
 use crate::output::{counted, line};
+use stasis_criu_foreign::{Description, Memory, Place};
 
 /// The places of memory, and what they are called.
 const PLACES: [(&str, &str); 3] = [
@@ -125,8 +125,8 @@ fn kind(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clients::Run;
-    use super::super::description::{Client, Extent, VERSION};
+    use stasis_criu_foreign::{Client, Extent, Run, VERSION};
+
     use super::*;
 
     fn memory(name: &str, bytes: u64, place: Place) -> Memory {
@@ -160,7 +160,8 @@ mod tests {
         let run = Run { socket: "s".into(), directory: "/d/machine".into(), devices: "gfx1100".into() };
         let clients = vec![Client { pid: 7, state: "device-7.state".into(), queues: 2, waves: 1, waits: 0 }];
         let sums = sums(&memories);
-        let description = Description { version: VERSION, run, processes: vec![7, 8], clients, memories };
+        let description =
+            Description { version: VERSION, run, processes: vec![7, 8], clients, memories, programs: None };
         let devices = Devices { description, state_bytes: vec![99], sums };
         let mut text = String::new();
         devices.describe(&mut text);

@@ -16,15 +16,11 @@
 mod cancel;
 mod checkpoint;
 mod clients;
-mod contents;
-mod description;
-mod executors;
 mod inspect;
 mod left_out;
 mod restore;
 mod saving;
 mod status;
-mod tasks;
 mod thaw;
 
 pub use self::cancel::run as cancel;

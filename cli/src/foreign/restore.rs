@@ -4,9 +4,6 @@
 //! INVARIANT: the tasks are stopped until their devices are whole. If anything fails before, nothing is left of them, and the
 //! checkpoint is as it was.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,31 +11,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use kfd::transport::control::{Control, ControlError, broker_socket};
-use kfd::transport::soft::{find_softgpud, launch_softgpud};
+use kfd::transport::soft::find_softgpud;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::{Pid, getegid, geteuid};
 use serde::Serialize;
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
+use stasis_criu_foreign::{self as foreign, Broker, Description, Programs, Run, RunDirectory, Task, members};
 
 use super::cancel::Claim;
-use super::clients::{Run, clients, start_executor, stay};
-use super::contents;
-use super::description::{CONTENTS_FILE, Description, Memory, Place};
-use super::executors::Executor;
-use super::tasks::{Held, clock_offset};
 use super::thaw::Thaw;
 use crate::freeze::{RestoreArgs, check_files, milliseconds, spinner, wait_for_pid};
-use crate::run_directory::RunDirectory;
-use crate::{beside, output, preflight};
+use crate::library::OF_PROGRAMS;
+use crate::{beside, output};
 
-/// How long softgpud may take to listen.
-const STARTING: Duration = Duration::from_secs(30);
-/// How long a softgpud that nobody uses any more may take to end.
-const ENDING: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has.
-const LOOK_AT_BROKER: Duration = Duration::from_millis(20);
 /// How often it is looked whether CRIU has made the tasks.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -103,7 +89,7 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     if args.beside {
         cover(&description.run)?;
     }
-    let mut broker = start_device(&description.run)?;
+    let mut broker = foreign::start(&description.run, &programs()?)?;
     let images = opened.path().join(CRIU_DIRECTORY);
     let limit = args.deadline(std::iter::once(images.as_path()));
     bar.set_message("CRIU restores the processes");
@@ -122,7 +108,7 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
             attend(&script, &has_ended, || restore_devices(&mut broker, opened, manifest.pid, &description));
         if matches!(devices, Some(Err(_))) {
             // Before the word: nothing of them runs without its device.
-            preflight::tree_of(manifest.pid).into_iter().for_each(end);
+            members(manifest.pid).into_iter().for_each(end);
         }
         let told = if devices.is_some() { script.go() } else { Ok(()) };
         let made = at_work.join();
@@ -180,40 +166,11 @@ fn end(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// Starts a softgpud on the run's socket, with the run's directory.
-fn start_device(run: &Run) -> Result<Control> {
-    let user = geteuid().as_raw();
-    let begun = Instant::now();
-    loop {
-        let mut broker = match Control::connect(&broker_socket(&run.socket), user) {
-            Err(ControlError::Nobody { .. }) => break,
-            connected => connected?,
-        };
-        // One that ends now answers nothing.
-        let is_idle = clients(&mut broker).map_or(true, |clients| clients.is_empty());
-        ensure!(
-            is_idle && begun.elapsed() < ENDING,
-            "A softgpud serves the run that the checkpoint is of ({}): end its program, or restore beside it (--beside)",
-            run.socket
-        );
-        // It stays for this connection.
-        drop(broker);
-        thread::sleep(LOOK_AT_BROKER);
-    }
-    let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
-    // No softgpud that would remove it is left.
-    directory.remake()?;
-    let (machine, root) = (directory.machine(), directory.path().to_string_lossy());
-    let written = write_machine(&run.devices, &machine);
-    if written.is_err() {
-        let _ = fs::remove_dir_all(directory.path());
-    }
-    written?;
-    let arguments =
-        ["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled", "--remove", &root];
-    launch_softgpud(&arguments, STARTING).context("softgpud cannot be started")?;
-    let connected = Control::connect(&broker_socket(&run.socket), user);
-    connected.with_context(|| format!("softgpud does not serve {}", run.devices))
+/// What is started for a restored tree.
+fn programs() -> Result<Programs> {
+    let softgpud = find_softgpud().context("softgpud cannot be started")?;
+    let owner = (geteuid().as_raw(), getegid().as_raw());
+    Ok(Programs { softgpud, library: OF_PROGRAMS.find()?, owner, joined: false })
 }
 
 /// Hides the run's directory from a copy in a mount namespace of its own, where the copy gets another one under that name: the
@@ -233,93 +190,15 @@ fn cover(run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Writes the files of the machine, to know before softgpud serves whether it can be had.
-fn write_machine(devices: &str, machine: &Path) -> Result<()> {
-    let program = find_softgpud().context("softgpud cannot be started")?;
-    let mut command = Command::new(&program);
-    command.args(["tree", "--devices", devices]).arg(machine).stdin(Stdio::null());
-    command.env("RUST_LIB_BACKTRACE", "0");
-    let output = command.output().with_context(|| format!("Cannot execute {}", program.display()))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
-        bail!("The machine that the checkpoint was made on, {devices}, cannot be had: {said}");
-    }
-    Ok(())
-}
-
 /// Gives each client its device back; milliseconds that took.
 fn restore_devices(
-    broker: &mut Control,
+    broker: &mut Broker,
     opened: &OpenDirectory,
     root: i32,
     description: &Description,
 ) -> Result<f64> {
     let began = Instant::now();
-    stay(broker, root).context("softgpud does not stay for the program")?;
-    let held = Held::by(&preflight::tree_of(root))?;
-    let known: BTreeMap<&str, &Memory> =
-        description.memories.iter().map(|memory| (memory.name.as_str(), memory)).collect();
-    let made = Made::all(&held, description, opened)?;
-    let user = geteuid().as_raw();
-    let mut executors = Vec::new();
-    for client in &description.clients {
-        let failed = || format!("The device of process {}", client.pid);
-        start_executor(broker, client.pid).with_context(failed)?;
-        let mut executor =
-            Executor::connect_new(&description.run.socket, client.pid, user).with_context(failed)?;
-        let wanted = executor.take(&opened.file(&client.state)?).with_context(failed)?;
-        let mut given = Vec::new();
-        for memory in wanted {
-            let known = known
-                .get(memory.name.as_str())
-                .with_context(|| format!("The memory {:?} is not described", memory.name))?;
-            let fd = made.get(&held, known)?;
-            given.push((memory.name, !matches!(known.place, Place::Here(_)), fd));
-        }
-        executor.give(given).with_context(failed)?;
-        executor.restore(clock_offset(client.pid)).with_context(failed)?;
-        executors.push(executor);
-    }
-    // When all are whole: they may share memory.
-    executors.iter_mut().try_for_each(Executor::resume)?;
+    let tasks: Vec<Task> = members(root).into_iter().map(Task::here).collect();
+    foreign::restore(broker, geteuid().as_raw(), opened, &tasks, description)?;
     Ok(milliseconds(began))
-}
-
-/// Memory whose bytes CRIU has not carried, by name.
-#[derive(Debug)]
-struct Made(BTreeMap<String, OwnedFd>);
-
-impl Made {
-    /// Makes what no task has, finds the rest, and fills all.
-    fn all(held: &Held, description: &Description, opened: &OpenDirectory) -> Result<Self> {
-        let (mut memories, mut targets) = (BTreeMap::new(), Vec::new());
-        for memory in &description.memories {
-            let fd = match &memory.place {
-                Place::Task => continue,
-                Place::Beside(_) => restored(held, memory)?,
-                Place::Here(_) => contents::make(memory)?,
-            };
-            let target = fd.try_clone().context("No descriptor is left")?;
-            targets.push((File::from(target), memory, memory.extents()));
-            memories.insert(memory.name.clone(), fd);
-        }
-        if targets.iter().any(|(.., extents)| !extents.is_empty()) {
-            contents::fill(&targets, &opened.file(CONTENTS_FILE)?)?;
-        }
-        Ok(Self(memories))
-    }
-
-    /// A descriptor of a memory.
-    fn get(&self, held: &Held, memory: &Memory) -> Result<OwnedFd> {
-        match self.0.get(&memory.name) {
-            Some(made) => made.try_clone().context("No descriptor is left"),
-            None => restored(held, memory),
-        }
-    }
-}
-
-/// A memory that a task has.
-fn restored(held: &Held, memory: &Memory) -> Result<OwnedFd> {
-    let found = held.open(&memory.name)?;
-    found.with_context(|| format!("CRIU has not restored the memory {:?}", memory.name))
 }

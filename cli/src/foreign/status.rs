@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::Result;
 use kfd::transport::gate::{GATE_NAME, Gate};
 use serde::Serialize;
+use stasis_criu_foreign::{Executor, owner};
 
-use super::clients::{self, Tree};
-use super::executors::Executor;
+use super::clients::Tree;
 use crate::output;
 use crate::preflight::{self, DeviceState, RunClient, RunDevice};
 
@@ -37,7 +37,7 @@ struct Status<'a> {
 /// # Errors
 /// When the root has ended.
 pub fn survey(tree: &Tree) -> Result<RunDevice> {
-    let user = clients::owner(tree.pid)?;
+    let user = owner(tree.pid)?.0;
     let socket = &tree.run.socket;
     let ask = |pid: &i32| match Executor::connect(socket, *pid, user) {
         Ok(executor) => look(executor),

@@ -10,7 +10,6 @@ use stasis::checkpoint::{Admission, OnStranded, Place};
 use stasis::criu::{CriuOptions, NetworkLock, Trust, has_terminal};
 
 use super::outcome::directory_bytes;
-use crate::preflight;
 
 /// Arguments of `stasis checkpoint`.
 #[derive(Debug, Args)]
@@ -102,7 +101,7 @@ fn limit(given: Option<u64>, base: Duration, bytes: u64) -> Duration {
 impl CheckpointArgs {
     /// How long CRIU may take for the trees of `roots`.
     pub(crate) fn criu_deadline(&self, roots: &[i32]) -> Duration {
-        let pids = roots.iter().flat_map(|root| preflight::tree_of(*root));
+        let pids = roots.iter().flat_map(|root| stasis_criu_foreign::members(*root));
         limit(self.criu_deadline_ms, Duration::from_secs(600), pids.map(resident).sum())
     }
 }

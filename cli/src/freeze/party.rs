@@ -17,8 +17,6 @@ use stasis::criu::{
 };
 use stasis::share::{Member as SessionMember, SessionOrder};
 
-use crate::preflight;
-
 /// TIMEOUT: how long an agent may take to say its state.
 const STATUS: Duration = Duration::from_secs(5);
 
@@ -57,7 +55,7 @@ impl Tree {
     fn find(pid: i32) -> Result<Self> {
         let command = command_line(pid)?;
         let mut members = Vec::new();
-        for member in preflight::tree_of(pid).into_iter().filter(|member| has_agent(*member)) {
+        for member in stasis_criu_foreign::members(pid).into_iter().filter(|member| has_agent(*member)) {
             match call(member, &Request::Status, STATUS) {
                 // Before the process is stopped: it takes milliseconds.
                 Ok(_) => members.push(Member {

@@ -8,7 +8,9 @@ use std::os::unix::fs::FileTypeExt;
 use super::descriptors::ghost;
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
-use super::tree::{DELETED, Mapping, Process, same_namespace};
+use stasis_criu_foreign::Mapping;
+
+use super::tree::{DELETED, Process, mapped_file, same_namespace};
 
 /// Memory whose "file" was never one: a name that ends as a deleted file's does means nothing there.
 const NAMELESS: [&str; 5] = ["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage", "/[aio]"];
@@ -34,7 +36,7 @@ pub fn judge(scene: &Scene<'_>, found: &mut Vec<Finding>) {
             if is_ghost
                 && !mapping.name.starts_with("/secretmem")
                 && ghosts.insert(mapping.id)
-                && let Some(file) = mapping.file(process.pid)
+                && let Some(file) = mapped_file(mapping, process.pid)
                 // Where device numbers of mappings and files differ the descriptor may be the same file after all.
                 && (file.id == mapping.id || ghosts.insert(file.id))
             {

@@ -11,7 +11,6 @@ mod descriptors;
 mod device_memory;
 mod diag;
 mod dump_flags;
-mod environment;
 mod finding;
 mod mappings;
 mod print;
@@ -21,6 +20,8 @@ mod run_device;
 mod runtime;
 mod scene;
 mod shared;
+#[cfg(test)]
+mod sleeper;
 mod sockets;
 mod stalled;
 #[cfg(test)]
@@ -46,12 +47,10 @@ use self::tree::{Process, TreeError};
 use crate::output;
 
 pub use self::descriptors::KERNEL_DRIVER;
-pub use self::environment::Environment;
-#[cfg(test)]
-pub use self::environment::sleep_with;
 pub use self::print::run_status;
 pub use self::run_device::{DeviceState, RunClient, RunDevice, names_a_run};
-pub use self::tree::Mapping;
+#[cfg(test)]
+pub use self::sleeper::sleep_with;
 
 /// Arguments of `stasis preflight`.
 #[derive(Debug, Args)]
@@ -168,7 +167,7 @@ fn look(
     if executors.is_none() {
         runtime::ask(&mut tree);
     }
-    let session = others.iter().flat_map(|other| tree::pids(*other)).collect();
+    let session = others.iter().flat_map(|other| stasis_criu_foreign::members(*other)).collect();
     let scene = Scene { tree: &tree, flags, own: &own, session: &session, executors: executors.as_ref() };
     let mut findings = Vec::new();
     privileges::judge(&scene, &mut findings);
@@ -316,11 +315,6 @@ pub fn kernel_driver_user(pid: i32) -> Option<(i32, String)> {
         let opened = process.descriptors().iter().find(|fd| descriptors::is_kernel_driver(fd))?;
         Some((process.pid, opened.link.clone()))
     })
-}
-
-/// The pids of a process and all its descendants, parents first.
-pub fn tree_of(pid: i32) -> Vec<i32> {
-    tree::pids(pid)
 }
 
 /// Prints the state of a process and what its runtime has.

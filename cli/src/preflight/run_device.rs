@@ -12,7 +12,6 @@ use kfd::transport::run::SOCKET_VARIABLE;
 use serde::Serialize;
 
 use super::device_memory::is_device_memory;
-use super::environment::Environment;
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
 use super::shared;
@@ -162,7 +161,8 @@ pub(super) fn task_bytes(tree: &[Process]) -> TaskBytes {
 
 /// Whether the environment of a process names a run.
 pub fn names_a_run(pid: i32) -> bool {
-    Environment::of(pid).is_some_and(|environment| environment.value(SOCKET_VARIABLE).is_some())
+    stasis_criu_foreign::Environment::of(pid)
+        .is_some_and(|environment| environment.value(SOCKET_VARIABLE).is_some())
 }
 
 /// Judges the device of a run.
@@ -209,7 +209,9 @@ fn state(client: &RunClient) -> Option<Finding> {
 mod tests {
     use super::super::dump_flags::DumpFlags;
     use super::super::privileges::Own;
-    use super::super::tree::{File, Mapping, Stat};
+    use stasis_criu_foreign::Mapping;
+
+    use super::super::tree::{File, Stat};
     use super::*;
 
     fn fd(inode: u64, link: &str, info: &str) -> Descriptor {

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::device_memory::{is_device_memory, is_driver};
 use super::finding::{Finding, Severity};
 use super::scene::Scene;
-use super::tree::{DELETED, File, FileId, Mapping, Process, field};
+use super::tree::{DELETED, File, FileId, Process, field, mapped_file};
 
 /// Most descriptors and mappings of strangers that are looked at: about a second on a slow machine.
 const MOST: usize = 400_000;
@@ -67,13 +67,13 @@ pub(super) fn pieces(tree: &[Process], wanted: impl Fn(&str) -> bool) -> HashMap
             });
         }
         let maps = process.mappings().iter().filter(|m| m.shared && is_nameless(&m.name));
-        let is_dumped = |m: &&Mapping| wanted(&m.name) && !process.gives_up(&m.name);
+        let is_dumped = |m: &&stasis_criu_foreign::Mapping| wanted(&m.name) && !process.gives_up(&m.name);
         for mapping in maps.filter(is_dumped).filter(|m| !m.name.starts_with("/SYSV")) {
             pieces.entry(mapping.id).or_insert_with(|| Place {
                 pid: process.pid,
                 place: mapping.place(),
                 name: mapping.name.clone(),
-                file: mapping.file(process.pid),
+                file: mapped_file(mapping, process.pid),
             });
         }
     }
@@ -175,7 +175,7 @@ impl Search<'_> {
         for line in maps.lines() {
             self.looked += 1;
             if (line.ends_with(DELETED) || line.contains(" /dmabuf"))
-                && let Some(mapping) = Mapping::parse(line)
+                && let Some(mapping) = stasis_criu_foreign::Mapping::parse(line)
                 && mapping.shared
             {
                 self.note(mapping.id, stranger);

@@ -18,7 +18,9 @@ use std::collections::HashSet;
 use super::dump_flags::DumpFlags;
 use super::finding::{Finding, Severity};
 use super::privileges::{CAP_CHECKPOINT_RESTORE, CAP_NET_ADMIN, CAP_SETPCAP, CAP_SYS_PTRACE, Own};
-use super::tree::{Descriptor, File, Mapping, Process, Runtime, Stat};
+use stasis_criu_foreign::Mapping;
+
+use super::tree::{Descriptor, File, Process, Runtime, Stat};
 use super::*;
 
 const CHARACTER: u32 = 0o020_666;

@@ -3,13 +3,13 @@
 //!
 //! INVARIANT: reading touches nothing: no process is stopped, traced or asked, and no descriptor of theirs is used.
 
-use std::collections::HashSet;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use stasis::checkpoint::ProcessInfo;
+use stasis_criu_foreign::{Mapping, members};
 use thiserror::Error;
 
 /// What `/proc` writes behind the name of a file that has none any more.
@@ -151,59 +151,9 @@ impl Descriptor {
     }
 }
 
-/// A mapping.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
-    /// `7f00-7f10`.
-    pub range: String,
-    /// Whether writes reach the file (`s`).
-    pub shared: bool,
-    /// Whether it can be written.
-    pub writable: bool,
-    /// Device and inode, as stat says them; zeros for anonymous memory.
-    pub id: FileId,
-    /// What is mapped.
-    pub name: String,
-}
-
-impl Mapping {
-    /// A line of `/proc/PID/maps`.
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut rest = line;
-        let mut word = || {
-            let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
-            rest = after.trim_start();
-            word
-        };
-        let (range, rights, _, device, inode) = (word(), word(), word(), word(), word());
-        let (major, minor) = device.split_once(':')?;
-        let part = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        Some(Self {
-            range: range.to_owned(),
-            shared: rights.ends_with('s'),
-            writable: rights.get(1..2) == Some("w"),
-            id: (nix::sys::stat::makedev(part(major)?, part(minor)?), inode.parse().ok()?),
-            name: rest.to_owned(),
-        })
-    }
-
-    /// `mapping 7f00-7f10`.
-    pub fn place(&self) -> String {
-        format!("mapping {}", self.range)
-    }
-
-    /// Where `/proc` has the file behind it; needs the privilege to look (`CAP_CHECKPOINT_RESTORE`).
-    pub fn link(&self, pid: i32) -> Option<PathBuf> {
-        // The link's name has no leading zeros, which `maps` may have.
-        let (start, end) = self.range.split_once('-')?;
-        let short = |hex: &str| u64::from_str_radix(hex, 16).ok();
-        Some(format!("/proc/{pid}/map_files/{:x}-{:x}", short(start)?, short(end)?).into())
-    }
-
-    /// What stat says of that file.
-    pub fn file(&self, pid: i32) -> Option<File> {
-        fs::metadata(self.link(pid)?).ok().as_ref().map(File::from)
-    }
+/// What stat says of the file behind a mapping of a process.
+pub fn mapped_file(mapping: &Mapping, pid: i32) -> Option<File> {
+    fs::metadata(mapping.link(pid)?).ok().as_ref().map(File::from)
 }
 
 /// `name: value` among lines.
@@ -318,34 +268,13 @@ fn mounts(root: &str) -> Vec<String> {
 /// [`TreeError`].
 pub fn read(pid: i32) -> Result<Vec<Process>, TreeError> {
     let root = Process::read(pid).map_err(|source| TreeError::Gone { pid, source })?;
-    let below = pids(pid);
+    let below = members(pid);
     if below.len() > MOST {
         return Err(TreeError::Large { pid });
     }
     // One that ended meanwhile is no part of it any more.
     let below = below.into_iter().skip(1).filter_map(|pid| Process::read(pid).ok());
     Ok(std::iter::once(root).chain(below).collect())
-}
-
-/// The pids of `root` and all its descendants, parents first.
-pub fn pids(root: i32) -> Vec<i32> {
-    let (mut all, mut seen) = (vec![root], HashSet::from([root]));
-    let mut next = 0;
-    while let Some(&pid) = all.get(next) {
-        // A pid used again while we look must not lead in a circle.
-        all.extend(children(pid).into_iter().filter(|child| seen.insert(*child)));
-        next += 1;
-    }
-    all
-}
-
-/// The children of all threads of a process.
-fn children(pid: i32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
 }
 
 /// Whether both processes are in the same namespace of this kind; `true` if that cannot be flags.
@@ -391,7 +320,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
         let pid = std::process::id().cast_signed();
         let all = read(pid).unwrap();
-        assert!(pids(pid).starts_with(&[pid]) && pids(pid).contains(&child.id().cast_signed()));
+        assert!(members(pid).starts_with(&[pid]) && members(pid).contains(&child.id().cast_signed()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(all[0].pid, pid);
@@ -400,7 +329,7 @@ mod tests {
         assert_eq!((stdin.link.as_str(), stdin.file.kind()), ("/dev/null", 0o020_000));
         assert!(sleeper.mappings().iter().any(|m| m.name == "[stack]"));
         assert!(all[0].kilobytes("VmRSS") > 4096);
-        assert_eq!(pids(i32::MAX), [i32::MAX]);
+        assert_eq!(members(i32::MAX), [i32::MAX]);
     }
 
     #[test]

@@ -15,12 +15,12 @@ use kfd::transport::soft::{StartError, find_softgpud};
 use kfd::transport::{DEVICE_VARIABLE, DeviceSpec, OpenError, name_of};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
+use stasis_criu_foreign::{RunDirectory, RunDirectoryError};
 use thiserror::Error;
 
 use crate::foreign::CHECKPOINTED_FILE;
-use crate::library::{PRELOAD_VARIABLE, preloaded};
+use crate::library::{LibraryError, OF_PROGRAMS, PRELOAD_VARIABLE, preloaded};
 use crate::output;
-use crate::run_directory::{RunDirectory, RunDirectoryError};
 
 /// How long softgpud may go on after the program: then processes of the run that have a device are left.
 const LINGER: Duration = Duration::from_secs(2);
@@ -34,6 +34,9 @@ pub enum RunError {
         /// What was asked for.
         spec: String,
     },
+    /// The preloaded library is missing.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
     /// There is no directory for it.
     #[error(transparent)]
     Directory(#[from] RunDirectoryError),
@@ -90,7 +93,7 @@ impl Device {
         let name = name_of(&soft).map_err(RunError::Devices)?;
         let devices = name.strip_prefix("soft:").unwrap_or(&name).to_owned();
         let program = find_softgpud().map_err(RunError::Softgpud)?;
-        let (directory, made) = RunDirectory::make_in(&parent())?;
+        let (directory, made) = RunDirectory::make_in(&parent(), &OF_PROGRAMS.find()?)?;
         let tree = directory.machine();
         // Not the directory's name: others may have one of that name, in another directory or another mount namespace.
         let socket = unique_name(&format!("stasis-softgpud.{}.run-", nix::unistd::geteuid()));

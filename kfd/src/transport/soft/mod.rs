@@ -40,9 +40,7 @@ pub use self::remote::DeviceMemory;
 use self::session::Channels;
 use self::sessions::Sessions;
 use self::start::Start;
-pub use self::start::{
-    SETTINGS, SOFTGPUD_VARIABLE, StartError, find as find_softgpud, launch as launch_softgpud,
-};
+pub use self::start::{Launch, SETTINGS, SOFTGPUD_VARIABLE, StartError, find as find_softgpud};
 use super::wire::{APERTURE_FILE, ENGINE_FILE, MAX_SYSFS_FILES, Reply, Request, WireError};
 use super::{CloseError, File, OpenError, Transport, machine};
 use crate::errno;

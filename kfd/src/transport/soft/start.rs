@@ -4,7 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags};
-use nix::unistd::{AccessFlags, ForkResult, access, fork, pipe2, setsid};
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::{
+    AccessFlags, ForkResult, Gid, Uid, access, fork, pipe2, setgid, setgroups, setsid, setuid,
+};
 
 use super::address::Address;
 use crate::linux;
@@ -117,21 +120,109 @@ pub(super) fn start(address: &Address) -> Result<Starting, StartError> {
         let known = SETTINGS.join(", ");
         tracing::warn!(target: "kfd::settings", "{name} means nothing to softgpud, which knows {known}");
     }
-    execute(&find()?, &["serve", "--devices", &address.devices, "--socket", &address.name])
+    let program = find()?;
+    Launch::new(&program, &["serve", "--devices", &address.devices, "--socket", &address.name]).execute()
 }
 
-/// Starts the softgpud of [`find`] with these arguments, detached from this process; returns when it listens or has given up, at
-/// the latest after `limit`.
-///
-/// # Errors
-/// [`StartError`].
-pub fn launch(arguments: &[&str], limit: Duration) -> Result<(), StartError> {
-    let mut starting = execute(&find()?, arguments)?;
-    let begun = Instant::now();
-    while !starting.is_over() && begun.elapsed() < limit {
-        starting.wait(limit.saturating_sub(begun.elapsed()));
+/// A softgpud to start, detached from this process.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    program: &'a Path,
+    arguments: &'a [&'a str],
+    /// User and group that it runs as; `None`: as this process.
+    pub user: Option<(u32, u32)>,
+    /// A pidfd of the process whose mount, network, IPC, UTS and pid namespaces it enters; the program is found there.
+    pub namespaces_of: Option<BorrowedFd<'a>>,
+    /// Its environment; `None`: that of this process.
+    pub environment: Option<Vec<(OsString, OsString)>>,
+}
+
+impl<'a> Launch<'a> {
+    /// This program with these arguments.
+    #[must_use]
+    pub fn new(program: &'a Path, arguments: &'a [&'a str]) -> Self {
+        Self { program, arguments, user: None, namespaces_of: None, environment: None }
     }
-    Ok(())
+
+    /// Starts it; returns when it listens or has given up, at the latest after `limit`.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(&self, limit: Duration) -> Result<(), StartError> {
+        let mut starting = self.execute()?;
+        let begun = Instant::now();
+        while !starting.is_over() && begun.elapsed() < limit {
+            starting.wait(limit.saturating_sub(begun.elapsed()));
+        }
+        Ok(())
+    }
+
+    fn execute(&self) -> Result<Starting, StartError> {
+        let Self { program, arguments, user, .. } = *self;
+        tracing::debug!(target: "kfd", path = %program.display(), ?arguments, "starting softgpud");
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if let Some(environment) = &self.environment {
+            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        }
+        // If there is no descriptor left for a pipe, the client polls whether somebody listens.
+        let pipe = pipe2(OFlag::O_CLOEXEC).ok();
+        let (silent, output) =
+            pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
+        command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
+        let execute_error = |source| StartError::Execute { path: program.to_owned(), source };
+        let namespaces_of = self.namespaces_of.map(|fd| fd.try_clone_to_owned()).transpose();
+        let namespaces_of = namespaces_of.map_err(execute_error)?;
+        let prepare = move || {
+            if let Some(process) = &namespaces_of {
+                setns(process, NAMESPACES)?;
+            }
+            if let Some((user, group)) = user {
+                become_user(user, group)?;
+            }
+            detach()
+        };
+        // SAFETY: the closure runs between fork and exec, where only async-signal-safe functions may be called: it calls
+        // setns, setgroups, setgid, setuid, setsid, close_range, fork and _exit, and allocates nothing.
+        unsafe { command.pre_exec(prepare) };
+        // The spawned process is the intermediate one, which exits at once. spawn returns when its child has executed
+        // softgpud.
+        let mut intermediate = command.spawn().map_err(execute_error)?;
+        match intermediate.wait() {
+            // ECHILD: another thread reaped it, or the process ignores SIGCHLD.
+            Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(execute_error(error)),
+            _ => Ok(Starting { silent }),
+        }
+    }
+}
+
+/// The namespaces that make a container; its time namespace is not one of them, since its clocks are known otherwise.
+const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWNS
+    .union(CloneFlags::CLONE_NEWNET)
+    .union(CloneFlags::CLONE_NEWIPC)
+    .union(CloneFlags::CLONE_NEWUTS)
+    .union(CloneFlags::CLONE_NEWPID);
+
+/// Gives up root's rights for those of a user. Runs between fork and exec.
+fn become_user(user: u32, group: u32) -> io::Result<()> {
+    setgroups(&[])?;
+    setgid(Gid::from_raw(group))?;
+    Ok(setuid(Uid::from_raw(user))?)
+}
+
+/// Runs between fork and exec: begins a new session, and forks again so that init adopts softgpud.
+fn detach() -> io::Result<()> {
+    setsid()?;
+    // softgpud must not keep descriptors that the application left inheritable. A kernel without the call refuses it,
+    // and softgpud keeps the descriptors.
+    let _ = linux::close_range_on_exec(3);
+    // SAFETY: the process has one thread, since it was forked itself. The child returns to the code that executes
+    // softgpud and calls only async-signal-safe functions before.
+    match unsafe { fork() }? {
+        ForkResult::Child => Ok(()),
+        // The intermediate process must not run destructors or exit handlers of the application.
+        ForkResult::Parent { .. } => linux::exit_now(0),
+    }
 }
 
 /// Names with the prefix of settings that are no settings.
@@ -150,43 +241,6 @@ fn candidates(explicit: Option<&OsStr>, executable: Option<&Path>, search: Optio
     let search = search.map(std::env::split_paths).into_iter().flatten();
     let search = search.filter(|directory| !directory.as_os_str().is_empty());
     directories.map(Path::to_path_buf).chain(search).map(|directory| directory.join("softgpud")).collect()
-}
-
-fn execute(path: &Path, arguments: &[&str]) -> Result<Starting, StartError> {
-    tracing::debug!(target: "kfd", path = %path.display(), ?arguments, "starting softgpud");
-    let mut command = Command::new(path);
-    command.args(arguments);
-    // If there is no descriptor left for a pipe, the client polls whether somebody listens.
-    let pipe = pipe2(OFlag::O_CLOEXEC).ok();
-    let (silent, output) = pipe.map_or((None, Stdio::null()), |(ours, theirs)| (Some(ours), theirs.into()));
-    command.current_dir("/").stdin(Stdio::null()).stdout(output).stderr(Stdio::null());
-    // SAFETY: `detach` runs between fork and exec, where only async-signal-safe functions may be called: it calls
-    // setsid, close_range, fork and _exit, and allocates nothing.
-    unsafe { command.pre_exec(detach) };
-    let execute_error = |source| StartError::Execute { path: path.to_owned(), source };
-    // The spawned process is the intermediate one, which exits at once. spawn returns when its child has executed
-    // softgpud.
-    let mut intermediate = command.spawn().map_err(execute_error)?;
-    match intermediate.wait() {
-        // ECHILD: another thread reaped it, or the process ignores SIGCHLD.
-        Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(execute_error(error)),
-        _ => Ok(Starting { silent }),
-    }
-}
-
-/// Runs between fork and exec: begins a new session, and forks again so that init adopts softgpud.
-fn detach() -> io::Result<()> {
-    setsid()?;
-    // softgpud must not keep descriptors that the application left inheritable. A kernel without the call refuses it,
-    // and softgpud keeps the descriptors.
-    let _ = linux::close_range_on_exec(3);
-    // SAFETY: the process has one thread, since it was forked itself. The child returns to the code that executes
-    // softgpud and calls only async-signal-safe functions before.
-    match unsafe { fork() }? {
-        ForkResult::Child => Ok(()),
-        // The intermediate process must not run destructors or exit handlers of the application.
-        ForkResult::Parent { .. } => linux::exit_now(0),
-    }
 }
 
 #[cfg(test)]

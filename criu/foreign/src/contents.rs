@@ -9,13 +9,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::unistd::{Whence, lseek};
+use stasis::Stopped;
 use stasis::image::{CHUNK_BYTES, ChunkBuffer, Limit, for_each};
 
-use super::description::{Extent, Memory};
+use crate::description::{Extent, Memory};
+use crate::error::{ForeignError, system};
 
 /// Bytes that are copied at once: a core's second cache has room for them.
 const PIECE: usize = 1 << 20;
@@ -41,15 +42,30 @@ fn pieces<'a>(
     })
 }
 
+/// Why a copy failed.
+struct CopyError(io::Error);
+
+impl From<io::Error> for CopyError {
+    fn from(error: io::Error) -> Self {
+        Self(error)
+    }
+}
+
+impl From<Stopped> for CopyError {
+    fn from(stopped: Stopped) -> Self {
+        Self(io::Error::other(stopped))
+    }
+}
+
 /// Copies all pieces, each core some.
-fn copy(pieces: &[Piece<'_>]) -> Result<()> {
-    for_each(pieces.len(), 1, &Limit::none(), |n, buffer: &mut ChunkBuffer| {
+fn copy(pieces: &[Piece<'_>]) -> io::Result<()> {
+    let copied = for_each(pieces.len(), 1, &Limit::none(), |n, buffer: &mut ChunkBuffer| {
         let Piece { from, to, bytes } = &pieces[n];
         let part = &mut buffer.bytes()?[..*bytes];
         from.0.read_exact_at(part, from.1)?;
-        to.0.write_all_at(part, to.1)?;
-        Ok(())
-    })
+        Ok::<_, CopyError>(to.0.write_all_at(part, to.1)?)
+    });
+    copied.map_err(|CopyError(error)| error)
 }
 
 /// The contents of memories, to be written one behind the other.
@@ -80,12 +96,12 @@ impl Plan {
     ///
     /// # Errors
     /// The system's answer.
-    pub fn write(self, path: &Path) -> Result<u64> {
+    pub fn write(self, path: &Path) -> Result<u64, ForeignError> {
         if self.sources.is_empty() {
             return Ok(0);
         }
-        let failed = || format!("Cannot write {}", path.display());
-        let file = File::options().write(true).create_new(true).open(path).with_context(failed)?;
+        let failed = || system(format!("write {}", path.display()));
+        let file = File::options().write(true).create_new(true).open(path).map_err(failed())?;
         let mut all = Vec::new();
         for (memory, extents) in &self.sources {
             for extent in extents {
@@ -93,8 +109,8 @@ impl Plan {
                 all.extend(pieces(extent, turn));
             }
         }
-        copy(&all).with_context(failed)?;
-        file.sync_all().with_context(failed)?;
+        copy(&all).map_err(failed())?;
+        file.sync_all().map_err(failed())?;
         Ok(self.end)
     }
 }
@@ -117,40 +133,35 @@ fn data(memory: &OwnedFd, from: u64, bytes: u64) -> io::Result<Option<(u64, u64)
 ///
 /// # Errors
 /// The system's answer.
-pub fn make(memory: &Memory) -> Result<OwnedFd> {
+pub fn make(memory: &Memory) -> Result<OwnedFd, ForeignError> {
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
     let made = kfd::linux::memfd(&memory.name, memory.bytes, seals);
-    made.with_context(|| format!("Cannot make the memory {:?} of {} bytes", memory.name, memory.bytes))
+    made.map_err(system(format!("make the memory {:?} of {} bytes", memory.name, memory.bytes)))
 }
 
 /// Fills memories from the file of contents.
 ///
 /// # Errors
 /// The system's answer, or that a memory or the file is too short.
-pub fn fill(memories: &[(File, &Memory, &[Extent])], contents: &File) -> Result<()> {
+pub fn fill(memories: &[(File, &Memory, &[Extent])], contents: &File) -> Result<(), ForeignError> {
     let mut all = Vec::new();
     for (file, memory, extents) in memories {
-        let found =
-            file.metadata().with_context(|| format!("Cannot look at the memory {:?}", memory.name))?;
-        ensure!(
-            found.len() >= memory.bytes,
-            "The memory {:?} has {} bytes and not {}",
-            memory.name,
-            found.len(),
-            memory.bytes
-        );
+        let found = file.metadata().map_err(system(format!("look at the memory {:?}", memory.name)))?.len();
+        if found < memory.bytes {
+            return Err(ForeignError::Short { name: memory.name.clone(), found, wanted: memory.bytes });
+        }
         for extent in *extents {
             let turn = |done| ((contents, extent.at + done), (file, extent.offset + done));
             all.extend(pieces(extent, turn));
         }
     }
-    copy(&all).context("Cannot fill the memory of devices")
+    copy(&all).map_err(system("fill the memory of devices"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::description::Place;
     use super::*;
+    use crate::description::Place;
 
     fn read(fd: &OwnedFd, bytes: u64) -> Vec<u8> {
         let mut all = vec![0; bytes as usize];

@@ -5,13 +5,13 @@
 //! the manifest.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use stasis::criu::OpenDirectory;
 
-use super::clients::Run;
+use crate::error::{ForeignError, system};
+use crate::run::Run;
 
 /// The file's name in the checkpoint's directory.
 pub const FILE: &str = "foreign.json";
@@ -37,6 +37,22 @@ pub struct Description {
     pub clients: Vec<Client>,
     /// The memory of their devices; several may name the same.
     pub memories: Vec<Memory>,
+    /// What a restore by CRIU alone starts; `stasis restore` finds its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Programs>,
+}
+
+/// The programs of a run, and for whom they are started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// softgpud.
+    pub softgpud: PathBuf,
+    /// What the run's processes load (`libstasis_kfd.so`).
+    pub library: PathBuf,
+    /// User and group of the processes.
+    pub owner: (u32, u32),
+    /// Whether softgpud is in the namespaces of the tree's root, where these names are found, and not in those of CRIU.
+    pub joined: bool,
 }
 
 /// A process that has a device.
@@ -103,64 +119,78 @@ pub fn state_file(pid: i32) -> String {
     format!("device-{pid}.state")
 }
 
+/// Whether a file of this name is one of a saved device.
+#[must_use]
+pub fn is_saved_file(name: &str) -> bool {
+    let state = || name.strip_prefix("device-").and_then(|rest| rest.strip_suffix(".state"));
+    [FILE, CONTENTS_FILE].contains(&name) || state().is_some_and(|pid| pid.parse::<i32>().is_ok())
+}
+
 impl Description {
     /// Reads and checks that of a checkpoint.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn read(directory: &OpenDirectory, name: &str) -> Result<Self> {
+    pub fn read(directory: &OpenDirectory, name: &str) -> Result<Self, ForeignError> {
         use std::io::Read;
         let path = directory.path().join(name);
         let mut text = Vec::new();
         let file = directory.file(name)?;
         let read = file.take(MAX_BYTES + 1).read_to_end(&mut text);
-        read.with_context(|| format!("Cannot read {}", path.display()))?;
+        read.map_err(system(format!("read {}", path.display())))?;
         let parsed = serde_json::from_slice::<Self>(&text);
-        let description =
-            parsed.with_context(|| format!("{} is no description of a device", path.display()))?;
-        description.check().with_context(|| format!("{} describes what cannot be", path.display()))?;
-        Ok(description)
+        let description = parsed.map_err(|source| ForeignError::Parse { path: path.clone(), source })?;
+        match description.check() {
+            Ok(()) => Ok(description),
+            Err(why) => Err(ForeignError::Description { path, why }),
+        }
     }
 
-    fn check(&self) -> Result<()> {
-        ensure!(
-            (OLDEST..=VERSION).contains(&self.version),
-            "its version is {}, this program reads versions {OLDEST} to {VERSION}",
-            self.version
-        );
-        ensure!(!self.clients.is_empty(), "no process has a device");
-        ensure!(self.processes.iter().all(|pid| *pid > 1), "a process has no pid that can be restored");
+    fn check(&self) -> Result<(), String> {
+        ensure((OLDEST..=VERSION).contains(&self.version), || {
+            format!("its version is {}, this program reads versions {OLDEST} to {VERSION}", self.version)
+        })?;
+        ensure(!self.clients.is_empty(), || "no process has a device".to_owned())?;
+        // The first process of a container is restored, too; that of this machine never.
+        let is_container = self.programs.as_ref().is_some_and(|programs| programs.joined);
+        let lowest = if is_container { 1 } else { 2 };
+        ensure(self.processes.iter().all(|pid| *pid >= lowest), || {
+            "a process has no pid that can be restored".to_owned()
+        })?;
         let mut pids = BTreeSet::new();
         for client in &self.clients {
-            ensure!(
-                client.pid > 1 && pids.insert(client.pid),
-                "process {} cannot be, or is there twice",
-                client.pid
-            );
-            ensure!(
-                client.state == state_file(client.pid),
-                "the state of process {} is not where it was",
-                client.pid
-            );
+            ensure(client.pid >= lowest && pids.insert(client.pid), || {
+                format!("process {} cannot be, or is there twice", client.pid)
+            })?;
+            ensure(client.state == state_file(client.pid), || {
+                format!("the state of process {} is not where it was", client.pid)
+            })?;
         }
         let mut names = BTreeSet::new();
         for memory in &self.memories {
-            ensure!(names.insert(&memory.name), "the memory {:?} is there twice", memory.name);
-            ensure!(!memory.name.contains('\0') && memory.name.len() < 200, "the name of a memory is none");
+            ensure(names.insert(&memory.name), || format!("the memory {:?} is there twice", memory.name))?;
+            ensure(!memory.name.contains('\0') && memory.name.len() < 200, || {
+                "the name of a memory is none".to_owned()
+            })?;
             for Extent { offset, at, bytes } in memory.extents() {
                 let end = offset.checked_add(*bytes).filter(|end| *end <= memory.bytes);
-                ensure!(
-                    end.is_some() && at.checked_add(*bytes).is_some(),
-                    "an extent of {:?} leaves it",
-                    memory.name
-                );
+                ensure(end.is_some() && at.checked_add(*bytes).is_some(), || {
+                    format!("an extent of {:?} leaves it", memory.name)
+                })?;
             }
         }
         let directory = Path::new(&self.run.directory);
         let is_plain = directory.is_absolute() && directory.components().all(|part| part.as_os_str() != "..");
-        ensure!(is_plain && directory.parent().is_some(), "the run's directory is {}", self.run.directory);
+        ensure(is_plain && directory.parent().is_some(), || {
+            format!("the run's directory is {}", self.run.directory)
+        })?;
         Ok(())
     }
+}
+
+/// Whether `is_so`; else why not.
+fn ensure(is_so: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if is_so { Ok(()) } else { Err(why()) }
 }
 
 #[cfg(test)]
@@ -182,6 +212,7 @@ mod tests {
                 bytes: 8192,
                 place: Place::Here(vec![Extent { offset: 4096, at: 0, bytes: 4096 }]),
             }],
+            programs: None,
         }
     }
 
@@ -191,10 +222,17 @@ mod tests {
         let wrong = |change: fn(&mut Description)| {
             let mut changed = description();
             change(&mut changed);
-            changed.check().unwrap_err().to_string()
+            changed.check().unwrap_err()
         };
         assert!(wrong(|d| d.version = 9).contains("version is 9"));
         assert!(wrong(|d| d.processes.push(1)).contains("a process has no pid"));
+        let in_container = |pid: i32| {
+            let programs =
+                Programs { softgpud: "/s".into(), library: "/l".into(), owner: (0, 0), joined: true };
+            Description { processes: vec![pid], programs: Some(programs), ..description() }.check()
+        };
+        in_container(1).unwrap();
+        in_container(0).unwrap_err();
         assert!(wrong(|d| d.clients.clear()).contains("no process"));
         assert!(wrong(|d| d.clients[0].pid = 1).contains("process 1"));
         assert!(wrong(|d| d.clients.push(d.clients[0].clone())).contains("twice"));

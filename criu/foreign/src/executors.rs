@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executors of clients, as this command orders them.
+//! The executors of clients, as a controller orders them.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,11 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use kfd::transport::control::{
     Control, ControlError, ExecutorAnswer, ExecutorOrder, NamedMemory, executor_socket,
 };
 use kfd::transport::wire::{MAX_FDS, borrow_all};
+
+use crate::error::{ForeignError, system};
+
+type Result<T> = std::result::Result<T, ForeignError>;
 
 /// How long an executor that was just started may take to listen.
 const STARTING: Duration = Duration::from_secs(30);
@@ -55,11 +58,12 @@ impl Executor {
     /// As [`Control::connect`].
     pub fn connect(run: &str, client: i32, user: u32) -> Result<Self> {
         let control = Control::connect(&executor_socket(run, client), user)?;
-        control.set_limit(PATIENCE).context("Cannot limit how long an executor is waited for")?;
+        control.set_limit(PATIENCE).map_err(system("limit how long an executor is waited for"))?;
         Ok(Self { client, control })
     }
 
     /// The executor's own process.
+    #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.control.peer().ok()
     }
@@ -70,7 +74,7 @@ impl Executor {
     /// When it does not answer.
     pub fn status(&mut self, patience: Duration) -> Result<u32> {
         const WHAT: &str = "say how its device is";
-        self.control.set_limit(patience).context("Cannot limit how long an executor is waited for")?;
+        self.control.set_limit(patience).map_err(system("limit how long an executor is waited for"))?;
         match self.order(WHAT, &ExecutorOrder::Status, &[])?.0 {
             ExecutorAnswer::Status { queues, .. } => Ok(queues),
             _ => Err(ControlError::Answer { order: WHAT }.into()),
@@ -80,7 +84,7 @@ impl Executor {
     /// Connects to one that was just started.
     ///
     /// # Errors
-    /// As [`Control::connect`].
+    /// As [`Executor::connect`], when none listens for long.
     pub fn connect_new(run: &str, client: i32, user: u32) -> Result<Self> {
         let begun = Instant::now();
         loop {
@@ -116,7 +120,7 @@ impl Executor {
             ExecutorOrder::Pause { deadline_ms: milliseconds(deadline), lease_ms: milliseconds(lease) };
         self.control
             .set_limit(deadline + PATIENCE)
-            .context("Cannot limit how long an executor is waited for")?;
+            .map_err(system("limit how long an executor is waited for"))?;
         match self.order(WHAT, &order, &[])?.0 {
             ExecutorAnswer::Paused { waves, waits, queues } => Ok(Paused { waves, waits, queues }),
             _ => Err(ControlError::Answer { order: WHAT }.into()),
@@ -134,7 +138,7 @@ impl Executor {
             return Err(ControlError::Answer { order: WHAT }.into());
         };
         let mut state = Vec::new();
-        File::from(fd).take(bytes).read_to_end(&mut state).context("Cannot read the state of a device")?;
+        File::from(fd).take(bytes).read_to_end(&mut state).map_err(system("read the state of a device"))?;
         Ok(State { bytes: state, memories })
     }
 
@@ -220,6 +224,6 @@ impl Executor {
     }
 }
 
-fn is_nobody(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(ControlError::Nobody { .. }))
+fn is_nobody(error: &ForeignError) -> bool {
+    matches!(error, ForeignError::Control(ControlError::Nobody { .. }))
 }

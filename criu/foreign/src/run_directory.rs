@@ -4,24 +4,22 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use thiserror::Error;
 
-use crate::library::{LibraryError, OF_PROGRAMS};
-
 /// What the names of such directories begin with.
 const PREFIX: &str = "stasis-run-";
 /// The files of the machine.
 const MACHINE: &str = "machine";
+/// The library.
+const LIBRARY: &str = "libstasis_kfd.so";
+
 /// Why there is no directory.
 #[derive(Debug, Error)]
 pub enum RunDirectoryError {
-    /// The preloaded library is missing.
-    #[error(transparent)]
-    Library(#[from] LibraryError),
     /// The name is not one that `stasis run` gives.
     #[error("{} is not the machine of a `stasis run`, which is {PREFIX}NAME/{MACHINE}; nothing there was changed", path.display())]
     Name {
@@ -51,15 +49,15 @@ fn system(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RunDirect
 pub struct RunDirectory(PathBuf);
 
 impl RunDirectory {
-    /// Makes one in `parent`; it is removed again when the second value is dropped.
+    /// Makes one in `parent`, for programs that load `library`; it is removed again when the second value is dropped.
     ///
     /// # Errors
     /// [`RunDirectoryError`]; nothing is left then.
-    pub fn make_in(parent: &Path) -> Result<(Self, TempDir), RunDirectoryError> {
+    pub fn make_in(parent: &Path, library: &Path) -> Result<(Self, TempDir), RunDirectoryError> {
         let directory = TempDir::with_prefix_in(PREFIX, parent)
             .and_then(|made| Ok((Self(made.path().canonicalize()?), made)));
         let (own, made) = directory.map_err(system("make a directory in", parent))?;
-        own.fill()?;
+        own.fill(library)?;
         Ok((own, made))
     }
 
@@ -81,7 +79,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// [`RunDirectoryError`].
-    pub fn remake(&self) -> Result<(), RunDirectoryError> {
+    pub fn remake(&self, library: &Path) -> Result<(), RunDirectoryError> {
         for left in [self.machine(), self.library()] {
             let removed = if left.is_dir() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
             match removed {
@@ -93,27 +91,41 @@ impl RunDirectory {
         }
         let made = DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
         made.map_err(system("make", &self.0))?;
-        self.fill()
+        self.fill(library)
     }
 
-    fn fill(&self) -> Result<(), RunDirectoryError> {
-        symlink(OF_PROGRAMS.find()?, self.library()).map_err(system("make", &self.library()))?;
+    fn fill(&self, library: &Path) -> Result<(), RunDirectoryError> {
+        symlink(library, self.library()).map_err(system("make", &self.library()))?;
         fs::create_dir(self.machine()).map_err(system("make", &self.machine()))
     }
 
+    /// Gives it to a user: all that [`RunDirectory::remake`] has made.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError`].
+    pub fn give_to(&self, (user, group): (u32, u32)) -> Result<(), RunDirectoryError> {
+        for path in [self.0.clone(), self.machine(), self.library()] {
+            lchown(&path, Some(user), Some(group)).map_err(system("give away", &path))?;
+        }
+        Ok(())
+    }
+
     /// The directory itself.
+    #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
     /// The files of the machine, below `sys`, `dev` and `proc`.
+    #[must_use]
     pub fn machine(&self) -> PathBuf {
         self.0.join(MACHINE)
     }
 
     /// A link to the library that the run's processes load: the dynamic linker takes no spaces and no colons in the name.
+    #[must_use]
     pub fn library(&self) -> PathBuf {
-        self.0.join(OF_PROGRAMS.file)
+        self.0.join(LIBRARY)
     }
 }
 
@@ -134,15 +146,17 @@ mod tests {
     fn directory_is_made_again_from_whatever_is_left_of_it() {
         let parent = tempfile::tempdir().unwrap();
         let directory = RunDirectory(parent.path().join("stasis-run-x"));
+        let library = parent.path().join("library");
+        fs::write(&library, "").unwrap();
         for _ in 0..2 {
-            directory.remake().unwrap();
+            directory.remake(&library).unwrap();
             assert!(
                 directory.library().is_file() && fs::read_dir(directory.machine()).unwrap().next().is_none()
             );
             fs::write(directory.machine().join("half"), "").unwrap();
         }
         fs::remove_file(directory.library()).unwrap();
-        directory.remake().unwrap();
+        directory.remake(&library).unwrap();
         assert!(directory.library().is_file());
     }
 }

@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
 use kfd::transport::beside::name_of_memfd;
 
-use crate::preflight::Mapping;
+use crate::error::{ForeignError, system};
+use crate::mapping::Mapping;
 
 /// A link of `/proc` for each memfd that tasks have, by name.
 #[derive(Debug, Default)]
@@ -22,10 +22,10 @@ impl Held {
     ///
     /// # Errors
     /// When the mappings of one cannot be read.
-    pub fn by(pids: &[i32]) -> Result<Self> {
+    pub fn by(pids: &[i32]) -> Result<Self, ForeignError> {
         let mut held = Self::default();
         for pid in pids {
-            held.add(*pid).with_context(|| format!("Cannot see what memory process {pid} has"))?;
+            held.add(*pid).map_err(system(format!("see what memory process {pid} has")))?;
         }
         Ok(held)
     }
@@ -62,12 +62,13 @@ impl Held {
     ///
     /// # Errors
     /// When it cannot be opened: that needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
-    pub fn open(&self, name: &str) -> Result<Option<OwnedFd>> {
+    pub fn open(&self, name: &str) -> Result<Option<OwnedFd>, ForeignError> {
         let Some(link) = self.0.get(name) else { return Ok(None) };
         let opened = File::options().read(true).write(true).open(link);
-        let opened = opened.with_context(|| {
-            format!("Cannot open {}, memory of the device; it needs CAP_CHECKPOINT_RESTORE", link.display())
-        })?;
+        let shown = link.display();
+        let opened = opened.map_err(system(format!(
+            "open {shown}, memory of the device; it needs CAP_CHECKPOINT_RESTORE"
+        )))?;
         Ok(Some(opened.into()))
     }
 }
