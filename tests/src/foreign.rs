@@ -138,6 +138,11 @@ impl Program {
         self.wait_lines(beginning, self.count(beginning) + more);
     }
 
+    /// Gives a command the environment by which it, and what it starts, belongs to this program.
+    pub fn surround(&self, command: &mut Command) {
+        surround(command, self.directory.path());
+    }
+
     /// `stasis` with these arguments, in this program's environment.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {

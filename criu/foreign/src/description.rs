@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use stasis::criu::OpenDirectory;
 
@@ -53,6 +54,13 @@ pub struct Programs {
     pub owner: (u32, u32),
     /// Whether softgpud is in the namespaces of the tree's root, where these names are found, and not in those of CRIU.
     pub joined: bool,
+}
+
+impl Programs {
+    /// Their user and group, if this process is root and has to become that user to start them.
+    pub(crate) fn another_user(&self) -> Option<(u32, u32)> {
+        Some(self.owner).filter(|(user, _)| geteuid().is_root() && *user != 0)
+    }
 }
 
 /// A process that has a device.

@@ -2,6 +2,7 @@
 //! A softgpud for a restored tree, on the socket and with the directory of its run.
 
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use kfd::transport::control::ControlError;
 use kfd::transport::soft::Launch;
-use nix::unistd::geteuid;
 
 use crate::broker::Broker;
 use crate::description::Programs;
 use crate::error::{ForeignError, system};
+use crate::relocation::launch;
 use crate::run::Run;
 use crate::run_directory::RunDirectory;
 
@@ -51,7 +52,7 @@ pub fn start(run: &Run, programs: &Programs) -> Result<Broker, ForeignError> {
                 &root,
             ];
             let mut launch = Launch::new(&programs.softgpud, &arguments);
-            launch.user = another_user(programs);
+            launch.user = programs.another_user();
             Ok(launch.start(STARTING)?)
         });
     if made.is_err() {
@@ -60,6 +61,22 @@ pub fn start(run: &Run, programs: &Programs) -> Result<Broker, ForeignError> {
     made?;
     let devices = || run.devices.clone();
     Broker::connect(&run.socket, user).map_err(|source| ForeignError::Silent { devices: devices(), source })
+}
+
+/// Starts one in the namespaces of the restored tree whose root this is a pidfd of, for a run whose directory CRIU or the container engine
+/// has restored. It ends when the broker's connection ends, unless it is told to stay.
+///
+/// # Errors
+/// Why not.
+pub fn start_joined(run: &Run, programs: &Programs, root: BorrowedFd<'_>) -> Result<Broker, ForeignError> {
+    wait_until_free(run, programs.owner.0)?;
+    let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
+    let path = directory.path().to_string_lossy();
+    let arguments =
+        ["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled", "--remove", &path];
+    launch(programs, root, &arguments, None)?;
+    let connected = Broker::connect(&run.socket, programs.owner.0);
+    connected.map_err(|source| ForeignError::Silent { devices: run.devices.clone(), source })
 }
 
 /// Waits until the run has no softgpud.
@@ -81,13 +98,8 @@ fn wait_until_free(run: &Run, user: u32) -> Result<(), ForeignError> {
     }
 }
 
-/// The user of the programs, if this process is root and has to become that user.
-fn another_user(programs: &Programs) -> Option<(u32, u32)> {
-    Some(programs.owner).filter(|(user, _)| geteuid().is_root() && *user != 0)
-}
-
 fn give_away(directory: &RunDirectory, programs: &Programs) -> Result<(), ForeignError> {
-    match another_user(programs) {
+    match programs.another_user() {
         Some(owner) => Ok(directory.give_to(owner)?),
         None => Ok(()),
     }
@@ -101,7 +113,7 @@ fn write_machine(programs: &Programs, devices: &str, machine: &Path) -> Result<(
     let mut command = Command::new(&programs.softgpud);
     command.args(["tree", "--devices", devices]).arg(machine).stdin(Stdio::null());
     command.env("RUST_LIB_BACKTRACE", "0");
-    if let Some((user, group)) = another_user(programs) {
+    if let Some((user, group)) = programs.another_user() {
         command.uid(user).gid(group);
     }
     let output = command.output().map_err(system(format!("execute {}", programs.softgpud.display())))?;

@@ -25,6 +25,7 @@ mod error;
 mod executors;
 mod mapping;
 mod processes;
+mod relocation;
 mod restoring;
 mod run;
 mod run_directory;
@@ -35,11 +36,12 @@ pub use self::broker::Broker;
 pub use self::description::{
     CONTENTS_FILE, Client, Description, Extent, FILE, Memory, Place, Programs, VERSION, is_saved_file,
 };
-pub use self::device::start;
+pub use self::device::{start, start_joined};
 pub use self::error::ForeignError;
 pub use self::executors::{Executor, Paused};
 pub use self::mapping::Mapping;
 pub use self::processes::{Environment, Task, members, owner};
+pub use self::relocation::Relocation;
 pub use self::restoring::restore;
 pub use self::run::Run;
 pub use self::run_directory::{RunDirectory, RunDirectoryError};

@@ -44,7 +44,7 @@ pub fn restore(
         let task = tasks.iter().find(|task| task.own == client.pid);
         let task = task.ok_or(ForeignError::NoTask { client: client.pid, root })?;
         let state = opened.file(&client.state)?;
-        let restored = one(broker, &description.run.socket, user, task, &state, |name| {
+        let restored = restore_client(broker, &description.run.socket, user, task, &state, |name| {
             let known =
                 known.get(name).ok_or_else(|| ForeignError::NotDescribed { name: name.to_owned() })?;
             Ok((!matches!(known.place, Place::Here(_)), made.get(&held, known)?))
@@ -55,8 +55,8 @@ pub fn restore(
     executors.iter_mut().try_for_each(Executor::resume)
 }
 
-/// Restores the device of one client, paused; `memory` says of each memory whether the client has it, and opens it.
-fn one(
+/// Restores the device of one client from its state, paused; `memory` says of each memory whether the client has it, and opens it.
+pub(crate) fn restore_client(
     broker: &mut Broker,
     run: &str,
     user: u32,

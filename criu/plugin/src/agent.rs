@@ -5,7 +5,6 @@
 //! taken only after the agent has closed its end, for CRIU does not dump one end of a connection. Every wait has a time
 //! limit.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,7 +12,6 @@ use std::time::{Duration, Instant};
 use kfd::linux::{poll, retry, set_nonblocking};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
-use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socket};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -22,7 +20,8 @@ use stasis::checkpoint::protocol::MAX_MESSAGE;
 use stasis::checkpoint::{Request, State};
 use thiserror::Error;
 
-use crate::process::{Process, proc_directory};
+use crate::network::{NetworkError, within};
+use crate::process::Process;
 
 /// TIMEOUT: how long an agent's inbox may be full.
 const INVITE: Duration = Duration::from_secs(5);
@@ -37,18 +36,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AgentError {
-    #[error("Cannot enter the network namespace of process {pid} to speak with its agent")]
-    Enter {
-        pid: i32,
-        #[source]
-        source: io::Error,
-    },
-    #[error("Cannot return from the network namespace of process {pid}: criu must not go on")]
-    Return {
-        pid: i32,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     #[error("Cannot give the agent of process {pid} an order")]
     Order {
         pid: i32,
@@ -106,17 +95,7 @@ pub(crate) fn socket_of(process: &Process) -> Result<OwnedFd, AgentError> {
         socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
             .map_err(|error| AgentError::Order { pid, source: error.into() })
     };
-    if !process.is_elsewhere {
-        return make();
-    }
-    // CRIU has one thread, and changes namespaces itself.
-    let enter = |source: io::Error| AgentError::Enter { pid, source };
-    let own = File::open("/proc/thread-self/ns/net").map_err(enter)?;
-    let theirs = File::open(proc_directory(pid).join("ns/net")).map_err(enter)?;
-    setns(theirs, CloneFlags::CLONE_NEWNET).map_err(|error| enter(error.into()))?;
-    let made = make();
-    setns(own, CloneFlags::CLONE_NEWNET).map_err(|error| AgentError::Return { pid, source: error.into() })?;
-    made
+    within(pid, make)?
 }
 
 /// The inbox of the process's agent.
@@ -304,7 +283,7 @@ mod tests {
     /// This process, which has several agents in these tests.
     fn process() -> Process {
         let pid = std::process::id().cast_signed();
-        Process { pid, own_pid: pid, uid: 0, gid: 0, is_elsewhere: false }
+        Process { pid, own_pid: pid, uid: 0, gid: 0 }
     }
 
     /// What is in an inbox, as text.

@@ -10,9 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use stasis::checkpoint::{CheckpointOrder, Request, State};
+use stasis_criu_foreign::members;
 use thiserror::Error;
 
 use crate::agent::{AgentError, Call, answers, call};
+use crate::foreign::{self, FreezeError};
 use crate::guard::{self, Leak};
 use crate::host::{self, Level, log};
 use crate::images::{Contents, Images, PlaceError, name_of};
@@ -22,7 +24,6 @@ use crate::process::{self, Process};
 use crate::session::{self, SessionPlan};
 use crate::settings::{Settings, SettingsError};
 use crate::sys::AlarmStopped;
-use crate::tree;
 
 /// TIMEOUT: how long an agent may take to say its state.
 const STATUS: Duration = Duration::from_secs(10);
@@ -49,6 +50,10 @@ pub(crate) enum DumpError {
     Agent(#[from] AgentError),
     #[error(transparent)]
     Inside(#[from] InsideError),
+    #[error(transparent)]
+    Foreign(#[from] FreezeError),
+    #[error(transparent)]
+    Leak(#[from] Leak),
     #[error("Process {pid} is {state} by another controller's order: the tree is not dumped")]
     Occupied { pid: i32, state: State },
     #[error("Process {pid} was checkpointed and is {state} again: give it more time (STASIS_CRIU_LEASE_MS)")]
@@ -83,6 +88,7 @@ fn dump() -> MutexGuard<'static, Dump> {
 /// The first hook of a dump.
 pub(crate) fn prepare() {
     dump().is_active = true;
+    foreign::forget();
     // A dump of processes without an agent must not notice the plugin.
     if process::is_any() && !host::freeze_by_interrupts_only() {
         log(
@@ -100,39 +106,52 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     }
     let is_first = dump.root.is_none();
     let root = *dump.root.get_or_insert(pid);
-    let candidates = if is_first { tree::members(pid) } else { vec![pid] };
+    let candidates = if is_first { members(pid) } else { vec![pid] };
     let is_ready = |pid: i32| dump.ready.iter().any(|ready| ready.process.pid == pid);
-    let found = candidates.into_iter().filter(|pid| !is_ready(*pid)).filter_map(process::find);
+    if is_first {
+        foreign::pause(pid)?;
+    }
+    // The device of a program under `stasis run` is in softgpud, also if the program has an agent.
+    let asked = candidates.into_iter().filter(|pid| !is_ready(*pid) && !foreign::has_client(*pid));
+    let found = asked.filter_map(process::find);
     let ours: Vec<_> = found.collect();
     if ours.is_empty() {
-        return if is_first { mark(&[]) } else { Ok(()) };
+        return if is_first { mark(&[], None) } else { Ok(()) };
     }
     // These processes were started, or have opened their runtime, since the tree was walked. They still run, but their
     // parents do not: a kernel that waits for a parent makes them late, and the dump fails.
     let ready = quiesce(ours)?;
     dump.ready.extend(ready);
-    mark(&dump.ready)?;
+    mark(&dump.ready, None)?;
     Ok(inside::clear(root, dump.ready.iter().map(|ready| &ready.process))?)
 }
 
-/// Writes the marker, which says beside the images whose contents belong to them.
-fn mark(ready: &[Ready]) -> Result<(), DumpError> {
+/// Writes the marker, which says beside the images whose contents belong to them, and which files devices.
+fn mark(ready: &[Ready], devices: Option<Vec<marker::File>>) -> Result<(), DumpError> {
     let Ok(images) = Images::open() else { return Ok(()) };
     let with_contents = ready.iter().filter_map(|Ready { process, contents }| {
         let written_to = contents.as_ref()?.place()?.path.clone();
         Some(Entry { pid: process.own_pid, name: name_of(process), written_to })
     });
-    Ok(marker::write(images.fd, &with_contents.collect::<Vec<_>>())?)
+    Ok(marker::write(images.fd, with_contents.collect(), devices)?)
 }
 
-/// `CHECKPOINT_DEVICES`: all processes are frozen, and none may have a device.
-pub(crate) fn verify(pid: i32) -> Result<(), Leak> {
+/// `CHECKPOINT_DEVICES`: all processes are frozen. Those with an agent may not have a device; that of programs under `stasis run` is
+/// saved.
+pub(crate) fn verify(pid: i32) -> Result<(), DumpError> {
     let dump = dump();
-    match process::find(pid) {
-        Some(process) if dump.is_active => {
-            guard::check(&process, dump.ready.iter().any(|ready| ready.process.pid == pid))
+    if !dump.is_active {
+        return Ok(());
+    }
+    if let Some(files) = foreign::save()? {
+        mark(&dump.ready, Some(files))?;
+    }
+    match process::find(pid).filter(|_| !foreign::has_client(pid)) {
+        Some(process) => {
+            let was_asked = dump.ready.iter().any(|ready| ready.process.pid == pid);
+            Ok(guard::check(&process, was_asked)?)
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -106,7 +106,7 @@ mod tests {
     fn device_of_ours_is_refused_by_name_and_others_are_not() {
         let device = memfd_create("softgpu:vram", MFdFlags::MFD_CLOEXEC).unwrap();
         let own = std::process::id().cast_signed();
-        let process = Process { pid: own, own_pid: own, uid: 0, gid: 0, is_elsewhere: false };
+        let process = Process { pid: own, own_pid: own, uid: 0, gid: 0 };
         let leak = check(&process, true).unwrap_err();
         assert_eq!((leak.pid, leak.why), (own, Why::TakenBack));
         let text = leak.to_string();

@@ -229,7 +229,7 @@ pub(crate) mod tests {
         let images = Images::of(opened.as_fd()).unwrap();
         let own = std::process::id().cast_signed();
         let (uid, gid) = (geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        (images, Process { pid: own, own_pid: 77, uid, gid, is_elsewhere: false })
+        (images, Process { pid: own, own_pid: 77, uid, gid })
     }
 
     #[test]

@@ -26,12 +26,12 @@ use nix::errno::Errno;
 use nix::sys::socket::{UnixAddr, connect};
 use nix::unistd::Pid;
 use stasis::checkpoint::{Culprit, KEEPER_NAME, KeeperError, audit_process, succeed_keeper};
+use stasis_criu_foreign::members;
 use thiserror::Error;
 
 use crate::agent::{AgentError, socket_of};
 use crate::host::{Level, log};
 use crate::process::{Process, proc_directory};
-use crate::tree;
 
 /// File name of the program that is the software device.
 const PROGRAM: &str = "softgpud";
@@ -83,7 +83,7 @@ pub(crate) enum InsideError {
 /// Ends the processes of a device in the tree below `root`. `ours` are the processes of the tree with an agent; they
 /// have closed their devices.
 pub(crate) fn clear<'p>(root: i32, ours: impl Iterator<Item = &'p Process>) -> Result<(), InsideError> {
-    let members = tree::members(root);
+    let members = members(root);
     let mut keepers = Vec::new();
     for process in ours {
         for keeper in find_keepers(process, &members) {
@@ -174,7 +174,8 @@ fn end(pid: i32) -> Result<(), InsideError> {
     }
 }
 
-fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
+/// Waits until a killed process has ended with all its threads.
+pub(crate) fn wait_for_the_end_of(pid: i32) -> Result<(), InsideError> {
     let until = Instant::now() + ENDING;
     while !has_ended(pid) {
         if Instant::now() >= until {

@@ -29,11 +29,13 @@
 mod abi;
 mod agent;
 mod dump;
+mod foreign;
 mod guard;
 mod host;
 mod images;
 mod inside;
 mod marker;
+mod network;
 mod process;
 mod restore;
 mod session;

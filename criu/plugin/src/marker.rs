@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The marker `stasis.json` among CRIU's images: which processes have contents beside them.
+//! The marker `stasis.json` among CRIU's images: which processes have contents beside them, and which files have the devices of
+//! programs under `stasis run`.
 //!
-//! INVARIANT: the marker exists only beside images whose processes have closed their devices, and is read before a
-//! restore has done anything. So contents that are missing (because only the files were copied, without the
+//! INVARIANT: the marker exists only beside images whose processes have closed their devices or have a paused one, and is read
+//! before a restore has done anything. So contents that are missing (because only the files were copied, without the
 //! directories) or damaged are found while the plugin can still refuse the restore. Afterwards CRIU does not ask the
 //! plugins any more.
 
-use std::fs::File;
+use std::fs;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -25,8 +26,9 @@ use thiserror::Error;
 pub(crate) const MARKER: &str = "stasis.json";
 /// The marker's name while it is written.
 const UNFINISHED: &str = "stasis.json.new";
-/// Version of its layout.
-const LAYOUT: u32 = 1;
+/// Version of its layout; the first, without devices, is written where there are none, so that an older plugin reads it.
+const LAYOUT: u32 = 2;
+const WITHOUT_DEVICES: u32 = 1;
 /// Longest marker that is read, bytes.
 const LONGEST: u64 = 16 << 20;
 
@@ -41,10 +43,50 @@ pub(crate) struct Entry {
     pub written_to: PathBuf,
 }
 
+/// A file of a saved device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct File {
+    /// Its name beside the marker.
+    name: String,
+    /// Its bytes.
+    bytes: u64,
+    /// Their BLAKE3 hash, hexadecimal.
+    hash: String,
+}
+
+impl File {
+    /// The file of this name, hashed, and written to the disk.
+    pub fn of(directory: BorrowedFd<'_>, path: &Path, name: String) -> Result<Self, MarkerError> {
+        let (file, bytes, hash) = hash(directory, path, &name)?;
+        file.sync_all().map_err(MarkerError::Write)?;
+        Ok(Self { name, bytes, hash })
+    }
+
+    fn check(&self, directory: BorrowedFd<'_>, path: &Path) -> Result<(), MarkerError> {
+        let (_, bytes, hash) = hash(directory, path, &self.name)?;
+        match bytes == self.bytes && hash == self.hash {
+            true => Ok(()),
+            false => Err(MarkerError::Altered { path: path.join(&self.name) }),
+        }
+    }
+}
+
+/// A file of a directory, its bytes and their hash.
+fn hash(directory: BorrowedFd<'_>, path: &Path, name: &str) -> Result<(fs::File, u64, String), MarkerError> {
+    let path = path.join(name);
+    let file = open_at(directory, Path::new(name), &path)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(&file).map_err(|source| MarkerError::Hash { path, source })?;
+    Ok((file, hasher.count(), hasher.finalize().to_hex().to_string()))
+}
+
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Marker {
     layout: u32,
     processes: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    devices: Option<Vec<File>>,
 }
 
 /// Why images are not restored, or not marked.
@@ -59,6 +101,14 @@ pub(crate) enum MarkerError {
     Parse(#[source] serde_json::Error),
     #[error("{MARKER} has layout {0}; this plugin knows {LAYOUT}: use a newer one")]
     Layout(u32),
+    #[error("Cannot read {}, a part of a device", path.display())]
+    Hash {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not what was written. Nothing was restored", path.display())]
+    Altered { path: PathBuf },
     #[error(
         "The contents of process {pid} are missing: neither {} nor {} has them. Copy the images with their \
          directories (cp -a). Nothing was restored", here.display(), written_to.display()
@@ -77,20 +127,25 @@ pub(crate) enum MarkerError {
     },
 }
 
-/// Writes the marker into a directory of images, if there are processes with contents. Otherwise removes the marker of
+/// Writes the marker into a directory of images, if there are processes with contents, or devices. Otherwise removes the marker of
 /// an earlier dump.
-pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<(), MarkerError> {
-    if processes.is_empty() {
+pub(crate) fn write(
+    directory: BorrowedFd<'_>,
+    processes: Vec<Entry>,
+    devices: Option<Vec<File>>,
+) -> Result<(), MarkerError> {
+    if processes.is_empty() && devices.is_none() {
         return match unlinkat(directory, MARKER, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(error) => Err(MarkerError::Write(error.into())),
         };
     }
-    let marker = Marker { layout: LAYOUT, processes: processes.to_vec() };
+    let layout = if devices.is_some() { LAYOUT } else { WITHOUT_DEVICES };
+    let marker = Marker { layout, processes, devices };
     let text = serde_json::to_vec_pretty(&marker).map_err(|error| MarkerError::Write(error.into()))?;
     let put = || -> io::Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(directory, UNFINISHED, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        let mut file = fs::File::from(openat(directory, UNFINISHED, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         file.write_all(&text)?;
         file.sync_all()?;
         Ok(renameat(directory, UNFINISHED, directory, MARKER)?)
@@ -98,19 +153,24 @@ pub(crate) fn write(directory: BorrowedFd<'_>, processes: &[Entry]) -> Result<()
     put().map_err(MarkerError::Write)
 }
 
-/// Checks that all contents that belong to these images are there. Images without a marker need no contents.
-pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<(), MarkerError> {
+/// Checks that all contents that belong to these images are there, and the files of devices; whether there are any of these. Images
+/// without a marker need no contents.
+pub(crate) fn check(directory: BorrowedFd<'_>, path: &Path) -> Result<bool, MarkerError> {
     let at = path.join(MARKER);
     let mut file = match open_at(directory, Path::new(MARKER), &at) {
-        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) if error.is_not_found() => return Ok(false),
         opened => opened?,
     };
     let text = read_rest(&mut file, &at, LONGEST)?;
     let marker: Marker = serde_json::from_slice(&text).map_err(MarkerError::Parse)?;
-    if marker.layout != LAYOUT {
+    let wanted = if marker.devices.is_some() { LAYOUT } else { WITHOUT_DEVICES };
+    if marker.layout != wanted {
         return Err(MarkerError::Layout(marker.layout));
     }
-    marker.processes.iter().try_for_each(|entry| entry.check(path))
+    marker.processes.iter().try_for_each(|entry| entry.check(path))?;
+    let devices = marker.devices.unwrap_or_default();
+    devices.iter().try_for_each(|file| file.check(directory, path))?;
+    Ok(!devices.is_empty())
 }
 
 impl Entry {
@@ -138,11 +198,10 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::fd::AsFd;
 
-    fn open(path: &Path) -> File {
-        File::open(path).unwrap()
+    fn open(path: &Path) -> fs::File {
+        fs::File::open(path).unwrap()
     }
 
     fn entry(name: &str, written_to: &Path) -> Entry {
@@ -154,9 +213,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let fd = open(directory.path());
         check(fd.as_fd(), directory.path()).unwrap();
-        write(fd.as_fd(), &[]).unwrap();
-        write(fd.as_fd(), &[entry("stasis-7", Path::new("/gone"))]).unwrap();
-        write(fd.as_fd(), &[]).unwrap();
+        write(fd.as_fd(), vec![], None).unwrap();
+        write(fd.as_fd(), vec![entry("stasis-7", Path::new("/gone"))], None).unwrap();
+        write(fd.as_fd(), vec![], None).unwrap();
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -164,7 +223,7 @@ mod tests {
     fn contents_that_are_missing_or_spoilt_are_refused() {
         let (directory, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let fd = open(directory.path());
-        write(fd.as_fd(), &[entry("stasis-7", elsewhere.path())]).unwrap();
+        write(fd.as_fd(), vec![entry("stasis-7", elsewhere.path())], None).unwrap();
         let error = check(fd.as_fd(), directory.path()).unwrap_err();
         assert!(matches!(error, MarkerError::Missing { pid: 7, .. }), "{error}");
         assert!(error.to_string().contains("cp -a"), "{error}");
@@ -178,6 +237,25 @@ mod tests {
     }
 
     #[test]
+    fn file_of_a_device_that_is_missing_or_not_what_was_written_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (fd, path) = (open(directory.path()), directory.path());
+        fs::write(path.join("foreign.json"), "{}").unwrap();
+        let file = File::of(fd.as_fd(), path, "foreign.json".to_owned()).unwrap();
+        write(fd.as_fd(), Vec::new(), Some(vec![file])).unwrap();
+        assert!(check(fd.as_fd(), path).unwrap());
+        for wrong in ["{ ", "{}\n", ""] {
+            fs::write(path.join("foreign.json"), wrong).unwrap();
+            let error = check(fd.as_fd(), path).unwrap_err();
+            assert!(matches!(error, MarkerError::Altered { .. }), "{error}");
+        }
+        fs::remove_file(path.join("foreign.json")).unwrap();
+        assert!(matches!(check(fd.as_fd(), path), Err(MarkerError::Read(_))));
+        write(fd.as_fd(), Vec::new(), None).unwrap();
+        assert!(!check(fd.as_fd(), path).unwrap());
+    }
+
+    #[test]
     fn hostile_markers_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let fd = open(directory.path());
@@ -186,7 +264,7 @@ mod tests {
             check(fd.as_fd(), directory.path()).unwrap_err()
         };
         assert!(matches!(marked("{"), MarkerError::Parse(_)));
-        assert!(matches!(marked(r#"{"layout":2,"processes":[]}"#), MarkerError::Layout(2)));
+        assert!(matches!(marked(r#"{"layout":3,"processes":[]}"#), MarkerError::Layout(3)));
         let text = r#"{"layout":1,"processes":[{"pid":1,"name":"../../etc","written_to":"/nowhere"}]}"#;
         assert!(
             matches!(marked(text), MarkerError::Missing { here, .. } if here.parent() == Some(directory.path()))

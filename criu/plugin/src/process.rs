@@ -20,8 +20,6 @@ pub(crate) struct Process {
     pub uid: u32,
     /// Its effective group.
     pub gid: u32,
-    /// Whether its network namespace is another than CRIU's.
-    pub is_elsewhere: bool,
 }
 
 /// The pids and users in `/proc/PID/status`.
@@ -62,11 +60,8 @@ pub(crate) fn find(pid: i32) -> Option<Process> {
     let directory = proc_directory(pid);
     Contact::find(pid).ok().flatten()?;
     let identity = Identity::parse(&fs::read_to_string(directory.join("status")).ok()?);
-    let namespace = fs::read_link(directory.join("ns/net")).ok()?;
-    let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
-    let is_elsewhere = own_namespace.is_some_and(|own| own != namespace);
     let (own_pid, uid, gid) = (identity.own_pid?, identity.uid?, identity.gid?);
-    Some(Process { pid, own_pid, uid, gid, is_elsewhere })
+    Some(Process { pid, own_pid, uid, gid })
 }
 
 /// Whether any visible process has an agent.
@@ -95,7 +90,7 @@ mod tests {
         assert_eq!(find(own), None);
         let inbox = Inbox::make().unwrap();
         let found = find(own).unwrap();
-        assert_eq!((found.pid, found.own_pid, found.is_elsewhere), (own, own, false));
+        assert_eq!((found.pid, found.own_pid), (own, own));
         assert!(is_any());
         drop(inbox);
         assert_eq!(find(own), None);

@@ -6,27 +6,38 @@
 //! ignores the hook's answer. The hook does not wait: processes that share memory wait for each other when all of them
 //! run, and here none runs.
 
-use std::convert::Infallible;
-
 use stasis::checkpoint::Request;
+use thiserror::Error;
 
 use crate::agent::leave;
+use crate::foreign::{self, RestoreError};
 use crate::host::{Level, log};
 use crate::images::Images;
 use crate::marker::{self, MarkerError};
 use crate::process::find;
 
-/// The first hook of a restore: checks that all contents are there.
-pub(crate) fn prepare() -> Result<(), MarkerError> {
-    match Images::open() {
-        Ok(images) => marker::check(images.fd, &images.path),
-        // CRIU itself reports what it is missing.
-        Err(_) => Ok(()),
-    }
+/// Why nothing is restored.
+#[derive(Debug, Error)]
+pub(crate) enum PrepareError {
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    #[error(transparent)]
+    Foreign(#[from] RestoreError),
 }
 
-/// Leaves a message for a process that is about to run.
-pub(crate) fn resume(pid: i32) -> Result<(), Infallible> {
+/// The first hook of a restore: checks that all contents are there, and starts the softgpud of programs under `stasis run`.
+pub(crate) fn prepare() -> Result<(), PrepareError> {
+    // CRIU itself reports what it is missing.
+    let Ok(images) = Images::open() else { return Ok(()) };
+    if marker::check(images.fd, &images.path)? {
+        foreign::prepare(&images)?;
+    }
+    Ok(())
+}
+
+/// Restores the devices of programs under `stasis run`; leaves a message for a process with an agent that is about to run.
+pub(crate) fn resume(pid: i32) -> Result<(), RestoreError> {
+    foreign::restore(pid)?;
     let Some(process) = find(pid) else { return Ok(()) };
     let found = Images::open().ok().and_then(|images| images.find(&process));
     let Some(directory) = found else {

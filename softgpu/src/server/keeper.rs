@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags};
 use super::broker::listen;
 use super::error::ServeError;
 use super::host::Host;
-use super::peer::Peer;
+use super::peer::may_order;
 use super::refusal::with_causes;
 use super::saved::{GivenMemory, HostState};
 use crate::persist::Memories;
@@ -59,9 +59,7 @@ impl Controller {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             };
-            if Peer::of(socket.as_fd()).is_ok_and(|peer| peer.may_order())
-                && wire::prepare_socket(socket.as_fd()).is_ok()
-            {
+            if may_order(socket.as_fd()) && wire::prepare_socket(socket.as_fd()).is_ok() {
                 return Self { socket, buffer: ReceiveBuffer::new() };
             }
             tracing::warn!(target: "server", "controller refused");

@@ -54,15 +54,17 @@ impl Peer {
         Ok(Self { pid, uid: status.uid(), pidfd })
     }
 
-    /// Whether it may give orders: it is of this user, or root's.
-    pub(super) fn may_order(&self) -> bool {
-        self.uid == geteuid().as_raw() || self.uid == 0
-    }
-
     /// Whether the process has ended.
     pub(super) fn is_gone(&self) -> bool {
         is_readable(self.pidfd.as_fd())
     }
+}
+
+/// Whether the process at the other end of a socket may give orders: it is of this user, or root's. The CRIU that dumps a container is
+/// in a pid namespace that cannot be seen from here.
+pub(super) fn may_order(socket: BorrowedFd<'_>) -> bool {
+    let user = getsockopt(&socket, sockopt::PeerCredentials).map(|credentials| credentials.uid());
+    user.is_ok_and(|user| user == geteuid().as_raw() || user == 0)
 }
 
 /// Whether a descriptor is readable right now; a pidfd is when its process has ended.

@@ -22,8 +22,9 @@ const MAGIC: [u8; 8] = *b"softstat";
 const VERSION: u32 = 2;
 /// Bytes of the head: magic, version, hash.
 const HEAD: usize = 8 + 4 + 32;
-/// How long a restored device waits for the order to go on, ms: its client is stopped meanwhile.
-pub(super) const RESTORE_LEASE_MS: u64 = 600_000;
+/// How long a restored device waits for the order to go on, ms: a day. Its client is stopped meanwhile, or, where the device was
+/// moved out of a tree that CRIU is to dump, CRIU is at work for as long as that takes.
+pub(super) const RESTORE_LEASE_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The state of an executor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -279,7 +279,7 @@ mod tests {
     fn execute_detaches_and_reports_a_program_that_cannot_run() {
         let address = Address::new("gfx1100", None);
         let arguments = ["serve", "--devices", &address.devices, "--socket", &address.name];
-        let missing = execute(Path::new("/nonexistent/softgpud"), &arguments);
+        let missing = Launch::new(Path::new("/nonexistent/softgpud"), &arguments).execute();
         assert!(
             matches!(missing, Err(StartError::Execute { source, .. }) if source.kind() == io::ErrorKind::NotFound)
         );
@@ -296,7 +296,7 @@ mod tests {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let mut starting = execute(&program, &arguments).unwrap();
+        let mut starting = Launch::new(&program, &arguments).execute().unwrap();
         let begun = std::time::Instant::now();
         starting.wait(Duration::from_secs(60));
         assert!(begun.elapsed().as_secs() < 50 && record.exists(), "its end was waited for, and no longer");

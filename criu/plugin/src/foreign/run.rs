@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The run that processes of a tree belong to, and where its softgpud is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use kfd::linux::pidfd_open;
+use kfd::transport::control::ControlError;
+use nix::unistd::Pid;
+use stasis_criu_foreign::{
+    Broker, Executor, ForeignError, Programs, Relocation, Run, RunDirectory, RunDirectoryError, Task,
+    members, owner,
+};
+use thiserror::Error;
+
+use crate::network::{NetworkError, within};
+use crate::process::proc_directory;
+
+/// The namespaces by which softgpud is in a container, or not.
+const KINDS: [&str; 3] = ["pid", "mnt", "net"];
+
+/// Why a tree of a run cannot be dumped.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum RunError {
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Foreign(#[from] ForeignError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Directory(#[from] RunDirectoryError),
+    #[error("Processes {0} and {1} have devices of two `stasis run`, which are not dumped together")]
+    Two(i32, i32),
+    #[error(
+        "The softgpud of process {client} (process {softgpud}; 0: not to be seen) is neither in the namespaces of criu nor in those \
+         of process {root}, the root of the tree"
+    )]
+    Elsewhere { client: i32, softgpud: i32, root: i32 },
+    #[error(
+        "The softgpud in the tree (process {softgpud}) serves process {client} of its pid namespace, too, which is not in the tree"
+    )]
+    Outsider { softgpud: i32, client: i32 },
+    #[error("Cannot look at process {pid}")]
+    Look {
+        pid: i32,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// For a process that cannot be looked at.
+fn look(pid: i32) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::Look { pid, source }
+}
+
+/// A tree some of whose processes have a device of a run.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// Its root.
+    pub root: i32,
+    pub run: Run,
+    pub broker: Broker,
+    /// The run's clients that are in the tree.
+    pub clients: Vec<Task>,
+    /// Pids of its other clients.
+    pub others: Vec<i32>,
+    pub programs: Programs,
+    /// Whether softgpud is one of the processes of the tree.
+    is_inside: bool,
+}
+
+impl Tree {
+    /// The tree below `root`, if processes of it have a device.
+    pub fn find(root: i32) -> Result<Option<Self>, RunError> {
+        let members = members(root);
+        // A run, and a process that belongs to it.
+        let mut runs = BTreeMap::new();
+        members.iter().filter_map(|pid| Some((Run::of(*pid)?, *pid))).for_each(|(run, pid)| {
+            runs.entry(run).or_insert(pid);
+        });
+        let mut found: Option<Self> = None;
+        for (run, member) in runs {
+            let Some(tree) = Self::of(root, &members, run, member)? else { continue };
+            if let (Some(one), Some(other)) = (found.as_ref().and_then(Self::first), tree.first()) {
+                return Err(RunError::Two(one, other));
+            }
+            found = Some(tree);
+        }
+        Ok(found)
+    }
+
+    fn first(&self) -> Option<i32> {
+        self.clients.first().map(|task| task.pid)
+    }
+
+    fn of(root: i32, members: &[i32], run: Run, member: i32) -> Result<Option<Self>, RunError> {
+        let owner = owner(member)?;
+        let mut broker = match within(member, || Broker::connect(&run.socket, owner.0))? {
+            // Its softgpud is gone, or is none that takes orders: no process has a device of it.
+            Err(ControlError::Nobody { .. }) => return Ok(None),
+            connected => connected?,
+        };
+        let softgpud = broker.pid();
+        let elsewhere = || RunError::Elsewhere { client: member, softgpud, root };
+        let namespaces = |pid: i32| namespaces(pid).map_err(look(pid));
+        if softgpud <= 0 {
+            return Err(elsewhere());
+        }
+        let theirs = namespaces(softgpud)?;
+        let joined = theirs != namespaces(std::process::id().cast_signed())?;
+        if joined && theirs != namespaces(root)? {
+            return Err(elsewhere());
+        }
+        let (clients, others) = sort(members, joined, &mut broker)?;
+        if clients.is_empty() {
+            return Ok(None);
+        }
+        let others = others.into_iter().filter_map(|client| match joined {
+            true => named(client, softgpud),
+            false => Some(client),
+        });
+        let programs = Programs {
+            softgpud: program(softgpud).map_err(look(softgpud))?,
+            library: library(root, &run, joined)?,
+            owner,
+            joined,
+        };
+        let is_inside = members.contains(&softgpud);
+        Ok(Some(Self { root, others: others.collect(), run, broker, clients, programs, is_inside }))
+    }
+
+    /// Has no process connect that has no device yet, and looks again which have one.
+    pub fn hold(&mut self) -> Result<(), RunError> {
+        self.broker.hold()?;
+        (self.clients, _) = sort(&members(self.root), self.programs.joined, &mut self.broker)?;
+        let (softgpud, other) = (self.broker.pid(), self.others.first());
+        match other {
+            Some(client) if self.is_inside => Err(RunError::Outsider { softgpud, client: *client }),
+            _ => Ok(()),
+        }
+    }
+
+    /// All processes of the tree, the root first.
+    pub fn tasks(&self) -> Vec<Task> {
+        // One that ended meanwhile is no part of it any more.
+        members(self.root).into_iter().filter_map(|pid| Task::of(pid, self.programs.joined).ok()).collect()
+    }
+
+    /// A connection to the executor of each client.
+    pub fn connect(&self) -> Result<Vec<Executor>, RunError> {
+        let (socket, user) = (&self.run.socket, self.programs.owner.0);
+        let connect = || {
+            let one = |task: &Task| Executor::connect(socket, task.client, user);
+            self.clients.iter().map(one).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(within(self.root, connect)??)
+    }
+
+    /// If softgpud is in the tree: moves it out. Answers the processes that have ended.
+    pub fn move_out(&mut self, executors: &mut Vec<Executor>) -> Result<Vec<i32>, RunError> {
+        if !self.is_inside {
+            return Ok(Vec::new());
+        }
+        let root = pidfd_open(Pid::from_raw(self.root)).map_err(|errno| look(self.root)(errno.into()))?;
+        let ended: Vec<i32> =
+            std::iter::once(self.broker.pid()).chain(executors.iter().filter_map(Executor::pid)).collect();
+        let (tasks, old) = (self.tasks(), std::mem::take(executors));
+        let relocation =
+            Relocation { run: &self.run, programs: &self.programs, root: root.as_fd(), tasks: &tasks };
+        let broker = &mut self.broker;
+        let moved = within(self.root, || relocation.carry_out(broker, old))??;
+        *executors = moved;
+        self.is_inside = false;
+        Ok(ended)
+    }
+}
+
+/// The clients of a broker: those in the tree, and the numbers of the others.
+fn sort(members: &[i32], joined: bool, broker: &mut Broker) -> Result<(Vec<Task>, Vec<i32>), RunError> {
+    let tasks: Vec<Task> = members.iter().filter_map(|pid| Task::of(*pid, joined).ok()).collect();
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for client in broker.clients()? {
+        match tasks.iter().find(|task| task.client == client) {
+            Some(task) => ours.push(*task),
+            None => others.push(client),
+        }
+    }
+    Ok((ours, others))
+}
+
+fn namespaces(pid: i32) -> io::Result<Vec<PathBuf>> {
+    KINDS.iter().map(|kind| fs::read_link(proc_directory(pid).join("ns").join(kind))).collect()
+}
+
+/// The pid here of the process that has a number in the pid namespace of another one.
+fn named(number: i32, like: i32) -> Option<i32> {
+    let namespace = |pid: i32| fs::read_link(proc_directory(pid).join("ns/pid")).ok();
+    let wanted = namespace(like);
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.find(|pid| Task::of(*pid, true).is_ok_and(|task| task.own == number) && namespace(*pid) == wanted)
+}
+
+/// The program of a process, by its name where the process is; of one that was replaced, the new one.
+fn program(pid: i32) -> io::Result<PathBuf> {
+    let link = fs::read_link(proc_directory(pid).join("exe"))?;
+    Ok(match link.to_str().and_then(|name| name.strip_suffix(" (deleted)")) {
+        Some(name) => name.into(),
+        None => link,
+    })
+}
+
+/// What the run's processes load, by its name where they are.
+fn library(root: i32, run: &Run, joined: bool) -> Result<PathBuf, RunError> {
+    let link = RunDirectory::of_machine(run.directory.as_ref())?.library();
+    let seen = match (joined, link.strip_prefix("/")) {
+        (true, Ok(below)) => proc_directory(root).join("root").join(below),
+        _ => link,
+    };
+    // Only a restore needs it, and says so.
+    Ok(fs::read_link(seen).unwrap_or_default())
+}
+
+/// A pidfd of a process.
+pub(super) fn open(pid: i32) -> Result<OwnedFd, RunError> {
+    pidfd_open(Pid::from_raw(pid)).map_err(|errno| look(pid)(errno.into()))
+}
