@@ -5,10 +5,13 @@
 
 use std::process::Command;
 
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use stasis_tests::clients::with_clients;
 use stasis_tests::criu;
 use stasis_tests::foreign::{Program, bury, tree_of};
 use stasis_tests::plain_criu::{Outcome, Plugins, dump_command, run};
+use stasis_tests::worker::wait_until;
 
 /// What CRIU has to be told of a program that leads no session.
 const IN_A_SESSION: &str = "--shell-job";
@@ -58,14 +61,40 @@ fn program_is_dumped_in_the_middle_of_kernels_and_restored_by_criu_alone() {
     });
 }
 
+/// Waits for the end of a restored `stasis run`.
+fn status(pid: i32) -> WaitStatus {
+    let mut found = None;
+    wait_until("the end of the run", || {
+        found = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)).ok();
+        !matches!(found, Some(WaitStatus::StillAlive))
+    });
+    found.expect("a child of this process")
+}
+
 #[test]
 fn whole_run_is_dumped_with_its_softgpud_outside() {
     with_clients(|| {
         let plugins = Plugins::ours();
         let mut program = Program::hip("rounds", "soft:gfx1100");
         program.wait_lines("round ", 2);
-        dump(&program, program.run_pid(), "left", &plugins, &["--leave-running"]).succeeded();
-        program.goes_on("round ", 3);
-        program.stop("PASS rounds");
+        let run = program.run_pid();
+        for name in ["left", "again"] {
+            let outcome = dump(&program, run, name, &plugins, &["--leave-running"]);
+            outcome.succeeded();
+            program.goes_on("round ", 3);
+        }
+        for name in ["first", "second"] {
+            let tree = tree_of(run);
+            dump(&program, run, name, &plugins, &[]).succeeded();
+            tree.into_iter().for_each(bury);
+            // Also the softgpud that was killed: no number of its session is free before.
+            while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|ended| ended != WaitStatus::StillAlive) {}
+            restore(&program, name, &plugins).succeeded();
+            program.goes_on("round ", 3);
+        }
+        std::fs::write(program.path("stop"), "").unwrap();
+        assert_eq!(status(run), WaitStatus::Exited(Pid::from_raw(run), 0), "{}", program.log());
+        assert_eq!(program.count("PASS rounds"), 1, "{}", program.log());
+        program.leaves_nothing();
     });
 }

@@ -111,7 +111,7 @@ impl Device {
         ]);
         command.arg(&tree).arg("--remove").arg(directory.path());
         // Kept open: softgpud removes its name.
-        let report = directory.path().join("report");
+        let report = directory.report();
         command.arg("--report").arg(&report);
         let report = File::options().read(true).write(true).create_new(true).open(&report);
         let report = report.map_err(system("make a file in", directory.path()))?;

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kfd::linux::{memfd, pidfd_kill, pidfd_open, poll};
@@ -32,6 +33,8 @@ use crate::run::Run;
 
 /// How long a killed process may take to end.
 const ENDING: Duration = Duration::from_secs(10);
+/// How often it is looked whether a process is reaped.
+const LOOK: Duration = Duration::from_millis(1);
 /// What is said of the device of a client that cannot be moved.
 const NOT_MOVED: &str = "cannot be moved out of the tree";
 
@@ -72,10 +75,8 @@ impl Relocation<'_> {
         let taken = executors.iter_mut().map(|executor| self.take(executor));
         let taken = taken.collect::<Result<Vec<_>, _>>()?;
         self.rehearse(&environment, &taken)?;
-        let old = std::iter::once(broker.pid()).chain(executors.iter().filter_map(Executor::pid));
-        let old = processes(old)?;
-        // Open until they have ended: an executor whose controller goes resumes.
-        end(&old)?;
+        // Their connections are open until they have ended: an executor whose controller goes resumes.
+        end_all(broker, &executors)?;
         drop(executors);
         *broker = self.start(&self.run.socket, &environment)?;
         let restored = taken.iter().map(|taken| self.restore(broker, taken));
@@ -122,14 +123,13 @@ impl Relocation<'_> {
         };
         let outcome = read();
         // They wait for more, and their clients live on.
-        let pids = std::iter::once(broker.pid()).chain(executors.iter().filter_map(Executor::pid));
-        let ended = processes(pids).and_then(|processes| end(&processes));
+        let ended = end_all(&broker, &executors);
         outcome.and(ended)
     }
 
     fn start(&self, socket: &str, environment: &[(OsString, OsString)]) -> Result<Broker, ForeignError> {
         let mut arguments = vec!["serve", "--devices", &self.run.devices, "--socket", socket, "--controlled"];
-        let directory = std::path::Path::new(&self.run.directory).parent().and_then(|path| path.to_str());
+        let directory = Path::new(&self.run.directory).parent().and_then(|path| path.to_str());
         if let Some(directory) = directory.filter(|_| socket == self.run.socket) {
             arguments.extend(["--remove", directory]);
         }
@@ -179,6 +179,19 @@ fn environment(pid: i32) -> Vec<(OsString, OsString)> {
         Some((OsStr::from_bytes(name).to_owned(), OsStr::from_bytes(value.get(1..)?).to_owned()))
     });
     entries.collect()
+}
+
+/// Ends a softgpud: its executors first, so that it reaps them. Those of a broker that has ended before would be below process 1 of
+/// their pid namespace, and so in the tree.
+fn end_all(broker: &Broker, executors: &[Executor]) -> Result<(), ForeignError> {
+    let pids: Vec<i32> = executors.iter().filter_map(Executor::pid).collect();
+    let of_broker = processes(std::iter::once(broker.pid()))?;
+    end(&processes(pids.iter().copied())?)?;
+    let until = Instant::now() + ENDING;
+    while pids.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+    end(&of_broker)
 }
 
 /// A pidfd of each process.

@@ -122,6 +122,12 @@ impl RunDirectory {
         self.0.join(MACHINE)
     }
 
+    /// What softgpud tells of its clients, for `stasis run`, which has the file open.
+    #[must_use]
+    pub fn report(&self) -> PathBuf {
+        self.0.join("report")
+    }
+
     /// A link to the library that the run's processes load: the dynamic linker takes no spaces and no colons in the name.
     #[must_use]
     pub fn library(&self) -> PathBuf {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kfd::linux::pidfd_open;
 use kfd::transport::control::ControlError;
@@ -176,6 +176,9 @@ impl Tree {
         let moved = within(self.root, || relocation.carry_out(broker, old))??;
         *executors = moved;
         self.is_inside = false;
+        // CRIU takes the contents of a file along that has no name any more.
+        let report = RunDirectory::of_machine(self.run.directory.as_ref())?.report();
+        let _ = fs::remove_file(seen(self.root, &report, self.programs.joined));
         Ok(ended)
     }
 }
@@ -218,12 +221,16 @@ fn program(pid: i32) -> io::Result<PathBuf> {
 /// What the run's processes load, by its name where they are.
 fn library(root: i32, run: &Run, joined: bool) -> Result<PathBuf, RunError> {
     let link = RunDirectory::of_machine(run.directory.as_ref())?.library();
-    let seen = match (joined, link.strip_prefix("/")) {
-        (true, Ok(below)) => proc_directory(root).join("root").join(below),
-        _ => link,
-    };
     // Only a restore needs it, and says so.
-    Ok(fs::read_link(seen).unwrap_or_default())
+    Ok(fs::read_link(seen(root, &link, joined)).unwrap_or_default())
+}
+
+/// A path that the processes of the tree use, as it is seen from here.
+fn seen(root: i32, path: &Path, joined: bool) -> PathBuf {
+    match (joined, path.strip_prefix("/")) {
+        (true, Ok(below)) => proc_directory(root).join("root").join(below),
+        _ => path.to_owned(),
+    }
 }
 
 /// A pidfd of a process.
