@@ -103,8 +103,8 @@ fn execute(command: Command) -> Result<ExitCode> {
             return Ok(if doctor::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         Command::Run(args) => return run::run(&args),
-        Command::Checkpoint(args) => match foreign::find(args.pid)? {
-            Some(tree) => foreign::checkpoint(&args, tree),
+        Command::Checkpoint(args) => match foreign::find_all(&args.roots())? {
+            Some(trees) => foreign::checkpoint(&args, trees),
             None => freeze::checkpoint(&args),
         },
         Command::Restore(args) => match foreign::find_checkpoint(&args)? {

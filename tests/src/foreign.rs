@@ -6,6 +6,7 @@
 //! reaps all of them: it is the parent of what has lost its own.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -18,6 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clients::{hip_program, on_device, own_directory, surround};
+use crate::python::{source, tinygrad};
 use crate::worker::{is_alive, kill, parent, succeeded, wait_until};
 use crate::{criu, detached, program};
 
@@ -44,7 +46,24 @@ impl Program {
     pub fn start(command: &Command, more: &[&str]) -> Self {
         set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
         // Images of CRIU are written faster there, too.
+        Self::start_in(own_directory("stasis-foreign-"), command, more)
+    }
+
+    /// The same for a command that becomes another user, to whom the program's directory is given.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn of_user(user: u32, command: &Command, more: &[&str]) -> Self {
+        set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
         let directory = own_directory("stasis-foreign-");
+        for own in ["", "runtime", "temporary"] {
+            chown(directory.path().join(own), Some(user), Some(user)).expect("the rights of root");
+        }
+        Self::start_in(directory, command, more)
+    }
+
+    fn start_in(directory: TempDir, command: &Command, more: &[&str]) -> Self {
         let mut whole = detached(directory.path());
         whole.arg(command.get_program()).args(command.get_args());
         whole.args(more.iter().map(|name| directory.path().join(name)));
@@ -392,4 +411,34 @@ pub fn is_criu(pid: i32) -> bool {
 fn described(pid: i32) -> String {
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     format!("{pid}: {}", String::from_utf8_lossy(&command).replace('\0', " "))
+}
+
+/// Training with tinygrad, which prints a line `loss …` a step, and ends after so many or when its file is there.
+///
+/// # Panics
+/// When it does not start.
+#[must_use]
+pub fn training(steps: usize) -> Program {
+    let mut command = tinygrad("soft:gfx1100");
+    command.arg(source("tinygrad/steps.py")).arg(steps.to_string());
+    Program::start(&command, &["stop"])
+}
+
+/// The losses in the log of [`training`].
+#[must_use]
+pub fn losses(log: &str) -> Vec<String> {
+    log.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect()
+}
+
+/// `rounds` twice below a shell, which says so at the end.
+///
+/// # Panics
+/// When it does not start.
+#[must_use]
+pub fn two_below_a_shell(devices: &str) -> Program {
+    let mut command = on_device(devices);
+    let script = "\"$0\" \"$1\" & one=$!; \"$0\" \"$1\" & other=$!; \
+                  wait $one && wait $other && echo both have ended";
+    command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
+    Program::start(&command, &["stop"])
 }

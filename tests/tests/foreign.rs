@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stasis_tests::clients::{hip_program, on_device, with_clients};
-use stasis_tests::foreign::{Program, number};
+use stasis_tests::foreign::{Program, bury, losses, number, training, tree_of, two_below_a_shell};
 use stasis_tests::gpu::Numbers;
 use stasis_tests::python::{source, tinygrad};
 use stasis_tests::sample::{numbers_of, setting};
-use stasis_tests::worker::{open_files, succeeded};
+use stasis_tests::worker::{open_files, refused, succeeded};
 
 /// Checkpoints of a program unless more are asked for.
 const SAMPLE: usize = 8;
@@ -68,16 +68,6 @@ fn freeze_often(program: &mut Program, mut instants: Numbers, most: Duration) ->
     }
     println!("{met:?}");
     met
-}
-
-fn training(steps: usize) -> Program {
-    let mut command = tinygrad("soft:gfx1100");
-    command.arg(source("tinygrad/steps.py")).arg(steps.to_string());
-    Program::start(&command, &["stop"])
-}
-
-fn losses(log: &str) -> Vec<String> {
-    log.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect()
 }
 
 #[test]
@@ -211,15 +201,6 @@ fn ten_generations_of_a_program_use_what_the_first_did() {
     });
 }
 
-/// `rounds` twice below a shell, which says so at the end.
-fn two_below_a_shell(devices: &str) -> Program {
-    let mut command = on_device(devices);
-    let script = "\"$0\" \"$1\" & one=$!; \"$0\" \"$1\" & other=$!; \
-                  wait $one && wait $other && echo both have ended";
-    command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
-    Program::start(&command, &["stop"])
-}
-
 #[test]
 fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
     with_clients(|| {
@@ -235,6 +216,81 @@ fn processes_with_devices_of_their_own_are_frozen_as_one_tree() {
             program.stop("both have ended");
             assert_eq!(program.count("PASS rounds"), 2, "{}", program.log());
         }
+    });
+}
+
+#[test]
+fn trees_of_two_runs_are_frozen_as_one_session_or_not_at_all() {
+    with_clients(|| {
+        let mut one = Program::hip("rounds", "soft:gfx1100");
+        let mut two = two_below_a_shell("soft:gfx1100*2");
+        one.wait_lines("round 1", 1);
+        two.wait_lines("round 1", 2);
+        let with = |other: &Program| ["--session".to_owned(), other.pid().to_string()];
+        for name in ["first", "second"] {
+            let trees: Vec<i32> =
+                [&one, &two].into_iter().flat_map(|program| tree_of(program.pid())).collect();
+            let session = with(&two);
+            let outcome = one.checkpointing(name, &session.each_ref().map(String::as_str)).output().unwrap();
+            let outcome = succeeded(&outcome);
+            assert_eq!(number(&outcome, "clients"), 3, "{outcome}");
+            assert_eq!(outcome["trees"].as_array().unwrap().len(), 2, "{outcome}");
+            trees.into_iter().for_each(bury);
+            let outcome = one.restore(name);
+            assert_eq!(outcome["trees"].as_array().unwrap().len(), 2, "{outcome}");
+            one.goes_on("round ", 3);
+            two.goes_on("round ", 6);
+        }
+        // Copies of both, while the originals run.
+        let session = [&with(&two)[..], &["--leave-running".to_owned()]].concat();
+        let arguments: Vec<&str> = session.iter().map(String::as_str).collect();
+        succeeded(&one.checkpointing("left", &arguments).output().unwrap());
+        let mut copies = one.restoring("left", &["--beside"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(copies.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(said.next().is_some_and(|outcome| outcome.contains("waves_restored")));
+        // A file without a name, of more bytes than CRIU takes along: CRIU fails for this tree only.
+        let mut command = on_device("soft:gfx1100");
+        let script = "head -c 2000000 /dev/zero > \"$1-file\"; exec 9< \"$1-file\"; rm \"$1-file\"; exec \"$0\" \"$1\"";
+        command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
+        let mut third = Program::start(&command, &["stop"]);
+        third.wait_lines("round ", 2);
+        let session = [&with(&third)[..], &["--no-preflight".to_owned()]].concat();
+        let arguments: Vec<&str> = session.iter().map(String::as_str).collect();
+        let error = refused(&one.checkpointing("third", &arguments).output().unwrap());
+        let all = format!("Processes {}, {} were not checkpointed; they go on", one.pid(), third.pid());
+        assert!(error.contains(&all) && error.contains("ghost"), "{error}");
+        third.goes_on("round ", 3);
+        third.stop("PASS rounds");
+        one.goes_on("round ", 6);
+        two.goes_on("round ", 12);
+        fs::write(two.path("stop"), "").unwrap();
+        one.stop("PASS rounds");
+        two.stop("both have ended");
+        assert!(copies.wait().unwrap().success());
+        assert_eq!((one.count("PASS"), two.count("PASS"), two.count("both")), (2, 4, 2), "{}", two.log());
+    });
+}
+
+#[test]
+fn one_run_has_one_tree_of_a_session() {
+    with_clients(|| {
+        let mut program = two_below_a_shell("soft:gfx1100");
+        program.wait_lines("round 1", 2);
+        let below = tree_of(program.pid());
+        let [_, one, other] = below[..] else { panic!("{below:?}") };
+        let directory = program.path("images");
+        let [one, other] = [one, other].map(|pid| pid.to_string());
+        let words = ["checkpoint", &one, directory.to_str().unwrap(), "--session", &other];
+        let error = refused(&program.command(&words).output().unwrap());
+        assert!(error.contains("belong to one `stasis run`"), "{error}");
+        let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+        let other = sleep.id().to_string();
+        let words = ["checkpoint", &one, directory.to_str().unwrap(), "--session", &other];
+        let error = refused(&program.command(&words).output().unwrap());
+        sleep.kill().unwrap();
+        sleep.wait().unwrap();
+        assert!(error.contains(&format!("process {other} has none")), "{error}");
+        program.stop("both have ended");
     });
 }
 

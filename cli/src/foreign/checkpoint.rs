@@ -1,255 +1,305 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `stasis checkpoint` of a program that knows nothing of it.
+//! `stasis checkpoint` of programs that know nothing of it.
 //!
-//! INVARIANT: either the checkpoint is committed, or the processes and their device go on as before; whichever comes about, the
-//! device's state is that of the moment at which the tasks were frozen.
+//! INVARIANT: either the checkpoint is committed, of all trees, or the processes and their devices go on as before; whichever comes
+//! about, the state of a device is that of the moment at which its tasks were frozen.
 
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use indicatif::ProgressBar;
-use serde::Serialize;
+use kfd::linux::unique_name;
 use stasis::checkpoint::CheckpointReport;
 use stasis::criu::{
-    CRIU_DIRECTORY, CommitGate, CriuOptions, DumpStats, Executable, LAYOUT, Manifest, SealAt, Sealer,
-    commit_error, commit_now, prepare, retract, withdraw,
+    CommitGate, CriuOptions, Executable, LAYOUT, Manifest, SEALED_LAYOUT, SealAt, Sealer, SessionIndex,
+    commit_error, commit_now, prepare, prepare_empty, retract, withdraw,
 };
-use stasis_criu::{Criu, Dump, DumpOptions};
+use stasis_criu::{Criu, CriuError, Dump, DumpOptions};
 use stasis_criu_foreign::{Executor, ForeignError, Paused, members, owner};
 
 use super::cancel::Claim;
 use super::clients::Tree;
 use super::left_out::Report;
-use super::saving::Saving;
+use super::outcome::{Frozen, Outcome};
+use super::saving::{Saved, Saving};
 use super::status::survey;
-use crate::freeze::{
-    CheckpointArgs, Known, clear_failed, command_line, directory_bytes, list, milliseconds, spinner,
-};
-use crate::{output, preflight, timings};
+use crate::freeze::{CheckpointArgs, Known, clear_failed, command_line, list, milliseconds, spinner};
+use crate::{output, preflight};
 
 /// A file in the run's directory that is there when its program ends because it was checkpointed.
 pub const CHECKPOINTED_FILE: &str = "checkpointed";
 /// How long the device of processes that CRIU has ended may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// What `stasis checkpoint --json` prints.
-#[derive(Debug, Serialize)]
-struct Outcome {
-    pid: i32,
-    foreign: bool,
-    checkpoint_ms: f64,
-    /// From the order to pause until all devices were paused.
-    pause_ms: f64,
-    /// CRIU, from its start to its end, the next included.
-    criu_ms: f64,
-    /// States and memory, while the tasks were frozen.
-    save_ms: f64,
-    clients: usize,
-    queues: u32,
-    waves_saved: u64,
-    waits: u32,
-    criu_bytes: u64,
-    /// Of memory that no task had.
-    stored_bytes: u64,
-    left_running: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    criu_stats: Option<DumpStats>,
+/// A tree that is checkpointed, and where.
+#[derive(Debug)]
+struct Part {
+    tree: Tree,
+    directory: PathBuf,
+    /// What CRIU is told of it.
+    options: CriuOptions,
+    paused: Vec<Paused>,
 }
 
-impl Outcome {
-    /// How long the processes stood still for what, milliseconds.
-    fn phases(&self) -> Vec<(&'static str, f64)> {
-        let stats = self.criu_stats.unwrap_or_default();
-        let frozen = stats.freezing_ms + stats.frozen_ms;
-        vec![
-            ("pause the devices", self.pause_ms),
-            ("frozen by CRIU", (frozen - self.save_ms).max(0.0)),
-            ("save the devices, frozen", self.save_ms),
-            ("CRIU around it", (self.criu_ms - frozen).max(0.0)),
-        ]
-    }
-}
-
-/// Freezes the tree into a directory.
+/// Freezes the trees into a directory.
 ///
 /// # Errors
-/// Why it was not frozen; it goes on then.
-pub fn run(args: &CheckpointArgs, mut tree: Tree) -> Result<()> {
+/// Why they were not frozen; they go on then.
+pub fn run(args: &CheckpointArgs, mut trees: Vec<Tree>) -> Result<()> {
     let started = Instant::now();
-    refuse_options(args)?;
+    ensure!(
+        !args.no_dump,
+        "--no-dump is not for a program under `stasis run`: the device stays paused only while this command lives"
+    );
     let criu = Criu::find()?;
-    let user = owner(tree.pid)?.0;
-    let _claim = Claim::take(&tree)?;
+    let _claims = trees.iter().map(Claim::take).collect::<Result<Vec<_>>>()?;
     if !args.no_preflight {
-        let told = [options(args, tree.pid).dump_arguments(), args.criu_args.clone()].concat();
-        preflight::check_run(tree.pid, &criu, &told, survey(&tree)?)?;
+        for tree in &trees {
+            let told = [options(args, tree.pid).dump_arguments(), args.criu_args.clone()].concat();
+            preflight::check_run(tree.pid, &criu, &told, survey(tree)?)?;
+        }
     }
-    let directory = prepare(&args.directory)?;
+    let (directory, places) = make_directories(args, &trees)?;
     let bar = spinner(args.json);
-    let frozen = tree
-        .broker
-        .hold()
-        .map_err(Into::into)
-        .and_then(|()| freeze(args, &mut tree, &criu, &directory, user, &bar));
+    let held = trees.iter_mut().try_for_each(|tree| tree.broker.hold());
+    let mut parts: Vec<Part> = trees
+        .into_iter()
+        .zip(places)
+        .map(|(tree, directory)| {
+            let options = options(args, tree.pid);
+            Part { tree, directory, options, paused: Vec::new() }
+        })
+        .collect();
+    let frozen = held.map_err(Error::from).and_then(|()| freeze(args, &mut parts, &criu, &bar));
     bar.finish_and_clear();
-    let outcome = frozen.inspect_err(|_| {
+    let mut outcome = frozen.inspect_err(|_| {
         // Only logs are worth keeping of a checkpoint that did not come about.
-        let _ = clear_failed(&directory);
+        if !parts.iter().any(is_complete) {
+            let _ = clear_failed(&directory);
+        }
     })?;
-    let outcome = Outcome { checkpoint_ms: milliseconds(started), ..outcome };
+    outcome.checkpoint_ms = milliseconds(started);
     if args.json {
         output::report(serde_json::to_string(&outcome)? + "\n");
     } else {
-        output::report(prose(&outcome, &tree, &directory, args.timings));
+        output::report(outcome.prose(&directory, args.timings));
     }
     Ok(())
 }
 
-fn refuse_options(args: &CheckpointArgs) -> Result<()> {
-    let refused = [
-        (!args.session.is_empty(), "--session", "trees of `stasis run` are checkpointed one by one"),
-        (args.no_dump, "--no-dump", "the device stays paused only while this command lives"),
-    ];
-    match refused.iter().find(|(given, ..)| *given) {
-        Some((_, option, why)) => bail!("{option} is not for a program under `stasis run`: {why}"),
-        None => Ok(()),
+/// Makes the directories; answers the outermost, and that of each tree.
+fn make_directories(args: &CheckpointArgs, trees: &[Tree]) -> Result<(PathBuf, Vec<PathBuf>)> {
+    if let [_] = trees {
+        let directory = prepare(&args.directory)?;
+        return Ok((directory.clone(), vec![directory]));
     }
+    let directory = prepare_empty(&args.directory)?;
+    let places = trees.iter().map(|tree| Ok(prepare(&directory.join(tree.pid.to_string()))?));
+    let places = places.collect::<Result<Vec<_>>>()?;
+    let id = unique_name("").context("Cannot draw a name for the session")?;
+    let trees = trees.iter().map(|tree| tree.pid).collect();
+    SessionIndex { layout: SEALED_LAYOUT, id, trees }.write(&directory)?;
+    Ok((directory, places))
 }
 
-fn freeze(
-    args: &CheckpointArgs,
-    tree: &mut Tree,
-    criu: &Criu,
-    directory: &Path,
-    user: u32,
-    bar: &ProgressBar,
-) -> Result<Outcome> {
-    bar.set_message("stopping the queues");
-    let began = Instant::now();
+/// Whether the checkpoint of a tree counts.
+fn is_complete(part: &Part) -> bool {
+    Manifest::read(&part.directory).is_ok()
+}
+
+/// Pauses the devices of a tree, whose processes are from now on those that it has now.
+fn pause(args: &CheckpointArgs, part: &mut Part) -> Result<Vec<Executor>> {
+    let tree = &mut part.tree;
     // A process that was about to connect is a client by now, or the broker holds it back.
     let processes = members(tree.pid);
     let (clients, others) = tree.broker.clients()?.into_iter().partition(|client| processes.contains(client));
     (tree.clients, tree.others) = (clients, others);
     ensure!(!tree.clients.is_empty(), "No process of the tree of process {} has a device any more", tree.pid);
-    let known = Known::of(processes.into_iter());
-    let mut executors = Vec::new();
-    for client in &tree.clients {
-        executors.push(Executor::connect(&tree.run.socket, *client, user)?);
-    }
+    let user = owner(tree.pid)?.0;
+    let connected = tree.clients.iter().map(|client| Executor::connect(&tree.run.socket, *client, user));
+    let mut executors = connected.collect::<Result<Vec<_>, _>>()?;
     let (deadline, lease) = (Duration::from_millis(args.deadline_ms), Duration::from_millis(args.lease_ms));
-    let mut paused = Vec::new();
     for executor in &mut executors {
         let client = executor.client;
         let report = executor.pause(deadline, lease);
         // Those that are paused resume by the end of their connections.
-        paused.push(report.map_err(ForeignError::of(client, "cannot be paused"))?);
+        part.paused.push(report.map_err(ForeignError::of(client, "cannot be paused"))?);
     }
+    Ok(executors)
+}
+
+fn freeze(args: &CheckpointArgs, parts: &mut [Part], criu: &Criu, bar: &ProgressBar) -> Result<Outcome> {
+    bar.set_message("stopping the queues");
+    let began = Instant::now();
+    let executors = parts.iter_mut().map(|part| pause(args, part)).collect::<Result<Vec<_>>>()?;
+    let known = Known::of(parts.iter().flat_map(|part| members(part.tree.pid)));
     let pause_ms = milliseconds(began);
     bar.set_message("CRIU dumps the processes");
-    let options = options(args, tree.pid);
-    manifest(tree, criu, &options)?.write_pending(directory)?;
+    let parts = &*parts;
     let sealer =
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
     let seal_at = if args.leave_running { SealAt::Resumed } else { SealAt::Word };
-    let gate = CommitGate::write(directory, Some(&sealer), seal_at)?;
-    let left_out = Report::new(directory, args.self_contained)?;
-    let saving = Saving {
-        tree,
-        directory,
-        mark: (!args.leave_running).then(|| mark_path(tree)).flatten(),
-        paused: &paused,
-        left_out: &left_out,
-        executors: RefCell::new(executors),
-        outcome: RefCell::new(None),
-    };
+    let (mut gates, mut reports) = (Vec::new(), Vec::new());
+    for Part { tree, directory, options, .. } in parts {
+        manifest(tree, criu, options)?.write_pending(directory)?;
+        gates.push(CommitGate::write(directory, Some(&sealer), seal_at)?);
+        reports.push(Report::new(directory, args.self_contained)?);
+    }
+    let mut savings = Vec::new();
+    for ((Part { tree, directory, paused, .. }, left_out), executors) in
+        parts.iter().zip(&reports).zip(executors)
+    {
+        let mark = (!args.leave_running).then(|| mark_path(tree)).flatten();
+        let executors = RefCell::new(executors);
+        savings.push(Saving {
+            tree,
+            directory,
+            mark,
+            paused,
+            left_out,
+            executors,
+            outcome: RefCell::new(None),
+        });
+    }
     // Python's semaphores are files that are open under a name that was removed, and have another one.
     let extra = [args.criu_args.clone(), vec!["--link-remap".to_owned()]].concat();
-    let dump = Dump {
-        pid: tree.pid,
-        members: Dump::members(std::iter::once(tree.pid).chain(tree.clients.iter().copied()), directory),
-        directory,
-        commit: gate.script(),
-        options: DumpOptions {
-            leave_running: args.leave_running,
-            criu: &options,
-            extra: &extra,
-            environment: left_out.environment(),
-        },
-        gate: Some(&gate),
-        before_commit: Some(&saving),
-    };
+    let mut dumps = Vec::new();
+    for ((part, gate), saving) in parts.iter().zip(&gates).zip(&savings) {
+        let pids = std::iter::once(part.tree.pid).chain(part.tree.clients.iter().copied());
+        dumps.push(Dump {
+            pid: part.tree.pid,
+            members: Dump::members(pids, &part.directory),
+            directory: &part.directory,
+            commit: gate.script(),
+            options: DumpOptions {
+                leave_running: args.leave_running,
+                criu: &part.options,
+                extra: &extra,
+                environment: saving.left_out.environment(),
+            },
+            gate: Some(gate),
+            before_commit: Some(saving),
+        });
+    }
+    let roots: Vec<i32> = parts.iter().map(|part| part.tree.pid).collect();
     let criu_began = Instant::now();
-    let dumped = criu.dump(&[dump], args.criu_deadline(&[tree.pid])).pop().context("CRIU was not called")?;
+    let dumped = criu.dump(&dumps, args.criu_deadline(&roots));
     let criu_ms = milliseconds(criu_began);
-    let (mut executors, saved) = (saving.executors.into_inner(), saving.outcome.into_inner());
-    let failure = match (dumped, saved) {
-        (Ok(()), Some(Ok(saved))) => Ok(saved),
-        (_, Some(Err(error))) => Err(error),
-        (Err(error), _) => Err(match commit_error(directory) {
-            Some(reason) => anyhow!(error).context(reason),
-            None => error.into(),
-        }),
-        (Ok(()), None) => Err(anyhow!("CRIU has ended the processes without the commit's script")),
-    };
-    let resumed = match &failure {
+    drop(dumps);
+    let (mut executors, mut outcomes) = (Vec::new(), Vec::new());
+    for saving in savings {
+        executors.push(saving.executors.into_inner());
+        outcomes.push(saving.outcome.into_inner());
+    }
+    let saved = judge(parts, dumped, outcomes);
+    let resumed = match &saved {
         Ok(_) if !args.leave_running => {
-            wait_for_end(&mut executors);
+            executors.iter_mut().for_each(|executors| wait_for_end(executors));
             Ok(())
         }
-        _ => {
-            if let Some(mark) = mark_path(tree) {
-                // It is not there if this was never saved.
-                let _ = fs::remove_file(mark);
-            }
-            executors.iter_mut().try_for_each(|executor| {
-                let client = executor.client;
-                executor.resume().map_err(ForeignError::of(client, "does not go on"))
-            })
-        }
+        _ => parts.iter().zip(&mut executors).try_for_each(|(part, executors)| resume(&part.tree, executors)),
     };
-    let saved = match failure {
+    let saved = match saved {
         Ok(saved) => saved,
-        Err(error) => {
-            // CRIU may fail after the commit; processes that have gone on must not be restored from before that.
-            retract(directory)?;
-            withdraw(directory)?;
-            let ended = known.ended();
-            return Err(error.context(match resumed {
-                // A CRIU that is killed while its code is in a task kills that task.
-                _ if !ended.is_empty() => {
-                    format!("Process {} was not checkpointed; what has ended: {}", tree.pid, list(&ended))
-                }
-                Ok(()) => format!("Process {} was not checkpointed; it goes on", tree.pid),
-                Err(other) => format!("Process {} was not checkpointed ({other:#})", tree.pid),
-            }));
-        }
+        Err(error) => return Err(give_up(parts, &known, error, resumed)?),
     };
     if args.leave_running {
         bar.set_message("hashing the files");
-        commit_now(directory).context("The processes go on, but the checkpoint is not complete")?;
+        let sealed = parts.iter().try_for_each(|part| commit_now(&part.directory));
+        sealed.context("The processes go on, but the checkpoint is not complete")?;
     }
     resumed.context("The checkpoint is complete")?;
-    let sum = |count: fn(&Paused) -> u64| paused.iter().map(count).sum::<u64>();
-    let images = directory.join(CRIU_DIRECTORY);
-    Ok(Outcome {
-        pid: tree.pid,
-        foreign: true,
-        checkpoint_ms: 0.0,
-        pause_ms,
-        criu_ms,
-        save_ms: saved.milliseconds,
-        clients: tree.clients.len(),
-        queues: u32::try_from(sum(|paused| paused.queues.into())).unwrap_or(u32::MAX),
-        waves_saved: sum(|paused| paused.waves),
-        waits: u32::try_from(sum(|paused| paused.waits.into())).unwrap_or(u32::MAX),
-        criu_bytes: directory_bytes(&images),
+    let frozen = parts.iter().zip(&saved).map(|(part, saved)| Frozen {
+        pid: part.tree.pid,
+        clients: part.tree.clients.clone(),
+        paused: part.paused.clone(),
+        directory: part.directory.clone(),
         stored_bytes: saved.stored_bytes,
-        left_running: args.leave_running,
-        criu_stats: DumpStats::read(&images).ok(),
-    })
+    });
+    let save_ms = saved.iter().map(|saved| saved.milliseconds).sum();
+    let mut outcome = Outcome::of(frozen.collect());
+    (outcome.pause_ms, outcome.criu_ms, outcome.save_ms) = (pause_ms, criu_ms, save_ms);
+    outcome.left_running = args.leave_running;
+    Ok(outcome)
+}
+
+/// What was saved of each tree; else the failure that is to blame.
+fn judge(
+    parts: &[Part],
+    dumped: Vec<Result<(), CriuError>>,
+    outcomes: Vec<Option<Result<Saved>>>,
+) -> Result<Vec<Saved>> {
+    ensure!(dumped.len() == parts.len(), "CRIU was not called");
+    let (mut saved, mut failures) = (Vec::new(), Vec::new());
+    for ((part, dumped), outcome) in parts.iter().zip(dumped).zip(outcomes) {
+        match (dumped, outcome) {
+            (Ok(()), Some(Ok(this))) => saved.push(this),
+            (_, Some(Err(error))) => failures.push((0, error)),
+            // The others fail because one did: their scripts were told to.
+            (Err(error @ CriuError::HeldBack), _) => failures.push((2, error.into())),
+            (Err(error), _) => failures.push((
+                1,
+                match commit_error(&part.directory) {
+                    Some(reason) => anyhow!(error).context(reason),
+                    None => error.into(),
+                },
+            )),
+            (Ok(()), None) => {
+                failures.push((1, anyhow!("CRIU has ended the processes without the commit's script")));
+            }
+        }
+    }
+    match failures.into_iter().min_by_key(|(weight, _)| *weight) {
+        None => Ok(saved),
+        Some((_, error)) => Err(error),
+    }
+}
+
+/// Has the devices of a tree go on that was not frozen.
+fn resume(tree: &Tree, executors: &mut [Executor]) -> Result<()> {
+    if let Some(mark) = mark_path(tree) {
+        // It is not there if this was never saved.
+        let _ = fs::remove_file(mark);
+    }
+    for executor in executors {
+        let client = executor.client;
+        executor.resume().map_err(ForeignError::of(client, "does not go on"))?;
+    }
+    Ok(())
+}
+
+/// What is said of trees that were not frozen because of `error`, and of what became of them.
+fn give_up(parts: &[Part], known: &Known, error: Error, resumed: Result<()>) -> Result<Error> {
+    let ended = known.ended();
+    let has_ended = |part: &Part| ended.iter().any(|(pid, _)| *pid == part.tree.pid);
+    let (complete, others): (Vec<&Part>, Vec<&Part>) =
+        parts.iter().partition(|part| has_ended(part) && is_complete(part));
+    for part in &others {
+        // CRIU may fail after the commit; processes that have gone on must not be restored from before that.
+        retract(&part.directory)?;
+        withdraw(&part.directory)?;
+    }
+    let pids: Vec<String> = others.iter().map(|part| part.tree.pid.to_string()).collect();
+    let (whom, goes) = match &pids[..] {
+        [one] => (format!("Process {one} was not checkpointed"), "it goes on"),
+        _ => (format!("Processes {} were not checkpointed", pids.join(", ")), "they go on"),
+    };
+    let is_lost = |(pid, _): &(i32, _)| !complete.iter().any(|part| part.tree.pid == *pid);
+    let lost: Vec<_> = ended.iter().filter(|end| is_lost(end)).copied().collect();
+    let mut text = match resumed {
+        // A CRIU that is killed while its code is in a task kills that task.
+        _ if !lost.is_empty() => format!("{whom}; what has ended: {}", list(&lost)),
+        Ok(()) => format!("{whom}; {goes}"),
+        Err(other) => format!("{whom} ({other:#})"),
+    };
+    if !complete.is_empty() {
+        let places: Vec<_> = complete.iter().map(|part| part.directory.display().to_string()).collect();
+        text.push_str(&format!(". What is gone and can be restored is in {}", places.join(", ")));
+    }
+    Ok(error.context(text))
 }
 
 /// What CRIU is told of the tree.
@@ -291,57 +341,5 @@ fn wait_for_end(executors: &mut [Executor]) {
         while begun.elapsed() < ENDING && executor.confirm().is_ok() {
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-fn prose(outcome: &Outcome, tree: &Tree, directory: &Path, with_timings: bool) -> String {
-    let mut text = headline(outcome, tree, directory);
-    if with_timings {
-        text.push_str(&timings::bars(&outcome.phases()));
-    }
-    text
-}
-
-fn headline(outcome: &Outcome, tree: &Tree, directory: &Path) -> String {
-    let whom = match &tree.clients[..] {
-        [only] if *only == tree.pid => format!("Process {}", tree.pid),
-        clients => format!("The tree of process {} ({} with a device)", tree.pid, clients.len()),
-    };
-    let waves = output::counted(outcome.waves_saved, "wave");
-    let how = if outcome.left_running { "is checkpointed and goes on" } else { "is checkpointed" };
-    format!(
-        "{whom} {how}: {} in {:.0} ms, {} in the middle of kernels, {:.1} MiB by CRIU, {:.1} MiB beside\n",
-        directory.display(),
-        outcome.checkpoint_ms,
-        waves,
-        outcome.criu_bytes as f64 / f64::from(1 << 20),
-        outcome.stored_bytes as f64 / f64::from(1 << 20),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn phases_do_not_count_the_time_of_the_devices_twice() {
-        let outcome = Outcome {
-            pid: 7,
-            foreign: true,
-            checkpoint_ms: 110.0,
-            pause_ms: 10.0,
-            criu_ms: 90.0,
-            save_ms: 20.0,
-            clients: 1,
-            queues: 1,
-            waves_saved: 1,
-            waits: 0,
-            criu_bytes: 1,
-            stored_bytes: 1,
-            left_running: false,
-            criu_stats: Some(DumpStats { freezing_ms: 5.0, frozen_ms: 65.0, ..DumpStats::default() }),
-        };
-        let times: Vec<f64> = outcome.phases().into_iter().map(|(_, ms)| ms).collect();
-        assert_eq!(times, [10.0, 50.0, 20.0, 20.0]);
     }
 }

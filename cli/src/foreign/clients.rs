@@ -66,6 +66,37 @@ pub fn find(pid: i32) -> Result<Option<Tree>> {
     Ok(found)
 }
 
+/// The trees of these processes, if they have devices of runs: of each its own.
+///
+/// # Errors
+/// As [`find`]; when only some have one, and when two have the same.
+pub fn find_all(roots: &[i32]) -> Result<Option<Vec<Tree>>> {
+    let mut trees: Vec<Tree> = Vec::new();
+    let mut without = Vec::new();
+    for root in roots {
+        let Some(tree) = find(*root)? else {
+            without.push(*root);
+            continue;
+        };
+        if let Some(other) = trees.iter().find(|other| other.run.socket == tree.run.socket) {
+            bail!(
+                "Processes {} and {} belong to one `stasis run`; checkpoint a process above both",
+                other.pid,
+                tree.pid
+            );
+        }
+        trees.push(tree);
+    }
+    match (trees.first(), without.first()) {
+        (Some(tree), Some(other)) => bail!(
+            "Process {} has a device of a `stasis run` and process {other} has none: they are not checkpointed as one session",
+            tree.pid
+        ),
+        (None, _) => Ok(None),
+        (Some(_), None) => Ok(Some(trees)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@ mod checkpoint;
 mod clients;
 mod inspect;
 mod left_out;
+mod outcome;
 mod restore;
 mod saving;
 mod status;
@@ -25,7 +26,7 @@ mod thaw;
 
 pub use self::cancel::run as cancel;
 pub use self::checkpoint::{CHECKPOINTED_FILE, run as checkpoint};
-pub use self::clients::find;
+pub use self::clients::{find, find_all};
 pub use self::inspect::Devices;
-pub use self::restore::{find as find_checkpoint, run as restore};
+pub use self::restore::{find as find_checkpoint, hide_directory, restored, run as restore};
 pub use self::status::{run as status, survey};

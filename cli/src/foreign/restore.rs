@@ -15,6 +15,7 @@ use kfd::transport::soft::find_softgpud;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getegid, geteuid};
 use serde::Serialize;
+use serde_json::Value;
 use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
 use stasis_criu_foreign::{self as foreign, Broker, Description, Programs, Run, RunDirectory, Task, members};
@@ -138,12 +139,28 @@ fn thaw(args: &RestoreArgs, opened: &OpenDirectory, manifest: &Manifest) -> Resu
     if args.json {
         output::report(serde_json::to_string(&outcome)? + "\n");
     } else {
-        let Outcome { pid, restore_ms, waves_restored, .. } = outcome;
-        output::report(format!(
-            "Process {pid} runs, restored in {restore_ms:.0} ms with {waves_restored} waves in kernels\n"
-        ));
+        output::report(restored(&serde_json::to_value(&outcome)?));
     }
     Ok(())
+}
+
+/// What is said of a restored tree, of what `--json` prints.
+pub fn restored(outcome: &Value) -> String {
+    format!(
+        "Process {} runs, restored in {:.0} ms with {} waves in kernels\n",
+        outcome["pid"],
+        outcome["restore_ms"].as_f64().unwrap_or(0.0),
+        outcome["waves_restored"]
+    )
+}
+
+/// Hides the run's directory from the copies of a session, as [`cover`] does, if the checkpoint is of a tree of a run.
+///
+/// # Errors
+/// When it cannot be hidden.
+pub fn hide_directory(args: &RestoreArgs, directory: &Path, manifest: &Manifest) -> Result<()> {
+    let Some(name) = &manifest.foreign else { return Ok(()) };
+    cover(&Description::read(&OpenDirectory::open(directory, args.trust())?, name)?.run)
 }
 
 /// Does `restore` once the tasks are complete; `None` if CRIU ends before.

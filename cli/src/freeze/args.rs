@@ -99,6 +99,11 @@ fn limit(given: Option<u64>, base: Duration, bytes: u64) -> Duration {
 }
 
 impl CheckpointArgs {
+    /// The roots of all trees.
+    pub(crate) fn roots(&self) -> Vec<i32> {
+        std::iter::once(self.pid).chain(self.session.iter().copied()).collect()
+    }
+
     /// How long CRIU may take for the trees of `roots`.
     pub(crate) fn criu_deadline(&self, roots: &[i32]) -> Duration {
         let pids = roots.iter().flat_map(|root| stasis_criu_foreign::members(*root));

@@ -36,7 +36,7 @@ const STATUS: Duration = Duration::from_secs(5);
 /// Freezes process trees into a directory.
 pub fn run(args: &CheckpointArgs) -> Result<()> {
     let started = Instant::now();
-    let roots: Vec<i32> = std::iter::once(args.pid).chain(args.session.iter().copied()).collect();
+    let roots = args.roots();
     let party = Party::find(&roots).map_err(|error| explain(&roots, error))?;
     if args.self_contained && party.is_session() {
         bail!(

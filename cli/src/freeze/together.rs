@@ -12,7 +12,7 @@ use stasis::criu::{Manifest, SessionIndex};
 
 use super::args::RestoreArgs;
 use super::progress::milliseconds;
-use crate::output;
+use crate::{foreign, output};
 
 /// Brings all trees back; returns the pids of their roots.
 ///
@@ -22,7 +22,11 @@ pub(super) fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) 
     let started = Instant::now();
     let directories = index.directories(session);
     for directory in &directories {
-        Manifest::read(directory)?;
+        let manifest = Manifest::read(directory)?;
+        if args.beside {
+            // The restores do not know that they are beside the originals.
+            foreign::hide_directory(args, directory, &manifest)?;
+        }
     }
     let restores: Vec<Result<Child>> = directories.iter().map(|directory| start(args, directory)).collect();
     let mut trees = Vec::new();
@@ -81,6 +85,9 @@ fn start(args: &RestoreArgs, directory: &Path) -> Result<Child> {
 
 /// One line a tree.
 fn print(tree: &Value) {
+    if tree["foreign"] == true {
+        return output::report(foreign::restored(tree));
+    }
     let number = |name: &str| tree[name].as_f64().unwrap_or(0.0);
     output::report(format_args!(
         "Process {} {}: {:.1} MiB of buffers, {:.0} ms ({:.0} CRIU)\n",

@@ -46,3 +46,4 @@ pub use self::restoring::restore;
 pub use self::run::Run;
 pub use self::run_directory::{RunDirectory, RunDirectoryError};
 pub use self::saving::{Saved, Saving};
+pub use self::tasks::gate_of;

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kfd::linux::{memfd, pidfd_kill, pidfd_open, poll};
+use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::soft::Launch;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
@@ -75,6 +76,7 @@ impl Relocation<'_> {
         let taken = executors.iter_mut().map(|executor| self.take(executor));
         let taken = taken.collect::<Result<Vec<_>, _>>()?;
         self.rehearse(&environment, &taken)?;
+        taken.iter().try_for_each(|taken| self.keep_closed(taken))?;
         // Their connections are open until they have ended: an executor whose controller goes resumes.
         end_all(broker, &executors)?;
         drop(executors);
@@ -103,6 +105,17 @@ impl Relocation<'_> {
         let kept = file.write_all(&state.bytes).and_then(|()| file.rewind());
         kept.map_err(system("keep the state of a device"))?;
         Ok(Taken { task, state: file, memories: names.into_iter().zip(fds).collect() })
+    }
+
+    /// Has the client wait for as long as this process lives: its executor ends, and the client would go on without a device.
+    fn keep_closed(&self, taken: &Taken) -> Result<(), ForeignError> {
+        // In a pid namespace of its own it does not see this process.
+        let own = if self.programs.joined { 0 } else { std::process::id() };
+        let gates = taken.memories.iter().filter(|(name, _)| name.starts_with(&format!("{GATE_NAME}:")));
+        for (_, memory) in gates {
+            Gate::map(memory.as_fd()).map_err(system("map the gate of a client"))?.close(own);
+        }
+        Ok(())
     }
 
     /// Makes sure that a new softgpud starts there and can read all states.

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use kfd::transport::beside::name_of_memfd;
+use kfd::transport::gate::GATE_NAME;
 
 use crate::error::{ForeignError, system};
 use crate::mapping::Mapping;
@@ -71,6 +72,17 @@ impl Held {
         )))?;
         Ok(Some(opened.into()))
     }
+}
+
+/// The name of a gate that one of these processes has: it has a device, or had one whose executor has ended.
+///
+/// # Errors
+/// When the mappings of one cannot be read.
+pub fn gate_of(pids: &[i32]) -> Result<Option<String>, ForeignError> {
+    let gate_prefix = format!("{GATE_NAME}:");
+    let held = Held::by(pids)?;
+    let gate = held.beginning(&gate_prefix).next().map(str::to_owned);
+    Ok(gate)
 }
 
 /// Name and link of a shared mapping of a memfd, of a line of `/proc/PID/maps`.

@@ -13,7 +13,7 @@ use std::panic::catch_unwind;
 use nix::libc;
 use stasis::explain;
 
-use crate::host::{Level, log};
+use crate::host::{self, Level, log};
 use crate::sys::at_exit;
 use crate::{dump, guard, restore};
 
@@ -78,7 +78,7 @@ unsafe impl Sync for PluginDescriptor {}
 // SAFETY: no other symbol of this name is linked into the library; CRIU defines none.
 #[unsafe(no_mangle)]
 pub static CR_PLUGIN_DESC: PluginDescriptor = PluginDescriptor {
-    name: c"stasis".as_ptr(),
+    name: host::NAME.as_ptr(),
     init,
     exit,
     version: VERSION,

@@ -4,7 +4,7 @@
 //!
 //! INVARIANT: no function of CRIU is linked; the plugin works without a function that the host lacks. (`criu-plugin.h`
 //! declares only `criu_get_image_dir`; `print_on_level` and, since 4.1, `set_compel_interrupt_only_mode` are exported
-//! but internal.)
+//! but internal, as are the functions of the inventory.)
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -67,6 +67,29 @@ pub(crate) fn freeze_by_interrupts_only() -> bool {
     true
 }
 
+/// This plugin's name for CRIU.
+pub(crate) const NAME: &CStr = c"stasis";
+
+/// Has CRIU note in its inventory that these images are not to be restored without this plugin. Returns whether it does.
+pub(crate) fn require_plugin() -> bool {
+    let Some(found) = symbol(c"add_inventory_plugin") else { return false };
+    // SAFETY: criu declares it `int add_inventory_plugin(const char *name)` (image.h).
+    let add =
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> c_int>(found) };
+    // SAFETY: it copies the name.
+    unsafe { add(NAME.as_ptr()) == 0 }
+}
+
+/// Tells CRIU that this plugin is there, if the images are not to be restored without it.
+pub(crate) fn attend_requirement() {
+    let Some(found) = symbol(c"check_and_remove_inventory_plugin") else { return };
+    type Remove = unsafe extern "C" fn(*const c_char, usize) -> bool;
+    // SAFETY: criu declares it `bool check_and_remove_inventory_plugin(const char *name, size_t n)` (image.h).
+    let remove = unsafe { std::mem::transmute::<*mut c_void, Remove>(found) };
+    // SAFETY: it compares `n` bytes of the name with those of its list.
+    unsafe { remove(NAME.as_ptr(), NAME.count_bytes()) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +99,7 @@ mod tests {
         log(Level::Error, "nobody hears \0 this");
         assert!(image_directory().is_none());
         assert!(!freeze_by_interrupts_only());
+        assert!(!require_plugin());
+        attend_requirement();
     }
 }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A CRIU plugin that is only a trigger. Before `criu dump` freezes any process of a tree, the plugin has the processes
-//! with an agent close their devices. At `criu restore` it tells them where their contents are now.
+//! A CRIU plugin by which a plain `criu dump` takes the devices of a process tree along.
 //!
-//! INVARIANT: the plugin itself never dumps or restores any state of a device. It sends the same orders as `stasis
-//! checkpoint`, so its images also restore without the plugin. It does nothing to a process that has no Stasis agent.
+//! To processes with an agent it is only a trigger: before any process of a tree is frozen, it has them close their devices, and at
+//! `criu restore` it tells them where their contents are now. The devices of programs under `stasis run`, which have no agent, it
+//! pauses, saves and restores itself ([`foreign`]).
+//!
+//! INVARIANT: of a process with an agent the plugin never dumps or restores any state of a device. It sends the same orders as
+//! `stasis checkpoint`, so its images also restore without the plugin. It does nothing to a process that has neither an agent nor a
+//! device of a `stasis run`.
 //!
 //! ```text
 //! criu dump                                       processes with an agent (all running)

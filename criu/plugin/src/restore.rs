@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::agent::leave;
 use crate::foreign::{self, RestoreError};
-use crate::host::{Level, log};
+use crate::host::{self, Level, log};
 use crate::images::Images;
 use crate::marker::{self, MarkerError};
 use crate::process::find;
@@ -27,6 +27,7 @@ pub(crate) enum PrepareError {
 
 /// The first hook of a restore: checks that all contents are there, and starts the softgpud of programs under `stasis run`.
 pub(crate) fn prepare() -> Result<(), PrepareError> {
+    host::attend_requirement();
     // CRIU itself reports what it is missing.
     let Ok(images) = Images::open() else { return Ok(()) };
     if marker::check(images.fd, &images.path)? {

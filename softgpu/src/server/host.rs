@@ -128,6 +128,8 @@ impl Host {
         let gate = memories.get(&state.gate).ok_or("the memory of the gate was not given")?;
         let gate = Gate::map(gate.fd.as_fd()).and_then(|mapped| Ok((mapped, linux::duplicate(&gate.fd)?)));
         let gate = gate.map_err(plain)?;
+        // A client that was not stopped looks whether this process lives from now on, and not the one before.
+        gate.0.close(own_number_seen_by(client));
         let files = saved::gate_files(state.process.tokens(), &identities);
         gate.0.publish(&files).map_err(|errno| {
             format!(

@@ -10,7 +10,7 @@ use stasis_criu_foreign::{Executor, ForeignError, Paused, Saving, is_saved_file}
 use thiserror::Error;
 
 use super::run::{RunError, Tree};
-use crate::host::{Level, log};
+use crate::host::{self, Level, log};
 use crate::images::{Images, PlaceError};
 use crate::inside::{self, InsideError};
 use crate::marker::{File, MarkerError};
@@ -127,6 +127,9 @@ pub(crate) fn save() -> Result<Option<Vec<File>>, FreezeError> {
     };
     let saved = saving.save(&mut held.executors, &held.paused)?;
     held.is_saved = true;
+    if !host::require_plugin() {
+        log(Level::Warning, "this criu cannot note that its images need this plugin: restore them with it");
+    }
     let files = saved.files.into_iter().map(|name| File::of(images.fd, &images.path, name));
     Ok(Some(files.collect::<Result<_, _>>()?))
 }

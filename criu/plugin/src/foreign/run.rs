@@ -12,7 +12,7 @@ use kfd::transport::control::ControlError;
 use nix::unistd::Pid;
 use stasis_criu_foreign::{
     Broker, Executor, ForeignError, Programs, Relocation, Run, RunDirectory, RunDirectoryError, Task,
-    members, owner,
+    gate_of, members, owner,
 };
 use thiserror::Error;
 
@@ -84,12 +84,20 @@ impl Tree {
             runs.entry(run).or_insert(pid);
         });
         let mut found: Option<Self> = None;
+        let is_of_run = !runs.is_empty();
         for (run, member) in runs {
             let Some(tree) = Self::of(root, &members, run, member)? else { continue };
             if let (Some(one), Some(other)) = (found.as_ref().and_then(Self::first), tree.first()) {
                 return Err(RunError::Two(one, other));
             }
             found = Some(tree);
+        }
+        // That another process than the clients has one is seen when the tree is saved.
+        if found.is_none()
+            && is_of_run
+            && let Some(gate) = gate_of(&members)?
+        {
+            return Err(ForeignError::Lost { root, gate }.into());
         }
         Ok(found)
     }
@@ -101,7 +109,7 @@ impl Tree {
     fn of(root: i32, members: &[i32], run: Run, member: i32) -> Result<Option<Self>, RunError> {
         let owner = owner(member)?;
         let mut broker = match within(member, || Broker::connect(&run.socket, owner.0))? {
-            // Its softgpud is gone, or is none that takes orders: no process has a device of it.
+            // Its softgpud is gone, or is none that takes orders.
             Err(ControlError::Nobody { .. }) => return Ok(None),
             connected => connected?,
         };
