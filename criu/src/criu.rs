@@ -13,13 +13,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use stasis::checkpoint::Ended;
+use stasis::checkpoint::{Ended, Process};
 use stasis::criu::{
     CRIU_DIRECTORY, CommitGate, CriuOptions, MANIFEST_FILE, ManifestError, NotFound, Program, last_error,
     withdraw,
 };
 use thiserror::Error;
 
+use crate::dump_guard::DumpGuard;
 use crate::guard;
 use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
@@ -154,9 +155,12 @@ impl Criu {
         let targets = dumps.iter().flat_map(Dump::targets);
         let is_told = || interrupt.is_told();
         let mut watch = Watch::new(targets.collect(), Instant::now() + limit, &is_told, GRACE);
-        let mut gates = Gates { dumps, all_started: running.len() == dumps.len(), ..Gates::default() };
+        let guard = guard_of(dumps, &running);
+        let mut gates = Gates { dumps, all_started: running.len() == dumps.len(), guard, ..Gates::default() };
         let stop =
             until_ended(&mut running, &mut watch, LOOK, &mut |at_work, stop| gates.attend(at_work, stop));
+        // It is a child of this process, and no orphan.
+        drop(gates.guard.take());
         let mut ended = running.iter().zip(&gates.held_back);
         let judge = |(dump, log): (&Dump<'_>, Result<Log, CriuError>)| {
             let log = log?;
@@ -335,6 +339,8 @@ impl Dump<'_> {
 struct Gates<'a> {
     dumps: &'a [Dump<'a>],
     all_started: bool,
+    /// Lets the tasks go on if this command is killed.
+    guard: Option<DumpGuard>,
     has_withdrawn: bool,
     has_said: bool,
     /// The dumps that were at work when the others were told to give up.
@@ -364,6 +370,9 @@ impl Gates<'_> {
         } else if gates().all(CommitGate::is_prepared) {
             let may_commit =
                 self.dumps.iter().filter_map(|dump| dump.before_commit).all(BeforeCommit::prepare);
+            if let Some(guard) = &mut self.guard {
+                guard.let_go();
+            }
             match may_commit {
                 true => gates().for_each(|gate| log(gate.commit())),
                 false => gates().for_each(|gate| log(gate.refuse())),
@@ -371,6 +380,18 @@ impl Gates<'_> {
             (self.has_said, self.held_back) = (true, vec![!may_commit; at_work.len()]);
         }
     }
+}
+
+/// A guard of dumps that wait for word to commit. CRIU itself undoes what it does to the network.
+fn guard_of(dumps: &[Dump<'_>], running: &[Running]) -> Option<DumpGuard> {
+    let may_be_ended = |dump: &Dump<'_>| dump.gate.is_some() && !dump.options.criu.tcp_established;
+    if !dumps.iter().all(may_be_ended) {
+        return None;
+    }
+    let criu: Vec<Process> = running.iter().filter_map(Running::process).collect();
+    // Without a guard CRIU ends when it comes to its gate.
+    let started = DumpGuard::start(&criu);
+    started.map_err(|error| tracing::warn!(target: "criu", %error, "the dump has no guard")).ok()
 }
 
 /// Plugins of other devices that are installed must not run; an empty directory keeps them out.

@@ -26,6 +26,7 @@ use nix::poll::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::dump_guard::{self, Dumps};
 use crate::interrupt::Interrupt;
 use crate::orphans::Orphans;
 use crate::session;
@@ -51,6 +52,15 @@ pub enum GuardError {
 }
 
 /// What a guard is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Ordered {
+    /// To restore.
+    Restore(Order),
+    /// To end CRIUs that dump when the command has ended.
+    Dumps(Dumps),
+}
+
+/// What CRIU restores.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// CRIU.
@@ -84,12 +94,19 @@ impl Verdict {
     }
 }
 
-/// `stasis guard`: starts CRIU and waits until it has ended. The verdict goes to the standard output.
+/// `stasis guard`: starts CRIU for a restore and waits until it has ended, and writes the verdict to the standard output; or watches over
+/// dumps.
 ///
 /// # Errors
 /// [`GuardError`]; CRIU was not started then.
 pub fn run(order: &str) -> Result<(), GuardError> {
-    let order: Order = serde_json::from_str(order).map_err(GuardError::Order)?;
+    let order = match serde_json::from_str(order).map_err(GuardError::Order)? {
+        Ordered::Restore(order) => order,
+        Ordered::Dumps(dumps) => {
+            dump_guard::run(&dumps);
+            return Ok(());
+        }
+    };
     let verdict = guard(order).map_err(GuardError::Start)?;
     // The command that reads this may have ended.
     let _ = serde_json::to_writer(io::stdout().lock(), &verdict);
@@ -162,7 +179,7 @@ fn try_order(order: &Order, said: &File) -> io::Result<Verdict> {
     let mut written = tempfile::tempfile()?;
     // Not by its path: the program may have been replaced.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("stasis").arg("guard").arg(serde_json::to_string(order)?);
+    command.arg0("stasis").arg("guard").arg(serde_json::to_string(&Ordered::Restore(order.clone()))?);
     command.stdin(Stdio::piped()).stdout(written.try_clone()?).stderr(said.try_clone()?);
     let mut running = Running::start(command, order.has_group)?;
     // The guard takes a hang-up of this pipe for the end of this command.

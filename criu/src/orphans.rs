@@ -2,8 +2,8 @@
 //! Ends what a killed CRIU leaves behind: half-restored tasks that keep their pids, the script that would still commit,
 //! stopped children.
 //!
-//! INVARIANT: between [`Orphans::adopt`] and [`Orphans::end`] this process starts nothing but CRIU; so every new child
-//! is CRIU's.
+//! INVARIANT: between [`Orphans::adopt`] and [`Orphans::end`] this process starts nothing but CRIU, and guards that have ended before;
+//! so every new child is CRIU's.
 
 use std::fs;
 use std::io;

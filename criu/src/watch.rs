@@ -59,6 +59,11 @@ impl Running {
         }
     }
 
+    /// CRIU's process, unless it is gone.
+    pub fn process(&self) -> Option<Process> {
+        Process::of(self.child.id().cast_signed())
+    }
+
     /// This process's end of CRIU's standard input, if that is a pipe; once.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()

@@ -376,18 +376,28 @@ impl Stopped {
         assert!(!pids.is_empty(), "nothing to stop");
         let stopped = Self(pids);
         stopped.0.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
-        wait_until("the stop", || stopped.0.iter().all(|pid| is_stopped(*pid)));
+        let begun = Instant::now();
+        while let Some(pid) = stopped.0.iter().find(|pid| !is_stopped(**pid)) {
+            let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "process {pid} of {:?} does not stop: {}",
+                stopped.0,
+                status()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
         stopped
     }
 }
 
-/// Whether every thread of a process is stopped: the signal reaches them one after another, and one that still runs can begin a
-/// request, which has no deadline from then on.
+/// Whether every thread of a process is stopped, or has ended: the signal reaches them one after another, and one that still runs can
+/// begin a request, which has no deadline from then on.
 fn is_stopped(pid: i32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     threads.flatten().all(|thread| {
         let text = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+        text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['T', 'Z', 'X']))
     })
 }
 

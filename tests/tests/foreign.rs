@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Programs that were written for AMD's driver are frozen at any instant and thawed, and compute what they would have.
 //!
-//! The instants are drawn with STASIS_SEED; STASIS_FOREIGN=N makes it N checkpoints of a program.
+//! The instants are drawn with STASIS_SEED; STASIS_FOREIGN=N makes it N checkpoints of a program, STASIS_BUFFERS=N a program with N
+//! buffers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -439,4 +440,22 @@ fn program_is_restored_where_the_leader_of_the_session_is_outside_of_the_pid_nam
     let said =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn program_with_thousands_of_buffers_is_frozen() {
+    with_clients(|| {
+        let count = setting("STASIS_BUFFERS").unwrap_or(1000_u32).to_string();
+        for kind in ["device", "host"] {
+            let mut command = on_device("soft:gfx1100");
+            command.arg(hip_program("many", "gfx1100")).args([kind, &count]);
+            let mut program = Program::start(&command, &["stop"]);
+            program.wait_lines("ready", 1);
+            for _ in 0..2 {
+                let outcome = program.freeze_and_restore("images");
+                println!("{kind}: {outcome}");
+            }
+            program.stop("PASS many");
+        }
+    });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A tinygrad program with a gigabyte on the device, which knows nothing of checkpoints: how long it stands still for one that it
-//! survives, in memory and on the disk, and how long it takes to come back.
+//! survives, in memory and on the disk, how long until it goes on when the command is killed meanwhile, and how long it takes to come
+//! back.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,6 +21,10 @@ const TIMES: usize = 3;
 /// TIMEOUT: how long the program may take to make its numbers, and to compare them.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(10);
+/// Instants at which the command is killed.
+const KILLS: u32 = 20;
+/// How soon the program is to go on then.
+const LIMIT_MS: f64 = 50.0;
 
 /// What `stasis checkpoint --json` says.
 #[derive(Debug, Deserialize)]
@@ -90,6 +95,41 @@ fn write_ms(directory: &Path, bytes: u64) -> Result<f64> {
     Ok(took)
 }
 
+/// Whether a process is traced.
+fn is_traced(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.lines().any(|line| line == "TracerPid:\t0")
+}
+
+/// Milliseconds from the end of a command, killed while CRIU has the program, until the program goes on; for each of some instants of a
+/// checkpoint that takes `whole`.
+fn goes_on_ms(run: &str, program: i32, directory: &Path, whole: Duration) -> Result<Vec<f64>> {
+    let own = std::env::current_exe()?.with_file_name("stasis");
+    let mut all = Vec::new();
+    for part in 1..=KILLS {
+        let mut command = Command::new(&own);
+        command.args(["checkpoint", "--leave-running", run]).arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut command = command.stderr(Stdio::null()).spawn().context("Cannot start stasis")?;
+        std::thread::sleep(whole.mul_f64(f64::from(part) / f64::from(KILLS + 1)));
+        let was_traced = is_traced(program);
+        command.kill()?;
+        command.wait()?;
+        let began = Instant::now();
+        while is_traced(program) {
+            ensure!(began.elapsed() < PATIENCE, "the program does not go on");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        if was_traced {
+            all.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        // Wherever it was killed, the program lives.
+        std::thread::sleep(LOOK * 20);
+        ensure!(Path::new(&format!("/proc/{program}")).exists(), "the program has ended");
+        fs::remove_dir_all(directory)?;
+    }
+    Ok(all)
+}
+
 /// Measures.
 pub fn run(report: &Report) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
@@ -141,6 +181,18 @@ fn measure(report: &Report, program: &mut Child, work: &Path, log: &Path, asked:
         report.versus(&case, "complete_median", median(&total), "ms", ("write_same_bytes", median(&peers)));
     }
     let directory = work.join("last");
+    let began = Instant::now();
+    let shown = directory.to_string_lossy().into_owned();
+    let whole: Frozen = serde_json::from_slice(&stasis(&["checkpoint", &pid, &shown, "--leave-running"])?)?;
+    let took = began.elapsed();
+    fs::remove_dir_all(&directory)?;
+    let mut late = goes_on_ms(&pid, whole.pid, &directory, took)?;
+    late.sort_by(f64::total_cmp);
+    if let (Some(most), false) = (late.last(), late.is_empty()) {
+        let case = "1 GiB of tinygrad, the command killed";
+        report.versus(case, "goes_on_median", median(&late), "ms", ("limit", LIMIT_MS));
+        report.versus(case, "goes_on_longest", *most, "ms", ("limit", LIMIT_MS));
+    }
     let shown = directory.to_string_lossy().into_owned();
     let ended: Frozen = serde_json::from_slice(&stasis(&["checkpoint", &pid, &shown])?)?;
     program.wait()?;
