@@ -90,6 +90,24 @@ fn container_of_a_run_whose_checkpoint_fails_runs_on() {
     finishes(&container, shared.path());
 }
 
+/// The softgpud processes in the pid namespace of a process.
+fn devices_of(pid: i32) -> Vec<i32> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let is_softgpud = |pid: &i32| {
+        let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name == "softgpud")
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(is_softgpud).filter(|other| namespace(*other) == namespace(pid)).collect()
+}
+
+/// A line of `/proc/PID/status`.
+fn field(pid: i32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+}
+
 #[test]
 fn bundle_of_a_run_goes_on_and_its_softgpud_ends_with_it() {
     let shared = tempfile::tempdir().unwrap();
@@ -113,7 +131,17 @@ fn bundle_of_a_run_goes_on_and_its_softgpud_ends_with_it() {
     wait_rounds(3);
     let first = bundle.pid().unwrap();
     assert!(is_alive(first));
+    // Its softgpud is in the container's namespaces, below no process of it, and has no capability that the container has not.
+    let devices = devices_of(first);
+    assert_eq!(devices.len(), 2, "a broker and an executor: {devices:?}");
+    let below = descendants(first);
+    for device in &devices {
+        assert!(!below.contains(device), "{device} is below {first}: {below:?}");
+        assert_eq!(field(*device, "CapBnd:"), field(first, "CapBnd:"));
+        assert_eq!(field(*device, "NoNewPrivs:"), "1");
+    }
     fs::write(shared.path().join("stop"), "").unwrap();
     wait_until("the worker's last word", || text().lines().any(|line| line == "done"));
     wait_until("the end of the container", || !is_alive(first));
+    wait_until("the end of its softgpud", || devices.iter().all(|pid| !is_alive(*pid)));
 }

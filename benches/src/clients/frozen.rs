@@ -108,7 +108,11 @@ fn goes_on_ms(run: &str, program: i32, directory: &Path, whole: Duration) -> Res
     let mut all = Vec::new();
     for part in 1..=KILLS {
         let mut command = Command::new(&own);
-        command.args(["checkpoint", "--leave-running", run]).arg(directory).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .args(["checkpoint", "--leave-running", run])
+            .arg(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let mut command = command.stderr(Stdio::null()).spawn().context("Cannot start stasis")?;
         std::thread::sleep(whole.mul_f64(f64::from(part) / f64::from(KILLS + 1)));
         let was_traced = is_traced(program);

@@ -2,8 +2,10 @@
 //! The broker of a run: the softgpud that knows which processes have a device.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 
 use kfd::transport::control::{BrokerAnswer, BrokerOrder, Control, ControlError, broker_socket};
+use nix::errno::Errno;
 
 /// A connection to a broker. Processes are named as they are in the broker's pid namespace.
 #[derive(Debug)]
@@ -22,6 +24,11 @@ impl Broker {
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.0.peer().unwrap_or(0)
+    }
+
+    /// A pidfd of it.
+    pub(crate) fn process(&self) -> Result<OwnedFd, Errno> {
+        self.0.process()
     }
 
     fn order(&mut self, what: &'static str, order: &BrokerOrder) -> Result<BrokerAnswer, ControlError> {

@@ -36,8 +36,7 @@ pub fn start(run: &Run, programs: &Programs) -> Result<Broker, ForeignError> {
     wait_until_free(run, user)?;
     let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
     // No softgpud that would remove it is left.
-    directory.remake(&programs.library)?;
-    let made = give_away(&directory, programs)
+    let made = make_directory(&directory, programs)
         .and_then(|()| write_machine(programs, &run.devices, &directory.machine()))
         .and_then(|()| {
             let root = directory.path().to_string_lossy();
@@ -56,19 +55,23 @@ pub fn start(run: &Run, programs: &Programs) -> Result<Broker, ForeignError> {
             Ok(launch.start(STARTING)?)
         });
     if made.is_err() {
-        let _ = fs::remove_dir_all(directory.path());
+        remove_directory(&directory, programs);
     }
     made?;
     let devices = || run.devices.clone();
     Broker::connect(&run.socket, user).map_err(|source| ForeignError::Silent { devices: devices(), source })
 }
 
-/// Starts one in the namespaces of the restored tree whose root this is a pidfd of, for a run whose directory CRIU or the container engine
+/// Starts one in the namespaces of the restored tree whose root is given by a pidfd and its pid, for a run whose directory CRIU or the container engine
 /// has restored. It ends when the broker's connection ends, unless it is told to stay.
 ///
 /// # Errors
 /// Why not.
-pub fn start_joined(run: &Run, programs: &Programs, root: BorrowedFd<'_>) -> Result<Broker, ForeignError> {
+pub fn start_joined(
+    run: &Run,
+    programs: &Programs,
+    root: (BorrowedFd<'_>, i32),
+) -> Result<Broker, ForeignError> {
     wait_until_free(run, programs.owner.0)?;
     let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
     let path = directory.path().to_string_lossy();
@@ -98,11 +101,42 @@ fn wait_until_free(run: &Run, user: u32) -> Result<(), ForeignError> {
     }
 }
 
-fn give_away(directory: &RunDirectory, programs: &Programs) -> Result<(), ForeignError> {
-    match programs.another_user() {
-        Some(owner) => Ok(directory.give_to(owner)?),
-        None => Ok(()),
+/// Makes the run's directory anew, with the rights of its user: the path is the word of a process of that user.
+fn make_directory(directory: &RunDirectory, programs: &Programs) -> Result<(), ForeignError> {
+    if programs.another_user().is_none() {
+        return Ok(directory.remake(&programs.library)?);
     }
+    const SCRIPT: &str =
+        r#"rm -rf -- "$1" "$2" && mkdir -p -m 700 -- "$3" && mkdir -- "$1" && ln -s -- "$4" "$2""#;
+    let (machine, link) = (directory.machine(), directory.library());
+    let words = [&machine, &link, directory.path(), &programs.library];
+    let done = of_user(Command::new("/bin/sh"), programs).args(["-c", SCRIPT, "sh"]).args(words).output();
+    let act = || format!("make {} as user {}", directory.path().display(), programs.owner.0);
+    let output = done.map_err(system(act()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(system(act())(std::io::Error::other(said)))
+        }
+    }
+}
+
+fn remove_directory(directory: &RunDirectory, programs: &Programs) {
+    if programs.another_user().is_none() {
+        let _ = fs::remove_dir_all(directory.path());
+        return;
+    }
+    let _ = of_user(Command::new("/bin/rm"), programs).args(["-rf", "--"]).arg(directory.path()).output();
+}
+
+/// Has a command become the user of the programs, if this process is root and they are not.
+fn of_user(mut command: Command, programs: &Programs) -> Command {
+    if let Some((user, group)) = programs.another_user() {
+        command.uid(user).gid(group);
+    }
+    command.stdin(Stdio::null()).current_dir("/");
+    command
 }
 
 /// Writes the files of the machine, to know before softgpud serves whether it can be had.
@@ -110,12 +144,9 @@ fn give_away(directory: &RunDirectory, programs: &Programs) -> Result<(), Foreig
 /// # Errors
 /// [`ForeignError::Machine`], [`ForeignError::System`].
 fn write_machine(programs: &Programs, devices: &str, machine: &Path) -> Result<(), ForeignError> {
-    let mut command = Command::new(&programs.softgpud);
-    command.args(["tree", "--devices", devices]).arg(machine).stdin(Stdio::null());
+    let mut command = of_user(Command::new(&programs.softgpud), programs);
+    command.args(["tree", "--devices", devices]).arg(machine);
     command.env("RUST_LIB_BACKTRACE", "0");
-    if let Some((user, group)) = programs.another_user() {
-        command.uid(user).gid(group);
-    }
     let output = command.output().map_err(system(format!("execute {}", programs.softgpud.display())))?;
     if output.status.success() {
         return Ok(());

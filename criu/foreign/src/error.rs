@@ -38,6 +38,12 @@ pub enum ForeignError {
         #[source]
         source: io::Error,
     },
+    /// A state is no softgpud's.
+    #[error("The state of a device has {bytes} bytes, more than any softgpud takes")]
+    LongState {
+        /// Its bytes.
+        bytes: u64,
+    },
     /// Memory that is not in the tree alone.
     #[error(
         "Process {client} shares memory of its device ({memory}) with process {other}, which is not in the tree of process {root}"

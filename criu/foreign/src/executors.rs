@@ -12,6 +12,8 @@ use kfd::transport::control::{
 };
 use kfd::transport::wire::{MAX_FDS, borrow_all};
 
+use nix::errno::Errno;
+
 use crate::error::{ForeignError, system};
 
 type Result<T> = std::result::Result<T, ForeignError>;
@@ -22,6 +24,9 @@ const STARTING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(2);
 /// TIMEOUT: how long an executor may take for an order that moves no memory.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Longest state, bytes: a softgpud takes no longer one.
+const MAX_STATE_BYTES: u64 = 256 << 20;
 
 /// What a pause found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +71,11 @@ impl Executor {
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.control.peer().ok()
+    }
+
+    /// A pidfd of it.
+    pub(crate) fn process(&self) -> std::result::Result<OwnedFd, Errno> {
+        self.control.process()
     }
 
     /// How many queues the client has, if the executor says so within `patience`: it serves one controller at a time.
@@ -137,6 +147,9 @@ impl Executor {
         let (ExecutorAnswer::State { bytes, memories }, Some(fd)) = (answer, fds.into_iter().next()) else {
             return Err(ControlError::Answer { order: WHAT }.into());
         };
+        if bytes > MAX_STATE_BYTES {
+            return Err(ForeignError::LongState { bytes });
+        }
         let mut state = Vec::new();
         File::from(fd).take(bytes).read_to_end(&mut state).map_err(system("read the state of a device"))?;
         Ok(State { bytes: state, memories })

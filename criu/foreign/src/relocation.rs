@@ -15,13 +15,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kfd::linux::{memfd, pidfd_kill, pidfd_open, poll};
+use kfd::linux::{memfd, pidfd_kill, poll};
 use kfd::transport::gate::{GATE_NAME, Gate};
 use kfd::transport::soft::Launch;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::poll::{PollFd, PollFlags};
-use nix::unistd::Pid;
 
 use crate::broker::Broker;
 use crate::description::Programs;
@@ -146,7 +145,8 @@ impl Relocation<'_> {
         if let Some(directory) = directory.filter(|_| socket == self.run.socket) {
             arguments.extend(["--remove", directory]);
         }
-        launch(self.programs, self.root, &arguments, Some(environment))?;
+        let root = self.tasks.first().map_or(0, |task| task.pid);
+        launch(self.programs, (self.root, root), &arguments, Some(environment))?;
         let connected = Broker::connect(socket, self.programs.owner.0);
         connected.map_err(|source| ForeignError::Silent { devices: self.run.devices.clone(), source })
     }
@@ -164,18 +164,32 @@ impl Relocation<'_> {
     }
 }
 
-/// Starts a softgpud in the namespaces of a process, or in those of this one.
+/// Starts a softgpud in the namespaces of a process, or in those of this one. What is started there is a program of the container:
+/// it must not have what the container has not.
 pub(crate) fn launch(
     programs: &Programs,
-    root: BorrowedFd<'_>,
+    (root, pid): (BorrowedFd<'_>, i32),
     arguments: &[&str],
     environment: Option<&[(OsString, OsString)]>,
 ) -> Result<(), ForeignError> {
     let mut launch = Launch::new(&programs.softgpud, arguments);
     launch.user = programs.another_user();
-    launch.namespaces_of = programs.joined.then_some(root);
+    if programs.joined {
+        launch.namespaces_of = Some(root);
+        launch.capabilities = Some(capabilities(pid)?);
+    }
     launch.environment = environment.map(<[_]>::to_vec);
     Ok(launch.start(STARTING)?)
+}
+
+/// The capabilities that a process can have at most.
+fn capabilities(pid: i32) -> Result<u64, ForeignError> {
+    let path = format!("/proc/{pid}/status");
+    let failed = || system(format!("read the capabilities of process {pid}"));
+    let text = fs::read_to_string(path).map_err(failed())?;
+    let mask = text.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.ok_or_else(|| failed()(Errno::EINVAL.into()))
 }
 
 fn rewound(file: &File) -> Result<File, ForeignError> {
@@ -197,24 +211,17 @@ fn environment(pid: i32) -> Vec<(OsString, OsString)> {
 /// Ends a softgpud: its executors first, so that it reaps them. Those of a broker that has ended before would be below process 1 of
 /// their pid namespace, and so in the tree.
 fn end_all(broker: &Broker, executors: &[Executor]) -> Result<(), ForeignError> {
-    let pids: Vec<i32> = executors.iter().filter_map(Executor::pid).collect();
-    let of_broker = processes(std::iter::once(broker.pid()))?;
-    end(&processes(pids.iter().copied())?)?;
+    let found = || system("find the processes of softgpud");
+    let of_executors =
+        executors.iter().map(Executor::process).collect::<Result<Vec<_>, _>>().map_err(found())?;
+    let of_broker = broker.process().map_err(found())?;
+    end(&of_executors)?;
     let until = Instant::now() + ENDING;
-    while pids.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && Instant::now() < until {
+    let pids = || executors.iter().filter_map(Executor::pid);
+    while pids().any(|pid| Path::new(&format!("/proc/{pid}")).exists()) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
-    end(&of_broker)
-}
-
-/// A pidfd of each process.
-fn processes(pids: impl Iterator<Item = i32>) -> Result<Vec<OwnedFd>, ForeignError> {
-    let opened = pids.map(|pid| match pid {
-        // In a pid namespace that cannot be seen from here.
-        ..=0 => Err(Errno::ESRCH.into()),
-        pid => Ok(pidfd_open(Pid::from_raw(pid))?),
-    });
-    opened.collect::<std::io::Result<Vec<_>>>().map_err(system("find the processes of softgpud"))
+    end(&[of_broker])
 }
 
 /// Ends processes, and waits until they have ended.

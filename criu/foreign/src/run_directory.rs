@@ -4,7 +4,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, lchown, symlink};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -97,17 +97,6 @@ impl RunDirectory {
     fn fill(&self, library: &Path) -> Result<(), RunDirectoryError> {
         symlink(library, self.library()).map_err(system("make", &self.library()))?;
         fs::create_dir(self.machine()).map_err(system("make", &self.machine()))
-    }
-
-    /// Gives it to a user: all that [`RunDirectory::remake`] has made.
-    ///
-    /// # Errors
-    /// [`RunDirectoryError`].
-    pub fn give_to(&self, (user, group): (u32, u32)) -> Result<(), RunDirectoryError> {
-        for path in [self.0.clone(), self.machine(), self.library()] {
-            lchown(&path, Some(user), Some(group)).map_err(system("give away", &path))?;
-        }
-        Ok(())
     }
 
     /// The directory itself.

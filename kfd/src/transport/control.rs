@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt};
+use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -251,6 +252,21 @@ impl Control {
     /// The errno of getsockopt(2).
     pub fn peer(&self) -> Result<i32, Errno> {
         Ok(getsockopt(&self.socket, sockopt::PeerCredentials)?.pid())
+    }
+
+    /// A pidfd of that process, which names it also when its number is another one's by now.
+    ///
+    /// # Errors
+    /// ESRCH when it has ended, or cannot be seen; the errno of getsockopt(2) or pidfd_open(2).
+    pub fn process(&self) -> Result<OwnedFd, Errno> {
+        match getsockopt(&self.socket, sockopt::PeerPidfd) {
+            // Before Linux 6.5 only the number is known.
+            Err(Errno::ENOPROTOOPT) => match self.peer()? {
+                ..=0 => Err(Errno::ESRCH),
+                pid => linux::pidfd_open(Pid::from_raw(pid)),
+            },
+            found => found,
+        }
     }
 
     /// How long an answer may take from now on.

@@ -105,7 +105,7 @@ fn restore_devices(root: i32) -> Result<(), RestoreError> {
         false => restored(&mut Broker::connect(&run.socket, user)?)?,
         true => {
             let process = open(root)?;
-            let all = || restored(&mut foreign::start_joined(run, &programs, process.as_fd())?);
+            let all = || restored(&mut foreign::start_joined(run, &programs, (process.as_fd(), root))?);
             within(root, all)??;
         }
     }

@@ -42,6 +42,10 @@ pub(crate) enum RunError {
     )]
     Elsewhere { client: i32, softgpud: i32, root: i32 },
     #[error(
+        "Process {root} is in a user namespace of its own: the softgpud of such a container cannot be moved out of it"
+    )]
+    UserNamespace { root: i32 },
+    #[error(
         "The softgpud in the tree (process {softgpud}) serves process {client} of its pid namespace, too, which is not in the tree"
     )]
     Outsider { softgpud: i32, client: i32 },
@@ -124,6 +128,10 @@ impl Tree {
         if joined && theirs != namespaces(root)? {
             return Err(elsewhere());
         }
+        let user = |pid: i32| namespace(pid, "user").map_err(look(pid));
+        if joined && user(root)? != user(std::process::id().cast_signed())? {
+            return Err(RunError::UserNamespace { root });
+        }
         let (clients, others) = sort(members, joined, &mut broker)?;
         if clients.is_empty() {
             return Ok(None);
@@ -205,7 +213,11 @@ fn sort(members: &[i32], joined: bool, broker: &mut Broker) -> Result<(Vec<Task>
 }
 
 fn namespaces(pid: i32) -> io::Result<Vec<PathBuf>> {
-    KINDS.iter().map(|kind| fs::read_link(proc_directory(pid).join("ns").join(kind))).collect()
+    KINDS.iter().map(|kind| namespace(pid, kind)).collect()
+}
+
+fn namespace(pid: i32, kind: &str) -> io::Result<PathBuf> {
+    fs::read_link(proc_directory(pid).join("ns").join(kind))
 }
 
 /// The pid here of the process that has a number in the pid namespace of another one.

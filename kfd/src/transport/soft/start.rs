@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags};
@@ -133,6 +134,9 @@ pub struct Launch<'a> {
     pub user: Option<(u32, u32)>,
     /// A pidfd of the process whose mount, network, IPC, UTS and pid namespaces it enters; the program is found there.
     pub namespaces_of: Option<BorrowedFd<'a>>,
+    /// The capabilities that it can have at most, as a mask (`CapBnd` of /proc/PID/status), if those of this process are too many: nothing that it
+    /// executes can have others then (PR_SET_NO_NEW_PRIVS).
+    pub capabilities: Option<u64>,
     /// Its environment; `None`: that of this process.
     pub environment: Option<Vec<(OsString, OsString)>>,
 }
@@ -141,7 +145,7 @@ impl<'a> Launch<'a> {
     /// This program with these arguments.
     #[must_use]
     pub fn new(program: &'a Path, arguments: &'a [&'a str]) -> Self {
-        Self { program, arguments, user: None, namespaces_of: None, environment: None }
+        Self { program, arguments, user: None, namespaces_of: None, capabilities: None, environment: None }
     }
 
     /// Starts it; returns when it listens or has given up, at the latest after `limit`.
@@ -158,7 +162,7 @@ impl<'a> Launch<'a> {
     }
 
     fn execute(&self) -> Result<Starting, StartError> {
-        let Self { program, arguments, user, .. } = *self;
+        let Self { program, arguments, user, capabilities, .. } = *self;
         tracing::debug!(target: "kfd", path = %program.display(), ?arguments, "starting softgpud");
         let mut command = Command::new(program);
         command.args(arguments);
@@ -177,13 +181,16 @@ impl<'a> Launch<'a> {
             if let Some(process) = &namespaces_of {
                 setns(process, NAMESPACES)?;
             }
+            if let Some(capabilities) = capabilities {
+                limit_capabilities(capabilities)?;
+            }
             if let Some((user, group)) = user {
                 become_user(user, group)?;
             }
             detach()
         };
         // SAFETY: the closure runs between fork and exec, where only async-signal-safe functions may be called: it calls
-        // setns, setgroups, setgid, setuid, setsid, close_range, fork and _exit, and allocates nothing.
+        // setns, prctl, setgroups, setgid, setuid, setsid, close_range, fork and _exit, and allocates nothing.
         unsafe { command.pre_exec(prepare) };
         // The spawned process is the intermediate one, which exits at once. spawn returns when its child has executed
         // softgpud.
@@ -202,6 +209,22 @@ const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWNS
     .union(CloneFlags::CLONE_NEWIPC)
     .union(CloneFlags::CLONE_NEWUTS)
     .union(CloneFlags::CLONE_NEWPID);
+
+/// Gives up all capabilities that are not in the mask, for good. Runs between fork and exec.
+fn limit_capabilities(mask: u64) -> io::Result<()> {
+    for capability in (0..u64::BITS).filter(|capability| mask & (1 << capability) == 0) {
+        // SAFETY: takes no memory.
+        match Errno::result(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }) {
+            // One that this kernel does not know.
+            Err(Errno::EINVAL) | Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    // SAFETY: takes no memory.
+    let cleared = unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    Errno::result(cleared)?;
+    Ok(nix::sys::prctl::set_no_new_privs()?)
+}
 
 /// Gives up root's rights for those of a user. Runs between fork and exec.
 fn become_user(user: u32, group: u32) -> io::Result<()> {
@@ -266,6 +289,31 @@ mod tests {
     fn settings_that_are_none_are_found_by_name() {
         let names = ["SOFTGPU_ENGINE", "SOFTGPU_ENGIN", "STASIS_DEVICE", "SOFTGPU_"].map(OsString::from);
         assert_eq!(unknown_settings(names.into_iter()), ["SOFTGPU_ENGIN", "SOFTGPU_"]);
+    }
+
+    #[test]
+    fn program_has_no_capability_that_is_not_allowed() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let told = tempfile::NamedTempFile::new().unwrap();
+        let script = format!("grep -E 'Cap|NoNewPrivs' /proc/self/status > {}", told.path().display());
+        // CAP_CHOWN and CAP_KILL.
+        let (program, mask) = (Path::new("/bin/sh"), 0b10_0001);
+        let arguments = ["-c", &script];
+        let mut launch = Launch::new(program, &arguments);
+        launch.capabilities = Some(mask);
+        launch.start(Duration::from_secs(60)).unwrap();
+        let text = std::fs::read_to_string(told.path()).unwrap();
+        let value = |name: &str| {
+            let line =
+                text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{text}"));
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        for name in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(value(name) & !mask, 0, "{text}");
+        }
+        assert_eq!(value("NoNewPrivs:"), 1, "{text}");
     }
 
     #[test]
