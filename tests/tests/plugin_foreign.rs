@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plain `criu dump` and `criu restore`, with the plugin, of programs under `stasis run`, which know nothing of it.
+//!
+//! The instants are drawn with STASIS_SEED; STASIS_FOREIGN=N makes it N dumps of a program.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,11 +17,16 @@ use stasis_tests::clients::{on_device, with_clients};
 use stasis_tests::criu;
 use stasis_tests::foreign::{Program, bury, losses, training, tree_of, two_below_a_shell};
 use stasis_tests::plain_criu::{Outcome, Plugins, at_post_dump, dump_command, run};
-use stasis_tests::sample::numbers_of;
+use stasis_tests::sample::{numbers_of, setting};
 use stasis_tests::worker::{kill, wait_until};
 
 /// What CRIU has to be told of a program that leads no session.
 const IN_A_SESSION: &str = "--shell-job";
+
+/// How many dumps are made of a program; `usual` unless more are asked for.
+fn wanted(usual: usize) -> usize {
+    setting("STASIS_FOREIGN").unwrap_or(usual)
+}
 
 /// `criu dump` of a program, or of the tree below another process of its run.
 fn dump(program: &Program, pid: i32, name: &str, plugins: &Plugins, more: &[&str]) -> Outcome {
@@ -56,7 +63,8 @@ fn program_is_dumped_in_the_middle_of_kernels_and_restored_by_criu_alone() {
         let mut program = Program::hip("rounds", "soft:gfx1100");
         program.wait_lines("round ", 2);
         // The third dump goes into the directory of the first, over its files.
-        for name in ["first", "second", "first"] {
+        for (name, instant) in ["first", "second"].into_iter().cycle().zip(numbers_of(3)).take(wanted(3)) {
+            sleep(Duration::from_millis(u64::from(instant % 40)));
             let outcome = freeze(&mut program, name, &plugins);
             assert!(outcome.log.contains("the devices of 1 processes are paused"), "{}", outcome.log);
             restore(&program, name, &plugins).succeeded();
@@ -113,7 +121,7 @@ fn training_frozen_by_criu_alone_has_the_losses_of_one_that_was_not() {
         let mut program = training(1_000_000);
         program.wait_lines("loss ", 2);
         let mut waves = 0;
-        for instant in numbers_of(1).take(4) {
+        for instant in numbers_of(1).take(wanted(4)) {
             sleep(Duration::from_millis(u64::from(instant % 600)));
             let log = freeze(&mut program, "images", &plugins).log;
             waves += usize::from(!log.contains(" 0 waves in kernels"));
