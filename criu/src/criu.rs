@@ -29,8 +29,8 @@ use crate::watch::{Running, Stop, Target, Watch, until_ended};
 /// How often pending dumps are looked at: each dump waits at its gate for the others, with its tree frozen.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long a dump that is late, or that was cancelled, may take to undo itself: a CRIU that is killed while its
-/// parasite code is in a task may kill the task too.
+/// How long a dump that is late, or that was cancelled, may take to undo itself. Then CRIU is killed, if possible at an instant at which
+/// its code is in no task.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Why CRIU could not be used, or what it said when it failed.
@@ -199,7 +199,9 @@ impl Criu {
         let started = tempfile::tempfile().and_then(|said| {
             // A file instead of a pipe: processes that a killed CRIU leaves behind would keep the pipe open.
             command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
-            Ok((Running::start(command, true)?, said))
+            let mut running = Running::start(command, true)?;
+            running.has_tasks = dump.may_be_released();
+            Ok((running, said))
         });
         started.map_err(|source| self.start_error(source))
     }
@@ -325,6 +327,13 @@ impl Dump<'_> {
         pids.map(|pid| Target::living(pid, directory.join(MANIFEST_FILE))).collect()
     }
 
+    /// Whether CRIU changes nothing but the tasks that it would have to undo itself.
+    fn may_be_released(&self) -> bool {
+        const UNDONE: [&str; 3] = ["--tcp-established", "--freeze-cgroup", "--network-lock"];
+        let is_undone = |argument: &String| UNDONE.iter().any(|option| argument.starts_with(option));
+        !self.options.criu.tcp_established && !self.options.extra.iter().any(is_undone)
+    }
+
     fn images(&self) -> PathBuf {
         self.directory.join(CRIU_DIRECTORY)
     }
@@ -384,8 +393,7 @@ impl Gates<'_> {
 
 /// A guard of dumps that wait for word to commit. CRIU itself undoes what it does to the network.
 fn guard_of(dumps: &[Dump<'_>], running: &[Running]) -> Option<DumpGuard> {
-    let may_be_ended = |dump: &Dump<'_>| dump.gate.is_some() && !dump.options.criu.tcp_established;
-    if !dumps.iter().all(may_be_ended) {
+    if !dumps.iter().all(|dump| dump.gate.is_some() && dump.may_be_released()) {
         return None;
     }
     let criu: Vec<Process> = running.iter().filter_map(Running::process).collect();

@@ -3,7 +3,7 @@
 //!
 //! When a tracer ends, Linux lets its stopped tasks go on with the registers that they have. CRIU's own code is in a task (compel's
 //! `infect.c`) while a mapping of a memfd `CRIUMFD` is, and, for a system call in the task's name, while the first bytes of
-//! its first executable mapping are those of `code_syscall`. CRIU is stopped while that is looked for, so that it stays true.
+//! its first executable mapping are those of `code_syscall`, or the name of the memfd stands behind their place. CRIU is stopped while that is looked for, so that it stays true.
 //!
 //! INVARIANT: a CRIU that locks the network has to undo that itself, and is not ended by this module.
 
@@ -23,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(1);
 const CODE_NAME: &str = "/memfd:CRIUMFD";
 /// `code_syscall` of compel for x86-64: syscall, int3.
 const CODE_SYSCALL: [u8; 8] = [0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
+/// What compel writes behind it while the task makes that memfd.
+const CODE_ARGUMENT: [u8; 8] = *b"CRIUMFD\0";
 /// What the names begin with that CRIU gives to files without one (`--link-remap`), beside where they were.
 const LINK: &str = "link_remap.";
 
@@ -96,10 +98,17 @@ fn is_untouched(pid: i32, tracer: i32) -> io::Result<bool> {
     if maps.contains(CODE_NAME) {
         return Ok(false);
     }
+    let has_code = |entry: fs::DirEntry| {
+        fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().starts_with(CODE_NAME))
+    };
+    if fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().any(has_code) {
+        return Ok(false);
+    }
     let Some(start) = first_executable(&maps) else { return Ok(true) };
-    let mut bytes = [0; CODE_SYSCALL.len()];
+    // The system call, and behind it the name of the memfd.
+    let mut bytes = [0; 16];
     File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, start)?;
-    Ok(bytes != CODE_SYSCALL)
+    Ok(bytes[..8] != CODE_SYSCALL && bytes[8..] != CODE_ARGUMENT)
 }
 
 /// Where the first executable mapping begins.
@@ -110,10 +119,13 @@ fn first_executable(maps: &str) -> Option<u64> {
     u64::from_str_radix(line.split_once('-')?.0, 16).ok()
 }
 
-/// The names that CRIU has given to open files of a task that had none: it removes them only when it ends by itself.
+/// The names that CRIU has given to files of a task, open or mapped, that had none: it removes them only when it ends by itself.
 fn links_of(pid: i32) -> Vec<std::path::PathBuf> {
     let mut links = Vec::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    // The C library maps a semaphore and closes its file.
+    let mapped = fs::read_dir(format!("/proc/{pid}/map_files")).into_iter().flatten().flatten();
+    for entry in open.chain(mapped) {
         let (Ok(name), Ok(file)) = (fs::read_link(entry.path()), fs::metadata(entry.path())) else {
             continue;
         };

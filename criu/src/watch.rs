@@ -20,9 +20,13 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use stasis::checkpoint::{Ended, Process};
 
+use crate::release::release;
+
 /// How long CRIU may take to notice that a task has ended. CRIU mostly does notice, and its log then says more than
 /// this process can see.
 const NOTICE: Duration = Duration::from_millis(800);
+/// TIMEOUT: how long CRIU's code may stay in a task before CRIU is killed nevertheless.
+const RELEASING: Duration = Duration::from_secs(2);
 /// How often the processes that CRIU works on are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -36,6 +40,8 @@ pub struct Running {
     /// Readable when it has ended.
     end: OwnedFd,
     has_group: bool,
+    /// Whether it traces tasks that go on if it is killed while its code is in none of them ([`release`]).
+    pub has_tasks: bool,
     status: Option<ExitStatus>,
 }
 
@@ -50,7 +56,7 @@ impl Running {
         }
         let mut child = command.spawn()?;
         match pidfd_open(Pid::from_raw(child.id().cast_signed())) {
-            Ok(end) => Ok(Self { child, end, has_group, status: None }),
+            Ok(end) => Ok(Self { child, end, has_group, has_tasks: false, status: None }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -87,6 +93,10 @@ impl Running {
     /// Kills CRIU, and all other processes of its group if it has one.
     pub fn kill(&mut self) {
         if self.is_at_work() {
+            let released = self.process().filter(|_| self.has_tasks);
+            if released.is_some_and(|criu| release(criu, RELEASING)) {
+                return;
+            }
             if self.has_group {
                 let _ = killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL);
             }

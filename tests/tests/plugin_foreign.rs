@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::Value;
+use stasis_criu_foreign::{ForeignError, Programs, Run, start};
 use stasis_tests::clients::{on_device, with_clients};
 use stasis_tests::criu;
 use stasis_tests::foreign::{Program, bury, losses, training, tree_of, two_below_a_shell};
@@ -244,10 +246,8 @@ fn images_that_are_not_what_was_written_are_refused_and_can_be_mended() {
             let error = restore(&program, "images", &plugins).refused();
             assert!(!program.is_alive(), "{name} {place}: {error}");
             fs::remove_file(&path).unwrap();
-            if *name != "stasis.json" {
-                let error = restore(&program, "images", &plugins).refused();
-                assert!(error.contains(name), "{error}");
-            }
+            let error = restore(&program, "images", &plugins).refused();
+            assert!(error.contains(name) && !program.is_alive(), "{error}");
             fs::write(&path, whole).unwrap();
         }
         program.leaves_nothing();
@@ -281,16 +281,50 @@ fn images_that_are_not_what_was_written_are_refused_and_can_be_mended() {
 }
 
 #[test]
-fn program_whose_softgpud_is_gone_is_refused_by_name() {
+fn program_whose_softgpud_is_gone_is_refused_by_name_and_an_earlier_dump_stays() {
     with_clients(|| {
         let plugins = Plugins::ours();
         let mut program = Program::hip("rounds", "soft:gfx1100");
         program.wait_lines("round ", 2);
+        dump(&program, program.pid(), "images", &plugins, &["--leave-running"]).succeeded();
+        program.goes_on("round ", 1);
         program.devices().into_iter().for_each(kill);
         let error = dump(&program, program.pid(), "images", &plugins, &[]).refused();
         assert!(error.contains("whose executor has ended"), "{error}");
         kill(program.pid());
+        program.wait_run();
+        // No softgpud was left to remove the run's directory.
+        fs::remove_dir_all(program.path("runtime")).unwrap();
+        fs::create_dir(program.path("runtime")).unwrap();
+        restore(&program, "images", &plugins).succeeded();
+        program.goes_on("round ", 3);
+        program.stop("PASS rounds");
     });
+}
+
+#[test]
+fn softgpud_of_another_user_stays_for_a_process_of_root() {
+    const NOBODY: u32 = 65_534;
+    let directory = tempfile::tempdir().unwrap();
+    chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let own = directory.path().join("stasis-run-x");
+    let run = Run {
+        socket: format!("stasis-test.{}", std::process::id()),
+        directory: own.join("machine").to_str().unwrap().to_owned(),
+        devices: "gfx1100".to_owned(),
+    };
+    let [softgpud, library] = ["softgpud", "libstasis_kfd.so"].map(stasis_tests::program);
+    let programs = Programs { softgpud, library, owner: (NOBODY, NOBODY), joined: false };
+    let mut broker = start(&run, &programs).unwrap();
+    broker.stay(std::process::id().cast_signed()).unwrap();
+    assert!(broker.clients().unwrap().is_empty());
+    let softgpud = broker.pid();
+    for path in [own.clone(), own.join("machine"), format!("/proc/{softgpud}").into()] {
+        assert_eq!(fs::metadata(&path).unwrap().uid(), NOBODY, "{}", path.display());
+    }
+    assert!(own.join("libstasis_kfd.so").exists());
+    assert!(matches!(start(&run, &programs), Err(ForeignError::Served { .. })));
+    kill(softgpud);
 }
 
 #[test]
@@ -318,10 +352,7 @@ fn program_of_another_user_gets_a_softgpud_of_that_user() {
     bury(program.pid());
     program.wait_run();
     restore(&program, "images", &plugins).succeeded();
-    let owners = program.devices().into_iter().map(|pid| {
-        use std::os::unix::fs::MetadataExt;
-        fs::metadata(format!("/proc/{pid}")).unwrap().uid()
-    });
+    let owners = program.devices().into_iter().map(|pid| fs::metadata(format!("/proc/{pid}")).unwrap().uid());
     assert_eq!(owners.collect::<Vec<_>>(), [NOBODY; 2]);
     program.goes_on("round ", 3);
     program.stop("done");

@@ -5,7 +5,6 @@
 //! about, the state of a device is that of the moment at which its tasks were frozen.
 
 use std::cell::RefCell;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use stasis::criu::{
     commit_error, commit_now, prepare, prepare_empty, retract, withdraw,
 };
 use stasis_criu::{Criu, CriuError, Dump, DumpOptions};
-use stasis_criu_foreign::{Executor, ForeignError, Paused, members, owner};
+use stasis_criu_foreign::{Executor, ForeignError, OpenRunDirectory, Paused, RunDirectory, members, owner};
 
 use super::cancel::Claim;
 use super::clients::Tree;
@@ -141,7 +140,12 @@ fn freeze(args: &CheckpointArgs, parts: &mut [Part], criu: &Criu, bar: &Progress
     let parts = &*parts;
     let sealer =
         Sealer::this_program().context("Cannot find this program's own path, for CRIU to call it")?;
-    let seal_at = if args.leave_running { SealAt::Resumed } else { SealAt::Word };
+    let seal_at = match (args.leave_running, parts) {
+        (true, _) => SealAt::Resumed,
+        (false, [_]) => SealAt::Word,
+        // All that can fail comes before the word.
+        (false, _) => SealAt::Caller,
+    };
     let (mut gates, mut reports) = (Vec::new(), Vec::new());
     for Part { tree, directory, options, .. } in parts {
         manifest(tree, criu, options)?.write_pending(directory)?;
@@ -152,19 +156,13 @@ fn freeze(args: &CheckpointArgs, parts: &mut [Part], criu: &Criu, bar: &Progress
     for ((Part { tree, directory, paused, .. }, left_out), executors) in
         parts.iter().zip(&reports).zip(executors)
     {
-        let mark = (!args.leave_running).then(|| mark_path(tree)).flatten();
+        let mark = if args.leave_running { None } else { Some(run_directory(tree)?) };
         let executors = RefCell::new(executors);
-        savings.push(Saving {
-            tree,
-            directory,
-            mark,
-            paused,
-            left_out,
-            executors,
-            outcome: RefCell::new(None),
-        });
+        let seals = seal_at == SealAt::Caller;
+        let outcome = RefCell::new(None);
+        savings.push(Saving { tree, directory, mark, paused, left_out, seals, executors, outcome });
     }
-    // Python's semaphores are files that are open under a name that was removed, and have another one.
+    // Python's semaphores are files that are mapped under a name that was removed, and have another one.
     let extra = [args.criu_args.clone(), vec!["--link-remap".to_owned()]].concat();
     let mut dumps = Vec::new();
     for ((part, gate), saving) in parts.iter().zip(&gates).zip(&savings) {
@@ -200,7 +198,14 @@ fn freeze(args: &CheckpointArgs, parts: &mut [Part], criu: &Criu, bar: &Progress
             executors.iter_mut().for_each(|executors| wait_for_end(executors));
             Ok(())
         }
-        _ => parts.iter().zip(&mut executors).try_for_each(|(part, executors)| resume(&part.tree, executors)),
+        _ => {
+            let back = parts.iter().zip(&mut executors);
+            // A tree that has ended after its commit has nothing to go on with.
+            let back = back.filter(|(part, _)| !(known.end(part.tree.pid).is_some() && is_complete(part)));
+            let resumed = back.map(|(part, executors)| resume(&part.tree, executors));
+            // All are resumed; the first failure is told.
+            resumed.collect::<Vec<_>>().into_iter().collect()
+        }
     };
     let saved = match saved {
         Ok(saved) => saved,
@@ -260,15 +265,15 @@ fn judge(
 
 /// Has the devices of a tree go on that was not frozen.
 fn resume(tree: &Tree, executors: &mut [Executor]) -> Result<()> {
-    if let Some(mark) = mark_path(tree) {
+    if let Ok(directory) = run_directory(tree) {
         // It is not there if this was never saved.
-        let _ = fs::remove_file(mark);
+        let _ = directory.remove(CHECKPOINTED_FILE);
     }
-    for executor in executors {
+    let resumed = executors.iter_mut().map(|executor| {
         let client = executor.client;
-        executor.resume().map_err(ForeignError::of(client, "does not go on"))?;
-    }
-    Ok(())
+        executor.resume().map_err(ForeignError::of(client, "does not go on"))
+    });
+    Ok(resumed.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
 }
 
 /// What is said of trees that were not frozen because of `error`, and of what became of them.
@@ -314,8 +319,10 @@ fn leads_session(pid: i32) -> bool {
     nix::unistd::getsid(Some(pid)) == Ok(pid)
 }
 
-fn mark_path(tree: &Tree) -> Option<PathBuf> {
-    Some(Path::new(&tree.run.directory).parent()?.join(CHECKPOINTED_FILE))
+/// The directory of the tree's run, which belongs to the tree's user: its path is the word of a process.
+fn run_directory(tree: &Tree) -> Result<OpenRunDirectory> {
+    let directory = RunDirectory::of_machine(Path::new(&tree.run.directory))?;
+    Ok(directory.open(None, owner(tree.pid)?.0)?)
 }
 
 fn manifest(tree: &Tree, criu: &Criu, options: &CriuOptions) -> Result<Manifest> {

@@ -118,7 +118,15 @@ impl Outcome {
 
     /// How long the processes stood still for what, milliseconds.
     fn phases(&self) -> Vec<(&'static str, f64)> {
-        let stats = self.criu_stats.unwrap_or_default();
+        let Some(stats) = self.criu_stats else {
+            // Of several CRIUs, whose times overlap, there are no sums.
+            let (save, rest) = (self.save_ms, (self.criu_ms - self.save_ms).max(0.0));
+            return vec![
+                ("pause the devices", self.pause_ms),
+                ("save the devices, frozen", save),
+                ("CRIU around it", rest),
+            ];
+        };
         let frozen = stats.freezing_ms + stats.frozen_ms;
         vec![
             ("pause the devices", self.pause_ms),

@@ -2,14 +2,15 @@
 //! What is saved of a tree while its tasks are frozen and CRIU's images complete.
 
 use std::cell::RefCell;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use stasis::criu::seal;
 use stasis_criu::BeforeCommit;
-use stasis_criu_foreign::{self as foreign, Executor, Paused, Task, members};
+use stasis_criu_foreign::{self as foreign, Executor, OpenRunDirectory, Paused, Task, members};
 
+use super::checkpoint::CHECKPOINTED_FILE;
 use super::clients::Tree;
 use super::left_out::Report;
 use crate::freeze::milliseconds;
@@ -27,9 +28,11 @@ pub(super) struct Saving<'a> {
     pub tree: &'a Tree,
     pub directory: &'a Path,
     pub left_out: &'a Report,
-    /// The file that tells `stasis run` why its program ends.
-    pub mark: Option<PathBuf>,
+    /// Where a file tells `stasis run` why its program ends.
+    pub mark: Option<OpenRunDirectory>,
     pub paused: &'a [Paused],
+    /// Whether the files are listed here, and not by the script of the commit.
+    pub seals: bool,
     pub executors: RefCell<Vec<Executor>>,
     pub outcome: RefCell<Option<Result<Saved>>>,
 }
@@ -56,9 +59,12 @@ impl Saving<'_> {
             programs: None,
         };
         let saved = saving.save(&mut self.executors.borrow_mut(), self.paused)?;
+        if self.seals {
+            seal(self.directory)?;
+        }
         if let Some(mark) = &self.mark {
             let said = self.directory.as_os_str().as_encoded_bytes();
-            fs::write(mark, said).with_context(|| format!("Cannot write {}", mark.display()))?;
+            mark.write_new(CHECKPOINTED_FILE, said)?;
         }
         Ok(Saved { milliseconds: milliseconds(began), stored_bytes: saved.stored_bytes })
     }

@@ -3,9 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use kfd::transport::control::{BrokerAnswer, BrokerOrder, Control, ControlError, broker_socket};
 use nix::errno::Errno;
+
+/// TIMEOUT: how long a broker may take to answer; it never waits for anybody.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a broker. Processes are named as they are in the broker's pid namespace.
 #[derive(Debug)]
@@ -17,7 +21,10 @@ impl Broker {
     /// # Errors
     /// As [`Control::connect`].
     pub fn connect(run: &str, user: u32) -> Result<Self, ControlError> {
-        Control::connect(&broker_socket(run), user).map(Self)
+        let control = Control::connect(&broker_socket(run), user)?;
+        let limited = control.set_limit(PATIENCE);
+        limited.map_err(|errno| ControlError::Nobody { name: run.to_owned(), errno })?;
+        Ok(Self(control))
     }
 
     /// The broker's own process, as this process sees it; 0 if it is in a pid namespace that cannot be seen.

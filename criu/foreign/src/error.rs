@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::run_directory::RunDirectoryError;
 
-/// Why something is not done. Nothing of a device is lost by it.
+/// Why something is not done. Nothing of a device is lost by it, but for [`ForeignError::LostInMove`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ForeignError {
@@ -38,6 +38,12 @@ pub enum ForeignError {
         #[source]
         source: io::Error,
     },
+    /// The new softgpud has failed after the old one was ended.
+    #[error(
+        "The software device in the tree was ended, and another one outside cannot go on with its state: the programs have lost \
+         their device. End them, and restore an earlier checkpoint"
+    )]
+    LostInMove(#[source] Box<Self>),
     /// A state is no softgpud's.
     #[error("The state of a device has {bytes} bytes, more than any softgpud takes")]
     LongState {

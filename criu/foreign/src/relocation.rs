@@ -60,12 +60,22 @@ struct Taken {
     memories: Vec<(String, OwnedFd)>,
 }
 
+impl Taken {
+    /// The client's gate.
+    fn gate(&self) -> Result<Gate, ForeignError> {
+        let prefix = format!("{GATE_NAME}:");
+        let memory = self.memories.iter().find(|(name, _)| name.starts_with(&prefix));
+        let (_, memory) = memory.ok_or_else(|| ForeignError::NotDescribed { name: prefix.clone() })?;
+        Gate::map(memory.as_fd()).map_err(system("map the gate of a client"))
+    }
+}
+
 impl Relocation<'_> {
     /// Moves the paused devices of these executors, which may share memory, into a new softgpud; the old one, which is that of
     /// `broker`, ends. Answers the new executors, which are paused.
     ///
     /// # Errors
-    /// Why not. Unless the new softgpud failed after the old one was ended, the devices resume when the executors are dropped.
+    /// Why not; the devices resume, but for [`ForeignError::LostInMove`].
     pub fn carry_out(
         &self,
         broker: &mut Broker,
@@ -79,7 +89,26 @@ impl Relocation<'_> {
         // Their connections are open until they have ended: an executor whose controller goes resumes.
         end_all(broker, &executors)?;
         drop(executors);
-        *broker = self.start(&self.run.socket, &environment)?;
+        let moved = self.take_over(broker, &environment, &taken);
+        moved.map_err(|error| {
+            // Without a device their calls fail; behind closed gates they would wait for ever.
+            for gate in taken.iter().filter_map(|taken| taken.gate().ok()) {
+                gate.open();
+            }
+            ForeignError::LostInMove(Box::new(error))
+        })
+    }
+
+    /// Starts the new softgpud under the name of the one that has ended, and gives it the devices.
+    fn take_over(
+        &self,
+        broker: &mut Broker,
+        environment: &[(OsString, OsString)],
+        taken: &[Taken],
+    ) -> Result<Vec<Executor>, ForeignError> {
+        *broker = self.start(&self.run.socket, environment)?;
+        // As the one before did.
+        broker.hold()?;
         let restored = taken.iter().map(|taken| self.restore(broker, taken));
         let restored = restored.collect::<Result<Vec<_>, _>>()?;
         if let Some(root) = self.tasks.first() {
@@ -110,10 +139,7 @@ impl Relocation<'_> {
     fn keep_closed(&self, taken: &Taken) -> Result<(), ForeignError> {
         // In a pid namespace of its own it does not see this process.
         let own = if self.programs.joined { 0 } else { std::process::id() };
-        let gates = taken.memories.iter().filter(|(name, _)| name.starts_with(&format!("{GATE_NAME}:")));
-        for (_, memory) in gates {
-            Gate::map(memory.as_fd()).map_err(system("map the gate of a client"))?.close(own);
-        }
+        taken.gate()?.close(own);
         Ok(())
     }
 

@@ -3,10 +3,15 @@
 //! begins, and again when a checkpoint of the run is restored.
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use tempfile::TempDir;
 use thiserror::Error;
 
@@ -14,6 +19,8 @@ use thiserror::Error;
 const PREFIX: &str = "stasis-run-";
 /// The files of the machine.
 const MACHINE: &str = "machine";
+/// What softgpud tells of its clients.
+pub const REPORT_FILE: &str = "report";
 /// The library.
 const LIBRARY: &str = "libstasis_kfd.so";
 
@@ -25,6 +32,16 @@ pub enum RunDirectoryError {
     Name {
         /// The name.
         path: PathBuf,
+    },
+    /// Somebody else's directory is there.
+    #[error("{} belongs to user {found}, and not to user {wanted}, whose run it would be", path.display())]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        found: u32,
+        /// Whose it was to be.
+        wanted: u32,
     },
     /// A file system refused something.
     #[error("Cannot {act} {}", path.display())]
@@ -99,6 +116,30 @@ impl RunDirectory {
         fs::create_dir(self.machine()).map_err(system("make", &self.machine()))
     }
 
+    /// Opens it, as the process `root` sees its path, or as this process does; it has to belong to `user`.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::System`], [`RunDirectoryError::Owner`].
+    pub fn open(&self, root: Option<i32>, user: u32) -> Result<OpenRunDirectory, RunDirectoryError> {
+        let top = root.map_or_else(|| PathBuf::from("/"), |pid| format!("/proc/{pid}/root").into());
+        let failed = || {
+            let raise = system("open", &self.0);
+            move |errno: Errno| raise(errno.into())
+        };
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let top = openat(AT_FDCWD, &top, flags | OFlag::O_PATH, Mode::empty()).map_err(failed())?;
+        // No link in it leads out of that root.
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(flags | OFlag::O_NOFOLLOW).resolve(resolve);
+        let below = self.0.strip_prefix("/").unwrap_or(&self.0);
+        let directory = openat2(&top, below, how).map_err(failed())?;
+        let found = fstat(&directory).map_err(failed())?.st_uid;
+        match found == user {
+            true => Ok(OpenRunDirectory { directory, path: self.0.clone() }),
+            false => Err(RunDirectoryError::Owner { path: self.0.clone(), found, wanted: user }),
+        }
+    }
+
     /// The directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -114,7 +155,7 @@ impl RunDirectory {
     /// What softgpud tells of its clients, for `stasis run`, which has the file open.
     #[must_use]
     pub fn report(&self) -> PathBuf {
-        self.0.join("report")
+        self.0.join(REPORT_FILE)
     }
 
     /// A link to the library that the run's processes load: the dynamic linker takes no spaces and no colons in the name.
@@ -124,9 +165,65 @@ impl RunDirectory {
     }
 }
 
+/// The directory of a run that is held open, and is its user's.
+#[derive(Debug)]
+pub struct OpenRunDirectory {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl OpenRunDirectory {
+    /// Writes a new file; one of that name is removed before.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::System`].
+    pub fn write_new(&self, name: &str, text: &[u8]) -> Result<(), RunDirectoryError> {
+        self.remove(name)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR | Mode::S_IRGRP | Mode::S_IROTH;
+        let made = openat(&self.directory, name, flags, mode).map_err(io::Error::from);
+        let written = made.and_then(|file| fs::File::from(file).write_all(text));
+        written.map_err(system("write", &self.path.join(name)))
+    }
+
+    /// Removes a file, if there is one.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::System`].
+    pub fn remove(&self, name: &str) -> Result<(), RunDirectoryError> {
+        match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(system("remove", &self.path.join(name))(errno.into())),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_written_in_a_directory_of_the_user_only_and_through_no_link() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = RunDirectory(parent.path().join("stasis-run-x"));
+        fs::create_dir(directory.path()).unwrap();
+        let user = nix::unistd::geteuid().as_raw();
+        let victim = parent.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        symlink(&victim, directory.path().join("mark")).unwrap();
+        let opened = directory.open(None, user).unwrap();
+        opened.write_new("mark", b"said").unwrap();
+        assert_eq!(fs::read(directory.path().join("mark")).unwrap(), b"said");
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        opened.remove("mark").unwrap();
+        opened.remove("mark").unwrap();
+        assert!(matches!(directory.open(None, user + 1), Err(RunDirectoryError::Owner { .. })));
+        let own = std::process::id().cast_signed();
+        directory.open(Some(own), user).unwrap();
+        let link = RunDirectory(parent.path().join("stasis-run-y"));
+        symlink(directory.path(), link.path()).unwrap();
+        assert!(matches!(link.open(None, user), Err(RunDirectoryError::System { .. })));
+    }
 
     #[test]
     fn names_that_no_run_has_are_refused() {

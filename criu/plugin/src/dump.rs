@@ -69,6 +69,8 @@ struct Dump {
     root: Option<i32>,
     /// The processes without a device.
     ready: Vec<Ready>,
+    /// Whether the devices of programs under `stasis run` were saved, if there are any.
+    is_saved: bool,
 }
 
 /// A process without a device.
@@ -79,7 +81,8 @@ struct Ready {
     contents: Option<Contents>,
 }
 
-static DUMP: Mutex<Dump> = Mutex::new(Dump { is_active: false, root: None, ready: Vec::new() });
+static DUMP: Mutex<Dump> =
+    Mutex::new(Dump { is_active: false, root: None, ready: Vec::new(), is_saved: false });
 
 fn dump() -> MutexGuard<'static, Dump> {
     DUMP.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,7 +93,7 @@ pub(crate) fn prepare() {
     dump().is_active = true;
     foreign::forget();
     // A dump of processes without an agent must not notice the plugin.
-    if process::is_any() && !host::freeze_by_interrupts_only() {
+    if (process::is_any() || foreign::is_any()) && !host::freeze_by_interrupts_only() {
         log(
             Level::Info,
             "this criu freezes a --freeze-cgroup at once: processes started late are not waited for",
@@ -116,7 +119,8 @@ pub(crate) fn pause(pid: i32) -> Result<(), DumpError> {
     let found = asked.filter_map(process::find);
     let ours: Vec<_> = found.collect();
     if ours.is_empty() {
-        return if is_first { mark(&[], None) } else { Ok(()) };
+        // That of a tree with devices is written with them.
+        return if is_first && !foreign::is_holding() { mark(&[], None) } else { Ok(()) };
     }
     // These processes were started, or have opened their runtime, since the tree was walked. They still run, but their
     // parents do not: a kernel that waits for a parent makes them late, and the dump fails.
@@ -139,11 +143,13 @@ fn mark(ready: &[Ready], devices: Option<Vec<marker::File>>) -> Result<(), DumpE
 /// `CHECKPOINT_DEVICES`: all processes are frozen. Those with an agent may not have a device; that of programs under `stasis run` is
 /// saved.
 pub(crate) fn verify(pid: i32) -> Result<(), DumpError> {
-    let dump = dump();
+    let mut dump = dump();
     if !dump.is_active {
         return Ok(());
     }
-    if let Some(files) = foreign::save()? {
+    if !std::mem::replace(&mut dump.is_saved, true)
+        && let Some(files) = foreign::save()?
+    {
         mark(&dump.ready, Some(files))?;
     }
     match process::find(pid).filter(|_| !foreign::has_client(pid)) {
@@ -166,7 +172,7 @@ pub(crate) fn end(result: i32) -> bool {
     }
     guard::forget();
     let ready = std::mem::take(&mut dump.ready);
-    *dump = Dump { is_active: false, root: None, ready: Vec::new() };
+    *dump = Dump { is_active: false, root: None, ready: Vec::new(), is_saved: false };
     let ours = ready.into_iter().filter(|ready| ready.contents.is_some()).map(|ready| ready.process);
     *after() = (std::process::id(), ours.collect());
     count > 0

@@ -80,14 +80,16 @@ pub(crate) fn require_plugin() -> bool {
     unsafe { add(NAME.as_ptr()) == 0 }
 }
 
-/// Tells CRIU that this plugin is there, if the images are not to be restored without it.
-pub(crate) fn attend_requirement() {
-    let Some(found) = symbol(c"check_and_remove_inventory_plugin") else { return };
+/// Tells CRIU that this plugin is there, and returns whether the images are not to be restored without it.
+pub(crate) fn attend_requirement() -> bool {
+    let Some(found) = symbol(c"check_and_remove_inventory_plugin") else { return false };
     type Remove = unsafe extern "C" fn(*const c_char, usize) -> bool;
     // SAFETY: criu declares it `bool check_and_remove_inventory_plugin(const char *name, size_t n)` (image.h).
     let remove = unsafe { std::mem::transmute::<*mut c_void, Remove>(found) };
     // SAFETY: it compares `n` bytes of the name with those of its list.
-    unsafe { remove(NAME.as_ptr(), NAME.count_bytes()) };
+    let is_listed = || unsafe { remove(NAME.as_ptr(), NAME.count_bytes()) };
+    // Of images without a list it says yes as often as it is asked, of others once.
+    is_listed() && !is_listed()
 }
 
 #[cfg(test)]
@@ -100,6 +102,6 @@ mod tests {
         assert!(image_directory().is_none());
         assert!(!freeze_by_interrupts_only());
         assert!(!require_plugin());
-        attend_requirement();
+        assert!(!attend_requirement());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! To processes with an agent it is only a trigger: before any process of a tree is frozen, it has them close their devices, and at
 //! `criu restore` it tells them where their contents are now. The devices of programs under `stasis run`, which have no agent, it
-//! pauses, saves and restores itself ([`foreign`]).
+//! pauses, saves and restores itself (`foreign`).
 //!
 //! INVARIANT: of a process with an agent the plugin never dumps or restores any state of a device. It sends the same orders as
 //! `stasis checkpoint`, so its images also restore without the plugin. It does nothing to a process that has neither an agent nor a

@@ -107,6 +107,11 @@ pub(crate) enum MarkerError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "The images in {} are of programs with a device, and {MARKER} beside them lists none. Copy the images with all files \
+         (cp -a). Nothing was restored", path.display()
+    )]
+    NoDevices { path: PathBuf },
     #[error("{} is not what was written. Nothing was restored", path.display())]
     Altered { path: PathBuf },
     #[error(

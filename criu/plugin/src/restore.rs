@@ -27,11 +27,14 @@ pub(crate) enum PrepareError {
 
 /// The first hook of a restore: checks that all contents are there, and starts the softgpud of programs under `stasis run`.
 pub(crate) fn prepare() -> Result<(), PrepareError> {
-    host::attend_requirement();
+    let is_required = host::attend_requirement();
     // CRIU itself reports what it is missing.
     let Ok(images) = Images::open() else { return Ok(()) };
-    if marker::check(images.fd, &images.path)? {
+    let has_devices = marker::check(images.fd, &images.path)?;
+    if has_devices {
         foreign::prepare(&images)?;
+    } else if is_required {
+        return Err(MarkerError::NoDevices { path: images.path }.into());
     }
     Ok(())
 }

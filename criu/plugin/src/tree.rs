@@ -7,15 +7,16 @@ use crate::process::proc_directory;
 
 /// The processes this one traces: in a hook after the freeze, the tree that is dumped.
 pub(crate) fn traced() -> Vec<i32> {
-    let own = std::process::id().to_string();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| {
-        let status = fs::read_to_string(proc_directory(*pid).join("status")).unwrap_or_default();
-        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-        tracer.is_some_and(|tracer| tracer.trim() == own)
-    })
-    .collect()
+    pids.filter(|pid| is_traced(*pid)).collect()
+}
+
+/// Whether this process traces another one.
+pub(crate) fn is_traced(pid: i32) -> bool {
+    let status = fs::read_to_string(proc_directory(pid).join("status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|tracer| tracer.trim().parse() == Ok(std::process::id()))
 }
 
 #[cfg(test)]

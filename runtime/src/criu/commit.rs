@@ -40,6 +40,8 @@ pub enum SealAt {
     Once,
     /// When the word has come: files are added to the checkpoint while the tasks are frozen.
     Word,
+    /// Before the word, by whoever gives it ([`seal`]): files are added while the tasks are frozen, and trees commit together.
+    Caller,
     /// When the tasks run again, by [`commit_now`]: of tasks that are not ended the script commits nothing, and they stand still
     /// no longer than CRIU needs.
     Resumed,
@@ -75,6 +77,7 @@ fn write(
     let acts = match seal_at {
         SealAt::Once => format!("{seal}\n{wait}{commit}"),
         SealAt::Word => format!("{wait}{seal}\n{commit}"),
+        SealAt::Caller => format!("{wait}{commit}"),
         SealAt::Resumed => wait.to_owned(),
     };
     let script = format!(

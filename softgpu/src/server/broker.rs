@@ -159,10 +159,10 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     served
 }
 
-/// A process of this user.
-fn own_process(pid: i32) -> Result<Peer, ServeError> {
+/// A process of one of these users.
+fn process_of(pid: i32, users: &[u32]) -> Result<Peer, ServeError> {
     let peer = Peer::of_process(Pid::from_raw(pid)).map_err(ServeError::system("pidfd_open"))?;
-    match peer.uid == geteuid().as_raw() {
+    match users.contains(&peer.uid) {
         true => Ok(peer),
         false => Err(ServeError::System { what: "an order for another user's process", errno: Errno::EPERM }),
     }
@@ -245,7 +245,7 @@ impl Broker {
                 Ok(()) => BrokerAnswer::Started,
                 Err(error) => BrokerAnswer::Failed { message: refusal::with_causes(&error) },
             },
-            BrokerOrder::Stay { process } => match own_process(process) {
+            BrokerOrder::Stay { process } => match process_of(process, &[0, geteuid().as_raw()]) {
                 Ok(peer) => {
                     self.kept.push(peer.pidfd);
                     BrokerAnswer::Stays
@@ -257,7 +257,7 @@ impl Broker {
 
     /// Starts an executor for a client that does not connect by itself yet.
     fn start_restored(&mut self, client: i32) -> Result<(), ServeError> {
-        let peer = own_process(client)?;
+        let peer = process_of(client, &[geteuid().as_raw()])?;
         let is_known = |executor: &Executor| executor.client.pid == peer.pid && !executor.client.is_gone();
         if self.executors.iter().any(is_known) {
             return Err(ServeError::System {

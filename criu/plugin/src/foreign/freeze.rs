@@ -16,6 +16,7 @@ use crate::inside::{self, InsideError};
 use crate::marker::{File, MarkerError};
 use crate::settings::{Settings, SettingsError};
 use crate::sys::AlarmStopped;
+use crate::tree;
 
 /// The lease of a pause: as long as it can be. CRIU takes as long as it takes; if it is killed, the connections end.
 const LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,9 +25,9 @@ const LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum FreezeError {
-    #[error("The tree is not dumped; all its processes run on")]
+    #[error("The tree is not dumped")]
     Run(#[from] RunError),
-    #[error("The tree is not dumped; all its processes run on")]
+    #[error("The tree is not dumped")]
     Foreign(#[from] ForeignError),
     #[error(transparent)]
     Inside(#[from] InsideError),
@@ -36,6 +37,11 @@ pub(crate) enum FreezeError {
     Place(#[from] PlaceError),
     #[error(transparent)]
     Marker(#[from] MarkerError),
+    #[error(
+        "The softgpud of the tree (process {softgpud}) is in the control group that this criu freezes, and cannot answer: start \
+         `stasis run` in another one, or leave --freeze-cgroup out"
+    )]
+    Seized { softgpud: i32 },
     #[error("Cannot remove {name} of an earlier dump")]
     Stale {
         name: String,
@@ -50,7 +56,6 @@ struct Held {
     tree: Tree,
     executors: Vec<Executor>,
     paused: Vec<Paused>,
-    is_saved: bool,
 }
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
@@ -64,6 +69,11 @@ pub(crate) fn forget() {
     *held() = None;
 }
 
+/// Whether devices are paused.
+pub(crate) fn is_holding() -> bool {
+    held().is_some()
+}
+
 /// Whether the device of a process is paused.
 pub(crate) fn has_client(pid: i32) -> bool {
     held().as_ref().is_some_and(|held| held.tree.clients.iter().any(|task| task.pid == pid))
@@ -71,9 +81,6 @@ pub(crate) fn has_client(pid: i32) -> bool {
 
 /// Pauses the devices of the tree below `root`, whose processes run still.
 pub(crate) fn pause(root: i32) -> Result<(), FreezeError> {
-    if let Ok(images) = Images::open() {
-        clear(&images)?;
-    }
     let _stopped = AlarmStopped::now();
     let Some(mut tree) = Tree::find(root)? else { return Ok(()) };
     let deadline = Duration::from_millis(Settings::from_env()?.deadline_ms);
@@ -91,7 +98,7 @@ pub(crate) fn pause(root: i32) -> Result<(), FreezeError> {
     let waves: u64 = paused.iter().map(|paused| paused.waves).sum();
     let clients = tree.clients.len();
     log(Level::Info, &format!("the devices of {clients} processes are paused, {waves} waves in kernels"));
-    *held() = Some(Held { tree, executors, paused, is_saved: false });
+    *held() = Some(Held { tree, executors, paused });
     Ok(())
 }
 
@@ -110,13 +117,19 @@ fn clear(images: &Images) -> Result<(), FreezeError> {
     Ok(())
 }
 
-/// Saves the devices of a paused tree, once: all its tasks are frozen. Answers the files.
+/// Saves the devices of a paused tree: all its tasks are frozen. Answers the files, if it has devices. Those of an earlier dump are
+/// removed.
 pub(crate) fn save() -> Result<Option<Vec<File>>, FreezeError> {
     let mut held = held();
-    let Some(held) = held.as_mut().filter(|held| !held.is_saved) else { return Ok(None) };
-    let images = Images::open()?;
+    let Ok(images) = Images::open() else { return Ok(None) };
+    clear(&images)?;
+    let Some(held) = held.as_mut() else { return Ok(None) };
     let _stopped = AlarmStopped::now();
     let tree = &held.tree;
+    let seized = held.executors.iter().filter_map(Executor::pid).find(|pid| tree::is_traced(*pid));
+    if let Some(softgpud) = seized {
+        return Err(FreezeError::Seized { softgpud });
+    }
     let saving = Saving {
         run: &tree.run,
         tasks: &tree.tasks(),
@@ -126,7 +139,6 @@ pub(crate) fn save() -> Result<Option<Vec<File>>, FreezeError> {
         programs: Some(tree.programs.clone()),
     };
     let saved = saving.save(&mut held.executors, &held.paused)?;
-    held.is_saved = true;
     if !host::require_plugin() {
         log(Level::Warning, "this criu cannot note that its images need this plugin: restore them with it");
     }

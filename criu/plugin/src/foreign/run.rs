@@ -11,8 +11,8 @@ use kfd::linux::pidfd_open;
 use kfd::transport::control::ControlError;
 use nix::unistd::Pid;
 use stasis_criu_foreign::{
-    Broker, Executor, ForeignError, Programs, Relocation, Run, RunDirectory, RunDirectoryError, Task,
-    gate_of, members, owner,
+    Broker, Executor, ForeignError, Programs, REPORT_FILE, Relocation, Run, RunDirectory, RunDirectoryError,
+    Task, gate_of, members, owner,
 };
 use thiserror::Error;
 
@@ -136,10 +136,7 @@ impl Tree {
         if clients.is_empty() {
             return Ok(None);
         }
-        let others = others.into_iter().filter_map(|client| match joined {
-            true => named(client, softgpud),
-            false => Some(client),
-        });
+        let others = seen_here(others, joined, softgpud);
         let programs = Programs {
             softgpud: program(softgpud).map_err(look(softgpud))?,
             library: library(root, &run, joined)?,
@@ -147,14 +144,17 @@ impl Tree {
             joined,
         };
         let is_inside = members.contains(&softgpud);
-        Ok(Some(Self { root, others: others.collect(), run, broker, clients, programs, is_inside }))
+        Ok(Some(Self { root, others, run, broker, clients, programs, is_inside }))
     }
 
     /// Has no process connect that has no device yet, and looks again which have one.
     pub fn hold(&mut self) -> Result<(), RunError> {
         self.broker.hold()?;
-        (self.clients, _) = sort(&members(self.root), self.programs.joined, &mut self.broker)?;
-        let (softgpud, other) = (self.broker.pid(), self.others.first());
+        let softgpud = self.broker.pid();
+        let (clients, others) = sort(&members(self.root), self.programs.joined, &mut self.broker)?;
+        self.clients = clients;
+        self.others = seen_here(others, self.programs.joined, softgpud);
+        let other = self.others.first();
         match other {
             Some(client) if self.is_inside => Err(RunError::Outsider { softgpud, client: *client }),
             _ => Ok(()),
@@ -193,8 +193,9 @@ impl Tree {
         *executors = moved;
         self.is_inside = false;
         // CRIU takes the contents of a file along that has no name any more.
-        let report = RunDirectory::of_machine(self.run.directory.as_ref())?.report();
-        let _ = fs::remove_file(seen(self.root, &report, self.programs.joined));
+        let directory = RunDirectory::of_machine(self.run.directory.as_ref())?;
+        let opened = directory.open(self.programs.joined.then_some(self.root), self.programs.owner.0);
+        let _ = opened.and_then(|opened| opened.remove(REPORT_FILE));
         Ok(ended)
     }
 }
@@ -218,6 +219,14 @@ fn namespaces(pid: i32) -> io::Result<Vec<PathBuf>> {
 
 fn namespace(pid: i32, kind: &str) -> io::Result<PathBuf> {
     fs::read_link(proc_directory(pid).join("ns").join(kind))
+}
+
+/// The pids here of clients that are not in the tree, by their numbers in the pid namespace of softgpud.
+fn seen_here(clients: Vec<i32>, joined: bool, softgpud: i32) -> Vec<i32> {
+    match joined {
+        true => clients.into_iter().filter_map(|client| named(client, softgpud)).collect(),
+        false => clients,
+    }
 }
 
 /// The pid here of the process that has a number in the pid namespace of another one.
