@@ -28,7 +28,7 @@ const OLDEST: u32 = 1;
 /// What is in the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Description {
-    /// From [`OLDEST`] to [`VERSION`].
+    /// 1, which has no [`Place::Beside`], to [`VERSION`].
     pub version: u32,
     /// The run that the processes belong to.
     pub run: Run,
