@@ -16,6 +16,7 @@ mod output;
 mod preflight;
 mod run;
 mod timings;
+mod together;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -107,9 +108,12 @@ fn execute(command: Command) -> Result<ExitCode> {
             Some(trees) => foreign::checkpoint(&args, trees),
             None => freeze::checkpoint(&args),
         },
-        Command::Restore(args) => match foreign::find_checkpoint(&args)? {
-            Some((directory, manifest)) => foreign::restore(&args, &directory, &manifest),
-            None => freeze::restore(&args),
+        Command::Restore(args) => match together::find(&args)? {
+            Some((directory, index)) => together::run(&args, &directory, &index),
+            None => match foreign::find_checkpoint(&args)? {
+                Some((directory, manifest)) => foreign::restore(&args, &directory, &manifest),
+                None => freeze::restore(&args),
+            },
         },
         Command::Resume { pid, directory, terms } => {
             let directory = directory.map(|d| d.canonicalize()).transpose()?;

@@ -23,6 +23,7 @@ use thiserror::Error;
 use crate::dump_guard::DumpGuard;
 use crate::guard;
 use crate::interrupt::Interrupt;
+use crate::order::Order;
 use crate::orphans::Orphans;
 use crate::watch::{Running, Stop, Target, Watch, until_ended};
 
@@ -224,7 +225,7 @@ impl Criu {
         arguments.extend(["--log-file", "restore.log", "-v2"].map(OsString::from));
         arguments.extend(options.restore_arguments().into_iter().map(OsString::from));
         arguments.extend(extra.iter().map(OsString::from));
-        let order = guard::Order {
+        let order = Order {
             program: self.0.path().into(),
             arguments,
             plugins: empty_libdir(images).into(),

@@ -10,22 +10,15 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use stasis::checkpoint::Process;
 
-use crate::guard::Ordered;
+use crate::order::{Dumps, Ordered};
 use crate::release::release;
 
 /// TIMEOUT: how long CRIU's code may stay in a task.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What lets the guard go.
 const DONE: &[u8] = b"done";
-
-/// The CRIUs that a guard ends.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Dumps {
-    criu: Vec<Process>,
-}
 
 /// A guard at work.
 #[derive(Debug)]

@@ -13,7 +13,6 @@
 //!
 //! INVARIANT: when the guard ends without being killed, either CRIU has restored all tasks or no task is left.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
@@ -26,8 +25,9 @@ use nix::poll::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::dump_guard::{self, Dumps};
+use crate::dump_guard;
 use crate::interrupt::Interrupt;
+use crate::order::{Order, Ordered};
 use crate::orphans::Orphans;
 use crate::session;
 use crate::watch::{Running, Stop, Target, Watch, until_ended};
@@ -49,33 +49,6 @@ pub enum GuardError {
     /// The system refused what a guard needs, or CRIU itself.
     #[error("Cannot start CRIU")]
     Start(#[source] io::Error),
-}
-
-/// What a guard is to do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Ordered {
-    /// To restore.
-    Restore(Order),
-    /// To end CRIUs that dump when the command has ended.
-    Dumps(Dumps),
-}
-
-/// What CRIU restores.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
-    /// CRIU.
-    pub program: OsString,
-    /// Its arguments.
-    pub arguments: Vec<OsString>,
-    /// Where it looks for plugins.
-    pub plugins: OsString,
-    /// Roots and runtimes that it restores.
-    pub targets: Vec<i32>,
-    /// How long it may take.
-    pub limit: Duration,
-    /// Whether CRIU runs in a process group of its own, where no signal of the terminal reaches it. A job of a shell
-    /// must stay in the group of the command.
-    pub has_group: bool,
 }
 
 /// The result of an order.

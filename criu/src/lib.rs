@@ -15,6 +15,7 @@ mod criu;
 mod dump_guard;
 pub mod guard;
 mod interrupt;
+mod order;
 mod orphans;
 mod release;
 pub mod session;

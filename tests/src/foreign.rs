@@ -425,8 +425,7 @@ pub fn training(steps: usize) -> Program {
 }
 
 /// The losses in the log of [`training`].
-#[must_use]
-pub fn losses(log: &str) -> Vec<String> {
+fn losses(log: &str) -> Vec<String> {
     log.lines().filter(|line| line.starts_with("loss ")).map(str::to_owned).collect()
 }
 
@@ -441,4 +440,16 @@ pub fn two_below_a_shell(devices: &str) -> Program {
                   wait $one && wait $other && echo both have ended";
     command.args(["sh", "-c", script]).arg(hip_program("rounds", "gfx1100"));
     Program::start(&command, &["stop"])
+}
+
+/// Has [`training`] do one more step, ends it, and checks that its losses are those of one that nobody has disturbed.
+///
+/// # Panics
+/// When they are not.
+pub fn compare_losses(program: &mut Program) {
+    program.goes_on("loss ", 1);
+    let frozen = losses(&program.stop("done"));
+    let mut undisturbed = training(frozen.len());
+    undisturbed.wait_lines("loss ", 1);
+    assert_eq!(losses(&undisturbed.finish("done")), frozen);
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stasis_tests::clients::{hip_program, on_device, with_clients};
-use stasis_tests::foreign::{Program, bury, losses, number, training, tree_of, two_below_a_shell};
+use stasis_tests::foreign::{Program, bury, compare_losses, number, training, tree_of, two_below_a_shell};
 use stasis_tests::gpu::Numbers;
 use stasis_tests::python::{source, tinygrad};
 use stasis_tests::sample::{numbers_of, setting};
@@ -78,11 +78,7 @@ fn training_frozen_at_any_instant_has_the_losses_of_one_that_was_not() {
         // Everything is compiled then, and the same commands are given again and again.
         program.wait_lines("loss ", 2);
         freeze_often(&mut program, numbers_of(1), Duration::from_millis(600));
-        program.goes_on("loss ", 1);
-        let frozen = losses(&program.stop("done"));
-        let mut undisturbed = training(frozen.len());
-        undisturbed.wait_lines("loss ", 1);
-        assert_eq!(losses(&undisturbed.finish("done")), frozen);
+        compare_losses(&mut program);
     });
 }
 

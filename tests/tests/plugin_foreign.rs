@@ -17,7 +17,7 @@ use serde_json::Value;
 use stasis_criu_foreign::{ForeignError, Programs, Run, start};
 use stasis_tests::clients::{on_device, with_clients};
 use stasis_tests::criu;
-use stasis_tests::foreign::{Program, bury, losses, training, tree_of, two_below_a_shell};
+use stasis_tests::foreign::{Program, bury, compare_losses, training, tree_of, two_below_a_shell};
 use stasis_tests::plain_criu::{Outcome, Plugins, at_post_dump, dump_command, run};
 use stasis_tests::sample::{numbers_of, setting};
 use stasis_tests::worker::{kill, wait_until};
@@ -130,11 +130,7 @@ fn training_frozen_by_criu_alone_has_the_losses_of_one_that_was_not() {
             restore(&program, "images", &plugins).succeeded();
         }
         assert!(waves > 0, "no kernel was in its middle");
-        program.goes_on("loss ", 1);
-        let frozen = losses(&program.stop("done"));
-        let mut undisturbed = training(frozen.len());
-        undisturbed.wait_lines("loss ", 1);
-        assert_eq!(losses(&undisturbed.finish("done")), frozen);
+        compare_losses(&mut program);
     });
 }
 

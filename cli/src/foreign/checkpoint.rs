@@ -17,7 +17,9 @@ use stasis::criu::{
     commit_error, commit_now, prepare, prepare_empty, retract, withdraw,
 };
 use stasis_criu::{Criu, CriuError, Dump, DumpOptions};
-use stasis_criu_foreign::{Executor, ForeignError, OpenRunDirectory, Paused, RunDirectory, members, owner};
+use stasis_criu_foreign::{
+    CHECKPOINTED_FILE, Executor, ForeignError, OpenRunDirectory, Paused, RunDirectory, members, owner,
+};
 
 use super::cancel::Claim;
 use super::clients::Tree;
@@ -28,8 +30,6 @@ use super::status::survey;
 use crate::freeze::{CheckpointArgs, Known, clear_failed, command_line, list, milliseconds, spinner};
 use crate::{output, preflight};
 
-/// A file in the run's directory that is there when its program ends because it was checkpointed.
-pub const CHECKPOINTED_FILE: &str = "checkpointed";
 /// How long the device of processes that CRIU has ended may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 

@@ -25,7 +25,7 @@ mod status;
 mod thaw;
 
 pub use self::cancel::run as cancel;
-pub use self::checkpoint::{CHECKPOINTED_FILE, run as checkpoint};
+pub use self::checkpoint::run as checkpoint;
 pub use self::clients::{find, find_all};
 pub use self::inspect::Devices;
 pub use self::restore::{find as find_checkpoint, hide_directory, restored, run as restore};

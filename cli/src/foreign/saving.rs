@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::Result;
 use stasis::criu::seal;
 use stasis_criu::BeforeCommit;
-use stasis_criu_foreign::{self as foreign, Executor, OpenRunDirectory, Paused, Task, members};
+use stasis_criu_foreign::{
+    self as foreign, CHECKPOINTED_FILE, Executor, OpenRunDirectory, Paused, Task, members,
+};
 
-use super::checkpoint::CHECKPOINTED_FILE;
 use super::clients::Tree;
 use super::left_out::Report;
 use crate::freeze::milliseconds;

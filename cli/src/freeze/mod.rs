@@ -13,7 +13,6 @@ mod party;
 mod progress;
 mod restore;
 mod resume;
-mod together;
 
 pub use self::args::{CheckpointArgs, RestoreArgs, TermsArgs};
 pub use self::check::all as check_files;

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
 use stasis::checkpoint::{Admission, Ended, RestoreReport};
-use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory, SessionIndex};
+use stasis::criu::{CRIU_DIRECTORY, Manifest, OpenDirectory};
 use stasis_criu::Criu;
 
 use super::args::RestoreArgs;
+use super::check;
 use super::claim::{Claim, Presence};
 use super::fate::{Known, list};
 use super::orders::{Return, resume_all};
 use super::outcome::{RestoreOutcome, Row, sum_restored};
 use super::progress::{milliseconds, spinner};
-use super::{check, together};
 use crate::{beside, output};
 
 /// TIMEOUT: what is left at least of the deadline when CRIU has done its part: processes that are there are asked.
@@ -28,23 +28,19 @@ pub fn run(args: &RestoreArgs) -> Result<()> {
         true if std::process::id() != 1 => beside::enter(),
         true => {
             beside::furnish()?;
-            beside::stay(&thaw(args)?)
+            beside::stay(&[thaw(args)?])
         }
         false => thaw(args).map(drop),
     }
 }
 
-/// Brings the trees back; returns the pids of their roots.
-fn thaw(args: &RestoreArgs) -> Result<Vec<i32>> {
+/// Brings the tree back; returns the pid of its root.
+fn thaw(args: &RestoreArgs) -> Result<i32> {
     let directory = args
         .directory
         .canonicalize()
         .with_context(|| format!("Cannot find the checkpoint directory {}", args.directory.display()))?;
-    let opened = OpenDirectory::open(&directory, args.trust())?;
-    match SessionIndex::read_in(&opened)? {
-        Some(index) => together::restore(args, &directory, &index),
-        None => tree(args, &opened).map(|pid| vec![pid]),
-    }
+    tree(args, &OpenDirectory::open(&directory, args.trust())?)
 }
 
 /// Brings one tree back; returns the pid of its root.

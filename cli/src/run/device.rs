@@ -15,10 +15,9 @@ use kfd::transport::soft::{StartError, find_softgpud};
 use kfd::transport::{DEVICE_VARIABLE, DeviceSpec, OpenError, name_of};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
-use stasis_criu_foreign::{RunDirectory, RunDirectoryError};
+use stasis_criu_foreign::{CHECKPOINTED_FILE, RunDirectory, RunDirectoryError};
 use thiserror::Error;
 
-use crate::foreign::CHECKPOINTED_FILE;
 use crate::library::{LibraryError, OF_PROGRAMS, PRELOAD_VARIABLE, preloaded};
 use crate::output;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A softgpud for a restored tree, on the socket and with the directory of its run.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
@@ -11,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use kfd::transport::control::ControlError;
 use kfd::transport::soft::Launch;
+use nix::errno::Errno;
 
 use crate::broker::Broker;
 use crate::description::Programs;
 use crate::error::{ForeignError, system};
-use crate::relocation::launch;
 use crate::run::Run;
 use crate::run_directory::RunDirectory;
 
 /// How long softgpud may take to listen.
-pub(crate) const STARTING: Duration = Duration::from_secs(30);
+const STARTING: Duration = Duration::from_secs(30);
 /// How long a softgpud that nobody uses any more may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
@@ -80,6 +81,34 @@ pub fn start_joined(
     launch(programs, root, &arguments, None)?;
     let connected = Broker::connect(&run.socket, programs.owner.0);
     connected.map_err(|source| ForeignError::Silent { devices: run.devices.clone(), source })
+}
+
+/// Starts a softgpud in the namespaces of a process, or in those of this one. What is started there is a program of the container:
+/// it must not have what the container has not.
+pub(crate) fn launch(
+    programs: &Programs,
+    (root, pid): (BorrowedFd<'_>, i32),
+    arguments: &[&str],
+    environment: Option<&[(OsString, OsString)]>,
+) -> Result<(), ForeignError> {
+    let mut launch = Launch::new(&programs.softgpud, arguments);
+    launch.user = programs.another_user();
+    if programs.joined {
+        launch.namespaces_of = Some(root);
+        launch.capabilities = Some(capabilities(pid)?);
+    }
+    launch.environment = environment.map(<[_]>::to_vec);
+    Ok(launch.start(STARTING)?)
+}
+
+/// The capabilities that a process can have at most.
+fn capabilities(pid: i32) -> Result<u64, ForeignError> {
+    let path = format!("/proc/{pid}/status");
+    let failed = || system(format!("read the capabilities of process {pid}"));
+    let text = fs::read_to_string(path).map_err(failed())?;
+    let mask = text.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.ok_or_else(|| failed()(Errno::EINVAL.into()))
 }
 
 /// Waits until the run has no softgpud.

@@ -44,6 +44,8 @@ pub use self::processes::{Environment, Task, members, owner};
 pub use self::relocation::Relocation;
 pub use self::restoring::restore;
 pub use self::run::Run;
-pub use self::run_directory::{OpenRunDirectory, REPORT_FILE, RunDirectory, RunDirectoryError};
+pub use self::run_directory::{
+    CHECKPOINTED_FILE, OpenRunDirectory, REPORT_FILE, RunDirectory, RunDirectoryError,
+};
 pub use self::saving::{Saved, Saving};
 pub use self::tasks::gate_of;

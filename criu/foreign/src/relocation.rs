@@ -17,14 +17,13 @@ use std::time::{Duration, Instant};
 
 use kfd::linux::{memfd, pidfd_kill, poll};
 use kfd::transport::gate::{GATE_NAME, Gate};
-use kfd::transport::soft::Launch;
 use nix::errno::Errno;
 use nix::fcntl::SealFlag;
 use nix::poll::{PollFd, PollFlags};
 
 use crate::broker::Broker;
 use crate::description::Programs;
-use crate::device::STARTING;
+use crate::device::launch;
 use crate::error::{ForeignError, system};
 use crate::executors::Executor;
 use crate::processes::Task;
@@ -188,34 +187,6 @@ impl Relocation<'_> {
         let (socket, user) = (&self.run.socket, self.programs.owner.0);
         restore_client(broker, socket, user, &taken.task, &rewound(&taken.state)?, memory).map_err(failed)
     }
-}
-
-/// Starts a softgpud in the namespaces of a process, or in those of this one. What is started there is a program of the container:
-/// it must not have what the container has not.
-pub(crate) fn launch(
-    programs: &Programs,
-    (root, pid): (BorrowedFd<'_>, i32),
-    arguments: &[&str],
-    environment: Option<&[(OsString, OsString)]>,
-) -> Result<(), ForeignError> {
-    let mut launch = Launch::new(&programs.softgpud, arguments);
-    launch.user = programs.another_user();
-    if programs.joined {
-        launch.namespaces_of = Some(root);
-        launch.capabilities = Some(capabilities(pid)?);
-    }
-    launch.environment = environment.map(<[_]>::to_vec);
-    Ok(launch.start(STARTING)?)
-}
-
-/// The capabilities that a process can have at most.
-fn capabilities(pid: i32) -> Result<u64, ForeignError> {
-    let path = format!("/proc/{pid}/status");
-    let failed = || system(format!("read the capabilities of process {pid}"));
-    let text = fs::read_to_string(path).map_err(failed())?;
-    let mask = text.lines().find_map(|line| line.strip_prefix("CapBnd:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    mask.ok_or_else(|| failed()(Errno::EINVAL.into()))
 }
 
 fn rewound(file: &File) -> Result<File, ForeignError> {

@@ -19,6 +19,8 @@ use thiserror::Error;
 const PREFIX: &str = "stasis-run-";
 /// The files of the machine.
 const MACHINE: &str = "machine";
+/// It is there when the program ends because it was checkpointed.
+pub const CHECKPOINTED_FILE: &str = "checkpointed";
 /// What softgpud tells of its clients.
 pub const REPORT_FILE: &str = "report";
 /// The library.

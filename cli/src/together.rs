@@ -2,23 +2,45 @@
 //! `stasis restore` of a whole session: each tree by a `stasis restore` of its own, all at the same time, as if somebody
 //! had called them one by one. The processes find each other by themselves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use stasis::criu::{Manifest, SessionIndex};
+use stasis::criu::{Manifest, OpenDirectory, SessionIndex};
 
-use super::args::RestoreArgs;
-use super::progress::milliseconds;
-use crate::{foreign, output};
+use crate::freeze::{RestoreArgs, milliseconds};
+use crate::{beside, foreign, output};
 
-/// Brings all trees back; returns the pids of their roots.
+/// The session that a directory is of, if it is of one.
+///
+/// # Errors
+/// When its index cannot be read, or is not somebody's who is trusted.
+pub fn find(args: &RestoreArgs) -> Result<Option<(PathBuf, SessionIndex)>> {
+    // What else is wrong is said where single checkpoints are restored.
+    let Ok(directory) = args.directory.canonicalize() else { return Ok(None) };
+    let opened = OpenDirectory::open(&directory, args.trust())?;
+    Ok(SessionIndex::read_in(&opened)?.map(|index| (directory, index)))
+}
+
+/// Brings all trees of a session back.
 ///
 /// # Errors
 /// Before anything is done if one is not complete; else when any fails, and the others run.
-pub(super) fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<Vec<i32>> {
+pub fn run(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<()> {
+    match args.beside {
+        true if std::process::id() != 1 => beside::enter(),
+        true => {
+            beside::furnish()?;
+            beside::stay(&restore(args, session, index)?)
+        }
+        false => restore(args, session, index).map(drop),
+    }
+}
+
+/// Returns the pids of the roots.
+fn restore(args: &RestoreArgs, session: &Path, index: &SessionIndex) -> Result<Vec<i32>> {
     let started = Instant::now();
     let directories = index.directories(session);
     for directory in &directories {
