@@ -41,7 +41,9 @@ fn dump(program: &Program, pid: i32, name: &str, plugins: &Plugins, more: &[&str
 /// `criu restore`.
 fn restore(program: &Program, name: &str, plugins: &Plugins) -> Outcome {
     let images = program.path(name);
-    let mut command = Command::new(criu());
+    // CRIU puts the tasks into its own session, which may have its leader outside of this pid namespace.
+    let mut command = Command::new("setsid");
+    command.arg("--wait").arg(criu());
     command.args(["restore", "-v4", "-o", "restore.log", "-d", IN_A_SESSION, "--file-locks", "-D"]);
     command.arg(&images).arg("-L").arg(plugins.path());
     program.surround(&mut command);
