@@ -189,7 +189,9 @@ fn ten_generations_of_a_program_use_what_the_first_did() {
         }
         println!("{used:?}");
         let (first, last) = (used[0], used[9]);
-        assert_eq!((last.descriptors, last.memories), (first.descriptors, first.memories), "{used:?}");
+        assert_eq!(last.memories, first.memories, "{used:?}");
+        // A call may be under way at every look; a leak would come to nine.
+        assert!(last.descriptors <= first.descriptors + 1, "{used:?}");
         for (first, last) in first.resident.into_iter().zip(last.resident) {
             // A leak of a copy of anything would come to more, nine times.
             assert!(last < first + first / 4 + 8192, "{used:?}");
