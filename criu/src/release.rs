@@ -3,7 +3,8 @@
 //!
 //! When a tracer ends, Linux lets its stopped tasks go on with the registers that they have. CRIU's own code is in a task (compel's
 //! `infect.c`) while a mapping of a memfd `CRIUMFD` is, and, for a system call in the task's name, while the first bytes of
-//! its first executable mapping are those of `code_syscall`, or the name of the memfd stands behind their place. CRIU is stopped while that is looked for, so that it stays true.
+//! its first executable mapping are those of `code_syscall`, or the name of the memfd stands behind their place. CRIU is stopped while
+//! that is looked for, so that it stays true.
 //!
 //! INVARIANT: a CRIU that locks the network has to undo that itself, and is not ended by this module.
 

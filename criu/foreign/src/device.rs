@@ -33,38 +33,20 @@ const LOOK: Duration = Duration::from_millis(20);
 /// # Errors
 /// Why not; nothing is left then. [`ForeignError::Served`] if the run has one that is in use.
 pub fn start(run: &Run, programs: &Programs) -> Result<Broker, ForeignError> {
-    let user = programs.owner.0;
-    wait_until_free(run, user)?;
+    wait_until_free(run, programs.owner.0)?;
     let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
     // No softgpud that would remove it is left.
     let made = make_directory(&directory, programs)
         .and_then(|()| write_machine(programs, &run.devices, &directory.machine()))
-        .and_then(|()| {
-            let root = directory.path().to_string_lossy();
-            let arguments = [
-                "serve",
-                "--devices",
-                &run.devices,
-                "--socket",
-                &run.socket,
-                "--controlled",
-                "--remove",
-                &root,
-            ];
-            let mut launch = Launch::new(&programs.softgpud, &arguments);
-            launch.user = programs.another_user();
-            Ok(launch.start(STARTING)?)
-        });
+        .and_then(|()| Start { run, programs, root: None, environment: None }.serve(&run.socket, true));
     if made.is_err() {
         remove_directory(&directory, programs);
     }
-    made?;
-    let devices = || run.devices.clone();
-    Broker::connect(&run.socket, user).map_err(|source| ForeignError::Silent { devices: devices(), source })
+    made
 }
 
-/// Starts one in the namespaces of the restored tree whose root is given by a pidfd and its pid, for a run whose directory CRIU or the container engine
-/// has restored. It ends when the broker's connection ends, unless it is told to stay.
+/// Starts one in the namespaces of a restored tree, whose root is given by a pidfd and its pid, for a run whose directory CRIU or the
+/// container engine has restored. It ends when the broker's connection ends, unless it is told to stay.
 ///
 /// # Errors
 /// Why not.
@@ -74,31 +56,42 @@ pub fn start_joined(
     root: (BorrowedFd<'_>, i32),
 ) -> Result<Broker, ForeignError> {
     wait_until_free(run, programs.owner.0)?;
-    let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
-    let path = directory.path().to_string_lossy();
-    let arguments =
-        ["serve", "--devices", &run.devices, "--socket", &run.socket, "--controlled", "--remove", &path];
-    launch(programs, root, &arguments, None)?;
-    let connected = Broker::connect(&run.socket, programs.owner.0);
-    connected.map_err(|source| ForeignError::Silent { devices: run.devices.clone(), source })
+    Start { run, programs, root: Some(root), environment: None }.serve(&run.socket, true)
 }
 
-/// Starts a softgpud in the namespaces of a process, or in those of this one. What is started there is a program of the container:
-/// it must not have what the container has not.
-pub(crate) fn launch(
-    programs: &Programs,
-    (root, pid): (BorrowedFd<'_>, i32),
-    arguments: &[&str],
-    environment: Option<&[(OsString, OsString)]>,
-) -> Result<(), ForeignError> {
-    let mut launch = Launch::new(&programs.softgpud, arguments);
-    launch.user = programs.another_user();
-    if programs.joined {
-        launch.namespaces_of = Some(root);
-        launch.capabilities = Some(capabilities(pid)?);
+/// A softgpud that is to be started for a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start<'a> {
+    pub run: &'a Run,
+    pub programs: &'a Programs,
+    /// A pidfd and the pid of the root of a tree in whose namespaces it is to be, if its programs are joined.
+    pub root: Option<(BorrowedFd<'a>, i32)>,
+    /// Its environment; `None`: that of this process.
+    pub environment: Option<&'a [(OsString, OsString)]>,
+}
+
+impl Start<'_> {
+    /// Starts it on a socket, in the network namespace of this thread; with `removes` it removes the run's directory at its end. What
+    /// is started in a container is a program of the container: it must not have what the container has not.
+    pub fn serve(&self, socket: &str, removes: bool) -> Result<Broker, ForeignError> {
+        let Self { run, programs, root, environment } = *self;
+        let directory = RunDirectory::of_machine(Path::new(&run.directory))?;
+        let directory = directory.path().to_string_lossy();
+        let mut arguments = vec!["serve", "--devices", &run.devices, "--socket", socket, "--controlled"];
+        if removes {
+            arguments.extend(["--remove", &directory]);
+        }
+        let mut launch = Launch::new(&programs.softgpud, &arguments);
+        launch.user = programs.another_user();
+        if let Some((root, pid)) = root.filter(|_| programs.joined) {
+            launch.namespaces_of = Some(root);
+            launch.capabilities = Some(capabilities(pid)?);
+        }
+        launch.environment = environment.map(<[_]>::to_vec);
+        launch.start(STARTING)?;
+        let connected = Broker::connect(socket, programs.owner.0);
+        connected.map_err(|source| ForeignError::Silent { devices: run.devices.clone(), source })
     }
-    launch.environment = environment.map(<[_]>::to_vec);
-    Ok(launch.start(STARTING)?)
 }
 
 /// The capabilities that a process can have at most.

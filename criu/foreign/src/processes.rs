@@ -40,6 +40,14 @@ impl Task {
     }
 }
 
+impl Task {
+    /// All processes of a tree, the root first, as [`Task::of`] knows them. One that has ended meanwhile is no part of it any more.
+    #[must_use]
+    pub fn tree(root: i32, is_joined: bool) -> Vec<Self> {
+        members(root).into_iter().filter_map(|pid| Self::of(pid, is_joined).ok()).collect()
+    }
+}
+
 /// The pids of `root` and all its descendants, parents first.
 #[must_use]
 pub fn members(root: i32) -> Vec<i32> {

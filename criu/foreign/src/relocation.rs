@@ -23,7 +23,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::broker::Broker;
 use crate::description::Programs;
-use crate::device::launch;
+use crate::device::Start;
 use crate::error::{ForeignError, system};
 use crate::executors::Executor;
 use crate::processes::Task;
@@ -105,7 +105,7 @@ impl Relocation<'_> {
         environment: &[(OsString, OsString)],
         taken: &[Taken],
     ) -> Result<Vec<Executor>, ForeignError> {
-        *broker = self.start(&self.run.socket, environment)?;
+        *broker = self.start(&self.run.socket, environment, true)?;
         // As the one before did.
         broker.hold()?;
         let restored = taken.iter().map(|taken| self.restore(broker, taken));
@@ -145,7 +145,7 @@ impl Relocation<'_> {
     /// Makes sure that a new softgpud starts there and can read all states.
     fn rehearse(&self, environment: &[(OsString, OsString)], all: &[Taken]) -> Result<(), ForeignError> {
         let socket = format!("{}.next", self.run.socket);
-        let mut broker = self.start(&socket, environment)?;
+        let mut broker = self.start(&socket, environment, false)?;
         let mut executors = Vec::new();
         let mut read = || {
             for taken in all {
@@ -164,16 +164,15 @@ impl Relocation<'_> {
         outcome.and(ended)
     }
 
-    fn start(&self, socket: &str, environment: &[(OsString, OsString)]) -> Result<Broker, ForeignError> {
-        let mut arguments = vec!["serve", "--devices", &self.run.devices, "--socket", socket, "--controlled"];
-        let directory = Path::new(&self.run.directory).parent().and_then(|path| path.to_str());
-        if let Some(directory) = directory.filter(|_| socket == self.run.socket) {
-            arguments.extend(["--remove", directory]);
-        }
-        let root = self.tasks.first().map_or(0, |task| task.pid);
-        launch(self.programs, (self.root, root), &arguments, Some(environment))?;
-        let connected = Broker::connect(socket, self.programs.owner.0);
-        connected.map_err(|source| ForeignError::Silent { devices: self.run.devices.clone(), source })
+    fn start(
+        &self,
+        socket: &str,
+        environment: &[(OsString, OsString)],
+        removes: bool,
+    ) -> Result<Broker, ForeignError> {
+        let root = self.tasks.first().map(|task| (self.root, task.pid));
+        let start = Start { run: self.run, programs: self.programs, root, environment: Some(environment) };
+        start.serve(socket, removes)
     }
 
     fn restore(&self, broker: &mut Broker, taken: &Taken) -> Result<Executor, ForeignError> {

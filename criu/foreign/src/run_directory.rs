@@ -35,7 +35,7 @@ pub enum RunDirectoryError {
         /// The name.
         path: PathBuf,
     },
-    /// Somebody else's directory is there.
+    /// The directory belongs to another user.
     #[error("{} belongs to user {found}, and not to user {wanted}, whose run it would be", path.display())]
     Owner {
         /// The directory.

@@ -23,11 +23,11 @@ mod restore;
 mod run;
 
 pub(crate) use self::freeze::{FreezeError, forget, has_client, is_holding, pause, save};
+pub(crate) use self::restore::{RestoreError, prepare, restore};
+
 /// Whether any visible process belongs to a run.
 pub(crate) fn is_any() -> bool {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.any(|pid| stasis_criu_foreign::Run::of(pid).is_some())
 }
-
-pub(crate) use self::restore::{RestoreError, prepare, restore};

@@ -55,7 +55,7 @@ pub(crate) enum RestoreError {
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
 
 fn read(images: &Images) -> Result<(OpenDirectory, Description, Programs), RestoreError> {
-    // Whoever restores images has CRIU execute what is in them.
+    // No owner is checked: CRIU itself executes what the images contain.
     let opened = OpenDirectory::open(&images.path, Trust::Anyone)?;
     let description = Description::read(&opened, FILE)?;
     let mut programs = description.programs.clone().ok_or(RestoreError::OfCommand)?;
@@ -97,8 +97,7 @@ pub(crate) fn restore(pid: i32) -> Result<(), RestoreError> {
 /// `root` is the first process that CRIU names: the root of the tree.
 fn restore_devices(root: i32) -> Result<(), RestoreError> {
     let (opened, description, programs) = read(&Images::open()?)?;
-    let tasks = members(root).into_iter().filter_map(|pid| Task::of(pid, programs.joined).ok());
-    let tasks: Vec<Task> = tasks.collect();
+    let tasks = Task::tree(root, programs.joined);
     let (run, user) = (&description.run, programs.owner.0);
     let restored = |broker: &mut Broker| foreign::restore(broker, user, &opened, &tasks, &description);
     match programs.joined {

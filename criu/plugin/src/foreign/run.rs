@@ -132,7 +132,7 @@ impl Tree {
         if joined && user(root)? != user(std::process::id().cast_signed())? {
             return Err(RunError::UserNamespace { root });
         }
-        let (clients, others) = sort(members, joined, &mut broker)?;
+        let (clients, others) = sort(&Task::tree(root, joined), &mut broker)?;
         if clients.is_empty() {
             return Ok(None);
         }
@@ -151,7 +151,7 @@ impl Tree {
     pub fn hold(&mut self) -> Result<(), RunError> {
         self.broker.hold()?;
         let softgpud = self.broker.pid();
-        let (clients, others) = sort(&members(self.root), self.programs.joined, &mut self.broker)?;
+        let (clients, others) = sort(&self.tasks(), &mut self.broker)?;
         self.clients = clients;
         self.others = seen_here(others, self.programs.joined, softgpud);
         let other = self.others.first();
@@ -163,8 +163,7 @@ impl Tree {
 
     /// All processes of the tree, the root first.
     pub fn tasks(&self) -> Vec<Task> {
-        // One that ended meanwhile is no part of it any more.
-        members(self.root).into_iter().filter_map(|pid| Task::of(pid, self.programs.joined).ok()).collect()
+        Task::tree(self.root, self.programs.joined)
     }
 
     /// A connection to the executor of each client.
@@ -182,7 +181,7 @@ impl Tree {
         if !self.is_inside {
             return Ok(Vec::new());
         }
-        let root = pidfd_open(Pid::from_raw(self.root)).map_err(|errno| look(self.root)(errno.into()))?;
+        let root = open(self.root)?;
         let ended: Vec<i32> =
             std::iter::once(self.broker.pid()).chain(executors.iter().filter_map(Executor::pid)).collect();
         let (tasks, old) = (self.tasks(), std::mem::take(executors));
@@ -201,8 +200,7 @@ impl Tree {
 }
 
 /// The clients of a broker: those in the tree, and the numbers of the others.
-fn sort(members: &[i32], joined: bool, broker: &mut Broker) -> Result<(Vec<Task>, Vec<i32>), RunError> {
-    let tasks: Vec<Task> = members.iter().filter_map(|pid| Task::of(*pid, joined).ok()).collect();
+fn sort(tasks: &[Task], broker: &mut Broker) -> Result<(Vec<Task>, Vec<i32>), RunError> {
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     for client in broker.clients()? {
         match tasks.iter().find(|task| task.client == client) {
