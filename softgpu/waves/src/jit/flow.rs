@@ -145,8 +145,8 @@ fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> I
         Sop1 | Sop2 | Sopk | Sopc | Sopp => item(What::Scalar, true),
         Smem => item(What::Call, true),
         Ds | Flat | Global | Scratch | Mubuf => match transfer::transfer(step, program.shape.halves) {
-            Some(transfer) if wide == Wide::Z => item(What::Transfer(transfer), true),
-            _ => item(What::Call, !row.any(Flags::ATOMIC)),
+            Some(transfer) => item(What::Transfer(transfer), true),
+            None => item(What::Call, !row.any(Flags::ATOMIC)),
         },
         _ => match lane::emitter(step, wide, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),

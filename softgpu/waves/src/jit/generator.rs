@@ -154,26 +154,6 @@ impl Gen {
         }
     }
 
-    /// A register for a result that moves to its destination later; it is kept until it is released.
-    pub(super) fn aside(&mut self) -> Register {
-        match self.regs.take_aside() {
-            Some(n) => self.vector(n),
-            None => {
-                self.exhausted = true;
-                self.vector(0)
-            }
-        }
-    }
-
-    /// Frees registers until `count` are.
-    pub(super) fn make_room(&mut self, count: usize) {
-        while let Some(spill) = self.regs.evict_beyond(count) {
-            if let Some(spill) = spill {
-                self.store(spill);
-            }
-        }
-    }
-
     pub(super) fn hold(&mut self, piece: Piece) -> u8 {
         match self.regs.take_piece(piece) {
             Some((n, spill)) => {

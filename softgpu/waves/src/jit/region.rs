@@ -31,22 +31,17 @@ impl Emitter<'_> {
         let step = &self.program.steps[index];
         let (label, resume) = (self.g.asm.label(), self.g.asm.label());
         let checks = self.checks;
-        let done = if masked { None } else { self.g.transfer(step, t, &checks, label) };
-        match done {
-            Some(dirty) => {
-                let held = self.g.regs.held();
-                self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
-            }
-            None => {
-                self.g.addresses.clear();
-                self.g.write_back(true);
-                self.call_handler(index);
-                self.g.asm.jump(Code::Jne_rel32_64, label);
-                self.cold.push(Cold::Flow { label, count, step: index });
-                if masked {
-                    self.g.load_exec_masks();
-                }
-            }
+        if masked {
+            self.g.addresses.clear();
+            self.g.write_back(true);
+            self.call_handler(index);
+            self.g.asm.jump(Code::Jne_rel32_64, label);
+            self.cold.push(Cold::Flow { label, count, step: index });
+            self.g.load_exec_masks();
+        } else {
+            let dirty = self.g.transfer(step, t, &checks, label);
+            let held = self.g.regs.held();
+            self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
         }
         self.g.asm.place(resume);
     }

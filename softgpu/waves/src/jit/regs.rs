@@ -15,8 +15,6 @@ pub(super) const NEVER: u32 = u32::MAX;
 enum Holds {
     Nothing,
     Temporary,
-    /// A result that has no destination yet, until it is released.
-    Aside,
     Piece(Piece),
 }
 
@@ -75,35 +73,8 @@ impl Regs {
     }
 
     pub(super) fn set_dirty(&mut self, register: u8) {
-        self.slots[register as usize].dirty = true;
-    }
-
-    /// Frees one register if fewer than `count` are; the inner value is what must be stored first. `None` when enough are
-    /// free, or nothing can be freed.
-    pub(super) fn evict_beyond(&mut self, count: usize) -> Option<Option<Spill>> {
-        let free = self.slots.iter().filter(|s| s.holds == Holds::Nothing).count();
-        if free >= count {
-            return None;
-        }
-        let held = |s: &&Slot| !s.pinned && matches!(s.holds, Holds::Piece(_));
-        let k = (0..self.slots.len())
-            .filter(|&k| held(&&self.slots[k]))
-            .max_by_key(|&k| (self.slots[k].next, !self.slots[k].dirty))?;
-        let spill = self.slots[k].spill(k);
-        self.slots[k] = FREE;
-        Some(spill)
-    }
-
-    /// A free register for a result that has no destination yet.
-    pub(super) fn take_aside(&mut self) -> Option<u8> {
-        let k = self.slots.iter().position(|s| s.holds == Holds::Nothing)?;
-        self.slots[k] = Slot { holds: Holds::Aside, pinned: true, ..FREE };
-        Some(k as u8)
-    }
-
-    /// Frees a register.
-    pub(super) fn release(&mut self, register: u8) {
-        self.slots[register as usize] = FREE;
+        // What was known of the next access may have been this one.
+        (self.slots[register as usize].dirty, self.slots[register as usize].next_overwrites) = (true, false);
     }
 
     /// A register for a new value, pinned, and what must be stored first. `None` when all are pinned.
@@ -155,7 +126,7 @@ impl Regs {
     /// Ends an operation: temporaries are free again, nothing is pinned.
     pub(super) fn end_operation(&mut self) {
         for s in &mut self.slots {
-            s.pinned = s.holds == Holds::Aside;
+            s.pinned = false;
             if s.holds == Holds::Temporary {
                 *s = FREE;
             }

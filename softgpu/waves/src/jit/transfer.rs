@@ -104,9 +104,10 @@ pub(super) fn at(base: Register, index: Register, scale: u32, displacement: i64)
     MemoryOperand::new(base, index, scale, displacement, 1, false, Register::None)
 }
 
-/// The lowest 128 bits of a 512-bit register.
+/// The lowest 128 bits of a vector register.
 pub(super) fn low128(r: Register) -> Register {
-    Register::XMM0 + (r as u32 - Register::ZMM0 as u32)
+    let first = if r as u32 >= Register::ZMM0 as u32 { Register::ZMM0 } else { Register::YMM0 };
+    Register::XMM0 + (r as u32 - first as u32)
 }
 
 /// What is known of the addresses in a piece of a register: computed once for all accesses through the register.
@@ -117,7 +118,7 @@ pub(super) struct Known {
     pub first: u64,
     /// Bytes from the first lane to the last. Where lanes have no common distance, more than any range has.
     pub span: u64,
-    /// Bytes from lane to lane; without meaning for scattered lanes.
+    /// Bytes from lane to lane; the same as `span` for scattered lanes.
     pub stride: u64,
 }
 
@@ -159,29 +160,28 @@ impl Addresses {
     }
 }
 
-/// A rare pattern, emitted out of line; its registers were reserved at the jump to it.
+/// Where a piece of an address register is while code out of line runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Offsets {
+    Register(Register),
+    Memory(MemoryOperand),
+}
+
+/// Code for rare patterns, emitted out of line; its registers were reserved at the jump to it.
 #[derive(Debug)]
 pub(super) enum Outlined {
-    /// Lanes from RAX plus `offset` on, at a constant distance that is not their size.
-    Stride {
+    /// Lanes without a common distance: `slow` unless each of them, plus `bytes`, lies in LDS.
+    Check { label: Label, done: Label, slow: Label, bytes: i64, offsets: Offsets, spare: [Register; 2] },
+    /// Lanes at a distance that is neither zero nor their size, from RAX plus `offset` on; or anywhere in LDS.
+    Apart {
         label: Label,
         done: Label,
-        slow: Label,
         t: Transfer,
         rows: Vec<Register>,
         spare: [Register; 4],
         stride: MemoryOperand,
         offset: i64,
-    },
-    /// Lanes anywhere in LDS, or outside: the offsets are in the register.
-    Scattered {
-        label: Label,
-        done: Label,
-        slow: Label,
-        t: Transfer,
-        part: usize,
-        rows: Vec<Register>,
-        offsets: Register,
-        spare: Register,
+        /// If the lanes may be anywhere.
+        offsets: Option<Offsets>,
     },
 }

@@ -6,21 +6,26 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::asm::context;
+use super::super::asm::{Label, context};
 use super::super::codes;
 use super::super::context::JitContext;
-use super::super::generator::Gen;
+use super::super::generator::{Gen, Wide};
 use super::super::integer::EQUAL;
 use super::super::transfer::{KNOWN, Kept, Known, Space, Transfer, address_dwords, low128};
 use crate::step::Step;
 
-/// Mask of the lanes that follow the pattern.
+/// Mask of the lanes that follow the pattern, AVX-512.
 const ALL: Register = Register::K6;
 /// Numbers of the lanes of a piece.
 pub(in crate::jit) const TIMES: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
+/// The distance from which on lanes count as scattered, a power of two.
+const LIMIT: i32 = 1 << 26;
 /// The span that stands for lanes without a common distance: no range has that many bytes.
-const TOO_FAR: u64 = 1 << 62;
+const TOO_FAR: u64 = 1 << TOO_FAR_BIT;
+/// The bit that only that span has.
+pub(super) const TOO_FAR_BIT: i32 = 62;
+
 /// Offsets in the context of the parts of a [`Known`]: first, span, stride.
 pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOperand) {
     let base = std::mem::offset_of!(JitContext, known) + index * size_of::<Known>();
@@ -51,6 +56,7 @@ impl Gen {
         self.addresses.next += self.pieces();
         for c in 0..self.pieces() {
             self.find_out(s, kept, c, first + c);
+            self.regs.end_operation();
         }
         self.addresses.rows.push((row, kept, first));
         first + c
@@ -62,49 +68,119 @@ impl Gen {
         let high = (kept == Kept::Pair).then(|| self.source(&s.src[0], 1, c));
         let (t, u) = (self.temporary(), self.temporary());
         let (scattered, done) = (self.asm.label(), self.asm.label());
-        self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::EAX, low128(low));
-        self.asm.op3(Code::EVEX_Vpextrd_rm32_xmm_imm8, Register::ECX, low128(low), 1);
+        self.lane(Register::EAX, low, 0);
+        self.lane(Register::ECX, low, 1);
         self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EAX);
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(low));
+        self.in_all_lanes(u, low);
         self.multiples(t);
-        self.asm.op3(codes::ADD.z, t, t, u);
-        self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, low, t, EQUAL);
-        if let Some(high) = high {
-            self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, low128(high));
-            let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
-            self.asm.masked(code, ALL, &[ALL.into(), high.into(), u.into(), EQUAL.into()]);
-        }
-        self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
-        self.asm.jump(Code::Jae_rel32_64, scattered);
-        // Lanes that run downward, or beyond 32 bits, count as scattered.
-        self.asm.op2(Code::Test_rm32_r32, Register::ECX, Register::ECX);
-        self.asm.jump(Code::Js_rel32_64, scattered);
+        self.add(t, u);
+        self.jump_unless_equal(low, high, [t, u], scattered);
+        // Lanes that run downward, or beyond 32 bits, count as scattered; so do those that are so far apart that a gather
+        // would take the distance of the last one for a negative number.
+        self.asm.op2(Code::Test_rm32_imm32, Register::ECX, !(LIMIT - 1));
+        self.asm.jump(Code::Jne_rel32_64, scattered);
         self.asm.op2(Code::Mov_rm64_r64, stride, Register::RCX);
-        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RDX, Register::RCX, 15);
+        let last = self.wide.lanes() as i32 - 1;
+        self.asm.op3(Code::Imul_r64_rm64_imm8, Register::RDX, Register::RCX, last);
         self.asm.op2(Code::Mov_rm64_r64, span, Register::RDX);
         self.asm.op2(Code::Add_r64_rm64, Register::RDX, Register::RAX);
         self.asm.op2(Code::Shr_rm64_imm8, Register::RDX, 32);
         self.asm.jump(Code::Jne_rel32_64, scattered);
         if let Some(high) = high {
-            self.asm.op2(Code::EVEX_Vmovd_rm32_xmm, Register::ECX, low128(high));
+            self.lane(Register::ECX, high, 0);
             self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
             self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
         }
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(scattered);
-        // The address of any lane serves: no address is so near to the end of a range.
-        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
+        // Scattered lanes of LDS are offsets to its start; elsewhere the address of any lane serves: none is so near to the
+        // end of a range.
+        match kept {
+            Kept::Lds => self.asm.op2(Code::Mov_rm64_imm32, first, 0),
+            _ => self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX),
+        }
         self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, TOO_FAR));
         self.asm.op2(Code::Mov_rm64_r64, span, Register::RAX);
+        self.asm.op2(Code::Mov_rm64_r64, stride, Register::RAX);
         self.asm.place(done);
-        self.regs.release_temporaries();
+    }
+
+    /// `to` = lane 0 or 1 of `from`.
+    fn lane(&mut self, to: Register, from: Register, lane: i32) {
+        let (first, other) = match self.wide {
+            Wide::Z => (Code::EVEX_Vmovd_rm32_xmm, Code::EVEX_Vpextrd_rm32_xmm_imm8),
+            Wide::Y => (Code::VEX_Vmovd_rm32_xmm, Code::VEX_Vpextrd_rm32_xmm_imm8),
+        };
+        match lane {
+            0 => self.asm.op2(first, to, low128(from)),
+            _ => self.asm.op3(other, to, low128(from), lane),
+        }
+    }
+
+    /// `to` = the first lane of `from` in all lanes.
+    fn in_all_lanes(&mut self, to: Register, from: Register) {
+        let code = match self.wide {
+            Wide::Z => Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32,
+            Wide::Y => Code::VEX_Vpbroadcastd_ymm_xmmm32,
+        };
+        self.asm.op2(code, to, low128(from));
+    }
+
+    /// `to` += `by`.
+    pub(super) fn add(&mut self, to: Register, by: Register) {
+        let code = self.pick(codes::ADD);
+        self.asm.op3(code, to, to, by);
+    }
+
+    /// To `label` unless all lanes of `low` equal those of the first temporary, and all of `high` its first one. Both
+    /// temporaries are overwritten.
+    fn jump_unless_equal(
+        &mut self,
+        low: Register,
+        high: Option<Register>,
+        [t, u]: [Register; 2],
+        label: Label,
+    ) {
+        match self.wide {
+            Wide::Z => {
+                self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, low, t, EQUAL);
+                if let Some(high) = high {
+                    self.in_all_lanes(u, high);
+                    let code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
+                    self.asm.masked(code, ALL, &[ALL.into(), high.into(), u.into(), EQUAL.into()]);
+                }
+                self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
+                self.asm.jump(Code::Jae_rel32_64, label);
+            }
+            Wide::Y => {
+                self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, t, low, t);
+                if let Some(high) = high {
+                    self.in_all_lanes(u, high);
+                    self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, u, high, u);
+                    self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, t, t, u);
+                }
+                self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EDX, t);
+                self.asm.op2(Code::Cmp_rm32_imm32, Register::EDX, 0xFF);
+                self.asm.jump(Code::Jne_rel32_64, label);
+            }
+        }
     }
 
     /// `to` = ECX times the lane's number.
     pub(super) fn multiples(&mut self, to: Register) {
-        self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, to, Register::ECX);
-        let times = self.asm.constants16(TIMES);
-        self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, to, to, times);
+        match self.wide {
+            Wide::Z => {
+                self.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_r32, to, Register::ECX);
+                let times = self.asm.constants16(TIMES);
+                self.asm.op3(Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, to, to, times);
+            }
+            Wide::Y => {
+                self.asm.op2(Code::VEX_Vmovd_xmm_rm32, low128(to), Register::ECX);
+                self.in_all_lanes(to, to);
+                let times = self.asm.constants(std::array::from_fn(|n| TIMES[n]));
+                self.asm.op3(Code::VEX_Vpmulld_ymm_ymm_ymmm256, to, to, times);
+            }
+        }
     }
 }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline global and LDS accesses for the commonest patterns of 16 lanes (AVX-512, all lanes active).
+//! Inline global and LDS accesses for the commonest patterns of lanes (all lanes active).
 //!
 //! INVARIANT: generated code accesses memory only after a check that the whole access is allowed. The handler does
-//! every other pattern and every access that the check refuses; it checks again.
+//! every other pattern and every access that the check refuses; it checks again. All checks of an access come before the
+//! first lane is moved, so that the handler finds what it would have found without them.
 
 mod address;
 mod lanes;
+mod narrow;
+mod wide;
 
 use iced_x86::{Code, Register};
 
 use super::asm::{Label, context, memory};
-use super::codes;
 use super::context::JitContext;
-use super::generator::{Access, Gen};
+use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
-use super::transfer::{Checks, Outlined, Space, Transfer, address_dwords, at};
+use super::transfer::{Checks, Offsets, Outlined, Space, Transfer, address_dwords, at};
 use crate::step::Step;
 
 use address::places;
@@ -39,146 +41,153 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
     list
 }
 
+/// Whether the lanes of an LDS access may be anywhere; the handler does what may not.
+fn may_scatter(g: &Gen, s: &Step, t: &Transfer) -> bool {
+    let possible = match t.store {
+        // AVX2 cannot scatter, and whole lanes of several dwords are written in their order.
+        true => g.wide == Wide::Z && t.dwords == 1,
+        // The first part would overwrite the second one's offsets.
+        false => t.parts == 1 || !overlaps(g, s, t),
+    };
+    t.space == Space::Lds && possible
+}
+
+/// Whether a load overwrites its own address.
+fn overlaps(g: &Gen, s: &Step, t: &Transfer) -> bool {
+    let halves = g.shape.halves;
+    let rows = |first: u16, n: usize| first as usize..first as usize + n * halves;
+    let (a, d) = (rows(s.src[0].index, address_dwords(s, t)), rows(s.dst, t.dwords * t.parts));
+    !t.store && a.start < d.end && d.start < a.end
+}
+
 impl Gen {
-    /// The registers that an access needs at once; `None` if there are not so many.
-    fn room(&self, s: &Step, t: &Transfer) -> Option<usize> {
-        let results = t.dwords * t.parts * self.pieces();
-        let addresses = address_dwords(s, t) * self.pieces();
-        let room = addresses + results * if self.overlaps(s, t) { 2 } else { 1 } + 10;
-        (room <= self.wide.registers()).then_some(room)
-    }
-
-    /// Whether a load overwrites its own address.
-    fn overlaps(&self, s: &Step, t: &Transfer) -> bool {
-        let halves = self.shape.halves;
-        let rows = |first: u16, n: usize| first as usize..first as usize + n * halves;
-        let (a, d) = (rows(s.src[0].index, address_dwords(s, t)), rows(s.dst, t.dwords * t.parts));
-        !t.store && a.start < d.end && d.start < a.end
-    }
-
     /// Emits the access; `slow` is the place where the handler is called. Returns what has to be stored before that
-    /// call, or `None` (and nothing is emitted) if there are too few registers.
-    ///
-    /// Between the first jump to `slow` and the end no register changes its piece, so all jumps need the same stores.
-    pub(super) fn transfer(
-        &mut self,
-        s: &Step,
-        t: &Transfer,
-        checks: &Checks,
-        slow: Label,
-    ) -> Option<Vec<Spill>> {
-        let room = self.room(s, t)?;
-        self.make_room(room);
-        let dirty = self.regs.dirty();
-        // Stored before anything can be overwritten.
-        let addresses = address_dwords(s, t);
-        if addresses > 0 {
+    /// call.
+    pub(super) fn transfer(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
+        if address_dwords(s, t) > 0 {
             self.known(s, t, 0);
         }
-        let aside = self.overlaps(s, t);
-        let mut moves = Vec::new();
+        // No register changes its piece between the jumps to `slow`, so all of them need the same stores.
+        let spare = [self.temporary(), self.temporary()];
+        let dirty = self.regs.dirty();
+        for c in 0..self.pieces() {
+            match t.space {
+                Space::Global => self.check_global(s, t, c, checks, slow),
+                Space::Lds => self.check_lds(s, t, c, spare, slow),
+            }
+        }
+        self.regs.end_operation();
         for part in 0..t.parts {
             for c in 0..self.pieces() {
-                let rows = match (t.store, aside) {
-                    (true, _) => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
-                    (false, true) => (0..t.dwords).map(|_| self.aside()).collect(),
-                    (false, false) => self.results(s, t, part, c),
+                let offsets = may_scatter(self, s, t).then(|| self.offsets(s, c));
+                let rows: Vec<Register> = match t.store {
+                    true => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
+                    false => (0..t.dwords)
+                        .map(|d| self.destination(s.dst, part * t.dwords + d, c, false))
+                        .collect(),
                 };
-                match t.space {
-                    Space::Global => self.global(s, t, c, &rows, checks, slow),
-                    Space::Lds => self.lds(s, t, part, c, &rows, slow),
-                }
-                if aside {
-                    moves.extend(rows.into_iter().enumerate().map(|(d, r)| (part * t.dwords + d, c, r)));
+                self.start(s, t, c);
+                match address_dwords(s, t) {
+                    0 => self.broadcast_dwords(&rows, at(Register::RAX, Register::None, 1, t.offsets[0])),
+                    _ => {
+                        let (_, _, stride) = places(self.known(s, t, c));
+                        self.by_stride(t, &rows, stride, t.offsets[part], offsets);
+                    }
                 }
                 self.regs.end_operation();
             }
-        }
-        for &(d, c, from) in &moves {
-            let to = self.destination(s.dst, d, c, false);
-            self.asm.op2(codes::MOVE.z, to, from);
-            self.regs.end_operation();
-        }
-        for (_, _, from) in moves {
-            self.regs.release(from as u8 - Register::ZMM0 as u8);
         }
         if !t.store {
             let (row, halves) = (s.dst as usize, self.shape.halves);
             self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
         }
-        Some(dirty)
+        dirty
     }
 
-    fn global(&mut self, s: &Step, t: &Transfer, c: usize, rows: &[Register], checks: &Checks, slow: Label) {
-        let bytes = 4 * t.dwords as i64;
-        let offset = t.offsets[0];
-        let check = if t.store { checks.write } else { checks.read };
+    /// RAX = the address of the first lane of piece `c`, without the access's offset.
+    fn start(&mut self, s: &Step, t: &Transfer, c: usize) {
         let addresses = address_dwords(s, t);
-        if addresses == 0 {
+        let from = match addresses {
             // One address for all lanes.
-            let base = self.scalar(s.src[2].index);
-            self.asm.op2(Code::Mov_r64_rm64, Register::RAX, base);
-            self.check(offset, bytes, check, slow);
-            return self.broadcast_dwords(rows, at(Register::RAX, Register::None, 1, 0));
+            0 => self.scalar(s.src[2].index),
+            _ => places(self.known(s, t, c)).0,
+        };
+        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, from);
+        match t.space {
+            Space::Lds => {
+                let lds = context(std::mem::offset_of!(JitContext, lds));
+                self.asm.op2(Code::Add_r64_rm64, Register::RAX, lds);
+            }
+            Space::Global if addresses == 1 => {
+                let base = self.scalar(s.src[2].index);
+                self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
+            }
+            Space::Global => {}
         }
-        let (first, span, stride) = places(self.known(s, t, c));
-        self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
-        if addresses == 1 {
-            let base = self.scalar(s.src[2].index);
-            self.asm.op2(Code::Add_r64_rm64, Register::RAX, base);
+    }
+
+    /// To `slow` unless the lanes of piece `c` may be accessed.
+    fn check_global(&mut self, s: &Step, t: &Transfer, c: usize, checks: &Checks, slow: Label) {
+        let addresses = address_dwords(s, t);
+        if addresses == 0 && c > 0 {
+            return;
         }
+        let (bytes, offset) = (4 * t.dwords as i64, t.offsets[0]);
+        self.start(s, t, c);
         if offset != 0 {
             self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
         }
-        self.asm.op2(Code::Mov_r64_rm64, Register::RCX, span);
-        self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
-        self.asm.jump(Code::Call_rel32_64, check);
-        self.asm.jump(Code::Jb_rel32_64, slow);
-        self.by_stride(t, rows, stride, 0, slow);
-    }
-
-    /// RAX += offset; to `slow` unless `bytes` there are allowed.
-    fn check(&mut self, offset: i64, bytes: i64, check: Label, slow: Label) {
-        if offset != 0 {
-            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
+        if addresses == 0 {
+            self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, bytes));
+        } else {
+            let (_, span, stride) = places(self.known(s, t, c));
+            self.asm.op2(Code::Mov_r64_rm64, Register::RCX, span);
+            self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
+            self.check_stride(t, stride, slow);
         }
-        self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, bytes));
-        self.asm.jump(Code::Call_rel32_64, check);
+        self.asm.jump(Code::Call_rel32_64, if t.store { checks.write } else { checks.read });
         self.asm.jump(Code::Jb_rel32_64, slow);
     }
 
-    /// Registers that become the result of a load.
-    fn results(&mut self, s: &Step, t: &Transfer, part: usize, c: usize) -> Vec<Register> {
-        (0..t.dwords).map(|d| self.destination(s.dst, part * t.dwords + d, c, false)).collect()
+    /// A store to `slow` unless its lanes are at a distance that [`Gen::by_stride`] does.
+    fn check_stride(&mut self, t: &Transfer, stride: iced_x86::MemoryOperand, slow: Label) {
+        if t.store {
+            self.asm.op2(Code::Cmp_rm64_imm8, stride, 4 * t.dwords as i32);
+            let refused = if self.wide == Wide::Z { Code::Jb_rel32_64 } else { Code::Jne_rel32_64 };
+            self.asm.jump(refused, slow);
+        }
     }
 
-    fn lds(&mut self, s: &Step, t: &Transfer, part: usize, c: usize, rows: &[Register], slow: Label) {
-        let bytes = 4 * t.dwords as i64;
-        let offset = t.offsets[part];
+    fn check_lds(&mut self, s: &Step, t: &Transfer, c: usize, spare: [Register; 2], slow: Label) {
+        let bytes = 4 * t.dwords as i64 + t.offsets[..t.parts].iter().max().copied().unwrap_or_default();
         let (first, span, stride) = places(self.known(s, t, c));
-        let (scattered, done) = (self.asm.label(), self.asm.label());
-        // Loaded before the first jump.
-        let offsets = self.source(&s.src[0], 0, c);
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
         self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);
-        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, offset + bytes));
+        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, bytes));
         self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, lds_bytes)));
-        self.asm.jump(Code::Ja_rel32_64, scattered);
-        self.asm.op2(Code::Add_r64_rm64, Register::RAX, context(std::mem::offset_of!(JitContext, lds)));
-        self.by_stride(t, rows, stride, offset, slow);
-        let spare = self.temporary();
-        let rows = rows.to_vec();
-        self.outlined.push(Outlined::Scattered {
-            label: scattered,
-            done,
-            slow,
-            t: *t,
-            part,
-            rows,
-            offsets,
-            spare,
-        });
-        self.asm.place(done);
+        if may_scatter(self, s, t) {
+            let (label, done) = (self.asm.label(), self.asm.label());
+            let offsets = self.offsets(s, c);
+            self.asm.jump(Code::Ja_rel32_64, label);
+            self.outlined.push(Outlined::Check { label, done, slow, bytes, offsets, spare });
+            self.check_stride(t, stride, slow);
+            self.asm.place(done);
+        } else {
+            self.asm.jump(Code::Ja_rel32_64, slow);
+            self.check_stride(t, stride, slow);
+        }
+    }
+
+    /// Where piece `c` of the address register is at this point of the code.
+    fn offsets(&mut self, s: &Step, c: usize) -> Offsets {
+        let piece = self.piece(s.src[0].index, 0, c);
+        match self.regs.find(piece) {
+            Some(n) => {
+                self.regs.pin(n);
+                Offsets::Register(self.vector(n))
+            }
+            None => Offsets::Memory(self.place(piece)),
+        }
     }
 
     /// The two subroutines of [`Checks`].
