@@ -10,18 +10,45 @@ use crate::env::{Env, Hot};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
+use crate::wave::Wave;
 
 /// Why `run_wave` returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaveStop {
     Ended,
     Barrier,
+    /// No wave of the workgroup behind it can run; only of generated code.
+    Round,
+    /// It has not run yet: another one of its workgroup waits or has ended.
+    Switched,
     /// Its quantum of steps is used up, or it executed a yield.
     Quantum,
     /// The control's command is not to run.
     Interrupted,
     /// `Wave::cause` is set.
     Exception,
+}
+
+/// Waves that an engine runs: a whole workgroup's, or one alone.
+#[derive(Debug)]
+pub(crate) struct Waves<'a> {
+    pub all: &'a mut [Wave],
+    /// The one that runs.
+    pub current: usize,
+    /// Whether they are all of a workgroup: then generated code goes on with the next one where one waits or has ended.
+    pub is_group: bool,
+}
+
+impl<'a> Waves<'a> {
+    /// One wave, which is left where it waits or ends.
+    pub(crate) fn alone(w: &'a mut Wave) -> Waves<'a> {
+        Waves { all: std::slice::from_mut(w), current: 0, is_group: false }
+    }
+
+    /// The one that runs.
+    pub(crate) fn wave(&mut self) -> &mut Wave {
+        &mut self.all[self.current]
+    }
 }
 
 /// The programs of a worker: the kernel's program and those of other entries it jumped to.

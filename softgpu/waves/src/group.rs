@@ -9,11 +9,11 @@ use std::time::Instant;
 use parking_lot::RwLockReadGuard;
 use queues::save_area::WaveRecord;
 
-use crate::code::{Code, WaveStop};
+use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::env::{Env, Hot, Lds};
 use crate::exception::{Cause, WaveException};
-use crate::interp::run_wave;
+use crate::interp::run_waves;
 use crate::launch::Plan;
 use crate::observe::Watch;
 use crate::trap;
@@ -150,53 +150,71 @@ impl Group {
     fn turns(&mut self, options: &mut TurnOptions<'_, '_, '_>, hot: &mut Hot) -> Turn {
         let TurnOptions { plan, map, code, control, deadline, executed, watch } = options;
         loop {
-            let mut ended = 0;
-            let mut waiting = 0;
-            for k in 0..self.live {
-                match self.waves[k].state {
-                    WaveStatus::Ended => ended += 1,
-                    WaveStatus::AtBarrier => waiting += 1,
-                    WaveStatus::Ready => {
-                        let mut env = Env::new(map, &mut self.lds, hot, plan.identity);
-                        let w = &mut self.waves[k];
-                        let stop = match watch {
-                            Some(watch) if watch.wants(w) => watch.run(w, &mut env, code, control, QUANTUM),
-                            _ => run_wave(w, &mut env, code, control, QUANTUM),
-                        };
-                        let pc = w.pc;
-                        let halted = match stop {
-                            WaveStop::Exception => trap::handle(w, &mut env, code),
-                            _ => None,
-                        };
-                        **executed += env.executed;
-                        match stop {
-                            WaveStop::Ended => ended += 1,
-                            WaveStop::Barrier => waiting += 1,
-                            WaveStop::Exception if let Some(cause) = halted => {
-                                return Turn::Exception(Box::new(self.exception(k, cause, pc)));
-                            }
-                            WaveStop::Quantum | WaveStop::Exception => {
-                                RwLockReadGuard::bump(map);
-                                if Instant::now() >= *deadline {
-                                    return Turn::Again;
-                                }
-                            }
-                            WaveStop::Interrupted => return Turn::Interrupted,
+            let mut went_round = false;
+            let mut k = 0;
+            while k < self.live {
+                if self.waves[k].state != WaveStatus::Ready {
+                    k += 1;
+                    continue;
+                }
+                let mut env = Env::new(map, &mut self.lds, hot, plan.identity);
+                let mut waves = Waves { all: &mut self.waves[..self.live], current: k, is_group: true };
+                let stop = match watch {
+                    Some(watch) if watch.wants(waves.wave()) => {
+                        watch.run(waves.wave(), &mut env, code, control, QUANTUM)
+                    }
+                    _ => run_waves(&mut waves, &mut env, code, control, QUANTUM),
+                };
+                k = waves.current;
+                let w = &mut self.waves[k];
+                let pc = w.pc;
+                let halted = match stop {
+                    WaveStop::Exception => trap::handle(w, &mut env, code),
+                    _ => None,
+                };
+                **executed += env.executed;
+                match stop {
+                    WaveStop::Ended | WaveStop::Barrier => {}
+                    WaveStop::Exception if let Some(cause) = halted => {
+                        return Turn::Exception(Box::new(self.exception(k, cause, pc)));
+                    }
+                    WaveStop::Quantum | WaveStop::Exception => {
+                        RwLockReadGuard::bump(map);
+                        if Instant::now() >= *deadline {
+                            return Turn::Again;
                         }
                     }
+                    WaveStop::Round => {
+                        went_round = true;
+                        break;
+                    }
+                    WaveStop::Switched => continue,
+                    WaveStop::Interrupted => return Turn::Interrupted,
                 }
+                k += 1;
             }
-            if ended == self.live {
+            if self.release() {
                 return Turn::Done;
             }
-            if waiting + ended == self.live {
-                for w in &mut self.waves[..self.live] {
-                    if w.state == WaveStatus::AtBarrier {
-                        w.state = WaveStatus::Ready;
-                    }
+            if went_round {
+                RwLockReadGuard::bump(map);
+                if Instant::now() >= *deadline {
+                    return Turn::Again;
                 }
             }
         }
+    }
+
+    /// Whether all waves have ended. If those that have not are all at the barrier, they go on.
+    fn release(&mut self) -> bool {
+        let waves = &mut self.waves[..self.live];
+        let ended = waves.iter().filter(|w| w.state == WaveStatus::Ended).count();
+        if waves.iter().all(|w| w.state != WaveStatus::Ready) {
+            for w in waves.iter_mut().filter(|w| w.state == WaveStatus::AtBarrier) {
+                w.state = WaveStatus::Ready;
+            }
+        }
+        ended == self.live
     }
 
     fn exception(&self, k: usize, cause: Cause, pc: u64) -> WaveException {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loop that runs one wave's steps until something stops it.
 //!
-//! INVARIANT: when `run_wave` returns, `Wave::pc` names the next instruction (or the faulting one) and all state is in
+//! INVARIANT: when `run_waves` returns, `Wave::pc` names the next instruction (or the faulting one) and all state is in
 //! the wave; the loop stops between instructions only.
 #![allow(unsafe_code)]
 
-use crate::code::{Code, WaveStop};
+use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::env::Env;
 use crate::step::{Flow, Step};
@@ -23,9 +23,10 @@ pub(crate) fn execute(w: &mut Wave, env: &mut Env<'_>, steps: &[Step]) -> Flow {
     Flow::Next
 }
 
-/// Runs `w` for about `budget` steps.
-pub(crate) fn run_wave(
-    w: &mut Wave,
+/// Runs the current one of `waves` for about `budget` steps; generated code may go on with others of the workgroup, of which
+/// the last one is the current one then.
+pub(crate) fn run_waves(
+    waves: &mut Waves<'_>,
     env: &mut Env<'_>,
     code: &mut Code<'_>,
     control: &Control,
@@ -35,10 +36,10 @@ pub(crate) fn run_wave(
         return WaveStop::Interrupted;
     }
     if control.is_counting() {
-        return run_counting(w, env, code, control, budget);
+        return run_counting(waves.wave(), env, code, control, budget);
     }
     let before = env.executed;
-    let stop = run_with_engine(w, env, code, control, budget);
+    let stop = run_with_engine(waves, env, code, control, budget);
     if let Some(program) = code.programs.first() {
         program.count_executed(env.executed - before);
     }
@@ -46,7 +47,7 @@ pub(crate) fn run_wave(
 }
 
 fn run_with_engine(
-    w: &mut Wave,
+    waves: &mut Waves<'_>,
     env: &mut Env<'_>,
     code: &mut Code<'_>,
     control: &Control,
@@ -54,11 +55,11 @@ fn run_with_engine(
 ) -> WaveStop {
     #[cfg(target_arch = "x86_64")]
     if code.programs.first().is_some_and(|p| code.engine.compiles(p.executed()))
-        && let Some(stop) = crate::run_compiled::run(w, env, code, control, budget)
+        && let Some(stop) = crate::run_compiled::run(waves, env, code, control, budget)
     {
         return stop;
     }
-    interpret_wave(w, env, code, control, budget)
+    interpret_wave(waves.wave(), env, code, control, budget)
 }
 
 /// Runs `w` for about `budget` steps in the interpreter.

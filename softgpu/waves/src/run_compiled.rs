@@ -4,13 +4,13 @@
 //! INVARIANT: when `run` returns, `Wave::pc` names the next instruction, or the faulting one.
 #![allow(unsafe_code)]
 
-use crate::code::{Code, WaveStop};
+use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::env::Env;
-use crate::jit::{Compiled, Left};
+use crate::jit::{Activation, Compiled, Left};
 use crate::program::Program;
 use crate::step::Flow;
-use crate::wave::Wave;
+use crate::wave::{Wave, WaveStatus};
 
 /// Puts `w` in front of step `index`.
 fn place(w: &mut Wave, program: &Program, index: usize) {
@@ -69,51 +69,72 @@ fn interpret(
     }
 }
 
-/// Runs `w` for about `budget` instructions. `None` when the program it is in has no generated code.
+/// Runs the current wave for about `budget` instructions, and, if the waves are a workgroup's, others when it waits or has
+/// ended; the current wave is then the one that was stopped. `None` when the program it is in has no generated code.
 pub(crate) fn run(
-    w: &mut Wave,
+    waves: &mut Waves<'_>,
     env: &mut Env<'_>,
     code: &mut Code<'_>,
     control: &Control,
     budget: u32,
 ) -> Option<WaveStop> {
-    let limit = env.executed + u64::from(budget);
     loop {
-        let (program, mut ip) = code.locate(env, w.pc, w.hint);
+        let w = &waves.all[waves.current];
+        let (program, ip) = code.locate(env, w.pc, w.hint);
         let program = &code.programs[program];
         let compiled = program.compiled(code.level, w.mode)?;
-        loop {
-            if env.executed >= limit || control.interrupts() {
-                place(w, program, ip);
-                let over = env.executed >= limit && !control.interrupts();
-                return Some(if over { WaveStop::Quantum } else { WaveStop::Interrupted });
-            }
-            let (flow, index) = if compiled.has(ip) && w.mode == compiled.mode {
-                match compiled.enter(w, env, ip, control.flag(), limit) {
-                    Left::Flow(flow, index) => (flow, index),
-                    Left::Interpret(index) => {
-                        ip = index;
-                        let done = interpret(w, env, program, compiled, ip);
-                        (done.0, done.1)
-                    }
-                    Left::Interrupted(index) => {
-                        place(w, program, index);
-                        return Some(WaveStop::Interrupted);
-                    }
-                    Left::Quantum(index) => {
-                        place(w, program, index);
-                        return Some(WaveStop::Quantum);
-                    }
+        let mut active = compiled.begin(program, waves, env, control.flag(), budget);
+        if let Some(stop) = run_program(&mut active, env, program, compiled, control, ip) {
+            return Some(stop);
+        }
+        // Functions are called and return often, and preparing a whole workgroup takes its time.
+        waves.is_group = false;
+    }
+}
+
+/// Runs until the wave stops, or leaves the program (`None`).
+fn run_program(
+    active: &mut Activation<'_>,
+    env: &mut Env<'_>,
+    program: &Program,
+    compiled: &Compiled,
+    control: &Control,
+    mut ip: usize,
+) -> Option<WaveStop> {
+    loop {
+        if active.is_over(env) || control.interrupts() {
+            place(active.wave(), program, ip);
+            let over = !control.interrupts();
+            return Some(if over { WaveStop::Quantum } else { WaveStop::Interrupted });
+        }
+        let (flow, index) = if compiled.has(ip) && active.wave().mode == compiled.mode {
+            match active.enter(env, ip) {
+                Left::Flow(flow, index) => (flow, index),
+                Left::Interpret(index) => interpret(active.wave(), env, program, compiled, index),
+                Left::Interrupted(index) => {
+                    place(active.wave(), program, index);
+                    return Some(WaveStop::Interrupted);
                 }
-            } else {
-                interpret(w, env, program, compiled, ip)
-            };
-            if let Some(stop) = follow(w, program, flow, index, &mut ip) {
-                return Some(stop);
+                Left::Quantum(index) => {
+                    place(active.wave(), program, index);
+                    return Some(WaveStop::Quantum);
+                }
+                Left::Round if active.is_group() => return Some(WaveStop::Round),
+                Left::Round => {
+                    let has_ended = active.wave().state == WaveStatus::Ended;
+                    return Some(if has_ended { WaveStop::Ended } else { WaveStop::Barrier });
+                }
+                Left::Switched if control.interrupts() => return Some(WaveStop::Interrupted),
+                Left::Switched => return Some(WaveStop::Switched),
             }
-            if flow == Flow::Indirect {
-                break;
-            }
+        } else {
+            interpret(active.wave(), env, program, compiled, ip)
+        };
+        if let Some(stop) = follow(active.wave(), program, flow, index, &mut ip) {
+            return Some(stop);
+        }
+        if flow == Flow::Indirect {
+            return None;
         }
     }
 }

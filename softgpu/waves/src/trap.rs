@@ -13,11 +13,11 @@
 
 use queues::words::words;
 
-use crate::code::{Code, WaveStop};
+use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::env::Env;
 use crate::exception::{AccessKind, Cause};
-use crate::interp::run_wave;
+use crate::interp::run_waves;
 use crate::wave::{TTMP, Wave, status};
 
 /// Bytes that the driver's handler puts the PC back by before it halts a wave: at `s_endpgm` it could not be saved.
@@ -113,7 +113,7 @@ fn run(w: &mut Wave, env: &mut Env<'_>, code: &mut Code<'_>) -> bool {
     let control = Control::uninterruptible();
     let limit = env.executed + u64::from(STEPS);
     while env.executed < limit {
-        match run_wave(w, env, code, &control, STEPS) {
+        match run_waves(&mut Waves::alone(w), env, code, &control, STEPS) {
             WaveStop::Ended => return true,
             WaveStop::Quantum => {}
             WaveStop::Exception if w.cause.is_none() => {
@@ -121,7 +121,11 @@ fn run(w: &mut Wave, env: &mut Env<'_>, code: &mut Code<'_>) -> bool {
                 w.pc = pc & ADDRESS;
                 return true;
             }
-            WaveStop::Exception | WaveStop::Barrier | WaveStop::Interrupted => {
+            WaveStop::Exception
+            | WaveStop::Barrier
+            | WaveStop::Interrupted
+            | WaveStop::Round
+            | WaveStop::Switched => {
                 w.cause = None;
                 w.state = crate::wave::WaveStatus::Ready;
                 return false;

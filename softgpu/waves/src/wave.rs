@@ -35,6 +35,7 @@ pub(crate) const SPARE_VGPRS: usize = 2;
 
 /// Whether the scheduler of the workgroup can run a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum WaveStatus {
     /// Can run.
     Ready,
@@ -68,6 +69,8 @@ pub(crate) mod status {
     pub const PRIV: u32 = 1 << 5;
     /// The wave executes nothing, but in a trap handler.
     pub const HALT: u32 = 1 << 13;
+    /// The wave gave its VGPRs back and only ends.
+    pub const NO_VGPRS: u32 = 1 << 24;
 }
 
 /// All architectural state of a wave of 32 or 64 lanes.

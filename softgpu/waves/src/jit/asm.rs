@@ -163,6 +163,14 @@ impl Asm {
         self.fixups.push((self.at, label));
     }
 
+    /// `to` = the address of `label`.
+    pub(super) fn address_of(&mut self, to: Register, label: Label) {
+        // The target is filled in later, as that of a jump: both are displacements at the end of an instruction.
+        let here = MemoryOperand::with_base_displ(Register::RIP, self.at as i64);
+        self.put(Instruction::with2(Code::Lea_r64_m, to, here));
+        self.fixups.push((self.at, label));
+    }
+
     /// The memory operand that gives `value` in all lanes: a broadcast.
     pub(super) fn constant(&mut self, value: u32) -> MemoryOperand {
         memory(POOL, 4 * self.constant_index(value) as i64, true)

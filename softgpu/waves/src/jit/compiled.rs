@@ -8,14 +8,15 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
-use super::context::{Exit, JitContext};
+use super::context::{Exit, JitContext, Turn, WAVES};
 use super::transfer::KNOWN;
 use super::{asm, emit, generator, memory};
+use crate::code::Waves;
 use crate::env::Env;
 use crate::level::Level;
 use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
-use crate::wave::{Row, Wave};
+use crate::wave::{Row, Wave, WaveStatus};
 
 /// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
 /// program's waves cannot be preempted.
@@ -24,9 +25,9 @@ const MAX_STEPS: usize = 1 << 14;
 /// Runs a step's handler for generated code.
 ///
 /// # Safety
-/// The pointers are those of a wave, an environment and a step that [`Compiled::enter`] was called with.
+/// The pointers are those of a wave, an environment and a step that [`Activation::enter`] was called with.
 unsafe extern "sysv64" fn call(w: *mut Wave, env: *mut Env<'_>, s: *const Step) -> u32 {
-    // SAFETY: the caller says that the pointers are those of `Compiled::enter`, which holds exclusive borrows of wave and
+    // SAFETY: the caller says that the pointers are those of `Activation::enter`, which holds exclusive borrows of wave and
     // environment while generated code runs; that code touches neither while the handler runs. The step's handler is one
     // for this CPU's level, since it comes from the tables for the level in use.
     unsafe {
@@ -46,6 +47,10 @@ pub(crate) enum Left {
     Interrupted(usize),
     /// The quantum is over.
     Quantum(usize),
+    /// No wave of the workgroup can go on here.
+    Round,
+    /// The current wave is another one, which has not begun.
+    Switched,
 }
 
 /// The code of one program for one MODE.
@@ -115,44 +120,132 @@ impl Compiled {
         self.entries.get(index).is_some_and(|&offset| offset != 0)
     }
 
-    /// Runs from step `index`, which must be the head of a block, until there is a reason of [`Left`] to return.
-    /// `limit` is in executed instructions.
-    ///
-    /// `flag` is the control's state.
-    pub(crate) fn enter(
-        &self,
-        w: &mut Wave,
-        env: &mut Env<'_>,
-        index: usize,
-        flag: &AtomicU8,
-        limit: u64,
-    ) -> Left {
-        let mut context = JitContext {
-            rows: w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize),
-            // The address of the whole wave plus an offset; handlers get the address without it.
-            scalars: std::ptr::from_mut(w).cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast(),
-            env: std::ptr::from_mut(env).cast(),
+    /// The code at the wave's PC, if it is the head of a block of `program`.
+    fn resume(&self, program: &Predecoded, w: &Wave) -> *const u8 {
+        let index = if program.entry.0 == w.pc { program.entry.1 } else { w.hint };
+        let is_there = w.mode == self.mode && self.has(index) && program.starts_at(index, w.pc);
+        if is_there { self.pages.at(self.entries[index] as usize) } else { std::ptr::null() }
+    }
+
+    /// Prepares runs of this code, which is `program`'s, for `waves`. Each wave runs `quantum` instructions before the next
+    /// one does; `flag` is the control's state.
+    pub(crate) fn begin<'w>(
+        &'w self,
+        program: &Predecoded,
+        waves: &'w mut Waves<'_>,
+        env: &Env<'_>,
+        flag: &'w AtomicU8,
+        quantum: u32,
+    ) -> Activation<'w> {
+        let mut turns = [const { MaybeUninit::uninit() }; WAVES];
+        let is_group = waves.is_group && waves.all.len() <= WAVES;
+        let offset = if is_group { 0 } else { waves.current };
+        let count = if is_group { waves.all.len() } else { 1 };
+        let (mut waiting, mut halted) = (0, 0);
+        for (turn, w) in turns.iter_mut().zip(&mut waves.all[offset..offset + count]) {
+            let resume =
+                if w.state == WaveStatus::Ready { self.resume(program, w) } else { std::ptr::null() };
+            waiting += u32::from(w.state == WaveStatus::AtBarrier);
+            halted += u32::from(w.state != WaveStatus::Ready);
+            let rows = w.v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize);
+            turn.write(Turn { rows, resume });
+        }
+        let quantum = u64::from(quantum);
+        let lds_bytes = waves.all[waves.current].lds_bytes.into();
+        let first = waves.all[offset..].as_mut_ptr();
+        let context = JitContext {
+            rows: std::ptr::null_mut(),
+            scalars: std::ptr::null_mut(),
+            env: std::ptr::null_mut(),
             pool: self.pool.as_ptr(),
             flag: flag.as_ptr().cast_const(),
-            executed: env.executed,
-            limit,
+            executed: 0,
+            limit: env.executed + quantum,
+            quantum,
+            end: env.executed + quantum * count as u64,
             call,
-            lds_bytes: w.lds_bytes.into(),
-            lds: env.lds.as_mut_ptr().cast(),
-            hot: std::ptr::from_mut(env.hot()).cast_const().cast(),
+            lds_bytes,
+            lds: std::ptr::null_mut(),
+            hot: std::ptr::null(),
+            first: scalars_of(first),
+            turn: std::ptr::null_mut(),
+            turns_end: std::ptr::null_mut(),
+            waiting,
+            halted,
+            // The barrier of a wave alone is its workgroup's.
+            total: if is_group { count as u32 } else { u32::MAX },
+            turns,
             known: [const { MaybeUninit::uninit() }; KNOWN],
         };
+        Activation { compiled: self, first, offset, count, current: &mut waves.current, context }
+    }
+}
+
+/// The scalar file of a wave, as a pointer with which all of the waves behind it may be accessed.
+fn scalars_of(w: *mut Wave) -> *mut u32 {
+    w.cast::<u8>().wrapping_add(std::mem::offset_of!(Wave, s)).cast()
+}
+
+/// Code that is entered, left, and entered again for the same waves.
+pub(crate) struct Activation<'w> {
+    compiled: &'w Compiled,
+    /// Of the waves with turns.
+    first: *mut Wave,
+    /// The first one's place among all waves.
+    offset: usize,
+    count: usize,
+    current: &'w mut usize,
+    context: JitContext,
+}
+
+impl Activation<'_> {
+    /// The wave that runs.
+    pub(crate) fn wave(&mut self) -> &mut Wave {
+        // SAFETY: `first` points to `count` waves, which are borrowed as long as this lives, and `current` is one of them.
+        unsafe { &mut *self.first.add(*self.current - self.offset) }
+    }
+
+    /// Whether it goes on with other waves of the workgroup.
+    pub(crate) fn is_group(&self) -> bool {
+        self.context.total != u32::MAX
+    }
+
+    /// Whether the current wave's quantum is over.
+    pub(crate) fn is_over(&self, env: &Env<'_>) -> bool {
+        env.executed >= self.context.limit
+    }
+
+    /// Runs from step `index`, which must be the head of a block, until there is a reason of [`Left`] to return. The
+    /// current wave may be another one then.
+    pub(crate) fn enter(&mut self, env: &mut Env<'_>, index: usize) -> Left {
+        let turn = *self.current - self.offset;
+        let turns = self.context.turns.as_mut_ptr().cast::<Turn>();
+        let scalars = scalars_of(self.first.wrapping_add(turn));
+        let rows = self.wave().v.as_mut_ptr().cast::<u8>().wrapping_offset(asm::ROW_BIAS as isize);
+        let context = &mut self.context;
+        context.rows = rows;
+        context.scalars = scalars;
+        context.env = std::ptr::from_mut(env).cast();
+        context.lds = env.lds.as_mut_ptr().cast();
+        context.hot = std::ptr::from_mut(env.hot()).cast_const().cast();
+        context.executed = env.executed;
+        context.turn = turns.wrapping_add(turn);
+        context.turns_end = turns.wrapping_add(self.count);
         // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
         // steps it names is alive, since it owns `self`.
         let enter: extern "sysv64" fn(*mut JitContext, *const u8) -> u64 =
-            unsafe { std::mem::transmute(self.pages.at(0)) };
-        let result = enter(&mut context, self.pages.at(self.entries[index] as usize));
+            unsafe { std::mem::transmute(self.compiled.pages.at(0)) };
+        let result = enter(context, self.compiled.pages.at(self.compiled.entries[index] as usize));
         env.executed = context.executed;
+        let turn = context.turn.addr().wrapping_sub(turns.addr()) / size_of::<Turn>();
+        *self.current = self.offset + turn.min(self.count - 1);
         let step = result as u32 as usize;
         match (result >> 32) as u32 {
             x if x == Exit::Leave as u32 => Left::Interpret(step),
             x if x == Exit::Interrupted as u32 => Left::Interrupted(step),
             x if x == Exit::Quantum as u32 => Left::Quantum(step),
+            x if x == Exit::Round as u32 => Left::Round,
+            x if x == Exit::Switched as u32 => Left::Switched,
             x if x == Flow::Jump as u32 => Left::Flow(Flow::Jump, step),
             x if x == Flow::Indirect as u32 => Left::Flow(Flow::Indirect, step),
             x if x == Flow::Barrier as u32 => Left::Flow(Flow::Barrier, step),

@@ -20,6 +20,23 @@ pub(super) enum Exit {
     Interrupted = 101,
     /// The quantum is over; the step is next.
     Quantum = 102,
+    /// No wave behind the current one can run, and none was released from a barrier.
+    Round = 103,
+    /// The current wave is ready, and its PC is in place; it has no code to go on at, or the control asks it to stop.
+    Switched = 104,
+}
+
+/// Most waves of a workgroup that generated code goes round. Those of a workgroup of 1,024 work-items are half as many.
+pub(super) const WAVES: usize = 64;
+
+/// What generated code needs of a wave to go on with it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Turn {
+    /// Its rows, biased.
+    pub rows: *mut u8,
+    /// The code at its PC; null where there is none.
+    pub resume: *const u8,
 }
 
 /// The state that generated code is entered with.
@@ -34,10 +51,24 @@ pub(super) struct JitContext {
     pub executed: u64,
     /// The number of executed instructions at which the quantum is over.
     pub limit: u64,
+    /// Instructions that a wave runs before the next one does.
+    pub quantum: u64,
+    /// The number of executed instructions at which the waves are left, whatever barriers they have passed.
+    pub end: u64,
     pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
     pub lds: *mut u8,
     pub lds_bytes: u64,
     pub hot: *const u8,
+    /// The scalar file of the first of `turns`. The waves lie in memory one behind the other.
+    pub first: *mut u32,
+    /// The current wave's, and the end.
+    pub turn: *mut Turn,
+    pub turns_end: *mut Turn,
+    /// Waves of `turns` that wait at a barrier, that wait or have ended, and all.
+    pub waiting: u32,
+    pub halted: u32,
+    pub total: u32,
+    pub turns: [MaybeUninit<Turn>; WAVES],
     /// Scratch space: generated code writes it before it reads it.
     pub known: [MaybeUninit<Known>; KNOWN],
 }

@@ -6,6 +6,7 @@
 //! block whose rows all fit.
 
 use iced_x86::{Code, Register};
+use softgpu_isa::Op;
 
 use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory};
 use super::context::{Exit, JitContext};
@@ -17,9 +18,10 @@ use super::regs::Spill;
 use super::scalar;
 use super::transfer::Checks;
 use crate::predecoded::Predecoded;
+use crate::wave::WaveStatus;
 
 /// Bits of the control's state that ask a wave to stop.
-const ASKS: i32 = 3;
+pub(super) const ASKS: i32 = 3;
 
 pub(super) struct Emitter<'a> {
     pub(super) program: &'a Predecoded,
@@ -31,6 +33,10 @@ pub(super) struct Emitter<'a> {
     pub(super) way_out: Label,
     pub(super) checks: Checks,
     pub(super) cold: Vec<Cold>,
+    /// Where another wave goes on.
+    pub(super) switch: Label,
+    /// Exits of the code there.
+    pub(super) leaving: Vec<(Label, Exit)>,
     /// First step of the block being emitted.
     pub(super) first: usize,
 }
@@ -41,6 +47,7 @@ impl<'a> Emitter<'a> {
         let leaders = flow::leaders(program);
         let labels = leaders.iter().map(|_| g.asm.label()).collect();
         let way_out = g.asm.label();
+        let switch = g.asm.label();
         let checks = Checks { read: g.asm.label(), write: g.asm.label() };
         Emitter {
             program,
@@ -52,6 +59,8 @@ impl<'a> Emitter<'a> {
             way_out,
             checks,
             cold: Vec::new(),
+            switch,
+            leaving: Vec::new(),
             first: 0,
         }
     }
@@ -62,6 +71,7 @@ impl<'a> Emitter<'a> {
         for k in 0..self.leaders.len() {
             self.block(k);
         }
+        self.emit_switch();
         self.g.emit_outlined();
         self.cold_paths();
         let checks = self.checks;
@@ -185,6 +195,13 @@ impl<'a> Emitter<'a> {
 
     fn scalar_or_call(&mut self, first: usize, item: &Item) {
         let step = &self.program.steps[item.index];
+        match step.op {
+            Some(Op::S_ENDPGM | Op::S_ENDPGM_SAVED) => {
+                return self.halt(first, item.index, WaveStatus::Ended);
+            }
+            Some(Op::S_BARRIER) => return self.halt(first, item.index, WaveStatus::AtBarrier),
+            _ => {}
+        }
         let inline = matches!(item.what, What::Scalar) && scalar::emit(&mut self.g.asm, step);
         if !inline && !self.scalar_load(first, item.index) {
             self.call(first, item.index);

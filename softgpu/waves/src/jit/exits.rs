@@ -81,6 +81,9 @@ impl Emitter<'_> {
     }
 
     pub(super) fn cold_paths(&mut self) {
+        for (label, exit) in std::mem::take(&mut self.leaving) {
+            self.cold.push(Cold::Leave { label, count: 0, exit, step: 0, dirty: Vec::new() });
+        }
         for cold in std::mem::take(&mut self.cold) {
             match cold {
                 Cold::Leave { label, count, exit, step, dirty } => {

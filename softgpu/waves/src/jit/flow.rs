@@ -15,6 +15,7 @@ use super::order;
 use super::touch::Touch;
 use super::transfer::{self, Transfer};
 use crate::predecoded::Predecoded;
+use crate::salu::control::DEALLOC_VGPRS;
 use crate::step::{Kind, Step};
 
 /// Most lane-wise operations that another step may move in front of.
@@ -66,12 +67,12 @@ pub(super) fn ends_block(step: &Step) -> bool {
                 | S_WAKEUP
                 | S_TRAP
                 | S_SETHALT
-                | S_SENDMSG
                 | S_SENDMSGHALT
                 | S_SENDMSG_RTN_B32
                 | S_SENDMSG_RTN_B64
                 | S_RFE_B64
         )
+        || op == S_SENDMSG && step.imm & 0xFF != DEALLOC_VGPRS
 }
 
 fn is_direct_branch(op: Op) -> bool {

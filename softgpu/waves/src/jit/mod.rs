@@ -12,6 +12,7 @@
 //! order      operations on one accumulator          results    destinations, under EXEC
 //! emit       blocks and branches                    regs       what is in which register
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
+//! switch     from wave to wave of a workgroup
 //! exits      calls of handlers, exits               dpp        permuted lanes
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
@@ -46,6 +47,7 @@ mod resident;
 mod results;
 mod scalar;
 mod special;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod touch;
@@ -53,4 +55,4 @@ mod transcend;
 mod transfer;
 mod vmem;
 
-pub(crate) use self::compiled::{Compiled, Left};
+pub(crate) use self::compiled::{Activation, Compiled, Left};

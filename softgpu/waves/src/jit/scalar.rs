@@ -8,7 +8,9 @@ use softgpu_isa::Op;
 
 use super::asm::{Asm, Label, SCALARS, memory, wave_field};
 use crate::predecode::Shape;
+use crate::salu::control::DEALLOC_VGPRS;
 use crate::step::{Kind, SPECIAL_SCC, Src, Step};
+use crate::wave::status::NO_VGPRS;
 use crate::wave::{EXEC, VCC, Wave};
 
 const A: Register = Register::EAX;
@@ -240,6 +242,10 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
 
 fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
     match op {
+        Op::S_SENDMSG if s.imm & 0xFF == DEALLOC_VGPRS => {
+            let status = wave_field(std::mem::offset_of!(Wave, status));
+            asm.op2(Code::Or_rm32_imm32, status, NO_VGPRS as i32);
+        }
         Op::S_MOV_B32 => {
             load(asm, A, &s.src[0]);
             finish(asm, s, Then::Keep);

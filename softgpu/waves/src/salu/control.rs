@@ -9,11 +9,13 @@ use crate::env::Env;
 use crate::exception::Cause;
 use crate::step::{Flow, Handler, Step, stop};
 use crate::valu::shapes::scalar64;
-use crate::wave::status::{HALT, PRIV};
+use crate::wave::status::{HALT, NO_VGPRS, PRIV};
 use crate::wave::{EXEC, M0, Wave, WaveStatus};
 
-/// STATUS.NO_VGPRS: the wave gave its VGPRs back and only ends.
-const NO_VGPRS: u32 = 1 << 24;
+/// The message that interrupts the host.
+const INTERRUPT: i32 = 1;
+/// The message that gives the wave's VGPRs back.
+pub(crate) const DEALLOC_VGPRS: i32 = 3;
 
 /// Handlers of program control.
 pub(crate) fn table(op: Op) -> Option<Handler> {
@@ -197,11 +199,11 @@ fn trap(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
 
 fn message(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Flow {
     match s.imm & 0xFF {
-        1 => {
+        INTERRUPT => {
             env.interrupt(w.s[M0], w.status & PRIV != 0);
             Flow::Next
         }
-        3 => {
+        DEALLOC_VGPRS => {
             w.status |= NO_VGPRS;
             Flow::Next
         }

@@ -2,7 +2,7 @@
 //! Scalar ALU and program control.
 
 mod alu;
-mod control;
+pub(crate) mod control;
 mod hwreg;
 mod unary;
 

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use random::{Random, VGPRS};
 use softgpu_isa::{Op, decode};
 
-use crate::code::{Code, WaveStop};
+use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
-use crate::interp::{interpret_wave, run_wave};
+use crate::interp::{interpret_wave, run_waves};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::Cache;
@@ -116,7 +116,7 @@ fn execute(place: &Place, w: &mut Wave, level: Level, engine: Engine) -> Left {
     let control = Control::new();
     session(place, w, level, engine, |w, env, code| match engine {
         Engine::Interp => interpret_wave(w, env, code, &control, 100_000),
-        _ => run(w, env, code, &control, 100_000).expect("generated code"),
+        _ => run(&mut Waves::alone(w), env, code, &control, 100_000).expect("generated code"),
     })
 }
 
@@ -128,10 +128,10 @@ fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
             let stop = if r.borrow_mut().chance(2) {
                 let control = Control::new();
                 control.pause_after(1 + r.borrow_mut().below(12));
-                run_wave(w, env, code, &control, 100_000)
+                run_waves(&mut Waves::alone(w), env, code, &control, 100_000)
             } else {
                 let budget = 1 + r.borrow_mut().below(30) as u32;
-                run(w, env, code, &Control::new(), budget).expect("generated code")
+                run(&mut Waves::alone(w), env, code, &Control::new(), budget).expect("generated code")
             };
             match stop {
                 WaveStop::Interrupted | WaveStop::Quantum => {}
