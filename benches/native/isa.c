@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The jobs of kernels/isa.c as this machine's own code: what `bench isa` compares with. build.rs compiles this with
-// -O3 -march=native. Vectors are as wide as the registers, and as many as keep both multipliers busy; what the compiler
+// The jobs of kernels/isa.c as the host's own code: what `bench isa` compares with. build.rs compiles this with -O3, once
+// for each width of vectors, which SUFFIX makes part of the functions' names. Vectors are as wide as the registers, and as many as keep both multipliers busy; what the compiler
 // does not vectorise by itself is written with vectors. b: the kernel's buffers; n: elements, or rows, or a side.
 #include <stddef.h>
 #include <string.h>
 
 typedef unsigned int u32;
+
+#define JOIN(name, suffix) name##suffix
+#define JOINED(name, suffix) JOIN(name, suffix)
+#define NAME(name) JOINED(name, SUFFIX)
 
 #if defined(__AVX512F__)
 #define BYTES 64
@@ -29,20 +33,14 @@ typedef u32 loose_u32s __attribute__((vector_size(BYTES), aligned(4)));
 #define VECTORISE _Pragma("clang loop vectorize(enable)")
 #define LOG2E 1.44269504f
 
-// What this file was compiled for: 512, 256 (AVX2 and FMA) or 128 bits.
-u32 isa_native_bits(void)
-{
-    return BYTES * 8;
-}
-
 // Multiplications and additions of one turn of isa_peak.
-u32 isa_peak_operations(void)
+u32 NAME(isa_peak_operations)(void)
 {
     return 12 * LANES * 2 * 16;
 }
 
 // Nothing but fused multiplications and additions, 12 chains of them.
-float isa_peak(u32 turns, float by)
+float NAME(isa_peak)(u32 turns, float by)
 {
     floats chain[12];
     UNROLL
@@ -72,7 +70,7 @@ float isa_peak(u32 turns, float by)
 #define HIGH 8
 #define WIDE (2 * LANES)
 #define DEEP 1024
-void isa_gemm(void *const *b, u32 n)
+void NAME(isa_gemm)(void *const *b, u32 n)
 {
     static _Alignas(BYTES) float panel[DEEP][WIDE];
     const float *from_a = b[0], *from_b = b[1];
@@ -106,7 +104,7 @@ void isa_gemm(void *const *b, u32 n)
 }
 
 // The algorithm of gemm_lds16: tiles of 16x16 are copied, and every element is a sum of 16 products a tile.
-void isa_gemm_lds16(void *const *b, u32 n)
+void NAME(isa_gemm_lds16)(void *const *b, u32 n)
 {
     const float *from_a = b[0], *from_b = b[1];
     float *to = b[2];
@@ -131,7 +129,7 @@ void isa_gemm_lds16(void *const *b, u32 n)
 }
 
 // c = a * transposed b, f16 into f32: only what gemm_wmma's result is compared with.
-void isa_gemm_f16(void *const *b, u32 n)
+void NAME(isa_gemm_f16)(void *const *b, u32 n)
 {
     const _Float16 *from_a = b[0], *from_b = b[1];
     float *to = b[2];
@@ -148,7 +146,7 @@ void isa_gemm_f16(void *const *b, u32 n)
 }
 
 // n numbers to f16.
-void isa_halves(const float *from, _Float16 *to, u32 n)
+void NAME(isa_halves)(const float *from, _Float16 *to, u32 n)
 {
     for (u32 i = 0; i < n; i++)
         to[i] = (_Float16)from[i];
@@ -156,7 +154,7 @@ void isa_halves(const float *from, _Float16 *to, u32 n)
 
 // n is a multiple of the elements of a turn.
 #define CHAINS 8
-void isa_hash(void *const *b, u32 n)
+void NAME(isa_hash)(void *const *b, u32 n)
 {
     const u32 *x = b[0];
     u32 *y = b[1];
@@ -181,7 +179,7 @@ void isa_hash(void *const *b, u32 n)
     }
 }
 
-void isa_poly(void *const *b, u32 n)
+void NAME(isa_poly)(void *const *b, u32 n)
 {
     const float *x = b[0];
     float *y = b[1];
@@ -214,7 +212,7 @@ void isa_poly(void *const *b, u32 n)
 
 // Points of a row together, as many vectors as hide the chain's latency; lanes that are done stop counting.
 #define POINTS 4
-void isa_mandelbrot(void *const *b, u32 side)
+void NAME(isa_mandelbrot)(void *const *b, u32 side)
 {
     u32 *out = b[0];
     const float step = 2.5f / (float)side;
@@ -253,7 +251,7 @@ void isa_mandelbrot(void *const *b, u32 side)
     }
 }
 
-void isa_axpy(void *const *b, u32 n)
+void NAME(isa_axpy)(void *const *b, u32 n)
 {
     const float *restrict x = b[0];
     float *restrict y = b[1];
@@ -261,7 +259,7 @@ void isa_axpy(void *const *b, u32 n)
         y[i] = FMA(0.001f, x[i], y[i]);
 }
 
-void isa_copy(void *const *b, u32 n)
+void NAME(isa_copy)(void *const *b, u32 n)
 {
     memcpy(b[1], b[0], (size_t)n * sizeof(float));
 }
@@ -280,7 +278,7 @@ INLINE float exp2_of(float x)
     return p * __builtin_bit_cast(float, ((int)whole + 127) << 23);
 }
 
-void isa_gelu(void *const *b, u32 n)
+void NAME(isa_gelu)(void *const *b, u32 n)
 {
     const float *restrict x = b[0];
     float *restrict y = b[1];
@@ -303,7 +301,7 @@ INLINE float sum_of(const floats *parts)
     return sum;
 }
 
-void isa_softmax(void *const *b, u32 rows)
+void NAME(isa_softmax)(void *const *b, u32 rows)
 {
     for (u32 row = 0; row < rows; row++) {
         const float *restrict x = (const float *)b[0] + row * COLUMNS;
@@ -338,7 +336,7 @@ void isa_softmax(void *const *b, u32 rows)
     }
 }
 
-void isa_layernorm(void *const *b, u32 rows)
+void NAME(isa_layernorm)(void *const *b, u32 rows)
 {
     const float *restrict gamma = b[1], *restrict beta = b[2];
     for (u32 row = 0; row < rows; row++) {

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+/// Where drawings are put: a directory of the repository that git ignores.
+pub const OUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../out");
+
 /// A size as a case's name has it.
 pub fn size_name(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }

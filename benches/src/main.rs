@@ -34,6 +34,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 
 use self::figure::{Figure, Report, machine, table};
+use softgpu_waves::Level;
 
 /// TIMEOUT: how long one benchmark may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -48,12 +49,23 @@ struct Cli {
     /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa, embed (with
     /// embed-one-core and embed-kernels) and clients; all without a name.
     names: Vec<String>,
+    /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
+    #[arg(long, value_parser = level, value_name = "avx2|avx512")]
+    level: Option<Level>,
     /// Print one JSON object a figure instead of a table.
     #[arg(long)]
     json: bool,
     /// What this process is for another one of this program.
     #[arg(long, hide = true)]
     role: Option<String>,
+}
+
+/// A level that generated code exists for, and that this CPU has.
+fn level(name: &str) -> Result<Level> {
+    let known = [Level::Avx2, Level::Avx512].into_iter().find(|level| level.name() == name);
+    let level = known.with_context(|| format!("there is no level {name}; there are avx2 and avx512"))?;
+    ensure!(level <= Level::best(), "this CPU has no {name}");
+    Ok(level)
 }
 
 type Bench = fn(&Report) -> Result<()>;
@@ -112,7 +124,7 @@ fn play(role: &str, arguments: &[String]) -> Result<()> {
 }
 
 /// Runs one benchmark in its process and hands on its figures as they come.
-fn measure(name: &str, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()> {
+fn measure(name: &str, level: Option<Level>, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()> {
     let mut command = spawn(name, &[])?;
     // A device of its own, so that other processes' work is not measured with it.
     command.env("STASIS_SOFTGPU_INSTANCE", format!("bench-{name}-{}", std::process::id()));
@@ -122,6 +134,13 @@ fn measure(name: &str, mut take: impl FnMut(Figure) -> Result<()>) -> Result<()>
     }
     // A kernel set that somebody asked for is not OpenBLAS's best.
     command.env_remove("OPENBLAS_CORETYPE");
+    if let Some(level) = level {
+        command.env("SOFTGPU_CPU", level.name());
+        if level == Level::Avx2 {
+            // OpenBLAS's kernels for vectors of 256 bits.
+            command.env("OPENBLAS_CORETYPE", "Haswell");
+        }
+    }
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("Cannot start a process")?;
     let result = follow(&mut child, LIMIT, &mut take);
@@ -186,21 +205,44 @@ fn measure_all(cli: &Cli) -> Result<()> {
         if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;
         }
-        let mut figures = Vec::new();
-        let measured = measure(name, |figure| {
-            if cli.json {
-                println!("{}", serde_json::to_string(&figure)?);
-            } else {
-                figures.push(figure);
-            }
-            Ok(())
-        });
-        print!("{}", table(&figures));
-        if let Err(error) = measured {
+        if let Err(error) = measure_levels(name, cli) {
             eprintln!("Error: {error:#}");
             failures.push(name);
         }
     }
     ensure!(failures.is_empty(), "{} could not be measured", failures.join(", "));
     Ok(())
+}
+
+/// Measures one benchmark and shows its figures: isa at each level that is wanted.
+fn measure_levels(name: &str, cli: &Cli) -> Result<()> {
+    let all = || [Level::Avx2, Level::Avx512].into_iter().filter(|level| *level <= Level::current());
+    let levels: Vec<Option<Level>> = match (name, cli.level) {
+        ("isa", None) if all().next().is_some() => all().map(Some).collect(),
+        ("isa", level) => vec![level],
+        _ => vec![None],
+    };
+    let mut all_figures = Vec::new();
+    let mut result = Ok(());
+    for level in levels {
+        let mut figures = Vec::new();
+        let measured = measure(name, level, |figure| {
+            if cli.json {
+                println!("{}", serde_json::to_string(&figure)?);
+            }
+            figures.push(figure);
+            Ok(())
+        });
+        if !cli.json {
+            print!("{}", table(&figures));
+        }
+        all_figures.append(&mut figures);
+        result = result.and(measured);
+    }
+    if name == "isa" && !all_figures.is_empty() {
+        for path in isa::plot::save(&all_figures)? {
+            eprintln!("isa: {}", path.display());
+        }
+    }
+    result
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use stasis_plot::{Bar, Bars, Colour, Figure};
 
+use crate::figure::OUT;
+
 /// The phases in their order, and their colours.
 const PHASES: [(&str, Colour); 6] = [
     ("lock", [120, 120, 120]),
@@ -15,9 +17,6 @@ const PHASES: [(&str, Colour); 6] = [
     ("rebuild", [214, 39, 40]),
     ("fill", [44, 160, 44]),
 ];
-/// Where figures are put: a directory of the repository that git ignores.
-const OUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../out");
-
 /// The bars, whose lengths are milliseconds of each of [`PHASES`].
 fn figure(bars: Vec<Bar>) -> Bars {
     Bars {

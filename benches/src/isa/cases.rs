@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, ensure};
 use softgpu_kernels::values_of;
 
-use super::native::{self, Function};
+use super::native::{self, Job};
 use crate::interpreter::jobs::{Scalar, numbers};
 use crate::interpreter::machine::Shape;
 
@@ -28,12 +28,12 @@ const BYTES: Metric = Metric { name: "bytes", unit: "GB/s" };
 /// The peer that a case is compared with: the same job on this machine without a GPU.
 #[derive(Clone, Copy, Debug)]
 pub enum Peer {
-    /// A function of native/isa.c.
-    C(Function),
+    /// Of native/isa.c.
+    C(Job),
     /// Single precision matrix multiplication of OpenBLAS; the function where that is missing.
-    Blas(Function),
+    Blas(Job),
     /// The function gives the result; what is compared is the rate of nothing but fused multiplications and additions.
-    Peak(Function),
+    Peak(Job),
 }
 
 /// What a result may differ by.
@@ -82,7 +82,7 @@ pub const CASES: [(&str, Make); 13] = [
     ("gemm_f32_naive", || gemm("gemm_f32_naive", "gemm_naive", 256, (1, 1), [32, 8, 1])),
     // Native code of the same algorithm, which has no more registers for sums than a tile takes.
     ("gemm_f32_lds16", || Case {
-        peer: Peer::C(native::isa_gemm_lds16),
+        peer: Peer::C(native::GEMM_LDS16),
         ..gemm("gemm_f32_lds16", "gemm_lds16", SIDE, (1, 1), [16, 16, 1])
     }),
     ("gemm_f32_4x4", || gemm("gemm_f32_4x4", "gemm_4x4", SIDE, (4, 4), [256, 1, 1])),
@@ -91,11 +91,11 @@ pub const CASES: [(&str, Make); 13] = [
     ("hash", hash),
     ("mandelbrot", mandelbrot),
     ("poly", poly),
-    ("axpy", || Case { last: Some(STREAM), ..stream("axpy", 12, STREAM, native::isa_axpy) }),
-    ("copy", || stream("copy", 8, STREAM / 4, native::isa_copy)),
-    ("gelu", || Case { last: Some(STREAM), ..stream("gelu", 8, STREAM, native::isa_gelu) }),
-    ("softmax", || rows("softmax", &[], native::isa_softmax)),
-    ("layernorm", || rows("layernorm", &[11, 12], native::isa_layernorm)),
+    ("axpy", || Case { last: Some(STREAM), ..stream("axpy", 12, STREAM, native::AXPY) }),
+    ("copy", || stream("copy", 8, STREAM / 4, native::COPY)),
+    ("gelu", || Case { last: Some(STREAM), ..stream("gelu", 8, STREAM, native::GELU) }),
+    ("softmax", || rows("softmax", &[], native::SOFTMAX)),
+    ("layernorm", || rows("layernorm", &[11, 12], native::LAYERNORM)),
 ];
 
 /// Of most matrices.
@@ -131,7 +131,7 @@ fn gemm(name: &'static str, kernel: &'static str, n: u32, block: (u32, u32), gro
         size: n,
         metric: FLOPS,
         amount: Some(2.0 * f64::from(n).powi(3)),
-        peer: Peer::Blas(native::isa_gemm),
+        peer: Peer::Blas(native::GEMM),
         check: Check::Close(1e-4),
     }
 }
@@ -147,13 +147,13 @@ fn wmma() -> Case {
     Case {
         grid: [n, n / 128, 1],
         buffers: vec![halves(4), halves(5), zeros(n * n)],
-        peer: Peer::Peak(native::isa_gemm_f16),
+        peer: Peer::Peak(native::GEMM_F16),
         ..gemm("gemm_f16_wmma", "gemm_wmma", n, (8, 8), [128, 1, 1])
     }
 }
 
 /// One work-item an element, workgroups of 256.
-fn line(name: &'static str, items: u32, buffers: Vec<Vec<u8>>, peer: Function) -> Case {
+fn line(name: &'static str, items: u32, buffers: Vec<Vec<u8>>, peer: Job) -> Case {
     Case {
         name,
         kernel: name,
@@ -178,7 +178,7 @@ fn hash() -> Case {
         // Two multiplications, three shifts and three exclusive ors a round.
         amount: Some(f64::from(HASHES) * 256.0 * 8.0),
         check: Check::Exact,
-        ..line("hash", HASHES, buffers, native::isa_hash)
+        ..line("hash", HASHES, buffers, native::HASH)
     }
 }
 
@@ -189,20 +189,17 @@ fn mandelbrot() -> Case {
         size: POINTS,
         metric: TURNS,
         check: Check::Exact,
-        ..line("mandelbrot", points, vec![zeros(points)], native::isa_mandelbrot)
+        ..line("mandelbrot", points, vec![zeros(points)], native::MANDELBROT)
     }
 }
 
 fn poly() -> Case {
     let buffers = vec![floats(POLYNOMIALS, 7), zeros(POLYNOMIALS)];
-    Case {
-        amount: Some(f64::from(POLYNOMIALS) * 128.0),
-        ..line("poly", POLYNOMIALS, buffers, native::isa_poly)
-    }
+    Case { amount: Some(f64::from(POLYNOMIALS) * 128.0), ..line("poly", POLYNOMIALS, buffers, native::POLY) }
 }
 
 /// Through two buffers of [`STREAM`] floats; `bytes` are moved for each.
-fn stream(name: &'static str, bytes: u32, items: u32, peer: Function) -> Case {
+fn stream(name: &'static str, bytes: u32, items: u32, peer: Job) -> Case {
     Case {
         size: STREAM,
         metric: BYTES,
@@ -212,7 +209,7 @@ fn stream(name: &'static str, bytes: u32, items: u32, peer: Function) -> Case {
 }
 
 /// Rows of 1024, a wave each, between the first buffer and the last; the others are a row.
-fn rows(name: &'static str, others: &[u32], peer: Function) -> Case {
+fn rows(name: &'static str, others: &[u32], peer: Job) -> Case {
     let mut buffers = vec![floats(ROWS * COLUMNS, 10)];
     buffers.extend(others.iter().map(|salt| floats(COLUMNS, *salt)));
     buffers.push(zeros(ROWS * COLUMNS));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How near gfx1100 machine code on the software GPU comes to the best native code for the same job, and to PoCL.
 //!
-//! INVARIANT: both sides' results are compared before either is timed. One worker runs waves; time is CPU time of the
+//! INVARIANT: both sides' results are compared before either is timed, and both use vectors of the same width. One worker runs waves; time is CPU time of the
 //! process for both sides, and the best of some runs taken in turns, since machines are shared. `ratio` is always our
 //! rate divided by the peer's (`native`, `pocl`, or the interpreter, `interp`). The engine is what `SOFTGPU_ENGINE` names.
 
@@ -9,6 +9,7 @@ mod blas;
 pub mod cases;
 mod native;
 mod opencl;
+pub mod plot;
 pub mod pocl;
 mod scaling;
 pub mod variant;
@@ -136,8 +137,14 @@ fn measure(report: &Report, machine: &Machine, case: &Case, blas: Option<&Blas>)
     Ok(Measured { case: case.name, metric: case.metric, rate })
 }
 
-/// Measures.
-pub fn run(report: &Report) -> Result<()> {
+/// The report of the level in use.
+fn report() -> Report {
+    Report::new(&format!("isa-{}", Level::current().name()))
+}
+
+/// Measures at the level in use.
+pub fn run(_: &Report) -> Result<()> {
+    let report = &report();
     let bits = native::check()?;
     report.note(&format!(
         "engine {}, CPU level {:?}, one worker; native code with vectors of {bits} bits",
@@ -219,7 +226,7 @@ mod tests {
         let (a, b, n) = (floats(0), floats(1), n as usize);
         let expected: Vec<f32> =
             (0..n * n).map(|i| (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n]).sum()).collect();
-        for function in [native::isa_gemm, native::isa_gemm_lds16] {
+        for function in [native::GEMM, native::GEMM_LDS16] {
             let case = Case { peer: Peer::C(function), ..gemm_8x8(128) };
             let native = Native::new(&machine, &case, None).unwrap();
             native.run();

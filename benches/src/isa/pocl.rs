@@ -29,7 +29,7 @@ pub fn measure(report: &Report, _: &[Measured]) -> Result<()> {
 /// One figure for each case that PoCL can do: ours, measured again in turns with PoCL, against PoCL's.
 pub fn play() -> Result<()> {
     native::check()?;
-    let report = Report::new("isa");
+    let report = super::report();
     let platform = Platform::open("Portable Computing Language")
         .context("packages pocl-opencl-icd and ocl-icd-libopencl1")?;
     report.note(&format!("PoCL: {}", platform.version));

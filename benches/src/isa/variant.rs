@@ -51,7 +51,7 @@ pub fn child(
 /// One figure for each case that is named.
 pub fn play(names: &[String]) -> Result<()> {
     native::check()?;
-    let report = Report::new("isa");
+    let report = super::report();
     let machine = load(1)?;
     for case in names.iter().map(|name| cases::case(name)) {
         let case: Case = case?;
@@ -94,7 +94,7 @@ pub fn compile() -> Result<()> {
     let (first, done) = timed(|| machine.complete(&placed));
     done?;
     let later = best(0.0, || machine.complete(&placed).map(drop))?;
-    Report::new("isa").plain(case.name, "compile", (first - later) * 1e3, "ms");
+    super::report().plain(case.name, "compile", (first - later) * 1e3, "ms");
     Ok(())
 }
 

@@ -10,11 +10,12 @@ pub enum Engine {
     Interp,
     /// Generated code from a program's first wave on, where this CPU has AVX2 or more.
     Jit,
-    /// The interpreter until a program has executed enough instructions to be worth compiling, then generated code.
+    /// The interpreter until a program has executed enough instructions to be worth compiling, and while it is being compiled
+    /// by another thread; then generated code.
     Auto,
 }
 
-/// Instructions a program has executed when [`Engine::Auto`] compiles it: about as long as compiling takes.
+/// Instructions a program has executed when [`Engine::Auto`] has it compiled: about as long as compiling takes.
 pub(crate) const WORTH_COMPILING: u64 = 50_000;
 
 impl Engine {

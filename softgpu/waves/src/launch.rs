@@ -9,6 +9,7 @@ use queues::target::Target;
 
 use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
+use crate::facts::Fact;
 use crate::predecode::Shape;
 use crate::wave::{Row, TTMP, Wave, status};
 
@@ -162,6 +163,8 @@ pub(crate) struct Plan {
     mode: u32,
     dispatch_index: u32,
     work_item_dimensions: u32,
+    /// What work-items' numbers are like in whole workgroups.
+    items: Option<Fact>,
 }
 
 impl Plan {
@@ -206,6 +209,7 @@ impl Plan {
             mode: d.initial_mode(),
             dispatch_index: launch.dispatch_id as u32 & 0x1FF_FFFF,
             work_item_dimensions: d.workitem_id_dimensions(),
+            items: Fact::of_items(packet.workgroup.map(u32::from), asked(d.workitem_id_dimensions())),
         })
     }
 
@@ -292,6 +296,8 @@ impl Plan {
         let first = index as u64 * u64::from(lanes);
         let present = items.saturating_sub(first).min(u64::from(lanes)) as u32;
         w.set_exec(if present >= 64 { u64::MAX } else { (1 << present) - 1 });
+        w.items =
+            self.items.filter(|_| present == lanes && [nx, ny, nz] == self.group.map(|n| n.clamp(1, 1024)));
         // CAST: `first` is below 1024 items of a workgroup.
         let first = first as u32;
         if ny == 1 && nz == 1 {
@@ -301,11 +307,7 @@ impl Plan {
             }
             return;
         }
-        let asked = match self.work_item_dimensions {
-            0 => 0x3FF,
-            1 => 0xF_FFFF,
-            _ => u32::MAX,
-        };
+        let asked = asked(self.work_item_dimensions);
         let [mut x, mut y, mut z] = [first % nx, first / nx % ny, first / nx / ny];
         if nx % 32 == 0 && present == lanes {
             // Whole halves lie in one line.
@@ -331,6 +333,15 @@ impl Plan {
                 (y, z) = (0, z + 1);
             }
         }
+    }
+}
+
+/// The bits of work-items' numbers that a kernel with so many dimensions asks for, less one.
+fn asked(dimensions: u32) -> u32 {
+    match dimensions {
+        0 => 0x3FF,
+        1 => 0xF_FFFF,
+        _ => u32::MAX,
     }
 }
 
@@ -420,6 +431,7 @@ impl Wave {
         self.cause = None;
         self.leave = None;
         self.in_handler = false;
+        self.items = None;
     }
 }
 

@@ -19,6 +19,7 @@ mod control;
 mod engine;
 mod env;
 mod exception;
+mod facts;
 mod grid;
 mod group;
 mod interp;

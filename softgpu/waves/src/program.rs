@@ -15,17 +15,25 @@ use std::ops::Deref;
 use std::sync::Arc;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+#[cfg(target_arch = "x86_64")]
+use crate::engine::Engine;
 use crate::engine::WORTH_COMPILING;
+#[cfg(target_arch = "x86_64")]
+use crate::facts::Fact;
 #[cfg(target_arch = "x86_64")]
 use crate::jit::Compiled;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::predecoded::Predecoded;
 use crate::vm::Map;
+#[cfg(target_arch = "x86_64")]
+use crate::wave::Wave;
 
 /// Predecoded code of one entry, how often it ran, and the code generated from it.
 #[derive(Debug)]
@@ -37,9 +45,22 @@ pub(crate) struct Program {
     compared_in: AtomicU64,
     /// The generation of the map in which all its code was last found to be executable.
     allowed_in: AtomicU64,
-    /// Generated code, made when it is first wanted; none where there cannot be any.
+    /// Generated code for any wave.
     #[cfg(target_arch = "x86_64")]
-    compiled: OnceLock<Option<Compiled>>,
+    compiled: Slot,
+    /// The same for waves that started with work-items' numbers of the first kind that was met.
+    #[cfg(target_arch = "x86_64")]
+    compiled_for_items: Slot,
+}
+
+/// A place for generated code.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Default)]
+struct Slot {
+    /// Set once it was made, or was found to be impossible.
+    code: OnceLock<Option<Compiled>>,
+    /// Whether a thread is making it.
+    is_asked: AtomicBool,
 }
 
 impl Deref for Program {
@@ -59,17 +80,65 @@ impl Program {
             compared_in: AtomicU64::new(epoch),
             allowed_in: AtomicU64::new(map.generation),
             #[cfg(target_arch = "x86_64")]
-            compiled: OnceLock::new(),
+            compiled: Slot::default(),
+            #[cfg(target_arch = "x86_64")]
+            compiled_for_items: Slot::default(),
         }
     }
 
-    /// Generated code for `mode`: made now if none was made before, `None` if it was made for another MODE or cannot be.
+    /// Generated code for `w`. `None` if it was made for other waves, cannot be made, or, unless `engine` waits for it, is
+    /// being made.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn compiled(&self, level: Level, mode: u32) -> Option<&Compiled> {
-        self.compiled
-            .get_or_init(|| Compiled::new(&self.code, level, mode))
-            .as_ref()
-            .filter(|c| c.mode == mode)
+    pub(crate) fn compiled(self: &Arc<Self>, engine: Engine, level: Level, w: &Wave) -> Option<&Compiled> {
+        if w.items.is_some() {
+            match self.slot(engine, level, w, w.items) {
+                Some(Some(special)) if special.suits(w) => return Some(special),
+                // Code for any wave is not worth its time for those that get their own code soon.
+                None => return None,
+                Some(_) => {}
+            }
+        }
+        self.slot(engine, level, w, None)?.as_ref().filter(|c| c.suits(w))
+    }
+
+    /// What a slot holds; `None` while its code is being made.
+    #[cfg(target_arch = "x86_64")]
+    fn slot(
+        self: &Arc<Self>,
+        engine: Engine,
+        level: Level,
+        w: &Wave,
+        items: Option<Fact>,
+    ) -> Option<&Option<Compiled>> {
+        let slot = self.slot_for(items);
+        if let Some(code) = slot.code.get() {
+            return Some(code);
+        }
+        let mode = w.mode;
+        if engine == Engine::Auto {
+            if slot.is_asked.swap(true, Ordering::Relaxed) {
+                return None;
+            }
+            let program = Arc::clone(self);
+            let make = move || program.make(level, mode, items);
+            let started = std::thread::Builder::new().name("compiler".to_owned()).spawn(make);
+            if started.is_ok() {
+                return None;
+            }
+        }
+        self.make(level, mode, items);
+        slot.code.get()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn slot_for(&self, items: Option<Fact>) -> &Slot {
+        if items.is_some() { &self.compiled_for_items } else { &self.compiled }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn make(&self, level: Level, mode: u32, items: Option<Fact>) {
+        let new = || Compiled::new(&self.code, level, mode, items);
+        self.slot_for(items).code.get_or_init(new);
     }
 
     /// Notes that a wave executed so many instructions, as long as that matters.

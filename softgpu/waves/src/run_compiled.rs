@@ -56,7 +56,7 @@ fn interpret(
         let s = &program.steps[ip];
         // SAFETY: handlers come from the tables for the level in use, which is at most what this CPU was found to have.
         let flow = unsafe { (s.run)(w, env, s) };
-        let at_head = flow == Flow::Next && compiled.has(ip + 1) && w.mode == compiled.mode;
+        let at_head = flow == Flow::Next && compiled.has(ip + 1) && compiled.suits(w);
         if flow != Flow::Next || at_head {
             let end = match flow {
                 Flow::Next => program.steps[ip + 1].ordinal,
@@ -82,7 +82,7 @@ pub(crate) fn run(
         let w = &waves.all[waves.current];
         let (program, ip) = code.locate(env, w.pc, w.hint);
         let program = &code.programs[program];
-        let compiled = program.compiled(code.level, w.mode)?;
+        let compiled = program.compiled(code.engine, code.level, w)?;
         let mut active = compiled.begin(program, waves, env, control.flag(), budget);
         if let Some(stop) = run_program(&mut active, env, program, compiled, control, ip) {
             return Some(stop);
@@ -107,7 +107,7 @@ fn run_program(
             let over = !control.interrupts();
             return Some(if over { WaveStop::Quantum } else { WaveStop::Interrupted });
         }
-        let (flow, index) = if compiled.has(ip) && active.wave().mode == compiled.mode {
+        let (flow, index) = if compiled.has(ip) && compiled.suits(active.wave()) {
             match active.enter(env, ip) {
                 Left::Flow(flow, index) => (flow, index),
                 Left::Interpret(index) => interpret(active.wave(), env, program, compiled, index),

@@ -105,6 +105,7 @@ fn enter(w: &mut Wave, handler: TrapHandler, id: u8) {
     w.s[TTMP + 14..TTMP + 16].copy_from_slice(&words(handler.data));
     w.status |= status::PRIV;
     w.in_handler = true;
+    w.items = None;
     w.pc = handler.code & ADDRESS;
 }
 

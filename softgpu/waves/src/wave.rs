@@ -5,6 +5,7 @@
 //! so a wave can be paused, saved, moved to another thread and resumed at any instruction boundary.
 
 use crate::exception::Cause;
+use crate::facts::Fact;
 
 /// Lanes of one register half: 32 lanes of 32 bits.
 pub type Lanes = [u32; 32];
@@ -102,6 +103,9 @@ pub struct Wave {
     pub(crate) leave: Option<u64>,
     /// Whether it executes a trap handler.
     pub(crate) in_handler: bool,
+    /// How it started: what its work-items' numbers were like, with all lanes active. Nothing once its registers may have been
+    /// changed by something else than its program.
+    pub(crate) items: Option<Fact>,
     /// Step index that `pc` had in the program it last ran in; only a hint.
     pub(crate) hint: usize,
 }
@@ -128,6 +132,7 @@ impl Wave {
             cause: None,
             leave: None,
             in_handler: false,
+            items: None,
             hint: 0,
         }
     }

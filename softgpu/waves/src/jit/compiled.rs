@@ -13,6 +13,7 @@ use super::transfer::KNOWN;
 use super::{asm, emit, generator, memory};
 use crate::code::Waves;
 use crate::env::Env;
+use crate::facts::Fact;
 use crate::level::Level;
 use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
@@ -62,12 +63,20 @@ pub(crate) struct Compiled {
     entries: Vec<u32>,
     /// The MODE that the code was generated for.
     pub mode: u32,
+    /// What the work-items' numbers have to be like in a wave that runs it, if that matters.
+    pub items: Option<Fact>,
 }
 
 impl Compiled {
-    /// Code for `program`, whose steps must not move in memory. `None`, with a line in the log, if this CPU or this
+    /// Code for `program`, whose steps must not move in memory; only for waves that started with work-items' numbers as
+    /// `items` says, if it says something. `None`, with a line in the log, if this CPU or this
     /// program cannot have code.
-    pub(crate) fn new(program: &Predecoded, level: Level, mode: u32) -> Option<Compiled> {
+    pub(crate) fn new(
+        program: &Predecoded,
+        level: Level,
+        mode: u32,
+        items: Option<Fact>,
+    ) -> Option<Compiled> {
         if program.steps.len() > MAX_STEPS {
             tracing::debug!(
                 "{} steps at {:#x} are left to the interpreter",
@@ -81,7 +90,7 @@ impl Compiled {
             Level::Avx2 => generator::Wide::Y,
             Level::Baseline => return None,
         };
-        let (finished, places) = match emit::Emitter::new(program, wide, mode).emit() {
+        let (finished, places) = match emit::Emitter::new(program, wide, mode, items).emit() {
             Ok(done) => done,
             Err(error) => {
                 tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
@@ -112,7 +121,7 @@ impl Compiled {
         for (step, offset) in places {
             entries[step] = offset as u32;
         }
-        Some(Compiled { pages, pool: finished.pool, entries, mode })
+        Some(Compiled { pages, pool: finished.pool, entries, mode, items })
     }
 
     /// Whether step `index` is the head of a block.
@@ -120,10 +129,15 @@ impl Compiled {
         self.entries.get(index).is_some_and(|&offset| offset != 0)
     }
 
+    /// Whether `w` may run it.
+    pub(crate) fn suits(&self, w: &Wave) -> bool {
+        w.mode == self.mode && (self.items.is_none() || w.items == self.items)
+    }
+
     /// The code at the wave's PC, if it is the head of a block of `program`.
     fn resume(&self, program: &Predecoded, w: &Wave) -> *const u8 {
         let index = if program.entry.0 == w.pc { program.entry.1 } else { w.hint };
-        let is_there = w.mode == self.mode && self.has(index) && program.starts_at(index, w.pc);
+        let is_there = self.suits(w) && self.has(index) && program.starts_at(index, w.pc);
         if is_there { self.pages.at(self.entries[index] as usize) } else { std::ptr::null() }
     }
 

@@ -8,6 +8,7 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
+use super::analysis::{self, Facts};
 use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory};
 use super::context::{Exit, JitContext};
 use super::exits::Cold;
@@ -17,6 +18,7 @@ use super::generator::{Gen, Wide};
 use super::regs::Spill;
 use super::scalar;
 use super::transfer::Checks;
+use crate::facts::Fact;
 use crate::predecoded::Predecoded;
 use crate::wave::WaveStatus;
 
@@ -39,12 +41,18 @@ pub(super) struct Emitter<'a> {
     pub(super) leaving: Vec<(Label, Exit)>,
     /// First step of the block being emitted.
     pub(super) first: usize,
+    /// What is known at the head of every block.
+    heads: Vec<Option<Facts>>,
+    /// What is known where code is being emitted, whatever lanes are active.
+    pub(super) facts: Option<Facts>,
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(program: &'a Predecoded, wide: Wide, mode: u32) -> Emitter<'a> {
+    /// For waves that start with work-items' numbers as `items` says; any wave if it says nothing.
+    pub(super) fn new(program: &'a Predecoded, wide: Wide, mode: u32, items: Option<Fact>) -> Emitter<'a> {
         let mut g = Gen::new(wide, program.shape);
         let leaders = flow::leaders(program);
+        let heads = items.map(|items| analysis::heads(program, &leaders, items)).unwrap_or_default();
         let labels = leaders.iter().map(|_| g.asm.label()).collect();
         let way_out = g.asm.label();
         let switch = g.asm.label();
@@ -62,6 +70,8 @@ impl<'a> Emitter<'a> {
             switch,
             leaving: Vec::new(),
             first: 0,
+            heads,
+            facts: None,
         }
     }
 
@@ -139,6 +149,7 @@ impl<'a> Emitter<'a> {
         let units = flow::units(self.program, first, end, self.g.wide, self.floats);
         self.g.asm.place(self.labels[k]);
         self.first = first;
+        self.facts = self.heads.get(k).cloned().flatten();
         if self.resident_loop(first, end, &units) {
             return;
         }
@@ -193,7 +204,15 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// Step `index` has been emitted.
+    pub(super) fn pass(&mut self, index: usize) {
+        if let Some(facts) = &mut self.facts {
+            facts.apply(self.program, index);
+        }
+    }
+
     fn scalar_or_call(&mut self, first: usize, item: &Item) {
+        self.pass(item.index);
         let step = &self.program.steps[item.index];
         match step.op {
             Some(Op::S_ENDPGM | Op::S_ENDPGM_SAVED) => {

@@ -7,6 +7,7 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
+use super::analysis::Facts;
 use super::asm::{Asm, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
 use super::regs::{NEVER, Piece, Regs, Spill};
@@ -62,6 +63,8 @@ pub(super) struct Gen {
     pub masked: bool,
     /// Whether pieces stay in their registers.
     pub resident: bool,
+    /// What is known before the program runs, at this point of the code; only where all lanes are active.
+    pub facts: Option<Facts>,
     /// The address registers about which something is known at this point of the code.
     pub addresses: Addresses,
     /// Rare patterns that are emitted out of line.
@@ -80,6 +83,7 @@ impl Gen {
             shape,
             masked: false,
             resident: false,
+            facts: None,
             addresses: Addresses::default(),
             outlined: Vec::new(),
             exhausted: false,
@@ -87,7 +91,7 @@ impl Gen {
     }
 
     /// Pieces of one row of 32 lanes.
-    fn per_row(&self) -> usize {
+    pub(super) fn per_row(&self) -> usize {
         32 / self.wide.lanes()
     }
 

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! flow       blocks, and the order within them      generator  registers and the pieces in them
+//! analysis   what is known of registers before the program runs
 //! touch      which steps may change places          operands   sources in registers
 //! order      operations on one accumulator          results    destinations, under EXEC
 //! emit       blocks and branches                    regs       what is in which register
@@ -21,6 +22,7 @@
 //! context    data that generated code exchanges with Rust code
 //! ```
 
+mod analysis;
 mod asm;
 mod bits;
 mod carry;

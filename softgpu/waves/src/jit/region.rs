@@ -67,25 +67,35 @@ impl Emitter<'_> {
     /// Emits a region, in two variants where that pays.
     pub(super) fn region(&mut self, units: Vec<Unit>) {
         let micros = self.micros(&units);
+        self.emit_region(&micros);
+        for unit in &units {
+            match unit {
+                Unit::One(item) => self.pass(item.index),
+                Unit::Lanes(items) => items.iter().for_each(|item| self.pass(item.index)),
+            }
+        }
+    }
+
+    fn emit_region(&mut self, micros: &[Micro]) {
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
         if lanes == 0 && !transfers {
-            for m in &micros {
+            for m in micros {
                 self.scalar(m);
             }
             return;
         }
         if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
-            self.variant(&micros, true);
+            self.variant(micros, true);
             return;
         }
         let any = self.g.asm.label();
         self.test_all_lanes(any);
-        self.variant(&micros, false);
+        self.variant(micros, false);
         let over = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, over);
         self.g.asm.place(any);
-        self.variant(&micros, true);
+        self.variant(micros, true);
         self.g.asm.place(over);
     }
 
@@ -132,14 +142,19 @@ impl Emitter<'_> {
                     }
                     self.g.end_operation(accesses);
                     self.forget_addresses(item);
+                    if *c + 1 == self.g.pieces() {
+                        self.pass_in_variant(item.index);
+                    }
                 }
                 Micro::Scalar(item) => {
                     scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    self.pass_in_variant(item.index);
                 }
                 Micro::Transfer(item, t) => {
                     self.transfer(item, t, masked);
                     self.g.end_operation(accesses);
                     piece = usize::MAX;
+                    self.pass_in_variant(item.index);
                 }
             }
         }
@@ -156,9 +171,19 @@ impl Emitter<'_> {
         self.g.masked = masked;
         if masked {
             self.g.load_exec_masks();
+        } else {
+            self.g.facts.clone_from(&self.facts);
         }
         self.operations(micros, masked);
         self.g.write_back(true);
         self.g.masked = false;
+        self.g.facts = None;
+    }
+
+    /// Step `index` has been emitted for all pieces of the variant.
+    fn pass_in_variant(&mut self, index: usize) {
+        if let Some(facts) = &mut self.g.facts {
+            facts.apply(self.program, index);
+        }
     }
 }

@@ -9,6 +9,7 @@ use iced_x86::{CpuidFeature, Decoder, DecoderOptions};
 
 use super::random::{self, Random};
 use super::{INLINE, Place};
+use crate::facts::Fact;
 use crate::jit::emit::Emitter;
 use crate::jit::generator::Wide;
 use crate::level::Level;
@@ -43,10 +44,14 @@ fn beyond(
     let (cache, map) = (Cache::default(), place.vm.lock());
     let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
     let program = cache.get(&map, Level::Baseline, shape, place.at);
-    let Ok((finished, _)) = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE).emit() else {
-        return (Vec::new(), 0);
-    };
-    let decoded: Vec<_> = Decoder::with_ip(64, &finished.code, 0, DecoderOptions::NONE).into_iter().collect();
+    let mut decoded = Vec::new();
+    for items in [None, Fact::of_items([256, 1, 1], u32::MAX)] {
+        let Ok((finished, _)) = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items).emit()
+        else {
+            return (Vec::new(), 0);
+        };
+        decoded.extend(Decoder::with_ip(64, &finished.code, 0, DecoderOptions::NONE));
+    }
     let is_beyond = |i: &&iced_x86::Instruction| i.cpuid_features().iter().any(|f| !allowed.contains(f));
     let named = |i: &iced_x86::Instruction| format!("{:?} wants {:?}", i.code(), i.cpuid_features());
     (decoded.iter().filter(is_beyond).map(named).collect(), decoded.len())

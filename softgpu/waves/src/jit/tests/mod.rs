@@ -15,6 +15,7 @@ use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
+use crate::facts::Fact;
 use crate::interp::{interpret_wave, run_waves};
 use crate::level::Level;
 use crate::predecode::Shape;
@@ -38,7 +39,14 @@ fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
     for k in 0..108 {
         w.s[k] = r.bits();
     }
-    w.set_exec(if r.chance(2) { u64::MAX } else { r.next() & r.next() | r.next() << 40 });
+    if r.chance(2) {
+        start_as_items(r, &mut w);
+    }
+    w.set_exec(if w.items.is_some() || r.chance(2) {
+        u64::MAX
+    } else {
+        r.next() & r.next() | r.next() << 40
+    });
     w.s[125] = r.below(8) as u32;
     if r.chance(6) {
         w.mode = w.mode & !0xFF | r.next() as u32 & 0xFF;
@@ -49,6 +57,21 @@ fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
     w.pc = at;
     w.lds_bytes = 8192;
     w
+}
+
+/// Puts the numbers of work-items into the first register, as they are in a wave of some workgroup.
+fn start_as_items(r: &mut Random, w: &mut Wave) {
+    const GROUPS: [[u32; 3]; 6] = [[256, 1, 1], [1024, 1, 1], [16, 16, 1], [32, 8, 2], [8, 8, 4], [64, 2, 1]];
+    let group = GROUPS[r.below(6) as usize];
+    let [x, y, z] = group;
+    let lanes = w.lanes() as u32;
+    let first = r.below(u64::from(x * y * z / lanes)) as u32 * lanes;
+    for lane in 0..lanes {
+        let item = first + lane;
+        let number = if y == 1 { item } else { item % x | item / x % y << 10 | item / x / y << 20 };
+        w.set_vgpr(0, lane as usize, number);
+    }
+    w.items = Fact::of_items(group, u32::MAX);
 }
 
 /// Memory for programs, mapped for execution, and for their data after it.
@@ -137,7 +160,10 @@ fn take_turns(place: &Place, w: &mut Wave, level: Level, seed: u64) -> Left {
                 WaveStop::Interrupted | WaveStop::Quantum => {}
                 other => return other,
             }
-            // A wave restored from a save area has no hint.
+            // A wave restored from a save area has no hint, and nothing is known of its registers.
+            if r.borrow_mut().chance(8) {
+                w.items = None;
+            }
             w.hint = r.borrow_mut().below(4) as usize * 1000;
         }
     })

@@ -306,6 +306,54 @@ fn scalar_loads(r: &mut Random) -> Vec<u32> {
     words
 }
 
+fn vop3(op: Op, to: u32, sources: [u32; 3]) -> Vec<u32> {
+    let family = softgpu_isa::EncodingFamily::Gfx11;
+    let code = info(op).opcode(family, Fmt::Vop3).or_else(|| info(op).opcode(family, Fmt::Vop3sd));
+    let code = u32::from(code.expect("an opcode"));
+    vec![0xD400_0000 | code << 16 | to, sources[0] | sources[1] << 9 | sources[2] << 18]
+}
+
+/// A number that kernels compute from the first register, which has the work-item's.
+fn index(r: &mut Random, to: u32) -> Vec<u32> {
+    use Op::*;
+    let mut words = vec![0x7E00_0300 | to << 17];
+    let own = 256 + to;
+    for _ in 0..r.below(5) {
+        let n = 128 + r.below(6) as u32;
+        let other = if r.chance(2) { 256 } else { r.below(SGPRS) as u32 };
+        let two = to << 17 | to << 9;
+        match r.below(10) {
+            0 | 1 => words.push(0x3000_0000 | two | n),
+            2 => words.push(0x3200_0000 | two | n),
+            3 => {
+                let k = r.below(12);
+                let mask = [(1 << k) - 1, !((1 << k) - 1), 0x1F0, 0x3FF][r.below(4) as usize];
+                words.extend([0x3600_0000 | two | 255, mask]);
+            }
+            4 => words.push(0x4A00_0000 | two | other),
+            5 => words.extend([0x4A00_0000 | two | 255, r.below(4096) as u32]),
+            6 => words.extend(vop3(V_LSHL_ADD_U32, to, [own, n, other])),
+            7 => words.extend(vop3(V_BFE_U32, to, [own, n, 128 + r.below(12) as u32])),
+            8 => words.extend(vop3(V_MUL_LO_U32, to, [own, if r.chance(2) { n } else { other }, 0])),
+            _ => words.extend(vop3(V_LSHL_OR_B32, to, [own, n, other])),
+        }
+    }
+    words
+}
+
+/// The data's address plus the number in `at`, as 64 bits in it and the next register.
+fn long_address(r: &mut Random, at: u32) -> Vec<u32> {
+    let scale = r.below(5) as u32;
+    let mut words = vec![0x3600_0000 | at << 17 | at << 9 | 255, (DATA_BYTES as u32 >> scale) - 1];
+    words.push(0x7E00_0280 | (at + 1) << 17);
+    words.extend(vop3(Op::V_LSHLREV_B64, at, [128 + scale, 256 + at, 0]));
+    let mut sum = vop3(Op::V_ADD_CO_U32, at, [DATA, 256 + at, 0]);
+    sum[0] |= 106 << 8;
+    words.extend(sum);
+    words.push(0x4000_0000 | (at + 1) << 17 | (at + 1) << 9 | (DATA + 1));
+    words
+}
+
 /// Loads and stores at addresses that form a pattern: equal, adjacent, at a distance; all within bounds or some
 /// outside.
 pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
@@ -350,7 +398,9 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         0x4A00_0000 | address << 17 | address << 9 | 255,
         4 * r.below(600) as u32 + r.below(64) as u32 / 60,
     ]);
-    if r.chance(6) {
+    if r.chance(2) {
+        words = index(r, address);
+    } else if r.chance(6) {
         // One of the registers instead: any pattern.
         words = vec![0x7E00_0300 | address << 17 | vgpr(r)];
     }
@@ -362,7 +412,9 @@ pub(super) fn accesses(r: &mut Random) -> Vec<u32> {
         words.extend([0x3600_0000 | address << 17 | address << 9 | 255, DATA_BYTES as u32 - 1]);
     }
     let base = !local && r.chance(2);
-    if !local && !base {
+    if !local && !base && r.chance(2) {
+        words.extend(long_address(r, address));
+    } else if !local && !base {
         words.push(0x7E00_0200 | (address + 1) << 17 | (DATA + 1));
         words.push(0x4A00_0000 | address << 17 | address << 9 | DATA);
     }

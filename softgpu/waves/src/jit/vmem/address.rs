@@ -36,7 +36,53 @@ pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOpera
     )
 }
 
+/// How the lanes of an access are apart, known before the program runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pattern {
+    /// Bytes from lane to lane.
+    pub stride: i64,
+    /// Whether all 32 lanes of a row are so, not just those of a piece.
+    pub whole_row: bool,
+}
+
+impl Pattern {
+    /// The distance from the first to the last of so many lanes.
+    pub(super) fn span(self, lanes: usize) -> i64 {
+        self.stride * (lanes as i64 - 1)
+    }
+}
+
+/// The distance from which on a pattern is not made use of: displacements have 32 bits.
+const FAR: u32 = 1 << 20;
+
 impl Gen {
+    /// How the lanes of the access are apart, if that is known, and can be made use of.
+    pub(super) fn pattern(&self, s: &Step, t: &Transfer) -> Option<Pattern> {
+        let facts = self.facts.as_ref()?;
+        let (row, bytes) = (s.src[0].index, 4 * t.dwords as u32);
+        let (stride, width) = match (t.space, address_dwords(s, t)) {
+            (_, 0) => return None,
+            (Space::Global, 2) => {
+                let pair = facts.pair(row)?;
+                (pair.stride, pair.width)
+            }
+            (space, _) => {
+                let fact = facts.of(row);
+                // Offsets to a scalar base do not begin again at zero; those in LDS that do are beyond its end.
+                (space == Space::Lds || fact.stays_in_range()).then_some((fact.stride, fact.width))?
+            }
+        };
+        let is_possible = match (t.store, self.wide) {
+            (false, _) => true,
+            (true, Wide::Z) => stride >= bytes,
+            (true, Wide::Y) => stride == bytes,
+        };
+        // CAST: lanes of a piece, and of a group.
+        let fits = 1 << width >= self.wide.lanes();
+        let pattern = Pattern { stride: stride.into(), whole_row: width == 5 };
+        (is_possible && fits && stride < FAR).then_some(pattern)
+    }
+
     /// The index of the facts about piece `c` of the address register; code that computes them is emitted if they are
     /// not known yet.
     pub(super) fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
@@ -54,12 +100,31 @@ impl Gen {
         }
         let first = self.addresses.next;
         self.addresses.next += self.pieces();
+        let pattern = self.pattern(s, t);
         for c in 0..self.pieces() {
-            self.find_out(s, kept, c, first + c);
+            match pattern {
+                Some(pattern) if pattern.whole_row && c % self.per_row() != 0 => {}
+                Some(_) => self.find_first(s, kept, c, first + c),
+                None => self.find_out(s, kept, c, first + c),
+            }
             self.regs.end_operation();
         }
         self.addresses.rows.push((row, kept, first));
         first + c
+    }
+
+    /// Only the first lane.
+    fn find_first(&mut self, s: &Step, kept: Kept, c: usize, index: usize) {
+        let (first, ..) = places(index);
+        let low = self.source(&s.src[0], 0, c);
+        self.lane(Register::EAX, low, 0);
+        if kept == Kept::Pair {
+            let high = self.source(&s.src[0], 1, c);
+            self.lane(Register::ECX, high, 0);
+            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+            self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+        }
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
     }
 
     fn find_out(&mut self, s: &Step, kept: Kept, c: usize, index: usize) {

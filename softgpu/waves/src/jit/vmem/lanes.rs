@@ -11,7 +11,7 @@ use super::super::codes;
 use super::super::context::JitContext;
 use super::super::generator::{Gen, Wide};
 use super::super::transfer::{Offsets, Outlined, Transfer, at};
-use super::address::TOO_FAR_BIT;
+use super::address::{Pattern, TOO_FAR_BIT};
 
 impl Gen {
     /// The lanes from RAX plus `offset` on, at the distance in `stride`; anywhere in LDS, if there are `offsets`.
@@ -41,12 +41,7 @@ impl Gen {
             self.asm.op2(Code::Cmp_rm64_imm8, stride, bytes);
             self.asm.jump(Code::Jne_rel32_64, rare);
         }
-        match (self.wide, t.store) {
-            (Wide::Z, true) => self.store_block(rows, &spare, place),
-            (Wide::Z, false) => self.load_block(rows, &spare, place),
-            (Wide::Y, true) => self.store_narrow_block(rows, &spare, place(0)),
-            (Wide::Y, false) => self.load_narrow_block(rows, &spare, place(0)),
-        }
+        self.block(t, rows, &spare, place);
         self.asm.place(done);
         if !only_block {
             let rows = rows.to_vec();
@@ -60,6 +55,53 @@ impl Gen {
                 offset,
                 offsets,
             });
+        }
+    }
+
+    /// The lanes from RAX plus `offset` on, in a pattern that is known.
+    pub(super) fn by_pattern(&mut self, t: &Transfer, rows: &[Register], pattern: Pattern, offset: i64) {
+        let size = 4 * self.wide.lanes() as i64;
+        let place = |n: i64| at(Register::RAX, Register::None, 1, offset + size * n);
+        if pattern.stride == 0 {
+            return self.broadcast_dwords(rows, place(0));
+        }
+        let spare: [Register; 4] = std::array::from_fn(|_| self.temporary());
+        if pattern.stride == 4 * t.dwords as i64 {
+            return self.block(t, rows, &spare, place);
+        }
+        self.asm.op2(Code::Mov_r32_imm32, Register::ECX, pattern.stride as i32);
+        if offset != 0 {
+            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
+        }
+        self.apart(t, rows, &spare);
+    }
+
+    /// Adjacent lanes.
+    fn block(
+        &mut self,
+        t: &Transfer,
+        rows: &[Register],
+        spare: &[Register; 4],
+        place: impl Fn(i64) -> MemoryOperand,
+    ) {
+        match (self.wide, t.store) {
+            (Wide::Z, true) => self.store_block(rows, spare, place),
+            (Wide::Z, false) => self.load_block(rows, spare, place),
+            (Wide::Y, true) => self.store_narrow_block(rows, spare, place(0)),
+            (Wide::Y, false) => self.load_narrow_block(rows, spare, place(0)),
+        }
+    }
+
+    /// Lanes from RAX on, RCX bytes apart.
+    fn apart(&mut self, t: &Transfer, rows: &[Register], spare: &[Register; 4]) {
+        match self.wide {
+            _ if t.store || t.dwords < 4 => {
+                let [index, mask, ..] = *spare;
+                self.multiples(index);
+                self.lane_by_lane(t, rows, mask, |d| at(Register::RAX, index, 1, 4 * d));
+            }
+            Wide::Z => self.strided(rows, spare),
+            Wide::Y => self.strided_narrow(rows, spare),
         }
     }
 
@@ -92,15 +134,7 @@ impl Gen {
                     if offset != 0 {
                         self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
                     }
-                    match self.wide {
-                        _ if t.store || t.dwords < 4 => {
-                            let [index, mask, ..] = spare;
-                            self.multiples(index);
-                            self.lane_by_lane(&t, &rows, mask, |d| at(Register::RAX, index, 1, 4 * d));
-                        }
-                        Wide::Z => self.strided(&rows, &spare),
-                        Wide::Y => self.strided_narrow(&rows, &spare),
-                    }
+                    self.apart(&t, &rows, &spare);
                     done
                 }
             };

@@ -19,7 +19,7 @@ use super::regs::Spill;
 use super::transfer::{Checks, Offsets, Outlined, Space, Transfer, address_dwords, at};
 use crate::step::Step;
 
-use address::places;
+use address::{Pattern, places};
 
 /// The VGPR pieces that the access reads and writes.
 pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
@@ -64,6 +64,7 @@ impl Gen {
     /// Emits the access; `slow` is the place where the handler is called. Returns what has to be stored before that
     /// call.
     pub(super) fn transfer(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
+        let pattern = self.pattern(s, t);
         if address_dwords(s, t) > 0 {
             self.known(s, t, 0);
         }
@@ -71,29 +72,17 @@ impl Gen {
         let spare = [self.temporary(), self.temporary()];
         let dirty = self.regs.dirty();
         for c in 0..self.pieces() {
+            let is_done = c % self.per_row() != 0 && pattern.is_some_and(|p| p.whole_row);
             match t.space {
-                Space::Global => self.check_global(s, t, c, checks, slow),
-                Space::Lds => self.check_lds(s, t, c, spare, slow),
+                _ if is_done => {}
+                Space::Global => self.check_global(s, t, c, pattern, checks, slow),
+                Space::Lds => self.check_lds(s, t, c, pattern, spare, slow),
             }
         }
         self.regs.end_operation();
         for part in 0..t.parts {
             for c in 0..self.pieces() {
-                let offsets = may_scatter(self, s, t).then(|| self.offsets(s, c));
-                let rows: Vec<Register> = match t.store {
-                    true => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
-                    false => (0..t.dwords)
-                        .map(|d| self.destination(s.dst, part * t.dwords + d, c, false))
-                        .collect(),
-                };
-                self.start(s, t, c);
-                match address_dwords(s, t) {
-                    0 => self.broadcast_dwords(&rows, at(Register::RAX, Register::None, 1, t.offsets[0])),
-                    _ => {
-                        let (_, _, stride) = places(self.known(s, t, c));
-                        self.by_stride(t, &rows, stride, t.offsets[part], offsets);
-                    }
-                }
+                self.move_piece(s, t, pattern, part, c);
                 self.regs.end_operation();
             }
         }
@@ -102,6 +91,32 @@ impl Gen {
             self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
         }
         dirty
+    }
+
+    fn move_piece(&mut self, s: &Step, t: &Transfer, pattern: Option<Pattern>, part: usize, c: usize) {
+        let offsets = (pattern.is_none() && may_scatter(self, s, t)).then(|| self.offsets(s, c));
+        let rows: Vec<Register> = match t.store {
+            true => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
+            false => (0..t.dwords).map(|d| self.destination(s.dst, part * t.dwords + d, c, false)).collect(),
+        };
+        let offset = t.offsets[part];
+        match (address_dwords(s, t), pattern) {
+            (0, _) => {
+                self.start(s, t, c);
+                self.broadcast_dwords(&rows, at(Register::RAX, Register::None, 1, offset));
+            }
+            (_, Some(pattern)) => {
+                let within = if pattern.whole_row { c % self.per_row() } else { 0 };
+                self.start(s, t, c - within);
+                let further = pattern.stride * (within * self.wide.lanes()) as i64;
+                self.by_pattern(t, &rows, pattern, offset + further);
+            }
+            (_, None) => {
+                self.start(s, t, c);
+                let (_, _, stride) = places(self.known(s, t, c));
+                self.by_stride(t, &rows, stride, offset, offsets);
+            }
+        }
     }
 
     /// RAX = the address of the first lane of piece `c`, without the access's offset.
@@ -126,8 +141,21 @@ impl Gen {
         }
     }
 
+    /// The lanes that are checked together.
+    fn checked_lanes(&self, pattern: Pattern) -> usize {
+        if pattern.whole_row { 32 } else { self.wide.lanes() }
+    }
+
     /// To `slow` unless the lanes of piece `c` may be accessed.
-    fn check_global(&mut self, s: &Step, t: &Transfer, c: usize, checks: &Checks, slow: Label) {
+    fn check_global(
+        &mut self,
+        s: &Step,
+        t: &Transfer,
+        c: usize,
+        pattern: Option<Pattern>,
+        checks: &Checks,
+        slow: Label,
+    ) {
         let addresses = address_dwords(s, t);
         if addresses == 0 && c > 0 {
             return;
@@ -137,13 +165,20 @@ impl Gen {
         if offset != 0 {
             self.asm.op2(Code::Add_rm64_imm32, Register::RAX, offset as i32);
         }
-        if addresses == 0 {
-            self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, bytes));
-        } else {
-            let (_, span, stride) = places(self.known(s, t, c));
-            self.asm.op2(Code::Mov_r64_rm64, Register::RCX, span);
-            self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
-            self.check_stride(t, stride, slow);
+        match pattern {
+            _ if addresses == 0 => {
+                self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, bytes));
+            }
+            Some(pattern) => {
+                let end = pattern.span(self.checked_lanes(pattern)) + bytes;
+                self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RAX, Register::None, 1, end));
+            }
+            None => {
+                let (_, span, stride) = places(self.known(s, t, c));
+                self.asm.op2(Code::Mov_r64_rm64, Register::RCX, span);
+                self.asm.op2(Code::Lea_r64_m, Register::RCX, at(Register::RCX, Register::RAX, 1, bytes));
+                self.check_stride(t, stride, slow);
+            }
         }
         self.asm.jump(Code::Call_rel32_64, if t.store { checks.write } else { checks.read });
         self.asm.jump(Code::Jb_rel32_64, slow);
@@ -158,13 +193,28 @@ impl Gen {
         }
     }
 
-    fn check_lds(&mut self, s: &Step, t: &Transfer, c: usize, spare: [Register; 2], slow: Label) {
+    fn check_lds(
+        &mut self,
+        s: &Step,
+        t: &Transfer,
+        c: usize,
+        pattern: Option<Pattern>,
+        spare: [Register; 2],
+        slow: Label,
+    ) {
         let bytes = 4 * t.dwords as i64 + t.offsets[..t.parts].iter().max().copied().unwrap_or_default();
         let (first, span, stride) = places(self.known(s, t, c));
+        let limit = context(std::mem::offset_of!(JitContext, lds_bytes));
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);
+        if let Some(pattern) = pattern {
+            let end = pattern.span(self.checked_lanes(pattern)) + bytes;
+            self.asm.op2(Code::Add_rm64_imm32, Register::RAX, end as i32);
+            self.asm.op2(Code::Cmp_r64_rm64, Register::RAX, limit);
+            return self.asm.jump(Code::Ja_rel32_64, slow);
+        }
         self.asm.op2(Code::Mov_r64_rm64, Register::RDX, span);
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RDX, Register::RAX, 1, bytes));
-        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, lds_bytes)));
+        self.asm.op2(Code::Cmp_r64_rm64, Register::RDX, limit);
         if may_scatter(self, s, t) {
             let (label, done) = (self.asm.label(), self.asm.label());
             let offsets = self.offsets(s, c);

@@ -25,11 +25,11 @@ impl Gen {
         for (n, &row) in rows.iter().enumerate() {
             self.asm.op2(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, row, place(n as i64));
         }
-        self.apart(rows, spare);
+        self.by_dword(rows, spare);
     }
 
     /// Registers with whole lanes, four dwords of lanes 0..4 in the first, become one register a dword.
-    fn apart(&mut self, rows: &[Register], spare: &[Register; 4]) {
+    fn by_dword(&mut self, rows: &[Register], spare: &[Register; 4]) {
         match *rows {
             [a, b] => {
                 let [t, u, ..] = *spare;
@@ -115,7 +115,7 @@ impl Gen {
             }
             self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
         }
-        self.apart(rows, spare);
+        self.by_dword(rows, spare);
     }
 
     /// One dword of sixteen lanes.
