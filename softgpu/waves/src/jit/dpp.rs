@@ -105,7 +105,7 @@ pub(super) fn emitter(siblings: &[Step], at: usize, wide: Wide, floats: Floats) 
     if wide != Wide::Z {
         return None;
     }
-    let plain = lane::emitter(operation, wide, floats)?;
+    let plain = lane::emitter(operation, floats)?;
     Some(match at {
         0 => prepare,
         1 if operation.flags & FLAG_DPP_MASK != 0 => under(floats),
@@ -137,7 +137,7 @@ fn prepare(g: &mut Gen, s: &Step, c: usize) {
 
 /// The operation under its own mask instead of EXEC's.
 fn masked(g: &mut Gen, s: &Step, c: usize, floats: Floats) {
-    let Some(plain) = lane::emitter(s, g.wide, floats) else {
+    let Some(plain) = lane::emitter(s, floats) else {
         g.exhausted = true;
         return;
     };

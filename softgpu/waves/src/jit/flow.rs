@@ -148,7 +148,7 @@ fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> I
             Some(transfer) if wide == Wide::Z => item(What::Transfer(transfer), true),
             _ => item(What::Call, !row.any(Flags::ATOMIC)),
         },
-        _ => match lane::emitter(step, wide, floats) {
+        _ => match lane::emitter(step, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
             _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),
         },

@@ -14,7 +14,7 @@
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
 //! exits      calls of handlers, exits               dpp        permuted lanes
 //! resident   loops in registers                     floats     fields of MODE
-//! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
+//! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
 //! memory     pages, never writable and executable   vmem       loads and stores by pattern
 //! context    data that generated code exchanges with Rust code
@@ -28,9 +28,11 @@ mod compare;
 mod compiled;
 mod context;
 mod convert;
+mod division_avx2;
 mod dpp;
 mod emit;
 mod exits;
+mod extremes;
 mod floats;
 mod flow;
 mod generator;
