@@ -12,7 +12,7 @@
 //! order      operations on one accumulator          results    destinations, under EXEC
 //! emit       blocks and branches                    regs       what is in which register
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
-//! exits      calls of handlers, exits               dpp        permuted lanes
+//! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
@@ -30,6 +30,7 @@ mod context;
 mod convert;
 mod division_avx2;
 mod dpp;
+mod dpp_avx2;
 mod emit;
 mod exits;
 mod extremes;

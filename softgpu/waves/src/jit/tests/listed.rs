@@ -236,7 +236,7 @@ fn listed_operations_agree_on_special_values() {
         // Any form, and three sources.
         for _ in 0..60 {
             let mut words = random::instruction(&mut r, Some(op));
-            words.push(random::END);
+            words.extend([random::END]);
             let lanes = if r.chance(2) { 64 } else { 32 };
             let start = special(&mut r, lanes, place.at);
             if let Err(text) = compare_from(&place, &words, start, r.next()) {
