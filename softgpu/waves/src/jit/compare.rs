@@ -29,6 +29,7 @@ const NLT: i32 = 0x15;
 const INT_EQ: i32 = 0;
 const INT_LT: i32 = 1;
 const INT_LE: i32 = 2;
+const NEVER: i32 = 3;
 const INT_NE: i32 = 4;
 const INT_GE: i32 = 5;
 const INT_GT: i32 = 6;
@@ -99,6 +100,65 @@ fn compare_integers(g: &mut Gen, s: &Step, c: usize, signed: bool, predicate: i3
     g.gather_bits(s.sdst, c, t, inverted);
 }
 
+/// Compares of 64 bits: of the high dwords, and where these are equal of the low ones.
+fn compare64(g: &mut Gen, s: &Step, c: usize, signed: bool, predicate: i32) {
+    let [(al, ah), (bl, bh)] = [0, 1].map(|k| (g.source(&s.src[k], 0, c), g.source(&s.src[k], 1, c)));
+    if g.wide == Wide::Z {
+        return compare64_avx512(g, s, c, signed, predicate, [(al, ah), (bl, bh)]);
+    }
+    let (t, equal) = (g.temporary(), g.temporary());
+    g.asm.op3(codes::EQUAL_Y, equal, ah, bh);
+    if matches!(predicate, INT_EQ | INT_NE) {
+        g.asm.op3(codes::EQUAL_Y, t, al, bl);
+        g.op3(codes::AND, t, t, equal);
+        return g.gather_bits(s.sdst, c, t, predicate == INT_NE);
+    }
+    // "At least" of the operands in order or exchanged, or its opposite.
+    let (exchanged, inverted) = match predicate {
+        INT_LE => (true, false),
+        INT_GT => (true, true),
+        INT_LT => (false, true),
+        _ => (false, false),
+    };
+    let [(xl, xh), (yl, yh)] = if exchanged { [(bl, bh), (al, ah)] } else { [(al, ah), (bl, bh)] };
+    let low = g.temporary();
+    g.op3(codes::MAX_U, low, xl, yl);
+    g.asm.op3(codes::EQUAL_Y, low, low, xl);
+    g.op3(if signed { codes::MAX_I } else { codes::MAX_U }, t, xh, yh);
+    g.asm.op3(codes::EQUAL_Y, t, t, xh);
+    g.asm.op3(codes::AND_NOT_Y, low, low, equal);
+    g.asm.op3(codes::AND_NOT_Y, t, low, t);
+    g.gather_bits(s.sdst, c, t, inverted);
+}
+
+fn compare64_avx512(
+    g: &mut Gen,
+    s: &Step,
+    c: usize,
+    signed: bool,
+    predicate: i32,
+    [(al, ah), (bl, bh)]: [(Register, Register); 2],
+) {
+    let (k, equal) = (Register::K5, Register::K6);
+    let high = if signed { SIGNED.z } else { UNSIGNED.z };
+    // Which difference of the high dwords decides. Equal numbers have none: vpcmpd's predicate 3 is never true.
+    let strict = match predicate {
+        INT_LE => INT_LT,
+        INT_GE => INT_GT,
+        INT_EQ => NEVER,
+        other => other,
+    };
+    g.asm.op4(high, k, ah, bh, strict);
+    g.asm.op4(UNSIGNED.z, equal, ah, bh, INT_EQ);
+    g.asm.masked(UNSIGNED.z, equal, &[equal.into(), al.into(), bl.into(), predicate.into()]);
+    g.asm.op3(Code::VEX_Korw_kr_kr_kr, k, k, equal);
+    if g.masked {
+        let exec = g.exec(c);
+        g.asm.op3(Code::VEX_Kandw_kr_kr_kr, k, k, exec);
+    }
+    g.mask_out(s.sdst, c, k);
+}
+
 macro_rules! table {
     ($op:ident, $emit:ident, $($name:ident $x:ident => $kind:ident $predicate:ident;)*) => {
         match $op {
@@ -144,11 +204,28 @@ fn integer(op: Op) -> Option<Emit> {
     )
 }
 
+fn integer64(op: Op) -> Option<Emit> {
+    table!(op, compare64,
+        V_CMP_LT_I64 V_CMPX_LT_I64 => IS_SIGNED INT_LT;
+        V_CMP_EQ_I64 V_CMPX_EQ_I64 => IS_SIGNED INT_EQ;
+        V_CMP_LE_I64 V_CMPX_LE_I64 => IS_SIGNED INT_LE;
+        V_CMP_GT_I64 V_CMPX_GT_I64 => IS_SIGNED INT_GT;
+        V_CMP_NE_I64 V_CMPX_NE_I64 => IS_SIGNED INT_NE;
+        V_CMP_GE_I64 V_CMPX_GE_I64 => IS_SIGNED INT_GE;
+        V_CMP_LT_U64 V_CMPX_LT_U64 => IS_UNSIGNED INT_LT;
+        V_CMP_EQ_U64 V_CMPX_EQ_U64 => IS_UNSIGNED INT_EQ;
+        V_CMP_LE_U64 V_CMPX_LE_U64 => IS_UNSIGNED INT_LE;
+        V_CMP_GT_U64 V_CMPX_GT_U64 => IS_UNSIGNED INT_GT;
+        V_CMP_NE_U64 V_CMPX_NE_U64 => IS_UNSIGNED INT_NE;
+        V_CMP_GE_U64 V_CMPX_GE_U64 => IS_UNSIGNED INT_GE;
+    )
+}
+
 /// The emitter of a compare.
 pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
     match float(op) {
         Some(emit) => floats.f32_default.then_some(emit),
-        None => integer(op),
+        None => integer(op).or_else(|| integer64(op)),
     }
 }
 

@@ -14,6 +14,7 @@ use super::floats::Floats;
 use super::generator::{Gen, MASK};
 use super::lane;
 use crate::step::Step;
+use crate::valu::cross::DPP8;
 use crate::wave::EXEC;
 
 const PERMUTE: Code = Code::VEX_Vpermd_ymm_ymm_ymmm256;
@@ -95,6 +96,12 @@ pub(super) fn prepare(g: &mut Gen, s: &Step, c: usize) {
     let pattern = Pattern::of_prepare(s);
     let part = Part::new(&pattern, c);
     let own = g.source(&s.src[0], 0, c);
+    let quad = s.flags & DPP8 == 0 && (0..=0xFF).contains(&s.imm);
+    if quad && (!g.masked || pattern.fetch_inactive) {
+        let r = g.temporary();
+        g.asm.op3(Code::VEX_Vpshufd_ymm_ymmm256_imm8, r, own, s.imm);
+        return all_lanes(g, s, c, r);
+    }
     let other = (part.other != 0).then(|| g.source(&s.src[0], 0, c ^ 1));
     let numbers = part.numbers(g);
     let r = part.permuted(g, numbers, own, other);
@@ -106,7 +113,11 @@ pub(super) fn prepare(g: &mut Gen, s: &Step, c: usize) {
         let active = part.active(g, numbers, c);
         g.op3(AND, r, r, active);
     }
-    // All lanes, whatever EXEC is.
+    all_lanes(g, s, c, r);
+}
+
+/// Makes `r` the destination, whatever EXEC is.
+fn all_lanes(g: &mut Gen, s: &Step, c: usize, r: Register) {
     let masked = std::mem::replace(&mut g.masked, false);
     g.result(s.dst, 0, c, r);
     g.masked = masked;

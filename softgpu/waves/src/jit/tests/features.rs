@@ -43,9 +43,9 @@ fn beyond(
     let (cache, map) = (Cache::default(), place.vm.lock());
     let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
     let program = cache.get(&map, Level::Baseline, shape, place.at);
-    let Ok((finished, _)) = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE).emit() else {
-        return (Vec::new(), 0);
-    };
+    // Every program can have code: no form of an operation needs more registers than there are.
+    let (finished, _) =
+        Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE).emit().expect("generated code");
     let decoded: Vec<_> = Decoder::with_ip(64, &finished.code, 0, DecoderOptions::NONE).into_iter().collect();
     let is_beyond = |i: &&iced_x86::Instruction| i.cpuid_features().iter().any(|f| !allowed.contains(f));
     let named = |i: &iced_x86::Instruction| format!("{:?} wants {:?}", i.code(), i.cpuid_features());
@@ -57,7 +57,7 @@ fn check(wide: Wide, allowed: &[&[CpuidFeature]]) {
     let (place, mut r) = (Place::new(), Random(0xFEA7_0123));
     let mut instructions = 0;
     // Each operation in many forms, then random programs.
-    let single = INLINE.iter().flat_map(|&op| std::iter::repeat_n(vec![op], 40));
+    let single = INLINE.iter().flat_map(|&op| std::iter::repeat_n(vec![op], 300));
     for ops in single.chain(std::iter::repeat_n(Vec::new(), 600)) {
         let words = random::program(&mut r, if ops.is_empty() { 24 } else { 1 }, 2, &ops);
         let (found, decoded) = beyond(&place, &words, wide, &allowed);
