@@ -201,6 +201,18 @@ impl Asm {
         self.block(&values)
     }
 
+    /// The memory operand of eight copies of `value`.
+    pub(super) fn constant_lanes(&mut self, value: u32) -> MemoryOperand {
+        self.block(&[value; 8])
+    }
+
+    /// The memory operand of four copies of the eight bytes of `value`.
+    pub(super) fn constant64_lanes(&mut self, value: u64) -> MemoryOperand {
+        // CAST: its two halves.
+        let halves = [value as u32, (value >> 32) as u32];
+        self.block(&std::array::from_fn::<u32, 8, _>(|k| halves[k % 2]))
+    }
+
     /// The memory operand of these sixteen words.
     pub(super) fn constants16(&mut self, values: [u32; 16]) -> MemoryOperand {
         self.block(&values)

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! More inline integer operations (AVX-512).
+//! More inline integer operations: fields, shifts of pairs, counts and permutations of bytes.
 //!
-//! INVARIANT: as for [`super::integer`], which has the operations of both widths and the commonest of AVX-512.
+//! INVARIANT: as for [`super::integer`], which has the commonest operations.
 
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::asm::Arg;
-use super::codes;
-use super::convert::{SHIFT_LEFT, SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, only};
-use super::generator::{Emit, Gen};
+use super::codes::{self, Codes, LEFT_BY, LOAD, RIGHT_BY, RIGHT_SIGNED_BY, SHUFFLE_BYTES};
+use super::generator::{Emit, Gen, Wide};
+use super::integer;
 use crate::step::{Kind, Src, Step};
 
-const SHUFFLE: Code = Code::EVEX_Vpshufb_zmm_k1z_zmm_zmmm512;
-const LOAD: Code = Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512;
+const SHUFFLE: Code = SHUFFLE_BYTES.z;
+/// Sums of adjacent bytes, or words, by factors of 1.
+const ADD_BYTES: Codes =
+    Codes { z: Code::EVEX_Vpmaddubsw_zmm_k1z_zmm_zmmm512, y: Code::VEX_Vpmaddubsw_ymm_ymm_ymmm256 };
+const ADD_WORDS: Codes =
+    Codes { z: Code::EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512, y: Code::VEX_Vpmaddwd_ymm_ymm_ymmm256 };
 const MOVE_BYTES: Code = Code::EVEX_Vmovdqu8_zmm_k1z_zmmm512;
 const COMPARE_BYTES: Code = Code::EVEX_Vpcmpub_kr_k1_zmm_zmmm512_imm8;
-const MULTIPLY: Code = Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32;
 /// Predicates of vpcmpub.
 const NOT_LESS: i32 = 5;
 const GREATER: i32 = 6;
@@ -31,7 +34,7 @@ fn constant(s: &Src) -> Option<u32> {
 pub(super) fn emitter(op: Op, step: &Step) -> Option<Emit> {
     let count = |k: usize| constant(&step.src[k]).is_some();
     Some(match op {
-        Op::V_MUL_HI_I32 => multiply_high,
+        Op::V_MUL_HI_I32 => |g, s, c| integer::multiply_high(g, s, c, integer::MULTIPLY_I),
         Op::V_MUL_I32_I24 => |g, s, c| multiply24(g, s, c, false),
         Op::V_MAD_I32_I24 => |g, s, c| multiply24(g, s, c, true),
         Op::V_BFE_I32 if count(1) && count(2) => extract,
@@ -50,34 +53,18 @@ pub(super) fn emitter(op: Op, step: &Step) -> Option<Emit> {
     })
 }
 
-/// High dword of the signed 64-bit product.
-fn multiply_high(g: &mut Gen, s: &Step, c: usize) {
-    const PRODUCT: Code = Code::EVEX_Vpmuldq_zmm_k1z_zmm_zmmm512b64;
-    let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
-    let (even, odd, other) = (g.temporary(), g.temporary(), g.temporary());
-    g.asm.op3(PRODUCT, even, a, b);
-    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, odd, a, 32);
-    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, other, b, 32);
-    g.asm.op3(PRODUCT, odd, odd, other);
-    let odd_lanes = g.asm.constant_once(0xAAAA_AAAA);
-    g.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K5, odd_lanes);
-    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, even, even);
-    g.asm.masked(codes::MOVE.z, Register::K5, &[even.into(), odd.into()]);
-    g.result(s.dst, 0, c, even);
-}
-
 /// Product of the sign-extended low 24 bits, plus source 2 if `add`.
 fn multiply24(g: &mut Gen, s: &Step, c: usize, add: bool) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (x, y) = (g.temporary(), g.temporary());
     for (to, from) in [(x, a), (y, b)] {
-        g.asm.op3(SHIFT_LEFT, to, from, 8);
-        g.asm.op3(SHIFT_RIGHT_SIGNED, to, to, 8);
+        g.op3(LEFT_BY, to, from, 8);
+        g.op3(RIGHT_SIGNED_BY, to, to, 8);
     }
     if !add {
-        return g.finish(only(MULTIPLY), s.dst, 0, c, &[x.into(), y.into()]);
+        return g.finish(codes::MULLO, s.dst, 0, c, &[x.into(), y.into()]);
     }
-    g.asm.op3(MULTIPLY, x, x, y);
+    g.op3(codes::MULLO, x, x, y);
     let z = g.last(&s.src[2], 0, c);
     g.finish(codes::ADD, s.dst, 0, c, &[x.into(), z]);
 }
@@ -93,9 +80,9 @@ fn extract(g: &mut Gen, s: &Step, c: usize) {
     let t = g.temporary();
     // CAST: below 32.
     let (offset, outside) = (offset as i32, (32 - width) as i32);
-    g.asm.op3(SHIFT_RIGHT_SIGNED, t, a, offset);
-    g.asm.op3(SHIFT_LEFT, t, t, outside);
-    g.finish(only(SHIFT_RIGHT_SIGNED), s.dst, 0, c, &[t.into(), outside.into()]);
+    g.op3(RIGHT_SIGNED_BY, t, a, offset);
+    g.op3(LEFT_BY, t, t, outside);
+    g.finish(RIGHT_SIGNED_BY, s.dst, 0, c, &[t.into(), outside.into()]);
 }
 
 fn field_mask(g: &mut Gen, s: &Step, c: usize) {
@@ -109,8 +96,8 @@ fn field_mask(g: &mut Gen, s: &Step, c: usize) {
 /// have.)
 pub(super) fn parts(g: &mut Gen, high: Register, low: Register, by: i32) -> (Register, Register) {
     let (below, above) = (g.temporary(), g.temporary());
-    g.asm.op3(SHIFT_RIGHT, below, low, by);
-    g.asm.op3(SHIFT_LEFT, above, high, 32 - by);
+    g.op3(RIGHT_BY, below, low, by);
+    g.op3(LEFT_BY, above, high, 32 - by);
     (below, above)
 }
 
@@ -129,15 +116,15 @@ fn shift_right64(g: &mut Gen, s: &Step, c: usize, signed: bool) {
     let by = (s.src[0].value & 63) as i32;
     let (low, high) = (g.source(&s.src[1], 0, c), g.source(&s.src[1], 1, c));
     let (t, u) = (g.temporary(), g.temporary());
-    let shift = if signed { SHIFT_RIGHT_SIGNED } else { SHIFT_RIGHT };
+    let shift = if signed { RIGHT_SIGNED_BY } else { RIGHT_BY };
     if by < 32 {
         let (below, above) = parts(g, high, low, by);
-        g.asm.op3(codes::OR.z, t, below, above);
-        g.asm.op3(shift, u, high, by);
+        g.op3(codes::OR, t, below, above);
+        g.op3(shift, u, high, by);
     } else {
-        g.asm.op3(shift, t, high, by - 32);
+        g.op3(shift, t, high, by - 32);
         // Shift counts of 32 give the sign, or zero.
-        g.asm.op3(shift, u, high, 32);
+        g.op3(shift, u, high, 32);
     }
     g.result(s.dst, 0, c, t);
     g.result(s.dst, 1, c, u);
@@ -148,23 +135,18 @@ fn population(g: &mut Gen, t: Register) {
     // The counts of all nibbles, as a table for vpshufb.
     const COUNTS: [u32; 4] = [0x0201_0100, 0x0302_0201, 0x0302_0201, 0x0403_0302];
     let (u, counts) = (g.temporary(), g.temporary());
-    let (nibbles, table) =
-        (g.asm.constant(0x0F0F_0F0F), g.asm.constants16(std::array::from_fn(|k| COUNTS[k % 4])));
-    g.asm.op2(LOAD, counts, table);
-    g.asm.op3(SHIFT_RIGHT, u, t, 4);
-    g.asm.op3(codes::AND.z, u, u, nibbles);
-    g.asm.op3(codes::AND.z, t, t, nibbles);
-    g.asm.op3(SHUFFLE, u, counts, u);
-    g.asm.op3(SHUFFLE, t, counts, t);
+    let (nibbles, table) = (g.constant_argument(0x0F0F_0F0F), g.constants_argument(|k| COUNTS[k % 4]));
+    g.op2(LOAD, counts, table);
+    g.op3(RIGHT_BY, u, t, 4);
+    g.op3(codes::AND, u, u, nibbles);
+    g.op3(codes::AND, t, t, nibbles);
+    g.op3(SHUFFLE_BYTES, u, counts, u);
+    g.op3(SHUFFLE_BYTES, t, counts, t);
     // No carry between bytes.
-    g.asm.op3(codes::ADD.z, t, t, u);
-    for (code, ones) in [
-        (Code::EVEX_Vpmaddubsw_zmm_k1z_zmm_zmmm512, 0x0101_0101),
-        (Code::EVEX_Vpmaddwd_zmm_k1z_zmm_zmmm512, 0x0001_0001),
-    ] {
-        let ones = g.asm.constant_once(ones);
-        g.asm.op2(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, u, ones);
-        g.asm.op3(code, t, t, u);
+    g.op3(codes::ADD, t, t, u);
+    for (codes, ones) in [(ADD_BYTES, 0x0101_0101), (ADD_WORDS, 0x0001_0001)] {
+        let ones = g.constants_argument(|_| ones);
+        g.op3(codes, t, t, ones);
     }
 }
 
@@ -177,22 +159,23 @@ fn count_bits(g: &mut Gen, s: &Step, c: usize) {
 
 /// Bits of source 0 for lanes of 32-lane half `word` that are below the lane, plus source 1.
 fn count_below(g: &mut Gen, s: &Step, c: usize, word: usize) {
-    let below: [u32; 16] = std::array::from_fn(|lane| match (c / 2).cmp(&word) {
+    let first = g.wide.lanes() * c;
+    let below = |lane: usize| match (first / 32).cmp(&word) {
         std::cmp::Ordering::Less => 0,
-        std::cmp::Ordering::Equal => (1u32 << (16 * (c % 2) + lane)) - 1,
+        std::cmp::Ordering::Equal => (1u32 << (first % 32 + lane)) - 1,
         std::cmp::Ordering::Greater => u32::MAX,
-    });
+    };
     let t = match constant(&s.src[0]) {
         Some(mask) => {
             let t = g.temporary();
-            let counts = g.asm.constants16(below.map(|b| (b & mask).count_ones()));
-            g.asm.op2(LOAD, t, counts);
+            let counts = g.constants_argument(|lane| (below(lane) & mask).count_ones());
+            g.op2(LOAD, t, counts);
             t
         }
         None => {
             let t = g.own(&s.src[0], c);
-            let below = g.asm.constants16(below);
-            g.asm.op3(codes::AND.z, t, t, below);
+            let below = g.constants_argument(below);
+            g.op3(codes::AND, t, t, below);
             population(g, t);
             t
         }
@@ -203,13 +186,12 @@ fn count_below(g: &mut Gen, s: &Step, c: usize, word: usize) {
 
 /// vpshufb's selector of bytes in every dword; 0x80 gives zero.
 fn choice(g: &mut Gen, t: Register, bytes: [u8; 4]) {
-    let words = std::array::from_fn(|k| {
+    let words = g.constants_argument(|k| {
         // The selected bytes are counted within their dword.
         let place = |b: u8| if b & 0x80 != 0 { b } else { b + 4 * (k % 4) as u8 };
         u32::from_le_bytes(bytes.map(place))
     });
-    let words = g.asm.constants16(words);
-    g.asm.op2(LOAD, t, words);
+    g.op2(LOAD, t, words);
 }
 
 /// v_perm_b32 by a constant that selects no sign bits.
@@ -219,13 +201,13 @@ fn permute_by(g: &mut Gen, s: &Step, c: usize) {
     let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (t, u) = (g.temporary(), g.temporary());
     choice(g, t, from(4));
-    g.asm.op3(SHUFFLE, t, high, t);
+    g.op3(SHUFFLE_BYTES, t, high, t);
     choice(g, u, from(0));
-    g.asm.op3(SHUFFLE, u, low, u);
+    g.op3(SHUFFLE_BYTES, u, low, u);
     let ones = u32::from_le_bytes(selector.map(|k| if k > 12 { 0xFF } else { 0 }));
     if ones != 0 {
-        let ones = g.asm.constant(ones);
-        g.asm.op3(codes::OR.z, t, t, ones);
+        let ones = g.constant_argument(ones);
+        g.op3(codes::OR, t, t, ones);
     }
     g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
 }
@@ -233,6 +215,9 @@ fn permute_by(g: &mut Gen, s: &Step, c: usize) {
 /// v_perm_b32 by any selector. Values of its bytes: 0 to 7 select a byte, 8 to 11 give the sign of byte 1, 3, 5, 7, 12
 /// gives zero, and values above 12 give all ones.
 fn permute(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Y {
+        return permute_avx2(g, s, c);
+    }
     let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let selector = g.source(&s.src[2], 0, c);
     let (n, t, r) = (g.temporary(), g.temporary(), g.temporary());
@@ -269,6 +254,40 @@ fn permute(g: &mut Gen, s: &Step, c: usize) {
     g.asm.op2(Code::EVEX_Vpmovm2b_zmm_kr, n, all);
     g.asm.masked(MOVE_BYTES, constants, &[r.into(), n.into()]);
     g.result(s.dst, 0, c, r);
+}
+
+/// As [`permute`]. Blends of bytes look at their highest bits, so a shift of words makes a mask of a lower bit.
+fn permute_avx2(g: &mut Gen, s: &Step, c: usize) {
+    const BLEND_BYTES: Code = Code::VEX_Vpblendvb_ymm_ymm_ymmm256_ymm;
+    const LEFT_WORDS: Code = Code::VEX_Vpsllw_ymm_ymm_imm8;
+    let (high, low) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let selector = g.source(&s.src[2], 0, c);
+    let (n, r, t, signs) = (g.temporary(), g.temporary(), g.temporary(), g.temporary());
+    let bytes = |g: &mut Gen, value: u8| g.asm.constant_lanes(u32::from_le_bytes([value; 4]));
+    let (ones, threes, eights) = (bytes(g, 1), bytes(g, 3), bytes(g, 8));
+    g.asm.op3(Code::VEX_Vpmaxub_ymm_ymm_ymmm256, signs, selector, eights);
+    g.asm.op3(Code::VEX_Vpcmpeqb_ymm_ymm_ymmm256, signs, signs, selector);
+    g.op3(codes::ADD, n, selector, selector);
+    g.op3(codes::OR, n, n, ones);
+    g.asm.op4(BLEND_BYTES, n, selector, n, signs);
+    // Bit 2 says whether the byte is one of the high four.
+    g.asm.op3(LEFT_WORDS, t, n, 5);
+    g.op3(codes::AND, n, n, threes);
+    let places = g.constants_argument(|k| PLACES[k % 4]);
+    g.op3(codes::OR, n, n, places);
+    g.op3(SHUFFLE_BYTES, r, low, n);
+    g.op3(SHUFFLE_BYTES, n, high, n);
+    g.asm.op4(BLEND_BYTES, r, r, n, t);
+    g.op3(codes::XOR, n, n, n);
+    g.asm.op3(Code::VEX_Vpcmpgtb_ymm_ymm_ymmm256, n, n, r);
+    g.asm.op4(BLEND_BYTES, r, r, n, signs);
+    // 12 gives zero, above it ones.
+    let (twelves, thirteens) = (bytes(g, 12), bytes(g, 13));
+    g.asm.op3(Code::VEX_Vpcmpeqb_ymm_ymm_ymmm256, n, selector, twelves);
+    g.asm.op3(codes::AND_NOT_Y, r, n, r);
+    g.asm.op3(Code::VEX_Vpmaxub_ymm_ymm_ymmm256, n, selector, thirteens);
+    g.asm.op3(Code::VEX_Vpcmpeqb_ymm_ymm_ymmm256, n, n, selector);
+    g.finish(codes::OR, s.dst, 0, c, &[r.into(), n.into()]);
 }
 
 /// `!(source 0 ^ source 1)`.

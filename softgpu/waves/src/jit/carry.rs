@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline additions and subtractions with carry masks (AVX-512).
+//! Inline additions and subtractions with carry masks.
 
 use iced_x86::{Code, Register};
 
+use super::asm::Arg;
 use super::codes;
-use super::generator::Gen;
+use super::generator::{Gen, Wide};
 use super::integer::LESS;
 use crate::step::Step;
 
@@ -24,6 +25,9 @@ pub(super) const SUB_IN: Form = Form { carry_in: true, ..SUB };
 pub(super) const SUBREV_IN: Form = Form { carry_in: true, ..SUBREV };
 
 pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
+    if g.wide == Wide::Y {
+        return emit_avx2(g, s, c, form);
+    }
     let (i, j) = if form.reverse { (1, 0) } else { (0, 1) };
     let (a, b) = (g.source(&s.src[i], 0, c), g.source(&s.src[j], 0, c));
     let (out, carry, second) = (Register::K5, Register::K6, Register::K7);
@@ -63,4 +67,36 @@ pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
     }
     g.result(s.dst, 0, c, r);
     g.mask_out(s.sdst, c, out);
+}
+
+/// With a carry-in, a carry-out is "below or equal" instead of "below": of the sum and an addend, or of the minuend and
+/// the subtrahend.
+fn emit_avx2(g: &mut Gen, s: &Step, c: usize, form: Form) {
+    let (i, j) = if form.reverse { (1, 0) } else { (0, 1) };
+    let a = g.source(&s.src[i], 0, c);
+    let b = if form.subtract { g.source(&s.src[j], 0, c).into() } else { g.last(&s.src[j], 0, c) };
+    let (r, out) = (g.temporary(), g.temporary());
+    g.op3(if form.subtract { codes::SUB } else { codes::ADD }, r, a, b);
+    let carry = form.carry_in.then(|| {
+        let carry = g.temporary();
+        g.spread(carry, s.src[2].index, c);
+        // The mask's lanes are 0 and -1.
+        g.op3(if form.subtract { codes::ADD } else { codes::SUB }, r, r, carry);
+        carry
+    });
+    let (x, y): (Register, Arg) = if form.subtract { (a, b) } else { (r, a.into()) };
+    let Some(carry) = carry else {
+        g.op3(codes::MAX_U, out, x, y);
+        g.asm.op3(codes::EQUAL_Y, out, out, x);
+        g.result(s.dst, 0, c, r);
+        return g.gather_bits(s.sdst, c, out, true);
+    };
+    let equal = g.temporary();
+    g.op3(codes::MIN_U, out, x, y);
+    g.asm.op3(codes::EQUAL_Y, out, out, x);
+    g.asm.op3(codes::EQUAL_Y, equal, x, y);
+    g.asm.op3(codes::AND_NOT_Y, equal, carry, equal);
+    g.asm.op3(codes::AND_NOT_Y, out, equal, out);
+    g.result(s.dst, 0, c, r);
+    g.gather_bits(s.sdst, c, out, false);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline conversions between f32, f16 and integers (AVX-512).
+//! Inline conversions between f32, f16 and integers.
 //!
 //! INVARIANT: float to integer truncates and saturates and NaN gives 0; a 16-bit result keeps the other half of its
 //! register.
@@ -7,19 +7,16 @@
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
-use super::codes::{self, Codes, MUL_PS};
+use super::codes::{
+    self, COMPARE_PS_Y, Codes, FROM_I32, LEFT_BY, MAX_I, MIN_I, MIN_U, MUL_PS, RIGHT_BY, RIGHT_SIGNED_BY,
+};
 use super::floats::Floats;
-use super::generator::{Emit, Gen};
+use super::generator::{Emit, Gen, Wide};
 use super::transcend::half;
 use crate::step::{Kind, OUT_HIGH, Src, Step, mods};
 
-const FROM_I32: Code = Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er;
-const TO_F16: Code = Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae;
 const BROADCAST: Code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
 pub(super) const COMPARE_PS: Code = Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae;
-pub(super) const SHIFT_LEFT: Code = Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8;
-pub(super) const SHIFT_RIGHT: Code = Code::EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8;
-pub(super) const SHIFT_RIGHT_SIGNED: Code = Code::EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8;
 /// Predicates of vcmpps.
 pub(super) const ORDERED: i32 = 0x07;
 const NOT_BELOW: i32 = 0x1D;
@@ -27,6 +24,13 @@ const ABOVE: i32 = 0x1E;
 /// Rounding of vcvtps2ph.
 const NEAREST: i32 = 0;
 const TO_ZERO: i32 = 3;
+const TO_F16: Codes =
+    Codes { z: Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, y: Code::VEX_Vcvtps2ph_xmmm128_ymm_imm8 };
+const FROM_F16: Codes =
+    Codes { z: Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae, y: Code::VEX_Vcvtph2ps_ymm_xmmm128 };
+const FROM_WORDS: Codes =
+    Codes { z: Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256, y: Code::VEX_Vpmovzxwd_ymm_xmmm128 };
+const BLEND_WORDS: Codes = Codes { z: Code::INVALID, y: Code::VEX_Vpblendw_ymm_ymm_ymmm256_imm8 };
 /// vpternlogd: `first & third | second`.
 pub(super) const AND_OR: i32 = 0xEC;
 
@@ -49,8 +53,8 @@ pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
         Op::V_CVT_FLOOR_I32_F32 => Some(|g, s, c| to_i32(g, s, c, true)),
         Op::V_CVT_U32_F32 => Some(to_u32),
         Op::V_CVT_PK_RTZ_F16_F32 => Some(pack_f16),
-        Op::V_CVT_I32_I16 => Some(|g, s, c| integer16(g, s, c, SHIFT_RIGHT_SIGNED)),
-        Op::V_CVT_U32_U16 => Some(|g, s, c| integer16(g, s, c, SHIFT_RIGHT)),
+        Op::V_CVT_I32_I16 => Some(|g, s, c| integer16(g, s, c, RIGHT_SIGNED_BY)),
+        Op::V_CVT_U32_U16 => Some(|g, s, c| integer16(g, s, c, RIGHT_BY)),
         Op::V_CVT_PK_U16_U32 => Some(pack_u16),
         Op::V_CVT_PK_I16_I32 => Some(pack_i16),
         _ => None,
@@ -68,10 +72,10 @@ pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
     }
     match op {
         Op::V_CVT_F16_U16 => {
-            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, SHIFT_RIGHT));
+            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, RIGHT_BY));
         }
         Op::V_CVT_F16_I16 => {
-            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, SHIFT_RIGHT_SIGNED));
+            return floats.f16_64_default.then_some(|g, s, c| from_integer16(g, s, c, RIGHT_SIGNED_BY));
         }
         _ => {}
     }
@@ -91,17 +95,34 @@ pub(super) const fn only(z: Code) -> Codes {
     Codes { z, y: Code::INVALID }
 }
 
-fn to_i32(g: &mut Gen, s: &Step, c: usize, floor: bool) {
+/// `to = floor of a`.
+pub(super) fn floor(g: &mut Gen, to: Register, a: Register) {
+    let code = match g.wide {
+        Wide::Z => Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae,
+        Wide::Y => Code::VEX_Vroundps_ymm_ymmm256_imm8,
+    };
+    g.asm.op3(code, to, a, 9);
+}
+
+fn to_i32(g: &mut Gen, s: &Step, c: usize, down: bool) {
     let mut a = g.source(&s.src[0], 0, c);
     let t = g.temporary();
-    if floor {
-        g.asm.op3(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, t, a, 9);
+    if down {
+        floor(g, t, a);
         a = t;
     }
+    let limit = g.constant_argument(2_147_483_648f32.to_bits());
+    // The host instruction gives the least integer for values out of range; one below is right for those below it.
+    if g.wide == Wide::Y {
+        let (r, above) = (g.temporary(), g.temporary());
+        g.asm.op2(Code::VEX_Vcvttps2dq_ymm_ymmm256, r, a);
+        g.asm.op4(COMPARE_PS_Y, above, a, limit, NOT_BELOW);
+        g.op3(codes::XOR, r, r, above);
+        g.asm.op4(COMPARE_PS_Y, above, a, a, ORDERED);
+        return g.finish(codes::AND, s.dst, 0, c, &[r.into(), above.into()]);
+    }
     g.asm.op4(COMPARE_PS, Register::K5, a, a, ORDERED);
-    let limit = g.asm.constant(2_147_483_648f32.to_bits());
     g.asm.op4(COMPARE_PS, Register::K6, a, limit, NOT_BELOW);
-    // The host instruction gives the least integer for values below the range.
     g.asm.zeroed(Code::EVEX_Vcvttps2dq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
     let most = g.asm.constant_once(i32::MAX as u32);
     g.asm.masked(BROADCAST, Register::K6, &[t.into(), most.into()]);
@@ -111,10 +132,29 @@ fn to_i32(g: &mut Gen, s: &Step, c: usize, floor: bool) {
 fn to_u32(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
     let (t, zero) = (g.temporary(), g.constant(0));
+    if g.wide == Wide::Y {
+        return to_u32_avx2(g, s, c, [a, t, zero]);
+    }
     g.asm.op4(COMPARE_PS, Register::K5, a, zero, ABOVE);
     // The host instruction gives the greatest integer for values above the range.
     g.asm.zeroed(Code::EVEX_Vcvttps2udq_zmm_k1z_zmmm512b32_sae, Register::K5, &[t.into(), a.into()]);
     g.result(s.dst, 0, c, t);
+}
+
+/// From 2^31 on, 2^31 is subtracted first; from 2^32 on, the host instruction still gives the least integer.
+fn to_u32_avx2(g: &mut Gen, s: &Step, c: usize, [a, t, r]: [Register; 3]) {
+    let high = g.temporary();
+    // For a NaN the second operand.
+    g.asm.op3(Code::VEX_Vmaxps_ymm_ymm_ymmm256, t, a, r);
+    let limit = g.constant_argument(2_147_483_648f32.to_bits());
+    g.asm.op4(COMPARE_PS_Y, high, t, limit, NOT_BELOW);
+    g.op3(codes::AND, r, high, limit);
+    g.op3(codes::SUB_PS, t, t, r);
+    g.asm.op2(Code::VEX_Vcvttps2dq_ymm_ymmm256, t, t);
+    g.op3(RIGHT_SIGNED_BY, r, t, 31);
+    g.op3(LEFT_BY, high, high, 31);
+    g.op3(codes::XOR, t, t, high);
+    g.finish(codes::OR, s.dst, 0, c, &[t.into(), r.into()]);
 }
 
 /// A 16-bit source in the low halves of the lanes; the high halves have no meaning.
@@ -127,14 +167,14 @@ fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
     let a = g.source(&Src { kind, mods: 0, ..*s }, 0, c);
     let t = g.temporary();
     let by = if s.mods & mods::LO_FROM_HI != 0 { 16 } else { 0 };
-    g.asm.op3(SHIFT_RIGHT, t, a, by);
+    g.op3(RIGHT_BY, t, a, by);
     if s.mods & mods::ABS_LO != 0 {
-        let k = g.asm.constant(0x7FFF);
-        g.asm.op3(codes::AND.z, t, t, k);
+        let k = g.constant_argument(0x7FFF);
+        g.op3(codes::AND, t, t, k);
     }
     if s.mods & mods::NEG_LO != 0 {
-        let k = g.asm.constant(0x8000);
-        g.asm.op3(codes::XOR.z, t, t, k);
+        let k = g.constant_argument(0x8000);
+        g.op3(codes::XOR, t, t, k);
     }
     t
 }
@@ -143,7 +183,13 @@ fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
 fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
     let high = s.out & OUT_HIGH != 0;
     if high {
-        g.asm.op3(SHIFT_LEFT, t, t, 16);
+        g.op3(LEFT_BY, t, t, 16);
+    }
+    if g.wide == Wide::Y {
+        let piece = g.piece(s.dst, 0, c);
+        let old = g.piece_register(piece);
+        let words = if high { 0xAA } else { 0x55 };
+        return g.finish(BLEND_WORDS, s.dst, 0, c, &[old.into(), t.into(), words.into()]);
     }
     let keep = g.asm.constant(if high { 0xFFFF } else { 0xFFFF_0000 });
     let d = g.destination(s.dst, 0, c, true);
@@ -160,14 +206,23 @@ fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
 fn to_f32(g: &mut Gen, s: &Step, c: usize) {
     let a = half_source(g, &s.src[0], c);
     let t = g.temporary();
-    g.asm.op2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, half(t), a);
-    g.finish(only(Code::EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae), s.dst, 0, c, &[half(t).into()]);
+    match g.wide {
+        Wide::Z => g.asm.op2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, half(t), a),
+        Wide::Y => {
+            let u = g.temporary();
+            let low = g.constant_argument(0xFFFF);
+            g.op3(codes::AND, t, a, low);
+            g.asm.op3(Code::VEX_Vextracti128_xmmm128_ymm_imm8, half(u), t, 1);
+            g.asm.op3(Code::VEX_Vpackusdw_xmm_xmm_xmmm128, half(t), half(t), half(u));
+        }
+    }
+    g.finish(FROM_F16, s.dst, 0, c, &[half(t).into()]);
 }
 
 /// `t = f16 of from`, in low halves.
 fn narrow(g: &mut Gen, t: Register, from: Register, rounding: i32) {
-    g.asm.op3(TO_F16, half(t), from, rounding);
-    g.asm.op2(Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256, t, half(t));
+    g.op3(TO_F16, half(t), from, rounding);
+    g.op2(FROM_WORDS, t, half(t));
 }
 
 fn to_f16(g: &mut Gen, s: &Step, c: usize) {
@@ -182,25 +237,25 @@ fn pack_f16(g: &mut Gen, s: &Step, c: usize) {
     let (t, u) = (g.temporary(), g.temporary());
     narrow(g, t, a, TO_ZERO);
     narrow(g, u, b, TO_ZERO);
-    g.asm.op3(SHIFT_LEFT, u, u, 16);
+    g.op3(LEFT_BY, u, u, 16);
     g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
 }
 
 /// Sign- or zero-extended low half.
-fn integer16(g: &mut Gen, s: &Step, c: usize, down: Code) {
+fn integer16(g: &mut Gen, s: &Step, c: usize, down: Codes) {
     let a = half_source(g, &s.src[0], c);
     let t = g.temporary();
-    g.asm.op3(SHIFT_LEFT, t, a, 16);
-    g.finish(only(down), s.dst, 0, c, &[t.into(), 16.into()]);
+    g.op3(LEFT_BY, t, a, 16);
+    g.finish(down, s.dst, 0, c, &[t.into(), 16.into()]);
 }
 
 /// f16 of an integer of 16 bits: exact as f32, rounded once.
-fn from_integer16(g: &mut Gen, s: &Step, c: usize, down: Code) {
+fn from_integer16(g: &mut Gen, s: &Step, c: usize, down: Codes) {
     let a = half_source(g, &s.src[0], c);
     let t = g.temporary();
-    g.asm.op3(SHIFT_LEFT, t, a, 16);
-    g.asm.op3(down, t, t, 16);
-    g.asm.op2(FROM_I32, t, t);
+    g.op3(LEFT_BY, t, a, 16);
+    g.op3(down, t, t, 16);
+    g.op2(FROM_I32, t, t);
     narrow(g, t, t, NEAREST);
     half_result(g, s, c, t);
 }
@@ -208,45 +263,45 @@ fn from_integer16(g: &mut Gen, s: &Step, c: usize, down: Code) {
 fn pack_u16(g: &mut Gen, s: &Step, c: usize) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (t, u) = (g.temporary(), g.temporary());
-    let most = g.asm.constant(0xFFFF);
+    let most = g.constant_argument(0xFFFF);
     for (to, from) in [(t, a), (u, b)] {
-        g.asm.op3(Code::EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32, to, from, most);
+        g.op3(MIN_U, to, from, most);
     }
-    g.asm.op3(SHIFT_LEFT, u, u, 16);
+    g.op3(LEFT_BY, u, u, 16);
     g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
 }
 
 fn pack_i16(g: &mut Gen, s: &Step, c: usize) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (t, u) = (g.temporary(), g.temporary());
-    let (least, most) = (g.asm.constant(-0x8000i32 as u32), g.asm.constant(0x7FFF));
+    let (least, most) = (g.constant_argument(-0x8000i32 as u32), g.constant_argument(0x7FFF));
     for (to, from) in [(t, a), (u, b)] {
-        g.asm.op3(Code::EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, to, from, least);
-        g.asm.op3(Code::EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, to, to, most);
-        g.asm.op3(SHIFT_LEFT, to, to, 16);
+        g.op3(MAX_I, to, from, least);
+        g.op3(MIN_I, to, to, most);
+        g.op3(LEFT_BY, to, to, 16);
     }
-    g.asm.op3(SHIFT_RIGHT, t, t, 16);
+    g.op3(RIGHT_BY, t, t, 16);
     g.finish(codes::OR, s.dst, 0, c, &[t.into(), u.into()]);
 }
 
 fn from_byte(g: &mut Gen, s: &Step, c: usize, byte: i32) {
     let a = g.source(&s.src[0], 0, c);
     let t = g.temporary();
-    g.asm.op3(SHIFT_RIGHT, t, a, 8 * byte);
+    g.op3(RIGHT_BY, t, a, 8 * byte);
     if byte != 3 {
-        let k = g.asm.constant(0xFF);
-        g.asm.op3(codes::AND.z, t, t, k);
+        let k = g.constant_argument(0xFF);
+        g.op3(codes::AND, t, t, k);
     }
-    g.finish(only(FROM_I32), s.dst, 0, c, &[t.into()]);
+    g.finish(FROM_I32, s.dst, 0, c, &[t.into()]);
 }
 
 /// Signed low nibble, in sixteenths.
 fn from_nibble(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
     let t = g.temporary();
-    g.asm.op3(SHIFT_LEFT, t, a, 28);
-    g.asm.op3(SHIFT_RIGHT_SIGNED, t, t, 28);
-    g.asm.op2(FROM_I32, t, t);
-    let k = g.asm.constant(0.0625f32.to_bits());
-    g.finish(MUL_PS, s.dst, 0, c, &[t.into(), k.into()]);
+    g.op3(LEFT_BY, t, a, 28);
+    g.op3(RIGHT_SIGNED_BY, t, t, 28);
+    g.op2(FROM_I32, t, t);
+    let k = g.constant_argument(0.0625f32.to_bits());
+    g.finish(MUL_PS, s.dst, 0, c, &[t.into(), k]);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline DPP instructions (AVX-512): a row of 16 lanes is one piece, so its pattern is one permutation of a register.
+//! Inline DPP instructions. For AVX-512 a row of 16 lanes is one piece, so its pattern is one permutation of a register;
+//! [`super::dpp_avx2`] has the code for two pieces.
 //!
 //! INVARIANT: the three steps of [`crate::valu::cross`] - prepare, operation, restore - are emitted together or not at
 //! all, and EXEC is never changed meanwhile: the operation runs under a mask register of its own instead. Prepare fills
@@ -8,6 +9,7 @@
 
 use iced_x86::{Code, Register};
 
+use super::dpp_avx2;
 use super::floats::Floats;
 use super::generator::{Access, Emit, Gen, Wide};
 use super::lane;
@@ -18,14 +20,14 @@ use crate::wave::EXEC;
 const PERMUTE: Code = Code::EVEX_Vpermd_zmm_k1z_zmm_zmmm512b32;
 
 /// Lanes of a row and what a DPP instruction does to them.
-struct Pattern {
+pub(super) struct Pattern {
     /// The source lane of each lane; any number where there is none.
-    lanes: [u32; 16],
+    pub lanes: [u32; 16],
     /// Lanes that have a source lane within the row.
-    valid: u16,
-    fetch_inactive: bool,
+    pub valid: u16,
+    pub fetch_inactive: bool,
     /// Whether lanes without a source read zero; otherwise they keep their value.
-    zero: bool,
+    pub zero: bool,
     row_mask: u16,
     bank_mask: u16,
 }
@@ -56,14 +58,20 @@ impl Pattern {
         pattern
     }
 
+    /// From the step before the operation.
+    pub(super) fn of_prepare(s: &Step) -> Pattern {
+        // CAST: predecode made it of unsigned bits.
+        Pattern::new(s.imm as u32, s.flags)
+    }
+
     /// From the operation's step.
-    fn of_operation(s: &Step) -> Pattern {
+    pub(super) fn of_operation(s: &Step) -> Pattern {
         // CAST: predecode put the control into the low half, the flags into the high one.
         Pattern::new(s.imm as u32 & 0xFFFF, (s.imm as u32 >> 16) as u16)
     }
 
-    /// Lanes of piece `c` that the row and bank masks enable.
-    fn written(&self, c: usize) -> u16 {
+    /// Lanes of row `c` that the row and bank masks enable.
+    pub(super) fn written(&self, c: usize) -> u16 {
         let row = if self.row_mask >> c & 1 != 0 { u16::MAX } else { 0 };
         let banks = (0..4)
             .filter(|bank| self.bank_mask >> bank & 1 != 0)
@@ -102,11 +110,9 @@ fn constant_mask(g: &mut Gen, k: Register, lanes: u16) {
 pub(super) fn emitter(siblings: &[Step], at: usize, wide: Wide, floats: Floats) -> Option<Emit> {
     // An instruction that writes EXEC has no step that restores it.
     let [_, operation, _] = siblings else { return None };
-    if wide != Wide::Z {
-        return None;
-    }
-    let plain = lane::emitter(operation, wide, floats)?;
+    let plain = lane::emitter(operation, floats)?;
     Some(match at {
+        0 if wide == Wide::Y => dpp_avx2::prepare,
         0 => prepare,
         1 if operation.flags & FLAG_DPP_MASK != 0 => under(floats),
         1 => plain,
@@ -116,8 +122,7 @@ pub(super) fn emitter(siblings: &[Step], at: usize, wide: Wide, floats: Floats) 
 
 /// The DPP view of source 0 into the spare register, all lanes.
 fn prepare(g: &mut Gen, s: &Step, c: usize) {
-    // CAST: predecode made it of unsigned bits.
-    let pattern = Pattern::new(s.imm as u32, s.flags);
+    let pattern = Pattern::of_prepare(s);
     let a = g.source(&s.src[0], 0, c);
     let everything = pattern.valid == u16::MAX && (!g.masked || pattern.fetch_inactive);
     let quad = s.flags & DPP8 == 0 && (0..=0xFF).contains(&s.imm);
@@ -137,7 +142,10 @@ fn prepare(g: &mut Gen, s: &Step, c: usize) {
 
 /// The operation under its own mask instead of EXEC's.
 fn masked(g: &mut Gen, s: &Step, c: usize, floats: Floats) {
-    let Some(plain) = lane::emitter(s, g.wide, floats) else {
+    if g.wide == Wide::Y {
+        return dpp_avx2::masked(g, s, c, floats);
+    }
+    let Some(plain) = lane::emitter(s, floats) else {
         g.exhausted = true;
         return;
     };
@@ -191,5 +199,9 @@ pub(super) fn accesses(g: &Gen, s: &Step, c: usize) -> Vec<Access> {
     }
     // All lanes are written.
     let access = |row: u16, overwrites| Access { piece: g.piece(row, 0, c), overwrites };
-    vec![access(s.src[0].index, false), access(s.dst, true)]
+    let mut list = vec![access(s.src[0].index, false), access(s.dst, true)];
+    if g.wide == Wide::Y && dpp_avx2::crosses(s) {
+        list.push(Access { piece: g.piece(s.src[0].index, 0, c ^ 1), overwrites: false });
+    }
+    list
 }

@@ -8,6 +8,7 @@
 use softgpu_isa::{Flags, Op, info};
 
 use super::dpp;
+use super::dpp_avx2;
 use super::floats::Floats;
 use super::generator::{Emit, Wide};
 use super::lane;
@@ -46,6 +47,8 @@ pub(super) struct Item {
     pub what: What,
     /// Whether the step may change places with lane-wise operations.
     pub loose: bool,
+    /// Whether the step reads other lanes than those of its piece, so that it is emitted apart.
+    pub alone: bool,
     pub touch: Touch,
 }
 
@@ -125,16 +128,17 @@ fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> I
     let step = &program.steps[index];
     let ordinal = step.ordinal as usize;
     let Some(inst) = program.inst(ordinal) else {
-        return Item { index, what: What::Call, loose: false, touch: Touch::default() };
+        return Item { index, what: What::Call, loose: false, alone: false, touch: Touch::default() };
     };
     let siblings = program.steps_of(index);
     let touch = Touch::of(inst, siblings, program.shape);
-    let item = |what, loose| Item { index, what, loose, touch };
+    let item = |what, loose| Item { index, what, loose, alone: false, touch };
     if inst.dpp.is_some() {
         let at = siblings.iter().position(|s| std::ptr::eq(s, step)).unwrap_or_default();
         let emit = dpp::emitter(siblings, at, wide, floats)
             .filter(|_| siblings.iter().all(|s| scalar_data(s) & touch.written_scalars() == 0));
-        return item(emit.map_or(What::Call, What::Lane), false);
+        let alone = emit.is_some() && at == 0 && wide == Wide::Y && dpp_avx2::crosses(step);
+        return Item { alone, ..item(emit.map_or(What::Call, What::Lane), false) };
     }
     let Some(op) = step.op else { return item(What::Call, false) };
     let row = info(op);
@@ -149,7 +153,7 @@ fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> I
             Some(transfer) => item(What::Transfer(transfer), true),
             None => item(What::Call, !row.any(Flags::ATOMIC)),
         },
-        _ => match lane::emitter(step, wide, floats) {
+        _ => match lane::emitter(step, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
             _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),
         },
@@ -183,9 +187,13 @@ pub(super) fn units(program: &Predecoded, from: usize, to: usize, wide: Wide, fl
                     flush(&mut pending, &mut touched, &mut units);
                     data = 0;
                 }
+                if item.alone {
+                    flush(&mut pending, &mut touched, &mut units);
+                    data = 0;
+                }
                 data |= reads;
                 touched.add(&item.touch);
-                let ends = item.touch.writes_exec();
+                let ends = item.alone || item.touch.writes_exec();
                 pending.push(item);
                 if ends {
                     flush(&mut pending, &mut touched, &mut units);

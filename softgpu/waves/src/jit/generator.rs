@@ -8,7 +8,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::analysis::Facts;
-use super::asm::{Asm, ROW_BIAS, ROWS, memory};
+use super::asm::{Arg, Asm, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::transfer::{Addresses, Outlined};
@@ -122,6 +122,18 @@ impl Gen {
             Wide::Z => codes.z,
             Wide::Y => codes.y,
         }
+    }
+
+    /// An instruction of two operands, of either width.
+    pub(super) fn op2(&mut self, codes: Codes, a: impl Into<Arg>, b: impl Into<Arg>) {
+        let code = self.pick(codes);
+        self.asm.op2(code, a, b);
+    }
+
+    /// An instruction of three operands, of either width.
+    pub(super) fn op3(&mut self, codes: Codes, a: impl Into<Arg>, b: impl Into<Arg>, c: impl Into<Arg>) {
+        let code = self.pick(codes);
+        self.asm.op3(code, a, b, c);
     }
 
     pub(super) fn store(&mut self, spill: Spill) {

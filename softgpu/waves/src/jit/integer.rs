@@ -13,6 +13,18 @@ use crate::wave::SINK;
 
 const ANDN: Codes =
     Codes { z: Code::EVEX_Vpandnd_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpandn_ymm_ymm_ymmm256 };
+/// Products of even lanes in 64 bits.
+pub(super) const MULTIPLY_U: Codes =
+    Codes { z: Code::EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64, y: Code::VEX_Vpmuludq_ymm_ymm_ymmm256 };
+pub(super) const MULTIPLY_I: Codes =
+    Codes { z: Code::EVEX_Vpmuldq_zmm_k1z_zmm_zmmm512b64, y: Code::VEX_Vpmuldq_ymm_ymm_ymmm256 };
+const RIGHT64_BY: Codes =
+    Codes { z: Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, y: Code::VEX_Vpsrlq_ymm_ymm_imm8 };
+/// Even or odd lanes twice.
+const EVEN_TWICE: Codes =
+    Codes { z: Code::EVEX_Vmovsldup_zmm_k1z_zmmm512, y: Code::VEX_Vmovsldup_ymm_ymmm256 };
+const ODD_TWICE: Codes =
+    Codes { z: Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, y: Code::VEX_Vmovshdup_ymm_ymmm256 };
 /// vpternlogd truth tables over (destination, second, third).
 const TERNARY_XOR: i32 = 0x96;
 const TERNARY_OR: i32 = 0xFE;
@@ -22,10 +34,10 @@ fn is_constant(s: &Src) -> bool {
 }
 
 /// Whether the operands of `step` are ones that the emitter of `op` can do.
-pub(super) fn possible(op: Op, step: &Step, wide: Wide) -> bool {
+pub(super) fn possible(op: Op, step: &Step) -> bool {
     match op {
         Op::V_BFE_U32 => is_constant(&step.src[1]) && is_constant(&step.src[2]),
-        Op::V_ALIGNBIT_B32 => is_constant(&step.src[2]) && wide == Wide::Z,
+        Op::V_ALIGNBIT_B32 => is_constant(&step.src[2]),
         Op::V_LSHLREV_B64 => {
             is_constant(&step.src[0])
                 && (1..32).contains(&(step.src[0].value & 63))
@@ -116,13 +128,10 @@ pub(super) fn multiply24(g: &mut Gen, s: &Step, c: usize, add: bool) {
     let k = g.constant_argument(LOW);
     g.asm.op3(and, x, a, k);
     g.asm.op3(and, y, b, k);
-    let multiply =
-        Codes { z: Code::EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, y: Code::VEX_Vpmulld_ymm_ymm_ymmm256 };
     if !add {
-        return g.finish(multiply, s.dst, 0, c, &[x.into(), y.into()]);
+        return g.finish(codes::MULLO, s.dst, 0, c, &[x.into(), y.into()]);
     }
-    let code = g.pick(multiply);
-    g.asm.op3(code, x, x, y);
+    g.op3(codes::MULLO, x, x, y);
     let z = g.last(&s.src[2], 0, c);
     g.finish(codes::ADD, s.dst, 0, c, &[x.into(), z]);
 }
@@ -160,55 +169,71 @@ pub(super) fn align(g: &mut Gen, s: &Step, c: usize) {
     g.finish(codes::OR, s.dst, 0, c, &[below.into(), above.into()]);
 }
 
-/// Lanes 0, 2, 4... and 1, 3, 5... of the 64-bit products of the first two sources.
-fn products(g: &mut Gen, s: &Step, c: usize) -> (Register, Register) {
+/// Lanes 0, 2, 4... and 1, 3, 5... of the 64-bit products of the first two sources, and a free register.
+fn products(g: &mut Gen, s: &Step, c: usize, multiply: Codes) -> (Register, Register, Register) {
     let (a, b) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
     let (even, odd, other) = (g.temporary(), g.temporary(), g.temporary());
-    g.asm.op3(Code::EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64, even, a, b);
-    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, odd, a, 32);
-    g.asm.op3(Code::EVEX_Vpsrlq_zmm_k1z_zmmm512b64_imm8, other, b, 32);
-    g.asm.op3(Code::EVEX_Vpmuludq_zmm_k1z_zmm_zmmm512b64, odd, odd, other);
-    (even, odd)
+    g.op3(multiply, even, a, b);
+    g.op3(RIGHT64_BY, odd, a, 32);
+    g.op3(RIGHT64_BY, other, b, 32);
+    g.op3(multiply, odd, odd, other);
+    (even, odd, other)
 }
 
-/// Loads the mask of odd lanes.
-fn odd_lanes(g: &mut Gen, k: Register) {
-    let place = g.asm.constant_once(0xAAAA_AAAA);
-    g.asm.op2(Code::VEX_Kmovw_kr_km16, k, place);
+/// `to` = even lanes of `a`, odd lanes of `b`; `to` is one of them or neither.
+fn interleave(g: &mut Gen, to: Register, a: Register, b: Register) {
+    match g.wide {
+        Wide::Z => {
+            let place = g.asm.constant_once(0xAAAA_AAAA);
+            g.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K5, place);
+            let code = Code::EVEX_Vpblendmd_zmm_k1z_zmm_zmmm512b32;
+            g.asm.masked(code, Register::K5, &[to.into(), a.into(), b.into()]);
+        }
+        Wide::Y => g.asm.op4(Code::VEX_Vpblendd_ymm_ymm_ymmm256_imm8, to, a, b, 0xAA),
+    }
 }
 
-pub(super) fn multiply_high(g: &mut Gen, s: &Step, c: usize) {
-    let (even, odd) = products(g, s, c);
-    odd_lanes(g, Register::K5);
-    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, even, even);
-    g.asm.masked(codes::MOVE.z, Register::K5, &[even.into(), odd.into()]);
+/// High dwords of the products that `multiply` gives.
+pub(super) fn multiply_high(g: &mut Gen, s: &Step, c: usize, multiply: Codes) {
+    let (even, odd, _) = products(g, s, c, multiply);
+    g.op2(ODD_TWICE, even, even);
+    interleave(g, even, even, odd);
     g.result(s.dst, 0, c, even);
 }
 
 /// `destination:64 = source 0 * source 1 + source 2:64`, with carry-out.
 pub(super) fn multiply_add64(g: &mut Gen, s: &Step, c: usize) {
-    let (even, odd) = products(g, s, c);
-    let (low, high) = (g.temporary(), g.temporary());
-    odd_lanes(g, Register::K5);
-    g.asm.op2(codes::MOVE.z, low, even);
-    g.asm.masked(Code::EVEX_Vmovsldup_zmm_k1z_zmmm512, Register::K5, &[low.into(), odd.into()]);
-    g.asm.op2(Code::EVEX_Vmovshdup_zmm_k1z_zmmm512, high, even);
-    g.asm.masked(codes::MOVE.z, Register::K5, &[high.into(), odd.into()]);
+    let (even, odd, low) = products(g, s, c, MULTIPLY_U);
+    // All low dwords of the products, then all high ones.
+    g.op2(EVEN_TWICE, low, odd);
+    interleave(g, low, even, low);
+    let high = even;
+    g.op2(ODD_TWICE, high, even);
+    interleave(g, high, high, odd);
+    match g.wide {
+        Wide::Z => add64(g, s, c, low, high, odd),
+        Wide::Y => add64_avx2(g, s, c, low, high, odd),
+    }
+}
+
+/// `destination:64 = (high : low) + source 2:64`, with carry-out. `t` is free.
+fn add64(g: &mut Gen, s: &Step, c: usize, low: Register, high: Register, t: Register) {
     let addend = g.last(&s.src[2], 0, c);
-    g.asm.op3(codes::ADD.z, even, low, addend);
-    g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, Register::K5, even, low, LESS);
+    g.asm.op3(codes::ADD.z, t, low, addend);
+    g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, Register::K5, t, low, LESS);
     let addend = g.source(&s.src[2], 1, c);
-    g.asm.op3(codes::ADD.z, odd, high, addend);
+    let sum = low;
+    g.asm.op3(codes::ADD.z, sum, high, addend);
     let ones = g.asm.constant(u32::MAX);
-    g.asm.masked(codes::SUB.z, Register::K5, &[odd.into(), odd.into(), ones.into()]);
+    g.asm.masked(codes::SUB.z, Register::K5, &[sum.into(), sum.into(), ones.into()]);
     if s.sdst as usize != SINK {
         // Carry: the sum is below an addend, or equal to it with a carry from below.
         let (less, equal) = (Register::K6, Register::K7);
-        g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, less, odd, high, LESS);
+        g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, less, sum, high, LESS);
         g.asm.masked(
             Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8,
             Register::K5,
-            &[equal.into(), odd.into(), high.into(), EQUAL.into()],
+            &[equal.into(), sum.into(), high.into(), EQUAL.into()],
         );
         g.asm.op3(Code::VEX_Korw_kr_kr_kr, less, less, equal);
         if g.masked {
@@ -217,8 +242,36 @@ pub(super) fn multiply_add64(g: &mut Gen, s: &Step, c: usize) {
         }
         g.mask_out(s.sdst, c, less);
     }
-    g.result(s.dst, 0, c, even);
-    g.result(s.dst, 1, c, odd);
+    g.result(s.dst, 0, c, t);
+    g.result(s.dst, 1, c, sum);
+}
+
+/// As [`add64`].
+fn add64_avx2(g: &mut Gen, s: &Step, c: usize, low: Register, high: Register, t: Register) {
+    let addend = g.last(&s.src[2], 0, c);
+    g.asm.op3(codes::ADD.y, t, low, addend);
+    // Lanes of ones where the low dwords give a carry.
+    let carry = low;
+    let ones = g.constant_argument(u32::MAX);
+    g.asm.op3(codes::MAX_U.y, carry, t, low);
+    g.asm.op3(codes::EQUAL_Y, carry, carry, t);
+    g.asm.op3(codes::XOR.y, carry, carry, ones);
+    let addend = g.source(&s.src[2], 1, c);
+    let sum = g.temporary();
+    g.asm.op3(codes::ADD.y, sum, high, addend);
+    g.asm.op3(codes::SUB.y, sum, sum, carry);
+    if s.sdst as usize != SINK {
+        // Carry: the sum is at most an addend, and not equal to it without a carry from below.
+        let least = g.temporary();
+        g.asm.op3(codes::MIN_U.y, least, sum, high);
+        g.asm.op3(codes::EQUAL_Y, least, least, sum);
+        g.asm.op3(codes::EQUAL_Y, high, sum, high);
+        g.asm.op3(codes::AND_NOT_Y, high, carry, high);
+        g.asm.op3(codes::AND_NOT_Y, least, high, least);
+        g.gather_bits(s.sdst, c, least, false);
+    }
+    g.result(s.dst, 0, c, t);
+    g.result(s.dst, 1, c, sum);
 }
 
 /// Predicates of vpcmpud.
@@ -231,8 +284,7 @@ pub(super) fn shift_left64(g: &mut Gen, s: &Step, c: usize) {
     let (low, high) = (g.source(&s.src[1], 0, c), g.source(&s.src[1], 1, c));
     let t = g.temporary();
     let (below, above) = bits::parts(g, high, low, 32 - by);
-    g.asm.op3(codes::OR.z, t, below, above);
-    let shift = Codes { z: Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, y: Code::INVALID };
-    g.finish(shift, s.dst, 0, c, &[low.into(), by.into()]);
+    g.op3(codes::OR, t, below, above);
+    g.finish(codes::LEFT_BY, s.dst, 0, c, &[low.into(), by.into()]);
     g.result(s.dst, 1, c, t);
 }

@@ -10,10 +10,11 @@ use softgpu_isa::{Class, Op, info};
 use super::bits;
 use super::carry;
 use super::codes;
-use super::codes::{ADD_PS, Codes, MUL_PS, SUB_PS};
+use super::codes::{ADD_PS, Codes, FROM_I32, MAX_I, MAX_U, MIN_I, MIN_U, MUL_PS, MULLO, SUB_PS};
 use super::compare;
 use super::convert;
 use super::dpp;
+use super::extremes;
 use super::floats::Floats;
 use super::generator::{Access, Emit, Gen, Wide};
 use super::integer;
@@ -30,14 +31,7 @@ macro_rules! evex_vex {
     };
 }
 
-const MULLO: Codes = evex_vex!(EVEX_Vpmulld_zmm_k1z_zmm_zmmm512b32, VEX_Vpmulld_ymm_ymm_ymmm256);
-const MIN_I: Codes = evex_vex!(EVEX_Vpminsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpminsd_ymm_ymm_ymmm256);
-const MAX_I: Codes = evex_vex!(EVEX_Vpmaxsd_zmm_k1z_zmm_zmmm512b32, VEX_Vpmaxsd_ymm_ymm_ymmm256);
-const MIN_U: Codes = evex_vex!(EVEX_Vpminud_zmm_k1z_zmm_zmmm512b32, VEX_Vpminud_ymm_ymm_ymmm256);
-const MAX_U: Codes = evex_vex!(EVEX_Vpmaxud_zmm_k1z_zmm_zmmm512b32, VEX_Vpmaxud_ymm_ymm_ymmm256);
-const RANGE: Codes = evex_vex!(EVEX_Vrangeps_zmm_k1z_zmm_zmmm512b32_imm8_sae);
 const ROUND: Codes = evex_vex!(EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, VEX_Vroundps_ymm_ymmm256_imm8);
-const FROM_I32: Codes = evex_vex!(EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, VEX_Vcvtdq2ps_ymm_ymmm256);
 const FROM_U32: Codes = evex_vex!(EVEX_Vcvtudq2ps_zmm_k1z_zmmm512b32_er);
 
 /// `destination = op(source 0, source 1)`.
@@ -73,15 +67,25 @@ fn one(g: &mut Gen, s: &Step, c: usize, codes: Codes) {
     g.finish(codes, s.dst, 0, c, &[a]);
 }
 
+fn from_u32(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Z {
+        return one(g, s, c, FROM_U32);
+    }
+    // The halves as mantissas of 2^23 + low and 2^39 + 2^16 high; the last sum is the only one that rounds.
+    let a = g.source(&s.src[0], 0, c);
+    let (low, high) = (g.temporary(), g.temporary());
+    let [low_exponent, high_exponent, both] =
+        [0x4B00_0000, 0x5300_0000, 0x5300_0080].map(|k| g.asm.constant_lanes(k));
+    g.asm.op4(Code::VEX_Vpblendw_ymm_ymm_ymmm256_imm8, low, a, low_exponent, 0xAA);
+    g.op3(codes::RIGHT_BY, high, a, 16);
+    g.op3(codes::OR, high, high, high_exponent);
+    g.op3(SUB_PS, high, high, both);
+    g.finish(ADD_PS, s.dst, 0, c, &[low.into(), high.into()]);
+}
+
 fn round(g: &mut Gen, s: &Step, c: usize, how: i32) {
     let a = g.last(&s.src[0], 0, c);
     g.finish(ROUND, s.dst, 0, c, &[a, (8 | how).into()]);
-}
-
-fn range(g: &mut Gen, s: &Step, c: usize, how: i32) {
-    let a = g.source(&s.src[0], 0, c);
-    let b = g.last(&s.src[1], 0, c);
-    g.finish(RANGE, s.dst, 0, c, &[a.into(), b, how.into()]);
 }
 
 fn copy(g: &mut Gen, s: &Step, c: usize) {
@@ -141,14 +145,7 @@ fn plain(op: Op) -> Option<Emit> {
         Op::V_BFE_U32 => integer::extract,
         Op::V_ALIGNBIT_B32 => integer::align,
         Op::V_CNDMASK_B32 => compare::select,
-        _ => return None,
-    })
-}
-
-/// Operations that need AVX-512.
-fn wide_only(op: Op) -> Option<Emit> {
-    Some(match op {
-        Op::V_MUL_HI_U32 => integer::multiply_high,
+        Op::V_MUL_HI_U32 => |g, s, c| integer::multiply_high(g, s, c, integer::MULTIPLY_U),
         Op::V_MAD_U64_U32 => integer::multiply_add64,
         Op::V_LSHLREV_B64 => integer::shift_left64,
         Op::V_ADD_CO_U32 => |g, s, c| carry::emit(g, s, c, carry::ADD),
@@ -162,7 +159,7 @@ fn wide_only(op: Op) -> Option<Emit> {
 }
 
 /// Float operations, of a MODE that rounds to nearest even and keeps denormals.
-fn float(op: Op, wide: Wide, ieee: bool) -> Option<Emit> {
+fn float(op: Op) -> Option<Emit> {
     Some(match op {
         Op::V_ADD_F32 => |g, s, c| two(g, s, c, ADD_PS, false),
         Op::V_SUB_F32 => |g, s, c| two(g, s, c, SUB_PS, false),
@@ -170,21 +167,17 @@ fn float(op: Op, wide: Wide, ieee: bool) -> Option<Emit> {
         Op::V_MUL_F32 => |g, s, c| two(g, s, c, MUL_PS, false),
         Op::V_FMA_F32 | Op::V_FMAC_F32 | Op::V_FMAMK_F32 | Op::V_FMAAK_F32 => Gen::multiply_add,
         Op::V_CVT_F32_I32 => |g, s, c| one(g, s, c, FROM_I32),
-        Op::V_CVT_F32_U32 if wide == Wide::Z => |g, s, c| one(g, s, c, FROM_U32),
+        Op::V_CVT_F32_U32 => from_u32,
         Op::V_RNDNE_F32 => |g, s, c| round(g, s, c, 0),
         Op::V_FLOOR_F32 => |g, s, c| round(g, s, c, 1),
         Op::V_CEIL_F32 => |g, s, c| round(g, s, c, 2),
         Op::V_TRUNC_F32 => |g, s, c| round(g, s, c, 3),
-        // vrangeps orders +0 and -0 and lets signalling NaNs win, as IEEE mode does; the result has the sign of the
-        // value that was selected.
-        Op::V_MIN_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0100),
-        Op::V_MAX_F32 if wide == Wide::Z && ieee => |g, s, c| range(g, s, c, 0b0101),
         _ => return None,
     })
 }
 
 /// How `step` is emitted, if it is.
-pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
+pub(super) fn emitter(step: &Step, floats: Floats) -> Option<Emit> {
     let op = step.op?;
     let row = info(op);
     let out = if convert::writes_half(op) { step.out & !OUT_HIGH } else { step.out };
@@ -207,25 +200,21 @@ pub(super) fn emitter(step: &Step, wide: Wide, floats: Floats) -> Option<Emit> {
         }
     }
     if let Some(emit) = plain(op) {
-        return integer::possible(op, step, wide).then_some(emit);
+        return integer::possible(op, step).then_some(emit);
     }
-    if let Some(emit) = compare::emitter(op, wide, floats) {
+    if let Some(emit) = compare::emitter(op, floats) {
         return Some(emit);
     }
-    if let Some(emit) = (wide == Wide::Z).then(|| wide_only(op)).flatten() {
-        return integer::possible(op, step, wide).then_some(emit);
+    let transcendental = || transcend::emitter(op).filter(|_| floats.f32_default);
+    let more = bits::emitter(op, step)
+        .or_else(|| extremes::emitter(op, floats))
+        .or_else(|| convert::emitter(op, floats))
+        .or_else(|| special::emitter(op, floats))
+        .or_else(transcendental);
+    if let Some(emit) = more {
+        return Some(emit);
     }
-    if wide == Wide::Z {
-        let transcendental = || transcend::emitter(op).filter(|_| floats.f32_default);
-        let more = bits::emitter(op, step)
-            .or_else(|| convert::emitter(op, floats))
-            .or_else(|| special::emitter(op, floats))
-            .or_else(transcendental);
-        if more.is_some() {
-            return more;
-        }
-    }
-    floats.f32_default.then(|| float(op, wide, floats.ieee)).flatten()
+    floats.f32_default.then(|| float(op)).flatten()
 }
 
 /// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.

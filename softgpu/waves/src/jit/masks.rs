@@ -5,7 +5,8 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::asm::{SCALARS, memory};
+use super::asm::{Arg, SCALARS, memory};
+use super::codes;
 use super::generator::{Gen, MASK, Wide};
 use crate::wave::EXEC;
 
@@ -37,21 +38,47 @@ impl Gen {
 
     /// All ones in lanes whose bit of scalar mask `index` is set (AVX2).
     pub(super) fn spread(&mut self, to: Register, index: u16, c: usize) {
-        let place = memory(SCALARS, 4 * i64::from(index) + 4 * (c as i64 / 4), false);
-        let bits = self.asm.constants(std::array::from_fn(|lane| 1 << (8 * (c % 4) + lane)));
-        self.asm.op2(Code::VEX_Vpbroadcastd_ymm_xmmm32, to, place);
+        let place = self.mask_place(index, c);
+        let bits = self.asm.constants(std::array::from_fn(|lane| 1 << lane));
+        // The piece's own byte: the store that made it may have been one of a byte.
+        self.asm.op2(Code::VEX_Vpbroadcastb_ymm_xmmm8, to, place);
         self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, to, to, bits);
         self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, to, to, bits);
     }
 
-    /// Writes lane mask `from` (all ones or zeros a lane) as bits, under EXEC (AVX2).
-    pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register) {
+    /// Writes lane mask `from` (all ones or zeros a lane), or its opposite if `inverted`, as bits under EXEC (AVX2).
+    /// EAX, ECX and `from` are overwritten.
+    pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register, inverted: bool) {
         if self.masked {
-            self.asm.op3(Code::VEX_Vpand_ymm_ymm_ymmm256, from, from, MASK);
+            let code = if inverted { codes::AND_NOT_Y } else { codes::AND.y };
+            self.asm.op3(code, from, from, MASK);
         }
-        let place = self.mask_place(index, c);
         self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX, from);
-        self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
+        if inverted && !self.masked {
+            self.asm.op2(Code::Xor_rm32_imm32, Register::EAX, 0xFF);
+        }
+        if c % 4 != 3 {
+            let place = self.mask_place(index, c);
+            return self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);
+        }
+        // The last of four pieces writes the dword of all: a load after four smaller stores would wait until all have
+        // left the store buffer.
+        self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, 8);
+        for before in 1..=3 {
+            let place = self.mask_place(index, c - before);
+            self.asm.op2(Code::Movzx_r32_rm8, Register::ECX, place);
+            self.asm.op2(Code::Or_r32_rm32, Register::EAX, Register::ECX);
+            if before != 3 {
+                self.asm.op2(Code::Shl_rm32_imm8, Register::EAX, 8);
+            }
+        }
+        let place = self.mask_place(index, c - 3);
+        self.asm.op2(Code::Mov_rm32_r32, place, Register::EAX);
+    }
+
+    /// `to = mask ? b : a` in each lane (AVX2).
+    pub(super) fn pick_lanes(&mut self, to: Register, a: Register, b: impl Into<Arg>, mask: Register) {
+        self.asm.op4(codes::BLEND_Y, to, a, b, mask);
     }
 
     /// Loads the EXEC masks for a masked region (AVX-512: those of all pieces).

@@ -14,9 +14,9 @@
 //! emit       blocks and branches                    regs       what is in which register
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
 //! switch     from wave to wave of a workgroup
-//! exits      calls of handlers, exits               dpp        permuted lanes
+//! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
 //! resident   loops in registers                     floats     fields of MODE
-//! lane, integer, bits, compare, carry, scalar, convert, special, transcend: operations
+//! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
 //! memory     pages, never writable and executable   vmem       loads and stores by pattern
 //! context    data that generated code exchanges with Rust code
@@ -31,9 +31,12 @@ mod compare;
 mod compiled;
 mod context;
 mod convert;
+mod division_avx2;
 mod dpp;
+mod dpp_avx2;
 mod emit;
 mod exits;
+mod extremes;
 mod floats;
 mod flow;
 mod generator;

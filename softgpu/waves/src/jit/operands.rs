@@ -91,22 +91,32 @@ impl Gen {
         t
     }
 
-    /// A constant as a last operand: broadcast from memory, or in a register.
+    /// A constant as a last operand, in memory: broadcast, or a copy for each lane (AVX2).
     pub(super) fn constant_argument(&mut self, value: u32) -> Arg {
         match self.wide {
             Wide::Z => self.asm.constant(value).into(),
-            Wide::Y => self.constant(value).into(),
+            Wide::Y => self.asm.constant_lanes(value).into(),
+        }
+    }
+
+    /// A constant for each lane of a register, as a last operand.
+    pub(super) fn constants_argument(&mut self, value: impl Fn(usize) -> u32) -> Arg {
+        match self.wide {
+            Wide::Z => self.asm.constants16(std::array::from_fn(value)).into(),
+            Wide::Y => self.asm.constants(std::array::from_fn(value)).into(),
         }
     }
 
     /// Dword `dword` of a source as a last operand.
     pub(super) fn last(&mut self, s: &Src, dword: usize, c: usize) -> Arg {
-        if self.wide == Wide::Z && dword == 0 {
-            match s.kind {
-                Kind::Scalar => return memory(SCALARS, 4 * i64::from(s.index), true).into(),
-                Kind::Const | Kind::ConstSigned if s.value != 0 => return self.asm.constant(s.value).into(),
-                _ => {}
+        match s.kind {
+            Kind::Scalar if dword == 0 && self.wide == Wide::Z => {
+                return memory(SCALARS, 4 * i64::from(s.index), true).into();
             }
+            Kind::Const | Kind::ConstSigned if dword == 0 && s.value != 0 => {
+                return self.constant_argument(s.value);
+            }
+            _ => {}
         }
         self.source(s, dword, c).into()
     }

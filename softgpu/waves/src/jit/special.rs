@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline f32 operations that select, take apart or scale, and the steps of a division (AVX-512).
+//! Inline f32 operations that take apart or scale, and the steps of a division (for AVX-512).
 //!
 //! INVARIANT: same bits as [`crate::valu`]'s handlers in MODEs that round f32 to nearest even and keep its denormals.
 //! Steps that a division needs only for extreme operands are skipped by a branch where no lane needs them; the code
@@ -8,16 +8,16 @@
 use iced_x86::{Code, Register, RoundingControl};
 use softgpu_isa::Op;
 
-use super::codes::{self, MUL_PS, SUB_PS};
-use super::convert::{AND_OR, COMPARE_PS, ORDERED, SHIFT_LEFT, SHIFT_RIGHT, only};
+use super::codes::{self, AND_NOT_Y, COMPARE_PS_Y, Codes, EQUAL_Y, MUL_PS, SUB_PS};
+use super::convert::{self, AND_OR, COMPARE_PS, ORDERED, only};
+use super::division_avx2;
 use super::floats::Floats;
-use super::generator::{Emit, Gen};
+use super::generator::{Emit, Gen, Wide};
 use super::integer::{EQUAL, LESS};
-use super::transcend::MUL;
+use super::transcend::{LEFT64_BY, MIN32, MUL, half};
 use crate::step::Step;
 use crate::wave::VCC;
 
-const RANGE: Code = Code::EVEX_Vrangeps_zmm_k1z_zmm_zmmm512b32_imm8_sae;
 const CLASS: Code = Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8;
 const COMPARE: Code = Code::EVEX_Vpcmpd_kr_k1_zmm_zmmm512b32_imm8;
 const COMPARE_UNSIGNED: Code = Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8;
@@ -32,11 +32,6 @@ const K7: Register = Register::K7;
 /// Predicates of vpcmpd.
 const LESS_OR_EQUAL: i32 = 2;
 const NOT_LESS: i32 = 5;
-/// Predicate of vcmpps.
-const UNORDERED: i32 = 3;
-/// Selectors of vrangeps; the result has the sign of the selected value.
-const MIN: i32 = 0b0100;
-const MAX: i32 = 0b0101;
 /// Classes of vfpclassps.
 const NAN: i32 = 0x81;
 const ZERO: i32 = 0x06;
@@ -51,18 +46,6 @@ pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
     if op == Op::V_FREXP_EXP_I32_F32 {
         return Some(exponent);
     }
-    let extremes: Option<Emit> = match op {
-        Op::V_MIN3_F32 => Some(|g, s, c| extremes(g, s, c, MIN, MIN)),
-        Op::V_MAX3_F32 => Some(|g, s, c| extremes(g, s, c, MAX, MAX)),
-        Op::V_MAXMIN_F32 => Some(|g, s, c| extremes(g, s, c, MAX, MIN)),
-        Op::V_MINMAX_F32 => Some(|g, s, c| extremes(g, s, c, MIN, MAX)),
-        Op::V_MED3_F32 => Some(median),
-        _ => None,
-    };
-    if extremes.is_some() {
-        // vrangeps lets signalling NaNs win, as IEEE mode does.
-        return extremes.filter(|_| floats.f32_default && floats.ieee);
-    }
     let other: Emit = match op {
         Op::V_SQRT_F32 => root,
         Op::V_FRACT_F32 => fraction,
@@ -76,47 +59,27 @@ pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
     floats.f32_default.then_some(other)
 }
 
-/// `second(first(source 0, source 1), source 2)`.
-fn extremes(g: &mut Gen, s: &Step, c: usize, first: i32, second: i32) {
-    let (a, b) = (g.operand(&s.src[0], c), g.operand(&s.src[1], c));
-    let t = g.temporary();
-    g.asm.op4(RANGE, t, a, b, first);
-    let x = g.operand(&s.src[2], c);
-    g.finish(only(RANGE), s.dst, 0, c, &[t.into(), x.into(), second.into()]);
-}
-
-fn median(g: &mut Gen, s: &Step, c: usize) {
-    let [a, b, x] = [0, 1, 2].map(|k| g.operand(&s.src[k], c));
-    let (low, high) = (g.temporary(), g.temporary());
-    g.asm.op4(COMPARE_PS, K5, a, b, UNORDERED);
-    g.asm.op4(COMPARE_PS, K6, x, x, UNORDERED);
-    g.asm.op3(Code::VEX_Korw_kr_kr_kr, K5, K5, K6);
-    g.asm.op4(RANGE, low, a, b, MIN);
-    g.asm.op4(RANGE, high, a, b, MAX);
-    g.asm.op4(RANGE, high, high, x, MIN);
-    g.asm.op4(RANGE, high, low, high, MAX);
-    // With a NaN among the sources, the minimum.
-    g.asm.masked(RANGE, K5, &[high.into(), low.into(), x.into(), MIN.into()]);
-    g.result(s.dst, 0, c, high);
-}
-
 fn root(g: &mut Gen, s: &Step, c: usize) {
+    const ROOT: Codes =
+        Codes { z: Code::EVEX_Vsqrtps_zmm_k1z_zmmm512b32_er, y: Code::VEX_Vsqrtps_ymm_ymmm256 };
     let a = g.last(&s.src[0], 0, c);
-    g.finish(only(Code::EVEX_Vsqrtps_zmm_k1z_zmmm512b32_er), s.dst, 0, c, &[a]);
+    g.finish(ROOT, s.dst, 0, c, &[a]);
 }
 
 fn fraction(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
     // The greatest f32 below 1 is the first operand: for a NaN and a number vminps gives the second operand.
     let (t, most) = (g.temporary(), g.constant(0x3F7F_FFFF));
-    g.asm.op3(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, t, a, 9);
-    g.asm.op3(SUB_PS.z, t, a, t);
-    let least = only(Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae);
-    g.finish(least, s.dst, 0, c, &[most.into(), t.into()]);
+    convert::floor(g, t, a);
+    g.op3(SUB_PS, t, a, t);
+    g.finish(MIN32, s.dst, 0, c, &[most.into(), t.into()]);
 }
 
 /// `source 0 * 2^source 1`.
 fn scale(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Y {
+        return scale_avx2(g, s, c);
+    }
     let (a, e) = (g.source(&s.src[0], 0, c), g.last(&s.src[1], 0, c));
     let t = g.temporary();
     g.asm.op2(Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er, t, e);
@@ -124,8 +87,53 @@ fn scale(g: &mut Gen, s: &Step, c: usize) {
     g.finish(code, s.dst, 0, c, &[a.into(), t.into()]);
 }
 
+/// As [`scale`], in f64: the product is exact there, and narrowing rounds once.
+fn scale_avx2(g: &mut Gen, s: &Step, c: usize) {
+    let (a, e) = (g.source(&s.src[0], 0, c), g.source(&s.src[1], 0, c));
+    let [t, p, q, r] = [0; 4].map(|_| g.temporary());
+    // Beyond these limits the result does not change.
+    let [least, most, bias] = [-300i32 as u32, 300, 1023].map(|k| g.constant_argument(k));
+    g.op3(codes::MAX_I, t, e, least);
+    g.op3(codes::MIN_I, t, t, most);
+    g.op3(codes::ADD, t, t, bias);
+    for (upper, to) in [(false, r), (true, p)] {
+        g.widen(p, a, upper);
+        if upper {
+            g.asm.op3(Code::VEX_Vextracti128_xmmm128_ymm_imm8, half(t), t, 1);
+        }
+        g.asm.op2(Code::VEX_Vpmovsxdq_ymm_xmmm128, q, half(t));
+        g.op3(LEFT64_BY, q, q, 52);
+        g.op3(MUL, p, p, q);
+        g.narrow(to, p);
+    }
+    g.join(r, p);
+    g.result(s.dst, 0, c, r);
+}
+
+/// `a` with denormals scaled up by 2^32, the lanes of zeros and denormals, and those of zeros, infinities and NaNs.
+fn normal(g: &mut Gen, a: Register) -> [Register; 3] {
+    let [x, small, special, t] = [0; 4].map(|_| g.temporary());
+    let [exponent, zero, factor] = [INFINITY, 0, 4_294_967_296f32.to_bits()].map(|k| g.constant_argument(k));
+    g.op3(codes::AND, t, a, exponent);
+    g.asm.op3(EQUAL_Y, small, t, zero);
+    g.asm.op3(EQUAL_Y, special, t, exponent);
+    g.op3(MUL_PS, x, a, factor);
+    g.pick_lanes(x, a, x, small);
+    g.asm.op4(COMPARE_PS_Y, t, a, zero, 0);
+    g.op3(codes::OR, special, special, t);
+    [x, small, special]
+}
+
 fn mantissa(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
+    if g.wide == Wide::Y {
+        let [x, _, special] = normal(g, a);
+        let [kept, half] = [!INFINITY, 0.5f32.to_bits()].map(|k| g.constant_argument(k));
+        g.op3(codes::AND, x, x, kept);
+        g.op3(codes::OR, x, x, half);
+        g.pick_lanes(x, x, a, special);
+        return g.result(s.dst, 0, c, x);
+    }
     let t = g.temporary();
     g.asm.op3(CLASS, K5, a, NAN | ZERO | INFINITE);
     // From 1/2 to 1, with the sign.
@@ -136,6 +144,16 @@ fn mantissa(g: &mut Gen, s: &Step, c: usize) {
 
 fn exponent(g: &mut Gen, s: &Step, c: usize) {
     let a = g.source(&s.src[0], 0, c);
+    if g.wide == Wide::Y {
+        let [x, small, special] = normal(g, a);
+        let [bias, scaled] = [126, 32].map(|k| g.constant_argument(k));
+        exponent_field(g, x, x);
+        g.op3(codes::AND, small, small, scaled);
+        g.op3(codes::SUB, x, x, small);
+        g.op3(codes::SUB, x, x, bias);
+        g.asm.op3(AND_NOT_Y, x, special, x);
+        return g.result(s.dst, 0, c, x);
+    }
     let t = g.temporary();
     g.asm.op3(CLASS, K5, a, NAN | ZERO | INFINITE);
     g.asm.op2(Code::EVEX_Vgetexpps_zmm_k1z_zmmm512b32_sae, t, a);
@@ -148,8 +166,8 @@ fn exponent(g: &mut Gen, s: &Step, c: usize) {
 
 /// `to = exponent field of x`.
 fn exponent_field(g: &mut Gen, to: Register, x: Register) {
-    g.asm.op3(SHIFT_LEFT, to, x, 1);
-    g.asm.op3(SHIFT_RIGHT, to, to, 24);
+    g.op3(codes::LEFT_BY, to, x, 1);
+    g.op3(codes::RIGHT_BY, to, to, 24);
 }
 
 /// Masked moves and compares of the division steps.
@@ -192,6 +210,9 @@ impl Gen {
 
 /// v_div_scale_f32: the cases of `scale_one32` from the last to the first, so that the first wins.
 fn divide_scale(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Y {
+        return division_avx2::scale(g, s, c);
+    }
     let [x, d, n] = [0, 1, 2].map(|k| g.operand(&s.src[k], c));
     let [r, de, ne, up, down, magnitude] = [0; 6].map(|_| g.temporary());
     let scaled = K6;
@@ -258,6 +279,9 @@ fn divide_scale(g: &mut Gen, s: &Step, c: usize) {
 
 /// v_div_fmas_f32: a fused multiply-add; lanes in VCC are scaled by 2^64 or 2^-64 with one rounding, in f64.
 fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Y {
+        return division_avx2::fma(g, s, c);
+    }
     let [a, b, x] = [0, 1, 2].map(|k| g.operand(&s.src[k], c));
     let [r, factor, p, q, low, high] = [0; 6].map(|_| g.temporary());
     g.asm.op2(codes::MOVE.z, r, x);
@@ -279,7 +303,7 @@ fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
     for (upper, r) in [(false, low), (true, high)] {
         g.widen(p, a, upper);
         g.widen(q, b, upper);
-        g.asm.op3(MUL, p, p, q);
+        g.op3(MUL, p, p, q);
         g.widen(q, x, upper);
         // The sum rounded to odd: of its two neighbours the odd one, so that narrowing rounds once.
         let add = Code::EVEX_Vaddpd_zmm_k1z_zmm_zmmm512b64_er;
@@ -289,7 +313,7 @@ fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
         g.asm.op3(Code::EVEX_Vptestmq_kr_k1_zmm_zmmm512b64, K6, r, one);
         g.asm.masked(Code::EVEX_Vmovdqa64_zmm_k1z_zmmm512, K6, &[p.into(), r.into()]);
         g.widen(q, factor, upper);
-        g.asm.op3(MUL, p, p, q);
+        g.op3(MUL, p, p, q);
         g.narrow(r, p);
     }
     g.join(low, high);
@@ -300,6 +324,9 @@ fn divide_fma(g: &mut Gen, s: &Step, c: usize) {
 
 /// v_div_fixup_f32: special cases of the quotient of n / d.
 fn divide_fixup(g: &mut Gen, s: &Step, c: usize) {
+    if g.wide == Wide::Y {
+        return division_avx2::fixup(g, s, c);
+    }
     let [q, d, n] = [0, 1, 2].map(|k| g.operand(&s.src[k], c));
     let [r, sign, infinity, apart] = [0; 4].map(|_| g.temporary());
     let (sign_bit, positive) = (g.asm.constant(SIGN), g.asm.constant(!SIGN));

@@ -1,30 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inline transcendental functions of f32 (AVX-512).
+//! Inline transcendental functions of f32.
 //!
-//! INVARIANT: the operations of [`crate::valu::trans`] with the same constants in the same order, eight lanes of f64 at
-//! a time. A table of one `vfixupimmps` gives the results for NaNs, infinities, zeros and negative arguments.
+//! INVARIANT: the operations of [`crate::valu::trans`] with the same constants in the same order, half a register's
+//! lanes of f64 at a time. The results for NaNs, infinities, zeros and negative arguments are put in last: by a table of
+//! one `vfixupimmps` (AVX-512), or by blends.
 
 use iced_x86::{Code, Register};
 use softgpu_isa::Op;
 
 use super::asm::Arg;
-use super::codes;
-use super::generator::{Emit, Gen};
+use super::codes::{self, AND_NOT_Y, COMPARE_PS_Y, Codes, EQUAL_Y};
+use super::generator::{Emit, Gen, Wide};
 use crate::step::{Kind, Src, Step, mods};
 use crate::valu::trans;
 
-const ADD: Code = Code::EVEX_Vaddpd_zmm_k1z_zmm_zmmm512b64_er;
-const SUB: Code = Code::EVEX_Vsubpd_zmm_k1z_zmm_zmmm512b64_er;
-pub(super) const MUL: Code = Code::EVEX_Vmulpd_zmm_k1z_zmm_zmmm512b64_er;
-const DIV: Code = Code::EVEX_Vdivpd_zmm_k1z_zmm_zmmm512b64_er;
-const FMA132: Code = Code::EVEX_Vfmadd132pd_zmm_k1z_zmm_zmmm512b64_er;
-const FMA213: Code = Code::EVEX_Vfmadd213pd_zmm_k1z_zmm_zmmm512b64_er;
-const FMA231: Code = Code::EVEX_Vfmadd231pd_zmm_k1z_zmm_zmmm512b64_er;
-const BROADCAST: Code = Code::EVEX_Vbroadcastsd_zmm_k1z_xmmm64;
+macro_rules! codes {
+    ($($name:ident $z:ident $y:ident;)*) => {
+        $(pub(super) const $name: Codes = Codes { z: Code::$z, y: Code::$y };)*
+    };
+}
+
+codes! {
+    ADD EVEX_Vaddpd_zmm_k1z_zmm_zmmm512b64_er VEX_Vaddpd_ymm_ymm_ymmm256;
+    SUB EVEX_Vsubpd_zmm_k1z_zmm_zmmm512b64_er VEX_Vsubpd_ymm_ymm_ymmm256;
+    MUL EVEX_Vmulpd_zmm_k1z_zmm_zmmm512b64_er VEX_Vmulpd_ymm_ymm_ymmm256;
+    DIV EVEX_Vdivpd_zmm_k1z_zmm_zmmm512b64_er VEX_Vdivpd_ymm_ymm_ymmm256;
+    FMA132 EVEX_Vfmadd132pd_zmm_k1z_zmm_zmmm512b64_er VEX_Vfmadd132pd_ymm_ymm_ymmm256;
+    FMA213 EVEX_Vfmadd213pd_zmm_k1z_zmm_zmmm512b64_er VEX_Vfmadd213pd_ymm_ymm_ymmm256;
+    FMA231 EVEX_Vfmadd231pd_zmm_k1z_zmm_zmmm512b64_er VEX_Vfmadd231pd_ymm_ymm_ymmm256;
+    BROADCAST EVEX_Vbroadcastsd_zmm_k1z_xmmm64 VEX_Vbroadcastsd_ymm_m64;
+    ROOT64 EVEX_Vsqrtpd_zmm_k1z_zmmm512b64_er VEX_Vsqrtpd_ymm_ymmm256;
+    DIV32 EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er VEX_Vdivps_ymm_ymm_ymmm256;
+    MIN32 EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae VEX_Vminps_ymm_ymm_ymmm256;
+    MAX32 EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae VEX_Vmaxps_ymm_ymm_ymmm256;
+    LEFT64_BY EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8 VEX_Vpsllq_ymm_ymm_imm8;
+    ADD64 EVEX_Vpaddq_zmm_k1z_zmm_zmmm512b64 VEX_Vpaddq_ymm_ymm_ymmm256;
+    SUB64 EVEX_Vpsubq_zmm_k1z_zmm_zmmm512b64 VEX_Vpsubq_ymm_ymm_ymmm256;
+    AND64 EVEX_Vpandq_zmm_k1z_zmm_zmmm512b64 VEX_Vpand_ymm_ymm_ymmm256;
+    XOR64 EVEX_Vpxorq_zmm_k1z_zmm_zmmm512b64 VEX_Vpxor_ymm_ymm_ymmm256;
+}
 
 const ONE: u32 = 0x3F80_0000;
 const SIGN: u32 = 0x8000_0000;
 const EXPONENT: u32 = 0x7F80_0000;
+const QUIET: u32 = 0x0040_0000;
+/// Predicates of vcmpps.
+pub(super) const UNORDERED: i32 = 3;
+const SAME: i32 = 0;
 
 /// Answers of `vfixupimmps`, four bits for each class of argument: quiet NaN, signalling NaN, zero, one, -infinity,
 /// infinity, negative, positive. 0 keeps the result, 1 is the argument, 2 the argument as a quiet NaN, 3 the default
@@ -50,7 +72,10 @@ pub(super) fn emitter(op: Op) -> Option<Emit> {
 /// The lower half of a register.
 pub(super) fn half(r: Register) -> Register {
     // CAST: the number of a register.
-    Register::YMM0 + (r as u32 - Register::ZMM0 as u32)
+    match r.is_zmm() {
+        true => Register::YMM0 + (r as u32 - Register::ZMM0 as u32),
+        false => Register::XMM0 + (r as u32 - Register::YMM0 as u32),
+    }
 }
 
 impl Gen {
@@ -61,12 +86,12 @@ impl Gen {
         }
         let t = self.source(&Src { kind: Kind::Scalar, mods: 0, ..*s }, 0, c);
         if s.mods & mods::ABS_HI != 0 {
-            let k = self.asm.constant(!SIGN);
-            self.asm.op3(codes::AND.z, t, t, k);
+            let k = self.constant_argument(!SIGN);
+            self.op3(codes::AND, t, t, k);
         }
         if s.mods & mods::NEG_HI != 0 {
-            let k = self.asm.constant(SIGN);
-            self.asm.op3(codes::XOR.z, t, t, k);
+            let k = self.constant_argument(SIGN);
+            self.op3(codes::XOR, t, t, k);
         }
         t
     }
@@ -78,19 +103,32 @@ impl Gen {
         self.regs.release_temporaries();
         let t = self.temporary();
         if t != a {
-            self.asm.op2(codes::MOVE.z, t, a);
+            self.op2(codes::MOVE, t, a);
         }
         t
     }
 
-    /// An f64 constant as a last operand.
-    fn double(&mut self, value: f64) -> Arg {
-        self.asm.constant64(value.to_bits(), true).into()
+    /// A 64-bit constant as a last operand.
+    pub(super) fn constant64_argument(&mut self, value: u64) -> Arg {
+        match self.wide {
+            Wide::Z => self.asm.constant64(value, true).into(),
+            Wide::Y => self.asm.constant64_lanes(value).into(),
+        }
     }
 
     /// Makes denormals of `r` zeros of the same sign.
     fn flush(&mut self, r: Register) {
-        let (exponent, sign) = (self.asm.constant(EXPONENT), self.asm.constant(SIGN));
+        let exponent = self.constant_argument(EXPONENT);
+        if self.wide == Wide::Y {
+            let t = self.temporary();
+            let zero = self.constant_argument(0);
+            self.op3(codes::AND, t, r, exponent);
+            self.asm.op3(EQUAL_Y, t, t, zero);
+            // All bits of those lanes but the sign.
+            self.op3(codes::RIGHT_BY, t, t, 1);
+            return self.asm.op3(AND_NOT_Y, r, t, r);
+        }
+        let sign = self.asm.constant(SIGN);
         self.asm.op3(Code::EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32, Register::K5, r, exponent);
         self.asm.masked(codes::AND.z, Register::K5, &[r.into(), r.into(), sign.into()]);
     }
@@ -101,11 +139,16 @@ impl Gen {
         self.asm.op4(Code::EVEX_Vfixupimmps_zmm_k1z_zmm_zmmm512b32_imm8_sae, r, x, table, 0);
     }
 
-    /// The upper or lower eight lanes of `from`, as f64.
+    /// The upper or lower half of the lanes of `from`, as f64.
     pub(super) fn widen(&mut self, to: Register, from: Register, upper: bool) {
-        let code = Code::EVEX_Vcvtps2pd_zmm_k1z_ymmm256b32_sae;
+        let (extract, code) = match self.wide {
+            Wide::Z => {
+                (Code::EVEX_Vextractf64x4_ymmm256_k1z_zmm_imm8, Code::EVEX_Vcvtps2pd_zmm_k1z_ymmm256b32_sae)
+            }
+            Wide::Y => (Code::VEX_Vextractf128_xmmm128_ymm_imm8, Code::VEX_Vcvtps2pd_ymm_xmmm128),
+        };
         if upper {
-            self.asm.op3(Code::EVEX_Vextractf64x4_ymmm256_k1z_zmm_imm8, half(to), from, 1);
+            self.asm.op3(extract, half(to), from, 1);
             self.asm.op2(code, to, half(to));
         } else {
             self.asm.op2(code, to, half(from));
@@ -114,12 +157,20 @@ impl Gen {
 
     /// f64 to f32, in the lower half of the register.
     pub(super) fn narrow(&mut self, to: Register, from: Register) {
-        self.asm.op2(Code::EVEX_Vcvtpd2ps_ymm_k1z_zmmm512b64_er, half(to), from);
+        let code = match self.wide {
+            Wide::Z => Code::EVEX_Vcvtpd2ps_ymm_k1z_zmmm512b64_er,
+            Wide::Y => Code::VEX_Vcvtpd2ps_xmm_ymmm256,
+        };
+        self.asm.op2(code, half(to), from);
     }
 
     /// Puts the lower half of `upper` above that of `r`.
     pub(super) fn join(&mut self, r: Register, upper: Register) {
-        self.asm.op4(Code::EVEX_Vinsertf64x4_zmm_k1z_zmm_ymmm256_imm8, r, r, half(upper), 1);
+        let code = match self.wide {
+            Wide::Z => Code::EVEX_Vinsertf64x4_zmm_k1z_zmm_ymmm256_imm8,
+            Wide::Y => Code::VEX_Vinsertf128_ymm_ymm_xmmm128_imm8,
+        };
+        self.asm.op4(code, r, r, half(upper), 1);
     }
 
     /// `body` in f64 on the lanes of the temporary `x`, which is lost; `body` works in place.
@@ -139,17 +190,17 @@ impl Gen {
     fn polynomial(&mut self, r: Register, x: Register, coefficients: &[f64]) {
         let Some((last, rest)) = coefficients.split_last() else { return };
         let k = self.asm.constant64(last.to_bits(), false);
-        self.asm.op2(BROADCAST, r, k);
+        self.op2(BROADCAST, r, k);
         for &coefficient in rest.iter().rev() {
-            let k = self.double(coefficient);
-            self.asm.op3(FMA213, r, x, k);
+            let k = self.constant64_argument(coefficient.to_bits());
+            self.op3(FMA213, r, x, k);
         }
     }
 
-    /// `to = a code constant`.
-    fn with_constant(&mut self, code: Code, to: Register, a: Register, value: f64) {
-        let k = self.double(value);
-        self.asm.op3(code, to, a, k);
+    /// `to = a codes constant`.
+    fn with_constant(&mut self, codes: Codes, to: Register, a: Register, value: f64) {
+        let k = self.constant64_argument(value.to_bits());
+        self.op3(codes, to, a, k);
     }
 }
 
@@ -157,7 +208,7 @@ fn reciprocal(g: &mut Gen, s: &Step, c: usize) {
     let x = g.own(&s.src[0], c);
     let one = g.constant(ONE);
     g.flush(x);
-    g.asm.op3(Code::EVEX_Vdivps_zmm_k1z_zmm_zmmm512b32_er, x, one, x);
+    g.op3(DIV32, x, one, x);
     g.flush(x);
     g.result(s.dst, 0, c, x);
 }
@@ -167,10 +218,10 @@ fn reciprocal_root(g: &mut Gen, s: &Step, c: usize) {
     g.flush(x);
     let one = g.temporary();
     let k = g.asm.constant64(1f64.to_bits(), false);
-    g.asm.op2(BROADCAST, one, k);
+    g.op2(BROADCAST, one, k);
     let r = g.in_f64(x, |g, x| {
-        g.asm.op2(Code::EVEX_Vsqrtpd_zmm_k1z_zmmm512b64_er, x, x);
-        g.asm.op3(DIV, x, one, x);
+        g.op2(ROOT64, x, x);
+        g.op3(DIV, x, one, x);
     });
     g.flush(r);
     g.result(s.dst, 0, c, r);
@@ -180,91 +231,178 @@ fn exponential(g: &mut Gen, s: &Step, c: usize) {
     let x = g.own(&s.src[0], c);
     g.flush(x);
     let (clamped, t, p) = (g.temporary(), g.temporary(), g.temporary());
-    let (least, most) = (g.asm.constant((-200f32).to_bits()), g.asm.constant(200f32.to_bits()));
-    g.asm.op3(Code::EVEX_Vmaxps_zmm_k1z_zmm_zmmm512b32_sae, clamped, x, least);
-    g.asm.op3(Code::EVEX_Vminps_zmm_k1z_zmm_zmmm512b32_sae, clamped, clamped, most);
+    let (least, most) = (g.constant_argument((-200f32).to_bits()), g.constant_argument(200f32.to_bits()));
+    g.op3(MAX32, clamped, x, least);
+    g.op3(MIN32, clamped, clamped, most);
     let r = g.in_f64(clamped, |g, x| {
         g.with_constant(ADD, t, x, trans::SHIFT);
         g.with_constant(SUB, p, t, trans::SHIFT);
-        g.asm.op3(SUB, x, x, p);
+        g.op3(SUB, x, x, p);
         g.with_constant(MUL, x, x, std::f64::consts::LN_2);
         g.polynomial(p, x, &trans::EXP2);
-        g.asm.op3(Code::EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8, t, t, 52);
-        g.asm.op3(Code::EVEX_Vpaddq_zmm_k1z_zmm_zmmm512b64, x, p, t);
+        g.op3(LEFT64_BY, t, t, 52);
+        g.op3(ADD64, x, p, t);
     });
     g.flush(r);
-    g.fix(r, x, EXP_CLASSES);
+    match g.wide {
+        Wide::Z => g.fix(r, x, EXP_CLASSES),
+        Wide::Y => {
+            let quiet = g.constant_argument(QUIET);
+            g.asm.op4(COMPARE_PS_Y, t, x, x, UNORDERED);
+            g.op3(codes::OR, x, x, quiet);
+            g.pick_lanes(r, r, x, t);
+        }
+    }
     g.result(s.dst, 0, c, r);
 }
 
 fn logarithm(g: &mut Gen, s: &Step, c: usize) {
     let x = g.own(&s.src[0], c);
     g.flush(x);
-    let (safe, e, t, p) = (g.temporary(), g.temporary(), g.temporary(), g.temporary());
-    // All classes but positive normal numbers.
-    g.asm.op3(Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8, Register::K5, x, 0xFF);
-    g.asm.op2(codes::MOVE.z, safe, x);
-    let one = g.asm.constant_once(ONE);
-    g.asm.masked(Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32, Register::K5, &[safe.into(), one.into()]);
+    let [safe, e, t, p] = [0; 4].map(|_| g.temporary());
+    // Of all lanes but positive normal numbers the logarithm of 1 is taken.
+    let unsafe_lanes = match g.wide {
+        Wide::Z => {
+            g.asm.op3(Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8, Register::K5, x, 0xFF);
+            g.asm.op2(codes::MOVE.z, safe, x);
+            let one = g.asm.constant_once(ONE);
+            let code = Code::EVEX_Vpbroadcastd_zmm_k1z_xmmm32;
+            g.asm.masked(code, Register::K5, &[safe.into(), one.into()]);
+            None
+        }
+        Wide::Y => {
+            let lanes = g.temporary();
+            let [one, least, count] = [ONE, 0x0080_0000, 0x7F00_0000].map(|k| g.constant_argument(k));
+            g.op3(codes::SUB, t, x, least);
+            g.op3(codes::MAX_U, lanes, t, count);
+            g.asm.op3(EQUAL_Y, lanes, lanes, t);
+            g.pick_lanes(safe, x, one, lanes);
+            Some(lanes)
+        }
+    };
     let r = g.in_f64(safe, |g, x| {
-        let root_half = g.asm.constant64(trans::ROOT_HALF, true);
-        g.asm.op3(Code::EVEX_Vpsubq_zmm_k1z_zmm_zmmm512b64, e, x, root_half);
-        g.asm.op3(Code::EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8, e, e, 52);
-        g.asm.op3(Code::EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8, t, e, 52);
-        g.asm.op3(Code::EVEX_Vpsubq_zmm_k1z_zmm_zmmm512b64, x, x, t);
-        g.asm.op2(Code::EVEX_Vcvtqq2pd_zmm_k1z_zmmm512b64_er, e, e);
+        exponent_and_mantissa(g, x, e, t);
         g.with_constant(SUB, t, x, 1.0);
         g.with_constant(ADD, x, x, 1.0);
-        g.asm.op3(DIV, t, t, x);
-        g.asm.op3(MUL, x, t, t);
+        g.op3(DIV, t, t, x);
+        g.op3(MUL, x, t, t);
         g.polynomial(p, x, &trans::LOG2);
-        g.asm.op3(MUL, x, p, t);
+        g.op3(MUL, x, p, t);
         g.with_constant(FMA132, x, e, trans::LOG2_FACTOR);
     });
-    g.fix(r, x, LOG_CLASSES);
+    match unsafe_lanes {
+        None => g.fix(r, x, LOG_CLASSES),
+        Some(lanes) => {
+            let done = g.asm.label();
+            g.asm.op2(Code::VEX_Vptest_ymm_ymmm256, lanes, lanes);
+            g.asm.jump(Code::Je_rel32_64, done);
+            // Of infinity, NaNs and numbers below 0 the square root is the result, of zeros -infinity.
+            let (zero, infinity) = (g.constant_argument(0), g.constant_argument(SIGN | EXPONENT));
+            g.asm.op2(Code::VEX_Vsqrtps_ymm_ymmm256, t, x);
+            g.asm.op4(COMPARE_PS_Y, p, x, zero, SAME);
+            g.pick_lanes(t, t, infinity, p);
+            g.pick_lanes(r, r, t, lanes);
+            g.asm.place(done);
+        }
+    }
     g.result(s.dst, 0, c, r);
+}
+
+/// `e` = exponent of `x` as f64; `x` is scaled by its inverse, to between the square roots of 1/2 and 2. `t` is lost.
+fn exponent_and_mantissa(g: &mut Gen, x: Register, e: Register, t: Register) {
+    let root_half = g.constant64_argument(trans::ROOT_HALF);
+    g.op3(SUB64, e, x, root_half);
+    if g.wide == Wide::Z {
+        g.asm.op3(Code::EVEX_Vpsraq_zmm_k1z_zmmm512b64_imm8, e, e, 52);
+        g.asm.op3(Code::EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8, t, e, 52);
+        g.op3(SUB64, x, x, t);
+        return g.asm.op2(Code::EVEX_Vcvtqq2pd_zmm_k1z_zmmm512b64_er, e, e);
+    }
+    let (high, sign) = (g.constant64_argument(0xFFF << 52), g.constant64_argument(1 << 63));
+    g.op3(AND64, t, e, high);
+    g.op3(SUB64, x, x, t);
+    // AVX2 converts no 64-bit integers: the exponent plus 2^11 becomes the mantissa's end of 2^52.
+    g.op3(XOR64, e, e, sign);
+    g.asm.op3(Code::VEX_Vpsrlq_ymm_ymm_imm8, e, e, 52);
+    let base = 4_503_599_627_370_496.0;
+    let bits = g.constant64_argument(f64::to_bits(base));
+    g.op3(XOR64, e, e, bits);
+    g.with_constant(SUB, e, e, base + 2048.0);
 }
 
 /// sin or cos of 2 pi x.
 fn periodic(g: &mut Gen, s: &Step, c: usize, cosine: bool) {
     let x = g.own(&s.src[0], c);
-    let (turns, t, z, sin, cos) = (g.temporary(), g.temporary(), g.temporary(), g.temporary(), g.temporary());
-    let (positive, whole) = (g.asm.constant(!SIGN), g.asm.constant((trans::WHOLE_TURNS as f32).to_bits()));
-    g.asm.op3(codes::AND.z, turns, x, positive);
-    // Of positive numbers the greater has the greater bits.
-    g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, Register::K5, turns, whole, super::integer::LESS);
-    g.asm.zeroed(codes::MOVE.z, Register::K5, &[turns.into(), x.into()]);
+    let [turns, t, z, sin, cos] = [0; 5].map(|_| g.temporary());
+    whole_turns_to_zero(g, turns, x, t);
     let r = g.in_f64(turns, |g, x| {
         let shift = g.asm.constant64(trans::SHIFT.to_bits(), false);
-        g.asm.op2(BROADCAST, t, shift);
+        g.op2(BROADCAST, t, shift);
         g.with_constant(FMA231, t, x, 4.0);
         g.with_constant(SUB, z, t, trans::SHIFT);
         g.with_constant(FMA231, x, z, -0.25);
         g.with_constant(MUL, x, x, std::f64::consts::TAU);
-        g.asm.op3(MUL, z, x, x);
+        g.op3(MUL, z, x, x);
         g.polynomial(sin, z, &trans::SINE);
-        g.asm.op3(MUL, sin, sin, x);
+        g.op3(MUL, sin, sin, x);
         g.polynomial(cos, z, &trans::COSINE);
         // Odd quadrants exchange sine and cosine. The sign of a sine is bit 1 of the quadrant, that of a cosine bit 1
         // of the next quadrant.
-        let one = g.asm.constant64(1, true);
-        g.asm.op3(Code::EVEX_Vptestmq_kr_k1_zmm_zmmm512b64, Register::K5, t, one);
         let (even, odd) = if cosine { (cos, sin) } else { (sin, cos) };
-        g.asm.masked(
-            Code::EVEX_Vpblendmq_zmm_k1z_zmm_zmmm512b64,
-            Register::K5,
-            &[x.into(), even.into(), odd.into()],
-        );
-        if cosine {
-            g.asm.op3(Code::EVEX_Vpaddq_zmm_k1z_zmm_zmmm512b64, t, t, one);
+        let one = g.constant64_argument(1);
+        match g.wide {
+            Wide::Z => {
+                g.asm.op3(Code::EVEX_Vptestmq_kr_k1_zmm_zmmm512b64, Register::K5, t, one);
+                let code = Code::EVEX_Vpblendmq_zmm_k1z_zmm_zmmm512b64;
+                g.asm.masked(code, Register::K5, &[x.into(), even.into(), odd.into()]);
+            }
+            Wide::Y => {
+                g.op3(LEFT64_BY, z, t, 63);
+                g.asm.op4(Code::VEX_Vblendvpd_ymm_ymm_ymmm256_ymm, x, even, odd, z);
+            }
         }
-        g.asm.op3(Code::EVEX_Vpsllq_zmm_k1z_zmmm512b64_imm8, t, t, 62);
-        let sign = g.asm.constant64(1 << 63, true);
-        g.asm.op3(Code::EVEX_Vpandq_zmm_k1z_zmm_zmmm512b64, t, t, sign);
-        g.asm.op3(Code::EVEX_Vpxorq_zmm_k1z_zmm_zmmm512b64, x, x, t);
+        if cosine {
+            g.op3(ADD64, t, t, one);
+        }
+        g.op3(LEFT64_BY, t, t, 62);
+        let sign = g.constant64_argument(1 << 63);
+        g.op3(AND64, t, t, sign);
+        g.op3(XOR64, x, x, t);
         // A zero is positive in every quadrant.
         g.with_constant(ADD, x, x, 0.0);
     });
-    g.fix(r, x, if cosine { COS_CLASSES } else { SIN_CLASSES });
+    match g.wide {
+        Wide::Z => g.fix(r, x, if cosine { COS_CLASSES } else { SIN_CLASSES }),
+        Wide::Y => periodic_specials(g, r, x, [t, z], cosine),
+    }
     g.result(s.dst, 0, c, r);
+}
+
+/// `turns = x`, or 0 where that is a whole number of turns, an infinity or a NaN.
+fn whole_turns_to_zero(g: &mut Gen, turns: Register, x: Register, t: Register) {
+    let (positive, whole) = (g.constant_argument(!SIGN), (trans::WHOLE_TURNS as f32).to_bits());
+    g.op3(codes::AND, turns, x, positive);
+    // Of positive numbers the greater has the greater bits.
+    if g.wide == Wide::Y {
+        let below = g.constant_argument(whole - 1);
+        g.asm.op3(codes::GREATER_Y, t, turns, below);
+        return g.asm.op3(AND_NOT_Y, turns, t, x);
+    }
+    let whole = g.asm.constant(whole);
+    g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, Register::K5, turns, whole, super::integer::LESS);
+    g.asm.zeroed(codes::MOVE.z, Register::K5, &[turns.into(), x.into()]);
+}
+
+/// An infinity gives the default NaN and a NaN itself, quieted; the sine keeps the sign of a zero (AVX2).
+fn periodic_specials(g: &mut Gen, r: Register, x: Register, [t, z]: [Register; 2], cosine: bool) {
+    let exponent = g.constant_argument(EXPONENT);
+    if !cosine {
+        let zero = g.constant_argument(0);
+        g.asm.op4(COMPARE_PS_Y, t, x, zero, SAME);
+        g.pick_lanes(r, r, x, t);
+    }
+    g.op3(codes::AND, t, x, exponent);
+    g.asm.op3(EQUAL_Y, t, t, exponent);
+    g.op3(codes::SUB_PS, z, x, x);
+    g.pick_lanes(r, r, z, t);
 }

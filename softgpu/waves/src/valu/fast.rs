@@ -291,14 +291,15 @@ pub(crate) fn pick(level: Level, halves: usize, op: Op, step: &Step) -> Option<H
     }
     let plain =
         |n: usize| step.src[..n].iter().all(|s| matches!(s.kind, Kind::Vgpr | Kind::Const | Kind::Scalar));
+    let mask = step.src[2].kind == Kind::Scalar;
     let (handler, sources) = match op {
         Op::V_ADD_CO_U32 => (carry_op!(false, false, false), 2),
         Op::V_SUB_CO_U32 => (carry_op!(false, true, false), 2),
         Op::V_SUBREV_CO_U32 => (carry_op!(false, true, true), 2),
-        Op::V_ADD_CO_CI_U32 => (carry_op!(true, false, false), 2),
-        Op::V_SUB_CO_CI_U32 => (carry_op!(true, true, false), 2),
-        Op::V_SUBREV_CO_CI_U32 => (carry_op!(true, true, true), 2),
-        Op::V_CNDMASK_B32 => (select as Handler, 2),
+        Op::V_ADD_CO_CI_U32 if mask => (carry_op!(true, false, false), 2),
+        Op::V_SUB_CO_CI_U32 if mask => (carry_op!(true, true, false), 2),
+        Op::V_SUBREV_CO_CI_U32 if mask => (carry_op!(true, true, true), 2),
+        Op::V_CNDMASK_B32 if mask => (select as Handler, 2),
         Op::V_LSHLREV_B64 if step.src[1].kind == Kind::Vgpr => (shift_left64 as Handler, 2),
         _ => simple(op)?,
     };

@@ -4,8 +4,8 @@
 //! INVARIANT: a mask is written whole, with 0 for inactive lanes, and only after every half was computed.
 
 use super::fp;
-use super::shapes::{fetch64, operand, put, put16};
-use crate::step::Step;
+use super::shapes::{fetch64, operand, put, put16, scalar64};
+use crate::step::{Kind, Src, Step};
 use crate::wave::{Lanes, Wave};
 
 #[inline(always)]
@@ -22,6 +22,17 @@ fn as_is(_: &Wave) -> bool {
 #[inline(always)]
 fn by_mode(w: &Wave) -> bool {
     !w.f32_default()
+}
+
+/// Both dwords of a lane mask, which need not be in the scalar file: SCC and constants are possible.
+#[inline(always)]
+fn mask(w: &Wave, s: &Src) -> [u32; 2] {
+    if s.kind == Kind::Scalar {
+        return [w.s[s.index as usize], w.s[s.index as usize + 1]];
+    }
+    let bits = scalar64(w, s);
+    // CAST: its two halves.
+    [bits as u32, (bits >> 32) as u32]
 }
 
 /// Writes lane masks of all halves to the scalar destination after every half was computed.
@@ -117,8 +128,7 @@ pub(crate) fn class64(w: &mut Wave, s: &Step, f: impl Fn(u64, u32) -> bool) {
 #[inline(always)]
 pub(crate) fn carry(w: &mut Wave, s: &Step, carry_in: bool, f: impl Fn(u32, u32, u32) -> (u32, bool)) {
     let mut masks = [0u32; 2];
-    let cin =
-        if carry_in { [w.s[s.src[2].index as usize], w.s[s.src[2].index as usize + 1]] } else { [0; 2] };
+    let cin = if carry_in { mask(w, &s.src[2]) } else { [0; 2] };
     for half in 0..w.halves {
         let mut sums = [0u32; 32];
         let mut m = 0u32;
@@ -146,7 +156,7 @@ pub(crate) fn select(w: &mut Wave, s: &Step) {
         {
             operand!(a, ta = w, s.src[0], half, false);
             operand!(b, tb = w, s.src[1], half, false);
-            let bits = w.s[s.src[2].index as usize + half];
+            let bits = mask(w, &s.src[2])[half];
             for i in 0..32 {
                 r[i] = if bits >> i & 1 != 0 { b[i] } else { a[i] };
             }
@@ -163,7 +173,7 @@ pub(crate) fn select16(w: &mut Wave, s: &Step) {
         {
             operand!(a, ta = w, s.src[0], half, false);
             operand!(b, tb = w, s.src[1], half, false);
-            let bits = w.s[s.src[2].index as usize + half];
+            let bits = mask(w, &s.src[2])[half];
             for i in 0..32 {
                 r[i] = if bits >> i & 1 != 0 { b[i] } else { a[i] };
             }

@@ -46,10 +46,9 @@ fn beyond(
     let program = cache.get(&map, Level::Baseline, shape, place.at);
     let mut decoded = Vec::new();
     for items in [None, Fact::of_items([256, 1, 1], u32::MAX)] {
-        let Ok((finished, _)) = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items).emit()
-        else {
-            return (Vec::new(), 0);
-        };
+        // Every program can have code: no form of an operation needs more registers than there are.
+        let emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
+        let (finished, _) = emitter.emit().expect("generated code");
         decoded.extend(Decoder::with_ip(64, &finished.code, 0, DecoderOptions::NONE));
     }
     let is_beyond = |i: &&iced_x86::Instruction| i.cpuid_features().iter().any(|f| !allowed.contains(f));
@@ -62,7 +61,7 @@ fn check(wide: Wide, allowed: &[&[CpuidFeature]]) {
     let (place, mut r) = (Place::new(), Random(0xFEA7_0123));
     let mut instructions = 0;
     // Each operation in many forms, then random programs.
-    let single = INLINE.iter().flat_map(|&op| std::iter::repeat_n(vec![op], 40));
+    let single = INLINE.iter().flat_map(|&op| std::iter::repeat_n(vec![op], 300));
     for ops in single.chain(std::iter::repeat_n(Vec::new(), 600)) {
         let words = random::program(&mut r, if ops.is_empty() { 24 } else { 1 }, 2, &ops);
         let (found, decoded) = beyond(&place, &words, wide, &allowed);

@@ -3,11 +3,13 @@
 #![allow(unsafe_code)]
 
 mod features;
+mod listed;
 mod random;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use listed::INLINE;
 use random::{Random, VGPRS};
 use softgpu_isa::{Op, decode};
 
@@ -203,9 +205,13 @@ fn difference(a: &Wave, b: &Wave) -> Option<String> {
 
 /// Runs `words` from one random state with both engines at every level.
 fn compare_words(place: &Place, words: &[u32], lanes: usize, seed: u64) -> Result<(), String> {
+    compare_from(place, words, wave(&mut Random(seed | 1), lanes, place.at), seed)
+}
+
+/// As [`compare_words`], from this state.
+fn compare_from(place: &Place, words: &[u32], mut start: Wave, seed: u64) -> Result<(), String> {
     place.put(words);
-    let mut r = Random(seed | 1);
-    let mut start = wave(&mut r, lanes, place.at);
+    let lanes = start.lanes();
     start.set_s64(random::DATA as usize, place.data());
     let mut want = start.clone();
     let stop = execute(place, &mut want, Level::best(), Engine::Interp);
@@ -317,83 +323,6 @@ fn programs_that_once_failed_agree() {
     }
 }
 
-/// Operations that only AVX-512 code does inline, without the commonest.
-const INLINE: &[Op] = {
-    use Op::*;
-    &[
-        V_RCP_F32,
-        V_RCP_IFLAG_F32,
-        V_RSQ_F32,
-        V_SQRT_F32,
-        V_EXP_F32,
-        V_LOG_F32,
-        V_SIN_F32,
-        V_COS_F32,
-        V_MIN3_F32,
-        V_MAX3_F32,
-        V_MED3_F32,
-        V_MAXMIN_F32,
-        V_MINMAX_F32,
-        V_FRACT_F32,
-        V_LDEXP_F32,
-        V_FREXP_MANT_F32,
-        V_FREXP_EXP_I32_F32,
-        V_DIV_SCALE_F32,
-        V_DIV_FMAS_F32,
-        V_DIV_FIXUP_F32,
-        V_CVT_I32_F32,
-        V_CVT_FLOOR_I32_F32,
-        V_CVT_U32_F32,
-        V_CVT_F32_F16,
-        V_CVT_F16_F32,
-        V_CVT_F16_U16,
-        V_CVT_F16_I16,
-        V_CVT_PK_RTZ_F16_F32,
-        V_CVT_PK_U16_U32,
-        V_CVT_PK_I16_I32,
-        V_CVT_I32_I16,
-        V_CVT_U32_U16,
-        V_CVT_F32_UBYTE0,
-        V_CVT_F32_UBYTE1,
-        V_CVT_F32_UBYTE2,
-        V_CVT_F32_UBYTE3,
-        V_CVT_OFF_F32_I4,
-        V_MUL_HI_I32,
-        V_MUL_I32_I24,
-        V_MAD_I32_I24,
-        V_BFE_I32,
-        V_BFM_B32,
-        V_ALIGNBYTE_B32,
-        V_LSHRREV_B64,
-        V_ASHRREV_I64,
-        V_BCNT_U32_B32,
-        V_MBCNT_LO_U32_B32,
-        V_MBCNT_HI_U32_B32,
-        V_PERM_B32,
-        V_XNOR_B32,
-        V_MIN3_I32,
-        V_MAX3_I32,
-        V_MED3_I32,
-        V_MIN3_U32,
-        V_MAX3_U32,
-        V_MED3_U32,
-        V_MAXMIN_I32,
-        V_MINMAX_I32,
-        V_MAXMIN_U32,
-        V_MINMAX_U32,
-    ]
-};
-
-#[test]
-fn listed_operations_agree() {
-    if Level::best() < Level::Avx512 {
-        println!("skipped: this CPU has no AVX-512");
-        return;
-    }
-    hunt(0x0BAD_CAFE, 1, 2, INLINE);
-    hunt(0x0DDB_A115, 24, 3, INLINE);
-}
-
 /// Shifts of two registers by a constant, for which VBMI2 would have an instruction.
 #[test]
 fn shifts_of_register_pairs_agree() {
@@ -462,19 +391,6 @@ fn steps(words: &[u32]) -> Vec<crate::step::Step> {
 }
 
 #[test]
-fn listed_operations_are_inline() {
-    let floats = super::floats::Floats::of(mode::FP_DEFAULT | mode::IEEE);
-    let mut r = Random(0x5EED_5EED);
-    for &op in INLINE {
-        let some = (0..2000).any(|_| {
-            let words = random::instruction(&mut r, Some(op));
-            matches!(&steps(&words)[..], [s] if super::lane::emitter(s, super::generator::Wide::Z, floats).is_some())
-        });
-        assert!(some, "{op:?} is left to its handler");
-    }
-}
-
-#[test]
 fn permuted_operations_are_inline() {
     let floats = super::floats::Floats::of(mode::FP_DEFAULT | mode::IEEE);
     // v_add_f32 v1, v2, v3 row_shr:1, with and without bound_ctrl, then for some rows only; v_mov_b32 with DPP8.
@@ -487,16 +403,18 @@ fn permuted_operations_are_inline() {
         let steps = steps(&words);
         assert_eq!(steps.len(), 3);
         for at in 0..3 {
-            let emit = super::dpp::emitter(&steps, at, super::generator::Wide::Z, floats);
-            assert!(emit.is_some(), "step {at} of {words:x?}");
+            for wide in [super::generator::Wide::Z, super::generator::Wide::Y] {
+                let emit = super::dpp::emitter(&steps, at, wide, floats);
+                assert!(emit.is_some(), "step {at} of {words:x?} at {wide:?}");
+            }
         }
     }
 }
 
 #[test]
 fn permuted_operations_agree() {
-    if Level::best() < Level::Avx512 {
-        println!("skipped: this CPU has no AVX-512");
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
         return;
     }
     let ops = {
