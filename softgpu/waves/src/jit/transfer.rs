@@ -136,10 +136,22 @@ pub(super) enum Kept {
     Pair,
 }
 
-/// The address registers that are known at a place in a region: first row, what it holds, and where that is kept.
+/// An address register that is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address {
+    /// Its first row.
+    pub row: u16,
+    pub kept: Kept,
+    /// Whether only first lanes were computed, for accesses whose pattern is known before.
+    pub only_first: bool,
+    /// Where that is kept.
+    pub index: usize,
+}
+
+/// The address registers that are known at a place in a region.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
-    pub rows: Vec<(u16, Kept, usize)>,
+    pub rows: Vec<Address>,
     pub next: usize,
 }
 
@@ -152,9 +164,9 @@ impl Addresses {
 
     /// Forgets what is known of registers in `rows`.
     pub(super) fn forget(&mut self, rows: std::ops::Range<usize>, halves: usize) {
-        self.rows.retain(|&(row, kept, _)| {
-            let row = row as usize;
-            let end = row + halves * if kept == Kept::Pair { 2 } else { 1 };
+        self.rows.retain(|known| {
+            let row = known.row as usize;
+            let end = row + halves * if known.kept == Kept::Pair { 2 } else { 1 };
             end <= rows.start || rows.end <= row
         });
     }

@@ -11,7 +11,7 @@ use super::super::codes;
 use super::super::context::JitContext;
 use super::super::generator::{Gen, Wide};
 use super::super::integer::EQUAL;
-use super::super::transfer::{KNOWN, Kept, Known, Space, Transfer, address_dwords, low128};
+use super::super::transfer::{Address, KNOWN, Kept, Known, Space, Transfer, address_dwords, low128};
 use crate::step::Step;
 
 /// Mask of the lanes that follow the pattern, AVX-512.
@@ -92,15 +92,17 @@ impl Gen {
             (Space::Global, 2) => Kept::Pair,
             (Space::Global, _) => Kept::Offset,
         };
-        if let Some(&(_, _, first)) = self.addresses.rows.iter().find(|k| (k.0, k.1) == (row, kept)) {
-            return first + c;
+        let pattern = self.pattern(s, t);
+        let only_first = pattern.is_some();
+        let is_known = |k: &&Address| (k.row, k.kept, k.only_first) == (row, kept, only_first);
+        if let Some(known) = self.addresses.rows.iter().find(is_known) {
+            return known.index + c;
         }
         if self.addresses.next + self.pieces() > KNOWN {
             self.addresses.clear();
         }
         let first = self.addresses.next;
         self.addresses.next += self.pieces();
-        let pattern = self.pattern(s, t);
         for c in 0..self.pieces() {
             match pattern {
                 Some(pattern) if pattern.whole_row && c % self.per_row() != 0 => {}
@@ -109,7 +111,7 @@ impl Gen {
             }
             self.regs.end_operation();
         }
-        self.addresses.rows.push((row, kept, first));
+        self.addresses.rows.push(Address { row, kept, only_first, index: first });
         first + c
     }
 
