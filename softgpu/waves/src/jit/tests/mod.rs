@@ -70,7 +70,7 @@ fn start_as_items(r: &mut Random, w: &mut Wave) {
     let first = r.below(u64::from(x * y * z / lanes)) as u32 * lanes;
     for lane in 0..lanes {
         let item = first + lane;
-        let number = if y == 1 { item } else { item % x | item / x % y << 10 | item / x / y << 20 };
+        let number = if y == 1 { item } else { (item % x) | ((item / x % y) << 10) | ((item / x / y) << 20) };
         w.set_vgpr(0, lane as usize, number);
     }
     w.items = Fact::of_items(group, u32::MAX);
