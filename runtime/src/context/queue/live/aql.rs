@@ -4,8 +4,7 @@
 //! INVARIANT: a reserved slot is always published, with the packet it was reserved for or with a no-op, so the ring
 //! never wedges on a slot that stays invalid; and a packet is published by the store of its header, its last.
 //!
-//! What a dispatch goes through is inlined into it always: as calls, reserving, publishing and ringing cost half as much again,
-//! since a reservation would go through memory.
+//! Reserving and publishing are inlined always, so that a reservation need not go through memory on a dispatch's path.
 //!
 //! # Why a kernel-argument slot can be reused
 //! A ring of P packets has 2·P argument slots; packet i uses slot i mod 2P, so slot i is written again for packet
