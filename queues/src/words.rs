@@ -51,6 +51,6 @@ pub const fn words(value: u64) -> [u32; 2] {
 #[inline]
 #[must_use]
 pub const fn double(low: u32, high: u32) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (low.to_le_bytes(), high.to_le_bytes());
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    // CAST: widened. Bytes put together one by one would be loaded one by one.
+    low as u64 | (high as u64) << 32
 }

@@ -36,6 +36,7 @@ impl fmt::Debug for Agent {
 
 impl Agent {
     /// Its position among the runtime's agents.
+    #[inline]
     pub fn index(&self) -> usize {
         self.info.index().at()
     }
@@ -145,6 +146,7 @@ impl Agent {
         Ok(AgentFeatures { xnack, sramecc: self.info.has_sram_ecc() })
     }
 
+    #[inline]
     pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)
     }

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use bytemuck::pod_read_unaligned;
 use queues::hsa::KernelDescriptor;
+use queues::target::Target;
 use queues::words::size;
 use stasis_protocol::Limit;
 
 use crate::agent::Agent;
 use crate::code_object::bundle::code_for;
-use crate::code_object::{CodeObject, CodeObjectError, KernargLayout, LoadPlan};
+use crate::code_object::{CodeObject, CodeObjectError, KernargLayout, KernelMetadata, LoadPlan};
 use crate::context::Context;
 use crate::context::agent::info::AgentInfo;
 use crate::context::device::{Device, flags};
@@ -28,6 +29,7 @@ use crate::context::memory::make::{bo_view, make_bo, unmake_bo};
 use crate::context::memory::request::Request;
 use crate::context::program::Program;
 use crate::context::queue::code_caches;
+use crate::context::queue::scratch::max_lane_bytes;
 use crate::context::queue::transfer::{Transfer, TransferEngine};
 use crate::context::registry::state::{BoKey, BoRole, ExecutableKey, QueueKey};
 use crate::context::registry::{self, Registry};
@@ -37,6 +39,8 @@ use crate::context::registry::{self, Registry};
 const DROP_GRACE: Duration = Duration::from_millis(100);
 /// TIMEOUT: an image has some megabytes at most, which a copy engine moves in milliseconds.
 const UPLOAD: Duration = Duration::from_secs(10);
+/// LDS that one work-group can have, bytes.
+const LDS_LIMIT: u32 = 64 << 10;
 /// Bytes of an image that a copy engine moves at a time.
 const UPLOAD_BYTES: u64 = 1 << 20;
 
@@ -89,6 +93,41 @@ pub struct Kernel {
     pub(crate) kernel: Arc<crate::code_object::Kernel>,
     pub(crate) layout: Arc<KernargLayout>,
     pub(crate) object_va: u64,
+    pub(crate) limits: LaunchLimits,
+}
+
+/// What a kernel's agent gives its launches, found once when the kernel is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchLimits {
+    /// Most LDS of a work-group, bytes.
+    pub lds: u32,
+    /// Most scratch of a lane, bytes, for waves of the kernel's size.
+    pub scratch: u32,
+    /// Whether its launches are bounded by the two below only: any shape of a work-group will do, and its scratch is known
+    /// and not too much.
+    pub is_plain: bool,
+    /// Most work-items of a work-group.
+    pub items: u64,
+    /// Most LDS beyond what it has compiled in, bytes.
+    pub dynamic_lds: u32,
+}
+
+impl LaunchLimits {
+    fn of(target: &Target, metadata: &KernelMetadata) -> Self {
+        let lds = target.max_group_segment_bytes.min(LDS_LIMIT);
+        let scratch = target.scratch.map_or(0, |format| max_lane_bytes(&format, metadata.wavefront_size));
+        let dynamic_lds = lds.checked_sub(metadata.group_bytes);
+        Self {
+            lds,
+            scratch,
+            is_plain: metadata.required_workgroup.is_none()
+                && !metadata.uses_dynamic_stack
+                && metadata.private_bytes <= scratch
+                && dynamic_lds.is_some(),
+            items: metadata.max_flat_workgroup_size.into(),
+            dynamic_lds: dynamic_lds.unwrap_or(0),
+        }
+    }
 }
 
 impl fmt::Debug for Kernel {
@@ -224,6 +263,7 @@ impl Executable {
     }
 
     /// Where it is loaded.
+    #[inline]
     pub fn agent(&self) -> &Agent {
         &self.0.agent
     }
@@ -245,6 +285,7 @@ impl Executable {
         Ok(Kernel {
             executable: self.clone(),
             object_va: self.0.program.base() + kernel.descriptor_offset,
+            limits: LaunchLimits::of(self.agent().target(), &kernel.metadata),
             kernel: Arc::new(kernel.clone()),
             layout,
         })
@@ -272,6 +313,7 @@ impl Kernel {
     }
 
     /// The executable it belongs to.
+    #[inline]
     pub fn executable(&self) -> &Executable {
         &self.executable
     }

@@ -74,6 +74,7 @@ pub use self::context::registry::access::Access;
 pub use self::context::registry::tally::{Holding, Holdings, MemoryPlace};
 pub use self::context::signal::wait::{Condition, WaitMode};
 pub use self::copy::{Span, Transfer};
+pub use self::dispatch::list::CommandList;
 pub use self::dispatch::{Arg, Dispatch};
 pub use self::executable::{Executable, Kernel};
 pub use self::linux::regular;

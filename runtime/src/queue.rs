@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind};
+use queues::aql::{Barrier, FenceScope, Header, Packet, PacketKind, RawPacket};
 use queues::words::count;
 use stasis_protocol::gate::Pass;
 
@@ -134,6 +134,7 @@ impl Queue {
     }
 
     /// Its key in the registry.
+    #[inline]
     pub fn key(&self) -> QueueKey {
         self.0.key
     }
@@ -177,21 +178,7 @@ impl Queue {
     /// # Errors
     /// [`SubmitError`]; nothing was submitted then.
     pub fn barrier(&self, after: &[&Signal], completion: Option<&Signal>) -> Result<u64, SubmitError> {
-        let mut dep_signals = [0; 5];
-        if after.len() > dep_signals.len() {
-            return Err(SubmitError::Dependencies { found: after.len() });
-        }
-        for (place, signal) in dep_signals.iter_mut().zip(after) {
-            *place = signal.handle();
-        }
-        let header = Header {
-            barrier: true,
-            acquire: FenceScope::System,
-            release: FenceScope::System,
-            ..Header::new(PacketKind::BarrierAnd)
-        };
-        let completion_signal = completion.map_or(0, Signal::handle);
-        let packet = Packet::BarrierAnd(Barrier { header, dep_signals, completion_signal }).encode();
+        let packet = barrier_packet(after, completion)?;
         let pass = self.0.context.gate.enter()?;
         self.0.check_alive()?;
         let mut slot = self.0.live.reserve(&pass, 1)?;
@@ -237,6 +224,28 @@ impl Queue {
     pub fn destroy(&self) -> Result<(), QueueError> {
         self.0.destroy()
     }
+}
+
+/// The packet of [`Queue::barrier`].
+pub(crate) fn barrier_packet(
+    after: &[&Signal],
+    completion: Option<&Signal>,
+) -> Result<RawPacket, SubmitError> {
+    let mut dep_signals = [0; 5];
+    if after.len() > dep_signals.len() {
+        return Err(SubmitError::Dependencies { found: after.len() });
+    }
+    for (place, signal) in dep_signals.iter_mut().zip(after) {
+        *place = signal.handle();
+    }
+    let header = Header {
+        barrier: true,
+        acquire: FenceScope::System,
+        release: FenceScope::System,
+        ..Header::new(PacketKind::BarrierAnd)
+    };
+    let completion_signal = completion.map_or(0, Signal::handle);
+    Ok(Packet::BarrierAnd(Barrier { header, dep_signals, completion_signal }).encode())
 }
 
 impl Handle {

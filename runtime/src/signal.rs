@@ -86,6 +86,7 @@ impl Signal {
     }
 
     /// Its handle in packets (`hsa_signal_t`): the address of its `amd_signal_t`.
+    #[inline]
     pub fn handle(&self) -> u64 {
         self.0.live.handle()
     }
@@ -105,6 +106,7 @@ impl Signal {
         Ok(self.0.live.mailbox())
     }
 
+    #[inline]
     pub(crate) fn live(&self) -> &Arc<SignalLive> {
         &self.0.live
     }

@@ -274,6 +274,8 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
         queue.wait_idle(SOON).unwrap();
     }
     let index = queue.write_index().unwrap();
+    let (mut list, listed) = (CommandList::new(&queue), Signal::new(&runtime, 1).unwrap());
+    list.barrier(&[], Some(&listed)).unwrap();
     let hold = Signal::new(&runtime, 1).unwrap();
     let (signal, waiter) = (Signal::new(&runtime, 1).unwrap(), Signal::new(&runtime, 1).unwrap());
     let sleeper = {
@@ -341,4 +343,7 @@ fn waits_sleep_through_a_device_that_goes_and_comes_back() {
     assert_eq!(sleeper.join().unwrap().unwrap(), 0);
     queue.barrier(&[], Some(&waiter)).unwrap();
     waiter.wait(Condition::Equal(0), SOON, WaitMode::Blocked).unwrap();
+    // What was recorded before is submitted to the queue that is there now.
+    assert_eq!(list.submit().unwrap(), index + 2..index + 3);
+    listed.wait(Condition::Equal(0), SOON, WaitMode::Blocked).unwrap();
 }

@@ -27,14 +27,22 @@ const BATCH: u32 = 1000;
 const BATCHES: u32 = 101;
 /// The bare work a submission contains.
 const PEER: &str = "memcpy+doorbell";
-const EMPTY: &str = "empty kernel";
-const AXPY: &str = "axpy: 4 arguments, completion";
 
 /// Submits so many packets.
-type Submit = fn(&Line, u32) -> Result<()>;
+type Submit = fn(&mut Line, u32) -> Result<()>;
+
+/// What is submitted, how, and the part in which the tracer counts it.
+const CASES: [(&str, Submit, Part); 6] = [
+    ("empty kernel", |line, count| line.submit_empty(count), Part::EmptyStepped),
+    ("empty kernel, batches of 50", |line, count| line.submit_empty_batch(count), Part::EmptyBatchStepped),
+    ("empty kernel, list of 50", |line, count| line.submit_empty_list(count), Part::EmptyListStepped),
+    ("axpy: 4 arguments, completion", |line, count| line.submit_axpy(count), Part::AxpyStepped),
+    ("axpy, batches of 50", |line, count| line.submit_axpy_batch(count), Part::AxpyBatchStepped),
+    ("axpy, list of 50, 1 argument replaced", Line::submit_axpy_list, Part::AxpyListStepped),
+];
 
 /// Nanoseconds a dispatch, and allocations during all of them.
-fn time(line: &Line, submit: Submit) -> Result<(f64, u64)> {
+fn time(line: &mut Line, submit: Submit) -> Result<(f64, u64)> {
     // With room for all: our own growth must not be counted.
     let mut times = Vec::with_capacity(BATCHES as usize);
     let mut allocated = 0;
@@ -62,12 +70,11 @@ fn time_bare() -> f64 {
 
 /// Measures.
 pub fn run(report: &Report) -> Result<()> {
-    let line = Line::open(PACKETS)?;
+    let mut line = Line::open(PACKETS)?;
     let bare = time_bare();
     report.plain("bare 64-byte memcpy and doorbell store", "ns_per_packet", bare, "ns");
-    let cases: [(&str, Submit); 2] = [(EMPTY, Line::submit_empty), (AXPY, Line::submit_axpy)];
-    for (case, submit) in cases {
-        let (ns, allocated) = time(&line, submit)?;
+    for (case, submit, _) in CASES {
+        let (ns, allocated) = time(&mut line, submit)?;
         report.versus(case, "ns_per_dispatch", ns, "ns", (PEER, bare));
         let total = f64::from(BATCH * BATCHES);
         report.plain(case, "allocations_per_dispatch", allocated as f64 / total, "1");
@@ -94,7 +101,7 @@ fn count(report: &Report) -> Result<()> {
     };
     let steps = |part| steps(part).unwrap_or(f64::NAN);
     let bare = steps(Part::BareStepped);
-    for (case, part) in [(EMPTY, Part::EmptyStepped), (AXPY, Part::AxpyStepped)] {
+    for (case, _, part) in CASES {
         report.versus(case, "instructions_per_dispatch", steps(part), "1", (PEER, bare));
     }
     let (Some(busy), Some(parked)) = (busy, parked) else { return Ok(()) };

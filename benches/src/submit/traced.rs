@@ -32,20 +32,32 @@ pub enum Part {
     NothingStepped,
     /// Empty kernels, counting instructions.
     EmptyStepped,
+    /// Empty kernels in batches, counting instructions.
+    EmptyBatchStepped,
+    /// Empty kernels of a list, counting instructions.
+    EmptyListStepped,
     /// Kernels with arguments and completion, counting instructions.
     AxpyStepped,
+    /// The same in batches, counting instructions.
+    AxpyBatchStepped,
+    /// The same of a list with arguments replaced, counting instructions.
+    AxpyListStepped,
     /// The bare loop, counting instructions.
     BareStepped,
 }
 
 /// All of them, in their order.
-pub const PARTS: [Part; 7] = [
+pub const PARTS: [Part; 11] = [
     Part::Nothing,
     Part::Held,
     Part::Free,
     Part::NothingStepped,
     Part::EmptyStepped,
+    Part::EmptyBatchStepped,
+    Part::EmptyListStepped,
     Part::AxpyStepped,
+    Part::AxpyBatchStepped,
+    Part::AxpyListStepped,
     Part::BareStepped,
 ];
 
@@ -60,15 +72,19 @@ impl Part {
         match self {
             Part::Nothing | Part::NothingStepped => 0,
             Part::Held | Part::Free => DISPATCHES,
-            Part::EmptyStepped | Part::AxpyStepped | Part::BareStepped => STEPPED,
+            _ => STEPPED,
         }
     }
 
-    fn run(self, line: &Line, bare: &mut Bare) -> Result<()> {
+    fn run(self, line: &mut Line, bare: &mut Bare) -> Result<()> {
         match self {
             Part::Nothing | Part::NothingStepped => Ok(()),
             Part::Held | Part::Free | Part::EmptyStepped => line.submit_empty(self.dispatches()),
+            Part::EmptyBatchStepped => line.submit_empty_batch(self.dispatches()),
+            Part::EmptyListStepped => line.submit_empty_list(self.dispatches()),
             Part::AxpyStepped => line.submit_axpy(self.dispatches()),
+            Part::AxpyBatchStepped => line.submit_axpy_batch(self.dispatches()),
+            Part::AxpyListStepped => line.submit_axpy_list(self.dispatches()),
             Part::BareStepped => {
                 bare.submit(self.dispatches());
                 Ok(())
@@ -83,7 +99,7 @@ fn mark() -> Result<()> {
 
 /// Gets ready, says so, waits to be told that it is traced, and goes through the parts.
 pub fn play() -> Result<()> {
-    let line = Line::open(PACKETS)?;
+    let mut line = Line::open(PACKETS)?;
     let mut bare = Bare::new(1024);
     println!("ready");
     std::io::stdout().flush()?;
@@ -96,7 +112,7 @@ pub fn play() -> Result<()> {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         mark()?;
-        let done = part.run(&line, &mut bare);
+        let done = part.run(&mut line, &mut bare);
         mark()?;
         done?;
         line.release()?;

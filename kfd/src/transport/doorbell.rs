@@ -26,16 +26,23 @@ impl ParkedPage {
         Mapping::shared(fd, PARKED_PAGE_BYTES).map(Self)
     }
 
+    #[inline]
     fn wake(&self) {
         // ORDERING: the device stores its parked word, issues a fence, and reads the doorbells once more. This function
         // stores the doorbell, issues a fence, and reads the parked word. At least one side sees the other's store.
         fence(Ordering::SeqCst);
         let word = self.0.word();
         if word.load(Ordering::Relaxed) != 0 {
-            word.store(0, Ordering::Release);
-            // If the wake fails, the caller can do nothing.
-            let _ = linux::wake_futex(word);
+            self.wake_parked();
         }
+    }
+
+    #[cold]
+    fn wake_parked(&self) {
+        let word = self.0.word();
+        word.store(0, Ordering::Release);
+        // If the wake fails, the caller can do nothing.
+        let _ = linux::wake_futex(word);
     }
 }
 

@@ -62,6 +62,7 @@ impl Mapping {
     }
 
     /// The 32-bit word at the start.
+    #[inline]
     pub fn word(&self) -> &AtomicU32 {
         assert!(self.0.len() >= size_of::<AtomicU32>(), "INVARIANT: a mapping has at least one page");
         // SAFETY: the first four bytes are mapped until `self` is dropped, which the result's lifetime precedes; the

@@ -128,13 +128,13 @@ impl Gate {
     /// [`Lost`] while the gate refuses calls.
     #[inline]
     pub fn enter(&self) -> Result<Pass<'_>, Lost> {
-        let nested = self.is_held();
+        let held = held();
         // ORDERING: Acquire pairs with the Release in `open`, so that everything rebuilt while the gate was closed
         // is seen; it also keeps the call's accesses after it.
-        if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !nested {
+        if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !self.is_among(held) {
             self.enter_slow()?;
         }
-        Ok(self.admit())
+        Ok(self.admit(held))
     }
 
     #[cold]
@@ -165,20 +165,20 @@ impl Gate {
     /// [`Lost`] while the gate refuses calls.
     #[inline]
     pub fn try_enter(&self) -> Result<Option<Pass<'_>>, Lost> {
-        let nested = self.is_held();
-        if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !nested {
+        let held = held();
+        if self.word.fetch_add(1, Ordering::Acquire) & CLOSED != 0 && !self.is_among(held) {
             self.leave_word();
             return match &*self.mode.lock() {
                 Mode::Refuse(lost) => Err(lost.clone()),
                 Mode::Hold => Ok(None),
             };
         }
-        Ok(Some(self.admit()))
+        Ok(Some(self.admit(held)))
     }
 
+    /// A pass, counted in what this thread holds if it is the first or of the same gate.
     #[inline]
-    fn admit(&self) -> Pass<'_> {
-        let (held, depth) = held();
+    fn admit(&self, (held, depth): (usize, u32)) -> Pass<'_> {
         let counted = depth == 0 || held == self.address();
         if counted {
             hold(self.address(), depth + 1);
@@ -189,7 +189,12 @@ impl Gate {
     /// Whether this thread holds a pass.
     #[inline]
     fn is_held(&self) -> bool {
-        let (held, depth) = held();
+        self.is_among(held())
+    }
+
+    /// Whether what a thread holds is a pass of this gate.
+    #[inline]
+    fn is_among(&self, (held, depth): (usize, u32)) -> bool {
         held == self.address() && depth > 0
     }
 
@@ -331,7 +336,7 @@ impl Closed {
     /// from, nothing can be replaced.
     pub fn pass(&self) -> Pass<'_> {
         self.gate.word.fetch_add(1, Ordering::Acquire);
-        self.gate.admit()
+        self.gate.admit(held())
     }
 
     /// Whether this is the token of `gate`.

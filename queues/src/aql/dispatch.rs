@@ -92,6 +92,15 @@ impl KernelDispatch {
         Ok(())
     }
 
+    /// The packet's words, as [`super::Packet::encode`] makes them.
+    #[inline]
+    #[must_use]
+    pub fn encode(&self) -> RawPacket {
+        let header = Header { kind: PacketKind::KernelDispatch, ..self.header };
+        self.encode_with(header.encode())
+    }
+
+    #[inline]
     pub(super) fn encode_with(&self, header: u16) -> RawPacket {
         let [wg_x, wg_y, wg_z] = self.workgroup;
         let [grid_x, grid_y, grid_z] = self.grid;

@@ -129,12 +129,14 @@ pub struct Header {
 
 impl Header {
     /// A header with no barrier and no fences.
+    #[inline]
     #[must_use]
     pub const fn new(kind: PacketKind) -> Self {
         Self { kind, barrier: false, acquire: FenceScope::None, release: FenceScope::None }
     }
 
     /// The header's bits.
+    #[inline]
     #[must_use]
     pub const fn encode(self) -> u16 {
         // CAST: enum discriminants of one byte, and a bool, widened.

@@ -34,17 +34,13 @@ impl Geometry {
     /// A launch of that grid, with no offset and no dynamic LDS.
     ///
     /// The number of dimensions is that up to the last one with more than one work-item.
+    #[inline]
     #[must_use]
     pub fn new(grid: [u32; 3], workgroup: [u16; 3]) -> Self {
-        let dimensions = match (grid, workgroup) {
-            ([_, _, z], [_, _, k]) if z > 1 || k > 1 => 3,
-            ([_, y, _], [_, j, _]) if y > 1 || j > 1 => 2,
-            _ => 1,
-        };
         Self {
             grid,
             workgroup,
-            dimensions,
+            dimensions: axes(&grid).max(axes(&workgroup)),
             global_offset: [0; 3],
             dynamic_lds_bytes: 0,
             queue: 0,
@@ -73,6 +69,16 @@ impl Geometry {
             HiddenKind::SharedBase => self.shared_base_hi.into(),
             HiddenKind::QueuePtr => self.queue,
         }
+    }
+}
+
+/// The number of axes up to the last one with more than one work-item.
+#[inline]
+pub(crate) fn axes<T: Copy + Into<u32>>(size: &[T; 3]) -> u8 {
+    match size.map(Into::into) {
+        [_, _, z] if z > 1 => 3,
+        [_, y, _] if y > 1 => 2,
+        _ => 1,
     }
 }
 
@@ -105,6 +111,8 @@ pub struct KernargLayout {
     explicit: Vec<ExplicitArgument>,
     hidden: Vec<Hidden>,
     unknown: Option<(usize, String)>,
+    /// Whether arguments can be given one by one: all are known, and they are described if there are any.
+    is_callable: bool,
 }
 
 impl KernargLayout {
@@ -120,6 +128,7 @@ impl KernargLayout {
             explicit: Vec::new(),
             hidden: Vec::new(),
             unknown: None,
+            is_callable: false,
         };
         for (index, argument) in metadata.arguments.iter().enumerate() {
             let (offset, bytes) = (argument.offset as usize, argument.bytes as usize);
@@ -146,10 +155,13 @@ impl KernargLayout {
                 }),
             }
         }
+        let undeclared = layout.bytes > 0 && layout.explicit.is_empty() && layout.hidden.is_empty();
+        layout.is_callable = layout.unknown.is_none() && !undeclared;
         Ok(layout)
     }
 
     /// Length of the block in bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -162,9 +174,16 @@ impl KernargLayout {
     }
 
     /// The arguments that the caller gives, in order.
+    #[inline]
     #[must_use]
     pub fn explicit(&self) -> &[ExplicitArgument] {
         &self.explicit
+    }
+
+    /// The arguments that the caller gives, if the block has nothing else.
+    #[inline]
+    pub(crate) fn all_explicit(&self) -> Option<&[ExplicitArgument]> {
+        (self.is_callable && self.hidden.is_empty()).then_some(&self.explicit)
     }
 
     /// Length of the block's part before the hidden arguments.
@@ -190,11 +209,25 @@ impl KernargLayout {
         self.check(arguments)?;
         let block = self.block(out)?;
         block.fill(0);
+        self.fill_checked(arguments, geometry, block);
+        Ok(())
+    }
+
+    /// As [`KernargLayout::fill`] with arguments that [`KernargLayout::check`] has found right, into a block of zeros that is
+    /// long enough.
+    #[inline]
+    pub(crate) fn fill_checked<A: AsRef<[u8]>>(
+        &self,
+        arguments: &[A],
+        geometry: &Geometry,
+        block: &mut [u8],
+    ) {
         for (argument, value) in self.explicit.iter().zip(arguments) {
             put(block, argument.offset, value.as_ref());
         }
-        self.fill_hidden(geometry, block);
-        Ok(())
+        if !self.hidden.is_empty() {
+            self.fill_hidden(geometry, block);
+        }
     }
 
     /// Writes a block that the caller has laid out: the whole one verbatim, or the part before the hidden arguments,
@@ -203,6 +236,25 @@ impl KernargLayout {
     /// # Errors
     /// [`KernargError::RawLength`] or [`KernargError::Memory`]; `out` is then unchanged.
     pub fn fill_raw(&self, raw: &[u8], geometry: &Geometry, out: &mut [u8]) -> Result<(), KernargError> {
+        self.check_raw(raw)?;
+        let block = self.block(out)?;
+        block.fill(0);
+        self.fill_raw_checked(raw, geometry, block);
+        Ok(())
+    }
+
+    /// As [`KernargLayout::fill_raw`] with bytes that [`KernargLayout::check_raw`] has found right, into a block of zeros
+    /// that is long enough.
+    #[inline]
+    pub(crate) fn fill_raw_checked(&self, raw: &[u8], geometry: &Geometry, block: &mut [u8]) {
+        put(block, 0, raw);
+        if raw.len() != self.bytes {
+            self.fill_hidden(geometry, block);
+        }
+    }
+
+    /// Checks the length of a block that the caller has laid out.
+    pub(crate) fn check_raw(&self, raw: &[u8]) -> Result<(), KernargError> {
         let explicit = self.explicit_bytes();
         // The gap up to the first hidden argument is padding that a C struct would have.
         let hidden = self.hidden.iter().map(|hidden| hidden.offset).min().unwrap_or(explicit);
@@ -215,43 +267,46 @@ impl KernargLayout {
                 found: length,
             });
         }
-        let block = self.block(out)?;
-        block.fill(0);
-        put(block, 0, raw);
-        if length != self.bytes {
-            self.fill_hidden(geometry, block);
-        }
         Ok(())
     }
 
-    fn check<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Result<(), KernargError> {
-        let kernel = || self.kernel.clone();
-        if let Some((index, kind)) = &self.unknown {
-            return Err(KernargError::UnknownKind { kernel: kernel(), index: *index, kind: kind.clone() });
-        }
-        if self.bytes > 0 && self.explicit.is_empty() && self.hidden.is_empty() {
-            return Err(KernargError::Undeclared { kernel: kernel(), bytes: self.bytes });
-        }
-        if arguments.len() != self.explicit.len() {
-            return Err(KernargError::Count {
-                kernel: kernel(),
-                expected: self.explicit.len(),
-                found: arguments.len(),
-            });
+    /// Checks the number and the sizes of a kernel's arguments.
+    #[inline]
+    pub(crate) fn check<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Result<(), KernargError> {
+        if !self.is_callable || arguments.len() != self.explicit.len() {
+            return Err(self.refuse(arguments.len()));
         }
         for (index, (argument, value)) in self.explicit.iter().zip(arguments).enumerate() {
             let found = value.as_ref().len();
             if found != argument.bytes {
-                return Err(KernargError::Size {
-                    kernel: kernel(),
-                    index,
-                    name: argument.label().to_owned(),
-                    expected: argument.bytes,
-                    found,
-                });
+                return Err(self.refuse_size(index, found));
             }
         }
         Ok(())
+    }
+
+    /// Why this many arguments cannot be given.
+    #[cold]
+    fn refuse(&self, found: usize) -> KernargError {
+        let kernel = self.kernel.clone();
+        match &self.unknown {
+            Some((index, kind)) => KernargError::UnknownKind { kernel, index: *index, kind: kind.clone() },
+            None if !self.is_callable => KernargError::Undeclared { kernel, bytes: self.bytes },
+            None => KernargError::Count { kernel, expected: self.explicit.len(), found },
+        }
+    }
+
+    /// Says that an argument has `found` bytes. It must be one that the kernel takes.
+    #[cold]
+    pub(crate) fn refuse_size(&self, index: usize, found: usize) -> KernargError {
+        let argument = self.explicit.get(index);
+        KernargError::Size {
+            kernel: self.kernel.clone(),
+            index,
+            name: argument.map_or("a value", ExplicitArgument::label).to_owned(),
+            expected: argument.map_or(0, |argument| argument.bytes),
+            found,
+        }
     }
 
     fn block<'out>(&self, out: &'out mut [u8]) -> Result<&'out mut [u8], KernargError> {
@@ -284,9 +339,14 @@ impl ExplicitArgument {
 }
 
 /// Offsets were checked against the segment's length with the metadata.
-fn put(block: &mut [u8], offset: usize, value: &[u8]) {
-    if let Some(place) = block.get_mut(offset..).and_then(|rest| rest.get_mut(..value.len())) {
-        place.copy_from_slice(value);
+#[inline]
+pub(crate) fn put(block: &mut [u8], offset: usize, value: &[u8]) {
+    let Some(place) = block.get_mut(offset..).and_then(|rest| rest.get_mut(..value.len())) else { return };
+    // A length that is known is copied without a call.
+    match value.len() {
+        8 => place[..8].copy_from_slice(&value[..8]),
+        4 => place[..4].copy_from_slice(&value[..4]),
+        _ => place.copy_from_slice(value),
     }
 }
 

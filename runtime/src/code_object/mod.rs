@@ -37,6 +37,7 @@ pub use kernarg::ExplicitArgument;
 pub use kernarg::Geometry;
 pub use kernarg::KernargBuilder;
 pub use kernarg::KernargLayout;
+pub(crate) use kernarg::{axes, put};
 pub use kernel::Kernel;
 pub use loader::Access;
 pub use loader::LoadPlan;

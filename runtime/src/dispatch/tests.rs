@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::testing::runtime;
 use crate::*;
 
-const LONG: Duration = Duration::from_secs(10);
+pub(super) const LONG: Duration = Duration::from_secs(10);
 
 /// The embedded copy kernel on an agent: it takes a destination, a source, a length and a number of groups.
-fn copy_kernel(agent: &Agent) -> Kernel {
+pub(super) fn copy_kernel(agent: &Agent) -> Kernel {
     Executable::load(agent, device_lib::object_for("gfx1100").unwrap())
         .unwrap()
         .kernel(device_lib::COPY)
@@ -109,7 +109,7 @@ fn span_of_a_freed_or_foreign_buffer_is_refused() {
 }
 
 /// A queue of 64 packets, filled to its end: the first one waits until the signal is 0, `second` is copied by the next.
-fn full_queue(runtime: &Runtime, second: &device_lib::CopyArguments) -> (Queue, Kernel, Signal) {
+pub(super) fn full_queue(runtime: &Runtime, second: &device_lib::CopyArguments) -> (Queue, Kernel, Signal) {
     let (agent, hold) = (runtime.agent(0).unwrap(), Signal::new(runtime, 1).unwrap());
     let queue = Queue::create(&agent, QueueOptions { packets: 64, ..QueueOptions::default() }).unwrap();
     let kernel = copy_kernel(&agent);
@@ -125,11 +125,11 @@ fn full_queue(runtime: &Runtime, second: &device_lib::CopyArguments) -> (Queue, 
     }
 }
 
-const NOTHING: device_lib::CopyArguments =
+pub(super) const NOTHING: device_lib::CopyArguments =
     device_lib::CopyArguments { destination: 0, source: 0, bytes: 0, groups: 1 };
 
 /// A dispatch that copies nothing.
-fn blank<'a>(queue: &'a Queue, kernel: &'a Kernel) -> Dispatch<'a> {
+pub(super) fn blank<'a>(queue: &'a Queue, kernel: &'a Kernel) -> Dispatch<'a> {
     queue.dispatch(kernel).grid([64, 1, 1]).block([64, 1, 1]).raw_kernarg(&[0; 32])
 }
 

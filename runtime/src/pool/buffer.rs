@@ -124,6 +124,7 @@ impl Buffer {
     }
 
     /// Its length in bytes, as asked for.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.0.bytes
     }
@@ -149,6 +150,7 @@ impl Buffer {
         self.0.alive.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.0.context, context)
     }

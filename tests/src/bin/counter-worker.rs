@@ -13,11 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use stasis::{Arg, Buffer, Condition, Executable, Kernel, Queue, QueueOptions, Runtime, Signal, WaitMode};
+use stasis::{
+    Arg, Buffer, CommandList, Condition, Executable, Kernel, Queue, QueueOptions, Runtime, Signal, WaitMode,
+};
 use stasis_tests::gpu::{Numbers, compute_object};
 
 const CELLS: u32 = 4096;
 const BALLAST_BYTES: usize = 3 << 20;
+/// Steps of a round that are submitted as a list.
+const RECORDED: usize = 2;
+/// The salt's position among the kernel's arguments.
+const SALT: usize = 3;
 
 /// The command line's settings.
 #[derive(Debug, Default)]
@@ -83,6 +89,8 @@ struct Lane<'a> {
     cells: Buffer,
     address: Buffer,
     done: Signal,
+    /// Two steps, recorded once: what is submitted after a restore was recorded before the checkpoint.
+    list: CommandList,
     expected: Vec<u32>,
     salt: u32,
 }
@@ -90,9 +98,11 @@ struct Lane<'a> {
 impl<'a> Lane<'a> {
     fn new(runtime: &'a Runtime, kernel: &Kernel, salt: u32) -> Result<Self> {
         let agent = runtime.agent(0).context("no agent")?;
-        let lane = Self {
+        let queue = Queue::create(&agent, QueueOptions { packets: 64, ..QueueOptions::default() })?;
+        let mut lane = Self {
             runtime,
-            queue: Queue::create(&agent, QueueOptions { packets: 64, ..QueueOptions::default() })?,
+            list: CommandList::new(&queue),
+            queue,
             kernel: kernel.clone(),
             cells: agent.vram().alloc(u64::from(CELLS) * 4)?,
             address: runtime.gtt().alloc(8)?,
@@ -101,20 +111,32 @@ impl<'a> Lane<'a> {
             salt,
         };
         lane.cells.upload(0, &vec![0; CELLS as usize * 4])?;
+        let mut list = CommandList::new(&lane.queue);
+        for _ in 0..RECORDED {
+            let dispatch = lane.queue.dispatch(&lane.kernel).grid([CELLS, 1, 1]).block([256, 1, 1]);
+            list.dispatch(dispatch.args(&lane.arguments()).completion(&lane.done))?;
+        }
+        lane.list = list;
         Ok(lane)
+    }
+
+    fn arguments(&self) -> [Arg<'_>; 4] {
+        [Arg::Buffer(&self.cells), Arg::Buffer(&self.address), Arg::U32(CELLS), Arg::U32(self.salt)]
     }
 
     /// Three steps on the GPU and on the CPU, and checks of all that must not change.
     fn round(&mut self) -> Result<()> {
-        const STEPS: u32 = 3;
+        const STEPS: u32 = RECORDED as u32 + 1;
+        self.salt = self.salt.wrapping_add(1);
         let before = self.queue.write_index()?;
         self.done.store(STEPS.into())?;
+        for packet in 0..RECORDED {
+            self.list.set_arg(packet, SALT, Arg::U32(self.salt))?;
+        }
+        self.list.submit()?;
+        let dispatch = self.queue.dispatch(&self.kernel).grid([CELLS, 1, 1]).block([256, 1, 1]);
+        dispatch.args(&self.arguments()).completion(&self.done).submit()?;
         for _ in 0..STEPS {
-            let arguments =
-                [Arg::Buffer(&self.cells), Arg::Buffer(&self.address), Arg::U32(CELLS), Arg::U32(self.salt)];
-            let dispatch = self.queue.dispatch(&self.kernel).grid([CELLS, 1, 1]).block([256, 1, 1]);
-            let dispatch = dispatch.args(&arguments).completion(&self.done);
-            dispatch.submit()?;
             for (cell, i) in self.expected.iter_mut().zip(0..) {
                 *cell = cell.wrapping_mul(1_664_525).wrapping_add(1_013_904_223).wrapping_add(i ^ self.salt);
             }

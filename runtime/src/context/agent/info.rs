@@ -58,6 +58,7 @@ impl AgentInfo {
     }
 
     /// Its position among the selected agents.
+    #[inline]
     pub fn index(&self) -> AgentIndex {
         self.index
     }

@@ -277,6 +277,43 @@ pub enum SubmitError {
         /// Most.
         max: u32,
     },
+    /// One of several dispatches, or a packet of a list, cannot be submitted.
+    #[error("Packet {index} of those to submit together was refused")]
+    Packet {
+        /// Which, from 0.
+        index: usize,
+        /// What is wrong with it.
+        #[source]
+        source: Box<SubmitError>,
+    },
+    /// A dispatch of another queue.
+    #[error("The dispatch was made for queue {found}, not for queue {queue}")]
+    OtherQueue {
+        /// The queue that it was made for.
+        found: QueueKey,
+        /// The queue that was to take it.
+        queue: QueueKey,
+    },
+    /// More packets at once than the ring ever has room for.
+    #[error(
+        "{wanted} packets are more than the {packets} of the queue: submit fewer at once, or make a larger queue"
+    )]
+    TooLong {
+        /// Asked for.
+        wanted: u64,
+        /// Size of the ring.
+        packets: u64,
+    },
+    /// A list has no such argument to replace.
+    #[error("Packet {packet} of the list has {arguments} arguments to replace, so none with index {index}")]
+    NoArgument {
+        /// Which packet, from 0.
+        packet: usize,
+        /// Which argument, from 0.
+        index: usize,
+        /// How many the packet has; 0 for a barrier, for a dispatch given its block as bytes, and for no packet.
+        arguments: usize,
+    },
     /// More dependencies than a barrier packet holds.
     #[error("A barrier packet waits for at most 5 signals, found {found}")]
     Dependencies {

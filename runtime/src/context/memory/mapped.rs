@@ -6,9 +6,11 @@
 //! and nobody who keeps the gate's rule is looking. Nothing ever forms a `&[u8]` or `&mut [u8]` over it.
 #![allow(unsafe_code)]
 
-use queues::words::size;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use queues::aql::{PACKET_BYTES, RawPacket};
+use queues::words::{double, size, words};
 
 /// A range of memory shared with a device. Offsets are in bytes from its start.
 #[derive(Clone, Copy, Debug)]
@@ -41,11 +43,13 @@ impl Mapped {
     }
 
     /// The address of its start.
+    #[inline]
     pub fn va(self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn bytes(self) -> u64 {
         self.bytes
     }
@@ -54,11 +58,13 @@ impl Mapped {
     ///
     /// # Panics
     /// If it is not inside.
+    #[inline]
     pub fn part(self, offset: u64, bytes: u64) -> Self {
         Mapped { base: self.at(offset, bytes), bytes }
     }
 
     /// Whether `bytes` at `offset` are inside.
+    #[inline]
     pub fn holds(self, offset: u64, bytes: u64) -> bool {
         offset.checked_add(bytes).is_some_and(|end| end <= self.bytes)
     }
@@ -131,11 +137,52 @@ impl Mapped {
         unsafe { AtomicU32::from_ptr(self.aligned(offset)) }.store(value, order);
     }
 
+    /// Publishes a packet at `offset`: its first word is stored last.
+    ///
+    /// # Panics
+    /// If it does not fit or is not aligned to 8 bytes.
+    #[inline]
+    pub fn publish_packet(self, offset: u64, packet: &RawPacket) {
+        let at = self.at(offset, PACKET_BYTES as u64);
+        assert!(at.cast::<u64>().is_aligned(), "INVARIANT: packets are aligned");
+        let at = at.as_ptr();
+        let [first, second, rest @ ..] = packet;
+        let (pairs, _) = rest.as_chunks::<2>();
+        for (index, &[low, high]) in pairs.iter().enumerate() {
+            // SAFETY: inside and aligned, as just checked: there are 7 pairs behind the first one. Mapped by the type's
+            // contract, and accessed only atomically, in these sizes.
+            let pair = unsafe { AtomicU64::from_ptr(at.add(8 + 8 * index).cast()) };
+            pair.store(double(low, high), Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        let (head, tail) = unsafe { (AtomicU32::from_ptr(at.cast()), AtomicU32::from_ptr(at.add(4).cast())) };
+        tail.store(*second, Ordering::Relaxed);
+        // ORDERING: the packet belongs to the processor from this store on.
+        head.store(*first, Ordering::Release);
+    }
+
+    /// The packet at `offset`, in loads of the sizes of [`Mapped::publish_packet`]'s stores.
+    ///
+    /// # Panics
+    /// If it is not inside or not aligned to 8 bytes.
+    pub fn packet(self, offset: u64) -> RawPacket {
+        let part = self.part(offset, PACKET_BYTES as u64);
+        let mut packet = [0; PACKET_BYTES / 4];
+        packet[0] = part.load32(0, Ordering::Acquire);
+        packet[1] = part.load32(4, Ordering::Acquire);
+        let (pairs, _) = packet[2..].as_chunks_mut::<2>();
+        for (pair, at) in pairs.iter_mut().zip((8..).step_by(8)) {
+            *pair = words(part.load(at, Ordering::Acquire));
+        }
+        packet
+    }
+
     /// Copies `from` to `offset`. A device or thread that looks at the same bytes meanwhile sees any mixture; order
     /// it with a signal.
     ///
     /// # Panics
     /// If it does not fit.
+    #[inline]
     pub fn write(self, offset: u64, from: &[u8]) {
         let to = self.at(offset, from.len() as u64);
         // SAFETY: `to` is mapped for `from.len()` bytes; `from` is a Rust slice and cannot overlap the window, into
@@ -207,6 +254,15 @@ mod tests {
     fn access_past_the_end_panics() {
         let mut words = [0; 8];
         over(&mut words).load(60, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn packet_published_is_the_packet_read() {
+        let mut words = [0; 8];
+        let packet = std::array::from_fn(|word| 0x1111_0000 + word as u32);
+        over(&mut words).publish_packet(0, &packet);
+        assert_eq!(over(&mut words).packet(0), packet);
+        assert_eq!(words[1], 0x1111_0003_1111_0002);
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl SignalLive {
     }
 
     /// The signal's handle in packets: its address.
+    #[inline]
     pub fn handle(&self) -> u64 {
         self.slot.va()
     }
@@ -129,7 +130,13 @@ impl SignalLive {
     /// Counts a completion to come. Before the packet is published.
     #[inline]
     pub fn promise(&self) {
-        self.expected.fetch_sub(1, Ordering::Relaxed);
+        self.promise_many(1);
+    }
+
+    /// Counts `packets` completions to come. Before the first of the packets is published.
+    #[inline]
+    pub fn promise_many(&self, packets: i64) {
+        self.expected.fetch_sub(packets, Ordering::Relaxed);
     }
 
     /// Takes a promise back whose packet was not published.

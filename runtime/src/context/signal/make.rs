@@ -13,6 +13,7 @@ use crate::context::error::AllocError;
 use crate::context::memory::make::{bo_view, make_bo};
 use crate::context::memory::mapped::Mapped;
 use crate::context::memory::request::Request;
+use crate::context::queue::fault::QueueFault;
 use crate::context::queue::live::QueueLive;
 use crate::context::registry::arena::PAGE;
 use crate::context::registry::slots::PAGE_BYTES;
@@ -139,20 +140,25 @@ fn collect_retired(context: &Context, registry: &mut Registry) {
 }
 
 /// What every submission ends with: if the queue failed meanwhile, the event thread may have looked at the ring
-/// before the packet was there, so its completion signal is broken here.
+/// before the packets were there, so their completion signals are broken here.
 #[inline]
-pub(crate) fn submitted(
+pub(crate) fn submitted<'s>(
     context: &Context,
     pass: &Pass<'_>,
     queue: &QueueLive,
-    completion: Option<&Arc<SignalLive>>,
+    completions: impl IntoIterator<Item = &'s Arc<SignalLive>>,
 ) {
-    if let (Some(fault), Some(signal)) = (queue.fault(), completion) {
-        signal.break_with(fault);
-        // The sleepers look at the fault on waking; if they cannot be woken they find it within their longest
-        // sleep.
-        let _ = wake_sleepers(context, pass, signal);
+    if let Some(fault) = queue.fault() {
+        completions.into_iter().for_each(|signal| break_completion(context, pass, fault, signal));
     }
+}
+
+#[cold]
+fn break_completion(context: &Context, pass: &Pass<'_>, fault: &Arc<QueueFault>, signal: &SignalLive) {
+    signal.break_with(fault);
+    // The sleepers look at the fault on waking; if they cannot be woken they find it within their longest
+    // sleep.
+    let _ = wake_sleepers(context, pass, signal);
 }
 
 /// The event for a new signal: one nobody uses, or a new one, or the least used.

@@ -4,6 +4,8 @@
 //! INVARIANT: a reserved slot is always published, with the packet it was reserved for or with a no-op, so the ring
 //! never wedges on a slot that stays invalid; and a packet is published by the store of its header, its last.
 //!
+//! Reserving and publishing are inlined always, so that a reservation need not go through memory on a dispatch's path.
+//!
 //! # Why a kernel-argument slot can be reused
 //! A ring of P packets has 2·P argument slots; packet i uses slot i mod 2P, so slot i is written again for packet
 //! i + 2P. That packet is admitted when the read index r satisfies i + 2P - r < P, so r > i + P: the processor has
@@ -20,21 +22,24 @@ use stasis_protocol::gate::Pass;
 
 use crate::context::error::SubmitError;
 use crate::context::memory::mapped::Mapped;
+use crate::context::queue::fault::QueueFault;
 use crate::context::queue::live::{QueueLive, READ_INDEX, WRITE_INDEX};
 use crate::context::registry::state::QueueKind;
 
-const PACKET: u64 = queues::aql::PACKET_BYTES as u64;
 pub(super) const BARRIER_BIT: u32 = 1 << 8;
 /// The header of an unpublished slot, as the low half of word 0.
 pub(super) const INVALID: u32 = PacketKind::Invalid as u32;
 /// Where every packet kind has its completion signal.
 const COMPLETION: u64 = 56;
 
-/// Slots reserved in the ring; those not published when it is dropped become no-ops.
+/// Slots reserved in the ring. When it is dropped, those not published become no-ops, and the doorbell is rung once for all
+/// of them.
 #[derive(Debug)]
 pub struct Reservation<'q> {
     queue: &'q QueueLive,
     pass: &'q Pass<'q>,
+    /// Hardware index of the first slot.
+    first: u64,
     /// Hardware index of the next slot to publish.
     next: u64,
     end: u64,
@@ -54,6 +59,11 @@ fn kernel_object(mut raw: RawPacket, begun: bool) -> Option<u64> {
     }
 }
 
+#[cold]
+fn refused(fault: &Arc<QueueFault>) -> SubmitError {
+    Arc::clone(fault).into()
+}
+
 impl QueueLive {
     /// `kernel_object` of the dispatch that an AQL queue began last, which runs if any does; else of the one that it is to
     /// begin.
@@ -64,16 +74,8 @@ impl QueueLive {
         let (read, write) = (self.hardware_read(), self.hardware_write());
         // Slots before the read index that hold what they held, the last one first, and then the packet that is to begin.
         let oldest = write.saturating_sub(self.ring.packets());
-        let begun = (oldest..read).rev().find_map(|index| kernel_object(self.load(index), true));
-        begun.or_else(|| kernel_object(self.load(read), false))
-    }
-
-    fn load(&self, index: u64) -> RawPacket {
-        let slot = self.ring.byte_offset(index);
-        std::array::from_fn(|word| {
-            // CAST: below 16.
-            self.memory.ring.load32(slot + 4 * word as u64, Ordering::Acquire)
-        })
+        let begun = (oldest..read).rev().find_map(|index| kernel_object(self.packet_at(index), true));
+        begun.or_else(|| kernel_object(self.packet_at(read), false))
     }
 
     pub(super) fn mark_unpublished(&self) {
@@ -90,10 +92,17 @@ impl QueueLive {
     ///
     /// # Errors
     /// [`SubmitError::WouldBlock`], [`SubmitError::Queue`].
-    #[inline]
+    #[inline(always)]
     pub fn reserve<'q>(&'q self, pass: &'q Pass<'q>, count: u64) -> Result<Reservation<'q>, SubmitError> {
+        let first = self.claim(pass, count)?;
+        Ok(Reservation { queue: self, pass, first, next: first, end: first.wrapping_add(count) })
+    }
+
+    /// Moves the write index: the hardware index of the first slot of [`QueueLive::reserve`].
+    #[inline(always)]
+    fn claim(&self, pass: &Pass<'_>, count: u64) -> Result<u64, SubmitError> {
         if let Some(fault) = self.fault() {
-            return Err(Arc::clone(fault).into());
+            return Err(refused(fault));
         }
         self.flush_host_writes(pass);
         let mut write = self.memory.page.load(WRITE_INDEX, Ordering::Relaxed);
@@ -111,14 +120,7 @@ impl QueueLive {
                 return Err(SubmitError::WouldBlock { wanted: count, free, packets: self.ring.packets() });
             }
             match self.memory.page.replace(WRITE_INDEX, write, write.wrapping_add(count)) {
-                Ok(first) => {
-                    return Ok(Reservation {
-                        queue: self,
-                        pass,
-                        next: first,
-                        end: first.wrapping_add(count),
-                    });
-                }
+                Ok(first) => return Ok(first),
                 Err(found) => write = found,
             }
         }
@@ -127,12 +129,7 @@ impl QueueLive {
     /// Writes a packet at a hardware index, body first, header last.
     #[inline]
     pub(crate) fn store_packet(&self, index: u64, packet: &RawPacket) {
-        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
-        for (word, &value) in packet.iter().enumerate().skip(1) {
-            slot.store32(word as u64 * 4, value, Ordering::Relaxed);
-        }
-        // ORDERING: the packet belongs to the processor from this store on.
-        slot.store32(0, packet[0], Ordering::Release);
+        self.memory.ring.publish_packet(self.ring.byte_offset(index), packet);
     }
 
     /// The argument slot of the packet at a hardware index; see the module documentation.
@@ -163,8 +160,7 @@ impl QueueLive {
 
     /// The words of the packet in the slot of a hardware index.
     pub fn packet_at(&self, index: u64) -> RawPacket {
-        let slot = self.memory.ring.part(self.ring.byte_offset(index), PACKET);
-        std::array::from_fn(|word| slot.load32(word as u64 * 4, Ordering::Acquire))
+        self.memory.ring.packet(self.ring.byte_offset(index))
     }
 }
 
@@ -181,11 +177,17 @@ impl Reservation<'_> {
         self.queue.kernarg_slot(self.next)
     }
 
-    /// Publishes the next packet and rings the doorbell; returns its logical index.
+    /// The logical index of the first packet.
+    #[inline]
+    pub fn first(&self) -> u64 {
+        self.queue.logical(self.first)
+    }
+
+    /// Publishes the next packet; returns its logical index. The doorbell is rung when the reservation is dropped.
     ///
     /// # Panics
     /// If all reserved slots are published.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self, mut packet: RawPacket) -> u64 {
         assert!(self.next != self.end, "INVARIANT: no more packets than slots were reserved");
         let index = self.next;
@@ -194,15 +196,27 @@ impl Reservation<'_> {
         }
         self.queue.store_packet(index, &packet);
         self.next = index.wrapping_add(1);
-        self.queue.tell_up_to(self.pass, self.next);
         self.queue.logical(index)
     }
 }
 
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
+impl Reservation<'_> {
+    #[cold]
+    fn plug(&mut self) {
         while self.next != self.end {
             self.publish(Packet::BarrierAnd(Barrier::noop()).encode());
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.next != self.end {
+            self.plug();
+        }
+        if self.first != self.end {
+            self.queue.tell_up_to(self.pass, self.end);
         }
     }
 }

@@ -335,7 +335,7 @@ impl QueueLive {
     }
 }
 
-mod aql;
+pub(crate) mod aql;
 mod marker;
 #[cfg(test)]
 mod tests;
