@@ -11,7 +11,7 @@ use crate::env::{Identity, LDS_DWORDS};
 use crate::exception::Cause;
 use crate::facts::Fact;
 use crate::predecode::Shape;
-use crate::wave::{Row, TTMP, Wave, status};
+use crate::wave::{NAMED_SCALARS, Row, TTMP, Wave, status};
 
 /// Workgroups that may be resident (started, not finished) at a time: as many as a large chip holds.
 pub const MAX_RESIDENT: usize = 256;
@@ -253,7 +253,7 @@ impl Plan {
     /// Puts `w` into the state wave `index` of workgroup `id` starts in; `place` is the workgroup's in the scratch. VGPRs
     /// that are not part of that state keep what the last wave of this process left in them, as in hardware.
     pub(crate) fn start(&self, w: &mut Wave, id: [u32; 3], index: usize, place: usize) {
-        w.s.fill(0);
+        w.s[..NAMED_SCALARS].fill(0);
         w.scc = 0;
         w.cause = None;
         w.leave = None;
@@ -413,8 +413,8 @@ impl Wave {
         self.s[TTMP..TTMP + 16].copy_from_slice(&r.ttmp);
         self.s[crate::wave::M0] = r.m0;
         self.set_exec(r.exec);
-        self.v.fill(crate::wave::Row::ZERO);
         let rows = self.vgprs() * self.halves;
+        self.v[..rows].fill(crate::wave::Row::ZERO);
         for (row, words) in self.v[..rows].iter_mut().zip(r.vgprs.chunks_exact(32)) {
             row.0.copy_from_slice(words);
         }

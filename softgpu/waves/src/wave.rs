@@ -29,10 +29,19 @@ pub(crate) const M0: usize = 125;
 pub(crate) const EXEC: usize = 126;
 /// The target of writes to NULL; never read.
 pub(crate) const SINK: usize = 128;
-/// Entries of the scalar file: 128 operand encodings and a sink wide enough for a 512-bit scalar load.
-pub(crate) const SCALARS: usize = 128 + 16;
+/// Entries of the scalar file that a program can name: 128 operand encodings and a sink wide enough for a 512-bit scalar
+/// load.
+pub(crate) const NAMED_SCALARS: usize = 128 + 16;
+/// Entries behind them, in which generated code keeps the scalars of several turns of a loop.
+pub(crate) const RENAMED_SCALARS: usize = 48;
+/// Entries of the scalar file.
+pub(crate) const SCALARS: usize = NAMED_SCALARS + RENAMED_SCALARS;
 /// Scratch VGPRs that predecode uses behind the allocated ones (VOPD cross reads, DPP).
-pub(crate) const SPARE_VGPRS: usize = 2;
+pub(crate) const PREDECODE_VGPRS: usize = 2;
+/// Scratch VGPRs behind those, in which generated code keeps the registers of several turns of a loop.
+pub(crate) const RENAMED_VGPRS: usize = 72;
+/// All scratch VGPRs.
+pub(crate) const SPARE_VGPRS: usize = PREDECODE_VGPRS + RENAMED_VGPRS;
 
 /// Whether the scheduler of the workgroup can run a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -181,6 +181,28 @@ impl Facts {
         }
     }
 
+    /// Applies a step whose registers were renamed, which writes `rows` and no scalar.
+    pub(super) fn apply_renamed(&mut self, step: &Step, rows: &[u16]) {
+        let sum = self.sum(step);
+        let result = self.result(step);
+        let long = self.long_result(step);
+        for &row in rows {
+            self.write(row, Fact::NOTHING, false);
+        }
+        if let Some(fact) = result {
+            self.write(step.dst, fact, false);
+            if let Some((high, pair)) = long {
+                self.write(step.dst + self.halves as u16, high, false);
+                self.pairs.extend(pair);
+            }
+        }
+        match sum {
+            Some(Ok(carry)) => self.carry = Some(carry),
+            Some(Err(pair)) => self.pairs.push(pair),
+            None => {}
+        }
+    }
+
     /// Scalars with all bits set behind `step`.
     fn ones_after(&self, step: &Step, touch: &Touch) -> u128 {
         let mut ones = self.ones & !touch.written_scalars();

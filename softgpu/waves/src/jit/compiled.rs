@@ -188,6 +188,7 @@ impl Compiled {
             halted,
             // The barrier of a wave alone is its workgroup's.
             total: if is_group { count as u32 } else { u32::MAX },
+            scc: 0,
             turns,
             known: [const { MaybeUninit::uninit() }; KNOWN],
         };

@@ -68,6 +68,8 @@ pub(super) struct JitContext {
     pub waiting: u32,
     pub halted: u32,
     pub total: u32,
+    /// SCC at the head of a loop of which several turns are begun.
+    pub scc: u32,
     pub turns: [MaybeUninit<Turn>; WAVES],
     /// Scratch space: generated code writes it before it reads it.
     pub known: [MaybeUninit<Known>; KNOWN],

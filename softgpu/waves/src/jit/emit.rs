@@ -42,7 +42,7 @@ pub(super) struct Emitter<'a> {
     /// First step of the block being emitted.
     pub(super) first: usize,
     /// What is known at the head of every block.
-    heads: Vec<Option<Facts>>,
+    pub(super) heads: Vec<Option<Facts>>,
     /// What is known where code is being emitted, whatever lanes are active.
     pub(super) facts: Option<Facts>,
 }
@@ -153,6 +153,7 @@ impl<'a> Emitter<'a> {
         if self.resident_loop(first, end, &units) {
             return;
         }
+        self.unrolled_loop(first, end);
         let mut region: Vec<Unit> = Vec::new();
         let mut branched = false;
         for unit in units {

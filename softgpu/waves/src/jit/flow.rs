@@ -124,7 +124,7 @@ pub(super) fn leaders(program: &Predecoded) -> Vec<usize> {
     leaders
 }
 
-fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> Item {
+pub(super) fn classify(program: &Predecoded, index: usize, wide: Wide, floats: Floats) -> Item {
     let step = &program.steps[index];
     let ordinal = step.ordinal as usize;
     let Some(inst) = program.inst(ordinal) else {

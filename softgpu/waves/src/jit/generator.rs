@@ -63,6 +63,8 @@ pub(super) struct Gen {
     pub masked: bool,
     /// Whether pieces stay in their registers.
     pub resident: bool,
+    /// Pieces from this one on are a run's own: what is not read again is not kept. Sources may stay in memory.
+    pub renamed_from: Option<usize>,
     /// What is known before the program runs, at this point of the code; only where all lanes are active.
     pub facts: Option<Facts>,
     /// The address registers about which something is known at this point of the code.
@@ -83,6 +85,7 @@ impl Gen {
             shape,
             masked: false,
             resident: false,
+            renamed_from: None,
             facts: None,
             addresses: Addresses::default(),
             outlined: Vec::new(),
@@ -201,6 +204,9 @@ impl Gen {
         self.regs.end_operation();
         for &(access, next, overwrites) in accesses {
             self.regs.set_next(access.piece, next, overwrites);
+            if next == NEVER && self.renamed_from.is_some_and(|first| access.piece as usize >= first) {
+                self.regs.drop_piece(access.piece);
+            }
         }
     }
 

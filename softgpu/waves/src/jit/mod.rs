@@ -15,6 +15,7 @@
 //! region     operations between changes of EXEC     masks      EXEC, VCC, carries
 //! switch     from wave to wave of a workgroup
 //! exits      calls of handlers, exits               dpp, dpp_avx2: permuted lanes
+//! copies, unrolled: several turns of a loop as one
 //! resident   loops in registers                     floats     fields of MODE
 //! lane, integer, bits, compare, carry, extremes, scalar, convert, special, division_avx2, transcend: operations
 //! asm, codes instructions, labels, constants        transfer   accesses that are emitted inline
@@ -31,6 +32,7 @@ mod compare;
 mod compiled;
 mod context;
 mod convert;
+mod copies;
 mod division_avx2;
 mod dpp;
 mod dpp_avx2;
@@ -58,6 +60,7 @@ mod tests;
 mod touch;
 mod transcend;
 mod transfer;
+mod unrolled;
 mod vmem;
 
 pub(crate) use self::compiled::{Activation, Compiled, Left};

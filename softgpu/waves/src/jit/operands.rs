@@ -116,6 +116,13 @@ impl Gen {
             Kind::Const | Kind::ConstSigned if dword == 0 && s.value != 0 => {
                 return self.constant_argument(s.value);
             }
+            Kind::Vgpr if self.renamed_from.is_some() => {
+                // In a long run most values are read a few times, far apart.
+                let piece = self.piece(s.index, dword, c);
+                if self.regs.find(piece).is_none() {
+                    return self.place(piece).into();
+                }
+            }
             _ => {}
         }
         self.source(s, dword, c).into()

@@ -6,7 +6,7 @@
 
 use super::flow::Item;
 
-/// Resources: 256 VGPRs, 8 spare ones, 128 scalars, SCC.
+/// Resources of an item: 256 VGPRs, 8 spare ones, 128 scalars, SCC.
 const RESOURCES: usize = 256 + 8 + 128 + 1;
 
 #[derive(Clone, Copy)]
@@ -20,17 +20,34 @@ const NONE: u32 = u32::MAX;
 
 /// Puts `items` in a better order.
 pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
-    let n = items.len();
+    let touched = |k: usize, writes: bool, resources: &mut Vec<usize>| {
+        let touch = &items[k].touch;
+        if writes {
+            touch.each_write(|r| resources.push(r));
+        } else {
+            touch.each_read(|r| resources.push(r));
+        }
+    };
+    order(items.len(), RESOURCES, touched).into_iter().map(|k| items[k]).collect()
+}
+
+/// A better order of `n` operations on so many resources. `touched` gives the resources that an operation reads, or writes.
+pub(super) fn order(
+    n: usize,
+    resources: usize,
+    touched: impl Fn(usize, bool, &mut Vec<usize>),
+) -> Vec<usize> {
     if n < 8 {
-        return items;
+        return (0..n).collect();
     }
-    let mut uses = [Use { writer: NONE, readers: NONE }; RESOURCES];
+    let mut uses = vec![Use { writer: NONE, readers: NONE }; resources];
     // Successors, and how many operations each one waits for.
     let mut after: Vec<Vec<u32>> = vec![Vec::new(); n];
     let mut waits = vec![0u32; n];
     let mut links: Vec<(u32, u32)> = Vec::new();
     let mut resources = Vec::new();
-    for (k, item) in items.iter().enumerate() {
+    for k in 0..n {
+        let index = k;
         let k = k as u32;
         let mut depend = |on: u32| {
             if on != NONE && on != k && after[on as usize].last() != Some(&k) {
@@ -39,14 +56,14 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
             }
         };
         resources.clear();
-        item.touch.each_read(|r| resources.push(r));
+        touched(index, false, &mut resources);
         for &r in &resources {
             depend(uses[r].writer);
             links.push((k, uses[r].readers));
             uses[r].readers = links.len() as u32 - 1;
         }
         resources.clear();
-        item.touch.each_write(|r| resources.push(r));
+        touched(index, true, &mut resources);
         for &r in &resources {
             depend(uses[r].writer);
             let mut link = uses[r].readers;
@@ -69,7 +86,7 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
         let mut next = (first..n).find(|&k| !taken[k] && waits[k] == 0);
         while let Some(k) = next {
             taken[k] = true;
-            order.push(items[k]);
+            order.push(k);
             for &s in &after[k] {
                 waits[s as usize] -= 1;
             }
@@ -77,7 +94,7 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
         }
         if order.len() < n && (first..n).all(|k| taken[k] || waits[k] != 0) {
             // Cannot happen: the first operation waits for no other. The old order is correct in any case.
-            return items;
+            return (0..n).collect();
         }
     }
     order

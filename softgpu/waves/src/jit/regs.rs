@@ -140,6 +140,13 @@ impl Regs {
         }
     }
 
+    /// Forgets `piece`, newer than memory or not.
+    pub(super) fn drop_piece(&mut self, piece: Piece) {
+        for s in self.slots.iter_mut().filter(|s| s.holds == Holds::Piece(piece)) {
+            *s = FREE;
+        }
+    }
+
     /// All pieces that are newer than memory; they count as clean afterwards.
     pub(super) fn write_back(&mut self) -> Vec<Spill> {
         let mut spills = Vec::new();

@@ -8,7 +8,7 @@ use softgpu_isa::{Inst, Operand, Slot, WaveSize};
 use crate::env::Env;
 use crate::level::Level;
 use crate::step::{Flow, Src, Step};
-use crate::wave::{SINK, SPARE_VGPRS, Wave};
+use crate::wave::{PREDECODE_VGPRS, SINK, Wave};
 
 /// The shape of the wave's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +77,6 @@ impl Lowering<'_> {
 
     /// Row of the `k`-th spare register.
     pub(super) fn spare(&self, k: usize) -> usize {
-        (self.shape.vgprs + k.min(SPARE_VGPRS - 1)) * self.shape.halves
+        (self.shape.vgprs + k.min(PREDECODE_VGPRS - 1)) * self.shape.halves
     }
 }

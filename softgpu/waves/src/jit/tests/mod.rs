@@ -4,6 +4,7 @@
 
 mod features;
 mod listed;
+mod loops;
 mod random;
 
 use std::sync::Arc;

@@ -38,7 +38,7 @@ pub(super) fn places(index: usize) -> (MemoryOperand, MemoryOperand, MemoryOpera
 
 /// How the lanes of an access are apart, known before the program runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pattern {
+pub(in crate::jit) struct Pattern {
     /// Bytes from lane to lane.
     pub stride: i64,
     /// Whether all 32 lanes of a row are so, not just those of a piece.
@@ -57,7 +57,7 @@ const FAR: u32 = 1 << 20;
 
 impl Gen {
     /// How the lanes of the access are apart, if that is known, and can be made use of.
-    pub(super) fn pattern(&self, s: &Step, t: &Transfer) -> Option<Pattern> {
+    pub(in crate::jit) fn pattern(&self, s: &Step, t: &Transfer) -> Option<Pattern> {
         let facts = self.facts.as_ref()?;
         let (row, bytes) = (s.src[0].index, 4 * t.dwords as u32);
         let (stride, width) = match (t.space, address_dwords(s, t)) {

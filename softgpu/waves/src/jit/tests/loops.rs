@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loops that load and accumulate, several turns of which are one run of generated code.
+
+use std::time::Instant;
+
+use softgpu_isa::{EncodingFamily, Fmt, Op, info};
+
+use super::random::{self, DATA, Random, below};
+use super::{Place, compare_words, seconds};
+use crate::facts::Fact;
+use crate::jit::emit::Emitter;
+use crate::jit::generator::Wide;
+use crate::level::Level;
+use crate::predecode::Shape;
+use crate::program::Cache;
+use crate::wave::mode;
+
+/// The loop's counter, and a scalar that is added to addresses in each turn.
+const COUNTER: u32 = 30;
+const STEP: u32 = 28;
+
+fn code(op: Op, fmt: Fmt) -> u32 {
+    info(op).opcode(EncodingFamily::Gfx11, fmt).expect("an opcode").into()
+}
+
+fn vop2(op: Op, to: u32, a: u32, b: u32) -> u32 {
+    code(op, Fmt::Vop2) << 25 | to << 17 | b << 9 | (256 + a)
+}
+
+/// A load through the address in `at`, of registers that begin at 4.
+fn load(r: &mut Random, at: u32, is_local: bool) -> Vec<u32> {
+    use Op::*;
+    const LOCAL: [Op; 5] = [DS_LOAD_B32, DS_LOAD_B64, DS_LOAD_B128, DS_LOAD_2ADDR_B32, DS_LOAD_2ADDR_B64];
+    const GLOBAL: [Op; 3] = [GLOBAL_LOAD_B32, GLOBAL_LOAD_B64, GLOBAL_LOAD_B128];
+    let to = 4 + below(r, 2) * 2;
+    if is_local {
+        let op = LOCAL[r.below(5) as usize];
+        let to = if matches!(op, DS_LOAD_B128 | DS_LOAD_2ADDR_B64) { 4 } else { to };
+        let offsets = below(r, 16) | below(r, 16) << 8;
+        return vec![0xD800_0000 | code(op, Fmt::Ds) << 18 | offsets, to << 24 | at];
+    }
+    let op = GLOBAL[r.below(3) as usize];
+    let to = if op == GLOBAL_LOAD_B128 { 4 } else { to };
+    let offset = 4 * below(r, 16);
+    vec![0xDC02_0000 | code(op, Fmt::Global) << 18 | offset, to << 24 | DATA << 16 | at]
+}
+
+/// An operation of the body: accumulators are registers 1 to 3, what is loaded 4 to 7.
+fn operation(r: &mut Random) -> u32 {
+    use Op::*;
+    const OPS: [Op; 7] = [V_FMAC_F32, V_ADD_F32, V_MUL_F32, V_ADD_NC_U32, V_XOR_B32, V_MAX_I32, V_FMAC_F32];
+    let op = OPS[r.below(7) as usize];
+    let (a, b) = (4 + below(r, 4), 4 + below(r, 4));
+    match r.below(6) {
+        // Something that the next operations read, or an accumulator that another one reads.
+        0 => vop2(V_MUL_F32, a, a, b),
+        1 => vop2(op, 1 + below(r, 3), a, 1 + below(r, 3)),
+        2 => vop2(op, a, 1 + below(r, 3), b),
+        _ => {
+            let to = 1 + below(r, 3);
+            if op == V_FMAC_F32 { vop2(op, to, a, b) } else { vop2(op, to, a, to) }
+        }
+    }
+}
+
+fn program(r: &mut Random, turns: u32) -> Vec<u32> {
+    // Addresses in 8 and 9, from the work-item's number.
+    let mut words = vec![0xBE80_0000 | COUNTER << 16 | (128 + turns), 0xBE80_0000 | STEP << 16 | 128];
+    for at in [8, 9] {
+        words.push(0x7E00_0300 | at << 17);
+        if r.chance(2) {
+            words.extend([0x3600_0000 | at << 17 | at << 9 | 255, 15]);
+        }
+        words.push(0x3000_0000 | at << 17 | at << 9 | (128 + below(r, 6)));
+        words.extend([0x3600_0000 | at << 17 | at << 9 | 255, if r.chance(4) { 0x3FFF } else { 0xFFF }]);
+    }
+    let start = words.len();
+    // v10 = s28 + v8, v11 = s28 + v9; or 8 and 9 move on by themselves.
+    let is_counted = r.chance(2);
+    if is_counted {
+        for (to, from) in [(10, 8), (11, 9)] {
+            words.push(code(Op::V_ADD_NC_U32, Fmt::Vop2) << 25 | to << 17 | from << 9 | STEP);
+        }
+        words.extend([0x8000_0000 | STEP << 16 | 255 << 8 | STEP, 4 << below(r, 6)]);
+    }
+    let addresses = if is_counted { [10, 11] } else { [8, 9] };
+    for _ in 0..1 + r.below(3) {
+        let is_local = r.chance(2);
+        let at = addresses[r.below(2) as usize];
+        words.extend(load(r, at, is_local));
+    }
+    for _ in 0..2 + r.below(9) {
+        words.push(operation(r));
+    }
+    if !is_counted {
+        for at in [8, 9] {
+            words.extend([0x4A00_0000 | at << 17 | at << 9 | 255, 16]);
+        }
+    }
+    words.push(0x8080_0000 | COUNTER << 16 | 129 << 8 | COUNTER);
+    words.push(0xBF07_0000 | 128 << 8 | COUNTER);
+    let distance = start as i64 - (words.len() as i64 + 1);
+    words.push(0xBFA2_0000 | distance as u32 & 0xFFFF);
+    words.push(random::END);
+    words
+}
+
+/// How many turns of its loop a program's code does at once.
+fn turns_at_once(place: &Place, words: &[u32], wide: Wide) -> usize {
+    place.put(words);
+    let (cache, map) = (Cache::default(), place.vm.lock());
+    let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
+    let program = cache.get(&map, Level::Baseline, shape, place.at);
+    let items = Fact::of_items([256, 1, 1], u32::MAX);
+    let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
+    let blocks: Vec<usize> = emitter.leaders.iter().copied().chain([program.steps.len()]).collect();
+    let mut most = 0;
+    for (k, range) in blocks.windows(2).enumerate() {
+        emitter.facts = emitter.heads[k].clone();
+        most = most.max(emitter.copies(range[0], range[1]).map_or(0, |copies| copies.scalars.len()));
+    }
+    most
+}
+
+#[test]
+fn accumulating_loops_agree() {
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
+        return;
+    }
+    let place = Place::new();
+    let mut r = Random(0x1057_7E57);
+    let deadline = Instant::now() + seconds();
+    let (mut programs, mut unrolled) = (0, 0);
+    while Instant::now() < deadline {
+        let turns = 1 + below(&mut r, 40);
+        let words = program(&mut r, turns);
+        if [Wide::Z, Wide::Y].iter().any(|&wide| turns_at_once(&place, &words, wide) > 1) {
+            unrolled += 1;
+        }
+        let lanes = if r.chance(4) { 64 } else { 32 };
+        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
+            panic!("{text}");
+        }
+        programs += 1;
+    }
+    println!("{programs} programs, {unrolled} of them unrolled");
+    assert!(programs > 20 && unrolled * 4 > programs, "{unrolled} of {programs} were unrolled");
+}

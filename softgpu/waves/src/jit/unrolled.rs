@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loops of one block with loads, several turns at a time: accumulators are loaded and stored once for all of them.
+//!
+//! INVARIANT: the code before the last check changes nothing of the wave's own registers. If a turn is the loop's last, or an
+//! access is not what was expected, the loop goes on one turn at a time, as without this code.
+
+use iced_x86::{Code, Register};
+
+use super::asm::{Label, context, wave_field};
+use super::codes;
+use super::context::JitContext;
+use super::copies::{Body, Copies, How, Renamed};
+use super::emit::Emitter;
+use super::generator::{Access, next_accesses};
+use super::order;
+use super::transfer::address_dwords;
+use super::{lane, scalar, vmem};
+use crate::step::Step;
+use crate::wave::{PREDECODE_VGPRS, Wave};
+
+/// A piece of work on the registers of the run.
+enum Work<'a> {
+    Early(&'a Renamed, usize),
+    Load(&'a Renamed),
+    Late(&'a Renamed, usize),
+    Move(u16, u16, usize),
+}
+
+impl Emitter<'_> {
+    /// Emits several turns of the loop that the block `first..end` is, if it is one; the block's own code follows. Nothing is
+    /// emitted for other blocks.
+    pub(super) fn unrolled_loop(&mut self, first: usize, end: usize) {
+        let Some(copies) = self.copies(first, end) else { return };
+        let plain = self.g.asm.label();
+        let rollback = self.g.asm.label();
+        self.test_all_lanes(plain);
+        self.scalars_in_advance(end - 1, &copies, rollback);
+        self.g.facts.clone_from(&self.facts);
+        self.g.addresses.clear();
+        self.g.renamed_from = Some((self.program.shape.vgprs + PREDECODE_VGPRS) * self.g.pieces());
+        self.work(&copies, rollback);
+        self.g.write_back(true);
+        self.g.renamed_from = None;
+        self.g.facts = None;
+        for &(to, from) in &copies.scalar_results {
+            let (to, from) = (self.g.scalar(to), self.g.scalar(from));
+            self.g.asm.op2(Code::Mov_r32_rm32, Register::EAX, from);
+            self.g.asm.op2(Code::Mov_rm32_r32, to, Register::EAX);
+        }
+        self.next_turns(first, end, copies.scalars.len() as i32);
+        self.g.asm.place(rollback);
+        let saved = context(std::mem::offset_of!(JitContext, scc));
+        self.g.asm.op2(Code::Mov_r32_rm32, Register::EAX, saved);
+        self.g.asm.op2(Code::Mov_rm32_r32, scc(), Register::EAX);
+        self.g.asm.place(plain);
+    }
+
+    /// The turns of the loop that a block is, if it is one that can be unrolled.
+    pub(super) fn copies(&mut self, first: usize, end: usize) -> Option<Copies> {
+        let facts = self.facts.clone()?;
+        let branch = &self.program.steps[end - 1];
+        let is_loop =
+            matches!(branch.op, Some(softgpu_isa::Op::S_CBRANCH_SCC0 | softgpu_isa::Op::S_CBRANCH_SCC1))
+                && branch.target as usize == first
+                && end < self.program.steps.len();
+        if !is_loop {
+            return None;
+        }
+        let body = Body::of(self.program, first, end - 1, self.g.wide, self.floats)?;
+        let copies = body.copies()?;
+        // What is not known of an address before is not found out here.
+        self.g.facts = Some(facts);
+        let mut all_known = true;
+        for renamed in &copies.early {
+            if let How::Load(t) = renamed.how {
+                all_known &=
+                    address_dwords(&renamed.step, &t) == 0 || self.g.pattern(&renamed.step, &t).is_some();
+            }
+            self.pass_renamed(renamed);
+        }
+        self.g.facts = None;
+        all_known.then_some(copies)
+    }
+
+    fn pass_renamed(&mut self, renamed: &Renamed) {
+        let halves = self.g.shape.halves;
+        let dwords = match renamed.how {
+            How::Load(t) => t.dwords * t.parts,
+            How::Lane(_) => 2,
+        };
+        let rows: Vec<u16> = (0..dwords).map(|d| renamed.step.dst + (d * halves) as u16).collect();
+        let rows = if matches!(renamed.how, How::Lane(_)) && !writes_two(&renamed.step) {
+            &rows[..1]
+        } else {
+            &rows[..]
+        };
+        if let Some(facts) = &mut self.g.facts {
+            facts.apply_renamed(&renamed.step, rows);
+        }
+    }
+
+    /// The scalar steps of all turns; to `rollback` unless all but the last one are followed by another.
+    fn scalars_in_advance(&mut self, branch: usize, copies: &Copies, rollback: Label) {
+        let saved = context(std::mem::offset_of!(JitContext, scc));
+        self.g.asm.op2(Code::Mov_r32_rm32, Register::EAX, scc());
+        self.g.asm.op2(Code::Mov_rm32_r32, saved, Register::EAX);
+        let op = self.program.steps[branch].op;
+        for (turn, steps) in copies.scalars.iter().enumerate() {
+            for step in steps {
+                scalar::emit(&mut self.g.asm, step);
+            }
+            if turn + 1 == copies.scalars.len() {
+                continue;
+            }
+            let taken = op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
+            if let Some(taken) = taken {
+                self.g.asm.jump(taken.negate_condition_code(), rollback);
+            }
+        }
+    }
+
+    fn work(&mut self, copies: &Copies, rollback: Label) {
+        let mut list = Vec::new();
+        for renamed in &copies.early {
+            match renamed.how {
+                How::Load(_) => list.push(Work::Load(renamed)),
+                How::Lane(_) => list.extend((0..self.g.pieces()).map(|c| Work::Early(renamed, c))),
+            }
+        }
+        let late = self.by_chains(&copies.late);
+        for c in 0..self.g.pieces() {
+            list.extend(late.iter().map(|&k| Work::Late(&copies.late[k], c)));
+        }
+        for &(to, from) in &copies.rows {
+            list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
+        }
+        let accesses: Vec<Vec<Access>> = list.iter().map(|work| self.accesses_of(work)).collect();
+        let accesses = next_accesses(&accesses, self.g.all_pieces());
+        for (work, accesses) in list.iter().zip(&accesses) {
+            match work {
+                Work::Early(renamed, c) | Work::Late(renamed, c) => {
+                    if let How::Lane(emit) = renamed.how {
+                        emit(&mut self.g, &renamed.step, *c);
+                    }
+                }
+                Work::Load(renamed) => {
+                    if let How::Load(t) = renamed.how {
+                        let checks = self.checks;
+                        self.g.transfer(&renamed.step, &t, &checks, rollback);
+                    }
+                }
+                Work::Move(to, from, c) => {
+                    let from = self.g.piece(*from, 0, *c);
+                    let from = self.g.piece_register(from);
+                    self.g.finish(codes::MOVE, *to, 0, *c, &[from.into()]);
+                }
+            }
+            self.g.end_operation(accesses);
+            match work {
+                Work::Load(renamed) => self.pass_renamed(renamed),
+                Work::Early(renamed, c) if *c + 1 == self.g.pieces() => self.pass_renamed(renamed),
+                _ => {}
+            }
+        }
+    }
+
+    fn accesses_of(&self, work: &Work<'_>) -> Vec<Access> {
+        match work {
+            Work::Early(renamed, c) | Work::Late(renamed, c) => {
+                lane::accesses(&self.g, &renamed.step, *c, false)
+            }
+            Work::Load(renamed) => match renamed.how {
+                How::Load(t) => vmem::accesses(&self.g, &renamed.step, &t, false),
+                How::Lane(_) => Vec::new(),
+            },
+            Work::Move(to, from, c) => vec![
+                Access { piece: self.g.piece(*from, 0, *c), overwrites: false },
+                Access { piece: self.g.piece(*to, 0, *c), overwrites: true },
+            ],
+        }
+    }
+
+    /// The order of operations in which chains stay together.
+    fn by_chains(&self, late: &[Renamed]) -> Vec<usize> {
+        let touched = |k: usize, writes: bool, resources: &mut Vec<usize>| {
+            let accesses = lane::accesses(&self.g, &late[k].step, 0, false);
+            resources.extend(accesses.iter().filter(|a| a.overwrites == writes).map(|a| a.piece as usize));
+        };
+        order::order(late.len(), self.g.all_pieces(), touched)
+    }
+
+    /// The end of several turns: to the loop's head, or on.
+    fn next_turns(&mut self, first: usize, end: usize, turns: i32) {
+        let branch = end - 1;
+        let turn = self.ordinal(branch) - self.ordinal(first) + 1;
+        let fall = self.g.asm.label();
+        let op = self.program.steps[branch].op;
+        if let Some(taken) = op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape)) {
+            self.g.asm.jump(taken.negate_condition_code(), fall);
+        }
+        self.count(turns * turn);
+        self.look(first, &[]);
+        if let Some(head) = self.label_of(first) {
+            self.g.asm.jump(Code::Jmp_rel32_64, head);
+        }
+        self.g.asm.place(fall);
+        self.count((turns - 1) * turn);
+        self.fall_through(first, end);
+        match self.label_of(end) {
+            Some(label) => self.g.asm.jump(Code::Jmp_rel32_64, label),
+            None => self.leave(end),
+        }
+    }
+}
+
+fn writes_two(step: &Step) -> bool {
+    step.op.is_some_and(|op| softgpu_isa::info(op).dst.first().is_some_and(|slot| slot.ty.dwords() == 2))
+}
+
+/// SCC in memory.
+fn scc() -> iced_x86::MemoryOperand {
+    wave_field(std::mem::offset_of!(Wave, scc))
+}
