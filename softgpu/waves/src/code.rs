@@ -10,7 +10,7 @@ use crate::env::{Env, Hot};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
-use crate::wave::Wave;
+use crate::wave::{RenamedRows, Wave};
 
 /// Why `run_wave` returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub(crate) struct Code<'a> {
     pub shape: Shape,
     pub programs: Vec<Arc<Program>>,
     pub hot: Hot,
+    /// For generated code.
+    pub renamed: Box<RenamedRows>,
     pub engine: Engine,
 }
 

@@ -304,6 +304,7 @@ impl Grid {
             shape: self.plan.shape,
             programs: vec![main],
             hot: crate::env::Hot::new(),
+            renamed: crate::wave::RenamedRows::new(),
             engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
         while !self.halted() && left > 0 {

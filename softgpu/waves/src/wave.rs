@@ -15,6 +15,22 @@ pub type Lanes = [u32; 32];
 #[repr(C, align(64))]
 pub struct Row(pub Lanes);
 
+/// Rows of [`RENAMED_VGPRS`] registers of a wave64.
+#[derive(Debug)]
+pub(crate) struct RenamedRows([Row; 2 * RENAMED_VGPRS]);
+
+impl RenamedRows {
+    /// Zeroed rows on the heap.
+    pub(crate) fn new() -> Box<RenamedRows> {
+        Box::new(RenamedRows([Row::ZERO; 2 * RENAMED_VGPRS]))
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
 impl Row {
     pub(crate) const ZERO: Row = Row([0; 32]);
 }
@@ -38,9 +54,10 @@ pub(crate) const RENAMED_SCALARS: usize = 48;
 pub(crate) const SCALARS: usize = NAMED_SCALARS + RENAMED_SCALARS;
 /// Scratch VGPRs that predecode uses behind the allocated ones (VOPD cross reads, DPP).
 pub(crate) const PREDECODE_VGPRS: usize = 2;
-/// Scratch VGPRs behind those, in which generated code keeps the registers of several turns of a loop.
+/// VGPRs with numbers behind those, in which generated code keeps the registers of several turns of a loop. They are the
+/// worker's, not the wave's: they hold nothing from one run of turns to the next.
 pub(crate) const RENAMED_VGPRS: usize = 72;
-/// All scratch VGPRs.
+/// All numbers behind a wave's own.
 pub(crate) const SPARE_VGPRS: usize = PREDECODE_VGPRS + RENAMED_VGPRS;
 
 /// Whether the scheduler of the workgroup can run a wave.
@@ -124,7 +141,7 @@ impl Wave {
     pub fn new(lanes: usize, vgprs: usize) -> Wave {
         let halves = if lanes > 32 { 2 } else { 1 };
         Wave {
-            v: vec![Row::ZERO; (vgprs + SPARE_VGPRS) * halves].into_boxed_slice(),
+            v: vec![Row::ZERO; (vgprs + PREDECODE_VGPRS) * halves].into_boxed_slice(),
             s: [0; SCALARS],
             halves,
             scc: 0,
@@ -153,7 +170,7 @@ impl Wave {
 
     /// VGPRs allocated.
     pub fn vgprs(&self) -> usize {
-        self.v.len() / self.halves - SPARE_VGPRS
+        self.v.len() / self.halves - PREDECODE_VGPRS
     }
 
     /// Program counter: the address of the next instruction.

@@ -20,6 +20,8 @@ pub(super) const ENV: Register = Register::R12;
 pub(super) const CONTEXT: Register = Register::R13;
 /// The constants.
 pub(super) const POOL: Register = Register::R14;
+/// Rows of renamed registers; only in code for several turns of a loop.
+pub(super) const RENAMED: Register = Register::R11;
 /// The control's state byte.
 pub(super) const FLAG: Register = Register::R15;
 

@@ -17,7 +17,7 @@ use crate::facts::Fact;
 use crate::level::Level;
 use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
-use crate::wave::{Row, Wave, WaveStatus};
+use crate::wave::{RenamedRows, Row, Wave, WaveStatus};
 
 /// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
 /// program's waves cannot be preempted.
@@ -150,6 +150,7 @@ impl Compiled {
         env: &Env<'_>,
         flag: &'w AtomicU8,
         quantum: u32,
+        renamed: &'w mut RenamedRows,
     ) -> Activation<'w> {
         let mut turns = [const { MaybeUninit::uninit() }; WAVES];
         let is_group = waves.is_group && waves.all.len() <= WAVES;
@@ -180,6 +181,7 @@ impl Compiled {
             call,
             lds_bytes,
             lds: std::ptr::null_mut(),
+            renamed: renamed.as_mut_ptr(),
             hot: std::ptr::null(),
             first: scalars_of(first),
             turn: std::ptr::null_mut(),

@@ -57,6 +57,8 @@ pub(super) struct JitContext {
     pub end: u64,
     pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
     pub lds: *mut u8,
+    /// Rows of renamed registers.
+    pub renamed: *mut u8,
     pub lds_bytes: u64,
     pub hot: *const u8,
     /// The scalar file of the first of `turns`. The waves lie in memory one behind the other.

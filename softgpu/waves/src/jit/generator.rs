@@ -8,12 +8,13 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::analysis::Facts;
-use super::asm::{Arg, Asm, ROW_BIAS, ROWS, memory};
+use super::asm::{Arg, Asm, RENAMED, ROW_BIAS, ROWS, memory};
 use super::codes::Codes;
 use super::regs::{NEVER, Piece, Regs, Spill};
 use super::transfer::{Addresses, Outlined};
 use crate::predecode::Shape;
 use crate::step::Step;
+use crate::wave::PREDECODE_VGPRS;
 
 /// Host vectors: 16 lanes in AVX-512, 8 in AVX2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +64,8 @@ pub(super) struct Gen {
     pub masked: bool,
     /// Whether pieces stay in their registers.
     pub resident: bool,
-    /// Pieces from this one on are a run's own: what is not read again is not kept. Sources may stay in memory.
-    pub renamed_from: Option<usize>,
+    /// Whether registers are renamed: what is not read again of those is not kept. Sources may stay in memory.
+    pub has_renamed: bool,
     /// What is known before the program runs, at this point of the code; only where all lanes are active.
     pub facts: Option<Facts>,
     /// The address registers about which something is known at this point of the code.
@@ -85,7 +86,7 @@ impl Gen {
             shape,
             masked: false,
             resident: false,
-            renamed_from: None,
+            has_renamed: false,
             facts: None,
             addresses: Addresses::default(),
             outlined: Vec::new(),
@@ -110,7 +111,16 @@ impl Gen {
     }
 
     pub(super) fn place(&self, piece: Piece) -> MemoryOperand {
-        memory(ROWS, i64::from(piece) * self.wide.lanes() as i64 * 4 - ROW_BIAS, false)
+        let bytes = self.wide.lanes() as i64 * 4;
+        match (piece as usize).checked_sub(self.first_renamed()) {
+            Some(n) => memory(RENAMED, n as i64 * bytes, false),
+            None => memory(ROWS, i64::from(piece) * bytes - ROW_BIAS, false),
+        }
+    }
+
+    /// The first piece that is not the wave's own.
+    pub(super) fn first_renamed(&self) -> usize {
+        (self.shape.vgprs + PREDECODE_VGPRS) * self.pieces()
     }
 
     pub(super) fn vector(&self, n: u8) -> Register {
@@ -159,22 +169,17 @@ impl Gen {
 
     /// A register for an intermediate result.
     pub(super) fn temporary(&mut self) -> Register {
-        match self.regs.take_temporary() {
-            Some((n, spill)) => {
-                if let Some(spill) = spill {
-                    self.store(spill);
-                }
-                self.vector(n)
-            }
-            None => {
-                self.exhausted = true;
-                self.vector(0)
-            }
-        }
+        let n = self.taken(Regs::take_temporary);
+        self.vector(n)
     }
 
     pub(super) fn hold(&mut self, piece: Piece) -> u8 {
-        match self.regs.take_piece(piece) {
+        self.taken(|regs| regs.take_piece(piece))
+    }
+
+    /// The register that `take` takes; what was in it is stored if need be.
+    pub(super) fn taken(&mut self, take: impl FnOnce(&mut Regs) -> Option<(u8, Option<Spill>)>) -> u8 {
+        match take(&mut self.regs) {
             Some((n, spill)) => {
                 if let Some(spill) = spill {
                     self.store(spill);
@@ -204,7 +209,7 @@ impl Gen {
         self.regs.end_operation();
         for &(access, next, overwrites) in accesses {
             self.regs.set_next(access.piece, next, overwrites);
-            if next == NEVER && self.renamed_from.is_some_and(|first| access.piece as usize >= first) {
+            if next == NEVER && access.piece as usize >= self.first_renamed() {
                 self.regs.drop_piece(access.piece);
             }
         }

@@ -50,6 +50,27 @@ impl Gen {
         t
     }
 
+    /// A constant in all lanes of a register that is not written.
+    fn kept_constant(&mut self, value: u32) -> Register {
+        // A loop's registers are the same at its end as at its head.
+        if self.resident || value == 0 {
+            return self.constant(value);
+        }
+        let n = match self.regs.find_constant(value) {
+            Some(n) => {
+                self.regs.pin(n);
+                n
+            }
+            None => {
+                let n = self.taken(|regs| regs.take_constant(value));
+                let from = self.asm.constant_once(value);
+                self.broadcast(self.vector(n), from);
+                n
+            }
+        };
+        self.vector(n)
+    }
+
     /// Dword `dword` of a source, in a register.
     pub(super) fn source(&mut self, s: &Src, dword: usize, c: usize) -> Register {
         let plain = match s.kind {
@@ -63,9 +84,9 @@ impl Gen {
                 self.broadcast(t, from);
                 t
             }
-            Kind::ConstSigned if dword == 1 => self.constant(((s.value as i32) >> 31) as u32),
-            Kind::ConstHigh => self.constant(if dword == 1 { s.value } else { 0 }),
-            _ => self.constant(if dword == 0 { s.value } else { 0 }),
+            Kind::ConstSigned if dword == 1 => self.kept_constant(((s.value as i32) >> 31) as u32),
+            Kind::ConstHigh => self.kept_constant(if dword == 1 { s.value } else { 0 }),
+            _ => self.kept_constant(if dword == 0 { s.value } else { 0 }),
         };
         if !matches!(s.kind, Kind::VgprMod | Kind::ScalarMod) {
             return plain;
@@ -116,7 +137,7 @@ impl Gen {
             Kind::Const | Kind::ConstSigned if dword == 0 && s.value != 0 => {
                 return self.constant_argument(s.value);
             }
-            Kind::Vgpr if self.renamed_from.is_some() => {
+            Kind::Vgpr if self.has_renamed => {
                 // In a long run most values are read a few times, far apart.
                 let piece = self.piece(s.index, dword, c);
                 if self.regs.find(piece).is_none() {

@@ -10,12 +10,15 @@ use super::emit::Emitter;
 use super::exits::Cold;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, Wide, next_accesses};
+use super::regs::Piece;
 use super::transfer::Transfer;
 use super::{lane, scalar, vmem};
 use crate::wave::EXEC;
 
 /// A region with fewer operations has only the variant for any EXEC: a second variant is not worth its bytes (AVX-512).
 const FEW: usize = 3;
+/// Registers that a run whose pieces are side by side leaves for constants and intermediate results.
+const SPARE: usize = 7;
 /// One operation of a region, for one piece.
 #[derive(Clone, Copy)]
 pub(super) enum Micro {
@@ -43,10 +46,11 @@ impl Emitter<'_> {
             let held = self.g.regs.held();
             self.cold.push(Cold::Slow { label, resume, count, step: index, dirty, held });
         }
+        self.g.regs.forget_constants();
         self.g.asm.place(resume);
     }
 
-    pub(super) fn micros(&self, units: &[Unit]) -> Vec<Micro> {
+    pub(super) fn micros(&self, units: &[Unit], masked: bool) -> Vec<Micro> {
         let mut list = Vec::new();
         for unit in units {
             match unit {
@@ -54,6 +58,11 @@ impl Emitter<'_> {
                     What::Transfer(t) => Micro::Transfer(*item, t),
                     _ => Micro::Scalar(*item),
                 }),
+                Unit::Lanes(items) if self.fits(items, masked) => {
+                    for &item in items {
+                        list.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));
+                    }
+                }
                 Unit::Lanes(items) => {
                     for c in 0..self.g.pieces() {
                         list.extend(items.iter().map(|&item| Micro::Lane(item, c)));
@@ -64,10 +73,26 @@ impl Emitter<'_> {
         list
     }
 
+    /// Whether all pieces of a run's rows fit into the registers at once: then the pieces of an operation are emitted side by
+    /// side, as chains that do not wait for each other.
+    fn fits(&self, items: &[Item], masked: bool) -> bool {
+        // There is one mask register in AVX2.
+        if masked && self.g.wide == Wide::Y {
+            return false;
+        }
+        let mut rows: Vec<Piece> = Vec::new();
+        for item in items {
+            let accesses = lane::accesses(&self.g, &self.program.steps[item.index], 0, masked);
+            rows.extend(accesses.iter().map(|a| a.piece));
+        }
+        rows.sort_unstable();
+        rows.dedup();
+        rows.len() * self.g.pieces() + SPARE <= self.g.wide.registers()
+    }
+
     /// Emits a region, in two variants where that pays.
     pub(super) fn region(&mut self, units: Vec<Unit>) {
-        let micros = self.micros(&units);
-        self.emit_region(&micros);
+        self.emit_region(&units);
         for unit in &units {
             match unit {
                 Unit::One(item) => self.pass(item.index),
@@ -76,26 +101,27 @@ impl Emitter<'_> {
         }
     }
 
-    fn emit_region(&mut self, micros: &[Micro]) {
+    fn emit_region(&mut self, units: &[Unit]) {
+        let micros = self.micros(units, false);
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
         if lanes == 0 && !transfers {
-            for m in micros {
+            for m in &micros {
                 self.scalar(m);
             }
             return;
         }
         if self.g.wide == Wide::Z && !transfers && lanes <= FEW * self.g.pieces() {
-            self.variant(micros, true);
+            self.variant(&micros, true);
             return;
         }
         let any = self.g.asm.label();
         self.test_all_lanes(any);
-        self.variant(micros, false);
+        self.variant(&micros, false);
         let over = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, over);
         self.g.asm.place(any);
-        self.variant(micros, true);
+        self.variant(&self.micros(units, true), true);
         self.g.asm.place(over);
     }
 

@@ -16,6 +16,8 @@ enum Holds {
     Nothing,
     Temporary,
     Piece(Piece),
+    /// A constant in all lanes.
+    Constant(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,23 @@ impl Regs {
     /// A register for an intermediate result, until the end of the operation.
     pub(super) fn take_temporary(&mut self) -> Option<(u8, Option<Spill>)> {
         self.take(Holds::Temporary)
+    }
+
+    /// The register that has `value` in all lanes.
+    pub(super) fn find_constant(&self, value: u32) -> Option<u8> {
+        self.slots.iter().position(|s| s.holds == Holds::Constant(value)).map(|k| k as u8)
+    }
+
+    /// A register for a constant that no register has; it is kept as long as no piece needs the register.
+    pub(super) fn take_constant(&mut self, value: u32) -> Option<(u8, Option<Spill>)> {
+        self.take(Holds::Constant(value))
+    }
+
+    /// Forgets constants: code that is called now overwrites them, and only pieces are loaded again.
+    pub(super) fn forget_constants(&mut self) {
+        for s in self.slots.iter_mut().filter(|s| matches!(s.holds, Holds::Constant(_))) {
+            *s = FREE;
+        }
     }
 
     /// Makes a temporary the register of `piece`, newer than memory; `false` if the register is not a temporary.
@@ -200,6 +219,24 @@ mod tests {
         assert_eq!(regs.take_piece(12), Some((a, Some(Spill { register: a, piece: 10 }))));
         assert_eq!(regs.take_temporary(), Some((b, None)));
         assert_eq!(regs.take_temporary(), None, "both are in use");
+    }
+
+    #[test]
+    fn constants_are_kept_until_a_piece_needs_the_register() {
+        let mut regs = Regs::new(2);
+        let (a, _) = regs.take_piece(10).unwrap();
+        let (b, _) = regs.take_constant(7).unwrap();
+        regs.end_operation();
+        regs.set_next(10, 5, false);
+        assert_eq!((regs.find_constant(7), regs.find_constant(8)), (Some(b), None));
+        assert_eq!(regs.take_piece(11), Some((b, None)));
+        assert_eq!((regs.find_constant(7), regs.find(10)), (None, Some(a)));
+        regs.end_operation();
+        let (c, _) = regs.take_constant(9).unwrap();
+        regs.end_operation();
+        assert_eq!(regs.find_constant(9), Some(c));
+        regs.forget_constants();
+        assert_eq!(regs.find_constant(9), None);
     }
 
     #[test]

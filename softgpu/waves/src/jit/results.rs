@@ -118,8 +118,8 @@ impl Gen {
         let b = self.last(&s.src[1], 0, c);
         let addend = self.source(&s.src[2], 0, c);
         let code = self.pick(codes::FMA231);
-        // A constant or scalar is in a temporary already.
-        let t = if s.src[2].kind == Kind::Vgpr {
+        // A scalar is in a temporary already.
+        let t = if !matches!(s.src[2].kind, Kind::Scalar | Kind::ScalarMod | Kind::VgprMod) {
             let t = self.temporary();
             let mov = self.pick(codes::MOVE);
             self.asm.op2(mov, t, addend);

@@ -6,7 +6,7 @@
 
 use iced_x86::{Code, Register};
 
-use super::asm::{Label, context, wave_field};
+use super::asm::{Label, RENAMED, context, wave_field};
 use super::codes;
 use super::context::JitContext;
 use super::copies::{Body, Copies, How, Renamed};
@@ -16,7 +16,7 @@ use super::order;
 use super::transfer::address_dwords;
 use super::{lane, scalar, vmem};
 use crate::step::Step;
-use crate::wave::{PREDECODE_VGPRS, Wave};
+use crate::wave::Wave;
 
 /// A piece of work on the registers of the run.
 enum Work<'a> {
@@ -37,10 +37,12 @@ impl Emitter<'_> {
         self.scalars_in_advance(end - 1, &copies, rollback);
         self.g.facts.clone_from(&self.facts);
         self.g.addresses.clear();
-        self.g.renamed_from = Some((self.program.shape.vgprs + PREDECODE_VGPRS) * self.g.pieces());
+        self.g.has_renamed = true;
+        let rows = context(std::mem::offset_of!(JitContext, renamed));
+        self.g.asm.op2(Code::Mov_r64_rm64, RENAMED, rows);
         self.work(&copies, rollback);
         self.g.write_back(true);
-        self.g.renamed_from = None;
+        self.g.has_renamed = false;
         self.g.facts = None;
         for &(to, from) in &copies.scalar_results {
             let (to, from) = (self.g.scalar(to), self.g.scalar(from));
@@ -128,8 +130,15 @@ impl Emitter<'_> {
             }
         }
         let late = self.by_chains(&copies.late);
-        for c in 0..self.g.pieces() {
-            list.extend(late.iter().map(|&k| Work::Late(&copies.late[k], c)));
+        let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
+        if self.fits_side_by_side(&late) {
+            for renamed in late {
+                list.extend((0..self.g.pieces()).map(|c| Work::Late(renamed, c)));
+            }
+        } else {
+            for c in 0..self.g.pieces() {
+                list.extend(late.iter().map(|renamed| Work::Late(renamed, c)));
+            }
         }
         for &(to, from) in &copies.rows {
             list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
@@ -162,6 +171,14 @@ impl Emitter<'_> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether there are registers for all pieces of the rows that are written: sources may stay in memory.
+    fn fits_side_by_side(&self, late: &[&Renamed]) -> bool {
+        let mut rows: Vec<u16> = late.iter().map(|renamed| renamed.step.dst).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        2 * rows.len() * self.g.pieces() <= self.g.wide.registers()
     }
 
     fn accesses_of(&self, work: &Work<'_>) -> Vec<Access> {
