@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::env::{Env, Hot};
+use crate::env::Env;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::{Cache, Program};
@@ -57,7 +57,6 @@ pub(crate) struct Code<'a> {
     pub level: Level,
     pub shape: Shape,
     pub programs: Vec<Arc<Program>>,
-    pub hot: Hot,
     /// For generated code.
     pub renamed: Box<RenamedRows>,
     pub engine: Engine,

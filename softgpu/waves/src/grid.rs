@@ -25,6 +25,8 @@ use crate::workers::{Counts, Workers};
 
 /// How long a workgroup runs before another one of the grid does.
 const SLICE: Duration = Duration::from_millis(4);
+/// Instructions after which a worker looks at the clock again.
+const CLOCK_INSTRUCTIONS: u64 = 20_000;
 /// How long a worker runs workgroups of one grid while other grids wait.
 const GRID_TIME: Duration = Duration::from_millis(10);
 /// How often the thread that waits for the grid checks the control, for changes that no worker reports.
@@ -209,9 +211,13 @@ impl Grid {
         next < self.plan.total && p.started < self.plan.max_resident && p.free.has_one_for(next)
     }
 
-    /// A workgroup to run: the resident one that has waited longest, or a new one in the memory of `spare`.
-    fn take(&self, spare: &mut Option<Box<Group>>) -> Option<Box<Group>> {
+    /// A workgroup to run: the resident one that has waited longest, or a new one in the memory of `spare`. Before that, the
+    /// one that is `done` is finished.
+    fn take(&self, done: &mut Option<Box<Group>>, spare: &mut Option<Box<Group>>) -> Option<Box<Group>> {
         let mut p = self.progress.lock();
+        if let Some(group) = done.take() {
+            self.finish(&mut p, group, spare);
+        }
         let can_start = self.can_start(&p);
         p.prefer_fresh = !p.prefer_fresh;
         if (!can_start || !p.prefer_fresh)
@@ -231,11 +237,9 @@ impl Grid {
         Some(group)
     }
 
-    fn finish(&self, group: Box<Group>, spare: &mut Option<Box<Group>>) {
-        let mut p = self.progress.lock();
+    fn finish(&self, p: &mut Progress, group: Box<Group>, spare: &mut Option<Box<Group>>) {
         p.started -= 1;
         p.free.put(group.slot);
-        drop(p);
         *spare = Some(group);
     }
 
@@ -303,18 +307,25 @@ impl Grid {
             level,
             shape: self.plan.shape,
             programs: vec![main],
-            hot: crate::env::Hot::new(),
             renamed: crate::wave::RenamedRows::new(),
             engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
+        let mut hot = crate::env::Hot::new();
+        let mut done = None;
+        let (mut now, mut look_at) = (Instant::now(), CLOCK_INSTRUCTIONS);
         while !self.halted() && left > 0 {
             left -= 1;
-            let Some(mut group) = self.take(spare) else { return };
-            let deadline = Instant::now() + SLICE;
+            let Some(mut group) = self.take(&mut done, spare) else { return };
+            // Looking at the clock takes as long as a short workgroup.
+            if counts.instructions >= look_at {
+                (now, look_at) = (Instant::now(), counts.instructions + CLOCK_INSTRUCTIONS);
+            }
+            let deadline = now + SLICE;
             let mut options = TurnOptions {
                 plan: &self.plan,
                 map: &mut map,
                 code: &mut code,
+                hot: &mut hot,
                 control: &self.control,
                 deadline,
                 executed: &mut counts.instructions,
@@ -323,9 +334,12 @@ impl Grid {
             match group.run(&mut options) {
                 Turn::Done => {
                     counts.waves += group.waves();
-                    self.finish(group, spare);
+                    done = Some(group);
                 }
-                Turn::Again | Turn::Interrupted => self.progress.lock().resident.push_back(group),
+                Turn::Again | Turn::Interrupted => {
+                    look_at = 0;
+                    self.progress.lock().resident.push_back(group);
+                }
                 Turn::Exception(exception) => {
                     let mut p = self.progress.lock();
                     p.resident.push_back(group);
@@ -336,8 +350,11 @@ impl Grid {
             }
             RwLockReadGuard::bump(&mut map);
             if deadline > leave && workers.others_waiting() {
-                return;
+                break;
             }
+        }
+        if let Some(group) = done {
+            self.finish(&mut self.progress.lock(), group, spare);
         }
     }
 

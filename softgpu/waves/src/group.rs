@@ -52,6 +52,7 @@ pub(crate) struct TurnOptions<'a, 'map, 'code> {
     /// The locked map of what the waves may access.
     pub map: &'a mut RwLockReadGuard<'map, Map>,
     pub code: &'a mut Code<'code>,
+    pub hot: &'a mut Hot,
     pub control: &'a Control,
     /// When the turn ends.
     pub deadline: Instant,
@@ -69,7 +70,10 @@ impl Group {
 
     fn make_room(&mut self, plan: &Plan, waves: usize) {
         let fits = |w: &Wave| w.halves == plan.shape.halves && w.vgprs() == plan.shape.vgprs;
-        self.waves.retain(fits);
+        // All have the same shape.
+        if !self.waves.first().is_some_and(fits) {
+            self.waves.clear();
+        }
         while self.waves.len() < waves {
             self.waves.push(Wave::new(plan.shape.halves * 32, plan.shape.vgprs));
         }
@@ -89,9 +93,7 @@ impl Group {
         self.id = id;
         self.slot = slot;
         self.lds[..plan.lds_bytes as usize / 4].fill(0);
-        for (k, w) in self.waves[..waves].iter_mut().enumerate() {
-            plan.start(w, id, k, slot);
-        }
+        plan.start(&mut self.waves[..waves], id, slot);
     }
 
     /// Rebuilds a workgroup from the records of its waves that had not ended.
@@ -141,14 +143,7 @@ impl Group {
     /// Runs until the workgroup is done or the deadline has passed. The map lock is offered to writers after every
     /// quantum.
     pub(crate) fn run(&mut self, options: &mut TurnOptions<'_, '_, '_>) -> Turn {
-        let mut hot = std::mem::replace(&mut options.code.hot, Hot::new());
-        let turn = self.turns(options, &mut hot);
-        options.code.hot = hot;
-        turn
-    }
-
-    fn turns(&mut self, options: &mut TurnOptions<'_, '_, '_>, hot: &mut Hot) -> Turn {
-        let TurnOptions { plan, map, code, control, deadline, executed, watch } = options;
+        let TurnOptions { plan, map, code, hot, control, deadline, executed, watch } = options;
         loop {
             let mut went_round = false;
             let mut k = 0;

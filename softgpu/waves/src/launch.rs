@@ -250,48 +250,51 @@ impl Plan {
         self.places.map_or(0, |places| places.place(w.flat_scratch))
     }
 
-    /// Puts `w` into the state wave `index` of workgroup `id` starts in; `place` is the workgroup's in the scratch. VGPRs
+    /// Puts `waves` into the state in which those of workgroup `id` start; `place` is the workgroup's in the scratch. VGPRs
     /// that are not part of that state keep what the last wave of this process left in them, as in hardware.
-    pub(crate) fn start(&self, w: &mut Wave, id: [u32; 3], index: usize, place: usize) {
-        w.s[..NAMED_SCALARS].fill(0);
-        w.scc = 0;
-        w.cause = None;
-        w.leave = None;
-        w.in_handler = false;
-        w.hint = 0;
-        w.pc = self.entry;
-        w.mode = self.mode;
-        w.trapsts = 0;
-        w.state = crate::wave::WaveStatus::Ready;
-        w.group = id;
-        w.wave_in_group = index as u32;
-        w.lds_bytes = self.lds_bytes;
-        w.status = self.status;
-        w.flat_scratch = 0;
-        if let Some(places) = self.places {
-            w.status |= STATUS_SCRATCH;
-            w.flat_scratch = places.address(place, index);
-        }
-        w.s[..16].copy_from_slice(&self.sgprs);
-        for (place, value) in self.layout.workgroup_id.iter().zip(id) {
-            if let Some(place) = place {
-                w.set_sgpr(*place as usize, value);
+    pub(crate) fn start(&self, waves: &mut [Wave], id: [u32; 3], place: usize) {
+        let extent = self.extent(id).map(|n| n.clamp(1, 1024));
+        let mut scalars = [0; NAMED_SCALARS];
+        scalars[..16].copy_from_slice(&self.sgprs);
+        let info = self.layout.workgroup_info.map(|place| (place, waves.len() as u32 & 0x3F));
+        let ids = self.layout.workgroup_id.iter().zip(id).filter_map(|(place, id)| Some(((*place)?, id)));
+        for (place, value) in ids.chain(info) {
+            if let Some(s) = scalars.get_mut(place as usize) {
+                *s = value;
             }
         }
-        if let Some(place) = self.layout.workgroup_info {
-            w.set_sgpr(place as usize, self.wave_count(id) as u32 & 0x3F);
+        scalars[TTMP + 6] = self.dispatch_index;
+        scalars[TTMP + 8..TTMP + 11].copy_from_slice(&id);
+        for (index, w) in waves.iter_mut().enumerate() {
+            w.s[..NAMED_SCALARS].copy_from_slice(&scalars);
+            w.s[TTMP + 11] = index as u32 & 0x3F;
+            w.scc = 0;
+            w.cause = None;
+            w.leave = None;
+            w.in_handler = false;
+            w.hint = 0;
+            w.pc = self.entry;
+            w.mode = self.mode;
+            w.trapsts = 0;
+            w.state = crate::wave::WaveStatus::Ready;
+            w.group = id;
+            w.wave_in_group = index as u32;
+            w.lds_bytes = self.lds_bytes;
+            w.status = self.status;
+            w.flat_scratch = 0;
+            if let Some(places) = self.places {
+                w.status |= STATUS_SCRATCH;
+                w.flat_scratch = places.address(place, index);
+            }
+            self.work_item_ids(w, extent, index);
         }
-        w.s[TTMP + 6] = self.dispatch_index;
-        w.s[TTMP + 8..TTMP + 11].copy_from_slice(&id);
-        w.s[TTMP + 11] = index as u32 & 0x3F;
-        self.work_item_ids(w, id, index);
     }
 
     /// v0 = x | y << 10 | z << 20 as far as the kernel asked for (compilers leave a mask out where it asked for x only), and
     /// EXEC = items present.
-    fn work_item_ids(&self, w: &mut Wave, id: [u32; 3], index: usize) {
+    fn work_item_ids(&self, w: &mut Wave, [nx, ny, nz]: [u32; 3], index: usize) {
         let lanes = w.lanes() as u32;
-        let [nx, ny, nz] = self.extent(id).map(|n| n.clamp(1, 1024));
+        // CAST: a workgroup has at most 1,024 waves and 1,024³ items.
         let items = u64::from(nx) * u64::from(ny) * u64::from(nz);
         let first = index as u64 * u64::from(lanes);
         let present = items.saturating_sub(first).min(u64::from(lanes)) as u32;
