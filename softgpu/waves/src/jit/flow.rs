@@ -52,6 +52,12 @@ pub(super) struct Item {
     pub touch: Touch,
 }
 
+impl Item {
+    pub(super) fn is_transfer(&self) -> bool {
+        matches!(self.what, What::Transfer(_))
+    }
+}
+
 /// Pieces of a block in the order of emission.
 pub(super) enum Unit {
     Lanes(Vec<Item>),

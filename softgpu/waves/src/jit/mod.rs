@@ -48,6 +48,7 @@ mod masks;
 mod memory;
 mod operands;
 mod order;
+mod piecewise;
 mod region;
 mod regs;
 mod resident;

@@ -92,16 +92,40 @@ impl Emitter<'_> {
 
     /// Emits a region, in two variants where that pays.
     pub(super) fn region(&mut self, units: Vec<Unit>) {
-        self.emit_region(&units);
-        for unit in &units {
-            match unit {
-                Unit::One(item) => self.pass(item.index),
-                Unit::Lanes(items) => items.iter().for_each(|item| self.pass(item.index)),
+        let (mut from, mut at, mut not_before) = (0, 0, 0);
+        let mut at_from = self.facts.clone();
+        while at < units.len() {
+            // Only a load can begin a run.
+            let begins = at >= not_before && matches!(&units[at], Unit::One(item) if item.is_transfer());
+            let (run, is_worth_it) = if begins { self.piecewise_run(&units[at..]) } else { (0, false) };
+            if is_worth_it {
+                let here = std::mem::replace(&mut self.facts, at_from);
+                self.emit_region(&units[from..at], false);
+                self.facts = here;
+                self.emit_region(&units[at..at + run], true);
+                (from, not_before) = (at + run, at + run);
+                units[at..from].iter().for_each(|unit| self.pass_unit(unit));
+                at_from = self.facts.clone();
+                at = from;
+            } else {
+                not_before = not_before.max(at + run);
+                self.pass_unit(&units[at]);
+                at += 1;
             }
+        }
+        let here = std::mem::replace(&mut self.facts, at_from);
+        self.emit_region(&units[from..], false);
+        self.facts = here;
+    }
+
+    pub(super) fn pass_unit(&mut self, unit: &Unit) {
+        match unit {
+            Unit::One(item) => self.pass(item.index),
+            Unit::Lanes(items) => items.iter().for_each(|item| self.pass(item.index)),
         }
     }
 
-    fn emit_region(&mut self, units: &[Unit]) {
+    fn emit_region(&mut self, units: &[Unit], is_run: bool) {
         let micros = self.micros(units, false);
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
@@ -117,7 +141,11 @@ impl Emitter<'_> {
         }
         let any = self.g.asm.label();
         self.test_all_lanes(any);
-        self.variant(&micros, false);
+        if is_run {
+            self.piecewise(units, any);
+        } else {
+            self.variant(&micros, false);
+        }
         let over = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, over);
         self.g.asm.place(any);

@@ -67,6 +67,16 @@ impl Touch {
         each(&self.writes, self.spare_writes, f);
     }
 
+    /// Whether VGPR `register` may change.
+    pub(super) fn writes_register(&self, register: usize) -> bool {
+        self.writes.vector.get(register / 64).is_some_and(|word| word >> (register % 64) & 1 != 0)
+    }
+
+    /// Whether it reads scalars that `other` may change.
+    pub(super) fn reads_scalars_of(&self, other: &Touch) -> bool {
+        self.reads.scalar & other.writes.scalar != 0
+    }
+
     /// Scalars that may change, as bits.
     pub(super) fn written_scalars(&self) -> u128 {
         self.writes.scalar

@@ -17,18 +17,18 @@ use crate::wave::mode;
 
 /// The loop's counter, and a scalar that is added to addresses in each turn.
 const COUNTER: u32 = 30;
-const STEP: u32 = 28;
+pub(super) const STEP: u32 = 28;
 
-fn code(op: Op, fmt: Fmt) -> u32 {
+pub(super) fn code(op: Op, fmt: Fmt) -> u32 {
     info(op).opcode(EncodingFamily::Gfx11, fmt).expect("an opcode").into()
 }
 
-fn vop2(op: Op, to: u32, a: u32, b: u32) -> u32 {
+pub(super) fn vop2(op: Op, to: u32, a: u32, b: u32) -> u32 {
     code(op, Fmt::Vop2) << 25 | to << 17 | b << 9 | (256 + a)
 }
 
 /// A load through the address in `at`, of registers that begin at 4.
-fn load(r: &mut Random, at: u32, is_local: bool) -> Vec<u32> {
+pub(super) fn load(r: &mut Random, at: u32, is_local: bool) -> Vec<u32> {
     use Op::*;
     const LOCAL: [Op; 5] = [DS_LOAD_B32, DS_LOAD_B64, DS_LOAD_B128, DS_LOAD_2ADDR_B32, DS_LOAD_2ADDR_B64];
     const GLOBAL: [Op; 3] = [GLOBAL_LOAD_B32, GLOBAL_LOAD_B64, GLOBAL_LOAD_B128];
@@ -46,7 +46,7 @@ fn load(r: &mut Random, at: u32, is_local: bool) -> Vec<u32> {
 }
 
 /// An operation of the body: accumulators are registers 1 to 3, what is loaded 4 to 7.
-fn operation(r: &mut Random) -> u32 {
+pub(super) fn operation(r: &mut Random) -> u32 {
     use Op::*;
     const OPS: [Op; 7] = [V_FMAC_F32, V_ADD_F32, V_MUL_F32, V_ADD_NC_U32, V_XOR_B32, V_MAX_I32, V_FMAC_F32];
     let op = OPS[r.below(7) as usize];
@@ -63,9 +63,9 @@ fn operation(r: &mut Random) -> u32 {
     }
 }
 
-fn program(r: &mut Random, turns: u32) -> Vec<u32> {
-    // Addresses in 8 and 9, from the work-item's number.
-    let mut words = vec![0xBE80_0000 | COUNTER << 16 | (128 + turns), 0xBE80_0000 | STEP << 16 | 128];
+/// Addresses in 8 and 9, from the work-item's number.
+pub(super) fn addresses(r: &mut Random) -> Vec<u32> {
+    let mut words = Vec::new();
     for at in [8, 9] {
         words.push(0x7E00_0300 | at << 17);
         if r.chance(2) {
@@ -74,6 +74,12 @@ fn program(r: &mut Random, turns: u32) -> Vec<u32> {
         words.push(0x3000_0000 | at << 17 | at << 9 | (128 + below(r, 6)));
         words.extend([0x3600_0000 | at << 17 | at << 9 | 255, if r.chance(4) { 0x3FFF } else { 0xFFF }]);
     }
+    words
+}
+
+fn program(r: &mut Random, turns: u32) -> Vec<u32> {
+    let mut words = vec![0xBE80_0000 | COUNTER << 16 | (128 + turns), 0xBE80_0000 | STEP << 16 | 128];
+    words.extend(addresses(r));
     let start = words.len();
     // v10 = s28 + v8, v11 = s28 + v9; or 8 and 9 move on by themselves.
     let is_counted = r.chance(2);

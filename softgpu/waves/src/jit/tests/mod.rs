@@ -6,6 +6,7 @@ mod features;
 mod listed;
 mod loops;
 mod random;
+mod runs;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,7 +125,8 @@ fn session(
     let map = place.vm.lock();
     let shape = Shape { halves: w.halves, vgprs: w.vgprs() };
     let main = cache.get(&map, level.min(Level::Avx2), shape, place.at);
-    let mut code = Code { cache: &cache, level, shape, programs: vec![main], renamed: RenamedRows::new(), engine };
+    let mut code =
+        Code { cache: &cache, level, shape, programs: vec![main], renamed: RenamedRows::new(), engine };
     let (mut lds, mut hot) = (Lds::new(), Hot::new());
     for (k, x) in lds.iter_mut().enumerate() {
         *x = (k as u32).wrapping_mul(0x9E37_79B9);

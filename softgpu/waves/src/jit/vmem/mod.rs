@@ -41,6 +41,12 @@ pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<
     list
 }
 
+/// The pieces that a load writes for piece `c`.
+pub(super) fn loaded(g: &Gen, step: &Step, t: &Transfer, c: usize) -> Vec<Access> {
+    let dwords = 0..t.parts * t.dwords;
+    dwords.map(|d| Access { piece: g.piece(step.dst, d, c), overwrites: true }).collect()
+}
+
 /// Whether the lanes of an LDS access may be anywhere; the handler does what may not.
 fn may_scatter(g: &Gen, s: &Step, t: &Transfer) -> bool {
     let possible = match t.store {
@@ -65,6 +71,32 @@ impl Gen {
     /// call.
     pub(super) fn transfer(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
         let pattern = self.pattern(s, t);
+        let dirty = self.check(s, t, checks, slow);
+        for part in 0..t.parts {
+            for c in 0..self.pieces() {
+                self.move_piece(s, t, pattern, part, c);
+                self.regs.end_operation();
+            }
+        }
+        if !t.store {
+            let (row, halves) = (s.dst as usize, self.shape.halves);
+            self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
+        }
+        dirty
+    }
+
+    /// Loads piece `c`, which has been checked.
+    pub(super) fn load_piece(&mut self, s: &Step, t: &Transfer, c: usize) {
+        let pattern = self.pattern(s, t);
+        for part in 0..t.parts {
+            self.move_piece(s, t, pattern, part, c);
+            self.regs.end_operation();
+        }
+    }
+
+    /// Checks the access; to `slow` if it is not allowed. Returns what has to be stored before the handler is called there.
+    pub(super) fn check(&mut self, s: &Step, t: &Transfer, checks: &Checks, slow: Label) -> Vec<Spill> {
+        let pattern = self.pattern(s, t);
         if address_dwords(s, t) > 0 {
             self.known(s, t, 0);
         }
@@ -80,16 +112,6 @@ impl Gen {
             }
         }
         self.regs.end_operation();
-        for part in 0..t.parts {
-            for c in 0..self.pieces() {
-                self.move_piece(s, t, pattern, part, c);
-                self.regs.end_operation();
-            }
-        }
-        if !t.store {
-            let (row, halves) = (s.dst as usize, self.shape.halves);
-            self.addresses.forget(row..row + t.dwords * t.parts * halves, halves);
-        }
         dirty
     }
 

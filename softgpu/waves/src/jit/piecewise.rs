@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs of loads and lane-wise operations, done for one piece of the rows after the other, so that accumulators stay in
+//! registers from the first load to the last.
+//!
+//! INVARIANT: all accesses are checked before anything is changed. The loads' addresses are not written in the run, and
+//! what is known of them is known before the program runs; so the pieces do not depend on each other.
+
+use super::asm::Label;
+use super::emit::Emitter;
+use super::flow::{Item, Unit, What};
+use super::generator::{Access, next_accesses};
+use super::regs::Piece;
+use super::touch::Touch;
+use super::transfer::{Space, Transfer, address_dwords};
+use super::{lane, scalar, vmem};
+
+/// A run with fewer loads, or fewer lane-wise operations, is not worth an end of its region.
+const LOADS: usize = 3;
+const LANES: usize = 6;
+/// Registers that are left for constants, intermediate results and transposed loads.
+const SPARE: usize = 7;
+
+/// An operation on a piece.
+#[derive(Clone, Copy)]
+enum Work {
+    Lane(Item),
+    Load(Item, Transfer),
+}
+
+impl Work {
+    fn item(&self) -> &Item {
+        match self {
+            Work::Lane(item) | Work::Load(item, _) => item,
+        }
+    }
+}
+
+impl Emitter<'_> {
+    /// How many of `units`, which begin at this point of the code, are a run, and whether it is worth it.
+    pub(super) fn piecewise_run(&mut self, units: &[Unit]) -> (usize, bool) {
+        let Some(facts) = self.facts.clone() else { return (0, false) };
+        self.g.facts = Some(facts);
+        let (mut count, mut loads, mut lanes) = (0, 0, 0);
+        let mut all = Touch::default();
+        let mut scalars = Touch::default();
+        for unit in units {
+            match unit {
+                Unit::Lanes(items) if items.iter().all(stays_in_its_piece) => {
+                    items.iter().for_each(|item| all.add(&item.touch));
+                    lanes += items.len();
+                }
+                Unit::One(item) => match item.what {
+                    What::Transfer(t) if self.is_independent(item, &t, &all, &scalars) => {
+                        all.add(&item.touch);
+                        loads += 1;
+                    }
+                    What::Scalar if !item.touch.conflicts(&all) => scalars.add(&item.touch),
+                    _ => break,
+                },
+                Unit::Lanes(_) => break,
+            }
+            count += 1;
+        }
+        self.g.facts = None;
+        (count, loads >= LOADS && lanes >= LANES)
+    }
+
+    /// Whether a transfer is a load whose address is known, and neither written in the run nor read from its scalars.
+    fn is_independent(&self, item: &Item, t: &Transfer, all: &Touch, scalars: &Touch) -> bool {
+        let step = &self.program.steps[item.index];
+        let halves = self.g.shape.halves;
+        let dwords = address_dwords(step, t);
+        let first = step.src[0].index as usize / halves;
+        let is_kept = || {
+            let mut address = first..first + dwords;
+            address.end <= self.g.shape.vgprs && address.all(|register| !all.writes_register(register))
+        };
+        let is_known = || is_kept() && self.g.pattern(step, t).is_some();
+        !t.store && !item.touch.reads_scalars_of(scalars) && (dwords == 0 || is_known())
+    }
+
+    /// Emits a run; to `otherwise`, with nothing changed, if an access is not allowed or not inline.
+    pub(super) fn piecewise(&mut self, units: &[Unit], otherwise: Label) {
+        self.g.addresses.clear();
+        self.g.masked = false;
+        self.g.facts.clone_from(&self.facts);
+        self.check_all(units, otherwise);
+        let mut work = Vec::new();
+        for unit in units {
+            match unit {
+                Unit::Lanes(items) => work.extend(items.iter().map(|&item| Work::Lane(item))),
+                Unit::One(item) => match item.what {
+                    What::Transfer(t) => work.push(Work::Load(*item, t)),
+                    _ => {
+                        scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    }
+                },
+            }
+        }
+        // In the order of the program few results wait, if loads come late; in that of chains, accumulators change seldom.
+        let mut in_order = work.clone();
+        in_order.sort_by_key(|w| w.item().index);
+        let late = self.loads_late(&in_order);
+        let (registers, pieces) = (self.g.wide.registers(), self.g.pieces());
+        let live = self.live(&late);
+        let list: Vec<(Work, usize)> = if live * pieces + SPARE <= registers {
+            late.iter().flat_map(|&w| (0..pieces).map(move |c| (w, c))).collect()
+        } else {
+            let order = if live + SPARE <= registers { late } else { work };
+            (0..pieces).flat_map(|c| order.iter().map(move |&w| (w, c)).collect::<Vec<_>>()).collect()
+        };
+        let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
+        let accesses = next_accesses(&accesses, self.g.all_pieces());
+        for ((w, c), accesses) in list.iter().zip(&accesses) {
+            let step = &self.program.steps[w.item().index];
+            match w {
+                Work::Lane(item) => {
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, step, *c);
+                    }
+                }
+                Work::Load(_, t) => self.g.load_piece(step, t, *c),
+            }
+            self.g.end_operation(accesses);
+        }
+        self.g.write_back(true);
+        self.g.addresses.clear();
+        self.g.facts = None;
+    }
+
+    /// Checks all accesses. Of those in LDS with one address, only the one that reaches furthest.
+    fn check_all(&mut self, units: &[Unit], otherwise: Label) {
+        let mut checked: Vec<(usize, Transfer)> = Vec::new();
+        for unit in units {
+            let Unit::One(Item { index, what: What::Transfer(t), .. }) = unit else { continue };
+            let end = |t: &Transfer| {
+                4 * t.dwords as i64 + t.offsets[..t.parts].iter().max().copied().unwrap_or_default()
+            };
+            let row = self.program.steps[*index].src[0].index;
+            let same = checked.iter_mut().find(|(other, u)| {
+                u.space == Space::Lds
+                    && t.space == Space::Lds
+                    && self.program.steps[*other].src[0].index == row
+            });
+            match same {
+                Some((other, u)) if end(u) < end(t) => (*other, *u) = (*index, *t),
+                Some(_) => {}
+                None => checked.push((*index, *t)),
+            }
+        }
+        let checks = self.checks;
+        for (index, t) in checked {
+            self.g.check(&self.program.steps[index], &t, &checks, otherwise);
+        }
+    }
+
+    /// The same work, with every load in front of the first operation that reads or writes what is loaded.
+    fn loads_late(&self, work: &[Work]) -> Vec<Work> {
+        let mut order = Vec::with_capacity(work.len());
+        let mut waiting: Vec<(Work, Vec<Piece>)> = Vec::new();
+        for w in work {
+            let pieces: Vec<Piece> = self.accesses_of_piece(w, 0).iter().map(|a| a.piece).collect();
+            let shares = |other: &[Piece]| other.iter().any(|piece| pieces.contains(piece));
+            // Loads of the same registers keep their order, since both wait or the first one has left.
+            let mut k = 0;
+            while k < waiting.len() {
+                if shares(&waiting[k].1) { order.push(waiting.remove(k).0) } else { k += 1 }
+            }
+            match w {
+                Work::Load(..) => waiting.push((*w, pieces)),
+                Work::Lane(_) => order.push(*w),
+            }
+        }
+        order.extend(waiting.into_iter().map(|(w, _)| w));
+        order
+    }
+
+    /// Most pieces that are read later at any point of `work`, of those with the same lanes.
+    fn live(&self, work: &[Work]) -> usize {
+        let list: Vec<Vec<Access>> = work.iter().map(|w| self.accesses_of_piece(w, 0)).collect();
+        let mut live = std::collections::HashSet::new();
+        let mut most = 0;
+        for accesses in list.iter().rev() {
+            for a in accesses.iter().filter(|a| a.overwrites) {
+                live.remove(&a.piece);
+            }
+            live.extend(accesses.iter().filter(|a| !a.overwrites).map(|a| a.piece));
+            most = most.max(live.len());
+        }
+        most
+    }
+
+    fn accesses_of_piece(&self, w: &Work, c: usize) -> Vec<Access> {
+        let step = &self.program.steps[w.item().index];
+        match w {
+            Work::Lane(_) => lane::accesses(&self.g, step, c, false),
+            Work::Load(_, t) => vmem::loaded(&self.g, step, t, c),
+        }
+    }
+}
+
+/// Whether a lane-wise operation writes nothing but its own lanes of VGPRs.
+fn stays_in_its_piece(item: &Item) -> bool {
+    !item.alone && item.touch.written_scalars() == 0 && !item.touch.writes_exec()
+}
