@@ -191,6 +191,8 @@ impl Compiled {
             // The barrier of a wave alone is its workgroup's.
             total: if is_group { count as u32 } else { u32::MAX },
             scc: 0,
+            lanes: [const { MaybeUninit::uninit() }; 16],
+            values: [const { MaybeUninit::uninit() }; 8],
             turns,
             known: [const { MaybeUninit::uninit() }; KNOWN],
         };

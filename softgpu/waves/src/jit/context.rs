@@ -72,6 +72,9 @@ pub(super) struct JitContext {
     pub total: u32,
     /// SCC at the head of a loop of which several turns are begun.
     pub scc: u32,
+    /// Scratch space: places of a piece's lanes, and their values.
+    pub lanes: [MaybeUninit<u32>; 16],
+    pub values: [MaybeUninit<u32>; 8],
     pub turns: [MaybeUninit<Turn>; WAVES],
     /// Scratch space: generated code writes it before it reads it.
     pub known: [MaybeUninit<Known>; KNOWN],

@@ -179,6 +179,15 @@ pub(super) enum Offsets {
     Memory(MemoryOperand),
 }
 
+/// Lanes that have no common distance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scattered {
+    /// The address register's piece.
+    pub offsets: Offsets,
+    /// What has to be subtracted from it; nothing in LDS.
+    pub least: Option<MemoryOperand>,
+}
+
 /// Code for rare patterns, emitted out of line; its registers were reserved at the jump to it.
 #[derive(Debug)]
 pub(super) enum Outlined {
@@ -194,6 +203,6 @@ pub(super) enum Outlined {
         stride: MemoryOperand,
         offset: i64,
         /// If the lanes may be anywhere.
-        offsets: Option<Offsets>,
+        offsets: Option<Scattered>,
     },
 }

@@ -161,16 +161,99 @@ impl Gen {
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(scattered);
-        // Scattered lanes of LDS are offsets to its start; elsewhere the address of any lane serves: none is so near to the
-        // end of a range.
-        match kept {
-            Kept::Lds => self.asm.op2(Code::Mov_rm64_imm32, first, 0),
-            _ => self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX),
+        self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RSI, TOO_FAR));
+        self.asm.op2(Code::Mov_rm64_r64, stride, Register::RSI);
+        if kept == Kept::Lds {
+            // They are offsets to its start.
+            self.asm.op2(Code::Mov_rm64_imm32, first, 0);
+        } else {
+            self.find_least(low, high, [t, u], index, done);
+            // The address of any lane serves: none is so near to the end of a range.
+            self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         }
-        self.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, TOO_FAR));
-        self.asm.op2(Code::Mov_rm64_r64, span, Register::RAX);
-        self.asm.op2(Code::Mov_rm64_r64, stride, Register::RAX);
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RSI);
         self.asm.place(done);
+    }
+
+    /// Of lanes without a common distance: the least address, and how far the others are from it. To `done`, unless they are
+    /// too far apart for a gather.
+    fn find_least(
+        &mut self,
+        low: Register,
+        high: Option<Register>,
+        [t, u]: [Register; 2],
+        index: usize,
+        done: Label,
+    ) {
+        let (first, span, _) = places(index);
+        let far = self.asm.label();
+        if let Some(high) = high {
+            self.in_all_lanes(u, high);
+            self.jump_unless_same(high, u, t, far);
+        }
+        self.reduce(codes::MIN_U, low, [t, u]);
+        self.lane(Register::EDX, t, 0);
+        self.reduce(codes::MAX_U, low, [t, u]);
+        self.lane(Register::ECX, t, 0);
+        self.asm.op2(Code::Sub_r32_rm32, Register::ECX, Register::EDX);
+        self.asm.jump(Code::Js_rel32_64, far);
+        self.asm.op2(Code::Mov_rm64_r64, span, Register::RCX);
+        if let Some(high) = high {
+            self.lane(Register::ECX, high, 0);
+            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+            self.asm.op2(Code::Or_r64_rm64, Register::RDX, Register::RCX);
+        }
+        self.asm.op2(Code::Mov_rm64_r64, first, Register::RDX);
+        self.asm.jump(Code::Jmp_rel32_64, done);
+        self.asm.place(far);
+    }
+
+    /// Lane 0 of `t` = the least, or greatest, of `from`; the other lanes and `u` are overwritten.
+    fn reduce(&mut self, codes: codes::Codes, from: Register, [t, u]: [Register; 2]) {
+        let half = |r| crate::jit::transcend::half(r);
+        let is_least = codes.z == codes::MIN_U.z;
+        let (t128, u128) = (low128(t), low128(u));
+        let combine = match (self.wide, is_least) {
+            (Wide::Z, true) => Code::EVEX_Vpminud_xmm_k1z_xmm_xmmm128b32,
+            (Wide::Z, false) => Code::EVEX_Vpmaxud_xmm_k1z_xmm_xmmm128b32,
+            (Wide::Y, true) => Code::VEX_Vpminud_xmm_xmm_xmmm128,
+            (Wide::Y, false) => Code::VEX_Vpmaxud_xmm_xmm_xmmm128,
+        };
+        let shuffle = match self.wide {
+            Wide::Z => {
+                self.asm.op3(Code::EVEX_Vextracti64x4_ymmm256_k1z_zmm_imm8, half(u), from, 1);
+                self.asm.op3(codes.z, t, from, u);
+                self.asm.op3(Code::EVEX_Vextracti32x4_xmmm128_k1z_ymm_imm8, u128, half(t), 1);
+                Code::EVEX_Vpshufd_xmm_k1z_xmmm128b32_imm8
+            }
+            Wide::Y => {
+                self.asm.op2(codes::MOVE.y, t, from);
+                self.asm.op3(Code::VEX_Vextracti128_xmmm128_ymm_imm8, u128, t, 1);
+                Code::VEX_Vpshufd_xmm_xmmm128_imm8
+            }
+        };
+        self.asm.op3(combine, t128, t128, u128);
+        for order in [0x4E, 0xB1] {
+            self.asm.op3(shuffle, u128, t128, order);
+            self.asm.op3(combine, t128, t128, u128);
+        }
+    }
+
+    /// To `label` unless all lanes of `a` and `b` are equal; `t` is overwritten.
+    fn jump_unless_same(&mut self, a: Register, b: Register, t: Register, label: Label) {
+        match self.wide {
+            Wide::Z => {
+                self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, a, b, EQUAL);
+                self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
+                self.asm.jump(Code::Jae_rel32_64, label);
+            }
+            Wide::Y => {
+                self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, t, a, b);
+                self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EDX, t);
+                self.asm.op2(Code::Cmp_rm32_imm32, Register::EDX, 0xFF);
+                self.asm.jump(Code::Jne_rel32_64, label);
+            }
+        }
     }
 
     /// `to` = lane 0 or 1 of `from`.

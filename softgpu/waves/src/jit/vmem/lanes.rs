@@ -10,7 +10,7 @@ use super::super::asm::{Label, context};
 use super::super::codes;
 use super::super::context::JitContext;
 use super::super::generator::{Gen, Wide};
-use super::super::transfer::{Offsets, Outlined, Transfer, at};
+use super::super::transfer::{Offsets, Outlined, Scattered, Transfer, at};
 use super::address::{Pattern, TOO_FAR_BIT};
 
 impl Gen {
@@ -21,7 +21,7 @@ impl Gen {
         rows: &[Register],
         stride: MemoryOperand,
         offset: i64,
-        offsets: Option<Offsets>,
+        offsets: Option<Scattered>,
     ) {
         let bytes = 4 * t.dwords as i32;
         let (block, rare, done) = (self.asm.label(), self.asm.label(), self.asm.label());
@@ -29,7 +29,7 @@ impl Gen {
         let size = 4 * self.wide.lanes() as i64;
         let place = |n: i64| at(Register::RAX, Register::None, 1, offset + size * n);
         // Other stores do not get here.
-        let only_block = t.store && self.wide == Wide::Y;
+        let only_block = t.store && self.wide == Wide::Y && offsets.is_none();
         if !t.store {
             self.asm.op2(Code::Cmp_rm64_imm8, stride, 0);
             self.asm.jump(Code::Jne_rel32_64, block);
@@ -142,24 +142,64 @@ impl Gen {
         }
     }
 
-    /// Moves scattered lanes of LDS and jumps to `done`; goes on where lanes are at the distance in RCX.
+    /// Moves scattered lanes and jumps to `done`; goes on where lanes are at the distance in RCX.
     fn scattered(
         &mut self,
         t: &Transfer,
         rows: &[Register],
-        [index, mask, ..]: [Register; 4],
+        spare: [Register; 4],
         offset: i64,
-        offsets: Offsets,
+        Scattered { offsets, least }: Scattered,
         done: Label,
     ) {
+        let [index, mask, ..] = spare;
         let strided = self.asm.label();
         self.asm.op2(Code::Bt_rm64_imm8, Register::RCX, TOO_FAR_BIT);
         self.asm.jump(Code::Jae_rel32_64, strided);
         // A row may be the offsets' own register.
         self.fetch(index, offsets);
-        self.lane_by_lane(t, rows, mask, |d| at(Register::RAX, index, 1, offset + 4 * d));
+        if let Some(least) = least {
+            self.subtract(index, least, mask);
+        }
+        if t.dwords == 4 {
+            self.scattered_lanes(rows, &spare, index, offset);
+        } else {
+            self.lane_by_lane(t, rows, mask, |d| at(Register::RAX, index, 1, offset + 4 * d));
+        }
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(strided);
+    }
+
+    /// `index` -= the dword at `least`, in all lanes; `t` is overwritten.
+    fn subtract(&mut self, index: Register, least: MemoryOperand, t: Register) {
+        match self.wide {
+            Wide::Z => {
+                let least = MemoryOperand { is_broadcast: true, ..least };
+                self.asm.op3(codes::SUB.z, index, index, least);
+            }
+            Wide::Y => {
+                self.asm.op2(Code::VEX_Vpbroadcastd_ymm_xmmm32, t, least);
+                self.asm.op3(codes::SUB.y, index, index, t);
+            }
+        }
+    }
+
+    /// Loads four dwords of each lane, at RAX plus `index` plus `offset`. RCX is overwritten.
+    fn scattered_lanes(&mut self, rows: &[Register], spare: &[Register; 4], index: Register, offset: i64) {
+        let lanes = std::mem::offset_of!(JitContext, lanes);
+        let store = match self.wide {
+            Wide::Z => Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm,
+            Wide::Y => Code::VEX_Vmovdqu_ymmm256_ymm,
+        };
+        self.asm.op2(store, context(lanes), index);
+        let place = |g: &mut Gen, lane: i64| {
+            g.asm.op2(Code::Mov_r32_rm32, Register::ECX, context(lanes + 4 * lane as usize));
+            at(Register::RAX, Register::RCX, 1, offset)
+        };
+        match self.wide {
+            Wide::Z => self.load_wide_lanes(rows, spare, place),
+            Wide::Y => self.load_lanes(rows, spare, place),
+        }
     }
 
     fn fetch(&mut self, to: Register, offsets: Offsets) {
@@ -195,6 +235,7 @@ impl Gen {
             let place = place(d as i64);
             match self.wide {
                 Wide::Z => self.move_wide_lanes(t.store, row, place),
+                Wide::Y if t.store => self.scatter_narrow(row, place),
                 Wide::Y => self.gather_narrow(row, mask, place),
             }
         }

@@ -16,10 +16,10 @@ use super::asm::{Label, context, memory};
 use super::context::JitContext;
 use super::generator::{Access, Gen, Wide};
 use super::regs::Spill;
-use super::transfer::{Checks, Offsets, Outlined, Space, Transfer, address_dwords, at};
+use super::transfer::{Checks, Offsets, Outlined, Scattered, Space, Transfer, address_dwords, at};
 use crate::step::Step;
 
-use address::{Pattern, places};
+use address::{Pattern, TOO_FAR_BIT, places};
 
 /// The VGPR pieces that the access reads and writes.
 pub(super) fn accesses(g: &Gen, step: &Step, t: &Transfer, masked: bool) -> Vec<Access> {
@@ -47,15 +47,15 @@ pub(super) fn loaded(g: &Gen, step: &Step, t: &Transfer, c: usize) -> Vec<Access
     dwords.map(|d| Access { piece: g.piece(step.dst, d, c), overwrites: true }).collect()
 }
 
-/// Whether the lanes of an LDS access may be anywhere; the handler does what may not.
+/// Whether the lanes of an access may be anywhere; the handler does what may not.
 fn may_scatter(g: &Gen, s: &Step, t: &Transfer) -> bool {
-    let possible = match t.store {
-        // AVX2 cannot scatter, and whole lanes of several dwords are written in their order.
-        true => g.wide == Wide::Z && t.dwords == 1,
+    match (t.space, t.store) {
+        // Whole lanes of several dwords are written in their order.
+        (Space::Lds, true) => t.dwords == 1,
         // The first part would overwrite the second one's offsets.
-        false => t.parts == 1 || !overlaps(g, s, t),
-    };
-    t.space == Space::Lds && possible
+        (Space::Lds, false) => t.parts == 1 || !overlaps(g, s, t),
+        (Space::Global, store) => !store,
+    }
 }
 
 /// Whether a load overwrites its own address.
@@ -116,7 +116,11 @@ impl Gen {
     }
 
     fn move_piece(&mut self, s: &Step, t: &Transfer, pattern: Option<Pattern>, part: usize, c: usize) {
-        let offsets = (pattern.is_none() && may_scatter(self, s, t)).then(|| self.offsets(s, c));
+        let is_scattered = pattern.is_none() && address_dwords(s, t) > 0 && may_scatter(self, s, t);
+        let offsets = is_scattered.then(|| {
+            let least = (t.space == Space::Global).then(|| places(self.known(s, t, c)).0);
+            Scattered { offsets: self.offsets(s, c), least }
+        });
         let rows: Vec<Register> = match t.store {
             true => (0..t.dwords).map(|d| self.source(&s.src[1 + part], d, c)).collect(),
             false => (0..t.dwords).map(|d| self.destination(s.dst, part * t.dwords + d, c, false)).collect(),
@@ -212,6 +216,10 @@ impl Gen {
             self.asm.op2(Code::Cmp_rm64_imm8, stride, 4 * t.dwords as i32);
             let refused = if self.wide == Wide::Z { Code::Jb_rel32_64 } else { Code::Jne_rel32_64 };
             self.asm.jump(refused, slow);
+            if self.wide == Wide::Z && t.space == Space::Global {
+                self.asm.op2(Code::Bt_rm64_imm8, stride, TOO_FAR_BIT);
+                self.asm.jump(Code::Jb_rel32_64, slow);
+            }
         }
     }
 
@@ -242,7 +250,9 @@ impl Gen {
             let offsets = self.offsets(s, c);
             self.asm.jump(Code::Ja_rel32_64, label);
             self.outlined.push(Outlined::Check { label, done, slow, bytes, offsets, spare });
-            self.check_stride(t, stride, slow);
+            if self.wide == Wide::Z {
+                self.check_stride(t, stride, slow);
+            }
             self.asm.place(done);
         } else {
             self.asm.jump(Code::Ja_rel32_64, slow);

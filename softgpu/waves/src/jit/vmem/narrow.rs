@@ -3,7 +3,8 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::super::asm::{Arg, Label};
+use super::super::asm::{Arg, Label, context};
+use super::super::context::JitContext;
 use super::super::generator::Gen;
 use super::super::transfer::{at, low128};
 
@@ -38,7 +39,7 @@ impl Gen {
                     self.asm.op3(Code::VEX_Vpermq_ymm_ymmm256_imm8, row, row, 0xD8);
                 }
             }
-            _ => self.load_lanes(rows, spare, |lane| further(from, 16 * lane)),
+            _ => self.load_lanes(rows, spare, |_, lane| further(from, 16 * lane)),
         }
     }
 
@@ -48,7 +49,7 @@ impl Gen {
         // Three times the distance, and the fifth lane's address.
         self.asm.op2(Code::Lea_r64_m, Register::RDX, at(by, by, 2, 0));
         self.asm.op2(Code::Lea_r64_m, Register::RSI, at(base, by, 4, 0));
-        self.load_lanes(rows, spare, |lane| {
+        self.load_lanes(rows, spare, |_, lane| {
             let from = if lane < 4 { base } else { Register::RSI };
             match lane % 4 {
                 0 => at(from, Register::None, 1, 0),
@@ -60,12 +61,18 @@ impl Gen {
     }
 
     /// Four dwords of 8 lanes.
-    fn load_lanes(&mut self, rows: &[Register], t: &[Register; 4], place: impl Fn(i64) -> MemoryOperand) {
+    pub(super) fn load_lanes(
+        &mut self,
+        rows: &[Register],
+        t: &[Register; 4],
+        mut place: impl FnMut(&mut Gen, i64) -> MemoryOperand,
+    ) {
         let [x, y, z, w] = *rows else { return };
         for (lane, &t) in (0..).zip(t) {
-            self.asm.op2(Code::VEX_Vmovdqu_xmm_xmmm128, low128(t), place(lane));
-            let code = Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8;
-            self.asm.op4(code, t, t, Arg::M(place(lane + 4)), 1);
+            let from = place(self, lane);
+            self.asm.op2(Code::VEX_Vmovdqu_xmm_xmmm128, low128(t), from);
+            let from = place(self, lane + 4);
+            self.asm.op4(Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8, t, t, Arg::M(from), 1);
         }
         let [a, b, c, d] = *t;
         self.asm.op3(UNPACK_LOW, z, a, b);
@@ -106,6 +113,19 @@ impl Gen {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Stores one dword of eight lanes, in their order. RCX and RDX are overwritten.
+    pub(super) fn scatter_narrow(&mut self, row: Register, place: MemoryOperand) {
+        let lanes = std::mem::offset_of!(JitContext, lanes);
+        let values = std::mem::offset_of!(JitContext, values);
+        self.asm.op2(Code::VEX_Vmovdqu_ymmm256_ymm, context(lanes), place.index);
+        self.asm.op2(Code::VEX_Vmovdqu_ymmm256_ymm, context(values), row);
+        for lane in 0..8 {
+            self.asm.op2(Code::Mov_r32_rm32, Register::ECX, context(lanes + 4 * lane));
+            self.asm.op2(Code::Mov_r32_rm32, Register::EDX, context(values + 4 * lane));
+            self.asm.op2(Code::Mov_rm32_r32, MemoryOperand { index: Register::RCX, ..place }, Register::EDX);
         }
     }
 

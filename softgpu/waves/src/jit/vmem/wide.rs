@@ -118,6 +118,25 @@ impl Gen {
         self.by_dword(rows, spare);
     }
 
+    /// Four dwords of 16 lanes.
+    pub(super) fn load_wide_lanes(
+        &mut self,
+        rows: &[Register],
+        spare: &[Register; 4],
+        mut place: impl FnMut(&mut Gen, i64) -> MemoryOperand,
+    ) {
+        for (first, &row) in (0..).step_by(4).zip(rows) {
+            let from = place(self, first);
+            self.asm.op2(Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128, low128(row), from);
+            for n in 1..4 {
+                let from = place(self, first + n);
+                let code = Code::EVEX_Vinserti32x4_zmm_k1z_zmm_xmmm128_imm8;
+                self.asm.op4(code, row, row, Arg::M(from), n as i32);
+            }
+        }
+        self.by_dword(rows, spare);
+    }
+
     /// One dword of sixteen lanes.
     pub(super) fn move_wide_lanes(&mut self, store: bool, row: Register, place: MemoryOperand) {
         self.asm.op3(Code::VEX_Kxnorw_kr_kr_kr, K, K, K);
