@@ -10,6 +10,7 @@ use softgpu_isa::Op;
 
 use super::analysis::{self, Facts};
 use super::asm::{AsmError, CONTEXT, ENV, FLAG, Finished, Label, POOL, ROWS, SCALARS, context, memory};
+use super::chain::{self, Link};
 use super::context::{Exit, JitContext};
 use super::exits::Cold;
 use super::floats::Floats;
@@ -31,6 +32,8 @@ pub(super) struct Emitter<'a> {
     pub(super) floats: Floats,
     pub(super) mode: u32,
     pub(super) leaders: Vec<usize>,
+    /// Which blocks are emitted with the one in front of them, and have no label.
+    pub(super) absorbed: Vec<bool>,
     pub(super) labels: Vec<Label>,
     pub(super) way_out: Label,
     pub(super) checks: Checks,
@@ -53,6 +56,7 @@ impl<'a> Emitter<'a> {
         let mut g = Gen::new(wide, program.shape);
         let leaders = flow::leaders(program);
         let heads = items.map(|items| analysis::heads(program, &leaders, items)).unwrap_or_default();
+        let absorbed = chain::absorbed(program, &leaders);
         let labels = leaders.iter().map(|_| g.asm.label()).collect();
         let way_out = g.asm.label();
         let switch = g.asm.label();
@@ -63,6 +67,7 @@ impl<'a> Emitter<'a> {
             floats: Floats::of(mode),
             mode,
             leaders,
+            absorbed,
             labels,
             way_out,
             checks,
@@ -87,12 +92,13 @@ impl<'a> Emitter<'a> {
         let checks = self.checks;
         self.g.emit_checks(&checks);
         self.epilogue();
-        let (leaders, labels) = (self.leaders, self.labels);
+        let heads = self.leaders.into_iter().zip(self.labels).zip(self.absorbed);
         if self.g.exhausted {
             return Err(AsmError::Exhausted);
         }
         let finished = self.g.asm.finish()?;
-        let entries = leaders.iter().zip(labels).map(|(&k, l)| (k, finished.offset(l))).collect();
+        let heads = heads.filter(|(_, is_absorbed)| !is_absorbed);
+        let entries = heads.map(|((first, label), _)| (first, finished.offset(label))).collect();
         Ok((finished, entries))
     }
 
@@ -133,7 +139,8 @@ impl<'a> Emitter<'a> {
     }
 
     pub(super) fn label_of(&self, step: usize) -> Option<Label> {
-        self.leaders.binary_search(&step).ok().map(|k| self.labels[k])
+        let block = self.leaders.binary_search(&step).ok()?;
+        (!self.absorbed[block]).then(|| self.labels[block])
     }
 
     pub(super) fn count(&mut self, count: i32) {
@@ -143,49 +150,60 @@ impl<'a> Emitter<'a> {
         }
     }
 
+    /// The first step of block `k`, or the end of the program.
+    fn head_of(&self, k: usize) -> usize {
+        self.leaders.get(k).copied().unwrap_or(self.program.steps.len())
+    }
+
+    /// Emits block `k` and those behind it that are emitted with it.
     fn block(&mut self, k: usize) {
-        let first = self.leaders[k];
-        let end = self.leaders.get(k + 1).copied().unwrap_or(self.program.steps.len());
-        let units = flow::units(self.program, first, end, self.g.wide, self.floats);
+        if self.absorbed[k] {
+            return;
+        }
+        let after = k + 1 + self.absorbed[k + 1..].iter().take_while(|absorbed| **absorbed).count();
+        let (first, end) = (self.leaders[k], self.head_of(after));
         self.g.asm.place(self.labels[k]);
         self.first = first;
         self.facts = self.heads.get(k).cloned().flatten();
-        if self.resident_loop(first, end, &units) {
-            return;
-        }
-        self.unrolled_loop(first, end);
-        let mut region: Vec<Unit> = Vec::new();
+        let mut links: Vec<Link> = Vec::new();
         let mut branched = false;
-        for unit in units {
-            match &unit {
-                Unit::Lanes(items) => {
-                    let ends = items.last().is_some_and(|i| i.touch.writes_exec());
-                    region.push(unit);
-                    if ends {
-                        self.region(std::mem::take(&mut region));
-                    }
+        for n in k..after {
+            let units =
+                flow::units(self.program, self.head_of(n), self.head_of(n + 1), self.g.wide, self.floats);
+            if after == k + 1 {
+                if self.resident_loop(first, end, &units) {
+                    return;
                 }
-                Unit::One(item) => {
-                    let item = *item;
-                    match item.what {
-                        What::Scalar if !item.touch.writes_exec() && self.is_inline(&item) => {
-                            region.push(unit)
-                        }
-                        What::Transfer(_) => region.push(unit),
-                        What::Branch => {
-                            self.region(std::mem::take(&mut region));
-                            self.branch(first, end, &item);
-                            branched = true;
-                        }
-                        _ => {
-                            self.region(std::mem::take(&mut region));
-                            self.scalar_or_call(first, &item);
-                        }
+                self.unrolled_loop(first, end);
+            }
+            if n > k {
+                links.push(Link::Head(n));
+            }
+            for unit in units {
+                let item = match &unit {
+                    Unit::One(item) => *item,
+                    Unit::Lanes(_) => {
+                        links.push(Link::Unit(unit));
+                        continue;
+                    }
+                };
+                match item.what {
+                    What::Transfer(_) => links.push(Link::Unit(unit)),
+                    What::Scalar if self.is_inline(&item) => links.push(Link::Unit(unit)),
+                    What::Branch if n + 1 < after => links.push(Link::Exit(item)),
+                    What::Branch => {
+                        self.links(std::mem::take(&mut links));
+                        self.branch(first, end, &item);
+                        branched = true;
+                    }
+                    _ => {
+                        self.links(std::mem::take(&mut links));
+                        self.scalar_or_call(first, &item);
                     }
                 }
             }
         }
-        self.region(region);
+        self.links(links);
         if !branched {
             self.fall_through(first, end);
         }
@@ -212,7 +230,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn scalar_or_call(&mut self, first: usize, item: &Item) {
+    pub(super) fn scalar_or_call(&mut self, first: usize, item: &Item) {
         self.pass(item.index);
         let step = &self.program.steps[item.index];
         match step.op {
@@ -247,7 +265,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Jumps to the block at `target`; a backward jump first checks whether the wave has to stop.
-    fn take_branch(&mut self, backward: bool, target: usize) {
+    pub(super) fn take_branch(&mut self, backward: bool, target: usize) {
         if backward {
             self.look(target, &[]);
         }

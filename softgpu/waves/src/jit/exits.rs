@@ -18,6 +18,10 @@ pub(super) enum Cold {
     Leave { label: Label, count: i32, exit: Exit, step: usize, dirty: Vec<Spill> },
     /// An access that is not done inline: the handler does it.
     Slow { label: Label, resume: Label, count: i32, step: usize, dirty: Vec<Spill>, held: Vec<Spill> },
+    /// A branch to the block at this step.
+    Branch { label: Label, count: i32, backward: bool, target: usize, dirty: Vec<Spill> },
+    /// Lanes are inactive from here on: the variant for any goes on.
+    Other { label: Label, dirty: Vec<Spill>, held: Vec<Spill>, resume: Label },
     /// A handler returned another flow than `Next` (in EAX).
     Flow { label: Label, count: i32, step: usize },
 }
@@ -84,14 +88,35 @@ impl Emitter<'_> {
         for (label, exit) in std::mem::take(&mut self.leaving) {
             self.cold.push(Cold::Leave { label, count: 0, exit, step: 0, dirty: Vec::new() });
         }
+        // A branch's code may have exits itself.
+        while !self.cold.is_empty() {
+            self.cold_path_list();
+        }
+    }
+
+    fn cold_path_list(&mut self) {
         for cold in std::mem::take(&mut self.cold) {
             match cold {
+                Cold::Branch { label, count, backward, target, dirty } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.count(count);
+                    self.take_branch(backward, target);
+                    continue;
+                }
                 Cold::Leave { label, count, exit, step, dirty } => {
                     self.g.asm.place(label);
                     self.g.store_all(&dirty);
                     self.count(count);
                     let value = (exit as u64) << 32 | step as u64;
                     self.g.asm.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RAX, value));
+                }
+                Cold::Other { label, dirty, held, resume } => {
+                    self.g.asm.place(label);
+                    self.g.store_all(&dirty);
+                    self.g.load_all(&held);
+                    self.g.asm.jump(Code::Jmp_rel32_64, resume);
+                    continue;
                 }
                 Cold::Slow { label, resume, count, step, dirty, held } => {
                     self.g.asm.place(label);

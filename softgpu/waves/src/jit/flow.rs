@@ -84,6 +84,11 @@ pub(super) fn ends_block(step: &Step) -> bool {
         || op == S_SENDMSG && step.imm & 0xFF != DEALLOC_VGPRS
 }
 
+/// Whether `step` is a conditional branch whose target is known.
+pub(super) fn is_conditional(step: &Step) -> bool {
+    step.op.is_some_and(|op| is_direct_branch(op) && op != Op::S_BRANCH)
+}
+
 fn is_direct_branch(op: Op) -> bool {
     use Op::*;
     matches!(

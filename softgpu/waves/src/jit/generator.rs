@@ -258,8 +258,13 @@ impl Gen {
     }
 }
 
-/// For every access of a list of operations: when its piece is accessed next, and whether that overwrites it.
-pub(super) fn next_accesses(list: &[Vec<Access>], pieces: usize) -> Vec<Vec<(Access, u32, bool)>> {
+/// For every access of a list of operations: when its piece is accessed next, and whether that overwrites it before an
+/// operation at which the run may be left.
+pub(super) fn next_accesses(
+    list: &[Vec<Access>],
+    pieces: usize,
+    leaves: impl Fn(usize) -> bool,
+) -> Vec<Vec<(Access, u32, bool)>> {
     let mut seen = vec![(NEVER, false); pieces];
     let mut result: Vec<Vec<(Access, u32, bool)>> = Vec::with_capacity(list.len());
     for (position, accesses) in list.iter().enumerate().rev() {
@@ -272,6 +277,9 @@ pub(super) fn next_accesses(list: &[Vec<Access>], pieces: usize) -> Vec<Vec<(Acc
                 })
                 .collect(),
         );
+        if leaves(position) {
+            seen.iter_mut().for_each(|(_, overwrites)| *overwrites = false);
+        }
         // An operation that reads and writes the same piece needs the old value.
         for a in accesses.iter().filter(|a| a.overwrites).chain(accesses.iter().filter(|a| !a.overwrites)) {
             seen[a.piece as usize] = (position as u32, a.overwrites);

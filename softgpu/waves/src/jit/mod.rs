@@ -27,6 +27,7 @@ mod analysis;
 mod asm;
 mod bits;
 mod carry;
+mod chain;
 mod codes;
 mod compare;
 mod compiled;

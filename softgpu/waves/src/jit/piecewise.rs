@@ -110,7 +110,7 @@ impl Emitter<'_> {
             (0..pieces).flat_map(|c| order.iter().map(move |&w| (w, c)).collect::<Vec<_>>()).collect()
         };
         let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
-        let accesses = next_accesses(&accesses, self.g.all_pieces());
+        let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for ((w, c), accesses) in list.iter().zip(&accesses) {
             let step = &self.program.steps[w.item().index];
             match w {

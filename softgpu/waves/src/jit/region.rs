@@ -75,7 +75,7 @@ impl Emitter<'_> {
 
     /// Whether all pieces of a run's rows fit into the registers at once: then the pieces of an operation are emitted side by
     /// side, as chains that do not wait for each other.
-    fn fits(&self, items: &[Item], masked: bool) -> bool {
+    pub(super) fn fits(&self, items: &[Item], masked: bool) -> bool {
         // There is one mask register in AVX2.
         if masked && self.g.wide == Wide::Y {
             return false;
@@ -178,7 +178,7 @@ impl Emitter<'_> {
                 }
             })
             .collect();
-        next_accesses(&list, self.g.all_pieces())
+        next_accesses(&list, self.g.all_pieces(), |_| false)
     }
 
     pub(super) fn operations(&mut self, micros: &[Micro], masked: bool) {

@@ -144,7 +144,7 @@ impl Emitter<'_> {
             list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
         }
         let accesses: Vec<Vec<Access>> = list.iter().map(|work| self.accesses_of(work)).collect();
-        let accesses = next_accesses(&accesses, self.g.all_pieces());
+        let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for (work, accesses) in list.iter().zip(&accesses) {
             match work {
                 Work::Early(renamed, c) | Work::Late(renamed, c) => {

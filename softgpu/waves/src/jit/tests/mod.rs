@@ -2,6 +2,7 @@
 //! Generated code against the interpreter: random programs, all state compared bit for bit.
 #![allow(unsafe_code)]
 
+mod chains;
 mod features;
 mod listed;
 mod loops;

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Blocks that only the block in front of them leads to, emitted together with it: rows stay in registers over changes of
+//! EXEC, and over branches that leave.
+//!
+//! INVARIANT: where such a branch is taken, all state is written to the wave, out of line, before the target's code runs.
+
+use std::collections::{HashSet, VecDeque};
+
+use iced_x86::Code;
+
+use super::asm::Label;
+use super::emit::Emitter;
+use super::exits::Cold;
+use super::flow::{self, Item, Unit, What};
+use super::generator::{Access, next_accesses};
+use super::regs::Spill;
+use super::{lane, scalar};
+use crate::predecoded::Predecoded;
+
+/// Most steps of blocks that are emitted together: the control is looked at as often.
+const MOST: usize = 1000;
+
+/// A piece of blocks that are emitted together.
+pub(super) enum Link {
+    /// Lane-wise operations, a transfer, or a scalar step that is inline.
+    Unit(Unit),
+    /// A branch that leaves, or not.
+    Exit(Item),
+    /// The head of the next block, by its number.
+    Head(usize),
+}
+
+/// An operation of a chain.
+enum Work {
+    Lane(Item, usize),
+    Scalar(Item),
+    Exit(Item),
+    Head(usize),
+}
+
+/// A place behind a change of EXEC.
+struct Change {
+    label: Label,
+    /// Those that are newer than memory, or all that hold pieces.
+    registers: Vec<Spill>,
+}
+
+/// Which blocks are emitted with the one in front of them: those behind a conditional branch that nothing jumps to. Loops of
+/// one block are left to themselves.
+pub(super) fn absorbed(program: &Predecoded, leaders: &[usize]) -> Vec<bool> {
+    let targets: HashSet<usize> = program.steps.iter().map(|step| step.target as usize).collect();
+    let mut absorbed = vec![false; leaders.len()];
+    let mut head = 0;
+    for k in 1..leaders.len() {
+        let (first, end) = (leaders[k], leaders.get(k + 1).copied().unwrap_or(program.steps.len()));
+        let branch = &program.steps[first - 1];
+        let is_loop = head + 1 == k && branch.target as usize == leaders[head];
+        let is_entry = first == program.entry.1 || targets.contains(&first);
+        absorbed[k] = flow::is_conditional(branch) && !is_loop && !is_entry && end - leaders[head] <= MOST;
+        if !absorbed[k] {
+            head = k;
+        }
+    }
+    absorbed
+}
+
+impl Emitter<'_> {
+    /// Emits links in their order: as chains where registers would else go to memory and back, or as regions.
+    pub(super) fn links(&mut self, links: Vec<Link>) {
+        let mut links = VecDeque::from(links);
+        let mut region: Vec<Unit> = Vec::new();
+        while !links.is_empty() {
+            let length = if region.is_empty() { self.chain_length(links.make_contiguous()) } else { 0 };
+            if length > 0 {
+                let chain: Vec<Link> = links.drain(..length).collect();
+                self.chain(&chain);
+                continue;
+            }
+            match links.pop_front() {
+                Some(Link::Unit(unit)) => {
+                    let (ends, is_apart) = match &unit {
+                        Unit::Lanes(items) => (items.last().is_some_and(|i| i.touch.writes_exec()), false),
+                        Unit::One(item) => (false, !item.is_transfer() && item.touch.writes_exec()),
+                    };
+                    if let (Unit::One(item), true) = (&unit, is_apart) {
+                        let item = *item;
+                        self.region(std::mem::take(&mut region));
+                        self.scalar_or_call(self.first, &item);
+                        continue;
+                    }
+                    region.push(unit);
+                    if ends {
+                        self.region(std::mem::take(&mut region));
+                    }
+                }
+                Some(Link::Exit(item)) => {
+                    self.region(std::mem::take(&mut region));
+                    self.exit(&item);
+                }
+                Some(Link::Head(block)) => {
+                    self.region(std::mem::take(&mut region));
+                    self.enter(block);
+                }
+                None => {}
+            }
+        }
+        self.region(region);
+    }
+
+    /// What is known at the head of a block.
+    fn enter(&mut self, block: usize) {
+        self.facts = self.heads.get(block).cloned().flatten();
+    }
+
+    /// How many links from the first one on are a chain: no access, and lane-wise operations on both sides of a change of EXEC or
+    /// of a branch. 0 if there is none.
+    fn chain_length(&self, links: &[Link]) -> usize {
+        let end =
+            links.iter().position(|link| matches!(link, Link::Unit(Unit::One(item)) if item.is_transfer()));
+        let mut last = if end.is_some() { 0 } else { links.len() };
+        let (mut groups, mut is_in_group, mut groups_at_last) = (0, false, 0);
+        for (k, link) in links[..end.unwrap_or(links.len())].iter().enumerate() {
+            let is_boundary = match link {
+                Link::Unit(Unit::Lanes(items)) => {
+                    groups += usize::from(!is_in_group);
+                    is_in_group = true;
+                    items.last().is_some_and(|item| item.touch.writes_exec())
+                }
+                Link::Unit(Unit::One(item)) => item.touch.writes_exec(),
+                Link::Exit(_) | Link::Head(_) => true,
+            };
+            if is_boundary {
+                is_in_group = false;
+                if end.is_some() {
+                    (last, groups_at_last) = (k + 1, groups);
+                }
+            }
+        }
+        if end.is_none() {
+            groups_at_last = groups;
+        }
+        if groups_at_last >= 2 { last } else { 0 }
+    }
+
+    /// Emits a chain: for all lanes active, which is looked at after every change of EXEC, and for any.
+    fn chain(&mut self, links: &[Link]) {
+        let (any, over) = (self.g.asm.label(), self.g.asm.label());
+        self.test_all_lanes(any);
+        let facts = self.facts.clone();
+        let from = self.chain_variant(links, false);
+        self.facts = facts;
+        self.g.asm.jump(Code::Jmp_rel32_64, over);
+        self.g.asm.place(any);
+        let to = self.chain_variant(links, true);
+        self.g.asm.place(over);
+        for (from, to) in from.into_iter().zip(to) {
+            self.cold.push(Cold::Other {
+                label: from.label,
+                dirty: from.registers,
+                held: to.registers,
+                resume: to.label,
+            });
+        }
+    }
+
+    /// One of them. Returns the places behind changes of EXEC: where the first one leaves, and what it has to store; where the
+    /// second one can be entered, and what has to be loaded.
+    fn chain_variant(&mut self, links: &[Link], masked: bool) -> Vec<Change> {
+        let list = self.chain_work(links, masked);
+        let accesses: Vec<Vec<Access>> = list
+            .iter()
+            .map(|work| match work {
+                Work::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
+                _ => Vec::new(),
+            })
+            .collect();
+        let changes_exec = |work: &Work| match work {
+            Work::Lane(item, c) => item.touch.writes_exec() && c + 1 == self.g.pieces(),
+            Work::Scalar(item) => item.touch.writes_exec(),
+            Work::Exit(_) | Work::Head(_) => false,
+        };
+        let changes: Vec<bool> = list.iter().map(changes_exec).collect();
+        let leaves = |position: usize| changes[position] || matches!(list[position], Work::Exit(_));
+        let accesses = next_accesses(&accesses, self.g.all_pieces(), leaves);
+        self.g.addresses.clear();
+        self.g.masked = masked;
+        if masked {
+            self.g.load_exec_masks();
+        }
+        let mut places = Vec::new();
+        let mut piece = usize::MAX;
+        for ((work, accesses), changes_exec) in list.iter().zip(&accesses).zip(&changes) {
+            match work {
+                Work::Lane(item, c) => {
+                    if masked && piece != *c {
+                        self.g.load_exec_mask(*c);
+                        piece = *c;
+                    }
+                    if let What::Lane(emit) = item.what {
+                        emit(&mut self.g, &self.program.steps[item.index], *c);
+                    }
+                    self.g.end_operation(accesses);
+                    if *c + 1 == self.g.pieces() {
+                        self.pass(item.index);
+                    }
+                }
+                Work::Scalar(item) => {
+                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    self.pass(item.index);
+                }
+                Work::Exit(item) => self.exit(item),
+                Work::Head(block) => self.enter(*block),
+            }
+            if *changes_exec {
+                places.push(self.changed(masked));
+                piece = usize::MAX;
+            }
+        }
+        self.g.write_back(true);
+        self.g.masked = false;
+        places
+    }
+
+    /// Behind a change of EXEC.
+    fn changed(&mut self, masked: bool) -> Change {
+        let label = self.g.asm.label();
+        if !masked {
+            self.test_all_lanes(label);
+            return Change { label, registers: self.g.regs.dirty() };
+        }
+        // Only pieces are loaded where the other variant goes on here.
+        self.g.regs.forget_constants();
+        self.g.asm.place(label);
+        self.g.load_exec_masks();
+        Change { label, registers: self.g.regs.held() }
+    }
+
+    fn chain_work(&self, links: &[Link], masked: bool) -> Vec<Work> {
+        let mut list = Vec::new();
+        for link in links {
+            match link {
+                Link::Unit(Unit::Lanes(items)) if self.fits(items, masked) => {
+                    for &item in items {
+                        list.extend((0..self.g.pieces()).map(|c| Work::Lane(item, c)));
+                    }
+                }
+                Link::Unit(Unit::Lanes(items)) => {
+                    for c in 0..self.g.pieces() {
+                        list.extend(items.iter().map(|&item| Work::Lane(item, c)));
+                    }
+                }
+                Link::Unit(Unit::One(item)) => list.push(Work::Scalar(*item)),
+                Link::Exit(item) => list.push(Work::Exit(*item)),
+                Link::Head(block) => list.push(Work::Head(*block)),
+            }
+        }
+        list
+    }
+
+    /// A branch in the middle of blocks that are emitted together.
+    fn exit(&mut self, item: &Item) {
+        let step = &self.program.steps[item.index];
+        let taken = step.op.and_then(|op| scalar::condition(&mut self.g.asm, op, self.g.shape));
+        let Some(taken) = taken else { return };
+        let label = self.g.asm.label();
+        self.g.asm.jump(taken, label);
+        let count = self.ordinal(item.index) - self.ordinal(self.first) + 1;
+        let (target, dirty) = (step.target as usize, self.g.regs.dirty());
+        self.cold.push(Cold::Branch { label, count, backward: target <= item.index, target, dirty });
+    }
+}
