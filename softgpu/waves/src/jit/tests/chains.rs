@@ -27,7 +27,7 @@ fn operations(r: &mut Random, words: &mut Vec<u32>) {
     }
     if r.chance(3) {
         // A scalar that the operations read.
-        words.push(0x7E00_0200 | (1 + below(r, 6)) << 17 | KEPT + below(r, 12));
+        words.push(0x7E00_0200 | (1 + below(r, 6)) << 17 | (KEPT + below(r, 12)));
     }
 }
 
