@@ -103,10 +103,14 @@ fn write_lane(lab: &mut Lab, row: &'static OpInfo) {
 /// reads inactive lanes too; bit 1 makes them read 0 instead of keeping the destination.
 fn permute_rows(lab: &mut Lab, row: &'static OpInfo) {
     let across = if row.op == Op::V_PERMLANEX16_B32 { 16 } else { 0 };
-    for _ in 0..40 {
-        let w = lab.any_wave();
+    for turn in 0..60 {
+        let mut w = lab.any_wave();
         let (dst, register) = (lab.r.below(VGPRS), lab.r.below(VGPRS));
-        let (low, high) = (lab.r.below(100), lab.r.below(100));
+        let (low, high) = (lab.r.below(50), 50 + lab.r.below(50));
+        if turn % 3 == 0 {
+            // Each lane of a row the one with its own number.
+            (w.s[low], w.s[high]) = (0x7654_3210, 0xFEDC_BA98);
+        }
         let op_sel = lab.r.next() & 3;
         let select = u64::from(w.s[low]) | u64::from(w.s[high]) << 32;
         let mut want = w.clone();

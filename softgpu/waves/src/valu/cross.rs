@@ -57,6 +57,9 @@ fn write_lane(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Flow {
     Flow::Next
 }
 
+/// The selection of each lane of a row by the lane with its own number.
+const IN_ORDER: (u32, u32) = (0x7654_3210, 0xFEDC_BA98);
+
 fn permute_rows(w: &mut Wave, s: &Step, across: usize) -> Flow {
     let lo = scalar(w, &s.src[1]);
     let hi = scalar(w, &s.src[2]);
@@ -66,6 +69,11 @@ fn permute_rows(w: &mut Wave, s: &Step, across: usize) -> Flow {
         let mut t = [0u32; 32];
         let source = *fetch(w, &s.src[0], half, &mut t);
         let exec = w.exec_half(half);
+        if (lo, hi) == IN_ORDER && (exec == u32::MAX || fetch_inactive) {
+            // What reductions do.
+            put(w, s.dst as usize, half, &core::array::from_fn(|i| source[i ^ across]));
+            continue;
+        }
         let old = w.v[s.dst as usize + half].0;
         let r = core::array::from_fn(|i| {
             let pick = if i & 15 < 8 { lo >> (4 * (i & 7)) } else { hi >> (4 * (i & 7)) } as usize & 15;
