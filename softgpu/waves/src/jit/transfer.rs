@@ -123,7 +123,7 @@ pub(super) struct Known {
 }
 
 /// Pieces of address registers that can be known at a time.
-pub(super) const KNOWN: usize = 64;
+pub(super) const KNOWN: usize = 128;
 
 /// The kind of values in an address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

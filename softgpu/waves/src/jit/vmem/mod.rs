@@ -88,6 +88,10 @@ impl Gen {
     /// Loads piece `c`, which has been checked.
     pub(super) fn load_piece(&mut self, s: &Step, t: &Transfer, c: usize) {
         let pattern = self.pattern(s, t);
+        if address_dwords(s, t) > 0 {
+            // What was known when it was checked may have had to give way to other addresses.
+            self.known(s, t, c);
+        }
         for part in 0..t.parts {
             self.move_piece(s, t, pattern, part, c);
             self.regs.end_operation();
