@@ -5,13 +5,15 @@
 //! INVARIANT: all accesses are checked before anything is changed. The loads' addresses are not written in the run, and
 //! what is known of them is known before the program runs; so the pieces do not depend on each other.
 
+use std::collections::HashSet;
+
 use super::asm::Label;
 use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, next_accesses};
 use super::regs::Piece;
 use super::touch::Touch;
-use super::transfer::{Space, Transfer, address_dwords};
+use super::transfer::{KNOWN, Space, Transfer, address_dwords};
 use super::{lane, scalar, vmem};
 
 /// A run with fewer loads, or fewer lane-wise operations, is not worth an end of its region.
@@ -43,6 +45,7 @@ impl Emitter<'_> {
         let (mut count, mut loads, mut lanes) = (0, 0, 0);
         let mut all = Touch::default();
         let mut scalars = Touch::default();
+        let mut addresses = HashSet::new();
         for unit in units {
             match unit {
                 Unit::Lanes(items) if items.iter().all(stays_in_its_piece) => {
@@ -51,6 +54,12 @@ impl Emitter<'_> {
                 }
                 Unit::One(item) => match item.what {
                     What::Transfer(t) if self.is_independent(item, &t, &all, &scalars) => {
+                        let step = &self.program.steps[item.index];
+                        addresses.insert((step.src[0].index, address_dwords(step, &t)));
+                        // Later ones may be written before they could be looked for again.
+                        if addresses.len() * self.g.pieces() > KNOWN {
+                            break;
+                        }
                         all.add(&item.touch);
                         loads += 1;
                     }
