@@ -11,7 +11,7 @@ use iced_x86::Code;
 use super::asm::Label;
 use super::emit::Emitter;
 use super::exits::Cold;
-use super::flow::{self, Item, Unit, What};
+use super::flow::{self, Item, Unit};
 use super::generator::{Access, next_accesses};
 use super::regs::Spill;
 use super::{lane, scalar};
@@ -28,6 +28,33 @@ pub(super) enum Link {
     Exit(Item),
     /// The head of the next block, by its number.
     Head(usize),
+}
+
+impl Link {
+    fn is_transfer(&self) -> bool {
+        matches!(self, Link::Unit(Unit::One(item)) if item.is_transfer())
+    }
+
+    /// Whether EXEC may be another one behind it, or the code may be left.
+    fn is_boundary(&self) -> bool {
+        match self {
+            Link::Unit(Unit::Lanes(items)) => items.last().is_some_and(|item| item.touch.writes_exec()),
+            Link::Unit(Unit::One(item)) => item.touch.writes_exec(),
+            Link::Exit(_) | Link::Head(_) => true,
+        }
+    }
+}
+
+/// How many links from the first one on are a chain: no access, and lane-wise operations on both sides of a change of EXEC or of
+/// a branch. 0 if there is none. What is between the last boundary and an access is left to the access's region.
+fn chain_length(links: &[Link]) -> usize {
+    let length = match links.iter().position(Link::is_transfer) {
+        Some(access) => links[..access].iter().rposition(Link::is_boundary).map_or(0, |last| last + 1),
+        None => links.len(),
+    };
+    let has_lanes = |part: &&[Link]| part.iter().any(|link| matches!(link, Link::Unit(Unit::Lanes(_))));
+    let parts = links[..length].split_inclusive(Link::is_boundary).filter(has_lanes).count();
+    if parts >= 2 { length } else { 0 }
 }
 
 /// An operation of a chain.
@@ -70,76 +97,41 @@ impl Emitter<'_> {
         let mut links = VecDeque::from(links);
         let mut region: Vec<Unit> = Vec::new();
         while !links.is_empty() {
-            let length = if region.is_empty() { self.chain_length(links.make_contiguous()) } else { 0 };
+            let length = if region.is_empty() { chain_length(links.make_contiguous()) } else { 0 };
             if length > 0 {
                 let chain: Vec<Link> = links.drain(..length).collect();
                 self.chain(&chain);
                 continue;
             }
-            match links.pop_front() {
-                Some(Link::Unit(unit)) => {
-                    let (ends, is_apart) = match &unit {
-                        Unit::Lanes(items) => (items.last().is_some_and(|i| i.touch.writes_exec()), false),
-                        Unit::One(item) => (false, !item.is_transfer() && item.touch.writes_exec()),
-                    };
-                    if let (Unit::One(item), true) = (&unit, is_apart) {
-                        let item = *item;
-                        self.region(std::mem::take(&mut region));
-                        self.scalar_or_call(self.first, &item);
-                        continue;
-                    }
+            let Some(link) = links.pop_front() else { break };
+            let is_boundary = link.is_boundary();
+            match link {
+                Link::Unit(Unit::One(item)) if is_boundary => {
+                    self.region(std::mem::take(&mut region));
+                    self.scalar_or_call(self.first, &item);
+                }
+                Link::Unit(unit) => {
                     region.push(unit);
-                    if ends {
+                    if is_boundary {
                         self.region(std::mem::take(&mut region));
                     }
                 }
-                Some(Link::Exit(item)) => {
+                Link::Exit(item) => {
                     self.region(std::mem::take(&mut region));
                     self.exit(&item);
                 }
-                Some(Link::Head(block)) => {
+                Link::Head(block) => {
                     self.region(std::mem::take(&mut region));
                     self.enter(block);
                 }
-                None => {}
             }
         }
         self.region(region);
     }
 
     /// What is known at the head of a block.
-    fn enter(&mut self, block: usize) {
+    pub(super) fn enter(&mut self, block: usize) {
         self.facts = self.heads.get(block).cloned().flatten();
-    }
-
-    /// How many links from the first one on are a chain: no access, and lane-wise operations on both sides of a change of EXEC or
-    /// of a branch. 0 if there is none.
-    fn chain_length(&self, links: &[Link]) -> usize {
-        let end =
-            links.iter().position(|link| matches!(link, Link::Unit(Unit::One(item)) if item.is_transfer()));
-        let mut last = if end.is_some() { 0 } else { links.len() };
-        let (mut groups, mut is_in_group, mut groups_at_last) = (0, false, 0);
-        for (k, link) in links[..end.unwrap_or(links.len())].iter().enumerate() {
-            let is_boundary = match link {
-                Link::Unit(Unit::Lanes(items)) => {
-                    groups += usize::from(!is_in_group);
-                    is_in_group = true;
-                    items.last().is_some_and(|item| item.touch.writes_exec())
-                }
-                Link::Unit(Unit::One(item)) => item.touch.writes_exec(),
-                Link::Exit(_) | Link::Head(_) => true,
-            };
-            if is_boundary {
-                is_in_group = false;
-                if end.is_some() {
-                    (last, groups_at_last) = (k + 1, groups);
-                }
-            }
-        }
-        if end.is_none() {
-            groups_at_last = groups;
-        }
-        if groups_at_last >= 2 { last } else { 0 }
     }
 
     /// Emits a chain: for all lanes active, which is looked at after every change of EXEC, and for any.
@@ -192,14 +184,7 @@ impl Emitter<'_> {
         for ((work, accesses), changes_exec) in list.iter().zip(&accesses).zip(&changes) {
             match work {
                 Work::Lane(item, c) => {
-                    if masked && piece != *c {
-                        self.g.load_exec_mask(*c);
-                        piece = *c;
-                    }
-                    if let What::Lane(emit) = item.what {
-                        emit(&mut self.g, &self.program.steps[item.index], *c);
-                    }
-                    self.g.end_operation(accesses);
+                    self.lane(item, *c, &mut piece, accesses);
                     if *c + 1 == self.g.pieces() {
                         self.pass(item.index);
                     }
@@ -239,15 +224,8 @@ impl Emitter<'_> {
         let mut list = Vec::new();
         for link in links {
             match link {
-                Link::Unit(Unit::Lanes(items)) if self.fits(items, masked) => {
-                    for &item in items {
-                        list.extend((0..self.g.pieces()).map(|c| Work::Lane(item, c)));
-                    }
-                }
                 Link::Unit(Unit::Lanes(items)) => {
-                    for c in 0..self.g.pieces() {
-                        list.extend(items.iter().map(|&item| Work::Lane(item, c)));
-                    }
+                    list.extend(self.lanes(items, masked).into_iter().map(|(item, c)| Work::Lane(item, c)));
                 }
                 Link::Unit(Unit::One(item)) => list.push(Work::Scalar(*item)),
                 Link::Exit(item) => list.push(Work::Exit(*item)),

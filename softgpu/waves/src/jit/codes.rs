@@ -44,6 +44,9 @@ pub(super) const FROM_I32: Codes =
 /// A load from the constants, which are aligned to dwords only.
 pub(super) const LOAD: Codes =
     Codes { z: Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512, y: Code::VEX_Vmovdqu_ymm_ymmm256 };
+/// A store of lanes whose place is aligned to dwords only.
+pub(super) const STORE: Codes =
+    Codes { z: Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm, y: Code::VEX_Vmovdqu_ymmm256_ymm };
 pub(super) const SHUFFLE_BYTES: Codes =
     Codes { z: Code::EVEX_Vpshufb_zmm_k1z_zmm_zmmm512, y: Code::VEX_Vpshufb_ymm_ymm_ymmm256 };
 

@@ -164,7 +164,7 @@ impl<'a> Emitter<'a> {
         let (first, end) = (self.leaders[k], self.head_of(after));
         self.g.asm.place(self.labels[k]);
         self.first = first;
-        self.facts = self.heads.get(k).cloned().flatten();
+        self.enter(k);
         let mut links: Vec<Link> = Vec::new();
         let mut branched = false;
         for n in k..after {

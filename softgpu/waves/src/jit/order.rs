@@ -31,6 +31,16 @@ pub(super) fn by_chains(items: Vec<Item>) -> Vec<Item> {
     order(items.len(), RESOURCES, touched).into_iter().map(|k| items[k]).collect()
 }
 
+/// Each of `operations` for every piece: the pieces of an operation side by side, or all operations for one piece after the
+/// other.
+pub(super) fn by_pieces<T: Copy>(operations: &[T], pieces: usize, side_by_side: bool) -> Vec<(T, usize)> {
+    if side_by_side {
+        operations.iter().flat_map(|&operation| (0..pieces).map(move |c| (operation, c))).collect()
+    } else {
+        (0..pieces).flat_map(|c| operations.iter().map(move |&operation| (operation, c))).collect()
+    }
+}
+
 /// A better order of `n` operations on so many resources. `touched` gives the resources that an operation reads, or writes.
 pub(super) fn order(
     n: usize,

@@ -11,16 +11,16 @@ use super::asm::Label;
 use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, next_accesses};
+use super::order;
+use super::region::SPARE;
 use super::regs::Piece;
 use super::touch::Touch;
-use super::transfer::{KNOWN, Space, Transfer, address_dwords};
+use super::transfer::{KNOWN, Kept, Space, Transfer, address_dwords};
 use super::{lane, scalar, vmem};
 
 /// A run with fewer loads, or fewer lane-wise operations, is not worth an end of its region.
 const LOADS: usize = 3;
 const LANES: usize = 6;
-/// Registers that are left for constants, intermediate results and transposed loads.
-const SPARE: usize = 7;
 
 /// An operation on a piece.
 #[derive(Clone, Copy)]
@@ -55,8 +55,8 @@ impl Emitter<'_> {
                 Unit::One(item) => match item.what {
                     What::Transfer(t) if self.is_independent(item, &t, &all, &scalars) => {
                         let step = &self.program.steps[item.index];
-                        addresses.insert((step.src[0].index, address_dwords(step, &t)));
-                        // Later ones may be written before they could be looked for again.
+                        addresses.insert((step.src[0].index, Kept::of(step, &t)));
+                        // What is known of an address is not found again: its register may be written by then.
                         if addresses.len() * self.g.pieces() > KNOWN {
                             break;
                         }
@@ -91,7 +91,6 @@ impl Emitter<'_> {
     /// Emits a run; to `otherwise`, with nothing changed, if an access is not allowed or not inline.
     pub(super) fn piecewise(&mut self, units: &[Unit], otherwise: Label) {
         self.g.addresses.clear();
-        self.g.masked = false;
         self.g.facts.clone_from(&self.facts);
         self.check_all(units, otherwise);
         let mut work = Vec::new();
@@ -112,12 +111,8 @@ impl Emitter<'_> {
         let late = self.loads_late(&in_order);
         let (registers, pieces) = (self.g.wide.registers(), self.g.pieces());
         let live = self.live(&late);
-        let list: Vec<(Work, usize)> = if live * pieces + SPARE <= registers {
-            late.iter().flat_map(|&w| (0..pieces).map(move |c| (w, c))).collect()
-        } else {
-            let order = if live + SPARE <= registers { late } else { work };
-            (0..pieces).flat_map(|c| order.iter().map(move |&w| (w, c)).collect::<Vec<_>>()).collect()
-        };
+        let order = if live + SPARE <= registers { late } else { work };
+        let list = order::by_pieces(&order, pieces, live * pieces + SPARE <= registers);
         let accesses: Vec<Vec<Access>> = list.iter().map(|(w, c)| self.accesses_of_piece(w, *c)).collect();
         let accesses = next_accesses(&accesses, self.g.all_pieces(), |_| false);
         for ((w, c), accesses) in list.iter().zip(&accesses) {
@@ -133,7 +128,6 @@ impl Emitter<'_> {
             self.g.end_operation(accesses);
         }
         self.g.write_back(true);
-        self.g.addresses.clear();
         self.g.facts = None;
     }
 
@@ -142,17 +136,12 @@ impl Emitter<'_> {
         let mut checked: Vec<(usize, Transfer)> = Vec::new();
         for unit in units {
             let Unit::One(Item { index, what: What::Transfer(t), .. }) = unit else { continue };
-            let end = |t: &Transfer| {
-                4 * t.dwords as i64 + t.offsets[..t.parts].iter().max().copied().unwrap_or_default()
+            let row = |index: usize| self.program.steps[index].src[0].index;
+            let is_same = |other: usize, u: &Transfer| {
+                (u.space, t.space) == (Space::Lds, Space::Lds) && row(other) == row(*index)
             };
-            let row = self.program.steps[*index].src[0].index;
-            let same = checked.iter_mut().find(|(other, u)| {
-                u.space == Space::Lds
-                    && t.space == Space::Lds
-                    && self.program.steps[*other].src[0].index == row
-            });
-            match same {
-                Some((other, u)) if end(u) < end(t) => (*other, *u) = (*index, *t),
+            match checked.iter_mut().find(|(other, u)| is_same(*other, u)) {
+                Some((other, u)) if u.reach() < t.reach() => (*other, *u) = (*index, *t),
                 Some(_) => {}
                 None => checked.push((*index, *t)),
             }
@@ -187,7 +176,7 @@ impl Emitter<'_> {
     /// Most pieces that are read later at any point of `work`, of those with the same lanes.
     fn live(&self, work: &[Work]) -> usize {
         let list: Vec<Vec<Access>> = work.iter().map(|w| self.accesses_of_piece(w, 0)).collect();
-        let mut live = std::collections::HashSet::new();
+        let mut live = HashSet::new();
         let mut most = 0;
         for accesses in list.iter().rev() {
             for a in accesses.iter().filter(|a| a.overwrites) {
@@ -210,5 +199,5 @@ impl Emitter<'_> {
 
 /// Whether a lane-wise operation writes nothing but its own lanes of VGPRs.
 fn stays_in_its_piece(item: &Item) -> bool {
-    !item.alone && item.touch.written_scalars() == 0 && !item.touch.writes_exec()
+    !item.alone && item.touch.written_scalars() == 0
 }

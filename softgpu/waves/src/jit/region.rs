@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: vector registers hold row pieces only within a region; at its end all of them are in memory.
 
+use std::ops::Range;
+
 use iced_x86::Code;
 
 use super::asm::Label;
@@ -10,6 +12,7 @@ use super::emit::Emitter;
 use super::exits::Cold;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, Wide, next_accesses};
+use super::order;
 use super::regs::Piece;
 use super::transfer::Transfer;
 use super::{lane, scalar, vmem};
@@ -18,7 +21,7 @@ use crate::wave::EXEC;
 /// A region with fewer operations has only the variant for any EXEC: a second variant is not worth its bytes (AVX-512).
 const FEW: usize = 3;
 /// Registers that a run whose pieces are side by side leaves for constants and intermediate results.
-const SPARE: usize = 7;
+pub(super) const SPARE: usize = 7;
 /// One operation of a region, for one piece.
 #[derive(Clone, Copy)]
 pub(super) enum Micro {
@@ -58,24 +61,22 @@ impl Emitter<'_> {
                     What::Transfer(t) => Micro::Transfer(*item, t),
                     _ => Micro::Scalar(*item),
                 }),
-                Unit::Lanes(items) if self.fits(items, masked) => {
-                    for &item in items {
-                        list.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));
-                    }
-                }
                 Unit::Lanes(items) => {
-                    for c in 0..self.g.pieces() {
-                        list.extend(items.iter().map(|&item| Micro::Lane(item, c)));
-                    }
+                    list.extend(self.lanes(items, masked).into_iter().map(|(item, c)| Micro::Lane(item, c)));
                 }
             }
         }
         list
     }
 
+    /// The operations of a run for every piece, in the order of emission.
+    pub(super) fn lanes(&self, items: &[Item], masked: bool) -> Vec<(Item, usize)> {
+        order::by_pieces(items, self.g.pieces(), self.fits(items, masked))
+    }
+
     /// Whether all pieces of a run's rows fit into the registers at once: then the pieces of an operation are emitted side by
     /// side, as chains that do not wait for each other.
-    pub(super) fn fits(&self, items: &[Item], masked: bool) -> bool {
+    fn fits(&self, items: &[Item], masked: bool) -> bool {
         // There is one mask register in AVX2.
         if masked && self.g.wide == Wide::Y {
             return false;
@@ -90,32 +91,38 @@ impl Emitter<'_> {
         rows.len() * self.g.pieces() + SPARE <= self.g.wide.registers()
     }
 
-    /// Emits a region, in two variants where that pays.
+    /// Emits a region: its runs of loads and arithmetic, and what is between them.
     pub(super) fn region(&mut self, units: Vec<Unit>) {
-        let (mut from, mut at, mut not_before) = (0, 0, 0);
-        let mut at_from = self.facts.clone();
-        while at < units.len() {
-            // Only a load can begin a run.
-            let begins = at >= not_before && matches!(&units[at], Unit::One(item) if item.is_transfer());
-            let (run, is_worth_it) = if begins { self.piecewise_run(&units[at..]) } else { (0, false) };
-            if is_worth_it {
-                let here = std::mem::replace(&mut self.facts, at_from);
-                self.emit_region(&units[from..at], false);
-                self.facts = here;
-                self.emit_region(&units[at..at + run], true);
-                (from, not_before) = (at + run, at + run);
-                units[at..from].iter().for_each(|unit| self.pass_unit(unit));
-                at_from = self.facts.clone();
-                at = from;
-            } else {
-                not_before = not_before.max(at + run);
-                self.pass_unit(&units[at]);
-                at += 1;
-            }
+        let mut from = 0;
+        for run in self.runs(&units) {
+            self.emit_region(&units[from..run.start]);
+            self.emit_run(&units[run.clone()]);
+            from = run.end;
         }
-        let here = std::mem::replace(&mut self.facts, at_from);
-        self.emit_region(&units[from..], false);
-        self.facts = here;
+        self.emit_region(&units[from..]);
+    }
+
+    /// The runs of a region, of which only a load is the first.
+    fn runs(&mut self, units: &[Unit]) -> Vec<Range<usize>> {
+        let begins = |unit: &Unit| matches!(unit, Unit::One(item) if item.is_transfer());
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        if self.facts.is_none() || !units.iter().any(begins) {
+            return runs;
+        }
+        let facts = self.facts.clone();
+        let mut next = 0;
+        for (at, unit) in units.iter().enumerate() {
+            if at >= next && begins(unit) {
+                let (count, is_worth_it) = self.piecewise_run(&units[at..]);
+                next = at + count;
+                if is_worth_it {
+                    runs.push(at..next);
+                }
+            }
+            self.pass_unit(unit);
+        }
+        self.facts = facts;
+        runs
     }
 
     pub(super) fn pass_unit(&mut self, unit: &Unit) {
@@ -125,7 +132,13 @@ impl Emitter<'_> {
         }
     }
 
-    fn emit_region(&mut self, units: &[Unit], is_run: bool) {
+    /// Emits what is no run, in two variants where that pays.
+    fn emit_region(&mut self, units: &[Unit]) {
+        self.emit_variants(units);
+        units.iter().for_each(|unit| self.pass_unit(unit));
+    }
+
+    fn emit_variants(&mut self, units: &[Unit]) {
         let micros = self.micros(units, false);
         let lanes = micros.iter().filter(|m| matches!(m, Micro::Lane(..))).count();
         let transfers = micros.iter().any(|m| matches!(m, Micro::Transfer(..)));
@@ -141,11 +154,20 @@ impl Emitter<'_> {
         }
         let any = self.g.asm.label();
         self.test_all_lanes(any);
-        if is_run {
-            self.piecewise(units, any);
-        } else {
-            self.variant(&micros, false);
-        }
+        self.variant(&micros, false);
+        self.any_lanes(units, any);
+    }
+
+    fn emit_run(&mut self, units: &[Unit]) {
+        let any = self.g.asm.label();
+        self.test_all_lanes(any);
+        self.piecewise(units, any);
+        self.any_lanes(units, any);
+        units.iter().for_each(|unit| self.pass_unit(unit));
+    }
+
+    /// The variant for any EXEC, at `any`, behind the one for all lanes.
+    fn any_lanes(&mut self, units: &[Unit], any: Label) {
         let over = self.g.asm.label();
         self.g.asm.jump(Code::Jmp_rel32_64, over);
         self.g.asm.place(any);
@@ -187,14 +209,7 @@ impl Emitter<'_> {
         for (m, accesses) in micros.iter().zip(&accesses) {
             match m {
                 Micro::Lane(item, c) => {
-                    if masked && piece != *c {
-                        self.g.load_exec_mask(*c);
-                        piece = *c;
-                    }
-                    if let What::Lane(emit) = item.what {
-                        emit(&mut self.g, &self.program.steps[item.index], *c);
-                    }
-                    self.g.end_operation(accesses);
+                    self.lane(item, *c, &mut piece, accesses);
                     self.forget_addresses(item);
                     if *c + 1 == self.g.pieces() {
                         self.pass_in_variant(item.index);
@@ -212,6 +227,24 @@ impl Emitter<'_> {
                 }
             }
         }
+    }
+
+    /// A lane-wise operation for piece `c`; AVX2 has the mask of one piece, which `piece` says.
+    pub(super) fn lane(
+        &mut self,
+        item: &Item,
+        c: usize,
+        piece: &mut usize,
+        accesses: &[(Access, u32, bool)],
+    ) {
+        if self.g.masked && *piece != c {
+            self.g.load_exec_mask(c);
+            *piece = c;
+        }
+        if let What::Lane(emit) = item.what {
+            emit(&mut self.g, &self.program.steps[item.index], c);
+        }
+        self.g.end_operation(accesses);
     }
 
     /// A register that a lane-wise operation writes is no longer known as an address.

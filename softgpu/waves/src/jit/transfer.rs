@@ -29,6 +29,13 @@ pub(super) struct Transfer {
     pub parts: usize,
 }
 
+impl Transfer {
+    /// Bytes from a lane's address to the end of its furthest part.
+    pub(super) fn reach(&self) -> i64 {
+        4 * self.dwords as i64 + self.offsets[..self.parts].iter().max().copied().unwrap_or_default()
+    }
+}
+
 /// The subroutines that say whether a global range may be read, or written: start in RAX, end in RCX; carry set if not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Checks {
@@ -126,7 +133,7 @@ pub(super) struct Known {
 pub(super) const KNOWN: usize = if cfg!(test) { 8 } else { 128 };
 
 /// The kind of values in an address register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kept {
     /// Offsets into LDS.
     Lds,
@@ -134,6 +141,17 @@ pub(super) enum Kept {
     Offset,
     /// Together with the next register, addresses.
     Pair,
+}
+
+impl Kept {
+    /// The kind of values in the address register of an access that has one.
+    pub(super) fn of(step: &Step, t: &Transfer) -> Kept {
+        match (t.space, address_dwords(step, t)) {
+            (Space::Lds, _) => Kept::Lds,
+            (Space::Global, 2) => Kept::Pair,
+            (Space::Global, _) => Kept::Offset,
+        }
+    }
 }
 
 /// An address register that is known.

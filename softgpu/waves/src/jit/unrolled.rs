@@ -131,15 +131,8 @@ impl Emitter<'_> {
         }
         let late = self.by_chains(&copies.late);
         let late: Vec<&Renamed> = late.iter().map(|&k| &copies.late[k]).collect();
-        if self.fits_side_by_side(&late) {
-            for renamed in late {
-                list.extend((0..self.g.pieces()).map(|c| Work::Late(renamed, c)));
-            }
-        } else {
-            for c in 0..self.g.pieces() {
-                list.extend(late.iter().map(|renamed| Work::Late(renamed, c)));
-            }
-        }
+        let late = order::by_pieces(&late, self.g.pieces(), self.fits_side_by_side(&late));
+        list.extend(late.into_iter().map(|(renamed, c)| Work::Late(renamed, c)));
         for &(to, from) in &copies.rows {
             list.extend((0..self.g.pieces()).map(|c| Work::Move(to, from, c)));
         }

@@ -7,7 +7,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::super::asm::{Label, context};
-use super::super::codes;
+use super::super::codes::{self, Codes};
 use super::super::context::JitContext;
 use super::super::generator::{Gen, Wide};
 use super::super::integer::EQUAL;
@@ -55,6 +55,12 @@ impl Pattern {
 /// The distance from which on a pattern is not made use of: displacements have 32 bits.
 const FAR: u32 = 1 << 20;
 
+/// Quadwords of 256 bits, and dwords of 128, in another order.
+const SHUFFLE_QUADS: Codes =
+    Codes { z: Code::EVEX_Vpermq_zmm_k1z_zmmm512b64_imm8, y: Code::VEX_Vpermq_ymm_ymmm256_imm8 };
+const SHUFFLE_DWORDS: Codes =
+    Codes { z: Code::EVEX_Vpshufd_zmm_k1z_zmmm512b32_imm8, y: Code::VEX_Vpshufd_ymm_ymmm256_imm8 };
+
 impl Gen {
     /// How the lanes of the access are apart, if that is known, and can be made use of.
     pub(in crate::jit) fn pattern(&self, s: &Step, t: &Transfer) -> Option<Pattern> {
@@ -87,11 +93,7 @@ impl Gen {
     /// not known yet.
     pub(super) fn known(&mut self, s: &Step, t: &Transfer, c: usize) -> usize {
         let row = s.src[0].index;
-        let kept = match (t.space, address_dwords(s, t)) {
-            (Space::Lds, _) => Kept::Lds,
-            (Space::Global, 2) => Kept::Pair,
-            (Space::Global, _) => Kept::Offset,
-        };
+        let kept = Kept::of(s, t);
         let pattern = self.pattern(s, t);
         let only_first = pattern.is_some();
         let is_known = |k: &&Address| (k.row, k.kept, k.only_first) == (row, kept, only_first);
@@ -122,9 +124,7 @@ impl Gen {
         self.lane(Register::EAX, low, 0);
         if kept == Kept::Pair {
             let high = self.source(&s.src[0], 1, c);
-            self.lane(Register::ECX, high, 0);
-            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
-            self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+            self.add_high(Register::RAX, high);
         }
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
     }
@@ -154,9 +154,7 @@ impl Gen {
         self.asm.op2(Code::Shr_rm64_imm8, Register::RDX, 32);
         self.asm.jump(Code::Jne_rel32_64, scattered);
         if let Some(high) = high {
-            self.lane(Register::ECX, high, 0);
-            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
-            self.asm.op2(Code::Or_r64_rm64, Register::RAX, Register::RCX);
+            self.add_high(Register::RAX, high);
         }
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RAX);
         self.asm.jump(Code::Jmp_rel32_64, done);
@@ -189,7 +187,7 @@ impl Gen {
         let far = self.asm.label();
         if let Some(high) = high {
             self.in_all_lanes(u, high);
-            self.jump_unless_same(high, u, t, far);
+            self.jump_unless_equal(high, None, [u, t], far);
         }
         self.reduce(codes::MIN_U, low, [t, u]);
         self.lane(Register::EDX, t, 0);
@@ -199,61 +197,34 @@ impl Gen {
         self.asm.jump(Code::Js_rel32_64, far);
         self.asm.op2(Code::Mov_rm64_r64, span, Register::RCX);
         if let Some(high) = high {
-            self.lane(Register::ECX, high, 0);
-            self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
-            self.asm.op2(Code::Or_r64_rm64, Register::RDX, Register::RCX);
+            self.add_high(Register::RDX, high);
         }
         self.asm.op2(Code::Mov_rm64_r64, first, Register::RDX);
         self.asm.jump(Code::Jmp_rel32_64, done);
         self.asm.place(far);
     }
 
-    /// Lane 0 of `t` = the least, or greatest, of `from`; the other lanes and `u` are overwritten.
-    fn reduce(&mut self, codes: codes::Codes, from: Register, [t, u]: [Register; 2]) {
-        let half = |r| crate::jit::transcend::half(r);
-        let is_least = codes.z == codes::MIN_U.z;
-        let (t128, u128) = (low128(t), low128(u));
-        let combine = match (self.wide, is_least) {
-            (Wide::Z, true) => Code::EVEX_Vpminud_xmm_k1z_xmm_xmmm128b32,
-            (Wide::Z, false) => Code::EVEX_Vpmaxud_xmm_k1z_xmm_xmmm128b32,
-            (Wide::Y, true) => Code::VEX_Vpminud_xmm_xmm_xmmm128,
-            (Wide::Y, false) => Code::VEX_Vpmaxud_xmm_xmm_xmmm128,
-        };
-        let shuffle = match self.wide {
+    /// All lanes of `t` = the least, or greatest, of `from`, as `codes` says; `u` is overwritten.
+    fn reduce(&mut self, codes: Codes, from: Register, [t, u]: [Register; 2]) {
+        match self.wide {
             Wide::Z => {
-                self.asm.op3(Code::EVEX_Vextracti64x4_ymmm256_k1z_zmm_imm8, half(u), from, 1);
+                self.asm.op4(Code::EVEX_Vshufi64x2_zmm_k1z_zmm_zmmm512b64_imm8, u, from, from, 0x4E);
                 self.asm.op3(codes.z, t, from, u);
-                self.asm.op3(Code::EVEX_Vextracti32x4_xmmm128_k1z_ymm_imm8, u128, half(t), 1);
-                Code::EVEX_Vpshufd_xmm_k1z_xmmm128b32_imm8
             }
-            Wide::Y => {
-                self.asm.op2(codes::MOVE.y, t, from);
-                self.asm.op3(Code::VEX_Vextracti128_xmmm128_ymm_imm8, u128, t, 1);
-                Code::VEX_Vpshufd_xmm_xmmm128_imm8
-            }
-        };
-        self.asm.op3(combine, t128, t128, u128);
-        for order in [0x4E, 0xB1] {
-            self.asm.op3(shuffle, u128, t128, order);
-            self.asm.op3(combine, t128, t128, u128);
+            Wide::Y => self.asm.op2(codes::MOVE.y, t, from),
+        }
+        // Halves of 256 bits change places, then halves of those.
+        for (shuffle, order) in [(SHUFFLE_QUADS, 0x4E), (SHUFFLE_DWORDS, 0x4E), (SHUFFLE_DWORDS, 0xB1)] {
+            self.op3(shuffle, u, t, order);
+            self.op3(codes, t, t, u);
         }
     }
 
-    /// To `label` unless all lanes of `a` and `b` are equal; `t` is overwritten.
-    fn jump_unless_same(&mut self, a: Register, b: Register, t: Register, label: Label) {
-        match self.wide {
-            Wide::Z => {
-                self.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, ALL, a, b, EQUAL);
-                self.asm.op2(Code::VEX_Kortestw_kr_kr, ALL, ALL);
-                self.asm.jump(Code::Jae_rel32_64, label);
-            }
-            Wide::Y => {
-                self.asm.op3(Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, t, a, b);
-                self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EDX, t);
-                self.asm.op2(Code::Cmp_rm32_imm32, Register::EDX, 0xFF);
-                self.asm.jump(Code::Jne_rel32_64, label);
-            }
-        }
+    /// Lane 0 of `high` becomes the high dword of `address`, which has none yet. RCX is overwritten.
+    fn add_high(&mut self, address: Register, high: Register) {
+        self.lane(Register::ECX, high, 0);
+        self.asm.op2(Code::Shl_rm64_imm8, Register::RCX, 32);
+        self.asm.op2(Code::Or_r64_rm64, address, Register::RCX);
     }
 
     /// `to` = lane 0 or 1 of `from`.

@@ -13,6 +13,16 @@ use super::super::generator::{Gen, Wide};
 use super::super::transfer::{Offsets, Outlined, Scattered, Transfer, at};
 use super::address::{Pattern, TOO_FAR_BIT};
 
+/// Every fourth lane is at `base`, the others `by` bytes apart behind it. RDX is three times `by`.
+pub(super) fn lane_of_four(base: Register, by: Register, lane: i64) -> MemoryOperand {
+    match lane % 4 {
+        0 => at(base, Register::None, 1, 0),
+        1 => at(base, by, 1, 0),
+        2 => at(base, by, 2, 0),
+        _ => at(base, Register::RDX, 1, 0),
+    }
+}
+
 impl Gen {
     /// The lanes from RAX plus `offset` on, at the distance in `stride`; anywhere in LDS, if there are `offsets`.
     pub(super) fn by_stride(
@@ -187,11 +197,7 @@ impl Gen {
     /// Loads four dwords of each lane, at RAX plus `index` plus `offset`. RCX is overwritten.
     fn scattered_lanes(&mut self, rows: &[Register], spare: &[Register; 4], index: Register, offset: i64) {
         let lanes = std::mem::offset_of!(JitContext, lanes);
-        let store = match self.wide {
-            Wide::Z => Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm,
-            Wide::Y => Code::VEX_Vmovdqu_ymmm256_ymm,
-        };
-        self.asm.op2(store, context(lanes), index);
+        self.op2(codes::STORE, context(lanes), index);
         let place = |g: &mut Gen, lane: i64| {
             g.asm.op2(Code::Mov_r32_rm32, Register::ECX, context(lanes + 4 * lane as usize));
             at(Register::RAX, Register::RCX, 1, offset)

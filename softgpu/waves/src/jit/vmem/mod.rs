@@ -85,13 +85,9 @@ impl Gen {
         dirty
     }
 
-    /// Loads piece `c`, which has been checked.
+    /// Loads piece `c`, which has been checked, and of whose address is known what was then.
     pub(super) fn load_piece(&mut self, s: &Step, t: &Transfer, c: usize) {
         let pattern = self.pattern(s, t);
-        if address_dwords(s, t) > 0 {
-            // What was known when it was checked may have had to give way to other addresses.
-            self.known(s, t, c);
-        }
         for part in 0..t.parts {
             self.move_piece(s, t, pattern, part, c);
             self.regs.end_operation();
@@ -236,7 +232,7 @@ impl Gen {
         spare: [Register; 2],
         slow: Label,
     ) {
-        let bytes = 4 * t.dwords as i64 + t.offsets[..t.parts].iter().max().copied().unwrap_or_default();
+        let bytes = t.reach();
         let (first, span, stride) = places(self.known(s, t, c));
         let limit = context(std::mem::offset_of!(JitContext, lds_bytes));
         self.asm.op2(Code::Mov_r64_rm64, Register::RAX, first);

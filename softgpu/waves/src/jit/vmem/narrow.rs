@@ -4,9 +4,11 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::super::asm::{Arg, Label, context};
+use super::super::codes;
 use super::super::context::JitContext;
 use super::super::generator::Gen;
 use super::super::transfer::{at, low128};
+use super::lanes::lane_of_four;
 
 const UNPACK_LOW: Code = Code::VEX_Vunpcklps_ymm_ymm_ymmm256;
 const UNPACK_HIGH: Code = Code::VEX_Vunpckhps_ymm_ymm_ymmm256;
@@ -51,12 +53,7 @@ impl Gen {
         self.asm.op2(Code::Lea_r64_m, Register::RSI, at(base, by, 4, 0));
         self.load_lanes(rows, spare, |_, lane| {
             let from = if lane < 4 { base } else { Register::RSI };
-            match lane % 4 {
-                0 => at(from, Register::None, 1, 0),
-                1 => at(from, by, 1, 0),
-                2 => at(from, by, 2, 0),
-                _ => at(from, Register::RDX, 1, 0),
-            }
+            lane_of_four(from, by, lane)
         });
     }
 
@@ -87,7 +84,7 @@ impl Gen {
 
     /// 8 adjacent lanes.
     pub(super) fn store_narrow_block(&mut self, rows: &[Register], spare: &[Register; 4], to: MemoryOperand) {
-        let store = Code::VEX_Vmovdqu_ymmm256_ymm;
+        let store = codes::STORE.y;
         let [t, u, v, _] = *spare;
         match *rows {
             [a] => self.asm.op2(store, to, a),
@@ -120,8 +117,8 @@ impl Gen {
     pub(super) fn scatter_narrow(&mut self, row: Register, place: MemoryOperand) {
         let lanes = std::mem::offset_of!(JitContext, lanes);
         let values = std::mem::offset_of!(JitContext, values);
-        self.asm.op2(Code::VEX_Vmovdqu_ymmm256_ymm, context(lanes), place.index);
-        self.asm.op2(Code::VEX_Vmovdqu_ymmm256_ymm, context(values), row);
+        self.asm.op2(codes::STORE.y, context(lanes), place.index);
+        self.asm.op2(codes::STORE.y, context(values), row);
         for lane in 0..8 {
             self.asm.op2(Code::Mov_r32_rm32, Register::ECX, context(lanes + 4 * lane));
             self.asm.op2(Code::Mov_r32_rm32, Register::EDX, context(values + 4 * lane));

@@ -8,6 +8,7 @@ use super::super::codes;
 use super::super::generator::Gen;
 use super::super::transfer::{at, low128};
 use super::address::TIMES;
+use super::lanes::lane_of_four;
 
 /// Predicate of vpcmpud: less or equal.
 const LESS_EQUAL: i32 = 2;
@@ -69,7 +70,7 @@ impl Gen {
         spare: &[Register; 4],
         place: impl Fn(i64) -> MemoryOperand,
     ) {
-        let store = Code::EVEX_Vmovdqu32_zmmm512_k1z_zmm;
+        let store = codes::STORE.z;
         match *rows {
             [a] => self.asm.op2(store, place(0), a),
             [a, b] => {
@@ -99,23 +100,15 @@ impl Gen {
 
     /// Loads of four dwords, RCX bytes apart from RAX on.
     pub(super) fn strided(&mut self, rows: &[Register], spare: &[Register; 4]) {
-        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(Register::RCX, Register::RCX, 2, 0));
-        for &row in rows {
-            let base = Register::RAX;
-            let places = [
-                at(base, Register::None, 1, 0),
-                at(base, Register::RCX, 1, 0),
-                at(base, Register::RCX, 2, 0),
-                at(base, Register::RDX, 1, 0),
-            ];
-            self.asm.op2(Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128, low128(row), places[0]);
-            for (n, place) in places.into_iter().enumerate().skip(1) {
-                let code = Code::EVEX_Vinserti32x4_zmm_k1z_zmm_xmmm128_imm8;
-                self.asm.op4(code, row, row, Arg::M(place), n as i32);
+        let (base, by) = (Register::RAX, Register::RCX);
+        // Three times the distance.
+        self.asm.op2(Code::Lea_r64_m, Register::RDX, at(by, by, 2, 0));
+        self.load_wide_lanes(rows, spare, |g, lane| {
+            if lane > 0 && lane % 4 == 0 {
+                g.asm.op2(Code::Lea_r64_m, base, at(base, by, 4, 0));
             }
-            self.asm.op2(Code::Lea_r64_m, base, at(base, Register::RCX, 4, 0));
-        }
-        self.by_dword(rows, spare);
+            lane_of_four(base, by, lane)
+        });
     }
 
     /// Four dwords of 16 lanes.
