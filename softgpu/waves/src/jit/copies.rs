@@ -11,7 +11,7 @@ use softgpu_isa::{Class, Op, Slot, info};
 use super::flow::{self, Item, What};
 use super::generator::{Emit, Wide};
 use super::transfer::{Space, Transfer, address_dwords};
-use super::{floats::Floats, scalar};
+use super::{floats::Floats, lane, scalar};
 use crate::predecoded::Predecoded;
 use crate::step::{Kind, Src, Step};
 use crate::wave::{NAMED_SCALARS, PREDECODE_VGPRS, RENAMED_SCALARS, RENAMED_VGPRS};
@@ -121,6 +121,7 @@ impl<'a> Body<'a> {
                 if inst.dpp.is_none()
                     && !item.alone
                     && step.flags == 0
+                    && !lane::keeps_destination(step)
                     && item.touch.written_scalars() == 0 =>
             {
                 Some(How::Lane(emit))

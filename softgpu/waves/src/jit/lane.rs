@@ -217,6 +217,11 @@ pub(super) fn emitter(step: &Step, floats: Floats) -> Option<Emit> {
     floats.f32_default.then(|| float(op)).flatten()
 }
 
+/// Whether `step` leaves a part of its destination as it is, although it may name no such source.
+pub(super) fn keeps_destination(step: &Step) -> bool {
+    step.op.is_some_and(convert::writes_half) || step.flags & FLAG_DPP_MASK != 0
+}
+
 /// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.
 pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
     let Some(op) = step.op else { return dpp::accesses(g, step, c) };
@@ -231,7 +236,7 @@ pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Acce
     if let Some(slot) = row.dst.first().filter(|slot| slot.class == Class::V) {
         let overwrites = !masked || step.flags & FLAG_ALL_LANES != 0;
         list.extend((0..dwords(slot)).map(|d| Access { piece: g.piece(step.dst, d, c), overwrites }));
-        if convert::writes_half(op) || step.flags & FLAG_DPP_MASK != 0 {
+        if keeps_destination(step) {
             list.extend(
                 (0..dwords(slot)).map(|d| Access { piece: g.piece(step.dst, d, c), overwrites: false }),
             );

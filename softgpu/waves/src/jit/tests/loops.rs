@@ -103,12 +103,17 @@ fn program(r: &mut Random, turns: u32) -> Vec<u32> {
             words.extend([0x4A00_0000 | at << 17 | at << 9 | 255, 16]);
         }
     }
+    end_loop(&mut words, start);
+    words
+}
+
+/// The end of a loop that begins at `start`, and of the program.
+fn end_loop(words: &mut Vec<u32>, start: usize) {
     words.push(0x8080_0000 | COUNTER << 16 | 129 << 8 | COUNTER);
     words.push(0xBF07_0000 | 128 << 8 | COUNTER);
     let distance = start as i64 - (words.len() as i64 + 1);
     words.push(0xBFA2_0000 | distance as u32 & 0xFFFF);
     words.push(random::END);
-    words
 }
 
 /// How many turns of its loop a program's code does at once.
@@ -152,4 +157,29 @@ fn accumulating_loops_agree() {
     }
     println!("{programs} programs, {unrolled} of them unrolled");
     assert!(programs > 20 && unrolled * 4 > programs, "{unrolled} of {programs} were unrolled");
+}
+
+/// Such an operation reads what it keeps, although no source names it.
+#[test]
+fn half_results_keep_the_other_half() {
+    if Level::best() < Level::Avx2 {
+        println!("skipped: this CPU has no AVX2, so there is no generated code");
+        return;
+    }
+    let place = Place::new();
+    let mut r = Random(0x0F16_0F16);
+    for turns in 1..40 {
+        let mut words = vec![0xBE80_0000 | COUNTER << 16 | (128 + turns)];
+        words.extend(addresses(&mut r));
+        let start = words.len();
+        words.extend([0xDC02_0000 | code(Op::GLOBAL_LOAD_B32, Fmt::Global) << 18, 4 << 24 | DATA << 16 | 8]);
+        words.push(0x7E00_0000 | 5 << 17 | code(Op::V_CVT_F16_F32, Fmt::Vop1) << 9 | (256 + 4));
+        words.push(vop2(Op::V_XOR_B32, 1, 5, 1));
+        words.push(vop2(Op::V_ADD_NC_U32, 2, 5, 2));
+        words.push(vop2(Op::V_ADD_F32, 3, 4, 3));
+        end_loop(&mut words, start);
+        if let Err(text) = compare_words(&place, &words, 32, r.next()) {
+            panic!("{text}");
+        }
+    }
 }
