@@ -307,7 +307,7 @@ impl Grid {
             level,
             shape: self.plan.shape,
             programs: vec![main],
-            renamed: crate::wave::RenamedRows::new(),
+            renamed: Box::new_uninit(),
             engine: if watch.is_some() { Engine::Interp } else { workers.engine() },
         };
         let mut hot = crate::env::Hot::new();

@@ -4,6 +4,8 @@
 //! INVARIANT: between two instructions every architectural bit is in this struct; nothing lives in host registers,
 //! so a wave can be paused, saved, moved to another thread and resumed at any instruction boundary.
 
+use std::mem::MaybeUninit;
+
 use crate::exception::Cause;
 use crate::facts::Fact;
 
@@ -15,21 +17,8 @@ pub type Lanes = [u32; 32];
 #[repr(C, align(64))]
 pub struct Row(pub Lanes);
 
-/// Rows of [`RENAMED_VGPRS`] registers of a wave64.
-#[derive(Debug)]
-pub(crate) struct RenamedRows([Row; 2 * RENAMED_VGPRS]);
-
-impl RenamedRows {
-    /// Zeroed rows on the heap.
-    pub(crate) fn new() -> Box<RenamedRows> {
-        Box::new(RenamedRows([Row::ZERO; 2 * RENAMED_VGPRS]))
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.0.as_mut_ptr().cast()
-    }
-}
+/// Room for [`RENAMED_VGPRS`] registers of a wave64. Generated code writes them before it reads them.
+pub(crate) type RenamedRows = MaybeUninit<[Row; 2 * RENAMED_VGPRS]>;
 
 impl Row {
     pub(crate) const ZERO: Row = Row([0; 32]);

@@ -181,7 +181,7 @@ impl Compiled {
             call,
             lds_bytes,
             lds: std::ptr::null_mut(),
-            renamed: renamed.as_mut_ptr(),
+            renamed: renamed.as_mut_ptr().cast(),
             hot: std::ptr::null(),
             first: scalars_of(first),
             turn: std::ptr::null_mut(),
