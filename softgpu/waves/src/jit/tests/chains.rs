@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Nested conditions: blocks that are emitted together, with lanes that leave at each of them.
 
-use std::time::Instant;
-
 use softgpu_isa::{Fmt, Op};
 
 use super::loops::{code, vop2};
 use super::random::{self, Random, below};
-use super::{Place, compare_words, seconds};
-use crate::jit::chain;
-use crate::jit::flow;
-use crate::level::Level;
-use crate::predecode::Shape;
-use crate::program::Cache;
+use super::{Place, compare_programs, each_block, generates_code, lanes};
+use crate::jit::generator::Wide;
 
 /// The first scalar that keeps EXEC, two for each condition.
 const KEPT: u32 = 40;
@@ -86,29 +80,19 @@ fn close(words: &mut Vec<u32>, depth: u32, branch: Option<usize>, wide: bool) {
 
 #[test]
 fn nested_conditions_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
-    let place = Place::new();
-    let mut r = Random(0xC0DE_C4A1);
-    let deadline = Instant::now() + seconds();
-    let (mut programs, mut chains) = (0, 0);
-    while Instant::now() < deadline {
-        let lanes = if r.chance(4) { 64 } else { 32 };
-        let words = program(&mut r, lanes == 64);
-        place.put(&words);
-        {
-            let (cache, map) = (Cache::default(), place.vm.lock());
-            let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
-            let code = cache.get(&map, Level::Baseline, shape, place.at);
-            chains += u32::from(chain::absorbed(&code, &flow::leaders(&code)).contains(&true));
-        }
-        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
-            panic!("{text}");
-        }
-        programs += 1;
-    }
+    let make = |r: &mut Random| {
+        let lanes = lanes(r);
+        (program(r, lanes == 64), lanes)
+    };
+    let has_chain = |place: &Place, words: &[u32]| {
+        let mut has_chain = false;
+        each_block(place, words, Wide::Y, |emitter, _| has_chain |= emitter.absorbed.contains(&true));
+        has_chain
+    };
+    let (programs, chains) = compare_programs(0xC0DE_C4A1, make, has_chain);
     println!("{programs} programs, blocks of {chains} emitted together");
     assert!(programs > 20 && chains * 2 > programs, "{chains} of {programs}");
 }

@@ -4,17 +4,15 @@
 use softgpu_isa::Op;
 
 use super::random::{self, Random};
-use super::{Place, compare_from, hunt, steps};
+use super::{Place, compare_from, generates_code, hunt, steps};
 use crate::jit::floats::Floats;
 use crate::jit::lane;
-use crate::level::Level;
 use crate::step::{Kind, Step};
 use crate::wave::{Wave, mode};
 
 #[test]
 fn listed_operations_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     hunt(0x0BAD_CAFE, 1, 2, INLINE);
@@ -239,8 +237,7 @@ fn special(r: &mut Random, lanes: usize, at: u64) -> Wave {
 
 #[test]
 fn listed_operations_agree_on_special_values() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let (place, mut r) = (Place::new(), Random(0x05EC_1A15));

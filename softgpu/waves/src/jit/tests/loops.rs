@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Loops that load and accumulate, several turns of which are one run of generated code.
 
-use std::time::Instant;
-
 use softgpu_isa::{EncodingFamily, Fmt, Op, info};
 
 use super::random::{self, DATA, Random, below};
-use super::{Place, compare_words, seconds};
-use crate::facts::Fact;
-use crate::jit::emit::Emitter;
+use super::{Place, compare_programs, compare_words, each_block, generates_code, lanes};
 use crate::jit::generator::Wide;
-use crate::level::Level;
-use crate::predecode::Shape;
-use crate::program::Cache;
-use crate::wave::mode;
 
 /// The loop's counter, and a scalar that is added to addresses in each turn.
 const COUNTER: u32 = 30;
@@ -118,43 +110,26 @@ fn end_loop(words: &mut Vec<u32>, start: usize) {
 
 /// How many turns of its loop a program's code does at once.
 fn turns_at_once(place: &Place, words: &[u32], wide: Wide) -> usize {
-    place.put(words);
-    let (cache, map) = (Cache::default(), place.vm.lock());
-    let shape = Shape { halves: 1, vgprs: random::VGPRS as usize };
-    let program = cache.get(&map, Level::Baseline, shape, place.at);
-    let items = Fact::of_items([256, 1, 1], u32::MAX);
-    let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
-    let blocks: Vec<usize> = emitter.leaders.iter().copied().chain([program.steps.len()]).collect();
     let mut most = 0;
-    for (k, range) in blocks.windows(2).enumerate() {
-        emitter.facts = emitter.heads[k].clone();
-        most = most.max(emitter.copies(range[0], range[1]).map_or(0, |copies| copies.scalars.len()));
-    }
+    each_block(place, words, wide, |emitter, block| {
+        most = most.max(emitter.copies(block.start, block.end).map_or(0, |copies| copies.scalars.len()));
+    });
     most
 }
 
 #[test]
 fn accumulating_loops_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
-    let place = Place::new();
-    let mut r = Random(0x1057_7E57);
-    let deadline = Instant::now() + seconds();
-    let (mut programs, mut unrolled) = (0, 0);
-    while Instant::now() < deadline {
-        let turns = 1 + below(&mut r, 40);
-        let words = program(&mut r, turns);
-        if [Wide::Z, Wide::Y].iter().any(|&wide| turns_at_once(&place, &words, wide) > 1) {
-            unrolled += 1;
-        }
-        let lanes = if r.chance(4) { 64 } else { 32 };
-        if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
-            panic!("{text}");
-        }
-        programs += 1;
-    }
+    let make = |r: &mut Random| {
+        let turns = 1 + below(r, 40);
+        (program(r, turns), lanes(r))
+    };
+    let is_unrolled = |place: &Place, words: &[u32]| {
+        [Wide::Z, Wide::Y].iter().any(|&wide| turns_at_once(place, words, wide) > 1)
+    };
+    let (programs, unrolled) = compare_programs(0x1057_7E57, make, is_unrolled);
     println!("{programs} programs, {unrolled} of them unrolled");
     assert!(programs > 20 && unrolled * 4 > programs, "{unrolled} of {programs} were unrolled");
 }
@@ -162,8 +137,7 @@ fn accumulating_loops_agree() {
 /// Such an operation reads what it keeps, although no source names it.
 #[test]
 fn half_results_keep_the_other_half() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let place = Place::new();

@@ -9,6 +9,7 @@ mod loops;
 mod random;
 mod runs;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,12 +23,14 @@ use crate::engine::Engine;
 use crate::env::{Env, Hot, Identity, Lds};
 use crate::facts::Fact;
 use crate::interp::{interpret_wave, run_waves};
+use crate::jit::emit::Emitter;
+use crate::jit::generator::Wide;
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::program::Cache;
 use crate::run_compiled::run;
 use crate::vm::{Access, Vm};
-use crate::wave::{RenamedRows, Wave, mode};
+use crate::wave::{Wave, mode};
 
 fn wave(r: &mut Random, lanes: usize, at: u64) -> Wave {
     let mut w = Wave::new(lanes, VGPRS as usize);
@@ -259,28 +262,69 @@ fn disagreement((want, stop): (&Wave, &Left), (got, other): (&Wave, &Left)) -> O
     }
 }
 
-/// Runs random programs for some seconds: always the same programs in the same order.
-fn hunt(first: u64, body: usize, turns: u32, ops: &[Op]) {
-    if Level::best() < Level::Avx2 {
+/// Whether this CPU has generated code; says so if not.
+fn generates_code() -> bool {
+    let has_avx2 = Level::best() >= Level::Avx2;
+    if !has_avx2 {
         println!("skipped: this CPU has no AVX2, so there is no generated code");
-        return;
     }
-    let place = Place::new();
-    let mut r = Random(first | 1);
+    has_avx2
+}
+
+/// Calls `f` with the emitter of a program for work-items, and each block of it.
+fn each_block(place: &Place, words: &[u32], wide: Wide, mut f: impl FnMut(&mut Emitter<'_>, Range<usize>)) {
+    place.put(words);
+    let (cache, map) = (Cache::default(), place.vm.lock());
+    let shape = Shape { halves: 1, vgprs: VGPRS as usize };
+    let program = cache.get(&map, Level::Baseline, shape, place.at);
+    let items = Fact::of_items([256, 1, 1], u32::MAX);
+    let mut emitter = Emitter::new(&program, wide, mode::FP_DEFAULT | mode::IEEE, items);
+    let blocks: Vec<usize> = emitter.leaders.iter().copied().chain([program.steps.len()]).collect();
+    for (k, range) in blocks.windows(2).enumerate() {
+        emitter.enter(k);
+        f(&mut emitter, range[0]..range[1]);
+    }
+}
+
+/// Compares programs, each of so many lanes, for some seconds: always the same programs in the same order. Returns how many
+/// there were, and how many of them `is_special`.
+fn compare_programs(
+    seed: u64,
+    make: impl Fn(&mut Random) -> (Vec<u32>, usize),
+    is_special: impl Fn(&Place, &[u32]) -> bool,
+) -> (u32, u32) {
+    let (place, mut r) = (Place::new(), Random(seed));
     let deadline = Instant::now() + seconds();
-    let mut programs = 0;
+    let (mut programs, mut special) = (0, 0);
     while Instant::now() < deadline {
-        let size = 1 + r.below(body as u64) as usize;
-        let turns = 1 + random::below(&mut r, turns);
-        let words = random::program(&mut r, size, turns, ops);
-        let lanes = if r.chance(4) { 64 } else { 32 };
+        let (words, lanes) = make(&mut r);
+        special += u32::from(is_special(&place, &words));
         if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
             panic!("{text}");
         }
         programs += 1;
     }
-    println!("{programs} programs");
     assert!(programs > 20, "only {programs} programs in {:?}", seconds());
+    (programs, special)
+}
+
+/// Lanes of a random program.
+fn lanes(r: &mut Random) -> usize {
+    if r.chance(4) { 64 } else { 32 }
+}
+
+/// Runs random programs for some seconds.
+fn hunt(first: u64, body: usize, turns: u32, ops: &[Op]) {
+    if !generates_code() {
+        return;
+    }
+    let make = |r: &mut Random| {
+        let size = 1 + r.below(body as u64) as usize;
+        let turns = 1 + random::below(r, turns);
+        (random::program(r, size, turns, ops), lanes(r))
+    };
+    let (programs, _) = compare_programs(first | 1, make, |_, _| false);
+    println!("{programs} programs");
 }
 
 /// How long a test runs random programs: 6 s, or `STASIS_FUZZ_SECONDS`.
@@ -306,8 +350,7 @@ fn long_programs_agree() {
 
 #[test]
 fn programs_that_once_failed_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let place = Place::new();
@@ -330,8 +373,7 @@ fn programs_that_once_failed_agree() {
 /// Shifts of two registers by a constant, for which VBMI2 would have an instruction.
 #[test]
 fn shifts_of_register_pairs_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let ops = {
@@ -342,7 +384,7 @@ fn shifts_of_register_pairs_agree() {
     for n in 0..1500 {
         let mut words = random::instruction(&mut r, Some(ops[n % ops.len()]));
         words.push(random::END);
-        let lanes = if r.chance(4) { 64 } else { 32 };
+        let lanes = lanes(&mut r);
         if let Err(text) = compare_words(&place, &words, lanes, r.next()) {
             panic!("{text}");
         }
@@ -351,8 +393,7 @@ fn shifts_of_register_pairs_agree() {
 
 #[test]
 fn generated_code_gives_the_documented_values() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let place = Place::new();
@@ -407,7 +448,7 @@ fn permuted_operations_are_inline() {
         let steps = steps(&words);
         assert_eq!(steps.len(), 3);
         for at in 0..3 {
-            for wide in [super::generator::Wide::Z, super::generator::Wide::Y] {
+            for wide in [Wide::Z, Wide::Y] {
                 let emit = super::dpp::emitter(&steps, at, wide, floats);
                 assert!(emit.is_some(), "step {at} of {words:x?} at {wide:?}");
             }
@@ -417,8 +458,7 @@ fn permuted_operations_are_inline() {
 
 #[test]
 fn permuted_operations_agree() {
-    if Level::best() < Level::Avx2 {
-        println!("skipped: this CPU has no AVX2, so there is no generated code");
+    if !generates_code() {
         return;
     }
     let ops = {
