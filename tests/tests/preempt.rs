@@ -4,10 +4,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, OpenOptions};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -178,6 +179,7 @@ impl Endless {
             .arg(directory.path().join("stop"))
             .args(["--every-ms", "10"])
             .env("STASIS_SOFTGPU_INSTANCE", &instance)
+            .env("SOFTGPU_CACHE", directory.path().join("code"))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -203,6 +205,24 @@ impl Endless {
 
     fn counts(&self) -> Vec<u64> {
         self.log().lines().filter_map(|line| line.strip_prefix("count ")?.parse().ok()).collect()
+    }
+
+    /// The files with generated code, and whether each was used within minutes.
+    fn code(&self) -> BTreeMap<PathBuf, bool> {
+        let entries = fs::read_dir(self.path("code")).into_iter().flatten();
+        let is_recent = |path: &Path| {
+            let used = path.metadata().and_then(|metadata| metadata.modified());
+            used.is_ok_and(|used| used.elapsed().is_ok_and(|age| age < Duration::from_secs(1000)))
+        };
+        entries.map(|entry| entry.unwrap().path()).map(|path| (path.clone(), is_recent(&path))).collect()
+    }
+
+    /// Makes these files look as if they had not been used for long.
+    fn age_code(&self) {
+        for path in self.code().keys() {
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(5000)).unwrap();
+        }
     }
 
     fn wait_for_counts(&self, more: usize) {
@@ -248,12 +268,25 @@ fn endless_kernel_goes_on_in_a_new_process_on_a_new_device() {
             !is_alive(endless.pid()) && devices(&endless.instance).is_empty()
         });
         let before = endless.counts();
+        endless.age_code();
+        let known = endless.code().len();
         succeeded(&stasis(&["restore", "--json", &directory.to_string_lossy()], &criu()));
         wait_until("counting", || endless.counts().len() > before.len());
         let after = endless.counts()[before.len()];
         assert!(after >= *before.last().unwrap(), "{after} after {before:?}");
         assert_ne!(devices(&endless.instance), old_device);
         endless.wait_for_counts(5);
+        // Without AVX2 there is no generated code. Waves that were restored once have code of their own.
+        let is_there = |used: &BTreeMap<_, bool>| used.values().any(|used| *used);
+        if round == 0 && known > 0 {
+            wait_until("code", || is_there(&endless.code()));
+        } else if known > 0 {
+            assert!(
+                is_there(&endless.code()),
+                "the new device did not use the code that the one before had saved"
+            );
+            assert_eq!(endless.code().len(), known, "the new device generated code again");
+        }
     }
     endless.finish();
 }

@@ -26,3 +26,6 @@ pub use info::{Class, Code, Column, EncodingFamily, Flags, Fmt, Slot, Ty};
 pub use inst::{DecodeError, Dpp, Enc, Inst, Operand, Second, WaveSize};
 pub use print::Text;
 pub use table::{Op, OpInfo, info, rows};
+
+/// The version of this package.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -121,7 +121,14 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Memory`] or [`DeviceError::NoTarget`].
     pub fn empty(workers: Workers) -> Result<Device, DeviceError> {
-        let vm = Vm::new();
+        Device::with_vm(workers, Vm::new())
+    }
+
+    /// As [`Device::empty`], with an address space in which nothing is mapped.
+    ///
+    /// # Errors
+    /// As [`Device::empty`].
+    pub fn with_vm(workers: Workers, vm: Arc<Vm>) -> Result<Device, DeviceError> {
         let scratch = Allocation::new(&vm, SCRATCH_BYTES as usize, Access::READ_WRITE)?;
         let target = Target::by_name("gfx1100").ok_or(DeviceError::NoTarget)?;
         Ok(Device { vm, workers, codes: Vec::new(), scratch, target })

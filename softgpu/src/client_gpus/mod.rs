@@ -45,7 +45,7 @@ use std::sync::{Arc, Weak};
 use kfd::userfault::WatchedPages;
 use nix::errno::Errno;
 use queues::sdma::Generation;
-use softgpu_waves::{Access, AccessKind, Level, TrapHandler, Vm, Workers};
+use softgpu_waves::{Access, AccessKind, Level, Store, TrapHandler, Vm, Workers};
 
 use self::backoff::SignalWaiters;
 use self::doorbell::Doorbells;
@@ -112,11 +112,12 @@ impl ClientGpus {
         let line = InterruptLine::default();
         let waiters = Arc::new(SignalWaiters::default());
         let workers = Arc::new(Workers::new());
+        let store = Store::from_env();
         let entry = |(index, (&chip, (doorbells, hdp)))| {
             let gpu = Gpu {
                 index,
                 chip,
-                vm: Vm::new(),
+                vm: Vm::with_store(store.clone()),
                 doorbells,
                 hdp: Arc::new(hdp),
                 workers: Arc::clone(&workers),

@@ -37,7 +37,7 @@ struct Setting {
     means: fn(&str) -> bool,
 }
 
-const KNOWN: [Setting; 9] = [
+const KNOWN: [Setting; 10] = [
     Setting {
         name: "SOFTGPU_ENGINE",
         accepted: "interp, jit or auto (the default)",
@@ -47,6 +47,14 @@ const KNOWN: [Setting; 9] = [
         name: "SOFTGPU_CPU",
         accepted: "baseline, avx2 or avx512; without it the CPU's best is used",
         means: |value| matches!(value, "baseline" | "avx2" | "avx512"),
+    },
+    Setting {
+        name: "SOFTGPU_CACHE",
+        accepted: "off, or the name of a directory from the root on; without it ~/.cache/stasis is used",
+        means: |value| {
+            let path = Path::new(value);
+            value == "off" || path.is_absolute() && path.file_name().is_some()
+        },
     },
     Setting {
         name: "SOFTGPU_KERNEL",
@@ -138,6 +146,8 @@ mod tests {
             ("SOFTGPU_ENGINE", "jit"),
             ("SOFTGPU_ENGINE", ""),
             ("SOFTGPU_CPU", "avx2"),
+            ("SOFTGPU_CACHE", "off"),
+            ("SOFTGPU_CACHE", "/tmp/not-there-yet"),
             ("SOFTGPU_KERNEL", "7.3"),
             ("SOFTGPU_ERRATA", "off"),
             ("SOFTGPU_SVM", "on"),
@@ -156,6 +166,8 @@ mod tests {
         for (name, value, accepted) in [
             ("SOFTGPU_ENGINE", "JIT", "interp, jit or auto"),
             ("SOFTGPU_CPU", "avx", "baseline, avx2 or avx512"),
+            ("SOFTGPU_CACHE", "on", "off, or the name of a directory"),
+            ("SOFTGPU_CACHE", "/", "off, or the name of a directory"),
             ("SOFTGPU_KERNEL", "5.4", "6.12, 7.3 (the default) or fixed"),
             ("SOFTGPU_ERRATA", "no", "on (the default) or off"),
             ("SOFTGPU_SVM", "1", "on, or off (the default)"),

@@ -54,12 +54,18 @@ fn run_with_engine(
     budget: u32,
 ) -> WaveStop {
     #[cfg(target_arch = "x86_64")]
-    if code.programs.first().is_some_and(|p| code.engine.compiles(p.executed()))
+    if code.programs.first().is_some_and(|p| code.engine.compiles(p.executed()) || is_kept(p, code, waves))
         && let Some(stop) = crate::run_compiled::run(waves, env, code, control, budget)
     {
         return stop;
     }
     interpret_wave(waves.wave(), env, code, control, budget)
+}
+
+/// Whether the current wave is to run code that was generated before `p` has executed enough for that.
+#[cfg(target_arch = "x86_64")]
+fn is_kept(p: &crate::program::Program, code: &Code<'_>, waves: &Waves<'_>) -> bool {
+    code.engine == crate::engine::Engine::Auto && p.has_code(code.level, &waves.all[waves.current])
 }
 
 /// Runs `w` for about `budget` steps in the interpreter.

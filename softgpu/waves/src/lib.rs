@@ -39,6 +39,7 @@ mod salu;
 #[cfg(test)]
 mod semantics;
 mod step;
+mod store;
 mod trap;
 mod valu;
 mod vm;
@@ -53,6 +54,9 @@ pub use launch::{Launch, MAX_RESIDENT, Scratch};
 pub use level::Level;
 pub use observe::Observe;
 pub use outcome::{GridState, Outcome};
+pub use store::Store;
+#[doc(hidden)]
+pub use store::parse_sealed;
 pub use trap::{Messages, TrapHandler};
 pub use vm::{Access, FirstTouch, MemoryFault, Overlap, Vm};
 pub use wave::{Lanes, Row, Wave, WaveStatus};

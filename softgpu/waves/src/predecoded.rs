@@ -184,6 +184,22 @@ impl Predecoded {
         program
     }
 
+    /// Address of the instruction that it was predecoded from.
+    pub(crate) fn base(&self) -> u64 {
+        self.entry.0 & !3
+    }
+
+    /// Calls `visit` with all that its steps were made of, handlers apart: the distance of every range of words from the base,
+    /// and the words; then the distance of every gap, and no words.
+    pub(crate) fn each_part(&self, mut visit: impl FnMut(u64, &[u32])) {
+        for (start, words) in &self.words {
+            visit(start.wrapping_sub(self.base()), words);
+        }
+        let mut gaps: Vec<u64> = self.gaps.keys().map(|pc| pc.wrapping_sub(self.base())).collect();
+        gaps.sort_unstable();
+        gaps.into_iter().for_each(|gap| visit(gap, &[]));
+    }
+
     /// The instruction with this ordinal.
     pub(crate) fn inst(&self, ordinal: usize) -> Option<&Inst> {
         self.insts.get(ordinal)?.as_ref()

@@ -8,7 +8,8 @@
 //! as it was, until [`Cache::invalidate`].
 //!
 //! INVARIANT: a program runs only while all its code may be executed; after an invalidation only if memory still holds the
-//! words it was made from, which is compared once. Generated code names the steps of its own program, which owns both.
+//! words it was made from, which is compared once. Generated code is of the program that owns it, or was saved by a process
+//! that had a program of the same words.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -27,10 +28,13 @@ use crate::engine::WORTH_COMPILING;
 #[cfg(target_arch = "x86_64")]
 use crate::facts::Fact;
 #[cfg(target_arch = "x86_64")]
-use crate::jit::Compiled;
+use crate::jit::{self, Compiled};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::predecoded::Predecoded;
+#[cfg(target_arch = "x86_64")]
+use crate::store::Key;
+use crate::store::Store;
 use crate::vm::Map;
 #[cfg(target_arch = "x86_64")]
 use crate::wave::Wave;
@@ -39,6 +43,8 @@ use crate::wave::Wave;
 #[derive(Debug)]
 pub(crate) struct Program {
     code: Predecoded,
+    /// Where generated code is kept from process to process.
+    store: Option<Arc<Store>>,
     /// Instructions executed by waves that this is the main program of.
     executed: AtomicU64,
     /// The cache's epoch in which it was last compared with memory.
@@ -61,6 +67,8 @@ struct Slot {
     code: OnceLock<Option<Compiled>>,
     /// Whether a thread is making it.
     is_asked: AtomicBool,
+    /// Whether an earlier process' code was looked for.
+    is_looked_up: AtomicBool,
 }
 
 impl Deref for Program {
@@ -73,9 +81,10 @@ impl Deref for Program {
 }
 
 impl Program {
-    fn build(map: &Map, epoch: u64, level: Level, shape: Shape, entry: u64) -> Program {
+    fn new(code: Predecoded, map: &Map, epoch: u64, store: Option<Arc<Store>>) -> Program {
         Program {
-            code: Predecoded::build(map, level, shape, entry),
+            code,
+            store,
             executed: AtomicU64::new(0),
             compared_in: AtomicU64::new(epoch),
             allowed_in: AtomicU64::new(map.generation),
@@ -111,6 +120,7 @@ impl Program {
         items: Option<Fact>,
     ) -> Option<&Option<Compiled>> {
         let slot = self.slot_for(items);
+        self.look_up(level, w.mode, items);
         if let Some(code) = slot.code.get() {
             return Some(code);
         }
@@ -130,15 +140,58 @@ impl Program {
         slot.code.get()
     }
 
+    /// Whether waves like `w` have generated code already, if only since an earlier process made it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_code(&self, level: Level, w: &Wave) -> bool {
+        if self.store.is_none() {
+            return false;
+        }
+        self.look_up(level, w.mode, w.items);
+        self.slot_for(w.items).code.get().is_some_and(|code| code.as_ref().is_some_and(|c| c.suits(w)))
+    }
+
     #[cfg(target_arch = "x86_64")]
     fn slot_for(&self, items: Option<Fact>) -> &Slot {
         if items.is_some() { &self.compiled_for_items } else { &self.compiled }
     }
 
+    /// Looks for an earlier process' code, once.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn look_up(&self, level: Level, mode: u32, items: Option<Fact>) {
+        let slot = self.slot_for(items);
+        if let Some(store) = &self.store
+            && !slot.is_looked_up.load(Ordering::Relaxed)
+        {
+            self.load(store, slot, level, mode, items);
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[cold]
+    fn load(&self, store: &Store, slot: &Slot, level: Level, mode: u32, items: Option<Fact>) {
+        if slot.is_looked_up.swap(true, Ordering::Relaxed) || !jit::can_generate(&self.code, level) {
+            return;
+        }
+        let found = store.load(&Key::new(&self.code, level, mode, items));
+        if let Some(compiled) = found.and_then(|found| Compiled::new(&self.code, &found, mode, items)) {
+            slot.code.get_or_init(|| Some(compiled));
+        }
+    }
+
+    /// Generates code, and saves it once waves can run it.
     #[cfg(target_arch = "x86_64")]
     fn make(&self, level: Level, mode: u32, items: Option<Fact>) {
-        let new = || Compiled::new(&self.code, level, mode, items);
-        self.slot_for(items).code.get_or_init(new);
+        let mut made = None;
+        self.slot_for(items).code.get_or_init(|| {
+            let generated = jit::generate(&self.code, level, mode, items)?;
+            let compiled = Compiled::new(&self.code, &generated, mode, items);
+            made = Some(generated);
+            compiled
+        });
+        if let (Some(store), Some(generated)) = (&self.store, made) {
+            store.save(&Key::new(&self.code, level, mode, items), &generated);
+        }
     }
 
     /// Notes that a wave executed so many instructions, as long as that matters.
@@ -174,12 +227,18 @@ pub(crate) struct Cache {
     programs: Mutex<HashMap<(u64, Shape), Arc<Program>>>,
     /// Invalidations so far.
     epoch: AtomicU64,
+    store: Option<Arc<Store>>,
 }
 
 /// Programs kept before the cache starts over.
 const MAX_PROGRAMS: usize = 1024;
 
 impl Cache {
+    /// Of programs whose generated code is kept in `store`.
+    pub(crate) fn with_store(store: Option<Arc<Store>>) -> Cache {
+        Cache { store, ..Cache::default() }
+    }
+
     /// The program for `entry`: the one that is kept, or, if there is none that may run, what memory holds now.
     pub(crate) fn get(&self, map: &Map, level: Level, shape: Shape, entry: u64) -> Arc<Program> {
         let key = (entry, shape);
@@ -190,7 +249,8 @@ impl Cache {
         if let Some(program) = known.filter(|p| p.is_valid(map, epoch)) {
             return program;
         }
-        let program = Arc::new(Program::build(map, epoch, level, shape, entry));
+        let code = Predecoded::build(map, level, shape, entry);
+        let program = Arc::new(Program::new(code, map, epoch, self.store.clone()));
         let mut programs = self.programs.lock();
         if programs.len() >= MAX_PROGRAMS {
             programs.clear();

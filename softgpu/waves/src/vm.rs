@@ -14,6 +14,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use crate::exception::{AccessKind, Cause};
 use crate::mem::raw;
 use crate::program::Cache;
+use crate::store::Store;
 use crate::trap::{Messages, TrapHandler};
 
 /// What a GPU may do with an interval.
@@ -195,6 +196,11 @@ impl Vm {
     /// An address space with nothing mapped.
     pub fn new() -> Arc<Vm> {
         Arc::default()
+    }
+
+    /// The same; code that is generated for its programs is kept in `store`.
+    pub fn with_store(store: Option<Arc<Store>>) -> Arc<Vm> {
+        Arc::new(Vm { programs: Cache::with_store(store), ..Vm::default() })
     }
 
     /// Allows `access` to `range`.

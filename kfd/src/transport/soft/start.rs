@@ -27,9 +27,10 @@ pub const SOFTGPUD_VARIABLE: &str = "STASIS_SOFTGPUD";
 
 /// The environment variables that softgpud reads. softgpud checks their values; the process that starts softgpud warns
 /// of similar names that are not in this list.
-pub const SETTINGS: [&str; 9] = [
+pub const SETTINGS: [&str; 10] = [
     "SOFTGPU_ENGINE",
     "SOFTGPU_CPU",
+    "SOFTGPU_CACHE",
     "SOFTGPU_KERNEL",
     "SOFTGPU_ERRATA",
     "SOFTGPU_SVM",

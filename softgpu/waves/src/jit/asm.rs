@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A piece of x86-64 code that is being emitted: instructions through `iced-x86`, labels, and a pool of constants.
 //!
-//! INVARIANT: position-independent apart from [`POOL`], which points at the constants while the code runs. If an
+//! INVARIANT: position-independent: [`POOL`] points at the constants while the code runs, and there is no address in it. If an
 //! instruction cannot be encoded, [`Asm::finish`] fails and no code of the piece runs.
 
 use std::collections::HashMap;

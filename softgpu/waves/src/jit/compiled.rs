@@ -2,7 +2,7 @@
 //! The generated code of one program, and the function that enters it.
 //!
 //! INVARIANT: code is entered only at the head of a block, with a context that names the wave and the environment that it
-//! was entered with, and only while the program whose steps it names is alive.
+//! was entered with, and the steps that it was generated for. It has no address in itself, so that another process may run it.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -17,6 +17,7 @@ use crate::facts::Fact;
 use crate::level::Level;
 use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
+use crate::store::Generated;
 use crate::wave::{RenamedRows, Row, Wave, WaveStatus};
 
 /// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
@@ -67,61 +68,79 @@ pub(crate) struct Compiled {
     pub items: Option<Fact>,
 }
 
+/// Code for `program`, only for waves that started with work-items' numbers as `items` says, if it says something. `None`,
+/// with a line in the log, if this CPU or this program cannot have code.
+pub(crate) fn generate(
+    program: &Predecoded,
+    level: Level,
+    mode: u32,
+    items: Option<Fact>,
+) -> Option<Generated> {
+    if !can_generate(program, level) {
+        tracing::debug!(
+            "{} steps at {:#x} are left to the interpreter",
+            program.steps.len(),
+            program.entry.0
+        );
+        return None;
+    }
+    let wide = if level == Level::Avx512 { generator::Wide::Z } else { generator::Wide::Y };
+    let (finished, places) = match emit::Emitter::new(program, wide, mode, items).emit() {
+        Ok(done) => done,
+        Err(error) => {
+            tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
+            return None;
+        }
+    };
+    tracing::debug!(
+        "{} steps at {:#x} became {} bytes",
+        program.steps.len(),
+        program.entry.0,
+        finished.code.len()
+    );
+    // CAST: there are few steps, and jumps reach all of the code.
+    let heads = places.into_iter().map(|(step, offset)| (step as u32, offset as u32)).collect();
+    Some(Generated { code: finished.code, pool: finished.pool, heads, steps: program.steps.len() as u32 })
+}
+
+/// Whether there can be code for `program`.
+pub(crate) fn can_generate(program: &Predecoded, level: Level) -> bool {
+    level > Level::Baseline && program.steps.len() <= MAX_STEPS
+}
+
 impl Compiled {
-    /// Code for `program`, whose steps must not move in memory; only for waves that started with work-items' numbers as
-    /// `items` says, if it says something. `None`, with a line in the log, if this CPU or this
-    /// program cannot have code.
+    /// Makes code executable that was generated for `program`, whether now or by an earlier process, with these properties.
+    /// `None`, with a line in the log, if it cannot be.
     pub(crate) fn new(
         program: &Predecoded,
-        level: Level,
+        generated: &Generated,
         mode: u32,
         items: Option<Fact>,
     ) -> Option<Compiled> {
-        if program.steps.len() > MAX_STEPS {
-            tracing::debug!(
-                "{} steps at {:#x} are left to the interpreter",
-                program.steps.len(),
-                program.entry.0
-            );
+        if generated.steps as usize != program.steps.len() {
+            tracing::debug!("Code for {} steps is not that of {}", generated.steps, program.steps.len());
             return None;
         }
-        let wide = match level {
-            Level::Avx512 => generator::Wide::Z,
-            Level::Avx2 => generator::Wide::Y,
-            Level::Baseline => return None,
-        };
-        let (finished, places) = match emit::Emitter::new(program, wide, mode, items).emit() {
-            Ok(done) => done,
-            Err(error) => {
-                tracing::warn!("No code for the program at {:#x}: {error}", program.entry.0);
-                return None;
-            }
-        };
-        let pages = match memory::Pages::new(&finished.code) {
+        let pages = match memory::Pages::new(&generated.code) {
             Ok(pages) => pages,
             Err(error) => {
-                tracing::warn!("No executable memory for {} bytes of code: {error}", finished.code.len());
+                tracing::warn!("No executable memory for {} bytes of code: {error}", generated.code.len());
                 return None;
             }
         };
-        tracing::debug!(
-            "{} steps at {:#x} became {} bytes",
-            program.steps.len(),
-            program.entry.0,
-            finished.code.len()
-        );
         if let Some(directory) = std::env::var_os("SOFTGPU_JIT_DUMP") {
             // For objdump -D -b binary -m i386:x86-64 --adjust-vma=ADDRESS.
             let name = format!("{:#x}-at-{:#x}.bin", program.entry.0, pages.at(0).addr());
-            if let Err(error) = std::fs::write(std::path::Path::new(&directory).join(&name), &finished.code) {
+            if let Err(error) = std::fs::write(std::path::Path::new(&directory).join(&name), &generated.code)
+            {
                 tracing::warn!("Cannot write {name}: {error}");
             }
         }
         let mut entries = vec![0; program.steps.len()];
-        for (step, offset) in places {
-            entries[step] = offset as u32;
+        for &(step, offset) in &generated.heads {
+            *entries.get_mut(step as usize)? = offset;
         }
-        Some(Compiled { pages, pool: finished.pool, entries, mode, items })
+        Some(Compiled { pages, pool: generated.pool.clone(), entries, mode, items })
     }
 
     /// Whether step `index` is the head of a block.
@@ -145,7 +164,7 @@ impl Compiled {
     /// one does; `flag` is the control's state.
     pub(crate) fn begin<'w>(
         &'w self,
-        program: &Predecoded,
+        program: &'w Predecoded,
         waves: &'w mut Waves<'_>,
         env: &Env<'_>,
         flag: &'w AtomicU8,
@@ -179,6 +198,7 @@ impl Compiled {
             quantum,
             end: env.executed + quantum * count as u64,
             call,
+            steps: program.steps.as_ptr(),
             lds_bytes,
             lds: std::ptr::null_mut(),
             renamed: renamed.as_mut_ptr().cast(),
@@ -186,6 +206,7 @@ impl Compiled {
             first: scalars_of(first),
             turn: std::ptr::null_mut(),
             turns_end: std::ptr::null_mut(),
+            entry: program.base(),
             waiting,
             halted,
             // The barrier of a wave alone is its workgroup's.
@@ -250,8 +271,8 @@ impl Activation<'_> {
         context.executed = env.executed;
         context.turn = turns.wrapping_add(turn);
         context.turns_end = turns.wrapping_add(self.count);
-        // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, and the program whose
-        // steps it names is alive, since it owns `self`.
+        // SAFETY: the code begins with a function of this type; it was generated for this CPU's level, by this version of the
+        // generator, and for the steps in the context, which are borrowed as long as this lives.
         let enter: extern "sysv64" fn(*mut JitContext, *const u8) -> u64 =
             unsafe { std::mem::transmute(self.compiled.pages.at(0)) };
         let result = enter(context, self.compiled.pages.at(self.compiled.entries[index] as usize));

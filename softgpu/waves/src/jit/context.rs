@@ -56,6 +56,8 @@ pub(super) struct JitContext {
     /// The number of executed instructions at which the waves are left, whatever barriers they have passed.
     pub end: u64,
     pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
+    /// The program's first step.
+    pub steps: *const Step,
     pub lds: *mut u8,
     /// Rows of renamed registers.
     pub renamed: *mut u8,
@@ -66,6 +68,8 @@ pub(super) struct JitContext {
     /// The current wave's, and the end.
     pub turn: *mut Turn,
     pub turns_end: *mut Turn,
+    /// Address of the program's first instruction: the one that it was predecoded from.
+    pub entry: u64,
     /// Waves of `turns` that wait at a barrier, that wait or have ended, and all.
     pub waiting: u32,
     pub halted: u32,

@@ -10,6 +10,7 @@ use super::context::{Exit, JitContext};
 use super::emit::Emitter;
 use super::regs::Spill;
 use super::{flow, scalar};
+use crate::step::Step;
 use crate::wave::Wave;
 
 /// Out-of-line code of an exit.
@@ -67,12 +68,14 @@ impl Emitter<'_> {
 
     /// Emits a call of the handler of step `index`, and the comparison of its result with `Flow::Next`.
     pub(super) fn call_handler(&mut self, index: usize) {
-        let address = std::ptr::from_ref(&self.program.steps[index]).addr() as u64;
+        // CAST: a program that is compiled has few steps.
+        let offset = (index * size_of::<Step>()) as i32;
         let a = &mut self.g.asm;
         a.op0(Code::VEX_Vzeroupper);
         a.op2(Code::Lea_r64_m, Register::RDI, wave_field(0));
         a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
-        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RDX, address));
+        a.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, steps)));
+        a.op2(Code::Add_rm64_imm32, Register::RDX, offset);
         a.op1(Code::Call_rm64, context(std::mem::offset_of!(JitContext, call)));
         a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
     }

@@ -31,7 +31,10 @@ impl Emitter<'_> {
         self.count(self.ordinal(index) - self.ordinal(first) + 1);
         let a = &mut self.g.asm;
         a.op2(Code::Mov_rm8_imm8, status(), as_what as i32);
-        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RCX, step.next_pc()));
+        // From the entry, so that the code does not depend on where the program is in memory.
+        let distance = step.next_pc().wrapping_sub(self.program.base());
+        a.put(iced_x86::Instruction::with2(Code::Mov_r64_imm64, Register::RCX, distance));
+        a.op2(Code::Add_r64_rm64, Register::RCX, field!(entry));
         a.op2(Code::Mov_rm64_r64, wave_field(std::mem::offset_of!(Wave, pc)), Register::RCX);
         a.op2(Code::Mov_rm64_imm32, wave_field(std::mem::offset_of!(Wave, hint)), index as i32 + 1);
         a.op1(Code::Inc_rm32, field!(halted));

@@ -8,6 +8,7 @@ mod listed;
 mod loops;
 mod random;
 mod runs;
+mod stored;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -123,14 +124,25 @@ fn session(
     engine: Engine,
     drive: impl Fn(&mut Wave, &mut Env<'_>, &mut Code<'_>) -> WaveStop,
 ) -> Left {
+    session_in(&Cache::default(), place, w, level, engine, drive)
+}
+
+/// As [`session`], with these programs.
+fn session_in(
+    cache: &Cache,
+    place: &Place,
+    w: &mut Wave,
+    level: Level,
+    engine: Engine,
+    drive: impl Fn(&mut Wave, &mut Env<'_>, &mut Code<'_>) -> WaveStop,
+) -> Left {
     let pattern: Vec<u8> = (0..random::DATA_BYTES as usize).map(|k| (k * 7 + k / 251) as u8).collect();
     place.vm.write_bytes(place.data(), &pattern).unwrap();
-    let cache = Cache::default();
     let map = place.vm.lock();
     let shape = Shape { halves: w.halves, vgprs: w.vgprs() };
     let main = cache.get(&map, level.min(Level::Avx2), shape, place.at);
     let mut code =
-        Code { cache: &cache, level, shape, programs: vec![main], renamed: Box::new_uninit(), engine };
+        Code { cache, level, shape, programs: vec![main], renamed: Box::new_uninit(), engine };
     let (mut lds, mut hot) = (Lds::new(), Hot::new());
     for (k, x) in lds.iter_mut().enumerate() {
         *x = (k as u32).wrapping_mul(0x9E37_79B9);
