@@ -46,7 +46,7 @@ static ALLOCATOR: allocations::Counting = allocations::Counting;
 #[derive(Debug, Parser)]
 struct Cli {
     /// Which benchmarks, of submit, packets, round-trip, cold-dispatch, sdma, p2p, share (with share-restore), preempt,
-    /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa, embed (with
+    /// checkpoint (with checkpoint-image, checkpoint-largest and checkpoint-engines), criu, interpreter, preempt-check, isa (with isa-first), embed (with
     /// embed-one-core and embed-kernels) and clients; all without a name.
     names: Vec<String>,
     /// The instruction set that isa is measured with, on both sides; all that this CPU has without it.
@@ -71,7 +71,7 @@ fn level(name: &str) -> Result<Level> {
 type Bench = fn(&Report) -> Result<()>;
 
 /// The benchmarks, in the order they are run.
-const BENCHES: [(&str, Bench); 21] = [
+const BENCHES: [(&str, Bench); 22] = [
     ("submit", submit::run),
     ("packets", packets::run),
     ("round-trip", round_trip::run),
@@ -89,6 +89,7 @@ const BENCHES: [(&str, Bench); 21] = [
     ("interpreter", interpreter::run),
     ("preempt-check", interpreter::check::run),
     ("isa", isa::run),
+    ("isa-first", isa::short::run),
     ("embed", embed::run),
     ("embed-one-core", embed::run_one_core),
     ("embed-kernels", embed::run_kernels),
@@ -197,10 +198,11 @@ fn measure_all(cli: &Cli) -> Result<()> {
     eprintln!("machine: {}", machine());
     let mut failures = Vec::new();
     for (name, _) in BENCHES {
-        // checkpoint-image and the like are parts of checkpoint, share-restore of share and embed-kernels of embed, in processes of their own.
+        // checkpoint-image and the like are parts of checkpoint, share-restore of share, isa-first of isa and embed-kernels of embed, in processes of their own.
         let is_part = |whole: &str| name.strip_prefix(whole).is_some_and(|rest| rest.starts_with('-'));
         let is_wanted = |wanted: &String| {
-            wanted == name || (["checkpoint", "share", "embed"].contains(&wanted.as_str()) && is_part(wanted))
+            wanted == name
+                || (["checkpoint", "share", "isa", "embed"].contains(&wanted.as_str()) && is_part(wanted))
         };
         if !cli.names.is_empty() && !cli.names.iter().any(is_wanted) {
             continue;
@@ -218,8 +220,8 @@ fn measure_all(cli: &Cli) -> Result<()> {
 fn measure_levels(name: &str, cli: &Cli) -> Result<()> {
     let all = || [Level::Avx2, Level::Avx512].into_iter().filter(|level| *level <= Level::current());
     let levels: Vec<Option<Level>> = match (name, cli.level) {
-        ("isa", None) if all().next().is_some() => all().map(Some).collect(),
-        ("isa", level) => vec![level],
+        ("isa" | "isa-first", None) if all().next().is_some() => all().map(Some).collect(),
+        ("isa" | "isa-first", level) => vec![level],
         _ => vec![None],
     };
     let mut all_figures = Vec::new();

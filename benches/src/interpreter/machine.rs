@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Jobs on the wave engine in this process's own memory: no driver, no queue, no other process.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result};
 use softgpu_kernels::{Arguments, Array, Device, Dispatch, Launched, values_of};
-use softgpu_waves::{Control, Workers};
+use softgpu_waves::{Control, Vm, Workers};
 
 use super::jobs::{Job, Scalar};
 use crate::gpu::object;
@@ -43,7 +45,12 @@ impl Machine {
 
     /// Loads a code object, for so many workers.
     pub fn load(object: &[u8], workers: usize) -> Result<Self> {
-        let mut device = Device::empty(Workers::with_threads(workers))?;
+        Self::over(object, Workers::with_threads(workers), Vm::new())
+    }
+
+    /// Loads a code object into an address space in which nothing is mapped.
+    pub fn over(object: &[u8], workers: Workers, vm: Arc<Vm>) -> Result<Self> {
+        let mut device = Device::with_vm(workers, vm)?;
         device.load(object)?;
         Ok(Self(device))
     }

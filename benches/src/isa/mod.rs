@@ -7,11 +7,13 @@
 
 mod blas;
 pub mod cases;
+mod compile;
 mod native;
 mod opencl;
 pub mod plot;
 pub mod pocl;
 mod scaling;
+pub mod short;
 pub mod variant;
 
 use std::time::Duration;

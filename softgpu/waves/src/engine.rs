@@ -15,8 +15,13 @@ pub enum Engine {
     Auto,
 }
 
-/// Instructions a program has executed when [`Engine::Auto`] has it compiled: about as long as compiling takes.
-pub(crate) const WORTH_COMPILING: u64 = 50_000;
+/// How often a program's steps have been executed on average when [`Engine::Auto`] has a thread of low priority compile it:
+/// until then the interpreter has taken about a tenth of the time that compiling takes. If there is a core for that thread,
+/// nothing is lost when the program ends before the code is there, and little if the program is long.
+pub(crate) const WORTH_TRYING: u64 = 50;
+/// The same when another thread compiles it that gives way to nobody, if there was no core for the first one: as long as
+/// compiling takes.
+pub(crate) const WORTH_COMPILING: u64 = 500;
 
 impl Engine {
     /// The engine that `SOFTGPU_ENGINE=interp|jit|auto` asks for; [`Engine::Auto`] if it asks for nothing.
@@ -39,15 +44,6 @@ impl Engine {
             Engine::Interp => "interp",
             Engine::Jit => "jit",
             Engine::Auto => "auto",
-        }
-    }
-
-    /// Whether a program that has executed so many instructions is to be run as generated code.
-    pub(crate) fn compiles(self, executed: u64) -> bool {
-        match self {
-            Engine::Interp => false,
-            Engine::Jit => true,
-            Engine::Auto => executed >= WORTH_COMPILING,
         }
     }
 }

@@ -5,9 +5,16 @@
 //! the wave; the loop stops between instructions only.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::Arc;
+
 use crate::code::{Code, WaveStop, Waves};
 use crate::control::Control;
+#[cfg(target_arch = "x86_64")]
+use crate::engine::Engine;
 use crate::env::Env;
+#[cfg(target_arch = "x86_64")]
+use crate::program::Program;
 use crate::step::{Flow, Step};
 use crate::wave::Wave;
 
@@ -54,7 +61,7 @@ fn run_with_engine(
     budget: u32,
 ) -> WaveStop {
     #[cfg(target_arch = "x86_64")]
-    if code.programs.first().is_some_and(|p| code.engine.compiles(p.executed()) || is_kept(p, code, waves))
+    if code.programs.first().is_some_and(|p| runs_generated(p, code, waves))
         && let Some(stop) = crate::run_compiled::run(waves, env, code, control, budget)
     {
         return stop;
@@ -62,10 +69,14 @@ fn run_with_engine(
     interpret_wave(waves.wave(), env, code, control, budget)
 }
 
-/// Whether the current wave is to run code that was generated before `p` has executed enough for that.
+/// Whether the current wave is to run `p` as generated code.
 #[cfg(target_arch = "x86_64")]
-fn is_kept(p: &crate::program::Program, code: &Code<'_>, waves: &Waves<'_>) -> bool {
-    code.engine == crate::engine::Engine::Auto && p.has_code(code.level, &waves.all[waves.current])
+fn runs_generated(p: &Arc<Program>, code: &Code<'_>, waves: &Waves<'_>) -> bool {
+    match code.engine {
+        Engine::Interp => false,
+        Engine::Jit => true,
+        Engine::Auto => p.has_code(code.level, &waves.all[waves.current]),
+    }
 }
 
 /// Runs `w` for about `budget` steps in the interpreter.

@@ -15,6 +15,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod code;
+mod compilation;
+mod compiler;
 mod control;
 mod engine;
 mod env;
@@ -46,6 +48,7 @@ mod vm;
 mod wave;
 mod workers;
 
+pub use compilation::Compilation;
 pub use control::{Command, Control};
 pub use engine::Engine;
 pub use exception::{AccessKind, Cause, WaveException};

@@ -23,8 +23,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 #[cfg(target_arch = "x86_64")]
+use crate::compilation;
+use crate::compiler::Compiler;
 use crate::engine::Engine;
 use crate::engine::WORTH_COMPILING;
+#[cfg(target_arch = "x86_64")]
+use crate::engine::WORTH_TRYING;
 #[cfg(target_arch = "x86_64")]
 use crate::facts::Fact;
 #[cfg(target_arch = "x86_64")]
@@ -32,9 +36,9 @@ use crate::jit::{self, Compiled};
 use crate::level::Level;
 use crate::predecode::Shape;
 use crate::predecoded::Predecoded;
-#[cfg(target_arch = "x86_64")]
-use crate::store::Key;
 use crate::store::Store;
+#[cfg(target_arch = "x86_64")]
+use crate::store::{Generated, Key};
 use crate::vm::Map;
 #[cfg(target_arch = "x86_64")]
 use crate::wave::Wave;
@@ -43,8 +47,7 @@ use crate::wave::Wave;
 #[derive(Debug)]
 pub(crate) struct Program {
     code: Predecoded,
-    /// Where generated code is kept from process to process.
-    store: Option<Arc<Store>>,
+    compiler: Arc<Compiler>,
     /// Instructions executed by waves that this is the main program of.
     executed: AtomicU64,
     /// The cache's epoch in which it was last compared with memory.
@@ -65,7 +68,9 @@ pub(crate) struct Program {
 struct Slot {
     /// Set once it was made, or was found to be impossible.
     code: OnceLock<Option<Compiled>>,
-    /// Whether a thread is making it.
+    /// Whether the compiler's thread is to make it.
+    is_tried: AtomicBool,
+    /// Whether a thread of its own is making it.
     is_asked: AtomicBool,
     /// Whether an earlier process' code was looked for.
     is_looked_up: AtomicBool,
@@ -81,10 +86,10 @@ impl Deref for Program {
 }
 
 impl Program {
-    fn new(code: Predecoded, map: &Map, epoch: u64, store: Option<Arc<Store>>) -> Program {
+    fn new(code: Predecoded, map: &Map, epoch: u64, compiler: Arc<Compiler>) -> Program {
         Program {
             code,
-            store,
+            compiler,
             executed: AtomicU64::new(0),
             compared_in: AtomicU64::new(epoch),
             allowed_in: AtomicU64::new(map.generation),
@@ -124,30 +129,45 @@ impl Program {
         if let Some(code) = slot.code.get() {
             return Some(code);
         }
-        let mode = w.mode;
-        if engine == Engine::Auto {
-            if slot.is_asked.swap(true, Ordering::Relaxed) {
-                return None;
-            }
-            let program = Arc::clone(self);
-            let make = move || program.make(level, mode, items);
-            let started = std::thread::Builder::new().name("compiler".to_owned()).spawn(make);
-            if started.is_ok() {
-                return None;
-            }
+        if engine == Engine::Auto && self.ask(level, w.mode, items) {
+            return None;
         }
-        self.make(level, mode, items);
+        self.make(level, w.mode, items);
         slot.code.get()
     }
 
-    /// Whether waves like `w` have generated code already, if only since an earlier process made it.
+    /// Whether waves like `w` have generated code already. If not, it is looked for in files, and generated once that seems
+    /// worth its time, by other threads.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) fn has_code(&self, level: Level, w: &Wave) -> bool {
-        if self.store.is_none() {
-            return false;
+    pub(crate) fn has_code(self: &Arc<Self>, level: Level, w: &Wave) -> bool {
+        let (mode, items) = (w.mode, w.items);
+        let slot = self.slot_for(items);
+        if let Some(code) = slot.code.get() {
+            return code.is_some();
         }
-        self.look_up(level, w.mode, w.items);
-        self.slot_for(w.items).code.get().is_some_and(|code| code.as_ref().is_some_and(|c| c.suits(w)))
+        if self.compiler.store.is_some() && !slot.is_looked_up.swap(true, Ordering::Relaxed) {
+            let program = Arc::clone(self);
+            self.compiler.ask(move || program.load(level, mode, items));
+        }
+        let executed = self.executed();
+        if executed >= self.worth(WORTH_COMPILING) {
+            self.ask(level, mode, items);
+        } else if executed >= self.worth(WORTH_TRYING) && !slot.is_tried.swap(true, Ordering::Relaxed) {
+            let program = Arc::clone(self);
+            self.compiler.ask(move || program.make(level, mode, items));
+        }
+        false
+    }
+
+    /// Has a thread of its own make code, once. `false` if there is no such thread.
+    #[cfg(target_arch = "x86_64")]
+    fn ask(self: &Arc<Self>, level: Level, mode: u32, items: Option<Fact>) -> bool {
+        if self.slot_for(items).is_asked.swap(true, Ordering::Relaxed) {
+            return true;
+        }
+        let program = Arc::clone(self);
+        let make = move || program.make(level, mode, items);
+        std::thread::Builder::new().name("compiler".to_owned()).spawn(make).is_ok()
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -157,46 +177,62 @@ impl Program {
 
     /// Looks for an earlier process' code, once.
     #[cfg(target_arch = "x86_64")]
-    #[inline]
     fn look_up(&self, level: Level, mode: u32, items: Option<Fact>) {
         let slot = self.slot_for(items);
-        if let Some(store) = &self.store
+        if self.compiler.store.is_some()
             && !slot.is_looked_up.load(Ordering::Relaxed)
+            && !slot.is_looked_up.swap(true, Ordering::Relaxed)
         {
-            self.load(store, slot, level, mode, items);
+            self.load(level, mode, items);
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[cold]
-    fn load(&self, store: &Store, slot: &Slot, level: Level, mode: u32, items: Option<Fact>) {
-        if slot.is_looked_up.swap(true, Ordering::Relaxed) || !jit::can_generate(&self.code, level) {
+    fn load(&self, level: Level, mode: u32, items: Option<Fact>) {
+        let Some(store) = self.compiler.store.as_ref().filter(|_| jit::can_generate(&self.code, level))
+        else {
             return;
-        }
+        };
         let found = store.load(&Key::new(&self.code, level, mode, items));
         if let Some(compiled) = found.and_then(|found| Compiled::new(&self.code, &found, mode, items)) {
-            slot.code.get_or_init(|| Some(compiled));
+            self.slot_for(items).code.get_or_init(|| Some(compiled));
         }
     }
 
-    /// Generates code, and saves it once waves can run it.
+    /// Generates code unless there is some, and saves it once waves can run it.
     #[cfg(target_arch = "x86_64")]
     fn make(&self, level: Level, mode: u32, items: Option<Fact>) {
-        let mut made = None;
-        self.slot_for(items).code.get_or_init(|| {
-            let generated = jit::generate(&self.code, level, mode, items)?;
-            let compiled = Compiled::new(&self.code, &generated, mode, items);
-            made = Some(generated);
-            compiled
-        });
-        if let (Some(store), Some(generated)) = (&self.store, made) {
+        let code = &self.slot_for(items).code;
+        if code.get().is_some() {
+            return;
+        }
+        // Not while the slot is locked: another thread may be faster.
+        let (generated, compiled) = self.generate(level, mode, items).unzip();
+        if code.set(compiled).is_ok()
+            && let (Some(store), Some(generated)) = (&self.compiler.store, generated)
+        {
             store.save(&Key::new(&self.code, level, mode, items), &generated);
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn generate(&self, level: Level, mode: u32, items: Option<Fact>) -> Option<(Generated, Compiled)> {
+        compilation::timed(self.code.steps.len(), || {
+            let generated = jit::generate(&self.code, level, mode, items)?;
+            let compiled = Compiled::new(&self.code, &generated, mode, items)?;
+            Some((generated, compiled))
+        })
+    }
+
+    /// Instructions that it executes while its steps are executed so often on average.
+    fn worth(&self, times: u64) -> u64 {
+        self.code.steps.len() as u64 * times
+    }
+
     /// Notes that a wave executed so many instructions, as long as that matters.
     pub(crate) fn count_executed(&self, instructions: u64) {
-        if self.executed() < WORTH_COMPILING {
+        if self.executed() < self.worth(WORTH_COMPILING) {
             self.executed.fetch_add(instructions, Ordering::Relaxed);
         }
     }
@@ -227,7 +263,7 @@ pub(crate) struct Cache {
     programs: Mutex<HashMap<(u64, Shape), Arc<Program>>>,
     /// Invalidations so far.
     epoch: AtomicU64,
-    store: Option<Arc<Store>>,
+    compiler: Arc<Compiler>,
 }
 
 /// Programs kept before the cache starts over.
@@ -236,7 +272,11 @@ const MAX_PROGRAMS: usize = 1024;
 impl Cache {
     /// Of programs whose generated code is kept in `store`.
     pub(crate) fn with_store(store: Option<Arc<Store>>) -> Cache {
-        Cache { store, ..Cache::default() }
+        let compiler = Compiler::with_store(store);
+        if Engine::current() == Engine::Auto {
+            compiler.start();
+        }
+        Cache { compiler: Arc::new(compiler), ..Cache::default() }
     }
 
     /// The program for `entry`: the one that is kept, or, if there is none that may run, what memory holds now.
@@ -250,7 +290,7 @@ impl Cache {
             return program;
         }
         let code = Predecoded::build(map, level, shape, entry);
-        let program = Arc::new(Program::new(code, map, epoch, self.store.clone()));
+        let program = Arc::new(Program::new(code, map, epoch, Arc::clone(&self.compiler)));
         let mut programs = self.programs.lock();
         if programs.len() >= MAX_PROGRAMS {
             programs.clear();

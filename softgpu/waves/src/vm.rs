@@ -195,7 +195,7 @@ pub struct Vm {
 impl Vm {
     /// An address space with nothing mapped.
     pub fn new() -> Arc<Vm> {
-        Arc::default()
+        Vm::with_store(None)
     }
 
     /// The same; code that is generated for its programs is kept in `store`.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::random::Random;
 use super::{Left, Place, disagreement, random, session_in, wave};
@@ -68,7 +69,7 @@ fn saved_code_gives_the_same_results_at_another_address() {
 const LOOP: [u32; 6] = [0xBE9E_00BC, 0x4A00_0081, 0x809E_811E, 0xBF07_801E, 0xBFA2_FFFC, random::END];
 
 #[test]
-fn saved_code_runs_from_the_first_instruction_and_after_a_restore() {
+fn saved_code_is_used_before_any_would_be_generated_and_after_a_restore() {
     if Level::best() < Level::Avx2 {
         println!("skipped: this CPU has no AVX2, so there is no generated code");
         return;
@@ -76,12 +77,16 @@ fn saved_code_runs_from_the_first_instruction_and_after_a_restore() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::new();
     place.put(&LOOP);
-    let auto = |w: &mut Wave, store: &Arc<Store>, budget: u32| {
+    let auto = |w: &mut Wave, store: &Arc<Store>, budget: u32, is_there: bool| {
         let cache = Cache::with_store(Some(Arc::clone(store)));
         session_in(&cache, &place, w, Level::best(), Engine::Auto, |w, env, code| {
-            let stop = run_waves(&mut Waves::alone(w), env, code, &Control::new(), budget);
-            assert_eq!(code.programs[0].has_code(code.level, w), store.found() > 0);
-            stop
+            // The file is looked for by another thread.
+            let deadline = Instant::now() + Duration::from_secs(if is_there { 60 } else { 0 });
+            while !code.programs[0].has_code(code.level, w) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(code.programs[0].has_code(code.level, w), is_there);
+            run_waves(&mut Waves::alone(w), env, code, &Control::new(), budget)
         })
         .0
     };
@@ -91,21 +96,21 @@ fn saved_code_runs_from_the_first_instruction_and_after_a_restore() {
 
     // Too few instructions to have code generated.
     let cold = store(directory.path());
-    assert_eq!(auto(&mut start.clone(), &cold, 100_000), WaveStop::Ended);
+    assert_eq!(auto(&mut start.clone(), &cold, 100_000, false), WaveStop::Ended);
     assert_eq!((cold.found(), cold.saved()), (0, 0));
 
     in_new_process(&place, &mut start.clone(), &cold);
     assert_eq!(cold.saved(), 1);
     let warm = store(directory.path());
     let mut w = start.clone();
-    assert_eq!(auto(&mut w, &warm, 40), WaveStop::Quantum);
+    assert_eq!(auto(&mut w, &warm, 40, true), WaveStop::Quantum);
     assert_eq!((warm.found(), warm.saved()), (1, 0));
     // The wave goes on in a process that knows its registers only.
     let (restored, mut moved) = (store(directory.path()), Wave::new(32, 8));
     moved.v.clone_from(&w.v);
     (moved.s, moved.pc, moved.scc, moved.mode) = (w.s, w.pc, w.scc, w.mode);
     assert_ne!(moved.pc, place.at);
-    assert_eq!(auto(&mut moved, &restored, 100_000), WaveStop::Ended);
+    assert_eq!(auto(&mut moved, &restored, 100_000, true), WaveStop::Ended);
     assert_eq!((restored.found(), restored.saved()), (1, 0));
     assert_eq!(moved.v[0].0, [60; 32]);
 }
