@@ -284,8 +284,9 @@ impl Grid {
         self.work_active(workers, spare, &mut counts, turns);
         self.executed.fetch_add(counts.instructions, Ordering::Relaxed);
         workers.count(counts);
-        let mut p = self.progress.lock();
-        p.active -= 1;
+        self.progress.lock().active -= 1;
+        // Not while it is locked: the one that waits would be given the lock before it runs, and this thread, which asks for more
+        // work, would yield its core to whoever else wants one.
         self.changed.notify_all();
     }
 
