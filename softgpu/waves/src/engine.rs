@@ -16,12 +16,16 @@ pub enum Engine {
 }
 
 /// How often a program's steps have been executed on average when [`Engine::Auto`] has a thread of low priority compile it:
-/// until then the interpreter has taken about a tenth of the time that compiling takes. If there is a core for that thread,
+/// until then the interpreter has taken a small part of the time that compiling takes. If there is a core for that thread,
 /// nothing is lost when the program ends before the code is there, and little if the program is long.
 pub(crate) const WORTH_TRYING: u64 = 50;
-/// The same when another thread compiles it that gives way to nobody, if there was no core for the first one: as long as
-/// compiling takes.
-pub(crate) const WORTH_COMPILING: u64 = 500;
+/// The same when another thread compiles it that gives way to nobody, if there was no core for the first one to begin: as long
+/// as compiling takes. It may take a core from whoever waits for the waves' results.
+pub(crate) const WORTH_COMPILING: u64 = 1000;
+/// The same if the first one has begun, but seems to have lost its core.
+pub(crate) const WORTH_TWICE: u64 = 5000;
+/// Compiling takes as long as for so many steps more.
+pub(crate) const FIXED_STEPS: u64 = 32;
 
 impl Engine {
     /// The engine that `SOFTGPU_ENGINE=interp|jit|auto` asks for; [`Engine::Auto`] if it asks for nothing.

@@ -25,10 +25,9 @@ use parking_lot::Mutex;
 #[cfg(target_arch = "x86_64")]
 use crate::compilation;
 use crate::compiler::Compiler;
-use crate::engine::Engine;
-use crate::engine::WORTH_COMPILING;
+use crate::engine::{Engine, FIXED_STEPS, WORTH_TWICE};
 #[cfg(target_arch = "x86_64")]
-use crate::engine::WORTH_TRYING;
+use crate::engine::{WORTH_COMPILING, WORTH_TRYING};
 #[cfg(target_arch = "x86_64")]
 use crate::facts::Fact;
 #[cfg(target_arch = "x86_64")]
@@ -68,10 +67,12 @@ pub(crate) struct Program {
 struct Slot {
     /// Set once it was made, or was found to be impossible.
     code: OnceLock<Option<Compiled>>,
-    /// Whether the compiler's thread is to make it.
+    /// Whether the thread that gives way is to make it.
     is_tried: AtomicBool,
-    /// Whether a thread of its own is making it.
+    /// Whether the other thread is to make it.
     is_asked: AtomicBool,
+    /// Whether a thread has begun to make it.
+    is_begun: AtomicBool,
     /// Whether an earlier process' code was looked for.
     is_looked_up: AtomicBool,
 }
@@ -147,27 +148,27 @@ impl Program {
         }
         if self.compiler.store.is_some() && !slot.is_looked_up.swap(true, Ordering::Relaxed) {
             let program = Arc::clone(self);
-            self.compiler.ask(move || program.load(level, mode, items));
+            self.compiler.prompt.ask(move || program.load(level, mode, items));
         }
         let executed = self.executed();
-        if executed >= self.worth(WORTH_COMPILING) {
+        let enough = if slot.is_begun.load(Ordering::Relaxed) { WORTH_TWICE } else { WORTH_COMPILING };
+        if executed >= self.worth(enough) {
             self.ask(level, mode, items);
         } else if executed >= self.worth(WORTH_TRYING) && !slot.is_tried.swap(true, Ordering::Relaxed) {
             let program = Arc::clone(self);
-            self.compiler.ask(move || program.make(level, mode, items));
+            self.compiler.idle.ask(move || program.make(level, mode, items));
         }
         false
     }
 
-    /// Has a thread of its own make code, once. `false` if there is no such thread.
+    /// Has the thread of ordinary priority make code, once. `false` if there is no such thread.
     #[cfg(target_arch = "x86_64")]
     fn ask(self: &Arc<Self>, level: Level, mode: u32, items: Option<Fact>) -> bool {
         if self.slot_for(items).is_asked.swap(true, Ordering::Relaxed) {
             return true;
         }
         let program = Arc::clone(self);
-        let make = move || program.make(level, mode, items);
-        std::thread::Builder::new().name("compiler".to_owned()).spawn(make).is_ok()
+        self.compiler.prompt.ask(move || program.make(level, mode, items))
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -203,10 +204,11 @@ impl Program {
     /// Generates code unless there is some, and saves it once waves can run it.
     #[cfg(target_arch = "x86_64")]
     fn make(&self, level: Level, mode: u32, items: Option<Fact>) {
-        let code = &self.slot_for(items).code;
+        let Slot { code, is_begun, .. } = self.slot_for(items);
         if code.get().is_some() {
             return;
         }
+        is_begun.store(true, Ordering::Relaxed);
         // Not while the slot is locked: another thread may be faster.
         let (generated, compiled) = self.generate(level, mode, items).unzip();
         if code.set(compiled).is_ok()
@@ -227,12 +229,12 @@ impl Program {
 
     /// Instructions that it executes while its steps are executed so often on average.
     fn worth(&self, times: u64) -> u64 {
-        self.code.steps.len() as u64 * times
+        (self.code.steps.len() as u64 + FIXED_STEPS) * times
     }
 
     /// Notes that a wave executed so many instructions, as long as that matters.
     pub(crate) fn count_executed(&self, instructions: u64) {
-        if self.executed() < self.worth(WORTH_COMPILING) {
+        if self.executed() < self.worth(WORTH_TWICE) {
             self.executed.fetch_add(instructions, Ordering::Relaxed);
         }
     }
