@@ -18,6 +18,7 @@ use crate::level::Level;
 use crate::predecoded::Predecoded;
 use crate::step::{Flow, Step};
 use crate::store::Generated;
+use crate::valu::wmma_float;
 use crate::wave::{RenamedRows, Row, Wave, WaveStatus};
 
 /// Most steps of a program that is compiled. Compiling as many takes some tens of milliseconds, during which the
@@ -206,6 +207,7 @@ impl Compiled {
             quantum,
             end: env.executed + quantum * count as u64,
             call,
+            multiply: wmma_float::run,
             steps: program.steps.as_ptr(),
             lds_bytes,
             lds: std::ptr::null_mut(),

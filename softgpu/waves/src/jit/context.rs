@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use super::transfer::{KNOWN, Known};
 use crate::env::Env;
 use crate::step::Step;
+use crate::valu::wmma_float::Slices;
 use crate::wave::Wave;
 
 /// Why generated code returned, beside the values of [`Flow`](crate::step::Flow).
@@ -56,10 +57,12 @@ pub(super) struct JitContext {
     /// The number of executed instructions at which the waves are left, whatever barriers they have passed.
     pub end: u64,
     pub call: unsafe extern "sysv64" fn(*mut Wave, *mut Env<'_>, *const Step) -> u32,
+    /// Of `valu::wmma_float`.
+    pub multiply: unsafe extern "sysv64" fn(*mut Wave, *const Step, *mut MaybeUninit<Slices>, u32),
     /// The program's first step.
     pub steps: *const Step,
     pub lds: *mut u8,
-    /// Rows of renamed registers.
+    /// Rows of renamed registers, or factors of matrix operations as floats.
     pub renamed: *mut u8,
     pub lds_bytes: u64,
     pub hot: *const u8,

@@ -16,6 +16,7 @@ use super::exits::Cold;
 use super::floats::Floats;
 use super::flow::{self, Item, Unit, What};
 use super::generator::{Gen, Wide};
+use super::matrix::Factors;
 use super::regs::Spill;
 use super::scalar;
 use super::transfer::Checks;
@@ -48,6 +49,8 @@ pub(super) struct Emitter<'a> {
     pub(super) heads: Vec<Option<Facts>>,
     /// What is known where code is being emitted, whatever lanes are active.
     pub(super) facts: Option<Facts>,
+    /// What earlier matrix operations of the block have converted.
+    pub(super) factors: Factors,
 }
 
 impl<'a> Emitter<'a> {
@@ -77,6 +80,7 @@ impl<'a> Emitter<'a> {
             first: 0,
             heads,
             facts: None,
+            factors: Factors::default(),
         }
     }
 
@@ -164,6 +168,7 @@ impl<'a> Emitter<'a> {
         let (first, end) = (self.leaders[k], self.head_of(after));
         self.g.asm.place(self.labels[k]);
         self.first = first;
+        self.factors.clear();
         self.enter(k);
         let mut links: Vec<Link> = Vec::new();
         let mut branched = false;
@@ -182,11 +187,19 @@ impl<'a> Emitter<'a> {
             for unit in units {
                 let item = match &unit {
                     Unit::One(item) => *item,
-                    Unit::Lanes(_) => {
+                    Unit::Lanes(items) => {
+                        items.iter().for_each(|item| self.factors.forget(&item.touch));
                         links.push(Link::Unit(unit));
                         continue;
                     }
                 };
+                if self.is_matrix(&item) {
+                    self.links(std::mem::take(&mut links));
+                    self.matrix(item.index);
+                    self.factors.forget(&item.touch);
+                    continue;
+                }
+                self.factors.forget(&item.touch);
                 match item.what {
                     What::Transfer(_) => links.push(Link::Unit(unit)),
                     What::Scalar if self.is_inline(&item) => links.push(Link::Unit(unit)),

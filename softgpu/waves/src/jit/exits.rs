@@ -68,16 +68,21 @@ impl Emitter<'_> {
 
     /// Emits a call of the handler of step `index`, and the comparison of its result with `Flow::Next`.
     pub(super) fn call_handler(&mut self, index: usize) {
+        self.g.asm.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
+        self.call_for_step(Register::RDX, index, std::mem::offset_of!(JitContext, call));
+        self.g.asm.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
+    }
+
+    /// Emits a call of the function in a field of the context, with the wave, and with step `index` in `register`.
+    pub(super) fn call_for_step(&mut self, register: Register, index: usize, function: usize) {
         // CAST: a program that is compiled has few steps.
         let offset = (index * size_of::<Step>()) as i32;
         let a = &mut self.g.asm;
         a.op0(Code::VEX_Vzeroupper);
         a.op2(Code::Lea_r64_m, Register::RDI, wave_field(0));
-        a.op2(Code::Mov_r64_rm64, Register::RSI, ENV);
-        a.op2(Code::Mov_r64_rm64, Register::RDX, context(std::mem::offset_of!(JitContext, steps)));
-        a.op2(Code::Add_rm64_imm32, Register::RDX, offset);
-        a.op1(Code::Call_rm64, context(std::mem::offset_of!(JitContext, call)));
-        a.op2(Code::Test_rm32_r32, Register::EAX, Register::EAX);
+        a.op2(Code::Mov_r64_rm64, register, context(std::mem::offset_of!(JitContext, steps)));
+        a.op2(Code::Add_rm64_imm32, register, offset);
+        a.op1(Code::Call_rm64, context(function));
     }
 
     /// Leaves for the interpreter at `step`, in line.

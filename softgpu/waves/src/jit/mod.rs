@@ -46,6 +46,7 @@ mod generator;
 mod integer;
 mod lane;
 mod masks;
+mod matrix;
 mod memory;
 mod operands;
 mod order;

@@ -141,7 +141,11 @@ impl Lab {
             .unwrap_or_else(|e| panic!("{}: {words:08x?} does not decode: {e}", self.name));
         assert_eq!(inst.size as usize, words.len() * 4, "{}: {words:08x?} is {inst}", self.name);
         let shape = Shape { halves: w.halves, vgprs: VGPRS };
-        let level = if self.r.one_in(2) { Level::Baseline } else { Level::current() };
+        let level = match self.r.one_in(2) {
+            true => Level::Baseline,
+            false if self.r.one_in(3) => Level::current().min(Level::Avx2),
+            false => Level::current(),
+        };
         self.ran += 1;
         let steps = match lower(level, shape, w.pc, &inst) {
             Lowered::Dropped => return Some(Flow::Next),

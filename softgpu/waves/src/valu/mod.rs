@@ -26,7 +26,7 @@ mod trig;
 mod wide;
 mod wmma;
 #[cfg(target_arch = "x86_64")]
-mod wmma_avx512;
+pub(crate) mod wmma_float;
 
 use crate::level::Level;
 use crate::step::{Handler, Step};
@@ -50,7 +50,7 @@ pub(crate) fn table_handler(level: Level, op: Op) -> Option<Handler> {
 /// A handler for this step with its resolved operands, if there is a faster one than the general one.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn fast_handler(level: Level, halves: usize, op: Op, step: &Step) -> Option<Handler> {
-    fast::pick(level, halves, op, step).or_else(|| wmma_avx512::pick(level, halves, op, step))
+    fast::pick(level, halves, op, step).or_else(|| wmma_float::pick(level, step))
 }
 
 /// Other architectures have no faster handlers.

@@ -83,15 +83,7 @@ fn float(w: &mut Wave, s: &Step, widen: impl Fn(u32) -> f32 + Copy, narrow: Opti
         for upper in 0..2 {
             let row = &a[2 * (i * w.halves + half) + upper];
             let lanes = upper * 16;
-            let mut sum: [f32; 16] = core::array::from_fn(|n| start(c[lanes + n]));
-            for k in 0..16 {
-                for n in 0..16 {
-                    sum[n] = row[k].mul_add(bt[k][n], sum[n]);
-                }
-            }
-            if sum.iter().any(|x| x.is_nan()) {
-                sum = core::array::from_fn(|n| dot(row, &b[n], start(c[lanes + n])));
-            }
+            let sum = line(row, &bt, core::array::from_fn(|n| start(c[lanes + n])));
             for n in 0..16 {
                 r[lanes + n] = match narrow {
                     None => sum[n].to_bits(),
@@ -110,6 +102,21 @@ fn float(w: &mut Wave, s: &Step, widen: impl Fn(u32) -> f32 + Copy, narrow: Opti
 fn parts(w: &Wave) -> impl Iterator<Item = (usize, usize)> + use<> {
     let halves = w.halves;
     (0..8).map(move |k| (k / halves, k % halves))
+}
+
+/// A row of the result: the row of A times the rows of B, and the row of C.
+#[inline(always)]
+pub(super) fn line(row: &[f32; 16], b: &[[f32; 16]; 16], start: [f32; 16]) -> [f32; 16] {
+    let mut sum = start;
+    for k in 0..16 {
+        for n in 0..16 {
+            sum[n] = row[k].mul_add(b[k][n], sum[n]);
+        }
+    }
+    if sum.iter().any(|x| x.is_nan()) {
+        sum = core::array::from_fn(|n| dot(row, &b.map(|row| row[n]), start[n]));
+    }
+    sum
 }
 
 /// One element, with the NaN that the other operations give.

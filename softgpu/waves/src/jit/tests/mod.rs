@@ -6,6 +6,7 @@ mod chains;
 mod features;
 mod listed;
 mod loops;
+mod matrices;
 mod random;
 mod runs;
 mod stored;
