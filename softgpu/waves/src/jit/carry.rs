@@ -30,7 +30,7 @@ pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
     }
     let (i, j) = if form.reverse { (1, 0) } else { (0, 1) };
     let (a, b) = (g.source(&s.src[i], 0, c), g.source(&s.src[j], 0, c));
-    let (out, carry, second) = (Register::K5, Register::K6, Register::K7);
+    let (out, second) = (Register::K5, Register::K7);
     let r = g.temporary();
     // Add: the sum is below an addend. Subtract: the first is below the second.
     if form.subtract {
@@ -41,7 +41,7 @@ pub(super) fn emit(g: &mut Gen, s: &Step, c: usize, form: Form) {
         g.asm.op4(Code::EVEX_Vpcmpud_kr_k1_zmm_zmmm512b32_imm8, out, r, a, LESS);
     }
     if form.carry_in {
-        g.mask_in(carry, s.src[2].index, c);
+        let carry = g.mask(s.src[2].index, c, Register::K6);
         let ones = g.constant(u32::MAX);
         if form.subtract {
             // Subtracting one from zero gives a second borrow.
@@ -78,8 +78,7 @@ fn emit_avx2(g: &mut Gen, s: &Step, c: usize, form: Form) {
     let (r, out) = (g.temporary(), g.temporary());
     g.op3(if form.subtract { codes::SUB } else { codes::ADD }, r, a, b);
     let carry = form.carry_in.then(|| {
-        let carry = g.temporary();
-        g.spread(carry, s.src[2].index, c);
+        let carry = g.lanes_of(s.src[2].index, c);
         // The mask's lanes are 0 and -1.
         g.op3(if form.subtract { codes::ADD } else { codes::SUB }, r, r, carry);
         carry

@@ -190,7 +190,7 @@ impl Emitter<'_> {
                     }
                 }
                 Work::Scalar(item) => {
-                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    self.scalar_between(item);
                     self.pass(item.index);
                 }
                 Work::Exit(item) => self.exit(item),

@@ -236,15 +236,15 @@ pub(super) fn select(g: &mut Gen, s: &Step, c: usize) {
     match g.wide {
         Wide::Z => {
             let b = g.last(&s.src[1], 0, c);
-            g.mask_in(Register::K5, mask, c);
+            let k = g.mask(mask, c, Register::K5);
             let t = g.temporary();
-            g.asm.masked(Code::EVEX_Vpblendmd_zmm_k1z_zmm_zmmm512b32, Register::K5, &[t.into(), a.into(), b]);
+            g.asm.masked(Code::EVEX_Vpblendmd_zmm_k1z_zmm_zmmm512b32, k, &[t.into(), a.into(), b]);
             g.result(s.dst, 0, c, t);
         }
         Wide::Y => {
             let b = g.last(&s.src[1], 0, c);
-            let (t, m) = (g.temporary(), g.temporary());
-            g.spread(m, mask, c);
+            let m = g.lanes_of(mask, c);
+            let t = g.temporary();
             g.asm.op4(codes::BLEND_Y, t, a, b, m);
             g.result(s.dst, 0, c, t);
         }

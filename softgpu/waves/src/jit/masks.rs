@@ -8,26 +8,65 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::asm::{Arg, SCALARS, memory};
 use super::codes;
 use super::generator::{Gen, MASK, Wide};
+use super::regs::Bits;
 use crate::wave::EXEC;
+
+/// The mask registers that keep scalars' bits for the two pieces of a wave32 (AVX-512); before them are the EXEC masks.
+const KEPT: Register = Register::K3;
 
 impl Gen {
     /// Bits of scalar mask `index` for piece `c`, in a mask register (AVX-512).
     pub(super) fn mask_in(&mut self, to: Register, index: u16, c: usize) {
+        if self.regs.has_kept(Bits { index, c }) {
+            return self.asm.op2(Code::VEX_Kmovw_kr_km16, to, KEPT + c as u32);
+        }
         let place = self.mask_place(index, c);
         self.asm.op2(Code::VEX_Kmovw_kr_km16, to, place);
+    }
+
+    /// The mask register with bits of scalar mask `index` for piece `c` (AVX-512), to read only. It is `otherwise` where none is
+    /// kept.
+    pub(super) fn mask(&mut self, index: u16, c: usize, otherwise: Register) -> Register {
+        let bits = Bits { index, c };
+        let register = if self.shape.halves == 1 { KEPT + c as u32 } else { otherwise };
+        if !self.regs.has_kept(bits) {
+            self.mask_in(register, index, c);
+            self.keep(bits);
+        }
+        register
+    }
+
+    /// The register of [`KEPT`] for a piece has these bits now.
+    fn keep(&mut self, bits: Bits) {
+        if self.shape.halves == 1 {
+            self.regs.set_kept(bits);
+        }
+    }
+
+    /// A scalar's bits for a piece change: what has the old ones is not kept.
+    fn forget_bits(&mut self, bits: Bits) {
+        let both = 3u128.checked_shl(bits.index.into()).unwrap_or(0);
+        self.regs.forget_masks(both, Some(bits.c));
     }
 
     /// Writes bits of scalar mask `index` for piece `c` (AVX-512). The second of two pieces writes the dword of both: a
     /// load after two smaller stores would wait until both have left the store buffer. K7 is overwritten.
     pub(super) fn mask_out(&mut self, index: u16, c: usize, from: Register) {
+        let bits = Bits { index, c };
         if c.is_multiple_of(2) {
             let place = self.mask_place(index, c);
-            return self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
+            self.asm.op2(Code::VEX_Kmovw_m16_kr, place, from);
+        } else {
+            let place = self.mask_place(index, c - 1);
+            let before = self.mask(index, c - 1, Register::K7);
+            self.asm.op3(Code::VEX_Kunpckwd_kr_kr_kr, Register::K7, from, before);
+            self.asm.op2(Code::VEX_Kmovd_m32_kr, place, Register::K7);
         }
-        let place = self.mask_place(index, c - 1);
-        self.asm.op2(Code::VEX_Kmovw_kr_km16, Register::K7, place);
-        self.asm.op3(Code::VEX_Kunpckwd_kr_kr_kr, Register::K7, from, Register::K7);
-        self.asm.op2(Code::VEX_Kmovd_m32_kr, place, Register::K7);
+        self.forget_bits(bits);
+        if self.shape.halves == 1 {
+            self.asm.op2(Code::VEX_Kmovw_kr_km16, KEPT + c as u32, from);
+            self.keep(bits);
+        }
     }
 
     /// The bytes of scalar mask `index` for piece `c`.
@@ -36,7 +75,21 @@ impl Gen {
         memory(SCALARS, 4 * i64::from(index) + bytes * c as i64, false)
     }
 
-    /// All ones in lanes whose bit of scalar mask `index` is set (AVX2).
+    /// All ones in lanes whose bit of scalar mask `index` is set (AVX2): a register to read only.
+    pub(super) fn lanes_of(&mut self, index: u16, c: usize) -> Register {
+        let bits = Bits { index, c };
+        if let Some(n) = self.regs.find_mask(bits) {
+            self.regs.pin(n);
+            return self.vector(n);
+        }
+        let to = self.temporary();
+        self.spread(to, index, c);
+        let number = self.number(to);
+        self.regs.keep_mask(number, bits);
+        to
+    }
+
+    /// `to` = all ones in lanes whose bit of scalar mask `index` is set (AVX2).
     pub(super) fn spread(&mut self, to: Register, index: u16, c: usize) {
         let place = self.mask_place(index, c);
         let bits = self.asm.constants(std::array::from_fn(|lane| 1 << lane));
@@ -47,16 +100,19 @@ impl Gen {
     }
 
     /// Writes lane mask `from` (all ones or zeros a lane), or its opposite if `inverted`, as bits under EXEC (AVX2).
-    /// EAX, ECX and `from` are overwritten.
+    /// EAX and ECX are overwritten. If `from` is a temporary, it has what was written, and is kept.
     pub(super) fn gather_bits(&mut self, index: u16, c: usize, from: Register, inverted: bool) {
         if self.masked {
             let code = if inverted { codes::AND_NOT_Y } else { codes::AND.y };
             self.asm.op3(code, from, from, MASK);
+        } else if inverted {
+            let ones = self.constant_argument(u32::MAX);
+            self.asm.op3(codes::XOR.y, from, from, ones);
         }
         self.asm.op2(Code::VEX_Vmovmskps_r32_ymm, Register::EAX, from);
-        if inverted && !self.masked {
-            self.asm.op2(Code::Xor_rm32_imm32, Register::EAX, 0xFF);
-        }
+        let (number, bits) = (self.number(from), Bits { index, c });
+        self.forget_bits(bits);
+        self.regs.keep_mask(number, bits);
         if c % 4 != 3 {
             let place = self.mask_place(index, c);
             return self.asm.op2(Code::Mov_rm8_r8, place, Register::AL);

@@ -189,6 +189,12 @@ impl Emitter<'_> {
         }
     }
 
+    /// A scalar step between lane-wise operations.
+    pub(super) fn scalar_between(&mut self, item: &Item) {
+        scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+        self.g.regs.forget_masks(item.touch.written_scalars(), None);
+    }
+
     pub(super) fn accesses(&self, micros: &[Micro], masked: bool) -> Vec<Vec<(Access, u32, bool)>> {
         let list: Vec<Vec<Access>> = micros
             .iter()
@@ -216,7 +222,7 @@ impl Emitter<'_> {
                     }
                 }
                 Micro::Scalar(item) => {
-                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    self.scalar_between(item);
                     self.pass_in_variant(item.index);
                 }
                 Micro::Transfer(item, t) => {

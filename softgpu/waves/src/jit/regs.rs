@@ -18,6 +18,23 @@ enum Holds {
     Piece(Piece),
     /// A constant in all lanes.
     Constant(u32),
+    /// The bits of a scalar for a piece's lanes, as lanes of ones and zeros; memory has them, too.
+    Mask(Bits),
+}
+
+/// The bits of scalar `index` for the lanes of piece `c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bits {
+    pub index: u16,
+    pub c: usize,
+}
+
+impl Bits {
+    /// Whether these scalars may have them: in a wave64, a mask is two.
+    fn may_be_of(self, scalars: u128) -> bool {
+        let both = 3u128.checked_shl(self.index.into()).unwrap_or(0);
+        scalars & both != 0
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +74,14 @@ pub(super) struct Spill {
 #[derive(Clone, Debug)]
 pub(super) struct Regs {
     slots: Vec<Slot>,
+    /// What the mask registers have that are kept for a piece each (AVX-512; `masks.rs`).
+    kept: [Option<Bits>; 2],
 }
 
 impl Regs {
     /// `count` registers, numbered from 0.
     pub(super) fn new(count: usize) -> Regs {
-        Regs { slots: vec![FREE; count] }
+        Regs { slots: vec![FREE; count], kept: [None; 2] }
     }
 
     /// The register that holds `piece`.
@@ -115,9 +134,48 @@ impl Regs {
         self.take(Holds::Constant(value))
     }
 
-    /// Forgets constants: code that is called now overwrites them, and only pieces are loaded again.
+    /// The register that has these bits as lanes.
+    pub(super) fn find_mask(&self, bits: Bits) -> Option<u8> {
+        self.slots.iter().position(|s| s.holds == Holds::Mask(bits)).map(|k| k as u8)
+    }
+
+    /// Makes a temporary the register of a scalar's bits, which are in memory as well. It is kept as long as no piece needs it.
+    pub(super) fn keep_mask(&mut self, register: u8, bits: Bits) {
+        let slot = &mut self.slots[register as usize];
+        if slot.holds == Holds::Temporary {
+            slot.holds = Holds::Mask(bits);
+        }
+    }
+
+    /// Whether the mask register kept for a piece has these bits.
+    pub(super) fn has_kept(&self, bits: Bits) -> bool {
+        self.kept.get(bits.c) == Some(&Some(bits))
+    }
+
+    /// Notes what the mask register kept for a piece has.
+    pub(super) fn set_kept(&mut self, bits: Bits) {
+        if let Some(kept) = self.kept.get_mut(bits.c) {
+            *kept = Some(bits);
+        }
+    }
+
+    /// Scalars change: forgets their bits for piece `c`, or for all.
+    pub(super) fn forget_masks(&mut self, scalars: u128, c: Option<usize>) {
+        let changes = |bits: Bits| bits.may_be_of(scalars) && c.is_none_or(|c| c == bits.c);
+        self.forget(|holds| matches!(holds, Holds::Mask(bits) if changes(bits)));
+        for kept in &mut self.kept {
+            kept.take_if(|bits| changes(*bits));
+        }
+    }
+
+    /// Forgets constants and masks: code that is called now overwrites them, and only pieces are loaded again.
     pub(super) fn forget_constants(&mut self) {
-        for s in self.slots.iter_mut().filter(|s| matches!(s.holds, Holds::Constant(_))) {
+        self.forget(|holds| matches!(holds, Holds::Constant(_) | Holds::Mask(_)));
+        self.kept = [None; 2];
+    }
+
+    fn forget(&mut self, which: impl Fn(Holds) -> bool) {
+        for s in self.slots.iter_mut().filter(|s| which(s.holds)) {
             *s = FREE;
         }
     }
@@ -137,9 +195,7 @@ impl Regs {
 
     /// Frees temporaries within an operation.
     pub(super) fn release_temporaries(&mut self) {
-        for s in self.slots.iter_mut().filter(|s| s.holds == Holds::Temporary) {
-            *s = FREE;
-        }
+        self.forget(|holds| holds == Holds::Temporary);
     }
 
     /// Ends an operation: temporaries are free again, nothing is pinned.
@@ -161,9 +217,7 @@ impl Regs {
 
     /// Forgets `piece`, newer than memory or not.
     pub(super) fn drop_piece(&mut self, piece: Piece) {
-        for s in self.slots.iter_mut().filter(|s| s.holds == Holds::Piece(piece)) {
-            *s = FREE;
-        }
+        self.forget(|holds| holds == Holds::Piece(piece));
     }
 
     /// All pieces that are newer than memory; they count as clean afterwards.
@@ -200,6 +254,7 @@ impl Regs {
     /// Forgets all pieces; dirty ones are lost.
     pub(super) fn clear(&mut self) {
         self.slots.fill(FREE);
+        self.kept = [None; 2];
     }
 }
 
@@ -237,6 +292,28 @@ mod tests {
         assert_eq!(regs.find_constant(9), Some(c));
         regs.forget_constants();
         assert_eq!(regs.find_constant(9), None);
+    }
+
+    #[test]
+    fn masks_are_kept_until_their_scalar_changes() {
+        let bits = |index, c| Bits { index, c };
+        let mut regs = Regs::new(4);
+        for (index, c) in [(106, 0), (106, 1), (4, 0)] {
+            let (n, _) = regs.take_temporary().unwrap();
+            regs.keep_mask(n, bits(index, c));
+        }
+        regs.end_operation();
+        regs.set_kept(bits(106, 0));
+        let found =
+            |regs: &Regs| [(106, 0), (106, 1), (4, 0)].map(|(i, c)| regs.find_mask(bits(i, c)).is_some());
+        assert_eq!((found(&regs), regs.has_kept(bits(106, 0))), ([true; 3], true));
+        regs.forget_masks(1 << 106, Some(1));
+        assert_eq!((found(&regs), regs.has_kept(bits(106, 0))), ([true, false, true], true));
+        // A scalar may be the second one of a mask.
+        regs.forget_masks(1 << 107 | 1 << 3, None);
+        assert_eq!((found(&regs), regs.has_kept(bits(106, 0))), ([false, false, true], false));
+        regs.forget_constants();
+        assert_eq!(found(&regs), [false; 3]);
     }
 
     #[test]

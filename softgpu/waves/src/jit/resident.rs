@@ -118,7 +118,7 @@ impl Emitter<'_> {
                     }
                 }
                 Micro::Scalar(item) => {
-                    scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                    self.scalar_between(item);
                     if masked && item.touch.writes_exec() {
                         self.g.load_exec_masks();
                     }

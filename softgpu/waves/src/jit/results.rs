@@ -82,7 +82,7 @@ impl Gen {
         self.asm.op4(Code::VEX_Vblendvps_ymm_ymm_ymmm256_ymm, d, d, from, MASK);
     }
 
-    fn number(&self, register: Register) -> u8 {
+    pub(super) fn number(&self, register: Register) -> u8 {
         (register as u32 - self.vector(0) as u32) as u8
     }
 
