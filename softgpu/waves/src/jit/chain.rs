@@ -14,7 +14,7 @@ use super::exits::Cold;
 use super::flow::{self, Item, Unit};
 use super::generator::{Access, next_accesses};
 use super::regs::Spill;
-use super::{lane, scalar};
+use super::{lane, lane_scalars, scalar};
 use crate::predecoded::Predecoded;
 
 /// Most steps of blocks that are emitted together: the control is looked at as often.
@@ -163,7 +163,8 @@ impl Emitter<'_> {
             .iter()
             .map(|work| match work {
                 Work::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
-                _ => Vec::new(),
+                Work::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
+                Work::Exit(_) | Work::Head(_) => Vec::new(),
             })
             .collect();
         let changes_exec = |work: &Work| match work {
@@ -191,6 +192,7 @@ impl Emitter<'_> {
                 }
                 Work::Scalar(item) => {
                     self.scalar_between(item);
+                    self.g.end_operation(accesses);
                     self.pass(item.index);
                 }
                 Work::Exit(item) => self.exit(item),

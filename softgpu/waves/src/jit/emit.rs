@@ -16,6 +16,7 @@ use super::exits::Cold;
 use super::floats::Floats;
 use super::flow::{self, Item, Unit, What};
 use super::generator::{Gen, Wide};
+use super::lane_scalars;
 use super::matrix::Factors;
 use super::regs::Spill;
 use super::scalar;
@@ -222,9 +223,16 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Whether `scalar::emit` emits this step: tried with code that is thrown away.
+    /// Whether a scalar step is emitted inline: tried with code that is thrown away.
     pub(super) fn is_inline(&self, item: &Item) -> bool {
-        scalar::emit(&mut super::asm::Asm::new(), &self.program.steps[item.index])
+        let step = &self.program.steps[item.index];
+        lane_scalars::is_inline(step) || scalar::emit(&mut super::asm::Asm::new(), step)
+    }
+
+    /// Emits a scalar step; `false`, and nothing, if it is not emitted inline.
+    pub(super) fn scalar_step(&mut self, index: usize) -> bool {
+        let step = &self.program.steps[index];
+        lane_scalars::emit(&mut self.g, step) || scalar::emit(&mut self.g.asm, step)
     }
 
     pub(super) fn fall_through(&mut self, first: usize, end: usize) {
@@ -253,7 +261,7 @@ impl<'a> Emitter<'a> {
             Some(Op::S_BARRIER) => return self.halt(first, item.index, WaveStatus::AtBarrier),
             _ => {}
         }
-        let inline = matches!(item.what, What::Scalar) && scalar::emit(&mut self.g.asm, step);
+        let inline = matches!(item.what, What::Scalar) && self.scalar_step(item.index);
         if !inline && !self.scalar_load(first, item.index) {
             self.call(first, item.index);
         }

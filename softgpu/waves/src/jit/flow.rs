@@ -12,6 +12,7 @@ use super::dpp_avx2;
 use super::floats::Floats;
 use super::generator::{Emit, Wide};
 use super::lane;
+use super::lane_scalars;
 use super::order;
 use super::touch::Touch;
 use super::transfer::{self, Transfer};
@@ -164,6 +165,7 @@ pub(super) fn classify(program: &Predecoded, index: usize, wide: Wide, floats: F
             Some(transfer) => item(What::Transfer(transfer), true),
             None => item(What::Call, !row.any(Flags::ATOMIC)),
         },
+        _ if lane_scalars::is_inline(step) => item(What::Scalar, true),
         _ => match lane::emitter(step, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
             _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),

@@ -45,6 +45,7 @@ mod flow;
 mod generator;
 mod integer;
 mod lane;
+mod lane_scalars;
 mod masks;
 mod matrix;
 mod memory;

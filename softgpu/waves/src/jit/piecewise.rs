@@ -16,7 +16,7 @@ use super::region::SPARE;
 use super::regs::Piece;
 use super::touch::Touch;
 use super::transfer::{KNOWN, Kept, Space, Transfer, address_dwords};
-use super::{lane, scalar, vmem};
+use super::{lane, vmem};
 
 /// A run with fewer loads, or fewer lane-wise operations, is not worth an end of its region.
 const LOADS: usize = 3;
@@ -100,7 +100,7 @@ impl Emitter<'_> {
                 Unit::One(item) => match item.what {
                     What::Transfer(t) => work.push(Work::Load(*item, t)),
                     _ => {
-                        scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+                        self.scalar_step(item.index);
                     }
                 },
             }

@@ -15,7 +15,7 @@ use super::generator::{Access, Wide, next_accesses};
 use super::order;
 use super::regs::Piece;
 use super::transfer::Transfer;
-use super::{lane, scalar, vmem};
+use super::{lane, lane_scalars, vmem};
 use crate::wave::EXEC;
 
 /// A region with fewer operations has only the variant for any EXEC: a second variant is not worth its bytes (AVX-512).
@@ -185,13 +185,13 @@ impl Emitter<'_> {
 
     pub(super) fn scalar(&mut self, m: &Micro) {
         if let Micro::Scalar(item) = m {
-            scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+            self.scalar_step(item.index);
         }
     }
 
     /// A scalar step between lane-wise operations.
     pub(super) fn scalar_between(&mut self, item: &Item) {
-        scalar::emit(&mut self.g.asm, &self.program.steps[item.index]);
+        self.scalar_step(item.index);
         self.g.regs.forget_masks(item.touch.written_scalars(), None);
     }
 
@@ -200,7 +200,7 @@ impl Emitter<'_> {
             .iter()
             .map(|m| match m {
                 Micro::Lane(item, c) => lane::accesses(&self.g, &self.program.steps[item.index], *c, masked),
-                Micro::Scalar(_) => Vec::new(),
+                Micro::Scalar(item) => lane_scalars::accesses(&self.g, &self.program.steps[item.index]),
                 Micro::Transfer(item, t) => {
                     vmem::accesses(&self.g, &self.program.steps[item.index], t, masked)
                 }
@@ -223,6 +223,7 @@ impl Emitter<'_> {
                 }
                 Micro::Scalar(item) => {
                     self.scalar_between(item);
+                    self.g.end_operation(accesses);
                     self.pass_in_variant(item.index);
                 }
                 Micro::Transfer(item, t) => {

@@ -220,6 +220,13 @@ impl Regs {
         self.forget(|holds| holds == Holds::Piece(piece));
     }
 
+    /// What has to be stored so that memory has `piece`, which counts as clean afterwards.
+    pub(super) fn clean(&mut self, piece: Piece) -> Option<Spill> {
+        let register = self.find(piece)?;
+        let was_dirty = std::mem::take(&mut self.slots[register as usize].dirty);
+        was_dirty.then_some(Spill { register, piece })
+    }
+
     /// All pieces that are newer than memory; they count as clean afterwards.
     pub(super) fn write_back(&mut self) -> Vec<Spill> {
         let mut spills = Vec::new();

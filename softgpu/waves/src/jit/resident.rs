@@ -10,7 +10,7 @@ use super::emit::Emitter;
 use super::flow::{Item, Unit, What};
 use super::generator::{Access, Wide};
 use super::region::Micro;
-use super::scalar;
+use super::{lane_scalars, scalar};
 
 /// Registers a loop leaves for intermediate results.
 const SPARE: usize = 9;
@@ -35,7 +35,7 @@ impl Emitter<'_> {
         let mut micros = Vec::new();
         for unit in body {
             match unit {
-                Unit::One(item) if matches!(item.what, What::Scalar) && self.is_inline(item) => {
+                Unit::One(item) if matches!(item.what, What::Scalar) && self.stays_resident(item) => {
                     micros.push(Micro::Scalar(*item));
                 }
                 Unit::One(_) => return false,
@@ -68,6 +68,11 @@ impl Emitter<'_> {
         self.turns(&micros, true, &pieces, &written, &around);
         // Both variants end with jumps.
         true
+    }
+
+    /// Whether a step is scalar, and takes no row out of its registers.
+    fn stays_resident(&self, item: &Item) -> bool {
+        self.is_inline(item) && !lane_scalars::writes_row(&self.program.steps[item.index])
     }
 
     fn turns(&mut self, micros: &[Micro], masked: bool, pieces: &[Access], written: &[u16], around: &Around) {

@@ -106,7 +106,7 @@ pub(super) fn address_dwords(step: &Step, t: &Transfer) -> usize {
     }
 }
 
-/// Memory at RSI or RAX-based addresses.
+/// Memory at a sum of registers.
 pub(super) fn at(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {
     MemoryOperand::new(base, index, scale, displacement, 1, false, Register::None)
 }

@@ -468,6 +468,15 @@ fn permuted_operations_are_inline() {
     }
 }
 
+/// Scalars from lanes and to lanes, between operations whose rows are in registers.
+#[test]
+fn lanes_as_scalars_agree() {
+    use Op::*;
+    let ops = [V_READLANE_B32, V_READFIRSTLANE_B32, V_WRITELANE_B32, V_ADD_NC_U32, V_XOR_B32, V_CMP_LT_U32];
+    hunt(0x0A5C_A1A2, 3, 2, &ops);
+    hunt(0x0A5C_A1A4, 24, 3, &ops);
+}
+
 #[test]
 fn permuted_operations_agree() {
     if !generates_code() {

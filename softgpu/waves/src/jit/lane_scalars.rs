@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scalars that are read from one lane, or written to one: v_readlane, v_readfirstlane, v_writelane. They are scalar steps
+//! between lane-wise operations.
+//!
+//! INVARIANT: the lane is read and written in memory, so the row's pieces that are newer are stored before; a piece that is
+//! written is in no register afterwards.
+
+use iced_x86::{Code, Register};
+use softgpu_isa::Op;
+
+use super::asm::{ROW_BIAS, ROWS, SCALARS, memory};
+use super::generator::{Access, Gen};
+use super::transfer::at;
+use crate::step::{Kind, Src, Step};
+use crate::wave::EXEC;
+
+const VALUE: Register = Register::EAX;
+const LANE: Register = Register::ECX;
+
+/// The row of which a lane is read or written, if `step` is one of these.
+fn row_of(step: &Step) -> Option<u16> {
+    let known = |s: &Src| matches!(s.kind, Kind::Scalar | Kind::Const | Kind::ConstSigned);
+    match step.op? {
+        Op::V_READFIRSTLANE_B32 => (step.src[0].kind == Kind::Vgpr).then_some(step.src[0].index),
+        Op::V_READLANE_B32 => {
+            (step.src[0].kind == Kind::Vgpr && known(&step.src[1])).then_some(step.src[0].index)
+        }
+        Op::V_WRITELANE_B32 => step.src[..2].iter().all(known).then_some(step.dst),
+        _ => None,
+    }
+}
+
+/// Whether [`emit`] emits this step.
+pub(super) fn is_inline(step: &Step) -> bool {
+    row_of(step).is_some()
+}
+
+/// Whether a row of the step is in registers no more.
+pub(super) fn writes_row(step: &Step) -> bool {
+    step.op == Some(Op::V_WRITELANE_B32)
+}
+
+/// The pieces that have to be in memory.
+pub(super) fn accesses(g: &Gen, step: &Step) -> Vec<Access> {
+    let Some(row) = row_of(step) else { return Vec::new() };
+    (0..g.pieces()).map(|c| Access { piece: g.piece(row, 0, c), overwrites: false }).collect()
+}
+
+fn scalar(g: &mut Gen, to: Register, s: &Src) {
+    match s.kind {
+        Kind::Scalar => g.asm.op2(Code::Mov_r32_rm32, to, memory(SCALARS, 4 * i64::from(s.index), false)),
+        _ => g.asm.op2(Code::Mov_r32_imm32, to, s.value as i32),
+    }
+}
+
+/// Emits a step; `false`, and nothing, if it is none of these.
+pub(super) fn emit(g: &mut Gen, step: &Step) -> bool {
+    let Some(row) = row_of(step) else { return false };
+    for c in 0..g.pieces() {
+        let piece = g.piece(row, 0, c);
+        if let Some(spill) = g.regs.clean(piece) {
+            g.store(spill);
+        }
+        if writes_row(step) {
+            g.regs.drop_piece(piece);
+        }
+    }
+    let last = 32 * g.shape.halves as i32 - 1;
+    if step.op == Some(Op::V_READFIRSTLANE_B32) {
+        // Of no active lane the first one: TZCNT gives the number of bits.
+        let exec = memory(SCALARS, 4 * EXEC as i64, false);
+        let (code, to) = match g.shape.halves {
+            1 => (Code::Tzcnt_r32_rm32, LANE),
+            _ => (Code::Tzcnt_r64_rm64, Register::RCX),
+        };
+        g.asm.op2(code, to, exec);
+    } else {
+        scalar(g, LANE, &step.src[1]);
+    }
+    g.asm.op2(Code::And_rm32_imm8, LANE, last);
+    let place = at(ROWS, Register::RCX, 4, 128 * i64::from(row) - ROW_BIAS);
+    if writes_row(step) {
+        scalar(g, VALUE, &step.src[0]);
+        g.asm.op2(Code::Mov_rm32_r32, place, VALUE);
+    } else {
+        g.asm.op2(Code::Mov_r32_rm32, VALUE, place);
+        let to = memory(SCALARS, 4 * i64::from(step.dst), false);
+        g.asm.op2(Code::Mov_rm32_r32, to, VALUE);
+    }
+    true
+}
