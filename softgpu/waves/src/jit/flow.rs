@@ -14,6 +14,7 @@ use super::generator::{Emit, Wide};
 use super::lane;
 use super::lane_scalars;
 use super::order;
+use super::permute_rows;
 use super::touch::Touch;
 use super::transfer::{self, Transfer};
 use crate::predecoded::Predecoded;
@@ -166,6 +167,10 @@ pub(super) fn classify(program: &Predecoded, index: usize, wide: Wide, floats: F
             None => item(What::Call, !row.any(Flags::ATOMIC)),
         },
         _ if lane_scalars::is_inline(step) => item(What::Scalar, true),
+        _ if permute_rows::is_one(step) => {
+            let what = permute_rows::emitter(step).map_or(What::Call, What::Lane);
+            Item { alone: true, ..item(what, false) }
+        }
         _ => match lane::emitter(step, floats) {
             Some(emit) if scalar_data(step) & touch.written_scalars() == 0 => item(What::Lane(emit), false),
             _ => item(What::Call, siblings.len() == 1 && !row.any(Flags::READS_M0)),

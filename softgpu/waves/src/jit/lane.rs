@@ -18,6 +18,7 @@ use super::extremes;
 use super::floats::Floats;
 use super::generator::{Access, Emit, Gen, Wide};
 use super::integer;
+use super::permute_rows;
 use super::special;
 use super::transcend;
 use crate::step::{FLAG_ALL_LANES, FLAG_DPP_MASK, Kind, OUT_HIGH, Step, mods};
@@ -225,6 +226,9 @@ pub(super) fn keeps_destination(step: &Step) -> bool {
 /// What `step` accesses when it is emitted for piece `c`. A masked write keeps old lanes, so it is a read as well.
 pub(super) fn accesses(g: &Gen, step: &Step, c: usize, masked: bool) -> Vec<Access> {
     let Some(op) = step.op else { return dpp::accesses(g, step, c) };
+    if permute_rows::is_one(step) {
+        return permute_rows::accesses(g, step, c, masked);
+    }
     let row = info(op);
     let mut list = Vec::with_capacity(6);
     let dwords = |slot: &softgpu_isa::Slot| slot.ty.dwords() as usize;

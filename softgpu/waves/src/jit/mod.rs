@@ -51,6 +51,7 @@ mod matrix;
 mod memory;
 mod operands;
 mod order;
+mod permute_rows;
 mod piecewise;
 mod region;
 mod regs;

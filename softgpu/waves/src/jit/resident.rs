@@ -40,6 +40,7 @@ impl Emitter<'_> {
                 }
                 Unit::One(_) => return false,
                 // Piece by piece within an operation: independent chains side by side.
+                Unit::Lanes(items) if items.iter().any(|item| item.alone) => return false,
                 Unit::Lanes(items) => {
                     for &item in items {
                         micros.extend((0..self.g.pieces()).map(|c| Micro::Lane(item, c)));

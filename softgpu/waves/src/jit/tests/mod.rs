@@ -477,6 +477,15 @@ fn lanes_as_scalars_agree() {
     hunt(0x0A5C_A1A4, 24, 3, &ops);
 }
 
+/// Permutations of rows, also those that write the register they read.
+#[test]
+fn permuted_rows_agree() {
+    use Op::*;
+    let ops = [V_PERMLANE16_B32, V_PERMLANEX16_B32, V_ADD_NC_U32, V_XOR_B32];
+    hunt(0x0EE5_0EE5, 2, 2, &ops);
+    hunt(0x0EE6_0EE6, 16, 3, &ops);
+}
+
 #[test]
 fn permuted_operations_agree() {
     if !generates_code() {
