@@ -33,11 +33,16 @@ const FROM_WORDS: Codes =
 const BLEND_WORDS: Codes = Codes { z: Code::INVALID, y: Code::VEX_Vpblendw_ymm_ymm_ymmm256_imm8 };
 /// vpternlogd: `first & third | second`.
 pub(super) const AND_OR: i32 = 0xEC;
+/// vpternlogd: `third ? second : first`.
+const PICK: i32 = 0xD8;
 
-/// Whether source 0 is 16 bits wide and has only modifiers that this module implements.
+/// Whether sources are 16 bits wide and have only modifiers that this module implements.
 pub(super) fn reads_half(op: Op) -> bool {
     use Op::*;
-    matches!(op, V_CVT_F32_F16 | V_CVT_I32_I16 | V_CVT_U32_U16 | V_CVT_F16_U16 | V_CVT_F16_I16)
+    matches!(
+        op,
+        V_CVT_F32_F16 | V_CVT_I32_I16 | V_CVT_U32_U16 | V_CVT_F16_U16 | V_CVT_F16_I16 | V_PACK_B32_F16
+    )
 }
 
 /// Whether the result is 16 bits wide, so that the other half of the register stays.
@@ -53,6 +58,7 @@ pub(super) fn emitter(op: Op, floats: Floats) -> Option<Emit> {
         Op::V_CVT_FLOOR_I32_F32 => Some(|g, s, c| to_i32(g, s, c, true)),
         Op::V_CVT_U32_F32 => Some(to_u32),
         Op::V_CVT_PK_RTZ_F16_F32 => Some(pack_f16),
+        Op::V_PACK_B32_F16 => Some(pack_halves),
         Op::V_CVT_I32_I16 => Some(|g, s, c| integer16(g, s, c, RIGHT_SIGNED_BY)),
         Op::V_CVT_U32_U16 => Some(|g, s, c| integer16(g, s, c, RIGHT_BY)),
         Op::V_CVT_PK_U16_U32 => Some(pack_u16),
@@ -201,6 +207,19 @@ fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
         }
         false => g.asm.op4(code, d, t, keep, AND_OR),
     }
+}
+
+/// `destination = source 1 << 16 | source 0`, of 16 bits each.
+fn pack_halves(g: &mut Gen, s: &Step, c: usize) {
+    let (a, b) = (half_source(g, &s.src[0], c), half_source(g, &s.src[1], c));
+    let t = g.temporary();
+    g.op3(LEFT_BY, t, b, 16);
+    if g.wide == Wide::Y {
+        return g.finish(BLEND_WORDS, s.dst, 0, c, &[t.into(), a.into(), 0x55.into()]);
+    }
+    let low = g.asm.constant(0xFFFF);
+    g.asm.op4(Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8, t, a, low, PICK);
+    g.result(s.dst, 0, c, t);
 }
 
 fn to_f32(g: &mut Gen, s: &Step, c: usize) {

@@ -58,6 +58,7 @@ mod regs;
 mod resident;
 mod results;
 mod scalar;
+mod scalar_arithmetic;
 mod special;
 mod switch;
 #[cfg(test)]

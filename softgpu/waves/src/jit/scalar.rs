@@ -7,29 +7,30 @@ use iced_x86::{Code, MemoryOperand, Register};
 use softgpu_isa::Op;
 
 use super::asm::{Asm, Label, SCALARS, memory, wave_field};
+use super::scalar_arithmetic;
 use crate::predecode::Shape;
 use crate::salu::control::DEALLOC_VGPRS;
 use crate::step::{Kind, SPECIAL_SCC, Src, Step};
 use crate::wave::status::NO_VGPRS;
 use crate::wave::{EXEC, VCC, Wave};
 
-const A: Register = Register::EAX;
-const B: Register = Register::ECX;
-const A64: Register = Register::RAX;
-const B64: Register = Register::RCX;
+pub(super) const A: Register = Register::EAX;
+pub(super) const B: Register = Register::ECX;
+pub(super) const A64: Register = Register::RAX;
+pub(super) const B64: Register = Register::RCX;
 
 /// SCC in memory.
 fn scc() -> MemoryOperand {
     wave_field(std::mem::offset_of!(Wave, scc))
 }
 
-fn place(index: u16) -> MemoryOperand {
+pub(super) fn place(index: u16) -> MemoryOperand {
     memory(SCALARS, 4 * i64::from(index), false)
 }
 
 /// What an operation does to SCC.
 #[derive(Clone, Copy)]
-enum Then {
+pub(super) enum Then {
     /// SCC keeps its value.
     Keep,
     /// SCC = result is not zero.
@@ -46,7 +47,7 @@ fn known(s: &Src) -> bool {
     }
 }
 
-fn load(asm: &mut Asm, to: Register, s: &Src) {
+pub(super) fn load(asm: &mut Asm, to: Register, s: &Src) {
     match s.kind {
         Kind::Scalar => asm.op2(Code::Mov_r32_rm32, to, place(s.index)),
         Kind::Special => asm.op2(Code::Mov_r32_rm32, to, scc()),
@@ -54,7 +55,7 @@ fn load(asm: &mut Asm, to: Register, s: &Src) {
     }
 }
 
-fn load64(asm: &mut Asm, to: Register, s: &Src) {
+pub(super) fn load64(asm: &mut Asm, to: Register, s: &Src) {
     match s.kind {
         Kind::Scalar => asm.op2(Code::Mov_r64_rm64, to, place(s.index)),
         Kind::Special => asm.op2(Code::Mov_r32_rm32, to - (A64 as u32 - A as u32), scc()),
@@ -64,13 +65,13 @@ fn load64(asm: &mut Asm, to: Register, s: &Src) {
     }
 }
 
-fn set_scc(asm: &mut Asm, condition: Code) {
+pub(super) fn set_scc(asm: &mut Asm, condition: Code) {
     asm.op1(condition, Register::AL);
     asm.op2(Code::Movzx_r32_rm8, A, Register::AL);
     asm.op2(Code::Mov_rm32_r32, scc(), A);
 }
 
-fn finish(asm: &mut Asm, s: &Step, then: Then) {
+pub(super) fn finish(asm: &mut Asm, s: &Step, then: Then) {
     asm.op2(Code::Mov_rm32_r32, place(s.dst), A);
     match then {
         Then::Keep => {}
@@ -83,7 +84,7 @@ fn finish(asm: &mut Asm, s: &Step, then: Then) {
     }
 }
 
-fn finish64(asm: &mut Asm, s: &Step, not_zero: bool) {
+pub(super) fn finish64(asm: &mut Asm, s: &Step, not_zero: bool) {
     asm.op2(Code::Mov_rm64_r64, place(s.dst), A64);
     if not_zero {
         asm.op2(Code::Test_rm64_r64, A64, A64);
@@ -163,15 +164,21 @@ fn test(op: Op) -> Option<(Code, u8)> {
     })
 }
 
-/// SAVEEXEC forms: instruction on (source, EXEC), and which of the two is inverted first.
-fn save_exec(op: Op) -> Option<(Code, bool, bool)> {
+/// SAVEEXEC forms: instruction on (source, EXEC), which of the two is inverted first, and whether they have 64 bits.
+fn save_exec(op: Op) -> Option<(Code, bool, bool, bool)> {
     Some(match op {
-        Op::S_AND_SAVEEXEC_B32 => (Code::And_r32_rm32, false, false),
-        Op::S_OR_SAVEEXEC_B32 => (Code::Or_r32_rm32, false, false),
-        Op::S_XOR_SAVEEXEC_B32 => (Code::Xor_r32_rm32, false, false),
-        Op::S_AND_NOT0_SAVEEXEC_B32 => (Code::And_r32_rm32, true, false),
-        Op::S_AND_NOT1_SAVEEXEC_B32 => (Code::And_r32_rm32, false, true),
-        Op::S_OR_NOT0_SAVEEXEC_B32 => (Code::Or_r32_rm32, true, false),
+        Op::S_AND_SAVEEXEC_B32 => (Code::And_r32_rm32, false, false, false),
+        Op::S_OR_SAVEEXEC_B32 => (Code::Or_r32_rm32, false, false, false),
+        Op::S_XOR_SAVEEXEC_B32 => (Code::Xor_r32_rm32, false, false, false),
+        Op::S_AND_NOT0_SAVEEXEC_B32 => (Code::And_r32_rm32, true, false, false),
+        Op::S_AND_NOT1_SAVEEXEC_B32 => (Code::And_r32_rm32, false, true, false),
+        Op::S_OR_NOT0_SAVEEXEC_B32 => (Code::Or_r32_rm32, true, false, false),
+        Op::S_AND_SAVEEXEC_B64 => (Code::And_r64_rm64, false, false, true),
+        Op::S_OR_SAVEEXEC_B64 => (Code::Or_r64_rm64, false, false, true),
+        Op::S_XOR_SAVEEXEC_B64 => (Code::Xor_r64_rm64, false, false, true),
+        Op::S_AND_NOT0_SAVEEXEC_B64 => (Code::And_r64_rm64, true, false, true),
+        Op::S_AND_NOT1_SAVEEXEC_B64 => (Code::And_r64_rm64, false, true, true),
+        Op::S_OR_NOT0_SAVEEXEC_B64 => (Code::Or_r64_rm64, true, false, true),
         _ => return None,
     })
 }
@@ -220,19 +227,26 @@ pub(super) fn emit(asm: &mut Asm, step: &Step) -> bool {
         }
         asm.op2(Code::Cmp_r32_rm32, A, B);
         set_scc(asm, condition);
-    } else if let Some((code, invert_source, invert_exec)) = save_exec(op) {
-        load(asm, A, &s.src[0]);
-        asm.op2(Code::Mov_r32_rm32, B, place(EXEC as u16));
-        asm.op2(Code::Mov_rm32_r32, place(s.dst), B);
-        if invert_source {
-            asm.op1(Code::Not_rm32, A);
+    } else if let Some((code, invert_source, invert_exec, is_wide)) = save_exec(op) {
+        let (a, b, get, put, not, test) = match is_wide {
+            false => (A, B, Code::Mov_r32_rm32, Code::Mov_rm32_r32, Code::Not_rm32, Code::Test_rm32_r32),
+            true => (A64, B64, Code::Mov_r64_rm64, Code::Mov_rm64_r64, Code::Not_rm64, Code::Test_rm64_r64),
+        };
+        if is_wide {
+            load64(asm, a, &s.src[0])
+        } else {
+            load(asm, a, &s.src[0])
         }
-        if invert_exec {
-            asm.op1(Code::Not_rm32, B);
+        asm.op2(get, b, place(EXEC as u16));
+        asm.op2(put, place(s.dst), b);
+        for (register, is_inverted) in [(a, invert_source), (b, invert_exec)] {
+            if is_inverted {
+                asm.op1(not, register);
+            }
         }
-        asm.op2(code, A, B);
-        asm.op2(Code::Mov_rm32_r32, place(EXEC as u16), A);
-        asm.op2(Code::Test_rm32_r32, A, A);
+        asm.op2(code, a, b);
+        asm.op2(put, place(EXEC as u16), a);
+        asm.op2(test, a, a);
         set_scc(asm, Code::Setne_rm8);
     } else {
         return others(asm, op, s);
@@ -295,7 +309,7 @@ fn others(asm: &mut Asm, op: Op, s: &Step) -> bool {
             asm.op2(Code::Cmovb_r64_rm64, A64, B64);
             finish64(asm, s, false);
         }
-        _ => return false,
+        _ => return scalar_arithmetic::emit(asm, op, s),
     }
     true
 }

@@ -24,6 +24,7 @@ pub(super) const INLINE: &[Op] = {
     use Op::*;
     &[
         V_CVT_F32_U32,
+        V_PACK_B32_F16,
         V_MIN_F32,
         V_MAX_F32,
         V_CNDMASK_B32,

@@ -468,6 +468,21 @@ fn permuted_operations_are_inline() {
     }
 }
 
+#[test]
+fn scalar_operations_agree() {
+    use Op::*;
+    #[rustfmt::skip]
+    let ops = [
+        S_MIN_I32, S_MIN_U32, S_MAX_I32, S_MAX_U32, S_LSHL1_ADD_U32, S_LSHL2_ADD_U32, S_LSHL3_ADD_U32, S_LSHL4_ADD_U32,
+        S_PACK_LL_B32_B16, S_PACK_LH_B32_B16, S_PACK_HL_B32_B16, S_PACK_HH_B32_B16, S_MULK_I32, S_MUL_HI_U32, S_MUL_HI_I32,
+        S_BFE_U32, S_BFE_I32, S_SEXT_I32_I8, S_SEXT_I32_I16, S_CTZ_I32_B32, S_CLZ_I32_U32, S_BCNT1_I32_B32,
+        S_BCNT1_I32_B64, S_ABS_I32, S_BITSET0_B32, S_BITSET1_B32, S_BITCMP0_B32, S_BITCMP1_B32, S_NOT_B64,
+        S_AND_SAVEEXEC_B64, S_OR_SAVEEXEC_B64, S_XOR_SAVEEXEC_B64, S_AND_NOT0_SAVEEXEC_B64, S_AND_NOT1_SAVEEXEC_B64,
+        S_OR_NOT0_SAVEEXEC_B64,
+    ];
+    hunt(0x05CA_1A51, 6, 2, &ops);
+}
+
 /// Scalars from lanes and to lanes, between operations whose rows are in registers.
 #[test]
 fn lanes_as_scalars_agree() {
