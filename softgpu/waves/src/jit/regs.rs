@@ -100,18 +100,21 @@ impl Regs {
 
     /// A register for a new value, pinned, and what must be stored first. `None` when all are pinned.
     fn take(&mut self, holds: Holds) -> Option<(u8, Option<Spill>)> {
-        let score = |s: &Slot| match s.holds {
-            Holds::Nothing => (2, 0),
-            // Clean registers need no store, so they are evicted first among those of the same distance.
-            _ => {
-                (if s.next == NEVER && !s.dirty { 1 } else { 0 }, u64::from(s.next) * 2 + u64::from(!s.dirty))
-            }
-        };
-        let (k, slot) =
-            self.slots.iter().enumerate().filter(|(_, s)| !s.pinned).max_by_key(|(_, s)| score(s))?;
+        // Most of the time there is a free one.
+        let free = self.slots.iter().rposition(|s| s.holds == Holds::Nothing && !s.pinned);
+        let k = free.or_else(|| self.to_evict())?;
+        let slot = &self.slots[k];
         let spill = slot.spill(k);
         self.slots[k] = Slot { holds, pinned: true, ..FREE };
         Some((k as u8, spill))
+    }
+
+    /// The register whose contents are needed last.
+    fn to_evict(&self) -> Option<usize> {
+        // Clean registers need no store, so they are evicted first among those of the same distance.
+        let score = |s: &Slot| (s.next == NEVER && !s.dirty, u64::from(s.next) * 2 + u64::from(!s.dirty));
+        let slots = self.slots.iter().enumerate().filter(|(_, s)| !s.pinned);
+        slots.max_by_key(|(_, s)| score(s)).map(|(k, _)| k)
     }
 
     /// A register for `piece`, which no register holds.
