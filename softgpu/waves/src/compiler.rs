@@ -9,8 +9,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-#[cfg(target_arch = "x86_64")]
-use crate::jit;
+use crate::priority;
 use crate::store::Store;
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -52,9 +51,8 @@ impl Thread {
         let jobs = self.jobs.get_or_init(|| {
             let (send, receive) = channel::<Job>();
             let work = move || {
-                #[cfg(target_arch = "x86_64")]
                 if gives_way {
-                    jit::give_way();
+                    priority::give_way();
                 }
                 receive.into_iter().for_each(|job| job());
             };

@@ -34,6 +34,7 @@ mod observe;
 mod outcome;
 mod predecode;
 mod predecoded;
+mod priority;
 mod program;
 #[cfg(target_arch = "x86_64")]
 mod run_compiled;

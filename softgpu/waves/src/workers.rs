@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::grid::Grid;
 use crate::observe::Observe;
+use crate::priority;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -160,6 +161,7 @@ impl Workers {
     }
 
     fn serve(&self) {
+        priority::take_long_slices();
         let mut spare = None;
         while let Some(grid) = self.next() {
             grid.work(self, &mut spare);

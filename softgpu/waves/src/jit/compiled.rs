@@ -104,14 +104,6 @@ pub(crate) fn generate(
     Some(Generated { code: finished.code, pool: finished.pool, heads, steps: program.steps.len() as u32 })
 }
 
-/// Has the calling thread run only where no other one wants to: what it does is worth less than what waves do. A higher nice
-/// value would not be enough: a thread that wakes up waits for the time slice of such a one.
-pub(crate) fn give_way() {
-    let parameters = nix::libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and the call reads `parameters`. A failure leaves the thread as it is.
-    unsafe { nix::libc::sched_setscheduler(0, nix::libc::SCHED_IDLE, &raw const parameters) };
-}
-
 /// Whether there can be code for `program`.
 pub(crate) fn can_generate(program: &Predecoded, level: Level) -> bool {
     level > Level::Baseline && program.steps.len() <= MAX_STEPS

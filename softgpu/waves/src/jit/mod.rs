@@ -69,4 +69,4 @@ mod transfer;
 mod unrolled;
 mod vmem;
 
-pub(crate) use self::compiled::{Activation, Compiled, Left, can_generate, generate, give_way};
+pub(crate) use self::compiled::{Activation, Compiled, Left, can_generate, generate};

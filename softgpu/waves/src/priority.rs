@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How soon a thread gets a core beside the workers, which never sleep while there are waves.
+//!
+//! INVARIANT: needs no privilege. A failure leaves the thread as it is: it runs later or earlier than it could.
+#![allow(unsafe_code)]
+
+use nix::libc;
+
+/// Nanoseconds: several times the usual slice, which is about 3 ms; the kernel gives at most 100 ms (`__setparam_fair`).
+const LONG: u64 = 20_000_000;
+
+/// Has the calling thread run only where no other one wants to. A higher nice value would not be enough: a thread that wakes up
+/// waits for the time slice of such a one.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) fn give_way() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the call reads `parameters`.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+}
+
+/// Has the calling thread, which seldom sleeps, leave its core at once to any other one that wakes up, by asking for long slices
+/// (Linux 6.12 and later; earlier ones ignore it). With the usual ones, a thread that is to stop the waves, or to hear that
+/// they have ended, waits until the slice is over. The thread's share of the cores stays what it is.
+pub(crate) fn take_long_slices() {
+    // SAFETY: the call has no memory of ours.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let attributes = libc::sched_attr {
+        // CAST: 48 bytes.
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: LONG,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: 0 is the calling thread, and the call reads as many bytes of `attributes` as its first field says.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
