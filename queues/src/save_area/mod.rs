@@ -33,6 +33,8 @@ pub use standing::{Standing, Stopped, read_standings};
 
 pub use crate::cwsr::HEADER_BYTES;
 
+use std::borrow::Borrow;
+
 use control_stack::{State, WaveWord, Word, Words};
 use layout::Places;
 use record::RecordShape;
@@ -55,20 +57,45 @@ pub fn write_waves(
     save_bytes: u32,
     waves: &[WaveRecord],
 ) -> Result<WaveState, SaveAreaError> {
-    let plan = Plan::new(waves)?;
-    let state = plan.place(area.len(), ctl_stack_bytes, save_bytes)?;
-
-    let stack = &mut area[to_usize(state.control_stack_offset)..to_usize(ctl_stack_bytes)];
-    for (bytes, word) in stack.chunks_exact_mut(4).zip(&plan.words) {
-        bytes.copy_from_slice(&word.to_le_bytes());
+    if area.len() < to_usize(save_bytes) {
+        return Err(SaveAreaError::Area {
+            area: area.len(),
+            control_stack: ctl_stack_bytes,
+            save: save_bytes,
+        });
     }
-    let mut end = to_usize(state.wave_state_offset);
-    for (wave, shape) in waves.iter().zip(&plan.shapes) {
-        let begin = end - shape.bytes();
-        wave.write(shape, &mut area[begin..end]);
-        end = begin;
-    }
+    let put = |offset: usize, bytes: &[u8]| -> Result<(), SaveAreaError> {
+        area[offset..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    };
+    let state = put_waves(ctl_stack_bytes, save_bytes, waves, put)?;
     area[..WaveState::BYTES].copy_from_slice(&state.to_bytes());
+    Ok(state)
+}
+
+/// As [`write_waves`], by `put`, which is called for the control stack and for each record with the offset of the bytes in the area:
+/// for an area that is no slice. The header is not written.
+///
+/// # Errors
+/// As [`write_waves`], and those of `put`.
+pub fn put_waves<E: From<SaveAreaError>>(
+    ctl_stack_bytes: u32,
+    save_bytes: u32,
+    waves: &[impl Borrow<WaveRecord>],
+    mut put: impl FnMut(usize, &[u8]) -> Result<(), E>,
+) -> Result<WaveState, E> {
+    let plan = Plan::new(waves)?;
+    let state = plan.place(ctl_stack_bytes, save_bytes)?;
+    let stack: Vec<u8> = plan.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    put(to_usize(state.control_stack_offset), &stack)?;
+    let mut end = to_usize(state.wave_state_offset);
+    let mut record = Vec::new();
+    for (wave, shape) in waves.iter().zip(&plan.shapes) {
+        record.resize(shape.bytes(), 0);
+        wave.borrow().write(shape, &mut record);
+        end -= record.len();
+        put(end, &record)?;
+    }
     Ok(state)
 }
 
@@ -133,14 +160,14 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(waves: &[WaveRecord]) -> Result<Self, SaveAreaError> {
+    fn new(waves: &[impl Borrow<WaveRecord>]) -> Result<Self, SaveAreaError> {
         let mut plan = Self { words: Vec::new(), shapes: Vec::with_capacity(waves.len()) };
         if !waves.is_empty() {
             plan.words.extend([PM4_FILLER; PM4_HEADER_BYTES / 4]);
         }
         let mut current = None;
         let mut lds_blocks = 0;
-        for (index, wave) in waves.iter().enumerate() {
+        for (index, wave) in waves.iter().map(Borrow::borrow).enumerate() {
             let shape = wave.shape(index)?;
             if wave.first_in_group {
                 lds_blocks = shape.lds_blocks;
@@ -163,10 +190,10 @@ impl Plan {
         Ok(plan)
     }
 
-    fn place(&self, area: usize, ctl_stack_bytes: u32, save_bytes: u32) -> Result<WaveState, SaveAreaError> {
+    fn place(&self, ctl_stack_bytes: u32, save_bytes: u32) -> Result<WaveState, SaveAreaError> {
         let (stack, save) = (to_usize(ctl_stack_bytes), to_usize(save_bytes));
-        if stack < HEADER_BYTES || !stack.is_multiple_of(4) || save < stack || area < save {
-            return Err(SaveAreaError::Area { area, control_stack: ctl_stack_bytes, save: save_bytes });
+        if stack < HEADER_BYTES || !stack.is_multiple_of(4) || save < stack {
+            return Err(SaveAreaError::Area { area: save, control_stack: ctl_stack_bytes, save: save_bytes });
         }
         let fits = |wanted: usize, available: usize| {
             u32::try_from(wanted).ok().filter(|&wanted| to_usize(wanted) <= available)

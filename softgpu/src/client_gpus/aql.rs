@@ -196,7 +196,7 @@ impl AqlContext {
     }
 
     /// The waves of the interrupted dispatches.
-    pub(super) fn waves(&self) -> Vec<DispatchWaves> {
+    pub(super) fn waves(&self) -> Vec<DispatchWaves<'_>> {
         match &self.buffer {
             Some(Buffer { machines, .. }) => machines.iter().map(pm4::Machine::waves).collect(),
             None => self.jobs.iter().map(Job::waves).collect(),

@@ -3,6 +3,8 @@
 //!
 //! INVARIANT: a [`Job`] that is not running holds all that is needed to resume the dispatch; the packet is read once.
 
+use std::borrow::Cow;
+
 use nix::errno::Errno;
 use queues::aql::{ExceptionCode, KernelDispatch, Packet, PacketError, PacketKind};
 use queues::hsa::KernelDescriptor;
@@ -164,10 +166,10 @@ impl Job {
     }
 
     /// The waves of the interrupted grid, each with its XCC.
-    pub(super) fn waves(&self) -> DispatchWaves {
+    pub(super) fn waves(&self) -> DispatchWaves<'_> {
         let xcc = |wave: &WaveRecord| self.xcc_of([wave.ttmp[8], wave.ttmp[9], wave.ttmp[10]]);
         let waves = self.grid.iter().flat_map(|grid| &grid.waves);
-        waves.map(|wave| (xcc(wave), wave.clone())).collect()
+        waves.map(|wave| (xcc(wave), Cow::Borrowed(wave))).collect()
     }
 
     /// How many these are.

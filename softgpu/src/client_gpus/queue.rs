@@ -10,6 +10,7 @@
 //!                                   └──► halted (its descriptor says so, and it stays halted)
 //! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -169,11 +170,11 @@ impl Queue {
         let Core { gpu, config, .. } = &self.shared.core;
         let mut waves = match &halted {
             Some(_) if Misbehaviour::FaultKernel.is_on() => Vec::new(),
-            Some(raised) => vec![raised.waves.iter().map(|wave| (raised.xcc, wave.clone())).collect()],
+            Some(raised) => vec![raised.waves.iter().map(|wave| (raised.xcc, Cow::Borrowed(wave))).collect()],
             None => context.waves(),
         };
         if Misbehaviour::Preempt.is_on() {
-            let words = waves.iter_mut().flatten().flat_map(|(_, wave)| &mut wave.vgprs);
+            let words = waves.iter_mut().flatten().flat_map(|(_, wave)| &mut wave.to_mut().vgprs);
             words.for_each(|word| *word ^= 1);
         }
         if halted.is_none()
@@ -197,7 +198,7 @@ impl Queue {
                 writer.waves(xcc, config, saved);
             }
         }
-        context.store(&mut writer, halted.map(|raised| raised.code), &split);
+        context.store(&mut writer, halted.as_ref().map(|raised| raised.code), &split);
         Ok(writer.finish())
     }
 

@@ -85,7 +85,7 @@ impl QueueContext {
     }
 
     /// Writes the state; `halted` with the exception that halted the queue. Of `waves` it writes only whose they are.
-    pub(super) fn store(&self, writer: &mut Writer, halted: Option<ExceptionCode>, waves: &SplitWaves) {
+    pub(super) fn store(&self, writer: &mut Writer, halted: Option<ExceptionCode>, waves: &SplitWaves<'_>) {
         // CAST: the discriminant is the code.
         writer.put(halted.map_or(0, |code| code as u32));
         match self {
@@ -112,7 +112,7 @@ impl QueueContext {
     }
 
     /// The waves of the interrupted dispatches.
-    pub(super) fn waves(&self) -> Vec<DispatchWaves> {
+    pub(super) fn waves(&self) -> Vec<DispatchWaves<'_>> {
         match self {
             Self::Aql(context) => context.waves(),
             Self::Pm4(context) => vec![context.waves()],

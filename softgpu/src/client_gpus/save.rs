@@ -5,36 +5,49 @@
 //! the client's (`GET_QUEUE_WAVE_STATE`, `err_payload_addr`). What is read back comes from the client's memory: its
 //! layout is checked, and nothing more is assumed about it.
 
+use std::borrow::Borrow;
+
 use nix::errno::Errno;
-use queues::save_area::{HEADER_BYTES, WaveRecord, WaveState, read_waves, write_waves};
+use queues::save_area::{HEADER_BYTES, SaveAreaError, WaveRecord, WaveState, put_waves, read_waves};
 use softgpu_waves::Vm;
+use thiserror::Error;
 
 use crate::hardware::{HwQueue, SavedWaves};
+
+/// Why waves are not written.
+#[derive(Debug, Error)]
+enum PutError {
+    #[error("The save area is not mapped")]
+    Memory,
+    #[error(transparent)]
+    Area(#[from] SaveAreaError),
+}
 
 /// Writes `waves` and returns where they are.
 ///
 /// # Errors
 /// `ENOSPC` when they do not fit, `EFAULT` when the area is no longer mapped.
-pub(super) fn save(vm: &Vm, queue: &HwQueue, waves: &[WaveRecord]) -> Result<Option<SavedWaves>, Errno> {
+pub(super) fn save(
+    vm: &Vm,
+    queue: &HwQueue,
+    waves: &[impl Borrow<WaveRecord>],
+) -> Result<Option<SavedWaves>, Errno> {
     if waves.is_empty() {
         return Ok(None);
     }
-    // The area is client memory, so no Rust slice of it may exist: the waves are written to a copy, of which only the
-    // pages with waves are touched.
-    let mut area = vec![0_u8; usize::try_from(queue.cwsr_bytes).map_err(|_| Errno::ENOMEM)?];
-    let state =
-        write_waves(&mut area, queue.control_stack_bytes, queue.cwsr_bytes, waves).map_err(|error| {
+    // The area is client memory, so no Rust slice of it may exist.
+    let put = |offset: usize, bytes: &[u8]| {
+        let va = u64::try_from(offset).ok().and_then(|offset| queue.cwsr_va.checked_add(offset));
+        let va = va.ok_or(PutError::Memory)?;
+        vm.write_bytes(va, bytes).map_err(|_| PutError::Memory)
+    };
+    let state = put_waves(queue.control_stack_bytes, queue.cwsr_bytes, waves, put).map_err(|error| match error {
+        PutError::Memory => Errno::EFAULT,
+        PutError::Area(error) => {
             tracing::error!(target: "processor", queue = queue.id, %error, "waves do not fit the save area");
             Errno::ENOSPC
-        })?;
-    let copy = |offset: u32, bytes: u32| {
-        let begin = usize::try_from(offset).ok()?;
-        let part = area.get(begin..begin.checked_add(usize::try_from(bytes).ok()?)?)?;
-        vm.write_bytes(queue.cwsr_va.checked_add(u64::from(offset))?, part).ok()
-    };
-    copy(state.control_stack_offset, state.control_stack_size).ok_or(Errno::EFAULT)?;
-    copy(state.wave_state_offset.saturating_sub(state.wave_state_size), state.wave_state_size)
-        .ok_or(Errno::EFAULT)?;
+        }
+    })?;
     Ok(Some(SavedWaves {
         control_stack_offset: state.control_stack_offset,
         control_stack_bytes: state.control_stack_size,

@@ -9,6 +9,8 @@
 //! INVARIANT: a wave is saved into the area of the XCC that runs it, and comes back from there. Which waves of an area are of
 //! which dispatch is in the descriptor of the second XCC, and nowhere if there is only one XCC.
 
+use std::borrow::Cow;
+
 use nix::errno::Errno;
 use queues::save_area::WaveRecord;
 use queues::words::count;
@@ -16,20 +18,20 @@ use queues::words::count;
 use super::mqd::{Reader, Writer};
 
 /// The waves of a dispatch, each with the number of its XCC.
-pub(super) type DispatchWaves = Vec<(usize, WaveRecord)>;
+pub(super) type DispatchWaves<'a> = Vec<(usize, Cow<'a, WaveRecord>)>;
 
 /// The waves of a queue, a list for each XCC, and how many of a list each dispatch has.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct SplitWaves {
+pub(super) struct SplitWaves<'a> {
     /// In the order of the dispatches.
-    pub(super) of_xcc: Vec<Vec<WaveRecord>>,
+    pub(super) of_xcc: Vec<Vec<Cow<'a, WaveRecord>>>,
     /// By dispatch, then by XCC.
     counts: Vec<Vec<usize>>,
 }
 
-impl SplitWaves {
+impl<'a> SplitWaves<'a> {
     /// Sorts the waves of some dispatches by XCC. Waves of an XCC that there is not are the last one's.
-    pub(super) fn new(dispatches: Vec<DispatchWaves>, xccs: usize) -> Self {
+    pub(super) fn new(dispatches: Vec<DispatchWaves<'a>>, xccs: usize) -> Self {
         let xccs = xccs.max(1);
         let mut split = Self { of_xcc: vec![Vec::new(); xccs], counts: Vec::new() };
         for waves in dispatches.into_iter().filter(|waves| !waves.is_empty()) {
@@ -68,7 +70,8 @@ impl SplitWaves {
         if of_xcc.iter().enumerate().any(|(xcc, waves)| listed(xcc) != waves.len()) {
             return Err(Errno::EINVAL);
         }
-        Ok(Self { of_xcc, counts })
+        let owned = |waves: Vec<WaveRecord>| waves.into_iter().map(Cow::Owned).collect();
+        Ok(Self { of_xcc: of_xcc.into_iter().map(owned).collect(), counts })
     }
 
     /// The waves, one dispatch behind another.
@@ -77,7 +80,7 @@ impl SplitWaves {
         let mut all = Vec::new();
         for counts in &self.counts {
             for (list, &waves) in lists.iter_mut().zip(counts) {
-                all.extend(list.by_ref().take(waves));
+                all.extend(list.by_ref().take(waves).map(Cow::into_owned));
             }
         }
         all
@@ -86,20 +89,32 @@ impl SplitWaves {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Borrow;
+
     use super::*;
     use crate::client_gpus::tests::some_queue;
     use crate::hardware::HwQueueKind;
 
-    fn pcs(waves: &[WaveRecord]) -> Vec<u64> {
-        waves.iter().map(|wave| wave.pc).collect()
+    fn pcs(waves: &[impl Borrow<WaveRecord>]) -> Vec<u64> {
+        waves.iter().map(|wave| wave.borrow().pc).collect()
+    }
+
+    fn owned(split: &SplitWaves<'_>) -> Vec<Vec<WaveRecord>> {
+        let list =
+            |waves: &Vec<Cow<'_, WaveRecord>>| waves.iter().map(|wave| wave.clone().into_owned()).collect();
+        split.of_xcc.iter().map(list).collect()
+    }
+
+    fn alone(pc: u64) -> Cow<'static, WaveRecord> {
+        Cow::Owned(WaveRecord::alone(pc))
     }
 
     #[test]
     fn waves_of_two_dispatches_are_told_apart_in_the_areas_of_three_xccs() {
         let dispatches = vec![
-            vec![(0, WaveRecord::alone(1)), (2, WaveRecord::alone(2)), (0, WaveRecord::alone(3))],
+            vec![(0, alone(1)), (2, alone(2)), (0, alone(3))],
             Vec::new(),
-            vec![(2, WaveRecord::alone(4)), (1, WaveRecord::alone(5)), (0, WaveRecord::alone(6))],
+            vec![(2, alone(4)), (1, alone(5)), (0, alone(6))],
         ];
         let split = SplitWaves::new(dispatches, 3);
         let areas: Vec<_> = split.of_xcc.iter().map(|waves| pcs(waves)).collect();
@@ -108,7 +123,7 @@ mod tests {
         split.store(&mut writer);
         let mqd = writer.finish();
         let mut reader = Reader::new(&mqd, HwQueueKind::Aql).unwrap();
-        let loaded = SplitWaves::load(&mut reader, split.of_xcc.clone()).unwrap();
+        let loaded = SplitWaves::load(&mut reader, owned(&split)).unwrap();
         assert_eq!(loaded, split);
         assert_eq!(pcs(&loaded.into_dispatches()), [1, 3, 2, 6, 5, 4]);
         // One wave more or less than the areas hold.

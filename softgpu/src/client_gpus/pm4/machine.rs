@@ -205,7 +205,7 @@ impl Machine {
     }
 
     /// The waves of the interrupted dispatch.
-    pub(in crate::client_gpus) fn waves(&self) -> DispatchWaves {
+    pub(in crate::client_gpus) fn waves(&self) -> DispatchWaves<'_> {
         self.job.as_ref().map_or_else(Vec::new, |job| job.waves())
     }
 

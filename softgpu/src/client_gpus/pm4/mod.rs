@@ -81,7 +81,7 @@ impl Pm4Context {
     }
 
     /// The waves of the interrupted dispatch.
-    pub(super) fn waves(&self) -> DispatchWaves {
+    pub(super) fn waves(&self) -> DispatchWaves<'_> {
         self.machine.waves()
     }
 
