@@ -5,17 +5,15 @@
 //! INVARIANT: the lane is read and written in memory, so the row's pieces that are newer are stored before; a piece that is
 //! written is in no register afterwards.
 
-use iced_x86::{Code, Register};
+use iced_x86::Code;
 use softgpu_isa::Op;
 
-use super::asm::{ROW_BIAS, ROWS, SCALARS, memory};
+use super::asm::{ROW_BIAS, ROWS};
 use super::generator::{Access, Gen};
+use super::scalar::{A as VALUE, B as LANE, B64, load, place};
 use super::transfer::at;
 use crate::step::{Kind, Src, Step};
 use crate::wave::EXEC;
-
-const VALUE: Register = Register::EAX;
-const LANE: Register = Register::ECX;
 
 /// The row of which a lane is read or written, if `step` is one of these.
 fn row_of(step: &Step) -> Option<u16> {
@@ -46,13 +44,6 @@ pub(super) fn accesses(g: &Gen, step: &Step) -> Vec<Access> {
     (0..g.pieces()).map(|c| Access { piece: g.piece(row, 0, c), overwrites: false }).collect()
 }
 
-fn scalar(g: &mut Gen, to: Register, s: &Src) {
-    match s.kind {
-        Kind::Scalar => g.asm.op2(Code::Mov_r32_rm32, to, memory(SCALARS, 4 * i64::from(s.index), false)),
-        _ => g.asm.op2(Code::Mov_r32_imm32, to, s.value as i32),
-    }
-}
-
 /// Emits a step; `false`, and nothing, if it is none of these.
 pub(super) fn emit(g: &mut Gen, step: &Step) -> bool {
     let Some(row) = row_of(step) else { return false };
@@ -68,24 +59,23 @@ pub(super) fn emit(g: &mut Gen, step: &Step) -> bool {
     let last = 32 * g.shape.halves as i32 - 1;
     if step.op == Some(Op::V_READFIRSTLANE_B32) {
         // Of no active lane the first one: TZCNT gives the number of bits.
-        let exec = memory(SCALARS, 4 * EXEC as i64, false);
+        let exec = place(EXEC as u16);
         let (code, to) = match g.shape.halves {
             1 => (Code::Tzcnt_r32_rm32, LANE),
-            _ => (Code::Tzcnt_r64_rm64, Register::RCX),
+            _ => (Code::Tzcnt_r64_rm64, B64),
         };
         g.asm.op2(code, to, exec);
     } else {
-        scalar(g, LANE, &step.src[1]);
+        load(&mut g.asm, LANE, &step.src[1]);
     }
     g.asm.op2(Code::And_rm32_imm8, LANE, last);
-    let place = at(ROWS, Register::RCX, 4, 128 * i64::from(row) - ROW_BIAS);
+    let lane = at(ROWS, B64, 4, 128 * i64::from(row) - ROW_BIAS);
     if writes_row(step) {
-        scalar(g, VALUE, &step.src[0]);
-        g.asm.op2(Code::Mov_rm32_r32, place, VALUE);
+        load(&mut g.asm, VALUE, &step.src[0]);
+        g.asm.op2(Code::Mov_rm32_r32, lane, VALUE);
     } else {
-        g.asm.op2(Code::Mov_r32_rm32, VALUE, place);
-        let to = memory(SCALARS, 4 * i64::from(step.dst), false);
-        g.asm.op2(Code::Mov_rm32_r32, to, VALUE);
+        g.asm.op2(Code::Mov_r32_rm32, VALUE, lane);
+        g.asm.op2(Code::Mov_rm32_r32, place(step.dst), VALUE);
     }
     true
 }
