@@ -38,3 +38,43 @@ pub(crate) fn take_long_slices() {
     // SAFETY: 0 is the calling thread, and the call reads as many bytes of `attributes` as its first field says.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Policy, nice value and slice of the calling thread.
+    fn own() -> (i32, i32, u64) {
+        // SAFETY: a struct of integers.
+        let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+        let bytes = size_of::<libc::sched_attr>();
+        // SAFETY: 0 is the calling thread, and the call writes at most as many bytes as it is told.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
+        assert_eq!(result, 0);
+        (attributes.sched_policy as i32, attributes.sched_nice, attributes.sched_runtime)
+    }
+
+    fn has_slices() -> bool {
+        let name = nix::sys::utsname::uname().expect("the kernel's name");
+        let release = name.release().to_string_lossy().into_owned();
+        let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 12)
+    }
+
+    #[test]
+    fn threads_give_way_or_take_long_slices() {
+        let (policy, nice, _) = own();
+        let idle = std::thread::spawn(|| {
+            give_way();
+            own().0
+        });
+        assert_eq!(idle.join().unwrap(), libc::SCHED_IDLE);
+        let long = std::thread::spawn(|| {
+            take_long_slices();
+            own()
+        });
+        let found = long.join().unwrap();
+        assert_eq!((found.0, found.1), (policy, nice));
+        assert_eq!(found.2 == LONG, has_slices(), "a slice of {} ns", found.2);
+    }
+}
