@@ -12,6 +12,7 @@ use super::codes::{
 };
 use super::floats::Floats;
 use super::generator::{Emit, Gen, Wide};
+use super::mix;
 use super::transcend::half;
 use crate::step::{Kind, OUT_HIGH, Src, Step, mods};
 
@@ -22,7 +23,7 @@ pub(super) const ORDERED: i32 = 0x07;
 const NOT_BELOW: i32 = 0x1D;
 const ABOVE: i32 = 0x1E;
 /// Rounding of vcvtps2ph.
-const NEAREST: i32 = 0;
+pub(super) const NEAREST: i32 = 0;
 const TO_ZERO: i32 = 3;
 const TO_F16: Codes =
     Codes { z: Code::EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae, y: Code::VEX_Vcvtps2ph_xmmm128_ymm_imm8 };
@@ -36,18 +37,21 @@ pub(super) const AND_OR: i32 = 0xEC;
 /// vpternlogd: `third ? second : first`.
 const PICK: i32 = 0xD8;
 
-/// Whether sources are 16 bits wide and have only modifiers that this module implements.
+/// Whether sources are 16 bits wide, or may be, and have only modifiers that this module implements.
 pub(super) fn reads_half(op: Op) -> bool {
     use Op::*;
     matches!(
         op,
         V_CVT_F32_F16 | V_CVT_I32_I16 | V_CVT_U32_U16 | V_CVT_F16_U16 | V_CVT_F16_I16 | V_PACK_B32_F16
-    )
+    ) || mix::is_mix(op)
 }
 
 /// Whether the result is 16 bits wide, so that the other half of the register stays.
 pub(super) fn writes_half(op: Op) -> bool {
-    matches!(op, Op::V_CVT_F16_F32 | Op::V_CVT_F16_U16 | Op::V_CVT_F16_I16)
+    matches!(
+        op,
+        Op::V_CVT_F16_F32 | Op::V_CVT_F16_U16 | Op::V_CVT_F16_I16 | Op::V_FMA_MIXLO_F16 | Op::V_FMA_MIXHI_F16
+    )
 }
 
 /// The emitter of a conversion.
@@ -186,7 +190,7 @@ fn half_source(g: &mut Gen, s: &Src, c: usize) -> Register {
 }
 
 /// The low halves of `t`, whose high halves are zero, become the half of the destination that `s` selects.
-fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
+pub(super) fn half_result(g: &mut Gen, s: &Step, c: usize, t: Register) {
     let high = s.out & OUT_HIGH != 0;
     if high {
         g.op3(LEFT_BY, t, t, 16);
@@ -224,22 +228,36 @@ fn pack_halves(g: &mut Gen, s: &Step, c: usize) {
 
 fn to_f32(g: &mut Gen, s: &Step, c: usize) {
     let a = half_source(g, &s.src[0], c);
-    let t = g.temporary();
+    let (t, u) = (g.temporary(), g.temporary());
+    words(g, t, a, u);
+    g.finish(FROM_F16, s.dst, 0, c, &[half(t).into()]);
+}
+
+/// The lower part of `t` = the low halves of `from`, which may be `t`. `u` is overwritten (AVX2).
+fn words(g: &mut Gen, t: Register, from: Register, u: Register) {
     match g.wide {
-        Wide::Z => g.asm.op2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, half(t), a),
+        Wide::Z => g.asm.op2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, half(t), from),
         Wide::Y => {
-            let u = g.temporary();
             let low = g.constant_argument(0xFFFF);
-            g.op3(codes::AND, t, a, low);
+            g.op3(codes::AND, t, from, low);
             g.asm.op3(Code::VEX_Vextracti128_xmmm128_ymm_imm8, half(u), t, 1);
             g.asm.op3(Code::VEX_Vpackusdw_xmm_xmm_xmmm128, half(t), half(t), half(u));
         }
     }
-    g.finish(FROM_F16, s.dst, 0, c, &[half(t).into()]);
+}
+
+/// An f16 source as f32, in a temporary. `u` is overwritten.
+pub(super) fn wide_source(g: &mut Gen, s: &Src, c: usize, u: Register) -> Register {
+    let a = half_source(g, s, c);
+    let is_temporary = matches!(s.kind, Kind::VgprMod | Kind::ScalarMod);
+    let t = if is_temporary { a } else { g.temporary() };
+    words(g, t, a, u);
+    g.op2(FROM_F16, t, half(t));
+    t
 }
 
 /// `t = f16 of from`, in low halves.
-fn narrow(g: &mut Gen, t: Register, from: Register, rounding: i32) {
+pub(super) fn narrow(g: &mut Gen, t: Register, from: Register, rounding: i32) {
     g.op3(TO_F16, half(t), from, rounding);
     g.op2(FROM_WORDS, t, half(t));
 }

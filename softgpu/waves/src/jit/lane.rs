@@ -18,6 +18,7 @@ use super::extremes;
 use super::floats::Floats;
 use super::generator::{Access, Emit, Gen, Wide};
 use super::integer;
+use super::mix;
 use super::permute_rows;
 use super::special;
 use super::transcend;
@@ -182,7 +183,8 @@ pub(super) fn emitter(step: &Step, floats: Floats) -> Option<Emit> {
     let op = step.op?;
     let row = info(op);
     let out = if convert::writes_half(op) { step.out & !OUT_HIGH } else { step.out };
-    if out != 0 || !matches!(step.flags, 0 | FLAG_ALL_LANES | FLAG_DPP_MASK) {
+    let has_known_flags = matches!(step.flags, 0 | FLAG_ALL_LANES | FLAG_DPP_MASK) || mix::is_mix(op);
+    if out != 0 || !has_known_flags {
         return None;
     }
     for (src, slot) in step.src.iter().zip(row.src) {
@@ -211,6 +213,7 @@ pub(super) fn emitter(step: &Step, floats: Floats) -> Option<Emit> {
         .or_else(|| extremes::emitter(op, floats))
         .or_else(|| convert::emitter(op, floats))
         .or_else(|| special::emitter(op, floats))
+        .or_else(|| mix::emitter(op, floats))
         .or_else(transcendental);
     if let Some(emit) = more {
         return Some(emit);

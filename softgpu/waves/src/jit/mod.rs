@@ -49,6 +49,7 @@ mod lane_scalars;
 mod masks;
 mod matrix;
 mod memory;
+mod mix;
 mod operands;
 mod order;
 mod permute_rows;

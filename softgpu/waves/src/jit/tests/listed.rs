@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Operations that generated code must do inline at both widths, and their results for all pairs of special values.
 
-use softgpu_isa::Op;
+use softgpu_isa::{EncodingFamily, Fmt, Op, info};
 
 use super::random::{self, Random};
 use super::{Place, compare_from, generates_code, hunt, steps};
 use crate::jit::floats::Floats;
 use crate::jit::lane;
 use crate::step::{Kind, Step};
+use crate::valu::fp::f16_to_f32;
 use crate::wave::{Wave, mode};
 
 #[test]
@@ -25,6 +26,9 @@ pub(super) const INLINE: &[Op] = {
     &[
         V_CVT_F32_U32,
         V_PACK_B32_F16,
+        V_FMA_MIX_F32,
+        V_FMA_MIXLO_F16,
+        V_FMA_MIXHI_F16,
         V_MIN_F32,
         V_MAX_F32,
         V_CNDMASK_B32,
@@ -253,6 +257,38 @@ fn listed_operations_agree_on_special_values() {
             if let Err(text) = compare_from(&place, &words, start, r.next()) {
                 panic!("{text}");
             }
+        }
+    }
+}
+
+/// Sums that differ from a value halfway between two f16 by as little as an f32 or less: rounding them twice is wrong.
+#[test]
+fn mixed_sums_next_to_halfway_agree() {
+    if !generates_code() {
+        return;
+    }
+    let (place, mut r) = (Place::new(), Random(0x0A1F_0A1F));
+    for n in 0..400 {
+        let op = if n % 2 == 0 { Op::V_FMA_MIXLO_F16 } else { Op::V_FMA_MIXHI_F16 };
+        let code = info(op).opcode(EncodingFamily::Gfx11, Fmt::Vop3p).expect("an opcode");
+        // v5 = v3 * v4 + v6, all of f32.
+        let words =
+            [0xCC00_0005 | u32::from(code) << 16, 0x0400_0000 | 0x103 | 0x104 << 9 | 6 << 18, random::END];
+        let mut w = Wave::new(32, random::VGPRS as usize);
+        w.mode = mode::FP_DEFAULT;
+        w.set_exec(u64::MAX);
+        w.pc = place.at;
+        for lane in 0..32 {
+            let h = r.below(0x7BFF) as u32;
+            let halfway = (f16_to_f32(h) + f16_to_f32(h + 1)) / 2.0;
+            let sign = |r: &mut Random| if r.chance(2) { 1.0 } else { -1.0 };
+            w.v[6].0[lane] = (halfway * sign(&mut r)).to_bits();
+            w.v[3].0[lane] = (2f32.powi(-(r.below(70) as i32)) * sign(&mut r)).to_bits();
+            w.v[4].0[lane] = (2f32.powi(-(r.below(70) as i32)) * sign(&mut r)).to_bits();
+            w.v[5].0[lane] = r.bits();
+        }
+        if let Err(text) = compare_from(&place, &words, w, r.next()) {
+            panic!("{text}");
         }
     }
 }
