@@ -6,8 +6,9 @@
 
 use nix::libc;
 
-/// Nanoseconds: several times the usual slice, which is about 3 ms; the kernel gives at most 100 ms (`__setparam_fair`).
-const LONG: u64 = 20_000_000;
+/// Nanoseconds: longer than the usual slice, which is at most 2.8 ms (`sysctl_sched_base_slice`), and no longer than needed for that:
+/// busy workers of several processes take turns of so long.
+const LONG: u64 = 5_000_000;
 
 /// Has the calling thread run only where no other one wants to. A higher nice value would not be enough: a thread that wakes up
 /// waits for the time slice of such a one.

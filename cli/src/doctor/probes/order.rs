@@ -11,7 +11,7 @@ use super::super::counting::Counting;
 use super::super::probe::{Grade, Probe};
 
 /// How long a packet that must not begin is watched.
-const WATCH: Duration = Duration::from_millis(50);
+const WATCH: Duration = Duration::from_millis(250);
 /// Queues beyond those that the hardware holds.
 const BEYOND: u32 = 2;
 
